@@ -85,7 +85,7 @@ rules: .venv/.installed ## write the Prometheus operator's rules from Prometheus
 console: ## build the console's page from its sources (needs npm)
 	cd deploy/console && npm ci --ignore-scripts && npm run build
 
-format: .venv/.installed ## bring the code into the house's format
+format: .venv/.installed ## bring the code into its format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -60,7 +60,7 @@ REPLACED: Mapping[str, str] = {
     r"loadgen[./]attack": "loadgen.dispatch",
     r"\bAlarm\b|\bSpectator\b|client_doubts": "Timer, ProgressObserver, data_quality_warnings",
     r"class_words|kept_command": "traffic_class_spec, recorded_command",
-    r"seen_server|SeenServer": "http_recorder",
+    r"seen_server|SeenServer": "live_server (it serves; it records no HTTP)",
     r"--reading\b": "--assumption",
     r"--reserve\b": "--interactive-headroom",
     r"--calibration[ =]ceiling|[\"'`]ceiling[\"'`]": "roofline",
@@ -82,6 +82,19 @@ KEPT: Mapping[str, Mapping[str, str]] = {
     "loadgen/prompts/prompt_text.py": {
         r"\b[Hh]ouse\b": "a word of generated prompts",
         r"\b[Tt]ickets?\b": "a word of generated prompts",
+        r"\b[Dd]oors?\b": "a word of generated prompts",
+    },
+    **{
+        path: {r"--reserve\b": "the old flag, which works for one release"}
+        for path in (
+            "serving/commands/renamed_flags.py",
+            "tests/serving/commands/test_renamed_flags.py",
+            "deploy/guides/http-and-grpc.md",
+        )
+    },
+    **{
+        path: {r"--calibration[ =]ceiling|[\"'`]ceiling[\"'`]": "the old name, for one release"}
+        for path in ("emulator/specs/shipped_fits.py", "tests/emulator/specs/test_shipped_fits.py")
     },
 }
 

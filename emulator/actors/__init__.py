@@ -1,1 +1,1 @@
-"""The only Ray: actors that each hold one chip, and the channel that carries step data to them."""
+"""The only Ray: one actor per chip, and the channel that carries step data."""

@@ -1,9 +1,9 @@
-"""The step channel: one socket from the executor's hub to each of its chips.
+"""The step channel: one socket from the executor's hub to each chip.
 
-Within one Ray node the sockets are Unix sockets in a directory that only their user can enter, and
-nothing listens on a network. Chips on other nodes connect over TCP. Either way both ends prove that
-they know a random key, which travels over Ray's authenticated calls (see handshake). A chip that is
-gone and a chip that is silent are different errors; the connections to the others stay as they are.
+Within a Ray node the sockets are Unix sockets in a directory of their user alone, and nothing
+listens on a network; chips on other nodes connect over TCP. Both ends prove that they know a random
+key, which travels over Ray's authenticated calls (see handshake). A lost chip and a silent chip are
+different errors; the other connections stay as they are.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ _EARLY_MESSAGES_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """What came of the chips that were waited for: each is in one of the three."""
+    """Outcome of the awaited chips: each is in one of the three."""
 
     replies: dict[int, Message]
     lost: tuple[int, ...]
@@ -48,7 +48,7 @@ class Drained:
 
 
 class Channel:
-    """The executor's end: sends commands to chips by number, receives their effects.
+    """The executor's end: sends commands by chip number, receives effects.
 
     Args:
         host: address of this node where chips of other nodes can reach it; None listens on a Unix
@@ -84,14 +84,14 @@ class Channel:
 
     @property
     def refused(self) -> int:
-        """Connections that were turned away: without the key, or of chips not expected."""
+        """Connections refused: without the key, or of unexpected chips."""
         return self._server.refused
 
     def accept(self, chips: Collection[int], timeout_s: float) -> None:
-        """Wait until each of `chips` has connected and proved that it knows the key.
+        """Wait until each of `chips` has connected and proved the key.
 
-        Other connections are turned away and delay no chip. It may be called again, for chips that
-        take the place of those that were forgotten.
+        Other connections are refused and delay no chip. May be called again, for replacements of
+        forgotten chips.
 
         Raises:
             ChannelError: some did not within `timeout_s`; it names them.
@@ -133,7 +133,7 @@ class Channel:
 
         Raises:
             ChipLost: the connection to one of them is gone; others may still answer (`drain`).
-            ChipSilent: nothing came for `timeout_s`; it names all that are waited for.
+            ChipSilent: nothing came for `timeout_s`; it names all that are awaited.
             ChannelError: a message cannot be decoded.
         """
         left = set(chips)
@@ -153,8 +153,8 @@ class Channel:
                 raise ChipSilent(tuple(sorted(left)), timeout_s)
 
     def drain(self, chips: Collection[int], timeout_s: float) -> Drained:
-        """Collect one message of each of `chips`, for `timeout_s` in all; nothing is raised for a
-        chip that has none.
+        """Collect one message of each of `chips`, for `timeout_s` in all; missing ones raise
+        nothing.
         """
         left = set(chips)
         lost = left - self._sockets.keys()
@@ -173,7 +173,7 @@ class Channel:
     def _arrived(self, chips: set[int], timeout_s: float) -> list[int]:
         """Wait until some of `chips` have a message or are gone; returns those.
 
-        What comes from others meanwhile is set aside for when they are asked about.
+        Messages of others are kept for later.
         """
         if self._aside and (early := [chip for chip in chips if self._aside.get(chip)]):
             return early

@@ -1,7 +1,6 @@
-"""The life of chips' processes and of the channel to them: start, connect, kill, stop.
+"""Life of the chips' processes and their channel: start, connect, kill, stop.
 
-Fleets that serve and fleets that train start and end their chips here; what they ask them in
-between is their own.
+Shared by serving and training fleets, which differ in the commands in between.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -50,8 +49,8 @@ class ChipProcesses:
     def start(
         self, shares: Mapping[int, ChipShare | TrainingShare], *, chips: int
     ) -> Sequence[ChipReady]:
-        """Start the chips of `shares`, of the `chips` that a partition has: what each said when it
-        had loaded its share.
+        """Start the chips of `shares`, in a partition of `chips`; returns each one's report after
+        loading.
 
         Raises ChannelError when one does not start or connect in time.
         """
@@ -70,7 +69,7 @@ class ChipProcesses:
         return ready
 
     def _wait_loaded(self, chips: Mapping[int, object]) -> None:
-        """Wait until the actors are made; Ray tells why one is not."""
+        """Wait until the actors are made; raises Ray's reason for one that is not."""
         try:
             self._ray.wait_loaded([self._process_of[chip] for chip in chips], START_TIMEOUT_S)
         except Exception as error:
@@ -89,7 +88,9 @@ class ChipProcesses:
             self.channel.forget(chip)
 
     def watch(self, lost: Callable[[str], None]) -> None:
-        """Call `lost` once, from another thread, with what ended that starts chips."""
+        """Call `lost` once, from another thread, with the name of the ended daemon that starts
+        chips.
+        """
         self._ray.watch(lost)
 
     def stop(self) -> None:

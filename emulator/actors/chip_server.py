@@ -1,7 +1,7 @@
 """Accepts chips at a listening socket, many at once.
 
-A connection has a few seconds to prove that it knows the key. Handshakes run side by side, so a
-silent connection delays no other; the number of pending ones is limited.
+A connection has a few seconds to prove that it knows the key. Handshakes run concurrently, so a
+silent connection delays no other; pending ones are limited.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ class _Pending:
         connected.send(self.handshake.greeting)  # fits into an empty socket's buffer
 
     def hear(self) -> tuple[int, bytes] | None:
-        """Take what has come; returns the number and the welcome once the claim is whole and right.
+        """Read what has come; returns number and welcome once the claim is whole and right.
 
         Raises:
             OSError: it has left, or was refused.
@@ -48,7 +48,7 @@ class _Pending:
 
 
 class ChipServer:
-    """Admits chips that connect to `listener`; `refused` counts all that were turned away."""
+    """Admits chips that connect to `listener`; `refused` counts all refusals."""
 
     def __init__(self, listener: socket.socket, key: bytes) -> None:
         self.refused = 0
@@ -96,7 +96,7 @@ class ChipServer:
         self._selector.register(connected, selectors.EVENT_READ)
 
     def _hear(self, descriptor: int, missing: set[int]) -> int | None:
-        """Return the chip that has proved itself to be one of `missing`, if it has."""
+        """Return the chip of `missing` that has just proved itself, if any."""
         pending = self._pending[descriptor]
         try:
             heard = pending.hear()
@@ -129,7 +129,7 @@ class ChipServer:
         return pending.connected
 
     def close(self) -> None:
-        """Turn away all who have not proved themselves; the listener is its owner's to close."""
+        """Refuse all pending connections; the listener stays its owner's."""
         for descriptor in list(self._pending):
             self._leave(descriptor).close()
         self._selector.close()

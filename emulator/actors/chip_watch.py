@@ -1,11 +1,10 @@
-"""Tells chips that are silent from chips that compute: by what their processes do.
+"""Distinguishes silent chips from computing ones by their processes' activity.
 
-A chip answers when it has computed, which may take half a minute on a host with more chips than
-cores. So an answer that is late says nothing; a thread that has not run for the whole silence
-timeout does, unless it waits for a disk. One that reads weights may wait for a file system that is
-a process itself (FUSE), and looks as if it did nothing: only one that is stopped is silent then.
-Who is in a debugger's hands is not. Where a chip's process cannot be seen (it is on another
-machine) only the answer counts, for which the caller has a longest wait.
+An answer may take half a minute on a host with more chips than cores, so lateness alone says
+nothing; a thread without CPU time for the whole silence timeout does, unless it waits for a disk. A
+chip that reads weights may wait for a file system in another process (FUSE) and look idle: it is
+silent only when stopped. A process under a debugger is not silent. Where a process is on another
+machine only the answer counts, within the caller's longest wait.
 """
 
 import os
@@ -34,7 +33,7 @@ _GONE: Final = "ZX"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
-    """What a thread does: its state's letter, and the CPU ticks that it has had."""
+    """Activity of a thread: its state's letter, and its CPU ticks."""
 
     state: str
     ticks: int
@@ -42,14 +41,14 @@ class Pulse:
 
 @dataclass(slots=True)
 class _LastPulse:
-    """The last pulse, and when the thread was last seen to do something."""
+    """The last pulse, and when the thread was last active."""
 
     pulse: Pulse | None
     since_s: float
 
 
 def ready(chip: int) -> ChipReady:
-    """What a chip says when it has loaded: where its process can be seen."""
+    """A chip's report once it has loaded: where its process can be seen."""
     boot = _BOOT_ID.read_text(encoding="ascii").strip()
     return ChipReady(chip=chip, pid=os.getpid(), thread=threading.get_native_id(), boot=boot)
 
@@ -85,11 +84,11 @@ class ChipWatch:
         *,
         reading: Collection[int] = (),
     ) -> Iterator[tuple[int, Message]]:
-        """As `Channel.receive` with `longest_s`, and finds a chip that does nothing before that.
+        """As `Channel.receive` with `longest_s`, but finds an inactive chip earlier.
 
         A chip that is `reading` weights counts as silent only where its process is stopped.
 
-        Raises as `Channel.receive`; ChipSilent names chips that do nothing, or all that are late.
+        Raises as `Channel.receive`; ChipSilent names inactive chips, or all that are late.
         """
         left = set(chips)
         seen: dict[int, _LastPulse] = {}
@@ -126,10 +125,10 @@ class ChipWatch:
         return now_s - before.since_s >= self.silence_timeout_s
 
     def look(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Chips whose process is gone, and those that have been stopped for the silence timeout.
+        """Chips whose process is gone or has been stopped for the silence timeout.
 
-        For chips that are not asked anything, and so have nothing to answer. Called again and
-        again; it looks a few times a second at most, and tells of nothing in between.
+        For chips that owe no answer. Polls a few times a second at most; calls in between return
+        nothing.
         """
         now_s = time.monotonic()
         if now_s - self._looked_s < _LOOK_EVERY_S:

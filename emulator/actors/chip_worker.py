@@ -1,8 +1,8 @@
-"""One Ray actor that holds one chip: it waits for a command, lets the chip decide, answers.
+"""A Ray actor with one chip: a loop of command, decision, answer.
 
-Ray owns the actor's life; step data does not pass through Ray. The loop is one call that lasts as
-long as the chip serves, in the actor's only thread: Ray wakes an actor without a call 100 times a
-second, which for 144 took a fifth of two cores. How a chip is, it says over the channel too.
+Ray owns the actor's life; step data and the chip's state go over the channel. The loop is one call
+for as long as the chip serves, in the actor's only thread: Ray wakes an actor without a call 100
+times a second, which for 144 took a fifth of two cores.
 """
 
 import socket
@@ -54,7 +54,7 @@ class ChipWorker:
         """Return once the share is loaded: Ray answers no call before the actor is made."""
 
     def serve(self) -> None:
-        """Answer the hub's commands until it says stop or is gone, or a command fails."""
+        """Answer the hub's commands until stop, the hub's end, or a failed command."""
         try:
             client = ChannelClient(self._address, self._key, self._number)
         except OSError:  # the hub is gone, or not ours; it will miss this chip

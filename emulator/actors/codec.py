@@ -1,8 +1,8 @@
-"""Commands and effects as packets: a head, a msgpack header, and the arrays as they are.
+"""Encodes commands and effects as packets: a head, a msgpack header, raw arrays.
 
-No pickle: a packet can only become one of the frozen types that `chip.commands` and `chip.effects`
-export as `Command` and `Effect`, or one of those of training. A received array is a read-only view
-of its packet.
+No pickle: a packet can only become one of the frozen types `Command` and `Effect` of
+`chip.commands` and `chip.effects`, or one of training's. A received array is a read-only view of
+its packet.
 
 A packet is: its size [8 bytes], kind [2 bytes], zeros [2 bytes], frames [4 bytes], the size of each
 frame [8 bytes each], then the frames, each starting at a multiple of 16 bytes. Frame 0 is the

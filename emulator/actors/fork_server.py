@@ -1,16 +1,15 @@
-"""Makes Ray's worker processes by forking one that has imported everything, instead of starting
-each from nothing.
+"""Forks Ray's worker processes from one that has imported everything.
 
-`import ray` alone takes 0.4 s of a core and 38 MB in every process; of 144 that is a minute on two
-cores and 5 GB. Ray's node daemon starts workers with the interpreter that `sys.executable` names
-when Ray is started. While it is `ForkServer.executable`, the daemon's request reaches a process
-that imports Ray and the chip once, at the first request and in its environment, and forks: the
-copies share those pages. Nothing else changes: a forked worker runs Ray's own script with Ray's
-arguments and environment, in a process group of its own. Whatever cannot be forked (another
-script, another job, no fork server) is started from nothing as without this file.
+`import ray` takes 0.4 s of a core and 38 MB in every process: for 144 a minute on two cores and 5
+GB. Ray's node daemon starts workers with the interpreter that `sys.executable` names when Ray is
+started. While that is `ForkServer.executable`, the daemon's request reaches a process that imports
+Ray and the chip once, at the first request and in its environment, and forks; the copies share
+those pages. A forked worker runs Ray's own script with Ray's arguments and environment, in a
+process group of its own. What cannot be forked (another script, another job, no fork server) is
+started from nothing.
 
-This file is the script of both processes too; until the first fork it must import nothing but the
-standard library.
+This file is the script of both processes; until the first fork it imports the standard library
+alone.
 """
 
 import contextlib
@@ -50,8 +49,8 @@ _ORDER_BYTES_MAX: Final = 4_000_000
 class ForkServer:
     """A process that forks Ray workers; `directory` is private to its user.
 
-    `executable` stands for the Python interpreter; see the module. The process ends with `stop`, or
-    with the process that made it. Workers that it forked are Ray's, and end with Ray.
+    `executable` replaces the Python interpreter; see the module. The process ends with `stop`, or
+    with its maker. Forked workers are Ray's, and end with Ray.
     """
 
     def __init__(self, directory: Path, environment: dict[str, str]) -> None:
@@ -87,7 +86,7 @@ class ForkServer:
 
 
 class _Order:
-    """One worker that the daemon wants: its arguments, environment, directory and open files."""
+    """A worker that the daemon asks for: arguments, environment, directory and open files."""
 
     def __init__(self, text: bytes, files: list[int]) -> None:
         fields = json.loads(text)
@@ -102,7 +101,7 @@ class _Order:
 
 
 def _request(python: str, path: str, arguments: list[str]) -> None:
-    """Ask the fork server at `path` for a worker; become a plain `python` where there is none."""
+    """Ask the fork server at `path` for a worker; become a plain `python` without one."""
     if any(Path(argument).name == WORKER_SCRIPT for argument in arguments):
         order = {
             "arguments": arguments,
@@ -163,7 +162,7 @@ def _import_all(environment: dict[str, str]) -> None:
 
 
 def _become_worker(order: _Order) -> None:
-    """Run Ray's script in this process as if it had been started for that."""
+    """Run Ray's script in this process as if started for it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setpgid(0, 0)
     for target, file in enumerate(order.files):

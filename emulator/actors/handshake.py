@@ -1,10 +1,10 @@
-"""How a hub and a chip prove to each other that they know the same key, before anything is decoded.
+"""Mutual proof of a key between hub and chip, before anything is decoded.
 
-The hub greets with a challenge; the chip answers with its number, a challenge of its own and a
-proof; the hub answers with its proof. A proof is an HMAC-SHA256 over both challenges, the chip's
-number and the side that gives it, so that none can be used again, for another chip, or be sent
-back to where it came from. It proves who connects; what follows is neither encrypted nor signed,
-so the network between Ray's nodes must be trusted as far as Ray's own calls trust it.
+The hub greets with a challenge; the chip answers with its number, its own challenge and a proof;
+the hub answers with its proof. A proof is an HMAC-SHA256 over both challenges, the chip's number
+and the proving side, so that none can be replayed, reused for another chip, or reflected. What
+follows is neither encrypted nor signed: the network between Ray's nodes must be trusted as far as
+Ray's own calls trust it.
 """
 
 import hmac
@@ -22,11 +22,11 @@ WELCOME_BYTES: Final = _PROOF_BYTES
 
 
 class HandshakeRefused(ConnectionError):
-    """The other end is no hub or no chip of ours, or does not know the key."""
+    """The other end is no hub or chip of ours, or does not know the key."""
 
 
 class ServerHandshake:
-    """The hub's side of one connection: send `greeting`, then what `welcome` makes of the claim."""
+    """The hub's side of one connection: send `greeting`, then the answer of `welcome`."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key

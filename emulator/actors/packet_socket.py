@@ -1,7 +1,7 @@
 """A connected socket that carries whole packets; a packet says its own length (see codec).
 
-The kernel keeps the time limits: a call that waits longer raises TimeoutError, after which the
-stream may have been cut within a packet and only `close` is left.
+Time limits are the kernel's: a call that waits longer raises TimeoutError, after which the stream
+may be cut within a packet and only `close` is left.
 """
 
 import socket
@@ -15,7 +15,7 @@ PACKET_BYTES_MAX: Final = 1 << 31
 
 
 class PacketSocket:
-    """Sends and receives packets over `connected`, a stream socket, which it owns from now on.
+    """Sends and receives packets over `connected`, a stream socket that it owns.
 
     Args:
         connected: the socket, connected.

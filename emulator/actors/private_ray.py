@@ -1,10 +1,9 @@
-"""Keeps a Ray of our own private: its ports on loopback, and a token of its own.
+"""Keeps our own Ray private: ports on loopback, and its own token.
 
-A process that has a Ray's token and reaches its ports can run code. Ray keeps one token per user,
-in a file that is written with the user's usual permissions; here each Ray gets a new one, in a
-directory that its user alone can enter. And Ray puts its ports on every interface even when it is
-told to live on 127.0.0.1, unless it takes itself for one that cannot have other nodes; such a one
-it is.
+A process with a Ray's token and ports can run code. Ray keeps one token per user, in a file with
+the user's usual permissions; here each Ray gets a new one, in a directory of its user alone. Ray
+opens ports on every interface even when told 127.0.0.1, unless it takes itself for one without
+other nodes, which is declared here.
 """
 
 import contextlib
@@ -45,9 +44,9 @@ def refuse_open_ray() -> None:
 
 @contextlib.contextmanager
 def own_token(directory: Path) -> Iterator[None]:
-    """Let a Ray that is started meanwhile have a new token, which lies in `directory`.
+    """Give a Ray started meanwhile a new token, kept in `directory`.
 
-    This process keeps it in mind afterwards; processes that Ray starts read the file.
+    This process remembers it; processes that Ray starts read the file.
     """
     path = directory / "token"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600), "w") as file:
@@ -65,9 +64,9 @@ def own_token(directory: Path) -> Iterator[None]:
 
 
 def wants_token(ray_address: str) -> bool:
-    """Whether the cluster at "host:port" turns away who has no token: it is asked without one.
+    """Whether the cluster at "host:port" refuses a client without a token.
 
-    An answer to this process would prove nothing: an open cluster takes any token.
+    An answer to this process proves nothing: an open cluster takes any token.
 
     Raises:
         OSError: no cluster answers there, with what was met.
@@ -100,7 +99,7 @@ def forget_token() -> None:
 
 @contextlib.contextmanager
 def loopback_only() -> Iterator[None]:
-    """Let a Ray that is started meanwhile put its ports on 127.0.0.1; it then has one node."""
+    """Put the ports of a Ray started meanwhile on 127.0.0.1; it then has one node."""
     before = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False
     try:

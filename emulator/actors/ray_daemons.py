@@ -1,12 +1,12 @@
-"""The daemons of a Ray of our own: who they are, when one has ended, and how they are ended.
+"""Daemons of our own Ray: their processes, their unexpected end, their shutdown.
 
-Chips are started by the node's daemon and known to Ray's server. When one of the two is gone, those
-that serve may go on for a while, and no other can be started; Ray itself notices after a minute
-that its server is gone, and then ends the process that uses it.
+The node's daemon starts chips, and Ray's server knows them. When one is gone, chips may go on for a
+while, and no other can start; Ray notices the loss of its server after a minute, and then ends the
+process that uses it.
 
-They are started with SIGTERM blocked: a service manager tells all processes of a server to end,
-and the one that owns this Ray says when. They are ended by SIGKILL instead; Ray's workers end when
-their daemon does.
+Daemons start with SIGTERM blocked: a service manager signals all processes of a server, and the
+owner of this Ray decides when it ends. They are ended by SIGKILL; Ray's workers end with their
+daemon.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ def without_sigterm() -> Iterator[None]:
 
 
 def own_daemons() -> dict[str, "subprocess.Popen[bytes]"]:
-    """The daemons that this process has started, by Ray's names; told to end, they are killed."""
+    """Daemons started by this process, by Ray's names; they are ended by SIGKILL."""
     node = worker._global_node
     assert node is not None, "Ray is not started"
     daemons = {}
@@ -46,8 +46,8 @@ def own_daemons() -> dict[str, "subprocess.Popen[bytes]"]:
 
 
 class DaemonWatch:
-    """Calls `lost` once, from a thread of its own, with the name of the first of `processes` (by
-    name, their ids) that ends before `stop`, or has ended already.
+    """Calls `lost` once, from its own thread, with the name of the first of `processes` (ids by
+    name) that ends before `stop`.
 
     Does nothing where the system has no file descriptors of processes.
     """

@@ -1,7 +1,7 @@
-"""Starts and stops the Ray that the chips live in: our own, or a place in a cluster that runs.
+"""Starts and stops the chips' Ray: our own, or a place in a running cluster.
 
-Our own is private, local, quiet, and gone afterwards. In somebody else's cluster only the chips are
-ours: they are spread over its nodes, and the cluster stays when they end.
+Our own is private, local, quiet, and gone afterwards. In another's cluster only the chips are ours:
+they are spread over its nodes, and the cluster outlives them.
 """
 
 import contextlib
@@ -32,10 +32,30 @@ from emulator.actors.private_ray import (
     wants_token,
 )
 from emulator.actors.ray_daemons import VITAL, DaemonWatch, own_daemons, without_sigterm
-from emulator.actors.ray_node import RayNode, spread_chips
 from emulator.actors.scratch_directory import ScratchDirectory
 from emulator.errors import ConfigError
 from emulator.import_path import CODE_ROOT, SAFE_PATH, sealed_children
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayNode:
+    """A node of a Ray cluster at network `address`; `is_here`: this process is on it."""
+
+    node_id: str
+    address: str
+    is_here: bool
+
+
+def spread_chips(chips: int, nodes: Sequence[RayNode], tray_chips: int) -> tuple[RayNode, ...]:
+    """The node of each of `chips`: equal runs of whole trays, so that a tray's chips stay together.
+
+    With fewer trays than nodes, runs of single chips. Runs differ by one tray (or chip) at most.
+    """
+    trays = -(-chips // tray_chips)
+    unit_chips = tray_chips if trays >= len(nodes) else 1
+    units = -(-chips // unit_chips)
+    return tuple(nodes[chip // unit_chips * len(nodes) // units] for chip in range(chips))
+
 
 logger = logging.getLogger(__name__)
 
@@ -74,8 +94,8 @@ _OWN_RAY_ENVIRONMENT = {
 class _InstalledCode(JobConfig):  # type: ignore[misc]  # Ray's classes have no types
     """A job whose workers import installed code alone.
 
-    Ray puts the driver's working directory before everything that a worker imports, and its
-    script's too, unless the job brings a directory of its own.
+    Ray puts the driver's working directory, and its script's, before all else that a worker
+    imports, unless the job brings its own directory.
     """
 
     def _runtime_env_has_working_dir(self) -> bool:
@@ -84,7 +104,7 @@ class _InstalledCode(JobConfig):  # type: ignore[misc]  # Ray's classes have no 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChipProcess:
-    """A chip's Ray actor, and the two calls that it was given: the second lasts while it serves."""
+    """A chip's Ray actor, and its two calls; the second lasts while it serves."""
 
     actor: Any
     loaded: Any
@@ -189,7 +209,7 @@ class RaySession:
             )
 
     def nodes(self) -> tuple[RayNode, ...]:
-        """The nodes that are alive: this process's own first, then by address."""
+        """Live nodes: this process's own first, then by address."""
         here = ray.get_runtime_context().get_node_id()
         nodes = [
             RayNode(
@@ -203,7 +223,7 @@ class RaySession:
         return tuple(sorted(nodes, key=lambda node: (not node.is_here, node.address, node.node_id)))
 
     def channel_host(self) -> str | None:
-        """Where chips of other nodes reach this one; None when there are no others."""
+        """Address where chips of other nodes reach this one; None without other nodes."""
         here, *others = self.nodes()
         return here.address if others else None
 
@@ -225,7 +245,7 @@ class RaySession:
         return chip
 
     def wait_loaded(self, chips: Sequence[ChipProcess], timeout_s: float) -> None:
-        """Wait until each has its share; raises what Ray does when one was not made in time."""
+        """Wait until each has its share; raises Ray's error when one was not made in time."""
         ray.get([chip.loaded for chip in chips], timeout=timeout_s)
 
     def kill(self, chip: ChipProcess) -> None:
@@ -233,9 +253,9 @@ class RaySession:
         ray.kill(chip.actor, no_restart=True)
 
     def watch(self, lost: Callable[[str], None]) -> None:
-        """Call `lost` with a name when a daemon ends before `stop` that this Ray cannot do without.
+        """Call `lost` with the name of an indispensable daemon that ends before `stop`.
 
-        From another thread, and at most once; never for somebody else's cluster.
+        From another thread, at most once; never for another's cluster.
         """
         assert self._watch is None, "watched twice"
         vital = {name: self._daemons[name].pid for name in VITAL if name in self._daemons}
@@ -243,7 +263,7 @@ class RaySession:
             self._watch = DaemonWatch(vital, lost)
 
     def stop(self) -> None:
-        """Stop the chips, and a Ray of our own with them, and delete the session's files."""
+        """Stop the chips and our own Ray, and delete the session's files."""
         if not self._is_started:
             return
         self._is_started = False
@@ -257,7 +277,7 @@ class RaySession:
         self._remove_files()
 
     def _remove_files(self) -> None:
-        """Remove the directory; what is left of the daemons that use it ends with that."""
+        """Remove the directory; remaining daemons that use it end with it."""
         if self._fork_server is not None:
             self._fork_server.stop()
             self._fork_server = None
@@ -285,7 +305,9 @@ def _connect(ray_address: str) -> None:
 
 
 def _code_paths() -> list[str]:
-    """Where workers of somebody else's cluster find a checkout; what is installed they find so."""
+    """Paths at which workers of another's cluster find a checkout; installed code they find
+    themselves.
+    """
     return [] if CODE_ROOT in site.getsitepackages() else [CODE_ROOT]
 
 
@@ -297,7 +319,7 @@ def _check_listens(ray_address: str) -> None:
 
 @contextlib.contextmanager
 def _environment(settings: Mapping[str, str]) -> Iterator[None]:
-    """Set what is not set, for the time that processes are started in it."""
+    """Set variables that are unset, while processes are started."""
     new = {name: value for name, value in settings.items() if name not in os.environ}
     os.environ.update(new)
     try:
@@ -309,7 +331,7 @@ def _environment(settings: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interpreter(executable: str) -> Iterator[None]:
-    """Let Ray start its workers with another interpreter; it takes the one named here."""
+    """Make Ray start its workers with another interpreter."""
     before, sys.executable = sys.executable, executable
     try:
         yield
@@ -319,7 +341,7 @@ def _interpreter(executable: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own_signal_handlers() -> Iterator[None]:
-    """Put back the handlers that Ray replaces: the fleet's owner decides how it ends."""
+    """Restore the handlers that Ray replaces: the fleet's owner decides how it ends."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,11 +1,10 @@
 """A temporary directory that does not outlive its owner, however the owner ends.
 
-vLLM ends its engine process with SIGKILL when it is told to stop at once, so nothing in that
-process can be trusted to clean up. A watcher of a few megabytes, outside the owner's process tree
-and session, waits for the owner's end of a pipe to close; then it ends the processes that still
-have files of the directory open, and removes it. Those are Ray's agents: when the rest of Ray is
-killed they try for a minute to reach it. This file is the watcher's script too; it must import
-nothing but the standard library.
+vLLM may SIGKILL its engine process, so that process cannot clean up. A watcher of a few megabytes,
+outside the owner's process tree and session, waits for the owner's end of a pipe to close; then it
+ends the processes with open files in the directory (Ray's agents, which try for a minute to reach
+the rest of Ray), and removes it. This file is the watcher's script too; it imports the standard
+library alone.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ _QUIET_S = 1.0
 
 
 class ScratchDirectory:
-    """A new directory that only its user can enter; `path` is gone after `remove`, or the owner."""
+    """A new directory of its user alone; `path` is gone after `remove`, or with its owner."""
 
     def __init__(self, prefix: str) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
@@ -45,9 +44,9 @@ class ScratchDirectory:
             os.close(end)
 
     def remove(self) -> None:
-        """Remove the directory and let the watcher go; idempotent.
+        """Remove the directory and end the watcher; idempotent.
 
-        Where that has ended, its work is done here, in a second or up to ten.
+        Where the watcher is gone, its work is done here, in a second or up to ten.
         """
         pipe, self._pipe = self._pipe, None
         if pipe is None:
@@ -61,7 +60,7 @@ class ScratchDirectory:
 
 
 def _watch(path: str, owner: int) -> None:
-    """Wait for the owner to end or to let go, and clear `path`."""
+    """Wait for the owner's end or release, and clear `path`."""
     for number in (signal.SIGTERM, signal.SIGINT):  # told to all of a server's processes at once
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()
@@ -83,10 +82,10 @@ def _clear(path: str, owner: int) -> None:
 
 
 def _users(path: str, owner: int) -> Iterator[int]:
-    """Python's and Ray's processes that have a file below `path` open, removed files included.
+    """Python's and Ray's processes with an open file below `path`, removed files included.
 
-    Not those that the owner is just starting: until they are another program they have all of its
-    files. None where the system has no /proc.
+    Without those that the owner is just starting: until exec they have all of its files. None where
+    the system has no /proc.
     """
     python = Path("/proc/self/exe")
     for process in Path("/proc").glob("[0-9]*"):

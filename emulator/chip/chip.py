@@ -1,9 +1,9 @@
 """One chip as a pure state machine: a command in, one effect out.
 
 A chip holds some head groups of an attention replica with their KV cache, and some experts. Its
-rank's tokens go through the layers here. Where several chips make a rank, what each attended leaves
-to be added up (`Attended`) and comes back (`Reduce`); tokens leave for the experts (`Dispatch`) and
-come back (`Combine`). It knows no clock, no socket and no other chip.
+rank's tokens go through the layers here. Where several chips make a rank, each one's attention is
+summed over them (`Attended`, `Reduce`); tokens leave for the experts (`Dispatch`) and come back
+(`Combine`). It knows no clock, no socket and no other chip.
 """
 
 from emulator.chip.commands import (
@@ -64,12 +64,12 @@ class _RunningStep:
 
 
 class Chip:
-    """A chip that has loaded its shard; number `tp_index` of the `tp` of its rank that attend. One
-    with a higher number has no heads: it is asked for its experts alone.
+    """A chip with its shard: number `tp_index` of the `tp` attending chips of its rank; a higher
+    number has experts alone.
 
-    States: idle, or in a step at some layer. `BeginStep` enters a step (or ends it at once when it
-    has no tokens), `Combine` moves to the next layer, the last one samples and returns to idle;
-    with several chips a rank, `Reduce` lies between. `RepeatStep` goes back to the first layer.
+    States: idle, or in a step at some layer. `BeginStep` enters a step (or ends it at once without
+    tokens), `Combine` moves to the next layer, the last one samples and returns to idle; with
+    several chips a rank, `Reduce` lies between. `RepeatStep` goes back to the first layer.
     `RunExperts` is answered in any state and changes nothing; experts are moved between steps.
     """
 
@@ -108,7 +108,7 @@ class Chip:
         return self._shard.architecture
 
     def renew(self, shard: ModelShard) -> None:
-        """Hold other weights of the same architecture, groups and slots from now on.
+        """Replace the weights by others of the same architecture, groups and slots.
 
         Only between steps, and while no request of the rank has tokens in the KV cache.
         """
@@ -189,7 +189,7 @@ class Chip:
         return sample_step(self._shard, self._requests, running.command, running.batch, x)
 
     def _move_experts(self, command: SendExperts | TakeExperts) -> Effect:
-        """Experts move between steps: no token is computed while one is on its way."""
+        """Move experts between steps: no token is computed meanwhile."""
         weights = self._shard.layers[command.layer]
         if isinstance(command, SendExperts):
             return ExpertWeights(

@@ -1,4 +1,4 @@
-"""What one chip is given when it starts, and how it reads its share of a checkpoint."""
+"""A chip's share of the model, and how it is read from a checkpoint."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +14,11 @@ from emulator.errors import CheckpointError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipShare:
-    """A chip's part of the model in `weights_dir`: number `tp_index` of the `tp` chips of its rank
-    that attend; one with a higher number has experts alone.
+    """A chip's part of the model in `weights_dir`: number `tp_index` of the `tp` attending chips of
+    its rank; a higher number has experts alone.
 
-    `experts` gives the expert of each slot, or EMPTY, for each layer. The KV pool has `kv_blocks`
-    of `block_tokens` tokens.
+    `experts`: the expert of each slot, or EMPTY, for each layer. The KV pool has `kv_blocks` of
+    `block_tokens` tokens.
     """
 
     weights_dir: str
@@ -52,10 +52,10 @@ def load_chip(share: ChipShare) -> Chip:
 def renew_chip(
     chip: Chip, share: ChipShare, command: LoadWeights
 ) -> tuple[ChipShare, CommandDone | NotLoaded]:
-    """Let `chip`, which has `share`, hold the weights that `command` asks for.
+    """Load the weights of `command` into `chip`, which has `share`.
 
-    Returns the share that it then has, and its answer. Both sets of weights are in the host's
-    memory for a moment: one that cannot be read must not cost the chip the other.
+    Returns its new share, and its answer. Both sets of weights are in the host's memory for a
+    moment, so that an unreadable set costs nothing.
     """
     wanted = replace(share, weights_dir=command.weights_dir, experts=command.experts)
     directory = Path(command.weights_dir)
@@ -71,7 +71,7 @@ def renew_chip(
 
 
 def read_experts(share: ChipShare, command: LoadExperts) -> TakeExperts:
-    """Read from the checkpoint what `command` asks for, so that the chip can take it.
+    """Read the experts of `command` from the checkpoint.
 
     Raises:
         CheckpointError: a tensor is missing or misshapen.

@@ -1,4 +1,4 @@
-"""What a chip can be told. Arrays are little-endian and C-contiguous; see the channel."""
+"""Commands of a chip. Arrays are little-endian and C-contiguous; see the channel."""
 
 from dataclasses import dataclass, field
 
@@ -13,11 +13,11 @@ NO_BITMASK: NDArray[np.int32] = np.zeros((0, 0), dtype=np.int32)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginStep:
-    """Compute a rank's batch up to where its tokens or its sums leave the chip.
+    """Compute a rank's batch until its tokens or sums leave the chip.
 
-    `grammar_bitmask` is [rows, ceil(vocab / 32)] int32, one row per `step.grammar_rows`; empty
-    when no request is constrained. `sampled_tokens` [len(sampled_ids)] int32 are what the rank's
-    leading chip drew since this chip last heard, one of each request; empty for the leader.
+    `grammar_bitmask`: [rows, ceil(vocab / 32)] int32, one row per `step.grammar_rows`; empty when
+    no request is constrained. `sampled_tokens` [len(sampled_ids)] int32: the tokens that the rank's
+    leading chip has drawn since the last command, one of each request; empty for the leader.
     """
 
     step: RankStep
@@ -33,8 +33,8 @@ class RepeatStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduce:
-    """Go on with what all chips of the rank attended: `rows` [all groups, tokens, hidden] float32,
-    in the order of the head groups.
+    """Continue with the attention of all chips of the rank: `rows` [all groups, tokens, hidden]
+    float32, in the order of the head groups.
     """
 
     layer: int
@@ -45,8 +45,8 @@ class Reduce:
 class RunExperts:
     """Apply this chip's experts in `layer`.
 
-    `rows` is [tokens, hidden] float32; `row_of_pair` [pairs] int64 says which row each pair is,
-    sorted by slot; `counts` [slots] int64 is the pairs of each slot.
+    `rows` is [tokens, hidden] float32; `row_of_pair` [pairs] int64 is each pair's row, sorted by
+    slot; `counts` [slots] int64 is the pairs of each slot.
     """
 
     layer: int
@@ -96,11 +96,11 @@ class LoadExperts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadWeights:
-    """Hold the weights of the checkpoint in `weights_dir`, of the same architecture, instead of
-    those that are held; `experts` gives the expert of each slot, or EMPTY, for each layer.
+    """Replace the weights by those of the checkpoint in `weights_dir`, of the same architecture;
+    `experts` gives the expert of each slot, or EMPTY, for each layer.
 
-    Answered by `CommandDone`, or by `NotLoaded`: the chip then holds what it held. The rank has no
-    request with tokens: what the KV cache holds is of the weights before.
+    Answered by `CommandDone`, or by `NotLoaded`: the old weights stay. The rank has no request with
+    tokens, since the KV cache is of the old weights.
     """
 
     weights_dir: str
@@ -109,7 +109,7 @@ class LoadWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResetRank:
-    """Forget the rank's requests and the step in progress; its KV cache holds nothing of value."""
+    """Forget the rank's requests, the step in progress and the KV cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a chip answers to a command: exactly one effect each, `Hang` and `StopChip` excepted."""
+"""Answers of a chip: exactly one effect per command, `Hang` and `StopChip` excepted."""
 
 from dataclasses import dataclass, field
 
@@ -10,9 +10,9 @@ from emulator.specs.step import RankOutput
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipReady:
-    """The chip has loaded its shard and waits for commands.
+    """The chip has loaded its shard.
 
-    `pid` and `thread` are those of its process on the machine whose Linux calls itself `boot`.
+    `pid` and `thread` are its process's, on the machine whose Linux has boot id `boot`.
     """
 
     chip: int
@@ -23,7 +23,9 @@ class ChipReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attended:
-    """Add up over the rank's chips: `rows` [groups, tokens, hidden] of this chip's head groups."""
+    """Rows to sum over the rank's chips: `rows` [groups, tokens, hidden] of this chip's head
+    groups.
+    """
 
     layer: int
     rows: NDArray[np.float32]
@@ -74,14 +76,14 @@ class CommandDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotLoaded:
-    """The weights asked for cannot be read, for this reason; the chip holds what it held."""
+    """The weights could not be read, for this reason; the old ones stay."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """CPU seconds that the chip has computed, and its process's proportional and resident size."""
+    """CPU seconds of the chip's computing; its process's proportional and resident size."""
 
     cpu_s: float
     pss_bytes: int
@@ -90,7 +92,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipFailed:
-    """A command could not be carried out; the chip's state is undefined from here on."""
+    """A command failed; the chip's state is undefined from here on."""
 
     reason: str
 

@@ -1,7 +1,7 @@
-"""One layer's work of a chip's experts in a training micro-batch: weighed sums, and back.
+"""One training layer of a chip's experts: weighted sums, and their backward pass.
 
-A row is a token's hidden state; a pair is a row with one of this chip's experts. The weights of
-pairs are applied here, so that one row of sums leaves the chip for each row that came.
+A row is a token's hidden state; a pair is a row with one of this chip's experts. Pair weights are
+applied here, so that one row of sums leaves the chip for each row received.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ F32 = NDArray[np.float32]
 
 
 class ExpertWork:
-    """What the way back needs of the way there; made by `forward`."""
+    """State of `forward` that `backward` needs."""
 
     __slots__ = ("_command", "_out", "_pairs_of_row", "_precision", "_tape")
 
@@ -34,7 +34,7 @@ class ExpertWork:
     def forward(
         cls, experts: Parameters, command: TrainExperts, precision: Precision
     ) -> tuple["ExpertWork", F32]:
-        """Apply `experts` to what `command` brings; returns the work, and sums [rows, hidden]."""
+        """Apply `experts` to the rows of `command`; returns the work, and sums [rows, hidden]."""
         rows = command.rows[command.row_of_pair]  # [pairs, hidden]
         out, tape = experts_forward(experts, command.layer, rows, command.counts, precision)
         work = cls(command, out, tape, precision)
@@ -61,7 +61,7 @@ class ExpertWork:
 
 
 def _pairs_of_row(command: TrainExperts) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The pairs in the order of their rows, and where each row's begin and the last one's end."""
+    """Pairs in the order of their rows, and the offsets of each row's pairs."""
     order = np.argsort(command.row_of_pair, kind="stable")
     counts = np.bincount(command.row_of_pair, minlength=len(command.rows))
     return order, np.concatenate([[0], np.cumsum(counts)])

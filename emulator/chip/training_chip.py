@@ -1,4 +1,4 @@
-"""One chip that trains, as a pure state machine: a command in, one effect out.
+"""One training chip as a pure state machine: a command in, one effect out.
 
 It takes its own sequences through the dense weights, of which it has all, and applies the experts
 that it owns to whatever rows are sent. It knows no clock, no socket and no other chip.
@@ -75,7 +75,7 @@ class _Layer:
 
 
 class _Micro:
-    """The micro-batch in progress: made by `BeginTraining`, gone when its answer is out."""
+    """The micro-batch in progress, from `BeginTraining` to its answer."""
 
     def __init__(self, command: BeginTraining) -> None:
         self.command = command

@@ -1,8 +1,8 @@
-"""What a chip that trains can be told. Arrays are little-endian and C-contiguous; see the channel.
+"""Commands of a training chip. Arrays are little-endian and C-contiguous; see the channel.
 
 A step has one or more micro-batches; `BeginTraining` begins each, and `ApplyGradients` ends the
-step. Experts' rows travel weighed and added up: one row of a token for each chip that has some of
-its experts, forward and backward, as kernels for wide expert parallelism do (DeepEP).
+step. Experts' rows travel weighted and summed: one row of a token for each chip with some of its
+experts, forward and backward, as kernels for wide expert parallelism do (DeepEP).
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ F32 = NDArray[np.float32]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginTraining:
     """Take `tokens` [sequences, length] int32 through the model; `targets`, of the same shape, are
-    what follows each, or -1 where that is not asked.
+    the next tokens, or -1 to skip.
 
-    `loss_scale` is what one token's nats count for in the step's loss. `evaluates` asks for the
-    loss alone. `ends_step` says that the gradients go out after this micro-batch.
+    `loss_scale`: weight of a token's nats in the step's loss. `evaluates`: the loss alone.
+    `ends_step`: gradients go out after this micro-batch.
     """
 
     tokens: NDArray[np.int32]
@@ -33,9 +33,9 @@ class BeginTraining:
 class TrainExperts:
     """Apply this chip's experts in `layer`.
 
-    `rows` [rows, hidden]; `row_of_pair` [pairs] int64 says which row each pair is, sorted by slot;
-    `counts` [slots] int64 is the pairs of each slot; `weights` [pairs] what each pair counts for in
-    its row's sum.
+    `rows` [rows, hidden]; `row_of_pair` [pairs] int64 is each pair's row, sorted by slot; `counts`
+    [slots] int64 is the pairs of each slot; `weights` [pairs] is each pair's weight in its row's
+    sum.
     """
 
     layer: int
@@ -55,8 +55,8 @@ class CombineSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainExpertsBackward:
-    """Go back through this chip's experts in `layer`: `rows` [rows, hidden] are the loss's gradient
-    by the sums, in the order in which their tokens came.
+    """Backward pass of this chip's experts in `layer`: `rows` [rows, hidden] are the loss's
+    gradient by the sums, in the order of their tokens.
     """
 
     layer: int
@@ -65,12 +65,12 @@ class TrainExpertsBackward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombineGradients:
-    """Go back through the rest of `layer`: the loss's gradient by what the experts read, `rows`
+    """Backward pass of the rest of `layer`: the loss's gradient by the experts' inputs, `rows`
     [tokens, hidden], and by the experts' weights, `weights` [tokens, k].
 
-    `expert_share` [experts] is the pairs of each expert over the tokens, of all chips in this
-    micro-batch; `balance_scale` is the load-balancing loss's derivative by one token's probability
-    of an expert, over its share.
+    `expert_share` [experts]: pairs of each expert over tokens, of all chips in this micro-batch;
+    `balance_scale`: the load-balancing loss's derivative by one token's probability of an expert,
+    over its share.
     """
 
     layer: int
@@ -82,8 +82,8 @@ class CombineGradients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyGradients:
-    """Take the optimizer's step: all chips' gradients of the dense weights, added up, and the
-    factor that clips all gradients.
+    """Take the optimizer's step with the summed dense gradients of all chips, and the factor that
+    clips all gradients.
     """
 
     dense: F32
@@ -93,7 +93,7 @@ class ApplyGradients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendTrainingState:
-    """Read weights and moments out: those of the experts, and, if `dense`, the dense ones."""
+    """Send weights and moments: the experts', and, if `dense`, the dense ones."""
 
     dense: bool
 

@@ -1,4 +1,4 @@
-"""What a chip that trains answers to a command: exactly one effect each."""
+"""Answers of a training chip: exactly one effect per command."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ class TrainingDispatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertSums:
-    """The weighed sums [rows, hidden] over this chip's experts of each row that was sent."""
+    """Weighted sums [rows, hidden] over this chip's experts of each row."""
 
     layer: int
     rows: F32
@@ -30,8 +30,8 @@ class ExpertSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientDispatch:
-    """Send the loss's gradient by the outcome of `layer`, `rows` [tokens, hidden], back to the
-    experts that the tokens went to.
+    """Send the loss's gradient by the result of `layer`, `rows` [tokens, hidden], back to the
+    tokens' experts.
     """
 
     layer: int
@@ -40,8 +40,8 @@ class GradientDispatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertGradients:
-    """The loss's gradients by what this chip's experts read, `rows` [rows, hidden], and by the
-    weight of each pair, `weights` [pairs].
+    """The loss's gradients by the experts' inputs, `rows` [rows, hidden], and by the weight of each
+    pair, `weights` [pairs].
     """
 
     layer: int
@@ -51,10 +51,10 @@ class ExpertGradients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """A micro-batch is through, and more of the step follow, or it was an evaluation.
+    """A micro-batch is done, with more to follow in the step, or an evaluation.
 
-    `loss_sum` is the nats of the `counted` tokens that had a target; `balance` is the coefficient
-    times this chip's part in the load-balancing loss, all layers added up; 0 for an evaluation.
+    `loss_sum` is the nats of the `counted` tokens with a target; `balance` is the coefficient times
+    this chip's part of the load-balancing loss, summed over layers; 0 for an evaluation.
     """
 
     loss_sum: float
@@ -64,8 +64,8 @@ class Scored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients:
-    """The step's last micro-batch is through: this chip's gradients of the dense weights, flat, and
-    the squared norm of its experts' gradients.
+    """The step's last micro-batch is done: this chip's dense gradients, flat, and the squared norm
+    of its experts' gradients.
     """
 
     scored: Scored
@@ -75,9 +75,7 @@ class Gradients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingStateRead:
-    """Weights and the two moments, each flat; the dense ones are empty where they were not asked
-    for.
-    """
+    """Weights and the two moments, each flat; dense ones are empty unless asked for."""
 
     dense: F32
     dense_first: F32

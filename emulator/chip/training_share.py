@@ -1,4 +1,4 @@
-"""What one training chip is given when it starts, and how it reads its share of a checkpoint."""
+"""A training chip's share of the model, and how it is read from a checkpoint."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +29,7 @@ class TrainingShare:
 
 
 def load_training_chip(share: TrainingShare) -> TrainingChip:
-    """Read the share from its checkpoint, or from what a job saved.
+    """Read the share from its checkpoint, or from a saved job.
 
     Raises:
         CheckpointError: either cannot be read, or not computed.

@@ -1,7 +1,8 @@
-"""What a chip learns: the dense weights, which every chip has, its own experts, and their moments.
+"""Trained weights of a chip: the dense ones, which every chip has, its own experts, and their
+moments.
 
-Weights and moments are FP32; a step changes the dense ones alike on every chip, since all chips get
-the same gradients.
+Weights and moments are FP32; a step changes the dense ones alike on every chip, since all get the
+same gradients.
 """
 
 from pathlib import Path
@@ -47,7 +48,7 @@ class TrainingWeights:
         )
 
     def restore(self, path: Path, experts_by_layer: list[list[int]], steps: int) -> None:
-        """Put back what a job saved in `path` after `steps` steps; see `emulator.training_fleet`.
+        """Restore the state saved in `path` after `steps` steps; see `emulator.training_fleet`.
 
         Raises:
             CheckpointError: the file cannot be read, or a value is missing or misshapen.

@@ -1,1 +1,1 @@
-"""What a chip computes: numpy kernels of the model families. Pure: arrays in, arrays out."""
+"""Numpy kernels of the model families. Pure: arrays in, arrays out."""

@@ -19,8 +19,8 @@ _CHUNK_VALUES = 1 << 14
 class AdamWSettings:
     """Rates of AdamW; none has a unit.
 
-    `first_decay` and `second_decay` are beta 1 and beta 2, what a moment keeps in a step.
-    `weight_decay` is what a step takes off a weight, as a share of the learning rate.
+    `first_decay` and `second_decay` are beta 1 and beta 2, the share of a moment kept in a step.
+    `weight_decay` is the share of a weight removed in a step, per unit of learning rate.
     """
 
     first_decay: float = 0.9
@@ -42,9 +42,9 @@ class AdamWSettings:
 
 
 class AdamW:
-    """The moments of one layout's parameters, [layout.size] each, and how many steps they saw.
+    """Moments of one layout's parameters, [layout.size] each, and their steps.
 
-    `first`, `second` and `steps` are all of its state, to be saved and put back.
+    `first`, `second` and `steps` are its whole state, to be saved and restored.
     """
 
     def __init__(self, layout: Layout, settings: AdamWSettings) -> None:
@@ -108,7 +108,7 @@ class AdamW:
 
 
 def squared_norm(flat: F32) -> float:
-    """The sum of squares of `flat`, added up in float64 from chunks, first to last."""
+    """The sum of squares of `flat`, in float64 by chunks, first to last."""
     total = 0.0
     for start in range(0, flat.size, _CHUNK_VALUES):
         part = flat[start : start + _CHUNK_VALUES]
@@ -117,5 +117,5 @@ def squared_norm(flat: F32) -> float:
 
 
 def clip_factor(norm: float, norm_max: float) -> float:
-    """What gradients of global `norm` are multiplied by so that it is at most `norm_max`."""
+    """Factor that limits gradients of global `norm` to `norm_max`."""
     return min(1.0, norm_max / norm) if norm > 0 else 1.0

@@ -1,6 +1,6 @@
-"""The shape of a computable model, read from a Hugging Face config.json of Qwen3-MoE.
+"""Architecture of a computable model, from a Hugging Face config.json of Qwen3-MoE.
 
-Everything the numpy kernels cannot compute is refused here, by name, before a chip starts.
+Variants that the numpy kernels cannot compute are refused here, by name, before a chip starts.
 """
 
 import json

@@ -44,7 +44,7 @@ class AttentionItems:
         return int(self.positions.min()) // CHUNK_TOKENS
 
     def future(self, group: int, tile: int) -> NDArray[np.bool_]:
-        """Which keys come after their query, for `group` heads a key head and rows tiled by `tile`.
+        """Mask of keys after their query, for `group` heads a key head and rows tiled by `tile`.
 
         [items, chunks - first_masked_chunk, tiles, tile, CHUNK_TOKENS]; the same for every layer,
         so it is made once.
@@ -75,8 +75,8 @@ def attend(
 ) -> None:
     """Attend `items` of `queries` [tokens, heads, head_dim]; writes `out` of the same shape.
 
-    Each query sees the keys at its own position and before it. `scores_bounded` says that no score
-    exceeds `SAFE_SCORE` in size, so that the softmax needs no maximum taken off.
+    Each query sees the keys at its own position and before it. `scores_bounded`: no score exceeds
+    `SAFE_SCORE`, so the softmax needs no maximum.
     """
     keys, values = kv.read(layer, items.tables)
     kv_heads, item_count, _, head_dim, _ = keys.shape
@@ -103,8 +103,8 @@ def attend(
 def tile_rows(rows: int, head_dim: int) -> int:
     """Rows to multiply at once for an item of `rows`: all of them where the BLAS allows it.
 
-    The BLAS of this host is tried on these very shapes: where it gives a row the same bits in a
-    call of any height, one call does; otherwise rows go in tiles of `TILE_ROWS`.
+    The BLAS of this host is tried on these very shapes: where a row has the same bits in a call of
+    any height, one call does; otherwise rows go in tiles of `TILE_ROWS`.
     """
     whole = rows + rows % 2
     generator = np.random.default_rng(rows)
@@ -142,11 +142,11 @@ def _gather_rows(queries: F32, items: AttentionItems, kv_heads: int, tile: int) 
 
 
 def scores_are_bounded(query_norm: F32, key_norm: F32, *, rotation_gain: float = 1.0) -> bool:
-    """Whether normalised queries and keys cannot give a score above `SAFE_SCORE`.
+    """Whether normalised queries and keys keep every score below `SAFE_SCORE`.
 
     A normalised vector times its weight [head_dim] is at most sqrt(head_dim) * max|weight| long, so
     a scaled score is at most sqrt(head_dim) * max|query_norm| * max|key_norm|, times the square of
-    `rotation_gain`, by which the rotation lengthens both of them.
+    `rotation_gain`, by which the rotation lengthens both.
     """
     longest = np.abs(query_norm).max() * np.abs(key_norm).max() * rotation_gain**2
     return bool(np.sqrt(len(query_norm)) * longest <= SAFE_SCORE)

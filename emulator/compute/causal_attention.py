@@ -1,12 +1,12 @@
 """Causal grouped-query attention over whole sequences, forward and backward, in bounded memory.
 
 Nothing of size length^2 is kept: the forward keeps each row's sum of exponentials, and the backward
-makes the exponentials again (as Dao et al. 2022, "FlashAttention", does). Queries are taken in
-blocks that see no key beyond the block's end, so most of the future is never computed.
+recomputes them (as Dao et al. 2022, "FlashAttention"). Queries are taken in blocks with keys up to
+the block's end, so most of the future is never computed.
 
-Arrays are [heads, head_dim, sequences, length]: a head's values at successive positions lie
-together, so that whatever is done to each of them runs over long rows, and a product takes a
-sequence as it lies. Queries are already scaled by 1 / sqrt(head_dim).
+Arrays are [heads, head_dim, sequences, length]: a head's values at successive positions are
+adjacent, for long element-wise rows and products without transposing. Queries are already scaled by
+1 / sqrt(head_dim).
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ class BatchShape:
 class AttentionInputs:
     """Operands of attention, already rounded where `precision` asks it.
 
-    `bounded` says that no score exceeds attention.SAFE_SCORE, so no maximum is taken off.
+    `bounded`: no score exceeds attention.SAFE_SCORE, so no maximum is subtracted.
     """
 
     query: F32  # [heads, head_dim, sequences, length]
@@ -81,7 +81,7 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionForward:
-    """What attention gives: a row's `mixed` values are its exponentials' mean of the values."""
+    """Results of attention; a row's `mixed` is the mean of the values by its exponentials."""
 
     mixed: F32  # [heads, head_dim, sequences, length]
     total: F32  # [heads, sequences, length], the sum of the exponentials of a row

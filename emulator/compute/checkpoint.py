@@ -27,8 +27,8 @@ from emulator.specs.placement import EMPTY
 class LayerWeights:
     """One decoder layer on one chip; matrices are [inputs, outputs], float32.
 
-    A head group is a key/value head with its query heads. The groups of a rank are divided over its
-    chips; `groups` below are this chip's. Experts are written to when they move.
+    A head group is a key/value head with its query heads. A rank's groups are divided over its
+    chips; `groups` below are this chip's. Experts are overwritten when they move.
     """
 
     input_norm: F32  # [hidden]
@@ -44,7 +44,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShard:
-    """What one chip holds of a model; `groups` counts its head groups, the rank's or a share."""
+    """One chip's part of a model; `groups` counts its head groups, the rank's or a share."""
 
     architecture: Architecture
     groups: int
@@ -128,7 +128,7 @@ def _expert_names(layer: int, expert: int, arch: Architecture) -> Iterator[tuple
 
 
 def check_weights(directory: Path) -> Architecture:
-    """Read the architecture of `directory` and check that every tensor is there with its shape.
+    """Check that every tensor in `directory` has the architecture's shape.
 
     No tensor is read. Returns the architecture.
 
@@ -234,7 +234,7 @@ def _load_layer(
 
 
 def _empty_slots(arch: Architecture, slots: int) -> tuple[F32, F32]:
-    """Zeros for `slots` experts; memory of the host that is never written to costs nothing."""
+    """Zeros for `slots` experts; host memory costs nothing until it is written."""
     wide = 2 * arch.expert_intermediate
     gate_up = np.zeros((slots, arch.hidden, wide), dtype=np.float32)
     return gate_up, np.zeros((slots, arch.expert_intermediate, arch.hidden), dtype=np.float32)

@@ -1,7 +1,7 @@
-"""Keeps the memory that a step has freed for the next step, where the C library is glibc.
+"""Keeps memory that a step has freed for the next step, on glibc.
 
-A training step makes and frees the same large arrays again and again. By default glibc gives each
-back to the system, whose pages must then be fetched and zeroed anew: a fifth of a step's time.
+A training step allocates and frees the same large arrays. By default glibc returns each to the
+system, whose pages must then be fetched and zeroed anew: a fifth of a step's time.
 """
 
 import ctypes
@@ -17,10 +17,10 @@ _TOP_PAD_BYTES = 64 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Change this process's allocator, for good; returns whether it could be done.
+    """Configure this process's allocator, for good; returns whether it worked.
 
-    The process then holds the most memory that it ever used until it ends, so it is for one whose
-    steps are alike.
+    The process then holds its peak memory until its end, so it suits processes whose steps are
+    alike.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

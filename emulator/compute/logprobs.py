@@ -10,11 +10,31 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.compute.sort_keys import key_columns, sort_keys
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import RowLogprobs
 
 F32 = NDArray[np.float32]
+
+_COLUMN_MASK = np.int64(0xFFFFFFFF)
+
+
+def sort_keys(values: F32) -> NDArray[np.int64]:
+    """Return keys [rows, columns] that ascend with the values [rows, columns].
+
+    A key is value and column in one 64-bit integer, the lower column the greater: no two keys of a
+    row are equal, so every way of sorting gives the same order, that of argmax. A partial sort of
+    values alone breaks ties differently when more columns are asked for.
+    """
+    # Adding zero turns -0.0 into 0.0. A negative float's bits ascend as it falls: flip them.
+    bits = (values + np.float32(0.0)).view(np.int32)
+    ordered = bits ^ ((bits >> 31) & np.int32(0x7FFFFFFF))
+    columns = np.arange(values.shape[1], dtype=np.int64)
+    return (ordered.astype(np.int64) << 32) | (_COLUMN_MASK - columns)
+
+
+def key_columns(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the columns that the keys were made from; same shape."""
+    return _COLUMN_MASK - (keys & _COLUMN_MASK)
 
 
 def log_softmax(logits: F32) -> F32:

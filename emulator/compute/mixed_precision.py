@@ -1,8 +1,8 @@
-"""Mixed precision of training as the chip has it: BF16 operands, FP32 sums and FP32 masters.
+"""Mixed precision of training on the chip: BF16 operands, FP32 sums and FP32 masters.
 
-The tensor engine multiplies BF16 and adds up in FP32 (PSUM), so every operand of a product, weight
-or activation or gradient, is rounded to BF16 before it; results stay FP32. A gradient passes a
-rounding unchanged (straight through). It must not know which products there are.
+The tensor engine multiplies BF16 and sums in FP32 (PSUM), so every operand of a product, weight or
+activation or gradient, is rounded to BF16 first; results stay FP32. Gradients pass a rounding
+unchanged (straight through). It must not know which products there are.
 """
 
 from enum import Enum
@@ -53,5 +53,5 @@ def _round_words(words: NDArray[np.uint32], scratch: NDArray[np.uint32]) -> None
 
 
 def as_operand(values: F32, precision: Precision) -> F32:
-    """Make `values`, which the caller has no other use for, an operand of a product; in place."""
+    """Turn `values`, which the caller gives up, into an operand; in place."""
     return round_to_bfloat16(values) if precision is Precision.BF16 else values

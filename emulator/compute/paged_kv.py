@@ -80,7 +80,7 @@ class PagedKv:
 def _untouched_zeros(*shape: int) -> F32:
     """Zeros that take memory only where they are written, in the host's smallest pages.
 
-    A huge page would be filled whole at the first token in it, for each row of the keys.
+    A huge page would be filled whole at its first token, for each row of the keys.
     """
     pool = mmap.mmap(-1, 4 * math.prod(shape), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     pool.madvise(mmap.MADV_NOHUGEPAGE)

@@ -1,8 +1,8 @@
-"""What a model learns, as named views of one flat vector: reduced, updated and saved in one piece.
+"""Parameters as named views of one flat vector: reduced, updated and saved in one piece.
 
-Two layouts: the dense part (attention, norms, routers, embeddings), whole on every chip, and the
-experts that one chip owns. Matrices are [inputs, outputs]; Hugging Face stores them the other way
-round, and `dense_tensors` and `expert_tensors` turn them back.
+Two layouts: the dense part (attention, norms, routers, embeddings), whole on every chip, and one
+chip's own experts. Matrices are [inputs, outputs]; Hugging Face's are transposed, and
+`dense_tensors` and `expert_tensors` convert them back.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from emulator.compute.tiled_matmul import F32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """Where a parameter lies in the flat vector, counted in values; `decays` under AdamW."""
+    """Place of a parameter in the flat vector, counted in values; `decays` under AdamW."""
 
     offset: int
     shape: tuple[int, ...]
@@ -67,8 +67,8 @@ class Layout:
 class Parameters:
     """A flat vector [layout.size] and its views by name; weights, gradients or moments.
 
-    `flat` is the truth and may be written to; a writer calls `changed`, so that the rounded
-    copy that products use is made anew. It is made once between two changes.
+    `flat` may be written to; a writer calls `changed`, so that the rounded copy for products is
+    made anew, once between two changes.
     """
 
     def __init__(self, layout: Layout, flat: F32) -> None:
@@ -96,14 +96,14 @@ class Parameters:
         return iter(self._views)
 
     def changed(self) -> None:
-        """Forget what was rounded; to be called after `flat` or a view was written to."""
+        """Drop the rounded copy; to be called after `flat` or a view was written to."""
         self._rounded = None
 
     def operands(self, precision: Precision) -> "Parameters":
-        """The weights as products and norms use them: these, or their rounding to BF16.
+        """The weights as used by products and norms: these, or their rounding to BF16.
 
-        All are rounded, the norms' too, as they would be published: what is trained with is what
-        would be served.
+        All are rounded, norms too, as published weights would be: training uses what would be
+        served.
         """
         if precision is Precision.FP32:
             return self

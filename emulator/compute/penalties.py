@@ -22,7 +22,7 @@ def apply_penalties(
     prompts: Sequence[TokenIds],
     outputs: Sequence[TokenIds],
 ) -> None:
-    """Change the logits [rows, vocab] in place, in the rows whose spec has penalties."""
+    """Apply penalties to the logits [rows, vocab] in place, in the rows whose spec has them."""
     rows = [row for row, spec in enumerate(specs) if spec.has_penalties]
     if not rows:
         return

@@ -1,8 +1,8 @@
-"""The Qwen3-MoE decoder on one chip, cut where its tokens or its sums leave for other chips.
+"""The Qwen3-MoE decoder on one chip, cut where its tokens or sums leave for other chips.
 
-One layer is: `attend` on every chip of a rank, over its own head groups; `route_tokens` where the
-groups' sums are together; `run_experts` on the chips that own the experts (see experts);
-`combine_experts` back on the owner. Residuals stay on the chips of the rank.
+One layer is: `attend` on every chip of a rank, over its own head groups; `route_tokens` on the
+groups' sums; `run_experts` on the experts' chips (see experts); `combine_experts` back on the
+owner. Residuals stay on the chips of the rank.
 
 Projections are one product per head group, added in the order of the groups, so that the text does
 not depend on how many chips divide them.
@@ -15,17 +15,25 @@ from numpy.typing import NDArray
 
 from emulator.compute.attention import attend as attend_items
 from emulator.compute.checkpoint import ModelShard
-from emulator.compute.norms import rms_norm
+from emulator.compute.experts import combine, route
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.rope import Rotation, rotate, rotation
-from emulator.compute.router import combine, route
 from emulator.compute.tiled_matmul import F32, grouped_matmul, tiled_matmul
 from emulator.compute.token_batch import TokenBatch
 
 
+def rms_norm(x: F32, weight: F32, eps: float) -> F32:
+    """Return x / sqrt(mean(x^2) + eps) * weight over the last axis; same shape as `x`."""
+    total = np.add.reduce(np.square(x), axis=-1, keepdims=True)
+    mean_square = total * np.float32(1.0 / x.shape[-1])
+    normed: F32 = x * (np.float32(1.0) / np.sqrt(mean_square + np.float32(eps)))
+    normed *= weight
+    return normed
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """What a layer needs to be finished: `residual` [tokens, hidden] stays on the chip, `hidden`
+    """State between routing and combining: `residual` [tokens, hidden] stays on the chip, `hidden`
     [tokens, hidden] goes to the experts `chosen` [tokens, k], added with `weights` [tokens, k].
     """
 

@@ -38,7 +38,7 @@ def rotation(positions: NDArray[np.int64], head_dim: int, rope: RopeSettings) ->
 
 
 def attention_factor(scaling: RopeScaling | None) -> float:
-    """What a rotation multiplies the length of a query and of a key by."""
+    """Factor by which a rotation lengthens queries and keys."""
     return scaling.attention_factor if isinstance(scaling, YarnScaling) else 1.0
 
 
@@ -63,7 +63,9 @@ def inverse_frequencies(head_dim: int, rope: RopeSettings) -> F32:
 
 
 def _llama3(plain: F32, scaling: Llama3Scaling) -> F32:
-    """Divide waves that are long for the pretrained context; `plain` [head_dim / 2]."""
+    """Divide frequencies whose waves are long for the pretrained context; `plain` [head_dim /
+    2].
+    """
     factor, context = np.float32(scaling.factor), np.float32(scaling.original_context_tokens)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     wavelength = np.float32(2 * math.pi) * (np.float32(1.0) / plain)
@@ -80,7 +82,7 @@ def _yarn(plain: F32, powers: F32, head_dim: int, theta: float, scaling: YarnSca
     """Blend interpolated and `plain` frequencies [head_dim / 2] along the ramp of YaRN."""
 
     def pair_of(turns: float) -> float:
-        """The pair, as a fraction, that turns so often in the pretrained context."""
+        """The pair, as a fraction, that makes this many turns in the pretrained context."""
         context = scaling.original_context_tokens
         return head_dim * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(theta))
 

@@ -1,11 +1,10 @@
-"""The rotary settings of a config.json, read as transformers 5 reads them.
+"""Rotary settings of a config.json, read as transformers 5 reads them.
 
-A config may say them under `rope_parameters` (newer), under `rope_scaling` (older), or both, with
-`rope_theta` inside or beside. transformers takes `rope_scaling` whole where it says anything, and
-`rope_parameters` otherwise; what is missing there is taken from beside. (Source: its
-modeling_rope_utils, `convert_rope_params_to_dict` and `standardize_rope_params`, for a model
-without settings by layer type, as Qwen3-MoE is.) Settings that the kernels do not compute are
-refused here, by name.
+Settings are under `rope_parameters` (newer), `rope_scaling` (older), or both, with `rope_theta`
+inside or beside. transformers takes `rope_scaling` whole if it is not empty, else
+`rope_parameters`; missing values are taken from beside. (Source: its modeling_rope_utils,
+`convert_rope_params_to_dict` and `standardize_rope_params`, for a model without settings by layer
+type, as Qwen3-MoE is.) Settings that the kernels do not compute are refused here, by name.
 """
 
 import math
@@ -200,6 +199,6 @@ class _Settings:
         return None if value is None or value == 0 else self.number(key)
 
     def original_context(self, context_tokens: object) -> float:
-        """The context that the model was trained with, or its whole one."""
+        """The context that the model was trained with; its whole context by default."""
         key = "original_max_position_embeddings"
         return _Settings({key: context_tokens, **self.values}, self.path).number(key)

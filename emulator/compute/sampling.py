@@ -1,12 +1,12 @@
-"""Chooses the next token of each request, as vLLM's own sampler does, in numpy.
+"""Samples the next token of each request, as vLLM's sampler does, in numpy.
 
 The order of operations is that of `vllm.v1.sample.sampler.Sampler`, with its default of reporting
 raw log-probabilities: grammar bitmask; log-probabilities; allowed tokens; bad words; early stops;
 bias; penalties; then the largest logit, or: temperature, min-p, top-k, top-p and a draw.
 
-A draw depends on the request's seed and on the number of its output tokens, on nothing else: not
-on the rows beside it, on preemption, or on how the model is spread over chips. So does every other
-figure of a row. This module must not know which chip it runs on.
+A draw depends on the request's seed and its number of output tokens alone: not on neighbouring
+rows, preemption, or the model's division over chips. So does every other figure of a row. This
+module must not know which chip it runs on.
 """
 
 from collections.abc import Sequence
@@ -69,7 +69,7 @@ def _sample_with_features(
     outputs: Sequence[TokenIds],
     grammar_bitmask: NDArray[np.int32] | None,
 ) -> Sampled:
-    """Do what `sample` does, in place, with every feature that some row asks for."""
+    """`sample` in place, with every feature that some row asks for."""
     if grammar_bitmask is not None:
         mask_by_grammar(logits, grammar_bitmask)
     asking = [row for row, spec in enumerate(specs) if spec.wants_logprobs]
@@ -94,7 +94,7 @@ def constrain(
     prompts: Sequence[TokenIds],
     outputs: Sequence[TokenIds],
 ) -> None:
-    """Apply to logits [rows, vocab], in place, what can change which of them is the largest."""
+    """Apply the operations that may change the largest logit, to [rows, vocab] in place."""
     mask_not_allowed(logits, specs)
     mask_bad_words(logits, specs, outputs)
     mask_early_stops(logits, specs, outputs)
@@ -112,9 +112,9 @@ def narrow(logits: F32, specs: Sequence[SamplingSpec]) -> F32:
 
 
 def uniform(seed: int | None, position: int) -> float:
-    """Return the random number in [0, 1) that decides output token `position` of a request.
+    """The random number in [0, 1) of output token `position` of a request.
 
-    A counter-based generator gives it at once, without the numbers before it.
+    A counter-based generator gives it without the numbers before it.
     """
     assert seed is not None, "a random request has a seed"
     key = np.array([seed & _SEED_MASK, position], dtype=np.uint64)

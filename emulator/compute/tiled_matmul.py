@@ -1,9 +1,9 @@
-"""Matrix products whose rows do not depend on the batch they are computed in.
+"""Matrix products whose rows do not depend on their batch.
 
-A BLAS picks its kernel by the shape of the whole product, so the last bits of a row may change
-with the number of rows beside it. Text must not depend on batching or on the partition, hence
-every product here is made of calls of one fixed shape: `TILE_ROWS` rows at a time, padded with
-zeros. Four rows cost no speed against one large call on the sizes used here (DECISIONS.md).
+A BLAS picks its kernel by the shape of the whole product, so a row's last bits may change with the
+number of rows. Text must not depend on batching or on the partition, so every product is made of
+calls of one fixed shape: `TILE_ROWS` rows, padded with zeros. Four rows cost no speed against one
+large call on the sizes used here (DECISIONS.md).
 """
 
 import numpy as np
@@ -22,7 +22,7 @@ def padded_rows(rows: int) -> int:
 def tiled_matmul(x: F32, weight: F32) -> F32:
     """Multiply `x` [rows, inner] by `weight` [inner, columns]; returns [rows, columns] float32.
 
-    Row i of the result has the same bits whatever the other rows are and however many.
+    A row's bits do not depend on the other rows or their number.
     """
     rows, inner = x.shape
     if rows % TILE_ROWS:
@@ -37,9 +37,9 @@ def tiled_matmul(x: F32, weight: F32) -> F32:
 def grouped_matmul(x: F32, weights: F32) -> F32:
     """Multiply by each group's own matrix: `weights` [groups, inner, columns].
 
-    `x` is [rows, inner], the same for all groups, or [groups, rows, inner]. Returns
-    [groups, rows, columns]; a row of a group has the same bits whatever the other rows and groups
-    are and however many, so heads may be divided over chips.
+    `x` is [rows, inner], the same for all groups, or [groups, rows, inner]. Returns [groups, rows,
+    columns]; a row's bits do not depend on other rows and groups, so heads may be divided over
+    chips.
     """
     rows, inner = x.shape[-2:]
     if rows % TILE_ROWS:

@@ -1,4 +1,4 @@
-"""What forbids or favours single tokens before one is chosen: grammar, whitelists, bad words.
+"""Masks and biases of single tokens before sampling: grammar, whitelists, bad words.
 
 All functions change the logits [rows, vocab] in place; a forbidden token's logit becomes minus
 infinity. The caller keeps vLLM's order: grammar, allowed tokens, bad words, stop tokens, bias.
@@ -60,7 +60,7 @@ def mask_early_stops(
 ) -> None:
     """Forbid stop tokens in rows that have fewer than `min_tokens` outputs.
 
-    Where a grammar has left nothing else, its stop tokens stay: the text can only end.
+    Where a grammar leaves stop tokens alone, they stay: the text can only end.
     """
     for row, spec in enumerate(specs):
         if len(outputs[row]) < spec.min_tokens and spec.stop_token_ids:

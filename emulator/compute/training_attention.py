@@ -1,8 +1,8 @@
-"""A layer's attention block in training: norm, projections, attention, and what is added back.
+"""A layer's attention block in training: norm, projections, attention, residual.
 
-The forward gives a tape, which is all that the backward needs; gradients are added to the views of
-`grads`, so that batches may be taken in pieces. Between the projections arrays are [heads,
-head_dim, tokens], see causal_attention; a head is here a query head, a key head or a value head.
+The forward returns a tape for the backward; gradients are added to the views of `grads`, so that
+batches may be taken in pieces. Between the projections arrays are [heads, head_dim, tokens], see
+causal_attention; a head here is a query, key or value head.
 """
 
 from dataclasses import dataclass

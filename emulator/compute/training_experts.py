@@ -1,8 +1,8 @@
-"""The experts that live on one chip, in training: SwiGLU forward with a tape, and backward.
+"""One chip's experts in training: SwiGLU forward with a tape, and backward.
 
-Each expert is one product over its rows, whatever rows the others have, so an expert's gradient
-has the same bits on whichever chip it lives. What lies between the products is kept transposed,
-[intermediate, pairs], and taken for all experts at once.
+Each expert is one product over its rows, so its gradient has the same bits on any chip. Values
+between the products are kept transposed, [intermediate, pairs], and computed for all experts at
+once.
 """
 
 from collections.abc import Iterator

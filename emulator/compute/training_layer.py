@@ -1,8 +1,8 @@
 """The decoder in training, cut where tokens leave for experts on other chips.
 
-One layer forward is `attend_forward`, `route_forward`, the experts' owners (training_experts), who
-weigh and add up; backward it is the owners, `route_backward`, `attend_backward`. `embed` comes
-before the first layer, `head` after the last.
+One layer forward is `attend_forward`, `route_forward`, the experts' owners (training_experts), with
+weighted sums; backward it is the owners, `route_backward`, `attend_backward`. `embed` comes before
+the first layer, `head` after the last.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ def embed(dense: Parameters, tokens: NDArray[np.int32], precision: Precision) ->
 def embed_backward(
     dense: Parameters, grads: Parameters, tokens: NDArray[np.int32], grad_x: F32
 ) -> None:
-    """Add `grad_x` [tokens, hidden] to the rows of the embedding that were looked up."""
+    """Add `grad_x` [tokens, hidden] to the embedding rows of the tokens."""
     assert dense.layout.slots["embedding"] == grads.layout.slots["embedding"]
     order = np.argsort(tokens, kind="stable")
     ordered = tokens[order]

@@ -1,8 +1,8 @@
-"""What training minimises: cross-entropy of the next token, and the balance of the experts.
+"""Losses of training: cross-entropy of the next token, and the balance of the experts.
 
 The balance loss of a layer is experts * sum_e(share_e * mean_probability_e) over the whole batch,
-with share_e the pairs of token and expert e over the tokens (Fedus et al. 2021, equation 4, as
-Hugging Face's Qwen3-MoE counts it): k when all experts are alike, up to experts when one has all.
+with share_e the pairs of expert e over the tokens (Fedus et al. 2021, equation 4, as in Hugging
+Face's Qwen3-MoE): k when all experts are alike, up to experts when one has all.
 """
 
 import numpy as np
@@ -30,9 +30,9 @@ def head(
 ) -> tuple[float, int, F32 | None]:
     """Cross-entropy of `x` [tokens, hidden], the last layer's result, against `targets` [tokens].
 
-    `loss_scale` is what one token's loss counts in the total, 1 / counted tokens of the whole
-    batch. Returns the sum of the losses in nats, unscaled, how many were counted, and, if `grads`
-    is given and added to, dL/dx [tokens, hidden], else None.
+    `loss_scale` is the weight of one token's loss, 1 / counted tokens of the whole batch. Returns
+    the sum of the losses in nats, unscaled, the counted tokens, and, if `grads` is given and added
+    to, dL/dx [tokens, hidden], else None.
     """
     arch = dense.layout.architecture
     operands = dense.operands(precision)

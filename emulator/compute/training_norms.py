@@ -1,9 +1,9 @@
-"""Root-mean-square normalisation for training: forward with what the backward needs, and backward.
+"""Root-mean-square normalisation for training, forward and backward.
 
-With s = 1 / sqrt(mean(x^2) + eps) and y = x * s * w over an axis of length n:
-dL/dw = sum(dy * x * s), and dL/dx = s * (dy * w) - x * s^3 / n * sum(dy * w * x).
+With s = 1 / sqrt(mean(x^2) + eps) and y = x * s * w over an axis of length n: dL/dw = sum(dy * x *
+s), and dL/dx = s * (dy * w) - x * s^3 / n * sum(dy * w * x).
 
-`weight` has a shape that broadcasts with x; the axis is the last unless it is named.
+`weight` has a shape that broadcasts with x; the axis is the last by default.
 """
 
 import numpy as np

@@ -1,6 +1,7 @@
-"""A layer's router in training: which experts, with which weights, and the gradient through both.
+"""A layer's router in training: the choice of experts, their weights, and the gradient.
 
-Choosing is not differentiated; the weights are, and the balance loss is through the probabilities.
+The choice is not differentiated; the weights are, and the balance loss is through the
+probabilities.
 """
 
 from dataclasses import dataclass
@@ -16,11 +17,11 @@ from emulator.compute.training_norms import rms_norm_backward, rms_norm_forward
 
 @dataclass(slots=True, kw_only=True)
 class RouterTape:
-    """What the backward needs of a layer's second half.
+    """State of a layer's second half for its backward pass.
 
     `hidden` goes to the experts `chosen`; it is an operand already, rounded where `precision` asks
-    it. The experts' owners weigh and add up, so their rows never come here: what they find for the
-    loss's gradient by `weights` is put in `grad_weights` before the backward.
+    it. The experts' owners apply the weights, so their rows never come here: their gradient by
+    `weights` is put in `grad_weights` before the backward.
     """
 
     precision: Precision
@@ -78,7 +79,7 @@ def route_backward(
     expert_share: F32,
     balance_scale: float,
 ) -> F32:
-    """Go back through combining, weights, router and norm to the attention block's result.
+    """Backward pass through combining, weights, router and norm to the attention block's result.
 
     Args:
         dense: the weights; `grads` of the same layout are added to.

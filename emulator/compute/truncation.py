@@ -44,9 +44,9 @@ def keep_top_k(scaled: F32, specs: Sequence[SamplingSpec]) -> None:
 
 
 def keep_top_p(scaled: F32, specs: Sequence[SamplingSpec]) -> None:
-    """Keep the fewest most likely tokens whose probabilities add up to `top_p`, at least one.
+    """Keep the fewest most likely tokens whose probabilities sum to `top_p`, at least one.
 
-    Of equally likely tokens at the border, those of the lowest ids stay; vLLM leaves that open.
+    Of equally likely tokens at the border, those of the lowest ids stay; vLLM does not define it.
     """
     rows = [row for row, spec in enumerate(specs) if spec.top_p < 1.0]
     if not rows:

@@ -1,1 +1,1 @@
-"""NeuronLink: which links a chip pair uses, and how long an exchange between chips takes."""
+"""NeuronLink: the links between chips, and the duration of exchanges over them."""

@@ -1,4 +1,4 @@
-"""The collectives of tensor parallelism, over the chips of each rank."""
+"""Collectives of tensor parallelism, over the chips of each rank."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +12,15 @@ Float64s = NDArray[np.float64]
 
 
 class RankAllReduce:
-    """Collectives of ranks of `tp` chips each, each by the algorithm that is fastest for its size.
+    """Collectives of ranks of `tp` chips each, by the fastest algorithm for each size.
 
-    `physical` are the system's numbers of the partition's chips in order, int64[chips]; a rank has
-    `tp` of them in a row. `all_to_all` are the same chips' links with their faults; whole without
-    it. Raises ValueError when they are no whole number of ranks.
+    `physical`: the system's numbers of the partition's chips in order, int64[chips]; a rank is `tp`
+    of them in a row. `all_to_all`: the same chips' links with their faults; whole by default.
+    Raises ValueError for a fraction of a rank.
 
-    Every method takes the bytes of each rank's collective, float64[steps x ranks], of one step or
-    of several one after the other, and gives nanoseconds, [steps x ranks]: the whole of what is
-    reduced or gathered.
+    Methods take the bytes of each rank's collective (the whole of what is reduced or gathered),
+    float64[steps x ranks], of one or several steps in sequence, and return nanoseconds, [steps x
+    ranks].
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class RankAllReduce:
         self._model = CollectiveModel(system, physical.reshape(-1, tp), all_to_all=all_to_all)
 
     def moving_ns(self, payload_bytes: Float64s) -> Float64s:
-        """How long an all-gather, one phase of an all-reduce, keeps each chip's links busy."""
+        """Busy time of each chip's links in an all-gather, one phase of an all-reduce."""
         return self._time(Operation.ALL_GATHER, payload_bytes).link_busy_ns.ravel()
 
     def all_gather_ns(self, payload_bytes: Float64s) -> Float64s:
-        """Every chip has a part and gets all; nothing to move takes no time."""
+        """Duration of an all-gather: [steps x ranks]; 0 without bytes."""
         return self._time(Operation.ALL_GATHER, payload_bytes).duration_ns.ravel()
 
     def all_reduce_ns(self, payload_bytes: Float64s) -> Float64s:

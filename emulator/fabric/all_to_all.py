@@ -1,17 +1,17 @@
-"""The all-to-all of expert parallelism: how long chips take to exchange what each has for each.
+"""The all-to-all of expert parallelism: duration of an exchange between chips.
 
-Where switches join the chips, the lanes of a chip's tiers are what counts; on a torus or a mesh
-every link on the way. All bytes of an exchange move at once, and it ends when the last chip has
-sent and received everything. Where lanes have failed, links are slower or gone around.
+With switches, the lanes of a chip's tiers count; on a torus or a mesh, every link on the way. All
+bytes of an exchange move at once, and it ends with the last chip. With failed lanes, links are
+slower or detoured.
 """
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.fabric.link_health import LinkHealth
-from emulator.fabric.paths import Paths
 from emulator.fabric.tier_paths import TierPaths
 from emulator.specs.system import SystemSpec, Topology
 
@@ -22,9 +22,27 @@ Float64s = NDArray[np.float64]
 _NOBODY = np.zeros(0, dtype=np.int64)
 
 
+class Paths(Protocol):
+    """Paths between positions.
+
+    `reachable` is bool[positions, positions], `latency_ns` float64 of the same shape: a DMA's
+    start-up and the hops; 0 to oneself and infinite without a path.
+    """
+
+    reachable: Bools
+    latency_ns: Float64s
+
+    def busy_ns(self, payload_bytes: Float64s) -> Float64s:
+        """Time of the busiest link at each position, for payload[layers, s, r] bytes.
+
+        float64[layers, positions or more]: entries after the positions are chips that only forward.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExchangeTime:
-    """One exchange: how long each chip's links move data, and how long all of it takes."""
+    """One exchange: link time of each chip, and the whole duration."""
 
     link_busy_ns: Float64s  # [chips]: the busiest link and direction of each
     duration_ns: float
@@ -32,19 +50,18 @@ class ExchangeTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerExchanges:
-    """The exchanges of several layers, one after the other, each like `ExchangeTime`."""
+    """Exchanges of several layers in sequence, each like `ExchangeTime`."""
 
     link_busy_ns: Float64s  # [layers, chips]
     duration_ns: Float64s  # [layers]
 
 
 class AllToAll:
-    """The chips of a partition and the links between them, as whole as `links` says.
+    """The chips of a partition and their links, in the state of `links`.
 
-    Position p is chip `physical[p]` of the system, int64[chips], VACANT where no chip sits; without
-    it, chip `first_chip + p`. `relays` are further chips of the system, which only pass on what
-    cannot go directly; on a torus or a mesh every chip does. Everything is whole when `links` is
-    not given.
+    Position p is chip `physical[p]` of the system, int64[chips], VACANT without a chip; by default
+    chip `first_chip + p`. `relays` are further chips of the system, which forward what cannot go
+    directly; on a torus or a mesh every chip does. Without `links` everything is whole.
 
     Raises ValueError for a chip that the system does not have.
     """
@@ -77,18 +94,18 @@ class AllToAll:
         return self._paths.reachable.copy()
 
     def latency_ns(self) -> Float64s:
-        """From each position to each, until the first byte is there, float64[chips, chips].
+        """Time to the first byte from each position to each, float64[chips, chips].
 
-        A DMA's start-up and the hops, for every leg; 0 to itself, infinite where there is no way.
+        A DMA's start-up and the hops, for every leg; 0 to itself, infinite without a path.
         """
         return self._paths.latency_ns.copy()
 
     def exchange(self, payload_bytes: Float64s) -> ExchangeTime:
-        """Times the exchange of payload_bytes[sender, receiver]; a chip's own share is free.
+        """Time the exchange of payload_bytes[sender, receiver]; a chip's own share is free.
 
-        Its latency is that of the farthest two chips of the partition: a DMA's start-up and the
-        hops, for every leg of their way; an exchange of nothing takes no time. Raises ValueError
-        for bytes between chips that cannot reach each other.
+        Latency is that of the partition's farthest two chips: a DMA's start-up and the hops, for
+        every leg; an empty exchange takes no time. Raises ValueError for bytes between chips
+        without a path.
         """
         layers = self.exchange_layers(payload_bytes[None])
         return ExchangeTime(
@@ -96,9 +113,9 @@ class AllToAll:
         )
 
     def exchange_layers(self, payload_bytes: Float64s) -> LayerExchanges:
-        """Times one exchange for each layer of payload_bytes[layer, sender, receiver].
+        """Time one exchange for each layer of payload_bytes[layer, sender, receiver].
 
-        Every layer's is what `exchange` says of it alone; the same errors.
+        Each layer's is that of `exchange` alone; the same errors.
         """
         self._check_reachable(payload_bytes)
         busy_ns = self._paths.busy_ns(payload_bytes)  # [layers, chips and what passes bytes on]

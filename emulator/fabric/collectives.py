@@ -1,11 +1,11 @@
-"""Collectives over groups of chips: how long, by which algorithm, at which bus bandwidth.
+"""Collectives over groups of chips: duration, algorithm, bus bandwidth.
 
-A collective takes its steps' starts and hops, and then as long as the slower of its links and its
-memory needs for the bytes. The algorithm is the fastest for the size. Not counted: the single
-descriptors of a mesh's many transfers, and reductions inside switches (SHARP).
+A collective takes its steps' starts and hops, then the longer of its links' and its memory's time
+for the bytes. The algorithm is the fastest for the size. Not counted: the single descriptors of a
+mesh's many transfers, and reductions inside switches (SHARP).
 
-Several ranks of a chip, such as its logical cores, take part through the chip: what goes to or
-comes from other chips crosses the links once and is then spread, or was added up, on the chip.
+Several ranks of a chip, such as its logical cores, take part through the chip: bytes to or from
+other chips cross the links once, and are spread or summed on the chip.
 """
 
 from collections.abc import Callable
@@ -34,8 +34,8 @@ Float64s = NDArray[np.float64]
 
 
 class Operation(StrEnum):
-    """What ranks do together. The size of each is that of nccom-test and nccl-tests: the whole
-    result of an all-gather, the whole input of a reduce-scatter, what each rank holds otherwise.
+    """Operations of ranks. Sizes are those of nccom-test and nccl-tests: the whole result of an
+    all-gather, the whole input of a reduce-scatter, else what each rank holds.
     """
 
     ALL_GATHER = "all-gather"
@@ -61,7 +61,7 @@ class CollectiveTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Cost:
-    """One algorithm of one operation: what it takes to start, and per byte."""
+    """One algorithm of one operation: start-up, and time per byte."""
 
     algorithm: Algorithm
     latency_ns: Float64s  # [groups]
@@ -72,8 +72,8 @@ class _Cost:
 class CollectiveModel:
     """Collectives of `groups`, int64[groups, chips]: chips of the system, no chip in two groups.
 
-    `ranks_per_chip` of each chip take part. `all_to_all` are the links of the same chips, group
-    after group, with their faults; whole without it. Raises ConfigError for less than one rank.
+    `ranks_per_chip` of each chip take part. `all_to_all`: the links of the same chips, group after
+    group, with their faults; whole by default. Raises ConfigError for less than one rank.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class CollectiveModel:
     def times_by_algorithm(
         self, operation: Operation, size_bytes: Float64s
     ) -> dict[Algorithm, Float64s]:
-        """What each algorithm would take, [..., groups]; infinite where a group cannot run it."""
+        """Duration by algorithm, [..., groups]; infinite where a group cannot run it."""
         return {
             cost.algorithm: cost.latency_ns
             + np.maximum(
@@ -139,7 +139,7 @@ class CollectiveModel:
     def bus_bytes_per_s(
         self, operation: Operation, size_bytes: Float64s, duration_ns: Float64s
     ) -> Float64s:
-        """The bus bandwidth that nccom-test and nccl-tests print for such a collective."""
+        """Bus bandwidth as printed by nccom-test and nccl-tests."""
         part = (self.ranks - 1) / self.ranks
         factor = {Operation.ALL_REDUCE: 2 * part, Operation.PERMUTE: 1.0}.get(operation, part)
         rate: Float64s = factor * size_bytes / duration_ns * 1e9
@@ -200,7 +200,7 @@ class CollectiveModel:
         return [*costs, single]
 
     def _direct(self, schedule: CollectiveSchedule, algorithm: Algorithm) -> _Cost:
-        """One step in which each chip's ranks send what they hold straight to where it goes."""
+        """One step in which each chip's ranks send their bytes straight to their destinations."""
         moved = schedule.moved
         if algorithm is Algorithm.MESH:
             moved = moved * self._per_chip  # each rank has its own bytes for everyone
@@ -248,9 +248,9 @@ class CollectiveModel:
         *,
         rings: bool = False,
     ) -> LinkTime:
-        """An all-gather by levels, whose stripes are as wide as the levels they end with are fast.
+        """An all-gather by levels, with stripes as wide as the levels that they end with are fast.
 
-        One level alone is a mesh or a ring, and no schedule of its own.
+        One level alone is a mesh or a ring, without a schedule of its own.
         """
         found = [layout(self._system, group) for group in self._links.kinds]
         found = [None if level is None or level.shape[1] == 1 else level for level in found]

@@ -1,9 +1,9 @@
-"""Which chips a chip is connected to, as a machine's own tools list them: by links, not by routes.
+"""Chips that a chip is connected to, as a machine's tools list them: by links, not by routes.
 
-Torus: the neighbours, in the order in which neuron-ls prints them: a step down in every dimension,
-the last dimension first, then a step up in every dimension. Mesh: the others of the tray. Switched:
-the others of the tray, which meet at its switch, then the chips of the same position in the other
-racks, to which there are links (*assumed*: nobody has shown what neuron-ls prints there).
+Torus: the neighbours, in the order of neuron-ls: a step down in every dimension, the last dimension
+first, then a step up in every dimension. Mesh: the others of the tray. Switched: the others of the
+tray, at its switch, then the chips of the same position in the other racks, which have links
+(*assumed*: no output of neuron-ls there is published).
 
 Source of the order: AWS Neuron SDK docs, neuron-ls.rst, a trn2n.48xlarge: "12, 3, 4, 1" for device
 0 of a 4 x 4 torus.
@@ -15,7 +15,7 @@ from emulator.specs.system import SystemSpec, Topology
 
 
 def connected_chips(system: SystemSpec) -> tuple[tuple[int, ...], ...]:
-    """The chips that each chip of `system` is connected to, each once, in the tools' order."""
+    """The connected chips of each chip of `system`, in the tools' order."""
     if system.topology is Topology.TORUS:
         return _in_torus(system)
     return tuple(

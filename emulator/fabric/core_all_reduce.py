@@ -1,10 +1,10 @@
-"""The all-reduce between the logical cores of one chip, which the LNC setting makes.
+"""The all-reduce between the logical cores of one chip, by its LNC setting.
 
 Logical cores split heads and expert columns, so each holds a partial sum of every output row. They
-add them up over the chip's DMA engines as a mesh: a reduce-scatter, then an all-gather, each of
-which moves (n - 1) / n of the bytes in and out of every core. A chip that is one logical core
-(LNC=8) has nothing to add up: its physical cores share an address space (how they do it inside is
-unpublished, and taken to be free, which favours LNC=8).
+sum over the chip's DMA engines as a mesh: a reduce-scatter, then an all-gather, each moving (n - 1)
+/ n of the bytes in and out of every core. A chip that is one logical core (LNC=8) has nothing to
+sum: its physical cores share an address space (how they do it is unpublished, and taken to be free,
+which favours LNC=8).
 """
 
 import numpy as np
@@ -21,8 +21,8 @@ class CoreAllReduce:
 
     A logical core has the DMA engines of its physical cores: 33 bytes/ns x 16 engines = 528 GB/s
     each on Trainium3 (AWS Neuron SDK docs, nki-dma-bandwidth-guide.rst), and a transfer starts
-    1,300 ns after its semaphore (the same). Assumed: one start for each phase, and a way between
-    HBM stacks that is as fast as to the core's own.
+    1,300 ns after its semaphore (the same). Assumed: one start for each phase, and a path between
+    HBM stacks as fast as to the core's own.
     """
 
     def __init__(self, chip: ChipSpec, lnc: int) -> None:
@@ -32,11 +32,11 @@ class CoreAllReduce:
         self._start_ns = chip.dma_start_ns.value
 
     def moving_ns(self, payload_bytes: Float64s) -> Float64s:
-        """How long both phases keep each core's DMA engines busy: [...] -> [...]."""
+        """Busy time of each core's DMA engines in both phases: [...] -> [...]."""
         return 2 * (self.cores - 1) / self.cores * payload_bytes * self._ns_per_byte
 
     def duration_ns(self, payload_bytes: Float64s) -> Float64s:
-        """Both phases with their starts: [...] -> [...]; nothing to add up takes no time."""
+        """Both phases with their starts: [...] -> [...]; 0 without bytes."""
         if self.cores == 1:
             return np.zeros_like(payload_bytes)
         return np.where(payload_bytes > 0, self.moving_ns(payload_bytes) + 2 * self._start_ns, 0.0)

@@ -1,7 +1,7 @@
-"""The fabric as an explicit graph: chips, switches and networks, and the directed links of them.
+"""The fabric as a graph: chips, switches, networks, and their directed links.
 
 A link's rate and latency are of one direction; the link back is a link of its own. Several lanes or
-cables between the same two nodes are one link. Nothing here knows which machine it describes.
+cables between two nodes are one link. Independent of the machine described.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ Float64s = NDArray[np.float64]
 
 
 class NodeKind(StrEnum):
-    """CHIP computes, and passes on what is not its own. SWITCH joins links of one tier. NETWORK is
-    all of the scale-out network, whose inside is not modelled.
+    """CHIP computes and forwards. SWITCH joins links of one tier. NETWORK is the whole scale-out
+    network, whose inside is not modelled.
     """
 
     CHIP = "chip"
@@ -73,7 +73,7 @@ class FabricGraph:
 
 
 class GraphDraft:
-    """A graph in the making: nodes and links are added, then it is frozen once."""
+    """A mutable graph: add nodes and links, then freeze."""
 
     def __init__(self, chips: int) -> None:
         self._chips = chips
@@ -98,9 +98,9 @@ class GraphDraft:
         tier: Tier,
         lanes: Float64s | float = 1.0,
     ) -> None:
-        """Adds one link per entry, of the shape that the arguments broadcast to.
+        """Add one link per entry, of the shape that the arguments broadcast to.
 
-        Those without bandwidth are left out: they are cut.
+        Links without bandwidth are left out: they are cut.
         """
         source, target, rate, lane = np.broadcast_arrays(source, target, bytes_per_s, lanes)
         there = np.atleast_1d(rate > 0)

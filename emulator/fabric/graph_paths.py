@@ -1,8 +1,7 @@
-"""Pairs whose bytes pass other chips' links: what every link of the graph carries, and how long.
+"""Paths on a torus or a mesh, where bytes pass other chips' links: the load of every link.
 
-Of a torus or a mesh any link can be short, those of chips between sender and receiver too. All
-chips of the system pass on what is not theirs, as the links' own hardware does; those that are out
-of service have no links left.
+Any link can be the bottleneck, also between two forwarding chips. All chips of the system forward,
+by their links' own hardware; those out of service have no links left.
 """
 
 from functools import lru_cache
@@ -23,7 +22,7 @@ Float64s = NDArray[np.float64]
 
 
 class GraphPaths:
-    """The ways between the chips `physical` of a system, VACANT where no chip sits.
+    """Paths between the chips `physical` of a system, VACANT without a chip.
 
     Raises ValueError for a chip that the system does not have.
     """
@@ -45,11 +44,11 @@ class GraphPaths:
         self.reachable: Bools = np.isfinite(self.latency_ns)
 
     def busy_ns(self, payload_bytes: Float64s) -> Float64s:
-        """How long the busiest link at each chip moves bytes: [layers, positions].
+        """Time of the busiest link at each chip: [layers, positions].
 
-        Of payload_bytes[layer, sender, receiver] between positions that reach each other; the
-        busiest link of all is one of theirs, or one between chips that only pass bytes on, which is
-        counted to the last position.
+        Of payload_bytes[layer, sender, receiver] between connected positions; the busiest link of
+        all is one of theirs, or one between forwarding chips, which is counted to the last
+        position.
         """
         graph = self._ways.graph
         seated = payload_bytes[:, self._seated[:, None], self._seated]
@@ -65,5 +64,5 @@ class GraphPaths:
 
 @lru_cache(maxsize=16)
 def _whole_ways(system: SystemSpec, ends: tuple[int, ...]) -> Ways:
-    """Sweeps ask for the same chips of the same system many times."""
+    """Cached: sweeps ask for the same chips of the same system many times."""
     return find_ways(fabric_graph(system), np.array(ends, dtype=np.int64))

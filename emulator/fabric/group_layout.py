@@ -1,8 +1,8 @@
-"""How the chips of a collective lie to each other: its levels, its hypercube, and its rings.
+"""Layout of a collective's chips: levels, hypercube, rings.
 
 A level is what chips differ in while all else is the same: their place in the tray, the tray, the
-rack, the unit; in a torus one dimension each. Levels are what a hierarchical collective goes
-through, one phase each; recursive doubling does so with levels of two chips.
+rack, the unit; in a torus one dimension each. A hierarchical collective takes one phase per level;
+recursive doubling uses levels of two chips.
 """
 
 import numpy as np
@@ -17,10 +17,10 @@ Float64s = NDArray[np.float64]
 
 
 def levels(system: SystemSpec, group: Int64s) -> Int64s | None:
-    """Where each chip of a group is on each level, the nearest first: int64[chips, levels].
+    """Place of each chip of a group on each level, the nearest first: int64[chips, levels].
 
-    Levels in which no two chips differ are left out. None when the chips do not fill all their
-    levels, such as three of one tray and two of another.
+    Levels in which all chips agree are left out. None when the chips do not fill all their levels,
+    such as three of one tray and two of another.
     """
     per_unit = system.chips.count // system.units
     if system.topology is Topology.TORUS:
@@ -57,7 +57,7 @@ def hypercube(system: SystemSpec, group: Int64s) -> Int64s | None:
 
 
 def level_meshes(coordinates: Int64s) -> Float64s:
-    """What a chip with one part sends those that differ from it in one level alone.
+    """Bytes from a chip with one part to those that differ from it in one level alone.
 
     float64[levels, chips, chips]: a part to each.
     """
@@ -67,10 +67,10 @@ def level_meshes(coordinates: Int64s) -> Float64s:
 
 
 def level_rings(coordinates: Int64s) -> Float64s:
-    """The same parts on rings: what a chip sends its two neighbours of a level, half to each.
+    """The same parts on rings: bytes to the two neighbours of a level, half to each.
 
-    float64[levels, chips, chips]: all of a ring's steps together, its own part and those that it
-    passes on. A level of two is a mesh.
+    float64[levels, chips, chips]: all of a ring's steps together, its own part and forwarded ones.
+    A level of two is a mesh.
     """
     sizes = coordinates.max(axis=0) + 1
     apart = (coordinates[None] - coordinates[:, None]) % sizes  # [chips, chips, levels]
@@ -81,7 +81,7 @@ def level_rings(coordinates: Int64s) -> Float64s:
 
 
 def ring_shares(system: SystemSpec, group: Int64s) -> Float64s:
-    """What of a chip's bytes goes to each other on the rings: float64[chips, chips], rows add to 1.
+    """Share of a chip's bytes to each other on the rings: float64[chips, chips], rows add to 1.
 
     All of a torus, or of a tray whose chips have a link each: as many rings as there are links,
     each in both directions, none over the same wires (the vendor runs so many on a 4 x 4 torus; a

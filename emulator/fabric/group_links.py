@@ -1,8 +1,8 @@
-"""How long the links take over the schedules of groups of chips, all groups at once.
+"""Link time of schedules on groups of chips, all groups at once.
 
-Each group runs the same algorithm at the same time, so that what passes other groups' links is
-counted there. Where nothing has failed between switches, groups that lie alike take equally long,
-and one of each kind is looked at.
+Groups run the same algorithm at the same time, so bytes that pass other groups' links are counted
+there. Unless links have failed between switches, groups of the same layout take equally long, and
+one of each kind is computed.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ Value = TypeVar("Value", bound=np.generic)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinkTime:
-    """Of one schedule in each group; infinite where a group has no such schedule."""
+    """Link time of one schedule in each group; infinite where a group has no such schedule."""
 
     latency_ns: Float64s  # [groups]: all steps' starts and hops
     ns_per_byte: Float64s  # [groups]: links busy, of a byte of the whole result
@@ -57,7 +57,7 @@ class GroupLinks:
         self._latency_ns[~self._reachable] = 0.0
 
     def time(self, schedules: list[CollectiveSchedule | None]) -> LinkTime:
-        """Times one schedule per kind of group; bytes that cannot go anywhere are left out."""
+        """Time one schedule per kind of group; bytes without a path are left out."""
         there = [schedule for schedule in schedules if schedule is not None]
         steps = max((len(schedule.times) for schedule in there), default=0)
         kinds, chips = self.kinds.shape
@@ -83,7 +83,7 @@ class GroupLinks:
     def steps_ns_per_byte(
         self, schedules: list[CollectiveSchedule | None]
     ) -> list[Float64s | None]:
-        """How long each step of each kind's schedule takes alone, for a byte: [steps] per kind."""
+        """Time of each step of each kind's schedule alone, per byte: [steps] per kind."""
         found: list[Float64s | None] = []
         for kind, schedule in enumerate(schedules):
             if schedule is None:

@@ -1,4 +1,4 @@
-"""Keys and values on their way from the chips that prefilled a request to those that decode it."""
+"""Transfer of keys and values from prefilling to decoding chips."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,15 +21,15 @@ def kv_transfer_ns(
     cross_unit: bool = False,
     links: LinkHealth | None = None,
 ) -> float:
-    """How long one request's keys and values take from one rank's chips to another's.
+    """Time of one request's keys and values from one rank's chips to another's.
 
     `from_chips` and `to_chips` are chips of `system`, in the order in which they divide the heads:
-    each holds an equal part, and what two of them have in common goes straight between them. With
+    each holds an equal part, and the common part of two goes straight between them. With
     `cross_unit` the receivers are chips of a second such system, over the network cards. `links`
-    are those of the system, or of `system.cluster(2)`; whole without it. Nothing takes no time.
+    are those of the system, or of `system.cluster(2)`; whole by default. 0 without bytes.
 
-    Raises ConfigError for a negative size, no chips, chips that send to themselves, chips that the
-    system does not have, or a system without network cards where they are needed.
+    Raises ConfigError for a negative size, no chips, chips that send to themselves, chips outside
+    the system, or a system without the network cards needed.
     """
     if bytes_per_request < 0:
         raise ConfigError(field="bytes_per_request", value=bytes_per_request, expected="0 or more")

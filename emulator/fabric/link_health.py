@@ -1,9 +1,9 @@
-"""What is left of the links: each chip's working lanes, tier by tier.
+"""Health of the links: each chip's working lanes, tier by tier.
 
-Lanes that are cut and switch trays that are out take lanes away; a tier with lanes to spare keeps
-its bandwidth until fewer are left than it uses at once. The backplane lanes of a chip are taken as
-spread evenly over the switch trays of its rack, and a cut lane as one that no pulled tray took
-already: the worse of the two readings.
+Cut lanes and lost switch trays take lanes away; a tier with spare lanes keeps its bandwidth until
+fewer are left than it uses at once. A chip's backplane lanes are assumed spread evenly over the
+switch trays of its rack, and a cut lane to be one that no lost tray had already: the worse of the
+two cases.
 """
 
 from dataclasses import dataclass, field
@@ -32,10 +32,10 @@ TIER_OF_LINK = {
 class LinkHealth:
     """`share` is float64[chips of the system, Tier]: the bandwidth left of each chip's tier.
 
-    1 is all of it, 0 none; a chip that is out of service has none of any tier. The column of SELF
-    is not used. `switch_trays_out` is int64[racks], of which a rack's backplane has lost so many
-    switches; what that takes of the chips' bandwidth is in `share` already. `cut_links` are pairs
-    of the system's chips whose own links are gone, where two chips have links of their own.
+    1 is whole, 0 none; a chip out of service has none of any tier. The column of SELF is not used.
+    `switch_trays_out` is int64[racks], the lost switches of a rack's backplane, whose effect is in
+    `share` already. `cut_links` are pairs of the system's chips whose own links are gone, where two
+    chips have links of their own.
     """
 
     share: Float64s
@@ -49,11 +49,10 @@ class LinkHealth:
 
     @classmethod
     def of(cls, health: Health, system: SystemSpec, partition: Partition) -> "LinkHealth":
-        """The links as `health` leaves them; chips outside the partition count as whole.
+        """The links under `health`; chips outside the partition count as whole.
 
-        Lanes whose number is not published cannot be cut. A switch tray takes its part of the lanes
-        that lead to a rack's switches; nothing is known to be redundant where their number is not
-        known.
+        Lanes of unpublished number cannot be cut. A switch tray takes its part of the lanes to a
+        rack's switches; without their number, nothing is assumed redundant.
         """
         own = partition.first_chip + np.arange(len(health.lost))  # [chips] of the system
         share = np.ones((system.chips.count, len(Tier)))
@@ -88,7 +87,7 @@ class LinkHealth:
 def _lanes_of_switch_trays(
     health: Health, system: SystemSpec, lanes: Int64s, rack: Int64s
 ) -> Int64s:
-    """Lanes that lead to a switch tray that is in, int64[chips]; all of them without trays."""
+    """Lanes to the working switch trays, int64[chips]; all of them without trays."""
     trays = system.switch_trays_per_rack.count
     if not trays:
         return lanes

@@ -1,4 +1,4 @@
-"""How often a collective reads and writes each chip's HBM, algorithm by algorithm.
+"""HBM reads and writes of a collective on each chip, by algorithm.
 
 Counted in reads and writes of one byte per byte of the whole result, over all ranks of a chip. The
 counts follow the AWS Neuron SDK docs, neuron-runtime/explore/intranode-collective-comm.rst: a ring
@@ -55,7 +55,7 @@ class MemoryAccesses:
         return on_chip + (1 + add) * self._between_chips
 
     def single_step(self) -> float:
-        """Of an all-reduce in which each chip sends all of its sum to every other."""
+        """Of an all-reduce in which each chip sends its whole sum to every other."""
         others = self._between_chips / (1 - self._between_chips)
         on_chip = 2 * (self._per_chip - 1) + (self._per_chip + 1 if self._per_chip > 1 else 0)
         return (1 + self._adding) * others + on_chip
@@ -65,7 +65,7 @@ class MemoryAccesses:
         return 2 * self._per_chip
 
     def time_ns(self, accesses: float, size_bytes: Float64s) -> Float64s:
-        """How long a chip's memory takes; what fits into SBUF twice is moved by the DMA alone."""
+        """Memory time of a chip; data that fits into SBUF twice is moved by the DMA alone."""
         in_hbm = accesses * self._access_ns * size_bytes
         in_sbuf = accesses / 2 * self._move_ns * size_bytes
         fits = 2 * self._per_chip * size_bytes <= self._sbuf_bytes

@@ -1,11 +1,11 @@
-"""What a collective asks of the chips' memory: reads and writes of HBM for each byte it moves.
+"""Memory accesses of a collective: HBM reads and writes for each byte it moves.
 
-A chip that adds what arrives to what lies in memory, as part of the DMA's write, need not read it
-again. Where the DMA engine does so at its full rate an added write costs what a plain write does;
-at half the rate, or with an engine that reads both operands, it costs as much as two accesses (the
-vendor counts two reads and a write per reduced byte: AWS Neuron SDK docs,
-neuron-runtime/explore/intranode-collective-comm.rst). Transfers that fit there go from SBUF to SBUF
-on Trainium3 and leave HBM alone (SemiAnalysis, AWS Trainium3 Deep Dive).
+A chip that adds arriving data to memory as part of the DMA's write need not read it again. Where
+the DMA engine does so at its full rate an added write costs a plain write; at half the rate, or
+with an engine that reads both operands, two accesses (the vendor counts two reads and a write per
+reduced byte: AWS Neuron SDK docs, neuron-runtime/explore/intranode-collective-comm.rst). Transfers
+that fit go from SBUF to SBUF on Trainium3 and leave HBM alone (SemiAnalysis, AWS Trainium3 Deep
+Dive).
 """
 
 from dataclasses import dataclass

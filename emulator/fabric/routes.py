@@ -1,10 +1,9 @@
-"""Which way bytes take between two chips: straight over their common tier, or around what is cut.
+"""Routes between two chips: straight over their common tier, or around cut links.
 
 Two chips with lanes of their tier talk directly. Two of one tray that cannot talk over the board
-use the backplane. Every other pair takes a detour over other chips, which pass on what is not
-theirs. A detour has as few legs as can be; among equally short ones it goes over mates of the
-sender's tray, else of the receiver's, else over any chip, and pairs are spread over those in turn.
-Chips can reach each other, then, when links join them at all.
+use the backplane. Every other pair takes a detour over forwarding chips, with the fewest legs;
+among equals over mates of the sender's tray, else of the receiver's, else over any chip, and pairs
+are spread over those in turn. Chips can reach each other, then, when links join them at all.
 """
 
 from dataclasses import dataclass
@@ -42,10 +41,10 @@ class Routes:
         return joined
 
     def latency_ns(self, system: SystemSpec) -> Float64s:
-        """DMA starts and hops on the way of the first byte, float64[nodes, nodes].
+        """DMA starts and hops on the path of the first byte, float64[nodes, nodes].
 
-        Infinite where there is no way, 0 for a chip and itself. Every leg of a detour is a transfer
-        of its own: the chip on the way receives, then sends.
+        Infinite without a path, 0 for a chip and itself. Every leg of a detour is a transfer of its
+        own: the chip on the way receives, then sends.
         """
         tier_ns = np.zeros(len(Tier))
         for tier in tiers_there(system):
@@ -59,7 +58,7 @@ class Routes:
         return total_ns
 
     def detoured(self) -> tuple[Int64s, Int64s]:
-        """Senders and receivers of the pairs that are joined, but not directly."""
+        """Senders and receivers of the pairs with a detour."""
         sender, receiver = np.nonzero((self.legs > 1) & self.reachable())
         return sender, receiver
 
@@ -80,10 +79,10 @@ class Routes:
 
 
 def find_routes(system: SystemSpec, physical: Int64s, links: LinkHealth) -> Routes:
-    """The ways between the chips `physical` of a system, int64[nodes]; VACANT is no chip.
+    """Routes between the chips `physical` of a system, int64[nodes]; VACANT is no chip.
 
-    Chips that are not named pass nothing on. Raises ValueError for links of two chips that are cut:
-    switches join the chips here, and a chip's lanes lead to those.
+    Other chips forward nothing. Raises ValueError for cut links between two chips: switches join
+    the chips here, and a chip's lanes lead to those.
     """
     if links.cut_links:
         raise ValueError(f"{system.name} has no links of two chips, as {sorted(links.cut_links)}")

@@ -1,1 +1,1 @@
-"""HBM and logical NeuronCores: who holds which bytes of a chip, and what still fits."""
+"""HBM and logical NeuronCores: the owners of a chip's bytes, and what still fits."""

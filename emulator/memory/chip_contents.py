@@ -1,4 +1,4 @@
-"""What one chip must hold of a model before any KV: the list that fitting and searching share.
+"""A chip's content of a model before any KV: shared by fitting and searching.
 
 Pure arithmetic per logical core; all logical cores of a chip hold the same, because they run the
 same program (see `core_split`).
@@ -60,7 +60,7 @@ class HbmTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreNeeds:
-    """What a logical core holds beside the KV pool, by owner, and what a token of the pool adds."""
+    """A logical core's needs beside the KV pool, by owner, and those of a token of the pool."""
 
     owners: tuple[tuple[HbmOwner, int], ...]
     kv_token_bytes: int
@@ -107,13 +107,13 @@ def weights_owner(group: TensorGroup) -> HbmOwner:
 
 
 def kv_region_bytes(needs: CoreNeeds, cores: CoreMap, terms: HbmTerms) -> int:
-    """What a region has for KV; below 0 when its other needs exceed the engine's share."""
+    """Bytes of a region left to KV; below 0 when its other needs exceed the engine's share."""
     budget_bytes = int(cores.region_bytes * terms.utilization)
     return budget_bytes - cores.cores_per_region * needs.fixed_bytes
 
 
 def kv_tokens_that_fit(needs: CoreNeeds, cores: CoreMap, terms: HbmTerms) -> int:
-    """Tokens whose KV a chip has room for; below 0 when it has not even room for the rest."""
+    """Tokens whose KV fits on a chip; below 0 when the rest does not fit either."""
     token_bytes = cores.cores_per_region * needs.kv_token_bytes
     return kv_region_bytes(needs, cores, terms) // token_bytes
 
@@ -121,7 +121,7 @@ def kv_tokens_that_fit(needs: CoreNeeds, cores: CoreMap, terms: HbmTerms) -> int
 def kv_capacity_tokens(
     model: ModelSpec, system: SystemSpec, partition: Partition, *, terms: HbmTerms | None = None
 ) -> int:
-    """Tokens that the KV pool of each rank holds, experts spread evenly; 0 or less: none fit.
+    """Tokens in the KV pool of each rank, experts spread evenly; 0 or less: none fit.
 
     What `hbm_layout` finds when it fills a chip, as arithmetic alone: a search over partitions asks
     it thousands of times. The fullest chip of an expert group sets it. Key and value heads are

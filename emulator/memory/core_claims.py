@@ -1,10 +1,10 @@
-"""Chips that a process holds on this host, so that no second one serves on the same cores.
+"""Claims of a process on this host's chips, so that no two serve on the same cores.
 
-A thin shell around advisory record locks: one file per UltraServer and user, one record per chip,
-in which the holder writes its process id. The kernel lets go of a record when its process ends,
-however it ends; forked children do not inherit it. So the process that lives as long as the server
-makes the claim, and it makes one at a time: closing the file once lets go of all its records. Who
-lets go last removes the file; records of a file that was removed meanwhile hold nothing.
+A thin shell around advisory record locks: one file per UltraServer and user, one record per chip
+with the holder's process id. The kernel releases a record when its process ends, however it ends;
+forked children do not inherit it. So the process that lives as long as the server makes the claim,
+one at a time: closing the file once releases all its records. The last to release removes the file;
+records of a removed file hold nothing.
 """
 
 import contextlib
@@ -31,12 +31,12 @@ _OPENED: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class CoreClaim:
-    """The claim of a process on `first_chip` and the chips after it; ends with `release`.
+    """A process's claim on `first_chip` and the chips after it; ends with `release`.
 
     The chips are those of the machine of kind `system` that is called `ultraserver`.
 
-    Raises NeuronError (NRT_NC_BUSY), with the id of the process that has some of them; nothing is
-    then claimed. Raises ConfigError when `directory` is another user's.
+    Raises NeuronError (NRT_NC_BUSY), with the id of the holder of some of them; nothing is then
+    claimed. Raises ConfigError when `directory` is another user's.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ def is_still_at(file: int, path: Path) -> bool:
 
 
 def claims_directory(variables: Mapping[str, str]) -> Path:
-    """Where a user's claims and the keys of runs lie: the session's runtime directory, or one below
+    """Directory of a user's claims and keys of runs: the session's runtime directory, or one below
     the temporary.
     """
     runtime = variables.get("XDG_RUNTIME_DIR", "")

@@ -1,7 +1,7 @@
-"""Which LNC and which chips a process gets, from flags, the compiled model and the environment.
+"""The LNC and chips of a process, from flags, the compiled model and the environment.
 
-Logical cores are numbered over the whole system here, chip after chip, as one process sees all of
-an UltraServer; on the real machine each host numbers its own. An engine serves on whole chips.
+Logical cores are numbered over the whole system, chip after chip, as one process sees all of an
+UltraServer; on the real machine each host numbers its own. An engine serves on whole chips.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from emulator.specs.system import SystemSpec
 class CoreRequest:
     """The LNC and the chips that a process serves on.
 
-    `exclusive` says that it named its cores, so that no other process on the host may have them.
+    `exclusive`: it named its cores, so that no other process on the host may have them.
     """
 
     lnc: int
@@ -43,14 +43,13 @@ def resolve_cores(
     default_chips: int,
     system: SystemSpec,
 ) -> CoreRequest:
-    """Tie the environment to the flags `--lnc` and `--chips` and to the compiled model.
+    """Combine the environment, the flags `--lnc` and `--chips`, and the compiled model.
 
-    `compiled_lnc` is what a checkpoint says that it was compiled for. Where none of them says
-    anything, LNC is the chip's default, and there are `default_chips` chips.
+    `compiled_lnc` is the checkpoint's. By default LNC is the chip's, with `default_chips` chips.
 
     Raises NeuronError for an LNC that the chip has not (NCC_EARG001) or on which two disagree
-    (NRT_INVALID), and for more cores than there are (NRT_LOAD_NOT_ENOUGH_NC); ConfigError for
-    cores that are no whole chips, or another number of chips than the flag's.
+    (NRT_INVALID), and for more cores than there are (NRT_LOAD_NOT_ENOUGH_NC); ConfigError for cores
+    that are no whole chips, or another number of chips than the flag's.
     """
     lnc = _lnc(environment, lnc_flag=lnc_flag, compiled_lnc=compiled_lnc, system=system)
     per_chip = len(core_map(system.chip, lnc).cores)
@@ -93,10 +92,10 @@ def resolve_cores(
 
 
 def compiled_lnc(neuron_config: Mapping[str, Any]) -> int | None:
-    """The LNC that a compiled model's neuron_config.json names; None when it names none.
+    """The LNC in a compiled model's neuron_config.json; None without one.
 
-    The key lies at the top, or under "neuron_config" where the vendor's inference library writes
-    it. Raises ConfigError for a value that is no whole number.
+    The key is at the top, or under "neuron_config" as the vendor's inference library writes it.
+    Raises ConfigError for a value that is no whole number.
     """
     inner = neuron_config.get("neuron_config")
     settings = {**neuron_config, **(inner if isinstance(inner, Mapping) else {})}

@@ -1,10 +1,10 @@
-"""How a rank's heads and columns are divided over its chips and their logical cores, in bytes.
+"""Division of a rank's heads and columns over its chips and their logical cores, in bytes.
 
 Every core runs the same program, so all of them hold as much as the fullest one: what does not
-divide is padded up. Chips of a rank take equally many query heads, then the cores of a chip do. A
-core also holds the key/value heads that its query heads attend to; where there are more cores than
-key/value heads, these are repeated. Multi-head latent attention has one latent for all heads: that
-is one key/value head, and every core has it.
+divide is padded. Chips of a rank take equally many query heads, then the cores of a chip do. A core
+also holds the key/value heads of its query heads; where there are more cores than key/value heads,
+these are repeated. Multi-head latent attention has one latent for all heads: one key/value head, on
+every core.
 
 Pure arithmetic; it knows neither stacks nor owners.
 """
@@ -18,7 +18,7 @@ from emulator.specs.tensor_group import TensorGroup, TensorSplit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadsOnCore:
-    """What each logical core of a rank has of the model's heads, padding included."""
+    """Heads of the model on each logical core of a rank, padding included."""
 
     query_heads: int
     kv_heads: int

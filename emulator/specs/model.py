@@ -8,6 +8,7 @@ not part of it: it is neither stored nor timed.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 from typing import Any, Final, Self
 
 from emulator.errors import ConfigError
@@ -16,9 +17,19 @@ from emulator.specs.figure import NamedFigures
 from emulator.specs.hf_config import qwen3_moe_fields
 from emulator.specs.latent_attention import LatentAttention
 from emulator.specs.model_figures import model_figures
-from emulator.specs.sparsity import Sparsity
 from emulator.specs.tensor_group import TensorGroup
 from emulator.specs.weight_format import WeightFormat
+
+
+class Sparsity(StrEnum):
+    """DENSE: no zeros that help. STRUCTURED: enough zeros in every group of a row's weights for the
+    engine's sparse rate, which it has for 16-bit products; bytes are counted as for dense weights
+    (assumed: how compressed weights lie in HBM is unpublished).
+    """
+
+    DENSE = "dense"
+    STRUCTURED = "structured"
+
 
 _FORMAT_OF_BYTES: Final = {2: WeightFormat.BF16, 4: WeightFormat.FP32}
 _MAY_BE_ZERO: Final = (

@@ -1,4 +1,4 @@
-"""One engine step as it crosses the emulator's door: what each rank computes, and what it returns.
+"""One engine step at the emulator's surface: what each rank computes and what it returns.
 
 Frozen and plain, so that it can be sent to another process and compared by value in tests. It is a
 difference, as vLLM's own SchedulerOutput is: a chip remembers the requests that it was told of.

@@ -1,1 +1,1 @@
-"""Time as a pure function: flops and bytes of a step counted, then divided by engine rates."""
+"""Time as a pure function: flops and bytes of a step, counted, then divided by engine rates."""

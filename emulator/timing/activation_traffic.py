@@ -1,7 +1,7 @@
-"""Activations that do not stay beside the engines: what they move through HBM.
+"""HBM traffic of activations that do not fit beside the engines.
 
 A batch whose hidden rows fit the memory beside the engines (SBUF; a GPU's L2 and shared memory)
-never leaves it. Of a larger one the part that does not fit goes out and comes back between kernels.
+never leaves it. The part of a larger one that does not fit goes out and comes back between kernels.
 """
 
 from typing import Final
@@ -37,7 +37,9 @@ def module_traffic_bytes(tokens: Float64s, *, hidden: int, beside_bytes: float) 
 def expert_traffic_bytes(
     pairs: Float64s, *, hidden: int, width: float, beside_bytes: float
 ) -> Float64s:
-    """Of routed experts over `pairs`, each with `width` activated columns: [...] -> [...]."""
+    """Traffic of routed experts over `pairs`, each with `width` activated columns: [...] ->
+    [...].
+    """
     row_bytes = ACTIVATION_BYTES * (hidden + width)
     share = spilled_share(pairs, row_bytes=row_bytes, beside_bytes=beside_bytes)
     traffic: Float64s = EXPERT_PASSES * row_bytes * pairs * share

@@ -1,4 +1,4 @@
-"""The work of attention: what each chip of a rank does of a layer before its feed-forward part."""
+"""Work of attention: each chip's part of a layer before its feed-forward part."""
 
 from emulator.specs.model import ModelSpec
 from emulator.timing.activation_traffic import module_traffic_bytes
@@ -83,8 +83,8 @@ def _by_rate(
 
 
 def _vector_flops_per_token(model: ModelSpec, split: HeadSplit, shape: IssueShape) -> float:
-    """Norms, rotations, biases, sinks and the residual of one token, and quantising what is
-    projected.
+    """Norms, rotations, biases, sinks and the residual of one token, and quantising projected
+    values.
     """
     latent, weights = model.latent, layer_weights(model)
     if latent is None:

@@ -1,17 +1,15 @@
-"""The work of a backward pass: what each chip of a training job does for every forward part.
+"""Work of a backward pass on each chip of a training job, part by forward part.
 
-A product is followed by two, of as many flops each: the gradient of its input and the gradient of
-its weights. Attention's scores are not kept, so its two products are followed by five: scores
-again, and the gradients of values, of probabilities, of queries and of keys (FlashAttention-2,
-arXiv 2307.08691).
+A product is followed by two of as many flops each: the gradients of its input and of its weights.
+Attention's scores are not kept, so its two products are followed by five: scores again, and the
+gradients of values, probabilities, queries and keys (FlashAttention-2, arXiv 2307.08691).
 
-What is taken to move through HBM: all that the forward part moves, once more (weights, rows that do
-not fit beside the engines, and gradients where it writes keys and values); what the forward part
-kept; and gradients of weights, read and written in FP32 because micro-batches add up in them.
+HBM traffic: the forward part's once more (weights, rows that do not fit beside the engines, and
+gradients where it writes keys and values); what the forward part kept; and gradients of weights,
+read and written in FP32 because micro-batches add up in them.
 
-Assumed: what vector engines do forwards they do twice backwards (a gradient by each of two
-operands), and what scalar engines and permutations do, once (each exponential again; each row
-back).
+Assumed: vector engines do twice their forward work backwards (a gradient by each of two operands),
+scalar engines and permutations the same once (each exponential again; each row back).
 """
 
 from dataclasses import replace
@@ -186,7 +184,7 @@ def lm_head_backward(
     shape: IssueShape,
     gradients: GradientShape,
 ) -> EngineWork:
-    """After `lm_head_work`; an embedding's gradient is added where its token's row lies."""
+    """After `lm_head_work`; an embedding's gradient is added at its token's row."""
     rows = totals.logit_rows
     head = model.vocab * model.hidden
     logits = rows * model.vocab

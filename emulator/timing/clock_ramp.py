@@ -1,4 +1,4 @@
-"""The dI/dt throttle: a matrix engine that was idle starts below its rate and ramps up to it.
+"""The dI/dt throttle: an idle matrix engine starts below its rate and ramps up.
 
 It engages again after every spell of little work, so each burst of products pays for it once.
 Assumed: the rate grows linearly from `ramp_share` to the whole during `ramp_ns`, and every phase of
@@ -14,7 +14,7 @@ Float64s = NDArray[np.float64]
 
 
 def ramp_loss_ns(engine: MatrixEngine, burst_ns: Float64s) -> Float64s:
-    """How much longer bursts take that would last `burst_ns` at the full rate: [...] -> [...].
+    """Time lost to the ramp by bursts of `burst_ns` at the full rate: [...] -> [...].
 
     With share s and ramp R, the work done until t is s t + (1 - s) t^2 / (2 R) inside the ramp; a
     burst that outlasts it loses (1 - s) R / 2.

@@ -1,7 +1,7 @@
-"""What DMA transfers cost beside their bytes: starting, and being small.
+"""Costs of DMA transfers beside their bytes: starts, and small sizes.
 
-The rate of a chip's DMA engines is the one that large transfers reach. Of a layer's transfers,
-double buffering hides every start but EXPOSED_STARTS_PER_LAYER.
+The rate of a chip's DMA engines is that of large transfers. Of a layer's transfers, double
+buffering hides every start but EXPOSED_STARTS_PER_LAYER.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ OVERHEAD_SHARE: Final = 1 / 16
 
 
 def transfer_efficiency(chip: ChipSpec, transfer_bytes: float) -> float:
-    """The part of the achievable rate that transfers of `transfer_bytes` reach, in (0, 1].
+    """The share of the achievable rate at transfers of `transfer_bytes`, in (0, 1].
 
     bytes / (bytes + overhead), in a scale where saturating transfers reach all of it.
     """
@@ -32,7 +32,7 @@ def transfer_efficiency(chip: ChipSpec, transfer_bytes: float) -> float:
 
 
 def lost_share(chip: ChipSpec, transfer_bytes: float) -> float:
-    """Bytes' time that small transfers lose for each byte that they move."""
+    """Time lost by small transfers, in bytes for each byte moved."""
     return 1 / transfer_efficiency(chip, transfer_bytes) - 1 if transfer_bytes > 0 else 0.0
 
 

@@ -1,7 +1,7 @@
-"""Expert routing that is not computed: how likely a token picks each expert of each layer.
+"""A stated distribution of tokens over experts, for routing that is not computed.
 
-Real routers are not uniform. A distribution is stated by name and seed, so that whoever reads a
-result knows what was assumed: `uniform`, `zipf:S`, or a file of recorded expert loads.
+Real routers are not uniform. A distribution is named and seeded, so that a result states its
+assumption: `uniform`, `zipf:S`, or a file of recorded expert loads.
 """
 
 import csv
@@ -24,7 +24,7 @@ _EXPONENT_MAX: Final = 10.0  # rank 128 would have odds of 1e-21, below which di
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExpertDistribution:
-    """Tokens pick sets of `experts_per_token` experts independently of each other.
+    """Tokens pick sets of `experts_per_token` experts, independently of each other.
 
     A set is as likely as the product of its experts' `odds`; see `expert_sets`. `probability` is
     the chance that a token picks an expert. Both are float64[layers, experts], for the layers that
@@ -71,8 +71,8 @@ class ExpertDistribution:
     def recorded(cls, model: ModelSpec, loads: Float64s, *, name: str) -> Self:
         """Experts are picked in proportion to `loads`, float64[layers, experts].
 
-        Raises ValueError for another shape, a load that is negative or not finite, a layer without
-        load, or loads that tokens which pick distinct experts cannot make.
+        Raises ValueError for another shape, a negative or infinite load, a layer without load, or
+        loads impossible for tokens that pick distinct experts.
         """
         shape = (model.moe_layers, model.experts)
         if loads.shape != shape:
@@ -92,7 +92,7 @@ class ExpertDistribution:
 
     @classmethod
     def parse(cls, text: str, model: ModelSpec, *, seed: int) -> Self:
-        """The distribution that a user names; see the module. Raises ConfigError, one line."""
+        """Parse a user's name of a distribution; see the module. Raises ConfigError, one line."""
         if text == "uniform" or not model.experts:
             return cls.uniform(model)
         if text.startswith("zipf:"):

@@ -1,8 +1,8 @@
-"""How much more than the mean the busiest of several chips gets of a layer's experts.
+"""Expected load of the busiest of several chips with a layer's experts.
 
 A layer with routed experts waits for the chip with the most work, and few tokens spread unevenly
-over chips even where every expert is as likely as every other. Expected values of the largest are
-drawn, with a seed of their own, for few tokens, and approximated for many.
+over chips even where all experts are equally likely. Expected maxima are drawn, with their own
+seed, for few tokens, and approximated for many.
 """
 
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ _SEED: Final = 20_260_521
 class ExpertMaxima:
     """Expected largest loads of `blocks` chips (or groups of chips) that share a layer's experts.
 
-    `tokens` pick `experts_per_token` of the experts, all sets alike; `distinct` is the largest
-    number of experts that any block has hit, `pairs` the largest number of pairs: all [grid].
+    `tokens` pick `experts_per_token` of the experts, all sets equally likely; `distinct` is the
+    largest number of experts hit in any block, `pairs` the largest number of pairs: all [grid].
     """
 
     blocks: int
@@ -60,7 +60,7 @@ class ExpertMaxima:
 
 @lru_cache(maxsize=64)
 def expert_maxima(*, blocks: int, experts: int, experts_per_token: int) -> ExpertMaxima:
-    """Experts in order, spread over `blocks` as evenly as whole experts can be."""
+    """Maxima for experts in order, spread over `blocks` as evenly as whole experts can be."""
     block_of = np.repeat(np.arange(blocks), _held(blocks, experts))  # [experts]
     rng = np.random.default_rng([_SEED, blocks, experts, experts_per_token])
     distinct, pairs = [], []

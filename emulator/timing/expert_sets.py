@@ -26,7 +26,7 @@ def set_weights(odds: Float64s, k: int) -> Float64s:
 
 
 def pick_chances(odds: Float64s, k: int) -> Float64s:
-    """How likely a token picks each expert: [..., experts] -> [..., experts], summing to k.
+    """Probability that a token picks each expert: [..., experts] -> [..., experts], summing to k.
 
     The odds of an expert times the weight of all sets of k - 1 others, over that of all sets of k;
     others are those before it and those after it.
@@ -69,12 +69,12 @@ def chance_all_missed(odds: Float64s, k: int, kept: Float64s) -> Float64s:
 def odds_for(chances: Float64s, k: int) -> Float64s:
     """The odds under which experts are picked with `chances`, [..., experts] summing to k.
 
-    Raises ValueError when an expert would be picked more than once by a token, or when fewer than
-    k experts are picked at all. A chance of one is taken as all but one in a million.
+    Raises ValueError when a token would pick an expert more than once, or fewer than k experts are
+    picked at all. A chance of one is taken as all but one in a million.
 
-    Each round moves log-odds by half of what the chances' own log-odds miss. The misses shrink: a
-    change of log-odds x changes them by Cx / (p (1 - p)), C the covariance of the picks, whose rows
-    sum to zero with nothing positive off the diagonal, so by a factor between 0 and 2 (Gershgorin).
+    Each round moves log-odds by half of the chances' error in log-odds. Errors shrink: a change of
+    log-odds x changes them by Cx / (p (1 - p)), C the covariance of the picks, whose rows sum to
+    zero with nothing positive off the diagonal, so by a factor between 0 and 2 (Gershgorin).
     """
     if (chances > 1 + 1e-9).any():
         raise ValueError("a token picks an expert at most once")

@@ -1,7 +1,7 @@
-"""The work after attention: dense networks, routers, shared and routed experts, and the ends.
+"""Work after attention: dense networks, routers, shared and routed experts, and the ends.
 
 A network that all tokens of a rank use is divided by columns over the rank's chips. Routed experts
-lie on chips whole, or divided by columns over `expert_tp` of them, and work for the tokens of all
+are on chips whole, or divided by columns over `expert_tp` of them, and work for the tokens of all
 ranks of their group.
 """
 
@@ -39,7 +39,7 @@ def router_work(
     """One layer with experts, on each chip of each rank: norm, router, shared experts, residual.
 
     Norm, router and residual are done on every chip of a rank. The weighted sum of the routed
-    experts' answers is made here too, where the token came from, divided over the rank's chips.
+    experts' answers is counted here too, at the token's rank, divided over its chips.
     """
     weights, tokens = layer_weights(model), totals.tokens
     vector_flops_per_token = (
@@ -137,7 +137,7 @@ def expert_work(
 def lm_head_work(
     model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: IssueShape
 ) -> EngineWork:
-    """What each chip of each rank does once per step: embedding, last norm, LM head.
+    """Once per step on each chip of each rank: embedding, last norm, LM head.
 
     The vocabulary is divided over the rank's chips.
     """
@@ -174,7 +174,8 @@ def joining_work(
 
 
 def sampling_work(model: ModelSpec, totals: RankTotals) -> EngineWork:
-    """Drawing a token from each row of logits, on each chip of each rank, which all have the rows.
+    """Drawing a token from each row of logits, on each chip of each rank, all of which have the
+    rows.
 
     Counted as one softmax over the row, and one pass that finds the drawn token's index.
     """

@@ -1,4 +1,4 @@
-"""How the products of a backward pass lie on one chip's matrix engines.
+"""Tiling of a backward pass's products on one chip's matrix engines.
 
 Every product of the forward pass has two after it. The gradient of its input is the same product
 with contraction and outputs exchanged. The gradient of its weights contracts over the tokens: one
@@ -35,7 +35,7 @@ class GradientProduct:
     sides: tuple[tuple[float, float], ...]
 
     def issued_macs(self, tokens: Float64s) -> Float64s:
-        """What the matrix engines are occupied for by both products over `tokens`: [...] -> [...].
+        """Issued MACs of both products over `tokens`: [...] -> [...].
 
         Multiply-accumulates of a chip, with tiles and rows that are not full taken as full.
         """

@@ -1,4 +1,4 @@
-"""How much of a rank's heads one of its chips works on, with what division makes it do twice.
+"""One chip's share of a rank's heads, repeated work included.
 
 Heads are divided over all logical cores of a rank's chips. Query heads that do not divide are
 padded; key and value heads fewer than the cores are repeated, so that each core reads its own copy
@@ -28,7 +28,7 @@ class HeadSplit:
 
 
 def head_split(model: ModelSpec, *, tp: int, cores: int) -> HeadSplit:
-    """The part of one of `tp` chips with `cores` logical cores each."""
+    """The share of one of `tp` chips with `cores` logical cores each."""
     parts = tp * cores
     kv_share = cores * _per_part(model.kv_heads, parts) / model.kv_heads
     return HeadSplit(

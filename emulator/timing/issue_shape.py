@@ -1,7 +1,7 @@
-"""How a model's products lie on one chip's matrix engines: their rates, and the tiles they fill.
+"""Tiling of a model's products on one chip's matrix engines: rates, and filled tiles.
 
-What divides a rank's weights (chips, logical cores) leaves each core narrower products, whose last
-tiles are not full. Everything here is fixed for a model on a partition, and worked out once.
+Dividing a rank's weights (over chips, logical cores) leaves each core narrower products, whose last
+tiles are not full. All of it is fixed for a model on a partition, and computed once.
 """
 
 from collections.abc import Iterable
@@ -59,7 +59,9 @@ class IssueShape:
     def of(
         cls, model: ModelSpec, chip: ChipSpec, *, tp: int, cores: int, expert_tp: int = 1
     ) -> Self:
-        """On one of `tp` chips with `cores` logical cores, and experts over `expert_tp` chips."""
+        """The shape on one of `tp` chips with `cores` logical cores, experts over `expert_tp`
+        chips.
+        """
         on = _Placing(model=model, chip=chip, cores=cores)
         parts = tp * cores
         query_heads = _per_part(model.heads, parts)
@@ -121,7 +123,7 @@ class _Placing:
 
 
 def _kv_up_macs(model: ModelSpec, engine: MatrixEngine) -> float:
-    """Of one head and row: keys and values made from a latent, or queries and values folded."""
+    """Per head and row: keys and values made from a latent, or queries and values folded."""
     latent = model.latent
     if latent is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""What starting work on a chip costs: kernels one after the other, or one compiled graph a step."""
+"""Cost of starting work on a chip: kernels in sequence, or one compiled graph a step."""
 
 from typing import Final
 
@@ -8,10 +8,10 @@ _BY_KERNEL: Final = ("NVIDIA", "AMD")  # the others run a graph that was compile
 
 
 def kernel_launch_ns(chip: ChipSpec) -> float:
-    """Between two kernels of which the second waits for the first; 0 inside a compiled graph.
+    """Gap between two dependent kernels; 0 inside a compiled graph.
 
-    Products that wait for each other are counted as a kernel each, and what lies between them as
-    part of one (fused): the fewest that a stack could launch.
+    Dependent products are counted as a kernel each, and the work between them as part of one
+    (fused): the fewest that a stack could launch.
     """
     return chip.launch_ns.value if chip.maker in _BY_KERNEL else 0.0
 

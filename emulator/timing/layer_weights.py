@@ -1,4 +1,4 @@
-"""A model's weights as the counts that work needs: multiply-accumulates of a token, and bytes."""
+"""A model's weights as counts: multiply-accumulates of a token, and bytes."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -33,10 +33,10 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeightBytes:
-    """Of one layer each; a part that the model has not is zero.
+    """Bytes of one layer's parts; an absent part is zero.
 
     `kv_up` is a latent's up-projection, whose bytes are in `query`: how many tokens it multiplies
-    depends on the form that attention takes.
+    depends on attention's form.
     """
 
     query: Weights

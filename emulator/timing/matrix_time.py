@@ -1,9 +1,9 @@
-"""What a matrix product costs beside its flops: tiles that are not full, rows that are too few.
+"""Costs of a matrix product beside its flops: partial tiles, few rows.
 
 A product keeps tiles of weights still (contraction x outputs) and streams rows past each. An issue
-lasts as long as its rows, and at least as `moving_rows_min`; a tile that is not full lasts as long
-as a full one. A contraction that leaves half or a quarter of a tile free shares the array with
-another such product: the array's sub-arrays hold tiles of their own.
+lasts as long as its rows, and at least as `moving_rows_min`; a partial tile lasts as long as a full
+one. A contraction that leaves half or a quarter of a tile free shares the array with another such
+product: the array's sub-arrays hold tiles of their own.
 
 Assumed: tiles are spread evenly over the cores, and the next tile is loaded while one is in use.
 """
@@ -26,7 +26,7 @@ LM_HEAD_SEQUENCES: Final = 1
 
 
 def moving_rows(engine: MatrixEngine, rows: Float64s) -> Float64s:
-    """Rows that an issue over `rows` is charged: [...] -> [...]; none where there are none."""
+    """Rows charged for an issue over `rows`: [...] -> [...]; none for none."""
     return np.where(rows > 0, np.maximum(rows, engine.moving_rows_min.value), 0.0)
 
 

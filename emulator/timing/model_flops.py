@@ -1,8 +1,7 @@
-"""The flops that a token is worth, whoever computes it: products alone, whatever kernels do.
+"""Model flops of a token: products alone, independent of kernels.
 
-Model flops, as in model-flops utilisation (PaLM, arXiv 2204.02311): a multiply-accumulate is two;
-what is recomputed, padded or folded otherwise counts no more. They weigh served and trained tokens
-against each other.
+As in model-flops utilisation (PaLM, arXiv 2204.02311): a multiply-accumulate is two; recomputing,
+padding and folding do not count. They weigh served and trained tokens against each other.
 """
 
 from typing import Final
@@ -18,7 +17,7 @@ TRAINED_PASSES: Final = 3  # forward, and two products after each in the backwar
 def forward_flops(
     model: ModelSpec, *, new_tokens: int, context_tokens: int = 0, logit_rows: int
 ) -> float:
-    """Of `new_tokens` after a context that is in the cache, with logits of `logit_rows` of them.
+    """Flops of `new_tokens` after a cached context, with logits of `logit_rows` of them.
 
     Raises ConfigError for negative counts, or more rows than tokens.
     """
@@ -40,7 +39,8 @@ def forward_flops(
 
 
 def served_flops(model: ModelSpec, *, prompt_tokens: int, output_tokens: int) -> float:
-    """Of a whole request: its prompt, and every output token but the last, which is only sampled.
+    """Flops of a whole request: its prompt, and every output token but the last, which is only
+    sampled.
 
     Raises ConfigError for a request without a prompt or output.
     """
@@ -53,7 +53,7 @@ def served_flops(model: ModelSpec, *, prompt_tokens: int, output_tokens: int) ->
 
 
 def training_flops_per_token(model: ModelSpec, sequence_tokens: int) -> float:
-    """Of one trained token: forward and backward, averaged over its sequence; logits of each.
+    """Flops of one trained token: forward and backward, averaged over its sequence; logits of each.
 
     Raises ConfigError for a sequence without tokens.
     """

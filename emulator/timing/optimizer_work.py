@@ -1,4 +1,4 @@
-"""The work of one update: clipping by the gradients' norm, and AdamW (arXiv 1711.05101) in FP32."""
+"""Work of one update: clipping by the gradients' norm, and AdamW (arXiv 1711.05101) in FP32."""
 
 from typing import Final
 
@@ -16,7 +16,9 @@ UPDATE_BYTES: Final = 4 + 2 * (4 + 4 + 4)
 
 
 def optimizer_work(parameters: Float64s, *, weight_bytes: Float64s) -> EngineWork:
-    """Of a chip that updates `parameters` and writes `weight_bytes` of them anew: [...] fields."""
+    """Work of a chip that updates `parameters` and rewrites `weight_bytes` of them: [...]
+    fields.
+    """
     return EngineWork.of(
         vector_flops=(NORM_FLOPS + ADAMW_FLOPS) * parameters,
         scalar_ops=ADAMW_SCALAR_OPS * parameters,

@@ -1,10 +1,9 @@
-"""At which of its rates a matrix engine multiplies: told by how the weights are stored.
+"""The matrix engine's rate for a product, by the format of its weights.
 
-Weights in FP8 or FP4 are multiplied as they are, with activations quantised for it, by an engine
-that can; else in the next wider format that it can. FP4 on Trainium3 is turned into MXFP8 before
-the array (AWS Neuron SDK docs, trainium3_arch.rst), so both run at one rate there, and 4-bit
-weights with 8-bit activations are the intended way to decode (SemiAnalysis, AWS Trainium3 Deep
-Dive).
+Weights in FP8 or FP4 are multiplied as they are, with quantised activations, by an engine that can;
+else in the next wider format that it supports. FP4 on Trainium3 is turned into MXFP8 before the
+array (AWS Neuron SDK docs, trainium3_arch.rst), so both run at one rate there, and 4-bit weights
+with 8-bit activations are the intended way to decode (SemiAnalysis, AWS Trainium3 Deep Dive).
 """
 
 from enum import IntEnum
@@ -14,8 +13,7 @@ from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
 from emulator.specs.chip import ChipSpec
-from emulator.specs.model import ModelSpec
-from emulator.specs.sparsity import Sparsity
+from emulator.specs.model import ModelSpec, Sparsity
 from emulator.specs.weight_format import WeightFormat
 from emulator.units import NS_PER_S
 
@@ -48,10 +46,10 @@ def product_rate(storage: WeightFormat, chip: ChipSpec, sparsity: Sparsity) -> P
 
 
 def cache_rate(model: ModelSpec, chip: ChipSpec) -> ProductRate:
-    """The rate of products with a latent's cache as it lies.
+    """The rate of products with a latent's cache as stored.
 
-    8 bits are multiplied as they are, with queries and weights quantised for it (as the FP8 MLA
-    kernels of TensorRT-LLM and FlashMLA do); anything else in the model's dtype.
+    8 bits are multiplied as they are, with quantised queries and weights (as the FP8 MLA kernels of
+    TensorRT-LLM and FlashMLA do); anything else in the model's dtype.
     """
     narrow = model.kv_bytes_per_element == 1 and chip.tensor_fp8_flops_per_s is not None
     return ProductRate.FP8 if narrow else ProductRate.PLAIN
@@ -73,7 +71,7 @@ def flops_per_ns(chip: ChipSpec, dtype: str) -> Float64s:
 
 
 def check_formats(model: ModelSpec, chip: ChipSpec) -> None:
-    """Raises ConfigError for weights that `chip` cannot hold in their format.
+    """Raise ConfigError for weights that `chip` cannot hold in their format.
 
     NVFP4 is NVIDIA's: other engines neither multiply nor convert it. A sparse rate is for 16-bit
     products, on chips that publish one.

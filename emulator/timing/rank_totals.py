@@ -1,4 +1,4 @@
-"""The sums of a batch that a step's work depends on, rank by rank."""
+"""Sums of a batch that determine a step's work, by rank."""
 
 from dataclasses import dataclass
 
@@ -114,10 +114,10 @@ def _window_attended(new: Int64s, context: Int64s, window: int) -> Int64s:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HeadProducts:
-    """Of one head in one layer for each request, all float64[requests].
+    """One head in one layer for each request, all float64[requests].
 
-    `macs` are its MACs; `issued_macs` what its scores and weighted sums are issued as, and
-    `up_rows` the rows of a latent's up-projection, which all requests of a rank share.
+    `macs` are its MACs; `issued_macs` those issued for its scores and weighted sums, and `up_rows`
+    the rows of a latent's up-projection, which all requests of a rank share.
     """
 
     macs: Float64s
@@ -179,7 +179,7 @@ def _issued_pairs(
     *,
     window: int = 0,
 ) -> Float64s:
-    """MACs that scores and weighted sums of one head are issued as: [requests].
+    """MACs issued for scores and weighted sums of one head: [requests].
 
     Keys, then values, are the tiles that stay; queries of the `group` heads that share them stream
     past. A score contracts widths[0] elements, a weighted sum makes widths[1]. A smallest issue is

@@ -1,8 +1,8 @@
-"""The roofline: how long work keeps each engine of a chip busy, at peak rates.
+"""The roofline: busy time of each engine of a chip at peak rates.
 
 Vector, scalar and GPSIMD engines and the DMAs run at their peak whenever they have work; the matrix
-engine is occupied for what is issued to it (matrix_time), and starts slowly (clock_ramp). How long
-engines take together is a calibration's to say.
+engine is occupied for issued work (matrix_time), and starts slowly (clock_ramp). The overlap of
+engines is a calibration's.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ def engine_rates(chip: ChipSpec, dtype: str) -> EngineRates:
 
 
 def busy_ns(work: EngineWork, rates: EngineRates) -> Float64s:
-    """Nanoseconds that `work` keeps each engine busy: fields of shape [...] -> [engines, ...]."""
+    """Busy nanoseconds of each engine for `work`: fields of shape [...] -> [engines, ...]."""
     vector, gpsimd = work.vector_flops, work.gpsimd_ops
     if rates.gpsimd_ops is None:
         vector, gpsimd = vector + gpsimd, np.zeros_like(gpsimd)

@@ -1,7 +1,7 @@
-"""What a stated distribution makes of a placement: expected pairs, experts hit, and tokens sent.
+"""Expectations of a distribution on a placement: pairs, experts hit, tokens sent.
 
-Exact expectations for tokens that pick independently of each other. An expert that lies in several
-slots of a group gets an even part of its pairs in each.
+Exact for tokens that pick independently of each other. An expert in several slots of a group gets
+an even part of its pairs in each.
 """
 
 from functools import lru_cache
@@ -19,10 +19,10 @@ Int64s = NDArray[np.int64]
 class ExpectedRouting:
     """Expected values of one distribution on one placement.
 
-    Layers that are alike (the same odds, the same slots) are worked out once: arrays are [kinds,
-    ...], `layers_of_kind` says how many layers each kind stands for, and `kind_of_layer` [layers]
-    which kind each layer is. The tokens that a chip's
-    experts see are those of its expert-parallel group, given as float64[chips].
+    Layers that are alike (the same odds, the same slots) are computed once: arrays are [kinds,
+    ...], `layers_of_kind` is the number of layers of each kind, and `kind_of_layer` [layers] the
+    kind of each layer. The tokens that a chip's experts see are those of its expert-parallel group,
+    given as float64[chips].
 
     Raises ValueError when distribution and placement are of different layers or experts.
     """
@@ -96,10 +96,10 @@ def _slot_shares(placement: ExpertPlacement) -> Float64s:
 def _chance_needed(
     odds_bytes: bytes, picks: int, slots_bytes: bytes, chips: int, ep: int
 ) -> Float64s:
-    """That a token of its group needs each chip, in one layer: [chips].
+    """Probability that a token of its group needs each chip, in one layer: [chips].
 
-    Kept by the bytes of odds and slots, since a move of experts changes one layer of many and this
-    is what takes time.
+    Cached by the bytes of odds and slots, since a move of experts changes one layer of many and
+    this takes time.
     """
     odds = np.frombuffer(odds_bytes, dtype=np.float64)  # [experts]
     slots = np.frombuffer(slots_bytes, dtype=np.int64).reshape(1, chips, -1)

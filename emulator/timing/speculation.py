@@ -1,10 +1,10 @@
-"""Speculative decoding: what a step verifies, and what its draft passes compute.
+"""Speculative decoding: verified tokens and draft passes of a step.
 
-A decoding request brings `draft_tokens` guesses, and the step computes them beside the token that
-is certain. Then the draft module runs once over all of the step's tokens, and once more for each
-further guess. The module is one layer of the model with its own norm and the model's LM head: as
-DeepSeek-V3's multi-token prediction, one layer with experts (arXiv 2412.19437). For models that
-publish none it is assumed to be such a layer too, as EAGLE's is (arXiv 2401.15077).
+A decoding request brings `draft_tokens` guesses, computed beside the certain token. Then the draft
+module runs once over all of the step's tokens, and once more for each further guess. The module is
+one layer of the model with its own norm and the model's LM head: as DeepSeek-V3's multi-token
+prediction, one layer with experts (arXiv 2412.19437). For models that publish none it is assumed to
+be such a layer too, as EAGLE's is (arXiv 2401.15077).
 """
 
 from dataclasses import replace
@@ -32,7 +32,7 @@ def draft_module(model: ModelSpec) -> ModelSpec:
 def verified(batch: StepBatch, draft_tokens: int) -> StepBatch:
     """The batch with `draft_tokens` guesses on every decoding request, each with its logits.
 
-    A request decodes that has context and one new token.
+    A request with context and one new token decodes.
     """
     decodes = _decodes(batch)
     return replace(

@@ -1,10 +1,10 @@
-"""Work: what a piece of a step asks of each resource of a chip, before any rate.
+"""Work: the demand of a piece of a step on each resource of a chip, before any rate.
 
 A multiply-accumulate is two flops. Nothing here is a time: rates belong to the roofline.
 
-What is taken to move through HBM: weights once per step, by a chip that uses them; the cached keys
-and values of a request once per step and layer; new keys and values, written; embedding rows;
-logits, written and read for sampling; and of activations what does not fit beside the engines (see
+HBM traffic: weights once per step, by a chip that uses them; the cached keys and values of a
+request once per step and layer; new keys and values, written; embedding rows; logits, written and
+read for sampling; and of activations the part that does not fit beside the engines (see
 activation_traffic; a chunk of 8,192 tokens x 7,168 x 2 bytes is 117 MB of Trainium3's 268).
 """
 
@@ -41,11 +41,11 @@ Products = Mapping[ProductRate, Float64s | float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineWork:
-    """Work by the resource that does it; all of one shape, or broadcast to it.
+    """Work by resource; all of one shape, or broadcast to it.
 
-    `flops` [rates, ...] are the products' own, by the rate they run at; `issued_flops` what the
-    matrix engine is occupied for, tiles and rows that are not full taken as full. `lost_bytes` is
-    the bytes' time that transfers lose by being small.
+    `flops` [rates, ...] are the products' own, by the rate they run at; `issued_flops` those that
+    occupy the matrix engine, partial tiles and rows taken as full. `lost_bytes` is the time lost by
+    small transfers, in bytes.
     """
 
     flops: Float64s
@@ -68,9 +68,7 @@ class EngineWork:
         hbm_bytes: Float64s | float = 0.0,
         lost_bytes: Float64s | float = 0.0,
     ) -> Self:
-        """Work with none of what is not given; products are issued as they are, without another
-        number.
-        """
+        """Work with zeros for omitted resources; products are issued as they are by default."""
         done = flops or {}
         return cls(
             flops=_by_rate(done),
@@ -102,5 +100,5 @@ def _by_rate(products: Products) -> Float64s:
 
 
 def is_busy(amount: Float64s) -> Float64s:
-    """One where there is any of it, zero elsewhere: what is read once, whatever the amount."""
+    """One where there is any work, zero elsewhere: for bytes read once, whatever the amount."""
     return (amount > 0).astype(np.float64)

@@ -1,4 +1,4 @@
-"""What one chip could do at most: the denominators of utilisation."""
+"""Peak rates of one chip: the denominators of utilisation."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from emulator.units import NS_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ceilings:
-    """Of one chip.
+    """One chip's peaks.
 
     Attributes:
         flops_format: the format in which its matrix engine multiplies fastest of those that the

@@ -20,10 +20,10 @@ I64 = NDArray[np.int64]
 
 
 class ExpertMap:
-    """To which slot each chip sends the tokens of each expert.
+    """The slot to which each chip sends the tokens of each expert.
 
-    A chip keeps to its own copy of an expert where it has one, and else to one of its group's: the
-    chips of a group are spread evenly over the copies.
+    A chip uses its own copy of an expert if it has one, else one of its group's: the group's chips
+    are spread evenly over the copies.
 
     `place` is int64[layers, chips, experts]: chip * slots + slot, or EMPTY when the group has lost
     the expert.
@@ -62,7 +62,7 @@ class ExpertMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerExchange:
-    """One layer's exchange: what each chip is asked, how the answers return, and what moved.
+    """One layer's exchange: work by chip, the way back, and what moved.
 
     Attributes:
         work: by chip, for chips that have at least one pair.
@@ -151,10 +151,10 @@ def _work(
 def finish_exchange(
     exchange: LayerExchange, answers: Mapping[int, ExpertRows], tp: int = 1
 ) -> dict[int, Combine]:
-    """Give every chip that dispatched its experts' outputs, [tokens, k, hidden].
+    """Return to every chip that dispatched its experts' outputs, [tokens, k, hidden].
 
     Chips [r * tp, (r + 1) * tp) make a rank: each that dispatched gets the outputs of all tokens of
-    its rank, in the order in which they did.
+    its rank, in the order of their dispatches.
     """
     sorted_rows = np.concatenate([answers[chip].rows for chip in sorted(exchange.work)])
     rows = np.empty_like(sorted_rows)  # [pairs, hidden]

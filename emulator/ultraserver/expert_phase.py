@@ -1,9 +1,8 @@
-"""What routed experts ask for: the exchange of tokens both ways, and each chip's work between them.
+"""Terms of the routed experts: the exchange of tokens both ways, and each chip's work.
 
 A token's row goes once to each chip that has a part of one of its experts. Where `expert_tp` chips
-divide an expert's columns, each of them needs the row and answers with a partial sum, so that the
-exchange is an all-gather and a reduce-scatter over those chips. Inside one rank nothing is
-exchanged; see `sums_experts_in_rank`.
+divide an expert's columns, each needs the row and answers with a partial sum: an all-gather and a
+reduce-scatter over those chips. Inside one rank nothing is exchanged; see `sums_experts_in_rank`.
 """
 
 from math import log2
@@ -41,8 +40,8 @@ QUANTISED_BYTES_PER_ELEMENT: Final = 1 + 1 / 32
 class ExpertPhaseModel:
     """Counts the routed experts of one model on one placement and fabric.
 
-    `exchanges` says whether tokens go to other chips at all. The placement is of blocks of
-    `expert_tp` chips, which have an expert together.
+    `exchanges`: whether tokens go to other chips at all. The placement is of blocks of `expert_tp`
+    chips, which share experts.
     """
 
     _sequences: int = FEED_FORWARD_SEQUENCES
@@ -79,10 +78,10 @@ class ExpertPhaseModel:
 
     @property
     def dispatch_share(self) -> float:
-        """Bytes of a row that is dispatched, of those of one that is combined.
+        """Bytes of a dispatched row over those of a combined one.
 
-        Rows that experts take in 8 bits are quantised before they travel, with a scale of one byte
-        for 32 elements, or of four for 128 (DeepEP's FP8 dispatch and BF16 combine).
+        Rows for 8-bit experts are quantised before they travel, with a scale of one byte for 32
+        elements, or of four for 128 (DeepEP's FP8 dispatch and BF16 combine).
         """
         quantised = QUANTISED_BYTES_PER_ELEMENT / HIDDEN_BYTES_PER_ELEMENT
         return quantised if self._shape.expert.rate.quantised else 1.0
@@ -97,7 +96,9 @@ class ExpertPhaseModel:
         return np.repeat(by_block, self._partition.expert_tp, axis=-1)
 
     def expected(self, tokens: Float64s) -> PhaseTerms:
-        """With expected loads, when each chip dispatches `tokens` [chips]; rows are kinds."""
+        """Terms under expected loads, for `tokens` [chips] dispatched by each chip; rows are
+        kinds.
+        """
         group_tokens = self._exchange.same_group @ tokens  # [chips]
         block_tokens = group_tokens[:: self._partition.expert_tp]
         return self._terms(
@@ -107,9 +108,9 @@ class ExpertPhaseModel:
         )
 
     def counted(self, loads: ExpertLoads) -> PhaseTerms:
-        """With loads that were counted, a row for each MoE layer.
+        """Terms under counted loads, a row for each MoE layer.
 
-        Raises ValueError for another model's or partition's.
+        Raises ValueError for another model's or partition's loads.
         """
         shape = (self._model.moe_layers, self._partition.chips)
         if loads.pairs.shape != shape:
@@ -135,8 +136,8 @@ class ExpertPhaseModel:
         distinct: Float64s,
         exchanged: tuple[LayerExchanges, Float64s] | None,
     ) -> PhaseTerms:
-        """`exchanged` is a combine, which goes along the same pairs as dispatch, backwards: the
-        transposed matrix, and so the same time for the same bytes.
+        """`exchanged` is a combine; dispatch is its transpose, which takes the same time for the
+        same bytes.
         """
         work = self._work(pairs, distinct)
         sequences = self._sequences
@@ -163,10 +164,10 @@ class ExpertPhaseModel:
 def _links(
     exchanged: tuple[LayerExchanges, Float64s] | None, shape: tuple[int, ...]
 ) -> tuple[Float64s, Float64s, Float64s]:
-    """Of each kind: links busy, the rest of the exchange's duration, bytes out of each chip.
+    """For each kind: link time, the rest of the exchange's duration, bytes out of each chip.
 
     All [kinds, chips]; link and latency together are the exchange's duration on its busiest chip,
-    which everybody waits for.
+    for which all wait.
     """
     if exchanged is None:
         nothing = np.zeros(shape)

@@ -1,9 +1,8 @@
-"""The collectives of a training step beside its exchanges of tokens: gradients out, weights back.
+"""Collectives of a training step beside its token exchanges: gradients out, weights back.
 
-Gradients of dense parameters are reduce-scattered over all chips of the job, in FP32 as they were
-added up; the chip that owns a part updates it, and the new weights are all-gathered. Where groups
-hold copies of the same experts, the chips with the same copy do so among themselves. Assumed: a
-bucket for each layer, one after the other.
+Gradients of dense parameters are reduce-scattered over all chips of the job, in FP32; a part's
+owner updates it, and new weights are all-gathered. Chips with copies of the same experts do so
+among themselves. Assumed: a bucket for each layer, one after the other.
 """
 
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Talk:
-    """Collectives one after the other: how long, and what they do on each chip."""
+    """Collectives in sequence: their duration, and their work on each chip."""
 
     duration_ns: float
     work: StepWork
@@ -42,7 +41,7 @@ class Talk:
 class GradientCollectives:
     """Collectives of a job on `chips`, int64[chips] of the system, in expert groups of `group`.
 
-    `own_experts` [chips] is how many experts, counted in all layers, each chip holds.
+    `own_experts` [chips]: experts held by each chip, summed over layers.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class GradientCollectives:
     def _talk(
         self, model: CollectiveModel, operation: Operation, sizes: Float64s, ranks: int
     ) -> Talk:
-        """`sizes` are of all layers together, [groups]; chips are group after group."""
+        """`sizes` are of all layers together, [groups]; chips are ordered by group."""
         layers = self._model.layers
         time = model.time(operation, sizes / layers)
         links_ns = layers * time.link_busy_ns  # [groups]
@@ -144,6 +143,6 @@ class GradientCollectives:
         )
 
     def _own_groups(self, groups: int) -> Int64s:
-        """Which of `groups` groups each chip is in: all in one, or those with its place in one."""
+        """The group of each chip among `groups`: one for all, or one per place in a group."""
         own: Int64s = np.arange(len(self._chips)) % groups
         return own

@@ -1,4 +1,6 @@
-"""A step's requests in two half batches, which take turns at computing and at exchanging."""
+"""Splits a step's requests into two half batches, which alternate between computing and
+exchanging.
+"""
 
 import numpy as np
 
@@ -39,8 +41,8 @@ def half_batches(batch: StepBatch) -> tuple[StepBatch, StepBatch] | None:
 
 
 def half_loads(loads: ExpertLoads) -> ExpertLoads:
-    """Half of what was counted; it hits as many experts as it has pairs for (assumed: counts do not
-    say which tokens hit which).
+    """Half of the counted loads; it hits as many experts as it has pairs for (assumed: counts do
+    not say which tokens hit which).
     """
     pairs = loads.pairs / 2
     return ExpertLoads(pairs=pairs, distinct=np.minimum(loads.distinct, pairs), sent=loads.sent / 2)

@@ -1,13 +1,13 @@
-"""What it costs to hand chips over: experts moved over links, weights read, checkpoints written.
+"""Cost of handing chips over: experts moved over links, weights read, checkpoints written.
 
-Emulated time, from bytes and rates alone. Each tray reads and writes with its own drives over its
-host's link, both of which its chips share (see recovery_time); what is left out there is left out
-here. Drives hold enough, and take a checkpoint as fast as its last tray does.
+Emulated time, from bytes and rates. Each tray reads and writes with its own drives over its host's
+link, which its chips share (see recovery_time for what is left out). Drives are large enough, and a
+checkpoint ends with its last tray.
 
-Joules are those of moving the bytes, above what the chips draw idle: whoever counts the chips' time
-counts that, and `idle_joules` says how much it is. Assumed: a bit over a host's link costs what one
-over a chip's links does; a bit that is read from HBM, or written to it, costs what one that engines
-stream does; drives and hosts draw no more than the system's other watts already say.
+Joules are those of moving the bytes, above idle; the caller books `idle_joules` with the chips'
+time. Assumed: a bit over a host's link costs what one over a chip's links does; a bit read from or
+written to HBM costs what a streamed one does; drives and hosts draw no more than the system's other
+watts.
 """
 
 import math
@@ -30,7 +30,7 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoverCost:
-    """Bytes over chips' links and over storage, emulated nanoseconds, joules above idle."""
+    """Bytes over chips' links and storage, emulated nanoseconds, joules above idle."""
 
     bytes_links: int = 0
     bytes_storage: int = 0
@@ -64,11 +64,11 @@ def experts_moved(
     physical: Int64s | None = None,
     calibration: Calibration = ROOFLINE,
 ) -> HandoverCost:
-    """Weights over the chips' links: sent_bytes[sender, receiver], all at once.
+    """Cost of weights over the chips' links: sent_bytes[sender, receiver], all at once.
 
-    Positions are the system's chips `physical`, its first ones without it; `all_to_all` are their
-    links, whole without it. The links' share is the calibration's, and what serving does with the
-    same links meanwhile is not counted. Raises ValueError for chips that no links join.
+    Positions are the system's chips `physical`, its first ones by default; `all_to_all` are their
+    links, whole by default. The links' share is the calibration's; concurrent serving traffic is
+    not counted. Raises ValueError for chips without a path.
     """
     positions = len(sent_bytes)
     links = all_to_all or AllToAll(system, positions, physical=physical)
@@ -91,10 +91,11 @@ def weights_read(
     chip_bytes: Float64s | Int64s,
     rates: RecoveryRates | None = None,
 ) -> HandoverCost:
-    """Each chip `physical` [chips] reads chip_bytes [chips] from its tray's drives into its HBM.
+    """Cost when each chip `physical` [chips] reads chip_bytes [chips] from its tray's drives into
+    HBM.
 
-    Of weights, of a checkpoint to go on from, or of both. Raises ConfigError for a chip that the
-    system has not, or negative bytes.
+    For weights, a checkpoint, or both. Raises ConfigError for a chip outside the system, or
+    negative bytes.
     """
     rates = rates or RecoveryRates()
     rate = min(rates.drives_bytes_per_s.value, rates.host_link_bytes_per_s.value)
@@ -107,9 +108,10 @@ def checkpoint_write(
     chip_bytes: Float64s | Int64s,
     rates: RecoveryRates | None = None,
 ) -> HandoverCost:
-    """Each chip `physical` [chips] writes chip_bytes [chips] from its HBM to its tray's drives.
+    """Cost when each chip `physical` [chips] writes chip_bytes [chips] from HBM to its tray's
+    drives.
 
-    Of a training job, `TrainingCost.checkpoint_bytes`. Raises ConfigError as `weights_read` does.
+    For training, `TrainingCost.checkpoint_bytes`. Raises ConfigError as `weights_read`.
     """
     rates = rates or RecoveryRates()
     rate = min(rates.drives_write_bytes_per_s.value, rates.host_link_bytes_per_s.value)
@@ -122,8 +124,8 @@ def weights_stowed(
     chip_bytes: Float64s | Int64s,
     rates: RecoveryRates | None = None,
 ) -> HandoverCost:
-    """Each chip `physical` [chips] copies chip_bytes [chips] from its HBM to its host's memory, or
-    back: no drive takes part. Raises ConfigError as `weights_read` does.
+    """Cost when each chip `physical` [chips] copies chip_bytes [chips] between HBM and its host's
+    memory, without drives. Raises ConfigError as `weights_read`.
     """
     rates = rates or RecoveryRates()
     return _over_storage(system, physical, chip_bytes, rates.host_link_bytes_per_s.value)
@@ -132,7 +134,7 @@ def weights_stowed(
 def _over_storage(
     system: SystemSpec, physical: Int64s, chip_bytes: Float64s | Int64s, bytes_per_s: float
 ) -> HandoverCost:
-    """The slowest tray's time, at so many bytes a second for each."""
+    """The slowest tray's time, at this many bytes a second each."""
     chips, moved = np.asarray(physical), np.asarray(chip_bytes, dtype=np.float64)
     if chips.shape != moved.shape or chips.ndim != 1:
         raise ConfigError(field="chip_bytes", value=moved.shape, expected=f"one for each {chips}")

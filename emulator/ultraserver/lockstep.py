@@ -1,4 +1,4 @@
-"""One step of all ranks as a conversation with their chips, without any input or output.
+"""One step of all ranks as a state machine: commands out, effects in, no I/O.
 
 Commands go out, effects come in, until every rank has its output. All ranks are in the same layer
 at the same time, as real wide expert parallelism is. Whoever drives it moves the messages.
@@ -29,7 +29,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepResult:
-    """One step: the outputs by rank, and where its tokens went.
+    """Outputs of a step by rank, and its expert loads.
 
     `expert_pairs` is int64[layers, groups, experts], the tokens of each expert-parallel group that
     chose each expert. It and `loads` are None when no token was dispatched.
@@ -41,10 +41,9 @@ class StepResult:
 
 
 class Lockstep:
-    """A step that begins with `begin`, one command for each chip of the ranks in it.
+    """A step that begins with `begin`, one command for each chip of its ranks.
 
-    `outputs` fills with the outputs of ranks that are done; what is in it stays valid when the step
-    is broken off.
+    `outputs` collects the outputs of finished ranks, which stay valid when the step is broken off.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Lockstep:
         return dict(self._begin)
 
     def advance(self, replies: Mapping[int, Effect]) -> dict[int, Command]:
-        """Take the answers to the last commands, all of them; returns the next, none at the end."""
+        """Take all answers to the last commands; returns the next commands, none at the end."""
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
             return dict(finish_exchange(exchange, _expert_rows(replies), self._tp))
@@ -78,13 +77,15 @@ class Lockstep:
         return dict(self._exchange.work)
 
     def note_done(self, replies: Mapping[int, Effect]) -> None:
-        """Keep the outputs of leading chips; also asked when the step is broken off."""
+        """Keep the outputs of leading chips; also called when the step is broken off."""
         for chip, reply in replies.items():
             if isinstance(reply, StepDone) and chip % self._tp == 0:
                 self.outputs[chip // self._tp] = reply.output
 
     def _reduce(self, attended: Mapping[int, Attended]) -> dict[int, Command]:
-        """Every chip of a rank gets what all of them attended, in the order of the head groups."""
+        """Send every chip of a rank all of its chips' attention, in the order of the head
+        groups.
+        """
         commands: dict[int, Command] = {}
         for _, of_rank in groupby(sorted(attended), key=lambda chip: chip // self._tp):
             chips = list(of_rank)
@@ -94,7 +95,7 @@ class Lockstep:
         return commands
 
     def result(self, outputs: dict[int, RankOutput]) -> StepResult:
-        """The step's result with `outputs`; its loads are of the layers that this attempt ran."""
+        """The step's result with `outputs`; loads are of the layers that this attempt ran."""
         if not self._layers:
             return StepResult(outputs=outputs)
         loads = ExpertLoads(
@@ -115,8 +116,8 @@ def _expert_rows(replies: Mapping[int, Effect]) -> dict[int, ExpertRows]:
 
 
 class UnfinishedStep:
-    """The ranks of a step in progress, the outputs of those that are done, and the result of an
-    attempt that computed every layer, if one did.
+    """A step in progress: its ranks, the outputs of finished ones, and the result of an attempt
+    that computed every layer, if any.
     """
 
     __slots__ = ("outputs", "ranks", "whole")
@@ -128,7 +129,7 @@ class UnfinishedStep:
 
 
 class Interrupted(Exception):
-    """Chips did not answer; `replies` are what the others had to say."""
+    """Chips that did not answer; `replies` are the others'."""
 
     def __init__(self, chips: tuple[int, ...], replies: dict[int, Effect]) -> None:
         super().__init__(chips)

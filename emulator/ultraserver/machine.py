@@ -1,8 +1,7 @@
-"""The emulated machine between two steps: what works, who sits where, which expert lies where.
+"""The emulated machine between two steps: health, seats, expert placement.
 
-Pure state about the model that is timed: its HBM, its experts, its links. A fault or a repair makes
-a new health; `apply` decides how the machine goes on with it. Live processes follow what is
-decided here; this file knows none of them.
+Pure state of the timed model: HBM, experts, links. A fault or a repair makes a new health; `apply`
+decides how the machine goes on. Live processes follow these decisions, and are unknown here.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -50,7 +49,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPlan:
-    """A recovery, and the emulated time from the faults until the machine goes on."""
+    """A recovery, and the emulated time from the faults to the next step."""
 
     recovery: SurvivalPlan
     duration_ns: int
@@ -58,7 +57,7 @@ class RecoveryPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _LentSeat:
-    """A position whose chip is lent out: its slots of a layer, and its HBM, when it was not."""
+    """The position of a leased chip: its slots of a layer, and its HBM before the lease."""
 
     chip: int
     capacity: int
@@ -67,7 +66,7 @@ class _LentSeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepCosting:
-    """What steps cost on the machine as it was at one moment; see `StepCostModel.cost`."""
+    """Step costs on the machine as it was at one moment; see `StepCostModel.cost`."""
 
     model: StepCostModel
     slow_factor: NDArray[np.float64]  # [positions]
@@ -78,10 +77,10 @@ class StepCosting:
 
 
 class Machine:
-    """A partition of `system` that serves `model` with its experts placed as `placement`.
+    """A partition of `system` that serves `model` with experts in `placement`.
 
-    `distribution` says where tokens go when the model's own routers are not computed; for
-    `calibration` and `overlap` see `StepCostModel`.
+    `distribution` is that of tokens over experts, when the model's own routers are not computed;
+    for `calibration` and `overlap` see `StepCostModel`.
 
     Raises:
         ConfigError: an LNC that the chip has not.
@@ -136,15 +135,17 @@ class Machine:
         return min(self.hbm.kv_tokens_per_rank)
 
     def take_kv(self, tokens: int) -> None:
-        """Give every rank a pool of `tokens`; raises HbmExhausted when it does not fit."""
+        """Allocate a KV pool of `tokens` for every rank; raises HbmExhausted when it does not
+        fit.
+        """
         self.hbm.take_kv([tokens] * self.partition.ranks)
 
     def costing(self) -> StepCosting:
-        """What steps cost on the machine as it is now, and later was."""
+        """Step costs on the machine as it is now, for use after it has changed."""
         return StepCosting(model=self.cost_model, slow_factor=self._slow_factor())
 
     def after(self, faults: Iterable[Fault]) -> Health:
-        """The health once `faults` have happened; raises ConfigError for an impossible one."""
+        """The health after `faults`; raises ConfigError for an impossible one."""
         health = self.health
         for fault in faults:
             health = health.after(fault, self.system, self.partition)
@@ -158,10 +159,10 @@ class Machine:
         prepared: Collection[int] = (),
         silence_ns: int = 0,
     ) -> RecoveryPlan:
-        """How the machine would go on with `health`; changes nothing. `kinds` are noticed first,
-        and chips that are silent after `silence_ns`.
+        """The plan for `health`; changes nothing. `kinds` are detected first, silent chips after
+        `silence_ns`.
 
-        The chips `prepared` were lent out, and have read the weights of the seats that they left.
+        The chips `prepared` were leased, and have read the weights of their old seats.
         """
         recovery = survival(
             self.placement,
@@ -195,7 +196,7 @@ class Machine:
 
     @property
     def hang_ns(self) -> int:
-        """Emulated time after which a chip that does not answer is given up."""
+        """Emulated time after which a chip without an answer is given up."""
         return round(self._rates.hang_ns.value)
 
     def notice_ns(self, kinds: Iterable[FaultKind]) -> int:
@@ -203,9 +204,9 @@ class Machine:
         return self._rates.detection_ns(kinds)
 
     def apply(self, health: Health, recovery_plan: RecoveryPlan) -> None:
-        """Go on as `recovery_plan`, made for `health`, says.
+        """Apply `recovery_plan`, made for `health`.
 
-        Chips that are lent out from now on give up their HBM, those that come back get it again.
+        Newly leased chips give up their HBM; returned ones get it again.
         """
         recovery = recovery_plan.recovery
         lent = self._lent_positions(health)
@@ -230,7 +231,7 @@ class Machine:
         self.place_experts(recovery.placement)
 
     def place_experts(self, placement: ExpertPlacement) -> None:
-        """Let experts lie as `placement` says, which must fit.
+        """Set `placement`, which must fit.
 
         A position holds memory for as many slots in every layer as its fullest layer has experts.
         """
@@ -258,11 +259,11 @@ class Machine:
         return tuple(sorted(self._lent))
 
     def lent_position(self, chip: int) -> int | None:
-        """The position that `chip` left when it was lent out; None when it is not."""
+        """The position that `chip` left for its lease; None when it is not leased."""
         return next((at for at, seat in self._lent.items() if seat.chip == chip), None)
 
     def _lent_positions(self, health: Health) -> frozenset[int]:
-        """Positions that are lent out under `health`, which may lend more chips, or fewer."""
+        """Leased positions under `health`, which may lease more chips, or fewer."""
         seats = self.seating.chip_of_position
         leaving = np.flatnonzero((seats != VACANT) & health.lent[seats])
         away = {position for position, seat in self._lent.items() if health.lent[seat.chip]}
@@ -271,10 +272,10 @@ class Machine:
     def departure(
         self, chips: Collection[int], stand_in: ExpertPlacement | None = None
     ) -> Departure:
-        """What becomes of experts when `chips`, all seated, leave; changes nothing.
+        """Expert placement after `chips`, all seated, leave; changes nothing.
 
-        Those of a `stand_in` go where its own chips have room, which is everywhere.
-        Raises ConfigError, with the figures, when the machine cannot go on without them.
+        Experts of a `stand_in` go where its own chips have space, which is everywhere. Raises
+        ConfigError, with the figures, when the machine cannot go on without them.
         """
         seats = self.seating.chip_of_position
         return departure(
@@ -289,7 +290,7 @@ class Machine:
     def home_on(
         self, home: ExpertPlacement, stand_in: ExpertPlacement | None = None
     ) -> ExpertPlacement:
-        """Where experts lie on the chips that are there; `home` when all are. See `departure`."""
+        """Expert placement on the present chips; `home` when all are there. See `departure`."""
         return home_on(
             home,
             self.partition,
@@ -304,26 +305,26 @@ class Machine:
         return np.full(self.partition.chips, stand_in.experts, dtype=np.int64)
 
     def hold_training(self, positions: Collection[int], needs: Mapping[HbmOwner, int]) -> None:
-        """Give a training state, bytes of a chip by owner, the HBM of positions that are lent out.
+        """Give a training state, bytes of a chip by owner, the HBM of leased positions.
 
-        Without `needs` nobody holds any but microcode. Raises HbmExhausted when it does not fit.
+        Without `needs` they hold microcode alone. Raises HbmExhausted when it does not fit.
         """
         for position in positions:
             assert position in self._lent, position
             self.hbm.lend_out(position, needs)
 
     def reclaim(self, positions: Collection[int]) -> None:
-        """Give lent positions the HBM that serving holds again, to read weights into."""
+        """Allocate HBM for serving at leased positions again, to read weights into."""
         for position in positions:
             self.hbm.take_back(position, self._lent[position].held)
 
     def recallable(
         self, health: Health, recovery: SurvivalPlan, *, kept_out: Collection[int] = ()
     ) -> tuple[int, ...]:
-        """Chips that are lent out, but without which `recovery` closes blocks that they can open.
+        """Leased chips without which `recovery` closes blocks that they can open.
 
-        Only of blocks in which a rank was up until now, or of all when no rank were left up. Chips
-        that would leave by this very recovery are not looked at, nor those that are `kept_out`.
+        Of blocks in which a rank was up until now, or of all when no rank was. Leaves out chips
+        that leave by this very recovery, and those `kept_out`.
         """
         lent = (seat.chip for seat in self._lent.values() if health.lent[seat.chip])
         away = [chip for chip in lent if chip not in kept_out]
@@ -347,7 +348,7 @@ class Machine:
         return tuple(sorted(wanted))
 
     def reading(self, chips: Collection[int]) -> HandoverCost:
-        """What it costs that `chips` read the weights of a seat again, without experts."""
+        """Cost for `chips` to read a seat's weights again, without experts."""
         numbers = np.array(sorted(chips), dtype=np.int64) + self.partition.first_chip
         read_bytes = np.full(len(numbers), self._weight_bytes().replica_bytes, dtype=np.int64)
         return weights_read(self.system, numbers, read_bytes, self._rates)
@@ -358,11 +359,11 @@ class Machine:
 
     @property
     def block_positions(self) -> int:
-        """Positions of a block: the fewest that are whole ranks and whole groups of experts."""
+        """Positions of a block: the fewest that are whole ranks and whole expert groups."""
         return block_size(self.partition)
 
     def renewal(self, positions: Collection[int]) -> HandoverCost:
-        """What it costs that the chips in `positions` read other weights, experts included; vacant
+        """Cost for the chips in `positions` to read other weights, experts included; vacant
         positions read nothing.
         """
         wanted = np.array(sorted(positions), dtype=np.int64)
@@ -374,15 +375,15 @@ class Machine:
         return weights_read(self.system, chips, read_bytes, self._rates)
 
     def stowing(self, position_bytes: I64) -> HandoverCost:
-        """What it costs that seated chips copy so many bytes, int64[positions], to their hosts'
-        memory, or from there.
+        """Cost for seated chips to copy these bytes, int64[positions], to or from their hosts'
+        memory.
         """
         seated = np.flatnonzero(self.chips_up)
         chips = self.seating.system_chips(self.partition)[seated]
         return weights_stowed(self.system, chips, position_bytes[seated], self._rates)
 
     def _slots_held(self) -> I64:
-        """Slots of a layer that each position holds memory for; those of the start it keeps."""
+        """Slots of a layer for which each position holds memory; at least those of the start."""
         filled = (self.placement.expert_of_slot != EMPTY).sum(axis=2).max(axis=0, initial=0)
         held: I64 = np.maximum(filled, self._slots)
         return held
@@ -411,7 +412,7 @@ class Machine:
         return find_routes(self.system, chips, links).reachable()
 
     def link_capacity_bytes_per_s(self) -> NDArray[np.float64]:
-        """What each chip's links could send, all tiers together: float64[chips], spares last."""
+        """Peak send rate of each chip's links, all tiers together: float64[chips], spares last."""
         links = LinkHealth.of(self.health, self.system, self.partition)
         chips = self.partition.first_chip + np.arange(len(self.health.lost))
         rates = [links.bytes_per_s(self.system, tier) for tier in tiers_there(self.system)]

@@ -1,7 +1,7 @@
-"""A step's expert loads as its slowest chip feels them: what a layer waits for, not the mean.
+"""Expected load of the busiest chip, which a layer waits for.
 
-Expected loads are means, and every chip then has the same. A layer lasts as long as its busiest
-chip, so a prediction of a real stack takes the expected largest load instead (`expert_maxima`).
+Expected loads are means, equal for all chips. A layer lasts as long as its busiest chip, so a
+prediction of a real stack takes the expected maximum instead (`expert_maxima`).
 """
 
 import numpy as np
@@ -17,9 +17,9 @@ from emulator.ultraserver.step_cost import StepCostModel
 
 
 class PeakExpertLoad:
-    """The loads of steps of one cost model, under routing in which all sets are alike.
+    """Loads of one cost model's steps, under routing in which all sets are alike.
 
-    Raises ConfigError for a model without routed experts, or with another routing.
+    Raises ConfigError for a model without routed experts, or another routing.
     """
 
     def __init__(self, costs: StepCostModel) -> None:
@@ -42,10 +42,10 @@ class PeakExpertLoad:
             self._reached = np.zeros_like(self._reached)
 
     def loads(self, batch: StepBatch) -> ExpertLoads:
-        """Every chip of a group has the expected load of the busiest one; all layers are alike.
+        """The busiest chip's expected load for every chip of a group; all layers alike.
 
-        Guesses that the cost model's requests bring are among the tokens. Tokens are sent as
-        expected, since an exchange adds up over many chips.
+        Draft tokens of the requests count. Sent tokens are as expected, since an exchange sums over
+        many chips.
         """
         partition, layers = self._costs.partition, self._costs.model.moe_layers
         by_rank = verified(batch, self._costs.draft_tokens).tokens_by_rank()

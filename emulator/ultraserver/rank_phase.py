@@ -1,7 +1,7 @@
-"""What the chips of each rank do in a layer by themselves, before and after the routed experts.
+"""Terms of each rank's own work in a layer, before and after the routed experts.
 
-Attention, then a dense network or the router with shared experts; the partial sums that heads and
-columns leave are added up over a chip's logical cores and over the rank's chips.
+Attention, then a dense network or the router with shared experts; partial sums of heads and columns
+are added up over a chip's logical cores and the rank's chips.
 """
 
 from dataclasses import dataclass
@@ -44,9 +44,9 @@ HIDDEN_BYTES_PER_ELEMENT: Final = 2  # assumed: hidden rows travel in BF16, what
 
 
 class RankPhases:
-    """The terms of every rank of one partition.
+    """Terms of every rank of one partition.
 
-    `physical` are its chips' numbers in the system, int64[chips], and `all_to_all` their links.
+    `physical`: the chips' numbers in the system, int64[chips]; `all_to_all`: their links.
     """
 
     def __init__(
@@ -106,9 +106,8 @@ class RankPhases:
         return self._phase(sampling_work(model, totals), totals, 0)
 
     def _router(self, totals: RankTotals) -> PhaseTerms:
-        """What experts answer is gathered over the rank's chips, each of which got it for its part
-        of the tokens; partial sums, of shared experts or of experts that a rank's chips have each
-        a part of, are added up on the way.
+        """Experts' answers are gathered over the rank's chips, each of which got its part of the
+        tokens; partial sums, of shared or column-divided experts, are added up on the way.
         """
         model = self._model
         shared = model.shared_experts > 0
@@ -125,7 +124,7 @@ class RankPhases:
         )
 
     def _lm_head(self, totals: RankTotals) -> PhaseTerms:
-        """Embedded rows are added up, and logits gathered, over the chips that divide the
+        """Embedded rows are summed, and logits gathered, over the chips that divide the
         vocabulary.
         """
         model = self._model
@@ -176,7 +175,7 @@ class RankPhases:
         )
 
     def _hidden_talk(self, hidden_bytes: Float64s, *, reduces: int, gathers: int) -> "_Talk":
-        """All-reduces, each a reduce-scatter and an all-gather for the links, and all-gathers."""
+        """All-reduces (each a reduce-scatter and an all-gather for the links), and all-gathers."""
         phases = 2 * reduces + gathers
         total_ns = np.zeros_like(hidden_bytes)
         if reduces:
@@ -225,9 +224,9 @@ class _Talk:
 
 
 def sums_experts_in_rank(partition: Partition) -> bool:
-    """Whether a rank's chips have parts of a group's experts, and the rank's rows already.
+    """Whether a rank's chips divide a group's experts and already have the rank's rows.
 
-    Nothing is dispatched then: each chip computes its experts on all rows, and the partial answers
-    are added up by one all-reduce (as TensorRT-LLM and SGLang do with tensor-parallel attention).
+    Nothing is dispatched then: each chip computes its experts on all rows, and one all-reduce adds
+    the partial answers (as TensorRT-LLM and SGLang do with tensor-parallel attention).
     """
     return partition.expert_group > 1 and partition.tp % partition.expert_group == 0

@@ -1,4 +1,4 @@
-"""How a step falls into segments, which ranks run alone, and rows, which they are made of.
+"""Divides a step into segments, which ranks run alone, and segments into rows.
 
 Layers of one kind take equally long, so each kind of row is counted once, and `times_of` says how
 often each segment has it.
@@ -26,16 +26,16 @@ class LayerKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerSegment:
-    """What a rank does alone between two exchanges, `times` times in a step."""
+    """A rank's own work between two exchanges, `times` times in a step."""
 
     times: int
     layers: tuple[tuple[LayerKind, int], ...]
 
 
 def segments_of(model: ModelSpec) -> tuple[tuple[LayerSegment, ...], LayerSegment]:
-    """The segments that end in an exchange, and what comes after the last one.
+    """Segments that end in an exchange, and the tail after the last one.
 
-    Dense layers come before the first exchange; a dense model has none and ends with all layers.
+    Dense layers come before the first exchange; a dense model has the tail alone.
     """
     kinds = _layer_kinds(model)
     if not model.moe_layers:
@@ -49,7 +49,7 @@ def segments_of(model: ModelSpec) -> tuple[tuple[LayerSegment, ...], LayerSegmen
 
 
 def segment_of_layer(model: ModelSpec) -> Int64s:
-    """Which of `segments_of` each MoE layer ends, in the layers' order: [MoE layers]."""
+    """The index in `segments_of` that each MoE layer ends, in layer order: [MoE layers]."""
     if not model.moe_layers:
         return np.zeros(0, dtype=np.int64)
     rest = _layer_kinds(model)[model.dense_layers + 1 :]
@@ -69,7 +69,7 @@ def _layer_kinds(model: ModelSpec) -> list[LayerKind]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowKind:
-    """A row of a rank's terms; which layers it is part of."""
+    """A kind of row of a rank's terms, and the layers that it is part of."""
 
     part: str
     window: bool = False
@@ -89,7 +89,7 @@ class RowKind:
 
 
 def rows_of(model: ModelSpec, *, draft: bool = False) -> tuple[RowKind, ...]:
-    """The rows that a step of `model` has; the ends come last.
+    """The rows of a step of `model`; the ends come last.
 
     A `draft` module joins its token's embedding with the model's hidden row first.
     """

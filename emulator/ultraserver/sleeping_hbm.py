@@ -1,9 +1,9 @@
-"""What of the machine's HBM an engine that sleeps gives up, and what that takes in emulated time.
+"""HBM that a sleeping engine gives up, and the emulated time of sleeping and waking.
 
-The words are vLLM's: at level 1 weights go to the hosts' memory and the KV cache is dropped, at
-level 2 both are dropped; waking brings them back in parts, "weights" and "kv_cache". What computing
-needs besides (activations, the collectives' buffers, microcode) stays, as it does there. At level 2
-vLLM leaves it to its user to load weights again; here waking reads them from the checkpoint.
+Terms are vLLM's: level 1 moves weights to the hosts' memory and drops the KV cache, level 2 drops
+both; waking restores "weights" and "kv_cache", separately if asked. What computing needs besides
+(activations, collective buffers, microcode) stays, as in vLLM. After level 2 vLLM's user loads
+weights; here waking reads them from the checkpoint.
 """
 
 from collections.abc import Collection, Iterable
@@ -25,10 +25,10 @@ _Held = tuple[int, HbmOwner, int, int]
 
 
 class SleepingHbm:
-    """The HBM of a machine whose engine may sleep.
+    """HBM of a machine whose engine may sleep.
 
-    Invariant: what left HBM comes back whole; every byte has one owner or is free meanwhile. Chips
-    that are lent out are none of the engine's, and keep what they hold.
+    Invariant: what left HBM comes back whole; every byte has one owner or is free. Leased chips are
+    not the engine's, and keep their content.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -43,7 +43,7 @@ class SleepingHbm:
         return tuple(tag for tag in SLEEP_TAGS if tag in self._away)
 
     def fall_asleep(self, level: int) -> HandoverCost:
-        """Give up weights and KV; raises ConfigError for a level that is not 1 or 2."""
+        """Give up weights and KV; raises ConfigError for a level other than 1 and 2."""
         if level not in (1, 2):
             raise ConfigError(field="level", value=level, expected="1 or 2")
         cost = HandoverCost()
@@ -62,7 +62,7 @@ class SleepingHbm:
             self._release("kv_cache")
 
     def wake(self, tags: Collection[str]) -> HandoverCost:
-        """Bring back what `tags` name and is away; raises ConfigError for another tag."""
+        """Restore what `tags` name and is away; raises ConfigError for another tag."""
         for tag in tags:
             if tag not in _USES:
                 expected = f"of {', '.join(SLEEP_TAGS)}"

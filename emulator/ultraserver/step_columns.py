@@ -1,8 +1,7 @@
-"""Many counted steps side by side, timed at once: what a fit or a search over calibrations needs.
+"""Times many counted steps at once, for fits and searches over calibrations.
 
-The arithmetic is that of `step_time.combine` without overlap; only steps of one shape of model, in
-which one rank and one kind of expert layer is waited for whatever the calibration, can be put side
-by side. Each step is a column.
+The arithmetic is `step_time.combine`'s without overlap, for steps of one shape of model in which
+the same rank and expert layer is waited for under any calibration. A step is a column.
 """
 
 from collections.abc import Sequence
@@ -20,10 +19,10 @@ Float64s = NDArray[np.float64]
 
 
 class StepColumns:
-    """The steps of `terms`; raises ValueError for none, or steps that cannot stand side by side.
+    """The steps of `terms`; raises ValueError for none, or steps of different shapes.
 
-    A step must have no slow chip, and layers of experts that are all alike; of ranks and chips that
-    differ, the one with the most work is taken.
+    A step must have no slow chip, and layers of experts that are all alike; of unequal ranks and
+    chips, the one with the most work is taken.
     """
 
     def __init__(self, terms: Sequence[StepTerms]) -> None:
@@ -55,7 +54,7 @@ class StepColumns:
         self._draft_of: Int64s = np.array([place for place, _ in drafts], dtype=np.int64)
 
     def durations_ns(self, calibrations: ColumnCalibrations, *, host: bool = True) -> Float64s:
-        """How long each step takes under its column of `calibrations`: [steps].
+        """Duration of each step under its column of `calibrations`: [steps].
 
         Without `host` the engine's own overheads, once per step, are left out.
         """

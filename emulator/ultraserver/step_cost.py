@@ -1,8 +1,7 @@
-"""What one step costs: its nanoseconds, its busy engines, its watts and joules.
+"""Cost of a step: nanoseconds, busy engines, watts and joules.
 
 The one place where counted work, the roofline, the fabric and power meet. Pure: the same batch
-costs the same, and no clock is read. `step_counter` counts a batch, `step_time` times what was
-counted.
+costs the same. `step_counter` counts a batch, `step_time` times the counts.
 """
 
 from collections.abc import Sequence
@@ -49,11 +48,10 @@ DRAFT_TOKENS_MAX: Final = 16  # no stack drafts more in one line of guesses
 class StepCost:
     """One step of all ranks; it lasts as long as its slowest group of chips.
 
-    `rank_ns` is what each rank needs when nobody but the experts of its group keeps it waiting;
-    `engine_ns` how long each engine of each chip is busy in the step, by name; `chip_watts` the
-    average over the step. `parts_ns` are the parts of the slowest group, which sum to the duration
-    but for its rounding; `bound` names the engine that each part with engines waits for. `flops`
-    are those of matrix products, bytes those that HBM and links really move.
+    `rank_ns`: each rank's own time, waiting only for its group's experts; `engine_ns`: busy time of
+    each engine of each chip, by name; `chip_watts`: averages over the step. `parts_ns`: parts of
+    the slowest group, which sum to the duration but for its rounding; `bound`: the engine that each
+    part waits for. `flops` are those of matrix products, bytes those really moved by HBM and links.
     """
 
     duration_ns: int
@@ -155,7 +153,7 @@ class StepCostModel:
         )
 
     def _counter_of_drafts(self) -> StepCounter:
-        """The draft module's experts lie and are picked as those of the model's last layer."""
+        """Experts of the draft module are placed and picked as the last layer's."""
         placement, distribution = self.placement, self.distribution
         last = ExpertPlacement(
             experts=placement.experts,
@@ -184,7 +182,7 @@ class StepCostModel:
     def with_machine(
         self, *, all_to_all: AllToAll, chips_up: Bools, physical: Int64s | None = None
     ) -> Self:
-        """The same on a fabric and with chips that have failed or been replaced."""
+        """The same with another fabric and other chips: failed or replaced."""
         return self._with(self.placement, all_to_all, chips_up, physical)
 
     def _with(
@@ -214,11 +212,11 @@ class StepCostModel:
         loads: ExpertLoads | None = None,
         slow_factor: Float64s | None = None,
     ) -> StepCost:
-        """Costs the step that runs `batch`; a step without requests takes no time.
+        """Cost of the step that runs `batch`; a step without requests takes no time.
 
-        `loads` are where its tokens went; without them, expected values. `slow_factor` [chips] is
-        how many times as long each chip's engines take. Raises ValueError when batch, loads or
-        factors were made for another number of ranks, chips or layers.
+        `loads` are counted expert loads, expected values by default. `slow_factor` [chips]
+        multiplies the time of each chip's engines. Raises ValueError for another number of ranks,
+        chips or layers.
         """
         terms = self.terms(batch, loads, slow_factor)
         if terms is None:
@@ -227,9 +225,9 @@ class StepCostModel:
         return self._finished(time, step_work(terms), terms.slow)
 
     def costs(self, batches: Sequence[StepBatch]) -> list[StepCost]:
-        """What `cost` says of each of several steps with expected loads, in less time.
+        """`cost` of several steps with expected loads, in less time.
 
-        Raises ValueError as `cost` does.
+        Raises ValueError as `cost`.
         """
         if not batches:
             return []
@@ -255,7 +253,7 @@ class StepCostModel:
         loads: ExpertLoads | None = None,
         slow_factor: Float64s | None = None,
     ) -> StepTerms | None:
-        """What `cost` times, for `step_time`; None for a step without requests.
+        """The terms that `cost` times; None for a step without requests.
 
         Arguments and errors are those of `cost`. Half batches are counted where the model's overlap
         is of two batches.
@@ -279,12 +277,11 @@ class StepCostModel:
         return replace(terms, prefills=prefill_requests(batch))  # a decode's guesses are none
 
     def _finished(self, time: StepTime, work: StepWork, slow: Float64s) -> StepCost:
-        """Adds power and rounds: times up to whole ns, busy times down.
+        """Add power and round: times up to whole ns, busy times down.
 
-        A slow chip draws for the work that it does, not for how long it takes (assumed: it is held
-        back, as a throttled chip is, and does each operation once). Where a chip would draw more
-        than its budget, or than its even part of what its rack is given, the whole step is held
-        back until it does not: chips wait for each other.
+        A slow chip draws for its work, not for its time (assumed: it does each operation once, as a
+        throttled chip). Where a chip would exceed its budget, or its even part of its rack's, the
+        whole step is stretched: chips wait for each other.
         """
         free_ns = time.duration_ns
         wanted = self.wanted_watts(work, free_ns)
@@ -307,9 +304,9 @@ class StepCostModel:
         )
 
     def throttle(self, work: StepWork, free_ns: float) -> float:
-        """How many times longer a step of `free_ns` takes so that no chip draws more than it may.
+        """Factor by which a step of `free_ns` is stretched to keep every chip within its power.
 
-        At least 1. A chip may draw its budget, or its even part of what its rack is given.
+        At least 1. A chip may draw its budget, or its even part of its rack's.
         """
         return self._throttle(self.wanted_watts(work, free_ns))
 
@@ -322,10 +319,10 @@ class StepCostModel:
         return wanted_watts(self.system.chip, self._busy_shares(work, free_ns))
 
     def _busy_shares(self, work: StepWork, duration_ns: float) -> dict[str, Float64s]:
-        """What draws power: engines' shares of the step at full rate, each [chips].
+        """Engines' shares of the step at full rate, each [chips], for power.
 
-        The matrix engine's are of the flops that are done, by format: rows and tiles that are not
-        full draw nothing (assumed: their multipliers get zeros).
+        The matrix engine's are of real flops, by format: rows and tiles that are not full draw
+        nothing (assumed: their multipliers get zeros).
         """
         formats = {
             ProductRate.PLAIN: self.model.dtype,
@@ -370,10 +367,10 @@ class StepCostModel:
         return self.system.provisioned_watts.value * share
 
     def facility_watts(self, chip_watts_sum: float) -> float:
-        """Watts at the meter when the partition's chips and spares draw `chip_watts_sum` together.
+        """Watts at the meter when the partition's chips and spares draw `chip_watts_sum`.
 
-        Each chip's share of hosts, switches, fans or pumps and conversion is added, then cooling on
-        the design day; see `SystemPower`.
+        Adds each chip's share of hosts, switches, fans or pumps and conversion, then cooling on the
+        design day; see `SystemPower`.
         """
         chips = self.partition.chips + self.partition.spares
         return self._power.facility_watts(chip_watts_sum, chips=chips).total_watts

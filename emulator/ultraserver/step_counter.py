@@ -1,10 +1,10 @@
-"""From a batch to terms: counts what a step of one model on one partition asks for.
+"""Counts the work of a batch on one partition: from a batch to terms.
 
 Chips that exchange tokens meet at every layer with routed experts. Such a layer lasts as long as
 attention on its slowest rank, then dispatch, then the chip with the most expert work, then combine.
-Expert-parallel groups do not wait for each other before the step's end. A rank without requests in
-a group that has some runs one dummy token through attention, so that the group's collectives
-complete (vLLM's data-parallel ranks do so too); its token goes to no expert and makes no logits.
+Expert-parallel groups do not wait for each other before the step's end. An idle rank in a busy
+group runs one dummy token through attention, so that the group's collectives complete (as vLLM's
+data-parallel ranks do); that token goes to no expert and makes no logits.
 """
 
 from collections.abc import Sequence
@@ -106,9 +106,9 @@ class StepCounter:
         drafts: tuple[StepTerms, ...] = (),
         two_batch: bool = False,
     ) -> list[StepTerms]:
-        """The `terms` of several steps, which have the same loads and drafts.
+        """The `terms` of several steps with the same loads and drafts.
 
-        Ranks of all steps are counted side by side, which takes hardly longer than those of one.
+        Ranks of all steps are counted side by side, which takes hardly longer than one step's.
         """
         halves = [half_batches(each) if two_batch and self.exchanges else None for each in batches]
         part = None if loads is None else half_loads(loads)
@@ -192,7 +192,7 @@ class StepCounter:
         return self._experts.expected(by_chip), self._experts.kind_of_layer
 
     def _dummy_tokens(self, tokens: Int64s) -> Int64s:
-        """One for each rank that is there, has no request, and shares experts with one that has."""
+        """One for each rank that is up, idle, and shares experts with a busy one."""
         if self._experts is None:
             return np.zeros_like(tokens)
         rank_is_up = self._chips_up.reshape(-1, self._partition.tp).all(axis=1)

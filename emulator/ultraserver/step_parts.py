@@ -1,7 +1,7 @@
-"""A step's duration by named part: who is waited for in each segment, and what it does then.
+"""Divides a step's duration into named parts.
 
-Parts sum to the duration of the slowest domain, because each segment is told from the rank that its
-domain waits for, and each layer's experts from the chip.
+Parts sum to the duration of the slowest domain: each segment is that of the rank, and each layer's
+experts that of the chip, which the domain waits for.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ BOTH_WAYS: Final = 2  # dispatch and combine
 
 
 class CriticalPath:
-    """What the slowest of `domain` does; `segment_ns` [segments, ranks] says who that is.
+    """Work of the slowest in `domain`; `segment_ns` [segments, ranks] tells the slowest rank.
 
     `runs` [segments] counts the segments, and so leaves out those of 0; `experts` the layers'
     experts.
@@ -92,7 +92,7 @@ class CriticalPath:
         return parts
 
     def bound(self) -> dict[str, str]:
-        """The engine that each part waits for, as long as it has work at all."""
+        """The engine that each part waits for, where it has work."""
         timed = self._timed
         rows = timed.rows.engine_ns[:, :, self._ranks]  # [engines, rows, segments]
         by_row = np.einsum("ers,sr->er", rows, self._weights)
@@ -106,12 +106,12 @@ class CriticalPath:
         return {name: ENGINES[int(ns.argmax())] for name, ns in found.items() if ns.any()}
 
     def _by_row(self, row_ns: Float64s) -> Float64s:
-        """[rows, ranks] -> [rows]: of the ranks that are waited for, over all segments."""
+        """[rows, ranks] -> [rows]: of the slowest ranks, over all segments."""
         total: Float64s = np.einsum("rs,sr->r", row_ns[:, self._ranks], self._weights)
         return total
 
     def _on_chips(self, kind_ns: Float64s) -> Float64s:
-        """[..., kinds, chips] -> [...]: of the chips that are waited for, over all layers."""
+        """[..., kinds, chips] -> [...]: of the slowest chips, over all layers."""
         assert self._chips is not None
         kinds = np.arange(len(self._chips))
         total: Float64s = kind_ns[..., kinds, self._chips] @ self._timed.kind_runs

@@ -1,4 +1,4 @@
-"""A counted step's rows under a calibration: peak times divided by shares, overheads added."""
+"""Applies a calibration to a counted step's rows: peak times over shares, plus overheads."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -32,10 +32,10 @@ HOST_OVERHEADS: Final = ("step", "request", "prefill_step", "graph_launch")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ColumnCalibrations:
-    """The calibration of each column: the one of `calibrations` that `of_column` says, or all of
-    them in their order, or a single one for every column.
+    """The calibration of each column: by `of_column` from `calibrations`, or all in order, or one
+    for all.
 
-    Raises ValueError unless engines take turns alike in all.
+    Raises ValueError unless engines overlap alike in all.
     """
 
     calibrations: Sequence[Calibration]
@@ -96,7 +96,7 @@ def row_times(
     link_share: Float64s | float,
 ) -> RowTimes:
     """`slow` is [columns]; `layers` and `expert_layers` [rows, 1] say where overheads are added;
-    `link_share` is what the links of these rows reach: those of a rank, or of the exchange.
+    `link_share` is the share of peak that these rows' links reach: a rank's, or the exchange's.
     """
     engine_ns = terms.engine_ns.copy()
     engine_ns[TENSOR] /= calibrations.values(lambda each: each.tensor_share)

@@ -1,7 +1,7 @@
-"""A step counted but not yet timed: what each of its parts asks of each engine and link at peak.
+"""A counted, untimed step: the demand of each part on each engine and link at peak rates.
 
-Counting is the expensive half of a step's cost. What stays the same whatever a calibration says is
-counted once, in these arrays; `step_time` puts them together, and may do so many times.
+Counting is the expensive half of a step's cost, and independent of the calibration. These arrays
+are counted once; `step_time` may combine them many times.
 """
 
 from dataclasses import dataclass, fields
@@ -17,14 +17,13 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PhaseTerms:
-    """Pieces of a step, row by row, once each; columns are ranks or chips.
+    """Rows of a step, once each; columns are ranks or chips.
 
     `engine_ns` is at peak rates, without the `ramp_ns` that the matrix engine loses to its clock.
-    The other times follow the engines': sums over a chip's logical cores (of which
-    `core_moving_ns` moves data), filling and draining the matrix engine, DMA starts that nothing
-    hides, and launches of kernels. `link_ns` and `latency_ns` are of all collectives of the row;
-    `collectives` counts each of them once for every doubling of the chips that take part. Flops,
-    HBM bytes and link bytes are what is really done and moved.
+    Times that follow the engines': sums over a chip's logical cores (of which `core_moving_ns`
+    moves data), filling and draining the matrix engine, exposed DMA starts, and kernel launches.
+    `link_ns` and `latency_ns` are of all collectives of the row; `collectives` counts each once for
+    every doubling of the participating chips. Flops, HBM bytes and link bytes are the real ones.
     """
 
     engine_ns: Float64s  # [engines, rows, columns]
@@ -43,7 +42,7 @@ class PhaseTerms:
 
     @classmethod
     def stacked(cls, rows: list["PhaseTerms"]) -> Self:
-        """Rows one below the other; each given one has a row of its own, [1, columns]."""
+        """Rows one below the other; each argument is one row, [1, columns]."""
         joined = {}
         for field in fields(cls):
             parts = [getattr(row, field.name) for row in rows]

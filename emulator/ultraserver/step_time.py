@@ -1,6 +1,6 @@
-"""How long a counted step takes: its terms, a calibration and an overlap policy put together.
+"""Duration of a counted step: terms, a calibration and an overlap policy.
 
-Pure and vectorised, and cheap enough to be called thousands of times over the same terms.
+Pure, vectorised, and cheap enough for thousands of calls over the same terms.
 """
 
 from dataclasses import dataclass, replace
@@ -22,10 +22,10 @@ DRAFT: Final = "draft"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepTime:
-    """`rank_ns` is what each rank needs when nobody but the experts of its group keeps it waiting.
+    """`rank_ns`: each rank's own time, waiting only for its group's experts.
 
-    `parts_ns` are of the slowest domain and sum to `duration_ns`; of communication, what shows.
-    `bound` names the engine that each part with engines waits for.
+    `parts_ns` are of the slowest domain and sum to `duration_ns`; of communication, the exposed
+    part. `bound` names the engine that each part waits for.
     """
 
     duration_ns: float
@@ -37,11 +37,11 @@ class StepTime:
 def combine(
     terms: StepTerms, calibration: Calibration = ROOFLINE, overlap: Overlap = Overlap.NONE
 ) -> StepTime:
-    """The step's duration; a step that cannot be run as two batches is run as one.
+    """The step's duration; a step that cannot run as two batches runs as one.
 
-    NONE: every exchange and collective waits, and is waited for. TWO_BATCH: while one half batch
-    computes, the other's exchange is under way; see `two_batch_ns`. FULL: the longer of all
-    computing and all communication. Collectives inside a rank hide in FULL alone.
+    NONE: every exchange and collective is exposed. TWO_BATCH: while one half batch computes, the
+    other's exchange runs; see `two_batch_ns`. FULL: the longer of all computing and all
+    communication. Collectives inside a rank hide in FULL alone.
     """
     timed = TimedStep(terms, calibration)
     if overlap is Overlap.TWO_BATCH and terms.halves is not None:
@@ -65,7 +65,7 @@ def combine(
 
 
 def without_host(calibration: Calibration) -> Calibration:
-    """For what a step runs beside the model: the step's own overheads are counted once."""
+    """Terms of a part beside the model: the step's own overheads are counted once."""
     return replace(
         calibration,
         step_ns=ROOFLINE.step_ns,
@@ -116,7 +116,7 @@ def _fully_overlapped(timed: TimedStep) -> StepTime:
 
 
 def _two_batch(whole: TimedStep, halves: tuple[TimedStep, TimedStep]) -> StepTime:
-    """The layers of both half batches, then the tail and the host's part of the whole one."""
+    """Layers of both half batches, then tail and host of the whole one."""
     terms = whole.terms
     whole_ns = whole.compute_ns + whole.communication_ns  # [segments, ranks]
     segment_ns = [half.compute_ns + half.communication_ns for half in halves]
@@ -145,13 +145,12 @@ def _two_batch(whole: TimedStep, halves: tuple[TimedStep, TimedStep]) -> StepTim
 def two_batch_ns(
     own_ns: list[Float64s], experts_ns: list[Float64s], exchange_ns: list[Float64s]
 ) -> Float64s:
-    """All MoE layers of two half batches A and B that take turns: -> [columns].
+    """Duration of all MoE layers of two half batches A and B in turns: -> [columns].
 
     `own_ns` and `experts_ns` of each half are [MoE layers, columns], `exchange_ns` its dispatches
-    and combines, [2, MoE layers].
-    Four slots a layer, each as long as the longer of what computes and what communicates in it:
-    B attends while A dispatches; A's experts, B dispatches; B's experts, A combines; A attends in
-    the next layer, B combines. Nothing hides A's first attention and B's last combine.
+    and combines, [2, MoE layers]. Four slots a layer, each the longer of its computing and
+    communication: B attends while A dispatches; A's experts, B dispatches; B's experts, A combines;
+    A attends in the next layer, B combines. A's first attention and B's last combine are exposed.
     """
     (own_a, own_b), (experts_a, experts_b) = own_ns, experts_ns
     (dispatch_a, combine_a), (dispatch_b, combine_b) = (ns[:, :, None] for ns in exchange_ns)

@@ -1,4 +1,4 @@
-"""What a counted step does on each chip: engines and links busy, flops done, bytes moved."""
+"""Work of a counted step on each chip: busy engines and links, flops, bytes."""
 
 from dataclasses import dataclass, fields
 
@@ -13,11 +13,11 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepWork:
-    """Of every chip, at peak rates and on chips that are not slow.
+    """Work of every chip at peak rates, slow chips apart.
 
-    The matrix engine is busy for what was issued to it and while its clock ramps, the DMA engines
-    with small transfers' overhead and with sums over logical cores; `flops` and bytes are those of
-    the products and transfers themselves.
+    The matrix engine is busy for issued work and while its clock ramps, the DMA engines with small
+    transfers' overhead and sums over logical cores; `flops` and bytes are those of the products and
+    transfers themselves.
     """
 
     engine_ns: Float64s  # [engines, chips]
@@ -36,7 +36,7 @@ class StepWork:
 
 
 def step_work(terms: StepTerms) -> StepWork:
-    """All of a step: its segments and experts, in halves where it has them, and its drafts."""
+    """Work of a whole step: segments and experts, in halves where it has them, and drafts."""
     tail = np.arange(len(terms.runs)) == len(terms.runs) - 1
     if terms.halves is None:
         work = _work(terms, terms.runs, experts=True)
@@ -50,7 +50,7 @@ def step_work(terms: StepTerms) -> StepWork:
 
 
 def _work(terms: StepTerms, runs: Float64s, *, experts: bool) -> StepWork:
-    """Of segments that run `runs` [segments] times each, and of the experts."""
+    """Work of segments that run `runs` [segments] times each, and of the experts."""
     work = _of_rows(terms.rank, runs @ terms.times)
     by_chip = StepWork(
         **{

@@ -1,9 +1,8 @@
-"""Tokens that nothing computed, for tests of schedulers and front doors at full scale.
+"""Synthetic tokens, without arithmetic, for tests of schedulers and gateways at full scale.
 
-It stands where the fleet stands, knows the same requests, and answers every step at once. A greedy
-text depends on its prompt and the position alone, any other on its request's seed too; grammars and
-logit options are kept, and log-probabilities, those of prompts too, are of the same made-up scores.
-Nothing here says anything about a model.
+It replaces the fleet and answers every step at once. A greedy text depends on its prompt and the
+position alone, any other on its request's seed too; grammars and logit options are kept, and
+log-probabilities, prompts' too, are of the same synthetic scores. It says nothing about a model.
 """
 
 import zlib
@@ -48,7 +47,7 @@ class SyntheticTokens:
     def step(
         self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]
     ) -> StepResult:
-        """Make up a token for every request whose last known token is in its step."""
+        """Draw a token for every request whose last known token is in its step."""
         outputs = {
             step.rank: self._rank(step, bitmasks.get(step.rank, NO_BITMASK)) for step in steps
         }
@@ -103,7 +102,7 @@ class SyntheticTokens:
         )
 
     def _score_prompt(self, request: ChipRequest, item: Scheduled) -> RowLogprobs | None:
-        """As a chip does, `_PROMPT_ROWS` at a time: a row is as wide as the vocabulary."""
+        """Score as a chip does, `_PROMPT_ROWS` at a time: a row is as wide as the vocabulary."""
         end, complete = item.first_position + item.new_tokens, None
         for start in range(item.first_position, end, _PROMPT_ROWS):
             rows = min(_PROMPT_ROWS, end - start)
@@ -112,7 +111,7 @@ class SyntheticTokens:
         return complete
 
     def _prompt_scores(self, request: ChipRequest, start: int, first: int, last: int) -> F32:
-        """Made-up logits [last - first, vocab] of what follows rows of a chunk at `start`."""
+        """Synthetic logits [last - first, vocab] after each row of a chunk at `start`."""
         return np.array([self._scores(request, start + row + 1) for row in range(first, last)])
 
     def _draw(self, requests: Sequence[ChipRequest]) -> I64:
@@ -124,7 +123,7 @@ class SyntheticTokens:
         return words
 
     def _scores(self, request: ChipRequest, position: int) -> F32:
-        """Made-up logits [vocab] at `position`: the word that `_draw` gives is the best of them."""
+        """Synthetic logits [vocab] at `position`; their maximum is the word of `_draw`."""
         generator = _generator(request, position)
         best = self._words[generator.integers(len(self._words))]
         scores = np.full(self._vocab, _NEVER)

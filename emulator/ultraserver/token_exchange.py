@@ -1,9 +1,9 @@
-"""Which bytes a layer's exchange moves between which chips: a token's row to the experts it needs.
+"""Bytes that a layer's exchange moves between chips.
 
 Directly, a row goes once to each chip that has a part of one of its experts. Between scale-up
-domains that network cards join, it may instead go once to each domain that needs it, to the chip
-with the sender's place there, which passes it on over its own links (DeepEP does so for prefill);
-on the way back partial sums of a domain are added up first. The faster of both is taken.
+domains joined by network cards, it may go once to each domain that needs it, to the chip with the
+sender's place there, which forwards it over its own links (as DeepEP does for prefill); on the way
+back a domain's partial sums are added up first. The faster of both is taken.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ Float64s = NDArray[np.float64]
 class TokenExchange:
     """The exchange of rows of `row_bytes` under one distribution of tokens on one placement.
 
-    `needed` is float64[kinds, chips], how likely a token of its group needs each chip.
+    `needed` is float64[kinds, chips], the probability that a token of its group needs each chip.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class TokenExchange:
         self._domain_needed: Float64s | None = None
 
     def may_forward(self, distribution: ExpertDistribution, placement: ExpertPlacement) -> None:
-        """Lets whole domains be chosen, where expert groups are several of them; changes self."""
+        """Allow forwarding through domains, where expert groups span several; changes self."""
         width = self._system.chips.count // self._system.units
         group = self._partition.expert_group
         whole = self._partition.first_chip % width == 0 and group % width == 0 and group > width
@@ -62,7 +62,7 @@ class TokenExchange:
         self._domain_needed = np.repeat(by_domain, width, axis=1)  # [kinds, chips]
 
     def of_tokens(self, tokens: Float64s) -> tuple[LayerExchanges, Float64s]:
-        """When each chip has `tokens` [chips]: the exchange of each kind, and bytes [kinds, chips]
+        """The exchange of each kind when each chip has `tokens` [chips], and bytes [kinds, chips]
         that leave each chip.
         """
         direct = self.of_bytes(tokens[:, None] * self._per_token)
@@ -86,10 +86,10 @@ class TokenExchange:
         return self._all_to_all.exchange_layers(sent_bytes), leaving
 
     def _forwarded_bytes(self, tokens: Float64s) -> Float64s:
-        """Bytes from chip to chip, [kinds, chips, chips], when domains pass rows on.
+        """Bytes from chip to chip, [kinds, chips, chips], when domains forward rows.
 
-        A chip sends each row to its counterparts in other domains that need it. What a chip passes
-        on inside its domain are the rows of all its counterparts, and its own.
+        A chip sends each row to its counterparts in other domains that need it, and forwards inside
+        its domain the rows of its counterparts and its own.
         """
         assert self._domain_needed is not None
         width = self._system.chips.count // self._system.units

@@ -1,4 +1,4 @@
-"""Predicted against published speeds of training, run by run."""
+"""Compares predicted with published training speeds, run by run."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -17,21 +17,21 @@ TERA: Final = 1e12
 class TrainingCheck:
     """One published run; predictions are in the unit of its figure.
 
-    `predicted` is under the fit to serving of today's stacks, `ceiling` under none.
+    `predicted` is under the fit to serving of today's stacks, `roofline` without overheads.
     """
 
     published: PublishedTraining
     predicted: float
-    ceiling: float
+    roofline: float
 
     @property
     def error(self) -> float:
-        """Of the prediction, relative to what was measured; above 0 where it is too fast."""
+        """Relative error of the prediction; positive where it is too fast."""
         return self.predicted / self.published.measured.value - 1
 
 
 def training_checks() -> tuple[TrainingCheck, ...]:
-    """Every published run, predicted; whether it fits its chips is not asked (see `differs`)."""
+    """Predictions of every published run, whether or not it fits its chips (see `differs`)."""
     return tuple(_check(published) for published in PUBLISHED_TRAININGS)
 
 
@@ -51,5 +51,5 @@ def _check(published: PublishedTraining) -> TrainingCheck:
         tokens = published.measured.unit == Speed.TOKENS
         per_chip = cost.step.tokens_per_s / len(chips)
         speeds.append(per_chip if tokens else cost.step.model_flops_per_s_per_chip / TERA)
-    predicted, ceiling = speeds
-    return TrainingCheck(published=published, predicted=predicted, ceiling=ceiling)
+    predicted, roofline = speeds
+    return TrainingCheck(published=published, predicted=predicted, roofline=roofline)

@@ -1,12 +1,12 @@
-"""What one step of a training job costs: its nanoseconds by part, its watts and joules, its HBM.
+"""Cost of a training step: nanoseconds by part, watts and joules, HBM.
 
-Counted with the same work, fabric, calibration and power model as a serving step. A step is
-micro-batches of passes one after the other (forward, perhaps recomputing, backward), then the
-update. Each pass is held back by itself where a chip would draw more than it may.
+Counted with a serving step's work, fabric, calibration and power model. A step is micro-batches of
+passes in sequence (forward, perhaps recomputing, backward), then the update. Each pass is throttled
+by itself where a chip would exceed its power.
 
-Assumed: the job's host runs ahead of the chips, so that of a calibration's overheads only those of
-layers and collectives are counted, not the serving engine's between steps; and tokens pick experts
-independently by one distribution, as the load-balancing loss has them do.
+Assumed: the job's host runs ahead of the chips, so only a calibration's overheads of layers and
+collectives count, not the serving engine's between steps; and tokens pick experts independently by
+one distribution, as the load-balancing loss has them do.
 """
 
 from dataclasses import dataclass, replace
@@ -66,9 +66,9 @@ class TrainingStepCost:
     """One step of the whole job.
 
     `parts_ns` sum to the duration but for its rounding: each pass's computing, `dispatch_combine`
-    (exchanges of tokens that show), `gradients` (collectives that show), `optimizer`, `throttle`.
-    `chip_watts` is the average over the step; `flops` are those of all products that are done,
-    `model_flops` what the step's tokens are worth (see model_flops).
+    (exposed token exchanges), `gradients` (exposed collectives), `optimizer`, `throttle`.
+    `chip_watts` is the average over the step; `flops` are those of all products done, `model_flops`
+    the model's own for the step's tokens (see model_flops).
     """
 
     tokens: int
@@ -147,7 +147,9 @@ class TrainingCost:
 
     @property
     def checkpoint_bytes(self) -> Float64s:
-        """What each chip writes to a checkpoint: its part of BF16 weights and optimizer state."""
+        """Bytes that each chip writes to a checkpoint: its part of BF16 weights and optimizer
+        state.
+        """
         return (KEPT_BYTES + MASTER_BYTES + MOMENTS_BYTES) * self.owned_parameters
 
     @property
@@ -184,7 +186,7 @@ class TrainingCost:
         )
 
     def _passes(self) -> list[tuple[int, "_PassTime"]]:
-        """Every pass of a step with how often it runs; the last backward pass ends gradients."""
+        """Every pass of a step with its count; the last backward pass ends gradients."""
         recipe, micro = self.recipe, self.recipe.micro_batches
         talks = self._collectives
         gathers = recipe.sharding >= Sharding.WEIGHTS
@@ -202,7 +204,7 @@ class TrainingCost:
         return [*passes, (1, self._update(back))]
 
     def _pass(self, each: Pass, talk: Talk) -> "_PassTime":
-        """Collectives hide behind what computes while no exchange of tokens has the links."""
+        """Collectives hide behind computing while no token exchange uses the links."""
         terms = self._terms(each)
         overlap = self.recipe.overlap
         # A training run's exchanges reach what its collectives reach: with the links' whole rate
@@ -228,7 +230,7 @@ class TrainingCost:
         )
 
     def _update(self, talk: Talk) -> "_PassTime":
-        """Clipping and AdamW on every chip's own part, then the new weights to everybody."""
+        """Clipping and AdamW on every chip's own part, then the all-gather of new weights."""
         chip = self.system.chip
         own = self.owned_parameters
         bytes_per_weight = self.model.weight_bytes / self.model.parameters
@@ -367,7 +369,7 @@ class TrainingCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _PassTime:
-    """One pass without a power budget: what shows of it by part, and its work on each chip."""
+    """One pass without a power budget: exposed time by part, and its work on each chip."""
 
     parts_ns: dict[str, float]
     work: StepWork
@@ -375,7 +377,7 @@ class _PassTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _CostedPass:
-    """The same with power: `factor` times longer, and joules above idle [chips]."""
+    """A pass with power: `factor` times longer, and joules above idle [chips]."""
 
     parts_ns: dict[str, float]
     work: StepWork

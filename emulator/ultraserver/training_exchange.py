@@ -1,8 +1,8 @@
 """One layer's exchange of a training micro-batch: tokens to experts and back, gradients likewise.
 
-Pure. The way of every pair is that of serving (`exchange.plan_exchange`); what travels is less: a
-token's row goes once to each chip that has some of its experts, and one weighed sum comes back from
-each. Sums of a token are added in the order of chips, so they do not depend on who answers first.
+Pure. Pairs go as in serving (`exchange.plan_exchange`), with fewer bytes: a token's row goes once
+to each chip with some of its experts, and one weighted sum comes back from each. A token's sums are
+added in the order of chips, whatever the order of answers.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,10 +31,10 @@ I64 = NDArray[np.int64]
 
 
 class TrainingExchange:
-    """The exchange that chips' `dispatches` of one layer begin.
+    """The exchange begun by chips' `dispatches` of one layer.
 
-    `work` is what each chip with at least one pair is asked; `tokens` counts all chips' tokens;
-    `expert_share` [experts] float32 is the pairs of each expert over tokens; it adds up to k.
+    `work`: by chip with at least one pair; `tokens`: of all chips; `expert_share` [experts]
+    float32: each expert's pairs over tokens, which sum to k.
     """
 
     def __init__(self, dispatches: Mapping[int, TrainingDispatch], experts: ExpertMap) -> None:
@@ -79,7 +79,7 @@ class TrainingExchange:
     def backward(
         self, dispatches: Mapping[int, GradientDispatch]
     ) -> dict[int, TrainExpertsBackward]:
-        """Send each token's gradient to the chips that its row had gone to."""
+        """Send each token's gradient to the chips that got its row."""
         gradients = np.concatenate([dispatches[chip].rows for chip in self._tokens_of_source])
         return {
             chip: TrainExpertsBackward(layer=self.layer, rows=gradients[tokens])
@@ -115,13 +115,13 @@ class TrainingExchange:
         return total
 
     def _by_source(self, rows: F32) -> dict[int, F32]:
-        """Cut rows in the order of tokens into the share of each chip that dispatched."""
+        """Cut rows in the order of tokens into each dispatching chip's share."""
         ends = np.cumsum(list(self._tokens_of_source.values())).tolist()
         return dict(zip(self._tokens_of_source, np.split(rows, ends[:-1]), strict=True))
 
 
 def summed_in_order(parts: Sequence[F32]) -> F32:
-    """The chips' gradients added from the first to the last: the same bits whenever they came."""
+    """The chips' gradients, added from the first to the last for the same bits every time."""
     total = parts[0].copy()
     for part in parts[1:]:
         total += part

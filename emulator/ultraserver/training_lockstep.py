@@ -1,4 +1,4 @@
-"""One training step of all chips as a conversation, without any input or output.
+"""One training step of all chips as a state machine, without I/O.
 
 Every chip has sequences of its own and the dense weights whole; each expert lies on one chip. All
 chips are in the same layer at the same time. Whoever drives it moves the messages.
@@ -42,8 +42,8 @@ Micro = Mapping[int, BeginTraining]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimization:
-    """How a step's gradients become new weights: `clip_norm` is the largest norm of all gradients
-    together, `balance_coefficient` what the load-balancing loss counts for beside the nats.
+    """Update of the weights: `clip_norm` is the largest norm of all gradients together,
+    `balance_coefficient` the weight of the load-balancing loss beside the nats.
     """
 
     learning_rate: float
@@ -53,12 +53,11 @@ class Optimization:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingResult:
-    """What came of a step or an evaluation.
+    """Result of a step or an evaluation.
 
-    `loss` is nats a token over `counted` tokens; `balance` the load-balancing loss times its
-    coefficient, added up over layers; `gradient_norm` the norm before clipping; both 0 for an
-    evaluation. `imbalance` is the busiest expert's tokens over the mean of all experts, the worst
-    layer's.
+    `loss`: nats a token over `counted` tokens; `balance`: the load-balancing loss times its
+    coefficient, summed over layers; `gradient_norm`: before clipping; both 0 for an evaluation.
+    `imbalance`: the busiest expert's tokens over the mean, of the worst layer.
     """
 
     loss: float
@@ -69,7 +68,8 @@ class TrainingResult:
 
 
 class TrainingLockstep:
-    """A step over `micros`, one `BeginTraining` for each chip in each; no `optimization` evaluates.
+    """A step over `micros`, one `BeginTraining` for each chip in each; an evaluation without
+    `optimization`.
 
     `result` may be read when `advance` has returned no more commands.
     """
@@ -106,7 +106,7 @@ class TrainingLockstep:
     def advance(
         self, replies: Mapping[int, Effect | TrainingEffect]
     ) -> dict[int, Command | TrainingCommand]:
-        """Take the answers to the last commands, all of them; returns the next, none at the end."""
+        """Take all answers to the last commands; returns the next commands, none at the end."""
         first = next(iter(replies.values()))
         if isinstance(first, TrainingDispatch):
             exchange = TrainingExchange(_all_of(TrainingDispatch, replies), self._experts)
@@ -166,7 +166,7 @@ class TrainingLockstep:
 
 
 def _all_of(kind: type[Kind], replies: Mapping[int, Effect | TrainingEffect]) -> dict[int, Kind]:
-    """The replies, ascending by chip, when all are of one `kind`; chips keep in step."""
+    """The replies by chip, ascending; asserts that all are of one `kind`."""
     found: dict[int, Kind] = {}
     for chip, reply in sorted(replies.items()):
         assert isinstance(reply, kind), (chip, reply)

@@ -1,4 +1,4 @@
-"""The passes of a micro-batch as phases: what serving counts of a step, and what training adds.
+"""Passes of a micro-batch as phases: a serving step's terms, and what training adds.
 
 A forward pass is a step that computes prompts with logits of every token, and writes what it keeps;
 recomputing is the same once more; a backward pass has the same rows, exchanges included, with the
@@ -43,7 +43,7 @@ class Pass(StrEnum):
 
 
 class TrainingRanks(RankPhases):
-    """What each chip does by itself in one kind of pass, under one way to recompute."""
+    """Each chip's own work in one kind of pass, under one way to recompute."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class TrainingRanks(RankPhases):
         return replace(terms, engine_ns=engine_ns, hbm_bytes=terms.hbm_bytes + moved_bytes)
 
     def _kept_bytes(self, row: RowKind) -> int:
-        """What a token's forward row writes for later, and what recomputing it reads first.
+        """Bytes that a token's forward row writes for later, and that recomputing reads first.
 
         Keys and values are left out: the forward row writes those anyway.
         """
@@ -88,7 +88,7 @@ class TrainingRanks(RankPhases):
         return {"dense": saved.dense, "router": saved.router}.get(row.part, 0)
 
     def _backward_row(self, row: RowKind, totals: RankTotals) -> PhaseTerms:
-        """Two products after each of the forward row's, so twice as many that wait and launch."""
+        """Two products after each of the forward row's, so twice as many waits and launches."""
         model, shape = self._model, (self.split, self.shape, self._gradients)
         match row.part:
             case "attention":
@@ -112,7 +112,7 @@ class TrainingRanks(RankPhases):
 
 
 class TrainingExperts(ExpertPhaseModel):
-    """The routed experts in one kind of pass; their exchanges are those of serving."""
+    """The routed experts in one kind of pass; exchanges are those of serving."""
 
     def __init__(  # noqa: PLR0913  what its parent takes, and the kind of pass
         self,

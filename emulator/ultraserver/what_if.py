@@ -1,8 +1,8 @@
-"""How long a step would take if one resource of the machine or of its stack were faster.
+"""Duration of a step if one resource of the machine or its stack were faster.
 
-The step is counted once. The time of one resource is then divided everywhere it stands, and the
-step is put together again, so the answer is the cost model's, with all that hides behind the
-resource or waits for it, and not a share of time.
+The step is counted once. One resource's time is divided wherever it occurs, and the step combined
+again, so the answer includes all that hides behind the resource or waits for it; it is no share of
+time.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from emulator.ultraserver.step_work import step_work
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resource:
-    """What can be faster: engines, other times of a phase, and terms of a calibration."""
+    """A resource that can be faster: engines, other times of a phase, terms of a calibration."""
 
     engines: tuple[str, ...] = ()
     times: tuple[str, ...] = ()
@@ -61,12 +61,12 @@ SPEEDLESS: Final = frozenset({EVEN_EXPERTS, FULL_SPEED})
 def what_if_ns(
     costing: StepCosting, batch: StepBatch, loads: ExpertLoads | None = None, *, factor: float
 ) -> dict[str, int]:
-    """The duration of the step that runs `batch` with each of `RESOURCES` `factor` times as fast.
+    """Duration of the step that runs `batch` with each of `RESOURCES` `factor` times as fast.
 
-    For a model with experts also with `EVEN_EXPERTS`: every chip of a group that exchanges tokens
-    has the mean chip's expert work, which is as far as moving and copying experts can lead. Where
-    chips are slow, also with `FULL_SPEED`; where power holds the step back, with `POWER`, a budget
-    that leaves `factor` times as much above idle.
+    For a model with experts also with `EVEN_EXPERTS`: every chip of an exchanging group has the
+    mean chip's expert work, the limit of moving and copying experts. With slow chips also with
+    `FULL_SPEED`; where power stretches the step, with `POWER`, a budget that leaves `factor` times
+    as much above idle.
 
     Raises ConfigError for a factor that is not above 1, ValueError as `StepCostModel.cost` does.
     """

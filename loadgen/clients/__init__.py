@@ -1,1 +1,1 @@
-"""The ways to reach a server: one file per protocol, all behind `client.RequestClient`."""
+"""Clients of a server: one file per protocol, all behind `client.RequestClient`."""

@@ -1,8 +1,8 @@
-"""Bytes are stamped first and read later: a burst on many connections is not timed by its parsing.
+"""Stamps bytes first and parses them later, so that parsing does not delay a burst's stamps.
 
-An engine's step sends a token to every request at once. If each one's bytes were parsed on the
-spot, the last would seem to have come as much later as all the parsing before it took. Here a read
-is only stamped and put aside, until the event loop has gone round once without finding another.
+An engine's step sends a token to every request at once. Parsed on the spot, the last bytes would
+seem late by the parsing of all before them. A read is stamped and put aside until the event loop
+has gone round once without another.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ class StreamParser(Protocol):
 
 
 class ArrivalQueue:
-    """What has arrived on any connection of a client and has not been parsed."""
+    """Stamped, unparsed bytes of all connections of a client."""
 
     __slots__ = ("_loop", "_now_ns", "_seen", "_turning", "_waiting")
 
@@ -42,7 +42,7 @@ class ArrivalQueue:
             self._loop.call_soon(self._turn)
 
     def drain(self) -> None:
-        """Parse all that has arrived, in its order; for a connection that is given up."""
+        """Parse all bytes, in order; for a connection that is given up."""
         while self._waiting:
             waiting, self._waiting = self._waiting, []
             for parser, data, at_ns in waiting:

@@ -1,4 +1,4 @@
-"""Whose certificates are believed, over HTTPS and gRPC alike."""
+"""Trusted certificates, for HTTPS and gRPC."""
 
 import ssl
 from pathlib import Path
@@ -7,7 +7,7 @@ from loadgen.errors import OptionError
 
 
 def trusted(ca: Path | None) -> ssl.SSLContext:
-    """Return what checks a server by the certificates in `ca`, or by the system's without one.
+    """The SSL context of the certificates in `ca`, or of the system's.
 
     Raises OptionError for a file that cannot be read or holds no certificate.
     """

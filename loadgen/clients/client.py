@@ -12,13 +12,13 @@ from loadgen.records.request import Request
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reply:
-    """What came back for one request.
+    """The reply of one request.
 
     `chunk_ns` holds the arrival of each chunk with generated text, int64[chunks]; a chunk may carry
-    several tokens. Token counts are the server's own; None where it gave none. `error` is None for
-    a complete reply, otherwise its kind, with `message` in words. `text` and `token_ids` are there
-    if the request asked to keep them and the server sent them. `resent` is true if the request was
-    sent a second time, because a kept connection was closed under it.
+    several tokens. Token counts are the server's own, or None. `error` is None for a complete
+    reply, otherwise its kind, with `message` in words. `text` and `token_ids` are there if the
+    request asked to keep them and the server sent them. `resent`: the request was sent twice,
+    because a kept connection was closed under it.
     """
 
     sent_ns: int
@@ -35,7 +35,7 @@ class Reply:
 
 
 class RequestClient(Protocol):
-    """Sends requests of one run to one server; many may be under way at once."""
+    """Sends requests of one run to one server, concurrently."""
 
     async def send(self, request: Request) -> Reply:
         """Send and wait for the end of the reply; cancelling this gives a reply of kind ABORTED."""

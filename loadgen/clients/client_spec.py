@@ -1,4 +1,4 @@
-"""How one traffic class reaches its server: plain values, so that another process can have them."""
+"""How a traffic class reaches its server: plain, picklable values."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,13 +10,13 @@ from loadgen.records.run_record import Api
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSpec:
-    """What every request of a class has in common; picklable.
+    """Settings common to a class's requests; picklable.
 
     `timeout_s` is wall time for a whole reply. `grpc_target` is HOST:PORT, needed when `api` is
     grpc; `ca` a file of certificates to trust instead of the system's. `key` goes with every
     request and is in no repr. `headers` (gRPC: metadata) and `extra_body` (fields of the JSON body,
-    or of gRPC's SamplingParams) win over what the client would say itself. Raises ValueError for
-    grpc without a target and for a timeout that is not positive.
+    or of gRPC's SamplingParams) override the client's own. Raises ValueError for grpc without a
+    target and for a timeout that is not positive.
     """
 
     api: Api

@@ -1,7 +1,7 @@
 """The server's page `/clock`: the epochs of its emulated time, by its own Unix time.
 
-The two hosts' clocks need not agree: the page says what the server's shows, and the middle of the
-exchange is when it did, give or take half of what the exchange took.
+The two hosts' clocks may differ: the page has the server's, taken as of the middle of the exchange,
+give or take half of its duration.
 """
 
 import time
@@ -44,8 +44,8 @@ _DECODER: Final = msgspec.json.Decoder(_Page)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockReading:
-    """The page's epochs in their order. The server's Unix time is that of our monotonic clock and
-    `ahead_s`, which is `uncertain_s` out at most.
+    """The page's epochs in order. The server's Unix time is our monotonic clock plus `ahead_s`, to
+    within `uncertain_s`.
     """
 
     epochs: tuple[PageEpoch, ...]
@@ -54,7 +54,7 @@ class ClockReading:
 
 
 async def read_clock(session: aiohttp.ClientSession, url: str) -> ClockReading | None:
-    """Read the page; None where there is none that can be read, for whatever reason."""
+    """Read the page; None where it cannot be read, for any reason."""
     began_s = time.monotonic()
     try:
         async with session.get(

@@ -1,7 +1,7 @@
-"""A request as the JSON that an OpenAI-compatible server is sent: no socket.
+"""The JSON body of a request for an OpenAI-compatible server. Pure.
 
 Beside OpenAI's own fields: `ignore_eos`, token ids as a prompt, `structured_outputs` and
-`return_token_ids` are vLLM's, each sent only where it is needed.
+`return_token_ids` are vLLM's, each sent only where needed.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,10 +18,10 @@ _SCHEMA_NAME: Final = "reply"
 
 
 def body_maker(spec: ClientSpec) -> Callable[[Request], bytes]:
-    """Return what makes bodies for requests of `spec`, whose api is completions or chat.
+    """A function that makes bodies for requests of `spec`, whose api is completions or chat.
 
-    A request that has an output schema ends where the schema is satisfied: it is never told to
-    ignore the end. `spec.extra_body` wins over every other field.
+    A request with an output schema ends where the schema is satisfied, so it gets no `ignore_eos`.
+    `spec.extra_body` overrides every other field.
     """
     chat = spec.api == "chat"
     encode = msgspec.json.Encoder().encode

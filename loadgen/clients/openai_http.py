@@ -1,7 +1,7 @@
 """Streams completions and chats over HTTP from an OpenAI-compatible server.
 
-The client is aiohttp, with connections that say when bytes came; what that costs and how true it
-is beside others is measured by `python -m tests.benchmarks.http_clients`.
+The client is aiohttp, with connections that stamp bytes; `python -m tests.benchmarks.http_clients`
+measures its cost and accuracy beside others.
 """
 
 import asyncio
@@ -15,14 +15,18 @@ import numpy as np
 from multidict import CIMultiDict
 from yarl import URL
 
-from loadgen.clients.arriving_reply import ARRIVING, ArrivingReply
 from loadgen.clients.client import Reply
 from loadgen.clients.client_spec import ClientSpec
 from loadgen.clients.connection_problem import CONNECT_TIMEOUT_S, PROBLEMS, connection_problem
 from loadgen.clients.openai_body import PATHS, body_maker
 from loadgen.clients.reply_stream import ReplyStream
 from loadgen.clients.server_json import error_message
-from loadgen.clients.stamped_connection import StampedConnector, StampedResponse
+from loadgen.clients.stamped_connection import (
+    ARRIVING,
+    ArrivingReply,
+    StampedConnector,
+    StampedResponse,
+)
 from loadgen.records.request import Request
 from loadgen.records.result import ABORTED, STREAM, TIMEOUT
 
@@ -122,7 +126,7 @@ class OpenAIHttpClient:
     async def _exchange(
         self, session: aiohttp.ClientSession, body: bytes, arriving: ArrivingReply
     ) -> tuple[str | None, str]:
-        """Post, and wait for the end of the body; returns a refusal's kind and words."""
+        """Post, and wait for the end of the body; returns a refusal's kind and message."""
         ARRIVING.set(arriving)
         async with session.post(
             self._url, data=body, headers=self._headers, allow_redirects=False

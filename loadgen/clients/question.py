@@ -1,4 +1,4 @@
-"""A question that a run depends on: the server's answer in the expected form, or one clear line."""
+"""Asks the server a question that a run depends on: a typed answer, or one clear line."""
 
 from typing import Final, TypeVar
 
@@ -24,10 +24,9 @@ async def ask(
     body: object = None,
     hint: str = "",
 ) -> Answer:
-    """GET `address`, or POST `body` to it as JSON, and decode what comes back.
+    """GET `address`, or POST `body` to it as JSON, and decode the answer.
 
-    Raises ServerError without an answer of status 200 that `decoder` takes; `hint` then says what
-    to do about it.
+    Raises ServerError without an answer of status 200 that `decoder` takes; `hint` is added to it.
     """
     try:
         async with session.request(
@@ -54,7 +53,7 @@ async def ask(
 
 
 async def read_answer(response: aiohttp.ClientResponse) -> bytes:
-    """Read a body to its end; raises ServerError for one that is longer than any answer is."""
+    """Read a body to its end; raises ServerError for one beyond the limit."""
     answer = bytearray()
     async for piece in response.content.iter_any():
         answer += piece

@@ -1,8 +1,8 @@
-"""Reads the event stream of a streamed completion or chat from bytes: no socket and no clock.
+"""Parses the event stream of a streamed completion or chat. Pure: no socket, no clock.
 
 Format: server-sent events (WHATWG HTML, section 9.2), each with one `data:` line of JSON, the last
 of them `[DONE]`. Each byte is looked at once and each event parsed once, by a typed parser: at high
-rates the load generator's own cost is in here.
+rates this is the load generator's own cost.
 """
 
 from typing import Final
@@ -101,7 +101,7 @@ class ReplyStream:
 
     @property
     def token_ids(self) -> tuple[int, ...] | None:
-        """Its token ids, if they are kept and the server sends them."""
+        """The reply's token ids, if kept and sent by the server."""
         return tuple(self._ids) or None
 
     def feed(self, data: bytes, at_ns: int) -> int:
@@ -168,11 +168,10 @@ class ReplyStream:
             self.cached_tokens = usage.prompt_tokens_details.cached_tokens
 
     def finish(self) -> None:
-        """Settle what only the end can tell; call once, when no more bytes come.
+        """Settle the last event; call once, when no more bytes come.
 
-        Servers differ in their last event: with a final token whose text is still incomplete, or
-        as a mere full stop. An empty one is taken for a token only if the server's own count
-        leaves room for it.
+        Servers' last events differ: a final token with incomplete text, or a mere full stop. An
+        empty one counts as a token only if the server's own count leaves space for it.
         """
         counted = self.output_tokens
         if self._bare_finish and (counted is None or len(self.chunk_ns) > counted):

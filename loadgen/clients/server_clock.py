@@ -1,9 +1,8 @@
-"""The server's own clock and meters, read from its `/metrics` page before and after a run.
+"""The server's clock and meters, read from `/metrics` before and after a run.
 
-A server on emulated hardware says how its time relates to the wall, and counts energy in emulated
-time. A server that has no such metrics is measured in wall time, and its energy is unknown: that
-is an answer, not an error. The names are those that UltraServe and vLLM export; they are repeated
-here because a load generator knows a server by its wire alone.
+A server on emulated hardware exports its dilation, and energy in emulated time. A server without
+such metrics is measured in wall time, without energy; that is no error. Names are those that
+UltraServe and vLLM export, repeated here because a load generator knows a server by its wire alone.
 """
 
 import math
@@ -42,9 +41,9 @@ _LINES: Final = tuple(
 
 
 def parse_metrics(text: str) -> ServerReading:
-    """Pick a reading out of a page in Prometheus' text format; raises ValueError if it is not one.
+    """Parse a reading from a page in Prometheus' text format; raises ValueError if it is not one.
 
-    Of a metric of ours with several series, the first counts; of vLLM's, their sum.
+    Of several series of our metrics the first counts; of vLLM's, their sum.
     """
     # Only these lines are parsed: a page of hundreds of others costs nothing and cannot break it.
     ours = (line for line in text.splitlines() if line.startswith(_LINES))
@@ -81,13 +80,12 @@ def parse_metrics(text: str) -> ServerReading:
 async def read_server(
     session: aiohttp.ClientSession, url: str, *, must_answer: bool = False
 ) -> ServerReading:
-    """Read the server's metrics; a server without the page gives a reading with a problem.
+    """Read the server's metrics; without a page, the reading has a problem.
 
-    With `must_answer` a page that fails, breaks off or is late is an error too: a busy server that
-    keeps a clock must not be measured as one that keeps none. A refusal (status 401, 403, 404 and
-    the like) is not: services that have no such page answer so. Raises ServerError then, when the
-    page is there and cannot be read, and for a virtual clock: such time jumps, and what a client on
-    the wall measures of it means nothing.
+    With `must_answer` a page that fails, breaks off or is late is an error: a busy server with a
+    clock must not be measured as one without. A refusal (status 401, 403, 404 and the like) is not:
+    services without the page answer so. Raises ServerError then, for an unreadable page, and for a
+    virtual clock: such time jumps, and a client's wall measurements of it mean nothing.
     """
     address = f"{url}/metrics"
     try:

@@ -1,4 +1,4 @@
-"""What a run asks an OpenAI-compatible server before it starts: which models it has."""
+"""Facts of an OpenAI-compatible server asked before a run: its models."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -25,7 +25,7 @@ _DECODER: Final = msgspec.json.Decoder(_Models)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A model's name, and its context in tokens if the server says so."""
+    """A model's name, and its context in tokens if the server tells."""
 
     name: str
     context_tokens: int | None

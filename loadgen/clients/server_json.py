@@ -1,7 +1,7 @@
-"""What is taken of a server's JSON, which may be anything: its numbers' bounds, and how it fails.
+"""Bounds of numbers in a server's JSON, and its errors.
 
-A number out of its bounds is an answer that cannot be read: it would spoil sums, or break the run
-far from here.
+A number out of bounds makes the answer unreadable: it would spoil sums, or break the run far from
+here.
 """
 
 from typing import Annotated, Final
@@ -25,12 +25,12 @@ MESSAGE_CHARACTERS_MAX: Final = 200
 
 
 def short_line(text: str) -> str:
-    """Make words of a server one short line that a terminal only shows."""
+    """A server's text as one short, printable line."""
     return one_line(text)[:MESSAGE_CHARACTERS_MAX]
 
 
 def error_message(body: bytes) -> str:
-    """Return the words of an error body: its `error.message` if it has one, else its beginning."""
+    """The message of an error body: its `error.message` if it has one, else its beginning."""
     try:
         decoded = msgspec.json.decode(body)
     except UNREADABLE:

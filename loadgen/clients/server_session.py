@@ -1,4 +1,4 @@
-"""The session in which a run asks its server questions: its models, its tokenizer, its meters."""
+"""The session for a run's questions to its server: models, tokenizer, meters."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from loadgen.clients.certificates import trusted
 
 
 def open_session(*, key: str = "", ca: Path | None = None) -> aiohttp.ClientSession:
-    """Open a session; `key` goes with every question, an empty one does not.
+    """Open a session; a non-empty `key` goes with every question.
 
     `ca` is a file of certificates to trust instead of the system's. Raises OptionError if it is
     none. Needs a running event loop.

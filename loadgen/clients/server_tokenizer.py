@@ -1,6 +1,6 @@
-"""The server's own tokenizer, over `/tokenize` and `/detokenize` as vLLM and SGLang have them.
+"""The server's own tokenizer, by `/tokenize` and `/detokenize` of vLLM and SGLang.
 
-Every text is a question of its own, as the interface has it; a few are under way at once.
+The interface takes one text a question; a few run concurrently.
 """
 
 import asyncio

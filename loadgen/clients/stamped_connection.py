@@ -1,20 +1,20 @@
-"""aiohttp's connections, with the time at which each byte came.
+"""aiohttp connections that stamp each byte's arrival.
 
-A stamp taken after `await content.readany()` is late by the parsing of HTTP, by the wake-up of the
-task, and in a burst by all of that for every connection before it. Here the event loop's call with
-the bytes is what is stamped, and the parsing waits until the burst is over (`arrival_queue`). The
-body then goes to the reply at once: a request's task is woken for its head and its end, not for
-every token.
+A stamp after `await content.readany()` is late by the parsing of HTTP, the wake-up of the task, and
+in a burst by all of that for every connection before it. Here the event loop's call with the bytes
+is stamped, and parsing waits until the burst is over (`arrival_queue`). The body goes to the reply
+at once: a request's task wakes for its head and its end, not for every token.
 
-What is used of aiohttp beyond its documented interface: that a connector makes its protocols by
-`_factory`, that these are `ResponseHandler`s, which get bytes by `data_received` and queue
-a message's head with its payload by `feed_data`, and that `_reading_paused` tells whether a full
-buffer holds the socket. tests/loadgen/clients/test_stamped_connection.py holds it.
+Used of aiohttp beyond its documented interface: a connector makes its protocols by `_factory`;
+these are `ResponseHandler`s, which get bytes by `data_received` and queue a message's head with its
+payload by `feed_data`; `_reading_paused` tells whether a full buffer holds the socket.
+tests/loadgen/clients/test_stamped_connection.py holds it.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,39 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.connector import Connection
 
 from loadgen.clients.arrival_queue import ArrivalQueue
-from loadgen.clients.arriving_reply import ARRIVING, ArrivingReply
+from loadgen.clients.reply_stream import ReplyStream
+
+
+class ArrivingReply:
+    """Passes a successful response's bytes to `stream`, and its number of chunks to `on_chunks`.
+
+    `ended_ns` is when the last byte arrived, None before. `touched`: a byte of a response came;
+    `reused`: an earlier request had the connection.
+    """
+
+    __slots__ = ("_on_chunks", "ended_ns", "reused", "stream", "touched")
+
+    def __init__(self, stream: ReplyStream, on_chunks: Callable[[int], None]) -> None:
+        self.stream = stream
+        self.ended_ns: int | None = None
+        self.reused = False
+        self.touched = False
+        self._on_chunks = on_chunks
+
+    @property
+    def broken(self) -> bool:
+        """Whether it can no longer become a complete reply."""
+        return self.stream.error is not None
+
+    def body(self, data: bytes, at_ns: int) -> None:
+        """Take in bytes of the body, which arrived at `at_ns`."""
+        chunks = self.stream.feed(data, at_ns)
+        if chunks:
+            self._on_chunks(chunks)
+
+
+ARRIVING: ContextVar[ArrivingReply] = ContextVar("ARRIVING")
+"""The reply that the running task waits for: aiohttp has no argument that would bring it along."""
 
 
 class StampedHandler(ResponseHandler):
@@ -43,14 +75,14 @@ class StampedHandler(ResponseHandler):
         self._reply = reply
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio.Protocol; aiohttp calls it too, with nothing, to go on after a pause."""
+        """See asyncio.Protocol; aiohttp also calls it without bytes, to resume after a pause."""
         if data:
             self._arrivals.add(self, data)
         else:
             super().data_received(data)
 
     def parse(self, data: bytes, at_ns: int) -> None:
-        """Parse what arrived at `at_ns`, and hand on what it has of a body."""
+        """Parse the bytes that arrived at `at_ns`, and pass on the body."""
         super().data_received(data)
         reply = self._reply
         if reply is None:
@@ -69,7 +101,7 @@ class StampedHandler(ResponseHandler):
             self._give_up(content)
 
     def _give_up(self, content: aiohttp.StreamReader) -> None:
-        """End the reply here: what comes is no use, and there may be no end of it.
+        """End the reply here: the rest is useless, and may be endless.
 
         This wakes the request's task; aiohttp closes a connection whose body was not read to its
         end.
@@ -78,14 +110,14 @@ class StampedHandler(ResponseHandler):
         content.set_exception(aiohttp.ClientPayloadError("given up"))
 
     def feed_data(self, data: Any, size: int = 0) -> None:
-        """Queue a head and its payload, as the parser calls it; the body of a refusal is left."""
+        """Queue a head and its payload, as the parser calls it; a refusal's body is left."""
         message, content = data
         if message.code == 200:
             self._content = content
         super().feed_data(data, size)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Called after every read of a body; aiohttp would parse again, though nothing waits."""
+        """Called after every read of a body; aiohttp would parse again without need."""
         if self._reading_paused:
             super().resume_reading(resume_parser)
 
@@ -107,9 +139,9 @@ class StampedResponse(aiohttp.ClientResponse):
 
 
 class StampedConnector(aiohttp.TCPConnector):
-    """A connector without limits: the dispatcher alone limits what is in flight.
+    """A connector without limits: the dispatcher limits concurrency.
 
-    `arrivals` is what its connections stamp with. Needs a running event loop; options are those of
+    `arrivals` stamps its connections. Needs a running event loop; options are those of
     aiohttp.TCPConnector.
     """
 

@@ -1,4 +1,4 @@
-"""Reads the messages of one gRPC reply: no channel and no clock."""
+"""Reads the messages of one gRPC reply. Pure: no channel, no clock."""
 
 from typing import Any, Final
 
@@ -12,11 +12,10 @@ class TokenStream:
     """One reply, fed message by message.
 
     `chunk_ns` grows by the given time for every message with generated tokens, `token_ids` by
-    those. Counts of the prompt are the server's; `output_tokens` is the number of ids that came,
-    because the published servicer's own count is that of each message and not of the reply.
-    `problem` says why what came so far is no complete reply, or is empty; `broken` whether nothing
-    more can make it one, because a count is out of its bounds or more came than was asked for by
-    far: the call should then be ended.
+    those. Counts of the prompt are the server's; `output_tokens` is the number of ids, because the
+    published servicer counts each message and not the reply. `problem` says why the reply is
+    incomplete, or is empty; `broken`: it can no longer become complete, because a count is out of
+    bounds or far more came than was asked for; the call should then be ended.
     """
 
     def __init__(self, *, asked_tokens: int) -> None:

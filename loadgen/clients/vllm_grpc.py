@@ -1,7 +1,7 @@
 """Streams tokens from `vllm.grpc.engine.VllmEngine.Generate`: token ids in, token ids out.
 
-The stubs are the published ones (smg-grpc-proto). grpc.aio hands a message over when it has been
-parsed; that is the earliest moment there is, and is when a chunk is stamped.
+The stubs are the published ones (smg-grpc-proto). A chunk is stamped when grpc.aio hands the parsed
+message over, the earliest moment there is.
 """
 
 import asyncio
@@ -157,7 +157,7 @@ def _metadata(spec: ClientSpec) -> tuple[tuple[str, str], ...]:
 
 
 def _failure(failure: grpc.aio.AioRpcError, timeout_s: float) -> tuple[str, str]:
-    """The kind of a failed call, and its words in one line."""
+    """The kind of a failed call, and its message in one line."""
     code = failure.code()
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return TIMEOUT, f"no complete reply within {timeout_s:g} s"

@@ -16,8 +16,8 @@ from loadgen.errors import LoadError
 from loadgen.measures.definitions import help_text
 from loadgen.measures.measurement import measure_run
 from loadgen.records.results_file import read_results
-from loadgen.records.sweep_file import NAME as SWEEP_NAME
-from loadgen.records.sweep_file import read_sweep
+from loadgen.records.sweep_record import NAME as SWEEP_NAME
+from loadgen.records.sweep_record import read_sweep
 from loadgen.reports.run_report import RunReport
 from loadgen.reports.sweep_report import SweepReport
 

@@ -32,9 +32,8 @@ from loadgen.dispatch.event_loop import run_to_end
 from loadgen.errors import LoadError, OptionError
 from loadgen.measures.definitions import help_text
 from loadgen.records.run_record import RunRecord
-from loadgen.records.sweep_file import NAME as SWEEP_NAME
-from loadgen.records.sweep_file import write_sweep
-from loadgen.records.sweep_record import Axis, SweepRecord
+from loadgen.records.sweep_record import NAME as SWEEP_NAME
+from loadgen.records.sweep_record import Axis, SweepRecord, write_sweep
 from loadgen.reports.sweep_report import SweepReport
 from loadgen.runs.options import RunOptions
 from loadgen.sweeps.load_grid import FORMS, load_words, loads_up_to, parse_loads

@@ -1,4 +1,4 @@
-"""A traffic class as the dispatcher takes it: what to send, when, and within which bounds."""
+"""A traffic class for the dispatcher: sessions, times, and bounds."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -14,9 +14,9 @@ class DispatchedClass:
 
     `pacer` has times for those sessions alone. `wall_per_pace` is wall seconds per second of the
     pacer's time, which think times are in too: where it `follows_server`, at the dilation of the
-    run's start. `start_ns` is wall ns after the run's start at which the pacer's time begins,
-    `max_in_flight` the most requests under way at once. With `served_history` a message that stands
-    for an earlier reply carries what the server said. Raises ValueError for what cannot be.
+    run's start. `start_ns` is wall ns from the run's start to the beginning of the pacer's time,
+    `max_in_flight` the limit of concurrent requests. With `served_history` a message that stands
+    for an earlier reply carries the server's reply. Raises ValueError for impossible values.
     """
 
     name: str
@@ -39,7 +39,7 @@ class DispatchedClass:
             raise ValueError(f"first={self.first}, stride={self.stride}")
 
     def part(self, worker: int, workers: int) -> Self:
-        """What one of several workers sends: all parts together are this traffic.
+        """One worker's part; all parts together are this traffic.
 
         `max_in_flight` is split as evenly as whole numbers allow. Raises OptionError where a worker
         would have none of it, or of the pacer's concurrency.

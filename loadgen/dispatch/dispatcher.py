@@ -1,7 +1,7 @@
 """Sends every traffic class at its pacer's times and hands each result to a sink as it ends.
 
-The one place of the load generator that waits for time. It decides nothing about rates (the pacers
-do), protocols (the clients do) or figures (those are made from the results, afterwards).
+The only place of the load generator that waits for time. Rates are the pacers', protocols the
+clients', figures are made from the results afterwards.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ from loadgen.records.run_record import SendSummary
 class Dispatcher:
     """One run of all classes at once, in one event loop; use it once.
 
-    Invariants: no more than each class's `max_in_flight` requests are under way; when `run`
-    returns, every request that was sent has given the sink exactly one result.
+    Invariants: at most each class's `max_in_flight` requests are under way; when `run` returns, the
+    sink has exactly one result of every request sent.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Dispatcher:
         return {name: sender.in_flight for name, sender in self._senders.items()}
 
     def follow(self, steady_per_wall: float) -> None:
-        """From now on the server's clock runs at so much of its speed at the run's start."""
+        """Set the speed of the server's clock, relative to the run's start."""
         self._steady_per_wall = steady_per_wall
         if self._began_ns is not None:
             at_wall_ns = max(0, self._now_ns() - self._began_ns)
@@ -66,7 +66,7 @@ class Dispatcher:
                 timetable.rearm()
 
     def stop(self) -> None:
-        """Send no more, and abort what is under way; `run` returns soon after. May be repeated."""
+        """Stop sending, and abort what is under way; `run` returns soon after. Idempotent."""
         self._stopped = True
         for sender in self._senders.values():
             sender.stop()
@@ -75,7 +75,7 @@ class Dispatcher:
     async def run(self) -> Mapping[str, SendSummary]:
         """Send everything and wait for every reply, or until stopped; returns summaries by class.
 
-        An exception of a client or the sink is a fault of ours: it ends the run, as a group.
+        An exception of a client or the sink is our own fault: it ends the run, as a group.
         """
         self._over = asyncio.get_running_loop().create_future()
         origin_ns = self._now_ns() if self._origin_ns is None else self._origin_ns

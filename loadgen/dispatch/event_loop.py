@@ -1,4 +1,4 @@
-"""Which event loop a load runs on."""
+"""The event loop of a load."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,10 +8,10 @@ Value = TypeVar("Value")
 
 
 def run_to_end(main: Coroutine[Any, Any, Value]) -> Value:
-    """Run `main` in an event loop of its own, uvloop's where it is installed, and return its value.
+    """Run `main` in its own event loop, uvloop's if installed, and return its value.
 
-    uvloop takes less of the processor for the same load (DECISIONS.md has the figures); without
-    it everything works the same. Ctrl-C is a KeyboardInterrupt once `main` was cancelled.
+    uvloop takes less CPU for the same load (DECISIONS.md has the figures); everything works without
+    it. Ctrl-C is a KeyboardInterrupt once `main` was cancelled.
     """
     try:
         import uvloop  # noqa: PLC0415 - may be missing

@@ -1,27 +1,50 @@
-"""One process's share of a run: opens its clients, dispatches, and measures its own lateness."""
+"""One process's share of a run: opens its clients, dispatches, measures its own lateness."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from loadgen.clients.client_spec import ClientSpec
 from loadgen.clients.open_client import open_client
 from loadgen.dispatch.dispatched_class import DispatchedClass
 from loadgen.dispatch.dispatcher import Dispatcher
 from loadgen.dispatch.loop_lag import LoopLagMeter
-from loadgen.dispatch.progress_observer import ProgressObserver
 from loadgen.records.result import Result
 from loadgen.records.run_record import LoopLag, SendSummary
+
+
+class ProgressObserver(Protocol):
+    """Receives progress in the event loop of the run's own process; returns quickly, never raises.
+
+    The `set_` methods are called some times a second, the others at each event.
+    """
+
+    def add_chunks(self, traffic_class: str, count: int) -> None:
+        """`count` more chunks of this class have come."""
+        ...
+
+    def add_result(self, result: Result) -> None:
+        """A request has ended."""
+        ...
+
+    def set_in_flight(self, traffic_class: str, count: int) -> None:
+        """So many requests of this class are under way."""
+        ...
+
+    def set_lag(self, worker: int, lag_ms: float) -> None:
+        """The worker's event loop was lately so late, in wall ms."""
+        ...
+
 
 TOLD_EVERY_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What one of `workers` processes sends: its part of each class. Can be pickled."""
+    """The share of one of `workers` processes: its part of each class. Can be pickled."""
 
     traffics: Sequence[tuple[DispatchedClass, ClientSpec]]
     worker: int = 0
@@ -43,7 +66,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnd:
-    """How a job's sending went, by class, and how late its event loop was."""
+    """Summaries of a job by class, and the lag of its event loop."""
 
     sending: Mapping[str, SendSummary]
     lag: LoopLag
@@ -59,7 +82,7 @@ async def do_job(
 ) -> JobEnd:
     """Open the clients, await the run's start, and dispatch.
 
-    `origin_ns` is asked when the clients are open, and gives the start by the system's monotonic
+    `origin_ns` is called when the clients are open, and returns the start by the system's monotonic
     clock; `on_dispatcher` gets the dispatcher before it runs, to stop it by.
     """
     async with AsyncExitStack() as stack:

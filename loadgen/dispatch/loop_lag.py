@@ -1,8 +1,8 @@
-"""How late this process's event loop is, and how busy the process: whether to believe its times.
+"""Lag of this process's event loop, and its CPU use: whether to believe its times.
 
-A probe rings every `PROBE_NS`, by the timer that sends use, and notes how late it was. A loop that
-is held up for long lets many probes pass; each is counted as late as it would have been, or one
-long stop would count as little as a short one (coordinated omission).
+A probe fires every `PROBE_NS`, by the timer of the sends, and records its lateness. A long stall
+misses many probes; each is counted with its own lateness, or one long stall would count as little
+as a short one (coordinated omission).
 """
 
 import time
@@ -23,7 +23,7 @@ NS_PER_MS: Final = 1e6
 
 
 class LoopLagMeter:
-    """Measures between entering and leaving its context, in the event loop that runs there."""
+    """Measures while its context is entered, in the event loop that runs there."""
 
     def __init__(
         self,
@@ -58,13 +58,13 @@ class LoopLagMeter:
         self._used_cpu_ns = self._cpu_ns() - self._began_cpu_ns
 
     def lately_ms(self) -> float:
-        """The greatest lag since this was last asked; 0 if no probe has rung."""
+        """The greatest lag since the last call; 0 if no probe has fired."""
         recent = self._lag_ns[self._reported :]
         self._reported = len(self._lag_ns)
         return max(recent, default=0) / NS_PER_MS
 
     def found(self, worker: int) -> LoopLag:
-        """All of it, once the context was left; zeros for a loop that ended before a probe rang."""
+        """The whole measurement, after the context; zeros for a loop that ended before a probe."""
         lag_ms = np.frombuffer(self._lag_ns, dtype=np.int64) / NS_PER_MS if self._lag_ns else [0.0]
         p50_ms, p99_ms = np.percentile(lag_ms, [50.0, 99.0])
         return LoopLag(

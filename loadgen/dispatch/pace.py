@@ -1,9 +1,9 @@
-"""The run's steady time: what the wall would show if the server's clock kept its first dilation.
+"""The run's steady time: the wall as if the server's clock kept its first dilation.
 
-A server on emulated hardware may change how many wall seconds its second takes. Rates and think
-times are in its time, so everything is planned in *steady* ns, which run as fast as its clock does:
-one of them is a wall ns until the first change, and `steady_per_wall` of one after it. A change
-counts from when it is known; what was due before has been sent.
+A server on emulated hardware may change its dilation. Rates and think times are in its time, so
+everything is planned in *steady* ns, which run as fast as its clock: one is a wall ns until the
+first change, then `steady_per_wall` of them are. A change counts from when it is known; what was
+due before has been sent.
 """
 
 import math
@@ -20,7 +20,7 @@ class Pace:
     _steady_per_wall: list[float] = field(default_factory=lambda: [1.0])
 
     def change(self, steady_per_wall: float, *, at_wall_ns: int) -> None:
-        """From `at_wall_ns`, not before the last change, so many steady ns pass in one of wall."""
+        """From `at_wall_ns`, not before the last change, this many steady ns pass per wall ns."""
         assert steady_per_wall > 0
         assert at_wall_ns >= self._wall_ns[-1]
         self._steady_ns.append(self.steady_ns(at_wall_ns))
@@ -34,7 +34,7 @@ class Pace:
         return self._steady_ns[at] + math.floor(passed_ns)
 
     def wall_ns(self, steady_ns: int) -> int:
-        """The first instant of the wall whose steady time it is, or later by a rounding."""
+        """The first wall time with this steady time, or later by a rounding."""
         at = max(0, bisect_left(self._steady_ns, steady_ns) - 1)
         passed_ns = (steady_ns - self._steady_ns[at]) / self._steady_per_wall[at]
         return self._wall_ns[at] + math.ceil(passed_ns)

@@ -1,4 +1,4 @@
-"""Dispatches one traffic class: begins its sessions, sends their calls, and keeps the count."""
+"""Dispatches one traffic class: begins its sessions, sends their calls, keeps the count."""
 
 import asyncio
 import math
@@ -30,7 +30,7 @@ class _Flight:
 
 @dataclass(slots=True, eq=False)
 class _Sending:
-    """A call that is due, or under way once `began`: until then a cancelled task has sent nothing.
+    """A call that is due, or under way once `began`: before that a cancelled task has sent nothing.
 
     Times are steady ns since the run's start (see `Pace`).
     """
@@ -43,10 +43,10 @@ class _Sending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderContext:
-    """What the senders of one dispatcher share that have one `pace`.
+    """State shared by the senders of one dispatcher with one `pace`.
 
-    `origin_ns` is the run's start by `now_ns`; the timetable goes by steady ns since then.
-    `on_over` is called when a sender may have become `over`.
+    `origin_ns` is the run's start by `now_ns`; the timetable is in steady ns since then. `on_over`
+    is called when a sender may have become `over`.
     """
 
     timetable: Timetable
@@ -60,7 +60,7 @@ class SenderContext:
 
 
 class Sender:
-    """Dispatches one class. Everything happens in callbacks of one event loop.
+    """Dispatches one class, in callbacks of one event loop.
 
     Invariant: `in_flight` <= `max_in_flight`, and sessions begin in order.
     """
@@ -103,7 +103,7 @@ class Sender:
         self._advance()
 
     def stop(self) -> None:
-        """Send no more and abort what is under way. May be repeated."""
+        """Stop sending and abort what is under way. Idempotent."""
         self._stopped = True
         self._waiting.clear()
         for task in self._tasks:
@@ -140,7 +140,7 @@ class Sender:
         return int((elapsed_ns - self._traffic.start_ns) / self._traffic.wall_per_pace)
 
     def _advance(self) -> None:
-        """Begin every session that is due and has room, and set the timer for the next."""
+        """Begin every due session within the limit, and set the timer for the next."""
         while not self._stopped and not self._waiting and not self._exhausted():
             elapsed_ns = self._elapsed_ns()
             due_ns = self._due_ns(elapsed_ns)
@@ -157,14 +157,14 @@ class Sender:
             self._ahead = self._source.session(self._begun)  # while there is time
 
     def _end_ns(self) -> float:
-        """When the class ends, in steady ns since the run's start; inf where no time ends it."""
+        """The class's end, in steady ns since the run's start; inf where no time ends it."""
         ends_ns = self._traffic.pacer.ends_ns
         if ends_ns is None:
             return math.inf
         return self._traffic.start_ns + math.ceil(ends_ns * self._traffic.wall_per_pace) + 1
 
     def _due_ns(self, elapsed_ns: int) -> int | None:
-        """When the next session is due, in steady ns since the run's start."""
+        """The next session's time, in steady ns since the run's start."""
         traffic = self._traffic
         if elapsed_ns < traffic.start_ns:
             return traffic.start_ns  # and asked again then

@@ -1,4 +1,4 @@
-"""What the server said in a session, put where later calls carry it."""
+"""Puts the server's replies of a session into its later calls."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from loadgen.records.request import Message, Prompt, Request, Session
 
 
 class ServedHistory:
-    """The replies of one session, in the form that its prompts have: texts or token ids."""
+    """Replies of one session, in the form of its prompts: texts or token ids."""
 
     def __init__(self, session: Session) -> None:
         contents = session.calls[0].request.messages[0].content
@@ -17,7 +17,7 @@ class ServedHistory:
         self._tokens: dict[int, int] = {}  # how many of them, by the server's count
 
     def keep(self, position: int, reply: Reply) -> None:
-        """Note the reply of the call at `position`; one without contents leaves nothing."""
+        """Note the reply of the call at `position`; an empty one is ignored."""
         said: Prompt | None = reply.text if self._texts else reply.token_ids
         if said is None:
             return
@@ -28,8 +28,8 @@ class ServedHistory:
             self._tokens[position] = reply.output_tokens
 
     def completed(self, request: Request) -> tuple[Request, bool]:
-        """Return the request with what was said in place of what was planned, and whether all of
-        it was there. `input_tokens` follows the server's counts of its replies.
+        """The request with the server's replies in place of planned ones, and whether all were
+        there. `input_tokens` follows the server's counts of its replies.
         """
         messages: list[Message] = []
         longer_tokens = 0

@@ -1,13 +1,12 @@
-"""Which calls of a session may go, as the others end: a pure table of what waits for what."""
+"""Dependencies of a session's calls: which may go as others end. Pure."""
 
 from loadgen.records.request import Session
 
 
 class SessionProgress:
-    """The state of one session. Every call becomes due once, or is lost.
+    """State of one session. Every call becomes due once, or is lost.
 
-    A call is lost when one that it waits for failed, or was lost: what it would carry on from is
-    not there.
+    A call is lost when one that it waits for failed or was lost: its history is missing.
     """
 
     def __init__(self, session: Session) -> None:
@@ -32,7 +31,7 @@ class SessionProgress:
 
     def ended(self, position: int, ended_ns: int) -> list[tuple[int, int]]:
         """Note an end; returns the calls that waited for it last, with the end of all they waited
-        for: their think time runs from there.
+        for, from which their think time runs.
         """
         self._open -= 1
         freed = []
@@ -44,7 +43,7 @@ class SessionProgress:
         return freed
 
     def failed(self, position: int) -> None:
-        """Note a call that ended without a whole reply: all that wait for it are lost."""
+        """Note a call without a whole reply: all that wait for it are lost."""
         self._open -= 1
         doomed = list(self._waiters[position])
         while doomed:

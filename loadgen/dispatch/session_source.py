@@ -1,4 +1,4 @@
-"""The sessions of a class, or a worker's part of it, in order; from the start again if need be."""
+"""The sessions of a class, or a worker's part of it, in order; repeated if need be."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ from loadgen.records.request import Session
 
 
 class SessionSource:
-    """Numbers the sessions that a traffic sends, from 0 on, and counts their requests."""
+    """Numbers the sessions of a traffic from 0, and counts their requests."""
 
     def __init__(self, traffic: DispatchedClass) -> None:
         self._workload = traffic.workload
@@ -24,7 +24,7 @@ class SessionSource:
             self.sessions_max = self.part_sessions
 
     def session(self, number: int) -> Session:
-        """Session `number` of this part; past the last of the workload, its first once more."""
+        """Session `number` of this part; past the workload's last, from its first again."""
         workload = self._workload
         lap, index = divmod(self._first + number * self._stride, len(workload))
         session = workload.session(index)
@@ -39,7 +39,7 @@ class SessionSource:
 
 
 def _again(session: Session, lap: int, requests: int, sessions: int) -> Session:
-    """The same session once more, under numbers that no other has; its replies are not kept."""
+    """A repeated session under new numbers; its replies are not kept."""
     calls = tuple(
         replace(
             call,

@@ -1,9 +1,9 @@
-"""Timers that wake an event loop at a time of the monotonic clock: the loop's own.
+"""Timers of the event loop, at times of the monotonic clock.
 
 Loops count in whole milliseconds: at random times uvloop's is late by 0.3 to 0.5 ms at the median,
-asyncio's by 0.6 ms, which is within the millisecond that times are meant to be right to. A kernel
-timer (timerfd, in Python from 3.13 on) is late by 0.1 ms. `python -m tests.benchmarks.timers`
-measures the loops; each run measures and reports the drift of its own (`loop_lag`).
+asyncio's by 0.6 ms, within the millisecond that times must be right to. A kernel timer (timerfd, in
+Python from 3.13 on) is late by 0.1 ms. `python -m tests.benchmarks.timers` measures the loops; each
+run measures and reports the drift of its own (`loop_lag`).
 """
 
 import asyncio

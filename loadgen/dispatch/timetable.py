@@ -1,4 +1,4 @@
-"""Actions and when they are due, with one timer for the earliest of them."""
+"""Actions by due time, with one timer for the earliest."""
 
 import heapq
 from collections.abc import Callable
@@ -9,10 +9,10 @@ Action = Callable[[], None]
 
 
 class DispatchTimer(Protocol):
-    """Rings once at a time of the monotonic clock; may ring early, and is then set again."""
+    """Fires once at a time of the monotonic clock; may fire early, and is then set again."""
 
     def set(self, at_ns: int) -> None:
-        """Ring at `at_ns` instead of at what was set before; at once if that has passed."""
+        """Fire at `at_ns`, replacing the time before; at once if that has passed."""
         ...
 
     def close(self) -> None:
@@ -21,7 +21,7 @@ class DispatchTimer(Protocol):
 
 
 class Timetable:
-    """Runs each action at its time, and those of one time in the order in which they were added.
+    """Runs each action at its time, those of one time in the order of adding.
 
     An action that raises is handed to `on_fault`; the others still run.
     """
@@ -50,7 +50,7 @@ class Timetable:
             self._set(due_ns)
 
     def rearm(self) -> None:
-        """Set the timer anew: the times that it rings at have changed."""
+        """Set the timer anew, after its times have changed."""
         if self._due:
             self._set(self._due[0][0])
 

@@ -1,9 +1,9 @@
-"""A worker process: does its job and sends what happens to its parent, in batches, over a pipe.
+"""A worker process: does its job and reports to its parent, in batches, over a pipe.
 
 It writes an `Awake`, a `WorkerReady`, any number of `Batch`es, and a `WorkerDone` or a
 `WorkerFailed`. It reads a `Job` after the first, a `Go` after the second, and perhaps a
-`StopWorker` and some `Follow`s at any time after the job. A pipe that closes means that the parent
-is gone: stop.
+`StopWorker` and some `Follow`s at any time after the job. A closed pipe means that the parent is
+gone: stop.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class StopWorker:
 
 @dataclass(frozen=True, slots=True)
 class Awake:
-    """The worker waits for its job. A job written earlier would block the parent."""
+    """The worker is ready for its job. A job written earlier would block the parent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class WorkerFailed:
 
 
 def work(pipe: Connection) -> None:
-    """Be a worker, in a process of its own. Ctrl-C, held back until now, is the parent's matter."""
+    """Be a worker, in its own process. Ctrl-C, blocked until now, is the parent's."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
     with suppress(BrokenPipeError, ConnectionResetError, EOFError):  # the parent is gone

@@ -1,7 +1,7 @@
-"""The parent's side of `--workers`: starts the processes, gathers what they send, and ends them.
+"""The parent's side of `--workers`: starts the processes, gathers their results, ends them.
 
 Results come in batches and out of order between workers. A worker that dies ends the run: the
-others are stopped, what came is kept, and the problem is said in one line.
+others are stopped, results so far are kept, and the problem is one line.
 """
 
 import asyncio
@@ -17,8 +17,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Final
 
-from loadgen.dispatch.job import Job, JobEnd
-from loadgen.dispatch.progress_observer import ProgressObserver
+from loadgen.dispatch.job import Job, JobEnd, ProgressObserver
 from loadgen.dispatch.worker import (
     Awake,
     Batch,
@@ -52,7 +51,7 @@ class _WorkerProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersEnd:
-    """What the workers came to. `ends` has no entry for one that died; `problem` then says so."""
+    """Outcome of the workers. `ends` has no entry for one that died, which `problem` names."""
 
     ends: Sequence[JobEnd] = field(default=())
     problem: str = ""
@@ -76,9 +75,9 @@ class Workers:
     async def run(self, origin_ns: Callable[[], Awaitable[int]]) -> WorkersEnd:
         """Start all, dispatch, and wait for their ends.
 
-        `origin_ns` is asked when all are ready, and gives the start by the system's monotonic
-        clock, `HEAD_START_NS` from then. An exception of it, of the sink or of the observer ends
-        the run and is raised.
+        `origin_ns` is called when all are ready, and returns the start by the system's monotonic
+        clock, `HEAD_START_NS` later. An exception of it, the sink or the observer ends the run and
+        is raised.
         """
         try:
             self._start()
@@ -100,7 +99,7 @@ class Workers:
         self._tell_all(Follow(steady_per_wall))
 
     def stop(self) -> None:
-        """Send no more, and abort what is under way. May be repeated, and come before `run`."""
+        """Stop sending, and abort what is under way. Idempotent, also before `run`."""
         self._stopped = True
         self._tell_all(StopWorker())  # the others get it after their jobs
 
@@ -174,7 +173,7 @@ class Workers:
             self._observer.set_in_flight(name, count)
 
     def _gone(self, worker: _WorkerProcess) -> None:
-        """The pipe has closed: as it should after its last word, or because the worker died."""
+        """The pipe has closed: after its last message, or because the worker died."""
         asyncio.get_running_loop().remove_reader(worker.pipe.fileno())
         worker.gone = True
         if worker.end is None and not self._problem:
@@ -196,7 +195,7 @@ class Workers:
                     worker.pipe.send(word)
 
     async def _end(self) -> None:
-        """Leave no process behind: those that do not end by themselves are ended."""
+        """End all processes that are left."""
         loop = asyncio.get_running_loop()
         for worker in self._workers:
             if not worker.gone:
@@ -211,9 +210,9 @@ class Workers:
 
 @contextmanager
 def _ctrl_c_held_back() -> Iterator[None]:
-    """Let a process begin with SIGINT blocked: while it imports, Ctrl-C would end it.
+    """Start a process with SIGINT blocked: Ctrl-C would end it while it imports.
 
-    One that arrives meanwhile is handled at the end.
+    A signal that arrives meanwhile is handled at the end.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
     try:

@@ -1,1 +1,1 @@
-"""What is seen while a run lasts."""
+"""The view of a run while it lasts."""

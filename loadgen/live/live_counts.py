@@ -1,7 +1,7 @@
-"""What has happened so far in a run, counted as it happens. It draws nothing and never waits.
+"""Counts of a run so far. It draws nothing and never waits.
 
-It is the run's `ProgressObserver`; `loadgen.live.live_figures` reads it. One thread: all calls
-come from one event loop.
+It is the run's `ProgressObserver`; `loadgen.live.live_figures` reads it. One thread: all calls come
+from one event loop.
 """
 
 from collections import Counter, deque
@@ -17,9 +17,9 @@ RECENT_REPLIES: Final = 1_000
 
 @dataclass(slots=True, kw_only=True)
 class LiveClassCounts:
-    """Counts of one class. Its latencies are wall nanoseconds, from when a request was due.
+    """Counts of one class. Latencies are wall nanoseconds since a request was due.
 
-    `ended_tokens` came in `ended_chunks`, in replies that are complete.
+    `ended_tokens` came in `ended_chunks`, in complete replies.
     """
 
     header: ClassHeader
@@ -39,7 +39,7 @@ class LiveClassCounts:
 
     @property
     def failed(self) -> int:
-        """Requests that failed; those that we aborted ourselves are not among them."""
+        """Failed requests, without those aborted by us."""
         return sum(self.errors.values()) - self.errors[ABORTED]
 
     @property
@@ -51,16 +51,16 @@ class LiveClassCounts:
     def tokens(self) -> float:
         """Output tokens so far: chunks, times the tokens a chunk had in the complete replies.
 
-        Servers put several tokens into a chunk when they are busy; how many is known at the end.
+        Busy servers put several tokens into a chunk; how many is known at the end.
         """
         return self.chunks * (self.ended_tokens / self.ended_chunks if self.ended_chunks else 1.0)
 
 
 class LiveCounts:
-    """The counts of a run. Before `begin` there is nothing to count: `origin_ns` is None.
+    """Counts of a run. Before `begin`, `origin_ns` is None.
 
-    `dilation` is wall seconds per second of the run's time, `time` its name. `phase` says what is
-    done outside the dispatch, in words, or is empty.
+    `dilation` is wall seconds per second of the run's time, `time` its name. `phase` is the
+    activity outside the dispatch, in words, or empty.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class LiveCounts:
         self.phase = ""
 
     def say(self, phase: str) -> None:
-        """Say what is done before or after the dispatch: `making prompts`, `counting tokens`."""
+        """Set the activity before or after the dispatch: `making prompts`, `counting tokens`."""
         self.phase = phase
 
     def begin(self, header: RunHeader, origin_ns: int) -> None:
@@ -112,5 +112,5 @@ class LiveCounts:
         self.classes[traffic_class].in_flight = count
 
     def set_lag(self, worker: int, lag_ms: float) -> None:
-        """The event loop of `worker` was lately late by `lag_ms` of wall time."""
+        """Set the recent lag of `worker`'s event loop, wall ms."""
         self.lags_ms[worker] = lag_ms

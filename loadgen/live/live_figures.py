@@ -1,7 +1,6 @@
-"""Figures of the moment, from the counts: pure, so that any moment can be looked at again.
+"""Figures of the moment, from the counts. Pure.
 
-Rates and latencies are in the run's time; the rest of the run is given in wall time, which its
-user waits for.
+Rates and latencies are in the run's time; the time left is in wall time, for which the user waits.
 """
 
 import math
@@ -29,8 +28,8 @@ class RecentLatency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveClassFigures:
-    """One class, or all together. Rates are per second of the run's time; None before there are
-    two moments to take a difference of.
+    """One class, or all together. Rates are per second of the run's time; None before two
+    moments.
     """
 
     name: str
@@ -48,8 +47,8 @@ class LiveClassFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveFigures:
-    """The whole run at a moment. `share` is how much of it is done, `left_wall_s` how long the rest
-    takes if all goes on as it did; None where neither can be known.
+    """The whole run at a moment. `share` is the part done, `left_wall_s` the rest at the present
+    speed; None where unknown.
     """
 
     elapsed_wall_s: float
@@ -74,7 +73,7 @@ class _Moment:
 
 
 class LiveFiguresTaker:
-    """Computes figures from the same counts, and remembers recent counts for the rates."""
+    """Computes figures from the counts, and remembers recent counts for the rates."""
 
     def __init__(self, counts: LiveCounts) -> None:
         self._counts = counts
@@ -173,9 +172,9 @@ def _latency(
 def _progress(
     classes: Sequence[LiveClassCounts], dilation: float, elapsed_wall_s: float
 ) -> tuple[float | None, float | None]:
-    """Share done, and wall seconds left, of the class that has the longest way to go.
+    """Share done, and wall seconds left, of the class with the longest way to go.
 
-    Both None before anything is known of a class.
+    None where a class is unknown.
     """
     shares = [_share(one, dilation, elapsed_wall_s) for one in classes]
     share = min(shares, default=0.0)
@@ -183,10 +182,10 @@ def _progress(
 
 
 def _share(counts: LiveClassCounts, dilation: float, elapsed_wall_s: float) -> float:
-    """How much of a class is done: by its time and by its plan, whichever ends it first.
+    """Share of a class done: by its time and its plan, whichever ends it first.
 
     A plan's tokens count, for long replies overlap and then end all at once; its requests where
-    those are further on, as they are where replies fail or are short.
+    those are further on, as when replies fail or are short.
     """
     header = counts.header
     share = 0.0
@@ -202,12 +201,12 @@ def _share(counts: LiveClassCounts, dilation: float, elapsed_wall_s: float) -> f
 
 
 def errors_in_words(errors: Mapping[str, int]) -> str:
-    """Say how many there were of each kind: `3 status 503, 1 timeout`."""
+    """Errors by kind: `3 status 503, 1 timeout`."""
     return ", ".join(f"{count:,} {kind}" for kind, count in errors.items() if kind != ABORTED)
 
 
 def clock_words(seconds: float | None) -> str:
-    """Minutes and seconds, rounded up: `0:12`, `1:02:03`; `-` for what is unknown."""
+    """Minutes and seconds, rounded up: `0:12`, `1:02:03`; `-` for unknown."""
     if seconds is None:
         return "-"
     minutes, whole = divmod(math.ceil(seconds), 60)

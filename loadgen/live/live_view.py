@@ -1,6 +1,6 @@
-"""The view of a run while it lasts, on stderr: drawn on a terminal, lines now and then elsewhere.
+"""The live view of a run on stderr: drawn on a terminal, occasional lines elsewhere.
 
-It reads what the dispatcher counts, at its own pace; nothing measured depends on it.
+It reads the counts at its own pace; nothing measured depends on it.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ _LOOK_S: Final = 0.05  # how often it looks whether the dispatch has begun
 async def live_view(
     counts: LiveCounts, *, console: Console, quiet: bool = False
 ) -> AsyncIterator[None]:
-    """Show `counts` on `console` as long as the block lasts, and once more at its end.
+    """Show `counts` on `console` while the block lasts, and once at its end.
 
-    With `quiet` nothing is shown. Errors of the block pass through; the terminal is put back in
-    order whatever happens.
+    With `quiet` nothing is shown. Errors of the block pass through; the terminal is always
+    restored.
     """
     if quiet:
         yield
@@ -85,7 +85,7 @@ class _View:
 
 
 class _Screen:
-    """Drawn over and over in the same place; the last picture stays."""
+    """Redrawn in place; the last picture stays."""
 
     interval_s = SCREEN_INTERVAL_S
 

@@ -16,7 +16,7 @@ def plain_line(seen: LiveFigures) -> str:
     parts = [
         clock_words(seen.elapsed_wall_s),
         *([f"{seen.phase}..."] if seen.phase else []),
-        *(_class_words(each, named=several) for each in seen.classes),
+        *(_class_text(each, named=several) for each in seen.classes),
         f"{rate_words(seen.tokens_per_s)} tokens/s",
         f"({seen.time} time)",
         f"errors {seen.total.failed}"
@@ -27,7 +27,7 @@ def plain_line(seen: LiveFigures) -> str:
     return "  ".join(parts)
 
 
-def _class_words(seen: LiveClassFigures, *, named: bool) -> str:
+def _class_text(seen: LiveClassFigures, *, named: bool) -> str:
     name = f"{seen.name}: " if named else ""
     return "  ".join(
         [
@@ -41,7 +41,7 @@ def _class_words(seen: LiveClassFigures, *, named: bool) -> str:
 
 
 def _ended_words(seen: LiveClassFigures) -> str:
-    """`68 completed, 32 failed of 100`: what failed is done with, and not done."""
+    """`68 completed, 32 failed of 100`: failed requests are over, and not completed."""
     failed = f", {seen.failed:,} failed" if seen.failed else ""
     whole = "" if seen.requests is None else f" of {seen.requests:,}"
     return f"{seen.completed:,} completed{failed}{whole}"

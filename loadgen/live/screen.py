@@ -1,4 +1,4 @@
-"""A moment of the run as a terminal shows it: a bar, a row for each class, and what went wrong."""
+"""The terminal's view of a moment: a bar, a row for each class, and errors."""
 
 from collections.abc import Iterable
 from typing import Final

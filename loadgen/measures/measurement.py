@@ -14,12 +14,17 @@ import numpy as np
 from loadgen.measures.client_warnings import is_busy, is_late
 from loadgen.measures.columns import UNKNOWN, Bools, Columns
 from loadgen.measures.data_quality_warnings import data_quality_warnings
-from loadgen.measures.distributions import distributions_of
 from loadgen.measures.energy import energy_of, metered_window
 from loadgen.measures.goodput import Judgement, judge, judged
-from loadgen.measures.intervals import share_estimate
+from loadgen.measures.intervals import mean_estimate, percentile_estimate, share_estimate
 from loadgen.measures.rates import amounts_of, rates_of
-from loadgen.measures.run_measures import ClassMeasures, RunMeasures, SloKept
+from loadgen.measures.run_measures import (
+    PERCENTILES,
+    ClassMeasures,
+    Distribution,
+    RunMeasures,
+    SloKept,
+)
 from loadgen.measures.samples import Samples, samples_of
 from loadgen.measures.slo import Slo
 from loadgen.measures.window import MeasuredWindow
@@ -28,6 +33,27 @@ from loadgen.records.arrival_process import arrival_process
 from loadgen.records.estimate import Estimate
 from loadgen.records.result import Result
 from loadgen.records.run_record import LoopLag, RunRecord
+
+
+def distribution_of(samples: Samples) -> Distribution:
+    """Sum up at least one sample; raises ValueError for one that is not a finite number."""
+    if not np.isfinite(samples.values).all():
+        raise ValueError("a sample is not a finite number")
+    ordered = np.sort(samples.values)
+    return Distribution(
+        samples=len(samples),
+        mean=mean_estimate(samples),
+        deviation=float(ordered.std()),
+        least=float(ordered[0]),
+        most=float(ordered[-1]),
+        percentiles={each: percentile_estimate(samples, ordered, each) for each in PERCENTILES},
+    )
+
+
+def distributions_of(found: Mapping[str, Samples]) -> Mapping[str, Distribution]:
+    """Sum up each of `samples_of`."""
+    return {name: distribution_of(samples) for name, samples in found.items()}
+
 
 ALL: Final = "all"
 """The name of all classes together."""

@@ -1,4 +1,4 @@
-"""The arrays that times and lengths come in."""
+"""Array types of times and lengths."""
 
 from typing import TypeAlias
 

@@ -1,7 +1,7 @@
-"""How regular a list of times is: its rate, the spread of its gaps, and of its counts.
+"""Regularity of a list of times: rate, spread of gaps, dispersion of counts.
 
-It stands among the records because both those who plan arrivals and those who measure them need
-it, and they do not see each other.
+It is among the records because planning and measuring arrivals both need it, and do not import each
+other.
 """
 
 from dataclasses import dataclass
@@ -28,9 +28,8 @@ class ArrivalProcess:
     `rate_per_s` is (n - 1) / (last - first). `gap_cv` is the coefficient of variation of the gaps:
     0 for even ones (to the nanosecond), 1 for a Poisson process. `dispersion` is the index of
     dispersion of counts (variance / mean) in `bins` equal bins from the first to the last: 0 for
-    even gaps, 1 for a Poisson process, more for bursts and for a rate that changes. There are as
-    many bins as give 10 arrivals each on average, at most 1,000; fewer than 10 (100 arrivals) say
-    nothing.
+    even gaps, 1 for a Poisson process, more for bursts and changing rates. There are as many bins
+    as give 10 arrivals each on average, at most 1,000; fewer than 10 (100 arrivals) give no figure.
     """
 
     rate_per_s: float | None
@@ -40,7 +39,7 @@ class ArrivalProcess:
 
 
 def arrival_process(times_ns: Int64s, *, ns_per_s: float = 1e9) -> ArrivalProcess:
-    """Describe `times_ns`, int64[n] in any order, of a time that has `ns_per_s` to the second."""
+    """Describe `times_ns`, int64[n] in any order, in a time of `ns_per_s` to the second."""
     times = np.sort(times_ns)
     gaps = np.diff(times)  # [n - 1]
     span_ns = int(times[-1] - times[0]) if times.size else 0

@@ -1,4 +1,4 @@
-"""Numbers as users and their files write them."""
+"""Numbers in users' options and files."""
 
 import math
 import re

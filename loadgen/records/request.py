@@ -1,7 +1,7 @@
-"""A request as the workload makes it, and the sessions that requests belong to.
+"""Planned requests, and their sessions.
 
-A session is what arrives: one request, a conversation of several turns, or an agent's calls that
-wait for one another. The same seed makes the same sessions, in whichever process.
+A session arrives as one: a request, a conversation of several turns, or an agent's dependent calls.
+The same seed makes the same sessions in any process.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ Role = Literal["system", "user", "assistant"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A piece of a prompt and who said it.
+    """A piece of a prompt with its role.
 
     `reply_of` is the position in the session of the call that this is the reply of; `content` is
-    then what was planned for it, which a run may replace by what the server said.
+    then the planned reply, which a run may replace by the server's.
     """
 
     role: Role
@@ -30,13 +30,13 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to send, and the number of tokens to generate.
+    """A prompt, and the number of tokens to generate.
 
-    `request_id` is unique in its traffic class, `turn` its place in its session. `input_tokens`
-    is what the whole prompt comes to by the server's count, a chat template included.
-    `output_schema` is a JSON schema that the reply has to keep to. With `keep_reply` the reply's
-    text (and token ids, where the server gives them) is kept. Raises ValueError for a length below
-    1, for no message, and for contents that are not all texts or all token ids.
+    `request_id` is unique in its traffic class, `turn` its place in its session. `input_tokens` is
+    the whole prompt by the server's count, a chat template included. `output_schema` is a JSON
+    schema for the reply. With `keep_reply` the reply's text (and token ids, where the server gives
+    them) is kept. Raises ValueError for a length below 1, for no message, and for contents that are
+    not all texts or all token ids.
     """
 
     request_id: int
@@ -70,10 +70,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A request of a session, and what it waits for.
+    """A request of a session, and its dependencies.
 
     It is due `think_ns` (of its class's time) after the last of the calls at the positions `after`
-    has ended; with none of them, when the session is due.
+    has ended; without any, when the session is due.
     """
 
     request: Request
@@ -83,7 +83,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Calls in an order in which each stands behind all that it waits for.
+    """Calls, each behind all that it waits for.
 
     Raises ValueError for another order, and for no call.
     """

@@ -1,6 +1,6 @@
-"""What happened to one request: everything measured comes from these.
+"""Result of one request: all measures come from these.
 
-All times are wall nanoseconds since the run's start, as the system's monotonic clock has them.
+Times are wall nanoseconds since the run's start, by the system's monotonic clock.
 """
 
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ ABORTED: Final = "aborted"  # cancelled by us, because the run was interrupted
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Result:
-    """One request that was sent. `error` is None, or the kind of its failure.
+    """A request that was sent. `error` is None, or the kind of its failure.
 
     `intended_ns` is when it was due, `sent_ns` when it went, `ended_ns` when its reply had ended;
-    `chunk_ns` are the arrivals of its chunks, int64[chunks]. Token counts are the server's own,
-    None where it gave none; `cached_tokens` those of the prompt that came from its prefix cache.
-    `text` is the reply, if it was kept, and `streamed_ids` how many token ids came beside it, None
-    where the server sent none. `resent` is true if it went a second time, because a kept connection
-    was closed under it: times count from the first. Raises ValueError for times out of order.
+    `chunk_ns` are the arrivals of its chunks, int64[chunks]. Token counts are the server's own, or
+    None; `cached_tokens` those of the prompt from its prefix cache. `text` is the reply, if kept,
+    and `streamed_ids` the number of its token ids, None where the server sent none. `resent`: it
+    went twice, because a kept connection was closed under it; times count from the first. Raises
+    ValueError for times out of order.
     """
 
     request_id: int
@@ -58,5 +58,5 @@ class Result:
 
     @property
     def counted_output_tokens(self) -> int:
-        """The server's count, or the number of chunks where it gave none."""
+        """The server's count, or the number of chunks without one."""
         return self.chunk_ns.size if self.output_tokens is None else self.output_tokens

@@ -1,10 +1,9 @@
-"""The results file: a run as JSON lines, written while it happens and read back whole.
+"""The results file: a run as JSON lines, written as it happens and read back whole.
 
 First `{"format": ..., "run": {...}}`, then a line for each result as it ends, among them
 `{"skipped": {...}}` when the skipped part is over, last `{"end": {...}}`. The fields are those of
-`records.run_record` and `records.result`. A run that was killed has no end, and perhaps a last line
-that was cut: that one is dropped, and the record says so. Everything measured can be computed from
-the file again.
+`records.run_record` and `records.result`. A killed run has no end, and perhaps a cut last line,
+which is dropped and noted in the record. All measures can be computed from the file.
 """
 
 import re
@@ -47,9 +46,8 @@ class _EndLine(msgspec.Struct):
 class ResultsWriter:
     """Writes a run's lines to a file, each at once. A context that closes the file.
 
-    Nothing is touched before the header is written, and what a file held stays: one that is not
-    empty is refused. Raises OptionError for that, and for a file that cannot be written, at first
-    or any more (a full disk).
+    A file is created with the header; one that is not empty is refused and kept. Raises OptionError
+    for that, and for a file that cannot be written, at first or any more (a full disk).
     """
 
     def __init__(self, path: Path, *, option: str = "--results") -> None:
@@ -122,11 +120,10 @@ class ResultsWriter:
 
 
 def read_results(path: Path) -> RunRecord:
-    """Read a run back. A last line without its end of line that cannot be read was cut: it is
-    dropped, and the record is `cut`.
+    """Read a run back; a cut last line is dropped, and the record is `cut`.
 
     Raises FileError, with file, line and reason, for a file that cannot be read, is of another
-    format, or has a line that is none of ours, a second header, or anything after its end.
+    format, or has an unknown line, a second header, or anything after its end.
     """
     return _Reader(path).record()
 

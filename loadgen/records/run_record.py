@@ -1,6 +1,6 @@
-"""A whole run as it is kept: what was asked, every result, and how it ended.
+"""The record of a run: its options, every result, and its end.
 
-Reports are made from this and nothing else, during the run's own process or years later.
+Reports are made from this alone, at once or years later.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,15 +39,14 @@ class AskedArrivals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassHeader:
-    """A traffic class: what was sent, in words and numbers. `slo` is as typed, or empty.
+    """A traffic class in words and numbers. `slo` is as typed, or empty.
 
-    `output_tokens` is what all its requests together ask for. `ends_s` is when its last session may
-    begin, in seconds of its arrivals' time, None where its sessions are all that limits it; then
-    again `sessions` and `requests` are None where that time is. Where both are given both limit.
-    `input_tokens` is what all prompts that were planned come to, `reused_tokens` what of that
-    stands at the beginning of an earlier prompt too, so that a prefix cache may have it; None if
-    unknown.
-    With `free_length` a reply may end before the length that is asked for.
+    `output_tokens` is the sum asked of all its requests. `ends_s` is when its last session may
+    begin, in seconds of its arrivals' time, None where its sessions alone limit it; `sessions` and
+    `requests` are None where that time alone does. Where both are given both limit. `input_tokens`
+    is the sum of all planned prompts, `reused_tokens` the part of that which begins an earlier
+    prompt too, so that a prefix cache may have it; None if unknown. With `free_length` a reply may
+    end before the asked length.
     """
 
     name: str
@@ -68,7 +67,7 @@ class ClassHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHeader:
-    """What is known before the first request. `command` repeats the run.
+    """Facts known before the first request. `command` repeats the run.
 
     `skip_s` is the part at the start, in the run's time, that is sent and not measured.
     `started_at` is the wall time of the start, ISO 8601 in UTC; `label` a name that the user gave.
@@ -89,12 +88,12 @@ class RunHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendSummary:
-    """How the sending of one class went.
+    """Summary of sending one class.
 
     Requests that waited for `max_in_flight`; requests never sent; whether it was interrupted.
-    `repeated` sessions were those of the workload once more, because a closed loop's time was not
-    over when the workload was. `planned_histories` requests were to carry what the server had
-    replied and carried what was planned instead, because a reply could not be had in their form.
+    `repeated` sessions were the workload's once more, because a closed loop's time outlasted it.
+    `planned_histories` requests carried planned replies instead of the server's, because a reply
+    could not be had in their form.
     """
 
     held_back: int
@@ -106,10 +105,10 @@ class SendSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopLag:
-    """How late a worker's event loop was, in wall ms, and how busy its process.
+    """Lag of a worker's event loop, in wall ms, and its CPU use.
 
     Measured by a timer of its own while the worker dispatched; `cpu_share` is CPU seconds per wall
-    second of the worker's process. `probes` is how often the timer rang, None in older files.
+    second of the worker's process. `probes` is how often the timer fired, None in older files.
     """
 
     worker: int
@@ -146,10 +145,10 @@ class Recount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd:
-    """What is known after the last reply. `wall_s` is the run's own length.
+    """Facts known after the last reply. `wall_s` is the run's own length.
 
-    `problem` is empty, or says what ended the sending before its time (a worker process that died).
-    `epochs` are those of the server's clock in the run, where it tells them.
+    `problem` is empty, or says what ended the sending early (a worker process that died). `epochs`
+    are the server's clock's in the run, where it tells them.
     """
 
     end: ServerReading
@@ -168,12 +167,12 @@ class RunEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RunRecord:
-    """One run, whose stamps are steady (see `records.steady_time`): a file's are the wall's.
+    """One run, with steady stamps (see `records.steady_time`); a file's are the wall's.
 
     `end` is None when the file has none: the process was killed.
 
-    `skipped` is the reading of the server's meters when the skipped part was over, if there is one.
-    `cut` is True when the file's last line was cut off and left out: a result or a reading is lost.
+    `skipped` is the reading of the server's meters at the end of the skipped part, if any. `cut`:
+    the file's last line, a result or a reading, was cut off and left out.
     """
 
     header: RunHeader
@@ -184,7 +183,7 @@ class RunRecord:
 
     @property
     def epochs(self) -> tuple[ClockEpoch, ...]:
-        """Of the server's clock; empty where it tells none, or the run has no end."""
+        """Epochs of the server's clock; empty where it tells none, or the run has no end."""
         return () if self.end is None else self.end.epochs
 
     def wall_ns(self, steady_ns: Int64s) -> Int64s:

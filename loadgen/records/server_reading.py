@@ -1,8 +1,7 @@
-"""Two looks at a server's own clock and meters, and what lies between them.
+"""Two readings of a server's clock and meters, and their difference.
 
-A server on emulated hardware says how its time relates to the wall, and counts energy in emulated
-time. A server that has no such metrics is measured in wall time, and its energy is unknown: that
-is an answer, not an error.
+A server on emulated hardware exports its dilation, and energy in emulated time. A server without
+such metrics is measured in wall time, without energy; that is no error.
 """
 
 from collections.abc import Mapping
@@ -15,13 +14,13 @@ FOLLOWING_CLOCK: Final = "auto"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerReading:
-    """One look at the server; None for what it does not export.
+    """One reading; None for what the server does not export.
 
-    `dilation` is wall seconds per emulated second; `info` says what is emulated; the others are
-    totals since the server's start, in emulated time, and the size of what it emulates. Of vLLM's
-    own totals: `queue_s` waited in the engine's queue (the run's time) by `queued_requests`,
-    prompt tokens looked up in and found in the prefix cache. `problem` is empty, or says why there
-    was no page to read.
+    `dilation` is wall seconds per emulated second; `info` names the emulated machine; the others
+    are totals since the server's start, in emulated time, and the machine's size. Of vLLM's own
+    totals: `queue_s` waited in the engine's queue (the run's time) by `queued_requests`, prompt
+    tokens looked up in and found in the prefix cache. `problem` is empty, or says why there was no
+    page.
     """
 
     dilation: float | None = None
@@ -41,7 +40,7 @@ class ServerReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerWindow:
-    """Two readings, and what lies between them; None where either lacks it."""
+    """Two readings, and their differences; None where either lacks it."""
 
     start: ServerReading
     end: ServerReading
@@ -68,7 +67,7 @@ class ServerWindow:
 
     @property
     def dilation_changed(self) -> bool:
-        """True if the server's clock was changed in between: no one dilation then fits the run."""
+        """Whether the server's clock was changed in between: no single dilation fits the run."""
         return self.end.dilation is not None and self.end.dilation != self.start.dilation
 
     @property
@@ -93,7 +92,7 @@ class ServerWindow:
 
     @property
     def queue_s(self) -> float | None:
-        """Time that requests waited in the engine's queue, in the run's time."""
+        """Time of requests in the engine's queue, in the run's time."""
         return _grown(self.start.queue_s, self.end.queue_s)
 
     @property

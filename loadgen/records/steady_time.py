@@ -1,9 +1,9 @@
-"""The epochs of a server's clock, and a run's stamps as one dilation would have made them.
+"""The epochs of a server's clock, and a run's stamps under one dilation.
 
-In an *epoch* an emulated second takes the same number of wall seconds. A file keeps stamps of the
-wall, and the epochs beside them; everything that measures takes stamps in *steady* ns, which are
-wall ns as if the dilation of the run's start had been that of all epochs: a difference of two,
-divided by that dilation, is emulated time. Without a change they are the same.
+In an *epoch* an emulated second takes the same number of wall seconds. A file keeps wall stamps,
+and the epochs beside them; measures take stamps in *steady* ns: wall ns as if the run's first
+dilation had held in all epochs. A difference of two, divided by that dilation, is emulated time.
+Without a change they are the same.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class ClockEpoch:
 class SteadyTime:
     """The steady time of wall stamps; `dilation` is the run's at its start.
 
-    Of an epoch that is missing between two others the mean of its time counts.
+    A missing epoch between two others has its mean.
     """
 
     def __init__(self, epochs: Sequence[ClockEpoch], dilation: float) -> None:
@@ -62,14 +62,14 @@ class SteadyTime:
 
 
 def changes(epochs: Sequence[ClockEpoch], dilation: float | None) -> bool:
-    """Whether the clock had another dilation than at the run's start, in `epochs` of the run."""
+    """Whether `epochs` of the run have another dilation than its start."""
     return dilation is not None and any(each.dilation != dilation for each in epochs)
 
 
 def steady_results(
     results: Sequence[Result], epochs: Sequence[ClockEpoch], dilation: float | None
 ) -> Sequence[Result]:
-    """The results with steady stamps; as they are where the dilation has always been the same."""
+    """The results with steady stamps; unchanged under one dilation."""
     if dilation is None or not changes(epochs, dilation):
         return results
     time = SteadyTime(epochs, dilation)

@@ -1,11 +1,16 @@
-"""A sweep as it is kept: what was tried, what each point measured, and what follows from them.
+"""The record of a sweep: loads, measures of each point, conclusions.
 
-Reports of a sweep are made from this and nothing else; each point names the file of its run.
+Reports of a sweep are made from this alone; each point names the file of its run.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, Literal
 
+import msgspec
+
+from loadgen.errors import FileError, OptionError
 from loadgen.records.estimate import Estimate
 
 Axis = Literal["rate", "concurrency"]
@@ -45,8 +50,8 @@ class SaturationFound:
     """Whether a run was given more than the server could do, with the reason in words.
 
     `over` is None where the run was too short to say. `growth_share` is the part of the requests
-    due late in the run by which the backlog grew, and `deviations` how many standard deviations
-    of chance that is; None for a closed loop, whose backlog cannot grow.
+    due late in the run by which the backlog grew, and `deviations` its standard deviations under
+    chance; None for a closed loop, whose backlog cannot grow.
     """
 
     over: bool | None
@@ -76,11 +81,11 @@ class BoundShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPoint:
-    """One run of a sweep. `load` is what was asked: sessions per second, or in flight.
+    """One run of a sweep. `load` is the asked one: sessions per second, or in flight.
 
-    `stage` is "grid" for the loads that were asked for and "search" for those that the search for
-    the highest load chose, or repeated. `results` is the file of the run, beside the sweep's own.
-    `bounds` and `verdict` are those of all runs at this load up to this one; None without an SLO.
+    `stage` is "grid" for loads that were asked for and "search" for those of the search for the
+    highest load, repeats too. `results` is the file of the run, beside the sweep's own. `bounds`
+    and `verdict` are those of all runs at this load up to this one; None without an SLO.
     """
 
     load: float
@@ -97,11 +102,11 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knee:
-    """Where more load begins to cost more latency than it brings throughput.
+    """The load beyond which more costs more latency than it brings throughput.
 
-    It is the measured load at which throughput / mean E2E latency is largest (`power`, requests/s²
-    ); `low` and `high` are the least and the most of the loads that cannot be told from it.
-    `at_edge` is True if it is the first or last load tried: the knee may then lie beyond.
+    It is the measured load with the largest throughput / mean E2E latency (`power`, requests/s² );
+    `low` and `high` bound the loads that cannot be told from it. `at_edge`: it is the first or last
+    load tried, so the knee may lie beyond.
     """
 
     load: float
@@ -156,3 +161,32 @@ class SweepRecord:
     interrupted: bool = False
     problem: str = ""
     notes: tuple[str, ...] = ()
+
+
+FORMAT: Final = "ultraserve-loadgen-sweep/1"
+NAME: Final = "sweep.json"
+"""What the file is called in a sweep's folder."""
+
+
+def write_sweep(path: Path, sweep: SweepRecord) -> None:
+    """Write it whole; raises OptionError if the file cannot be written."""
+    text = json.dumps({"format": FORMAT, **asdict(sweep)}, indent=1)
+    try:
+        path.write_text(f"{text}\n", encoding="utf-8")
+    except OSError as error:
+        expected = f"a folder that can be written ({error.strerror})"
+        raise OptionError(option="--dir", value=path.parent, expected=expected) from error
+
+
+def read_sweep(path: Path) -> SweepRecord:
+    """Read what `write_sweep` wrote; raises FileError, naming the file and what is wrong."""
+    try:
+        written = json.loads(path.read_bytes())
+        found = written.pop("format", None) if isinstance(written, dict) else None
+        if found != FORMAT:
+            raise ValueError(f"not a sweep of the format {FORMAT}")
+        return msgspec.convert(written, SweepRecord)
+    except OSError as error:
+        raise FileError(path=path, line=None, reason=error.strerror or str(error)) from error
+    except ValueError as error:  # msgspec's and json's own are such
+        raise FileError(path=path, line=None, reason=str(error)) from error

@@ -7,7 +7,7 @@ from typing import Protocol
 class Tokenizer(Protocol):
     """Splits texts as the model's own tokenizer does.
 
-    `words` says whose count it is, for reports. A server that does not answer is a ServerError.
+    `words` names the counter, for reports. A server without an answer is a ServerError.
     """
 
     @property
@@ -20,7 +20,7 @@ class Tokenizer(Protocol):
         ...
 
     async def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Put each list of token ids together; raises LoadError if it cannot."""
+        """Join each list of token ids; raises LoadError if it cannot."""
         ...
 
     async def prompt_tokens(self, text: str) -> int:

@@ -1,6 +1,6 @@
-"""What is known of a traffic class before any server is asked: its trace, and perhaps its times.
+"""A traffic class before any server is asked: its trace, and perhaps its times.
 
-Whatever is wrong with a class's options or files is found here.
+All errors in a class's options or files are found here.
 """
 
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ SESSIONS_MAX: Final = 100_000
 class ClassDraft:
     """A class with its trace read.
 
-    `sessions` is how many to plan, None for as many as the trace has; `pacer` is there if the times
-    do not depend on the plan.
+    `sessions` is how many to plan, None for all of the trace; `pacer` is there if the times do not
+    depend on the plan.
     """
 
     options: ClassOptions
@@ -38,9 +38,9 @@ class ClassDraft:
 
 
 def draft_class(options: ClassOptions, *, seed: int) -> ClassDraft:
-    """Let the one of arrivals and workload that knows how many sessions there are tell the other.
+    """Draft a class; arrivals and workload share the number of sessions that one of them knows.
 
-    Raises LoadError for what does not go together, or a file that cannot be used.
+    Raises LoadError for contradictions, or an unusable file.
     """
     spec, arrivals = options.workload, options.arrivals
     timed = arrivals.rate is not None or arrivals.concurrency is not None

@@ -1,4 +1,4 @@
-"""One traffic class before the run: what its sessions are, when they begin, and in which words."""
+"""One traffic class before the run: sessions, their times, their words."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ IN_FLIGHT_MAX: Final = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClassPlan:
-    """A class that is ready but for the server's clock, which turns its times into wall times."""
+    """A class complete but for the server's clock, which turns its times into wall times."""
 
     options: ClassOptions
     pacer: Pacer
@@ -38,7 +38,7 @@ class ClassPlan:
 
     @property
     def sessions(self) -> int:
-        """How many sessions there are times for, of those that were planned."""
+        """Planned sessions that have a time."""
         paced = self.pacer.sessions
         return len(self.workload) if paced is None else min(paced, len(self.workload))
 
@@ -52,7 +52,9 @@ class ClassPlan:
         return 1.0 if self.options.arrivals.wall_time else dilation
 
     def traffic(self, dilation: float) -> DispatchedClass:
-        """What the dispatcher takes. `dilation` is wall seconds per second of the server's time."""
+        """The class for the dispatcher. `dilation` is wall seconds per second of the server's
+        time.
+        """
         wall_per_pace = self.wall_per_pace(dilation)
         return DispatchedClass(
             name=self.options.name,
@@ -66,7 +68,7 @@ class ClassPlan:
         )
 
     def header(self, *, emulated: bool, context_tokens: int | None) -> ClassHeader:
-        """What reports say of it. `context_tokens` is the model's longest context, if known."""
+        """The class for reports. `context_tokens` is the model's longest context, if known."""
         options, ends_ns = self.options, self.pacer.ends_ns
         pool = self.pacer.sessions is None  # time alone says how many
         time = "emulated" if emulated and not options.arrivals.wall_time else "wall"
@@ -134,18 +136,18 @@ class ClassPlan:
 
 
 def class_seeds(seed: int, count: int) -> list[int]:
-    """Seeds of the classes: of one class the run's own, of more a different one each.
+    """Seeds of the classes: the run's own for one class, a different one each for more.
 
-    Two classes of one seed would have the same lengths and the same gaps.
+    Two classes of one seed would have the same lengths and gaps.
     """
     others = [np.random.SeedSequence((seed, at)) for at in range(1, count)]
     return [seed, *(int(each.generate_state(1)[0]) for each in others)]
 
 
 async def plan_class(draft: ClassDraft, *, tokenizer: Tokenizer, recount: int) -> ClassPlan:
-    """Plan the sessions, their times and their words, all from the draft's seed.
+    """Plan sessions, times and words, all from the draft's seed.
 
-    The first `recount` requests keep their replies. Raises LoadError for what cannot be used.
+    The first `recount` requests keep their replies. Raises LoadError for an unusable draft.
     """
     options = draft.options
     plan, pacer = await _plan_and_pacer(draft, tokenizer)

@@ -1,4 +1,4 @@
-"""Follows the epochs of a server's clock while a run goes on."""
+"""Follows the epochs of a server's clock during a run."""
 
 import asyncio
 from collections.abc import Callable
@@ -14,9 +14,9 @@ EVERY_WALL_S: Final = 0.5
 
 
 class ClockWatch:
-    """Asks the server of `url` for its clock; `on_dilation` is called with each new dilation.
+    """Polls the clock of the server at `url`; calls `on_dilation` with each new dilation.
 
-    Without such a page there are no epochs, and nothing is called.
+    Does nothing for a server without the page.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ClockWatch:
             await asyncio.sleep(EVERY_WALL_S)
 
     def epochs(self, origin_ns: int) -> tuple[ClockEpoch, ...]:
-        """The epochs from the one on in which the run began, at `origin_ns` of our clock."""
+        """The epochs from the run's first, at `origin_ns` of our clock."""
         if self._best is None:
             return ()
         ahead_s = self._best.ahead_s

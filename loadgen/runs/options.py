@@ -1,4 +1,4 @@
-"""What a run was asked to do: options that have been checked, however they were typed."""
+"""Checked options of a run, independent of how they were typed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,10 +20,10 @@ History = Literal["planned", "served"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassOptions:
-    """One traffic class: what arrives, when, and how it is asked for.
+    """Options of one traffic class: workload, arrivals, and requests.
 
-    `history` says what stands for earlier replies in later turns. `headers` and `extra_body` go
-    with every request. Raises OptionError for what does not go together.
+    `history` is what stands for earlier replies in later turns. `headers` and `extra_body` go with
+    every request. Raises OptionError for contradictions.
     """
 
     workload: WorkloadSpec
@@ -51,11 +51,11 @@ class ClassOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Who is asked. `grpc_target` is host:port of `vllm.grpc.engine.VllmEngine`, needed by a class
-    whose api is grpc; `ca` a file of certificates to trust; `tokenizer` a local tokenizer.json (or
-    its folder), None for the server's own; with `count_words` a word counts as a token.
-    Raises OptionError for a URL of another form: it is in every report, so that a name and
-    a password in it are refused, and not repeated.
+    """The server to ask. `grpc_target` is host:port of `vllm.grpc.engine.VllmEngine`, needed by a
+    class whose api is grpc; `ca` a file of certificates to trust; `tokenizer` a local
+    tokenizer.json (or its folder), None for the server's own; with `count_words` a word counts as a
+    token. Raises OptionError for a URL of another form: it is in every report, so a name and a
+    password in it are refused, and not repeated.
     """
 
     url: str
@@ -77,8 +77,8 @@ class ServerOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """A whole run. `skip_s` of the run's time at the start is sent and not measured; of the first
-    `recount` replies of each class the text is tokenised again. `results` is where its lines go.
+    """A whole run. The first `skip_s` of the run's time are sent and not measured; of the first
+    `recount` replies of each class the text is tokenised again. `results` is the file of its lines.
     """
 
     server: ServerOptions

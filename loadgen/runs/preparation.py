@@ -1,6 +1,6 @@
-"""What comes before the first request of a run: the server's facts, the classes, a warm-up.
+"""Preparation of a run: the server's facts, the classes, a warm-up.
 
-Whatever can stop a run stops it here, before anything is measured.
+All that can stop a run stops it here, before anything is measured.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ STEP_TIMEOUT_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
-    """A server that has been asked everything and is warm, and what to send it.
+    """A warm server, and what to send it.
 
     `header.start` is a reading of its clock and meters, which run on until the run begins. `jobs`
-    are those of the workers. `step` has the server work once, so that meters which count the time
-    since its last work only then have done so: nothing idle is in what they add from there on.
+    are those of the workers. `step` has the server work once, so that meters which book the time
+    since the last work do so now: idle time stays out of the run.
     """
 
     header: RunHeader
@@ -58,9 +58,9 @@ async def prepare(
     key: str,
     live: LiveCounts,
 ) -> Prepared:
-    """Read what the options name, ask the server its model, tokens and clock, and warm up.
+    """Read the files of the options, ask the server its model, tokens and clock, and warm up.
 
-    Raises LoadError for a trace, an option or a server that cannot be used.
+    Raises LoadError for an unusable trace, option or server.
     """
     seeds = class_seeds(options.seed, len(options.classes))
     drafts = [
@@ -149,7 +149,7 @@ def _client_spec(options: ClassOptions, server: ServerOptions, model: str, key: 
 
 
 async def _warm_up(classes: Sequence[tuple[ClassPlan, ClientSpec]], warmups: int) -> list[str]:
-    """Send each class's warm-up requests, one after another; returns what failed, in sentences."""
+    """Send each class's warm-up requests, one after another; returns failures, in sentences."""
     problems = []
     for plan, spec in classes:
         problem = ""
@@ -164,7 +164,7 @@ async def _warm_up(classes: Sequence[tuple[ClassPlan, ClientSpec]], warmups: int
 
 
 async def _step(plan: ClassPlan, spec: ClientSpec, *, index: int) -> None:
-    """Send one more warm-up request; if it fails, the run's own will say so."""
+    """Send one more warm-up request; its failure is left for the run to find."""
     async with open_client(spec, on_chunks=lambda _: None) as client:
         with suppress(TimeoutError):
             async with asyncio.timeout(STEP_TIMEOUT_S):
@@ -176,10 +176,10 @@ OTHER_FILES: Final = 64
 
 
 def allow_connections(connections: int) -> None:
-    """Raise the process's own limit of open files as far as `connections` need.
+    """Raise the process's own limit of open files for `connections`.
 
-    Raises OptionError where the system allows fewer: a request that cannot be sent for want of a
-    file would look like a failure of the server.
+    Raises OptionError where the system allows fewer: a request without a file would look like a
+    failure of the server.
     """
     needed = connections + OTHER_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,6 +1,6 @@
 """One run from its options to its record: asks the server, dispatches, keeps the results.
 
-A thin shell around the pure parts; reports are made from the record, by others.
+A thin shell around the pure parts; reports are made from the record, elsewhere.
 """
 
 import asyncio
@@ -60,9 +60,9 @@ async def run(
 ) -> RunRecord:
     """Do the run. Ctrl-C or SIGTERM ends the sending, and the record says so; a second ends all.
 
-    `key` is the server's for this client, and is in no record. With `options.results` every line is
-    in the file as soon as it happened. Raises LoadError when nothing could be sent; a server that
-    fails later, or a worker that dies, is in the record.
+    `key` is the server's for this client, and in no record. With `options.results` every line is in
+    the file at once. Raises LoadError when nothing could be sent; a later failure of the server, or
+    a dead worker, is in the record.
     """
     live = LiveCounts() if live is None else live
     with ExitStack() as stack:
@@ -124,7 +124,7 @@ class _Run:
             self._writer.header(self._header)
 
     def _wall_s(self) -> float:
-        """How long the dispatch has lasted; 0 if it was interrupted before it began."""
+        """Duration of the dispatch; 0 if it was interrupted before it began."""
         if self._began_ns is None:
             return 0.0
         return max(0, time.monotonic_ns() - self._began_ns) / 1e9
@@ -159,9 +159,9 @@ class _Run:
             gc.unfreeze()
 
     async def _begin(self, head_start_ns: int) -> int:
-        """Read the server's meters and begin at once: all is ready. Returns the start.
+        """Read the server's meters and begin at once. Returns the start.
 
-        A server that meters energy and has idled until now is sent one request before that.
+        A server that meters energy and has idled is sent one request first.
         """
         before = self._header.start
         idled = self._options.warmup == 0 or len(self._prepared.jobs) > 1  # while workers began
@@ -188,7 +188,7 @@ class _Run:
         return origin_ns
 
     async def _end_skipping(self) -> None:
-        """End the wait for the end of the skipped part; raises what it could not write."""
+        """End the wait for the end of the skipped part; raises its write error."""
         if self._skipping is not None:
             self._skipping.cancel()
             with suppress(asyncio.CancelledError):
@@ -269,7 +269,7 @@ class _Run:
         return self._clock.epochs(self._began_ns)
 
     async def _reading(self) -> ServerReading:
-        """Read the server's meters; by now a failure is a note in the report, no reason to stop."""
+        """Read the server's meters; by now a failure is a note in the report."""
         try:
             return await read_server(self._session, self._options.server.url)
         except ServerError as error:

@@ -1,8 +1,8 @@
-"""Whether the server has gone: a run without a server is ended early.
+"""Ends a run early when its server has gone.
 
 The rule: for `UNREACHABLE_S` of wall time no request reached it, at least `REQUESTS_MIN` tried, and
-nothing came on any connection that was still open. One that is overloaded, fails, or is restarted
-within that time is measured as it is.
+no open connection received anything. A server that is overloaded, fails, or restarts within that
+time is measured as it is.
 """
 
 from typing import Final
@@ -25,7 +25,7 @@ class UnreachableWatch:
         self._chunks = 0
 
     def gone(self, result: Result, *, chunks: int) -> str:
-        """Say that the server has gone, in words, or nothing; `chunks` is how many ever came."""
+        """A sentence when the server has gone, else empty; `chunks` is the total so far."""
         if result.error not in KINDS:
             self._since_ns = None
             return ""

@@ -5,14 +5,17 @@ knee and limit are known.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Literal
 
 from loadgen.errors import LoadError
 from loadgen.measures.measurement import measure_run
+from loadgen.measures.run_measures import Distribution, RunMeasures
+from loadgen.records.estimate import Estimate
 from loadgen.records.run_record import RunRecord
 from loadgen.records.sweep_record import (
     BoundShare,
+    PointFigures,
     SaturationFound,
     SweepPoint,
     SweepRecord,
@@ -20,14 +23,42 @@ from loadgen.records.sweep_record import (
 )
 from loadgen.runs.options import RunOptions
 from loadgen.sweeps.bound_shares import bound_share, held, verdict_of
-from loadgen.sweeps.conclusion import concluded
-from loadgen.sweeps.figures import point_figures
-from loadgen.sweeps.known import Known
+from loadgen.sweeps.conclusion import Known, concluded
 from loadgen.sweeps.limit_search import LimitSearch, Standing
 from loadgen.sweeps.load_grid import load_words
 from loadgen.sweeps.options import SweepOptions
 from loadgen.sweeps.saturation import no_more_throughput, saturation
 from loadgen.sweeps.step_words import notes, point_words
+
+
+def point_figures(measures: RunMeasures) -> PointFigures:
+    """Take the figures of all classes together."""
+    total = measures.total
+    of, rates = total.distributions, total.rates
+    failed = rates.get("failed_share")
+    return PointFigures(
+        requests_per_s=rates.get("requests_per_s"),
+        sent_per_s=total.arrivals.rate_per_s,
+        output_tokens_per_s=rates.get("output_tokens_per_s"),
+        goodput_per_s=rates.get("goodput_per_s"),
+        ttft_p50_ms=_percentile(of, "ttft_ms", 50.0),
+        ttft_p99_ms=_percentile(of, "ttft_ms", 99.0),
+        tpot_p50_ms=_percentile(of, "tpot_ms", 50.0),
+        tpot_p99_ms=_percentile(of, "tpot_ms", 99.0),
+        e2e_mean_ms=of["e2e_ms"].mean if "e2e_ms" in of else None,
+        e2e_p50_ms=_percentile(of, "e2e_ms", 50.0),
+        e2e_p99_ms=_percentile(of, "e2e_ms", 99.0),
+        interactivity_p50=_percentile(of, "interactivity", 50.0),
+        tokens_per_s_per_mw=measures.energy.output_tokens_per_s_per_mw,
+        tokens_per_s_per_chip=measures.energy.tokens_per_s_per_chip,
+        average_watts=measures.energy.average_watts,
+        failed_share=0.0 if failed is None else failed.value,
+    )
+
+
+def _percentile(of: Mapping[str, Distribution], name: str, percentile: float) -> Estimate | None:
+    return of[name].percentiles[percentile] if name in of else None
+
 
 RUNS_MAX: Final = 100
 """Of the search: more than any sweep needs that closes in at all."""

@@ -1,4 +1,4 @@
-"""The flags of `ultraserve serve` for its doors: keys, TLS, limits, ports. And what they mean.
+"""The flags of `ultraserve serve` for its gateway: keys, TLS, limits, ports; and what they mean.
 
 Where vLLM has a flag for the same its spelling is read too. Keys never go on to vLLM: it would log
 them, and would guard a part of its endpoints alone.
@@ -180,7 +180,7 @@ def gateway_options(
 
     Raises:
         ConfigError: what contradicts itself, cannot be read, or would be open to strangers.
-        UnsupportedFlag: what would go past the doors: vLLM's own gRPC server, keys or TLS files in
+        UnsupportedFlag: what would bypass the gateway: vLLM's own gRPC server, keys or TLS files in
             its --config file, and the like.
     """
     secrets = _take_keys(args, environment)

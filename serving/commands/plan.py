@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from loadgen.workloads.traffic import Traffic
     from serving.analysis.plan.night import Day
     from serving.analysis.plan.plan import PlanQuestion
-    from serving.analysis.plan.plan_demand import Demand
+    from serving.analysis.plan.plan_demand import PlanDemand
     from serving.analysis.steady_state.sweep import Sweep
 
 _OVERLAPS: Final = ("none", "two-batch", "full")
@@ -244,7 +244,7 @@ def _refuse_less_than_one(args: argparse.Namespace) -> None:
         raise ConfigError(field="seed", value=args.seed, expected="at least 0")
 
 
-def _demand(args: argparse.Namespace, model: ModelSpec) -> tuple[Demand, Day]:
+def _demand(args: argparse.Namespace, model: ModelSpec) -> tuple[PlanDemand, Day]:
     """The traffic and the shape of a day."""
     from serving.analysis.plan.night import day_of_trace, deepseek_day, read_day
     from serving.analysis.plan.plan_demand import TraceDemand, multiplied
@@ -268,7 +268,7 @@ def _demand(args: argparse.Namespace, model: ModelSpec) -> tuple[Demand, Day]:
     return demand, day or deepseek_day()
 
 
-def _rate_demand(args: argparse.Namespace, model: ModelSpec) -> Demand:
+def _rate_demand(args: argparse.Namespace, model: ModelSpec) -> PlanDemand:
     from loadgen.workloads.length_pairs import IndependentLengths, LengthPairs
     from loadgen.workloads.lengths import lognormal_of_median
     from loadgen.workloads.workload_spec import Lengths

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from serving.commands.text_table import table_lines
 
 if TYPE_CHECKING:
-    from serving.commands.power import PowerReport
+    from serving.commands.power import PowerOverview
 
 _LABELS: Final = {
     "chip_watts": "chips",
@@ -35,7 +35,7 @@ _FIGURES_OF: Final = {
 }
 
 
-def report_lines(report: PowerReport, *, sources: bool = False) -> Iterator[str]:
+def report_lines(report: PowerOverview, *, sources: bool = False) -> Iterator[str]:
     """The report as text: the budget, a column for each state, tokens and dollars, sources."""
     cooled = f", cooled by {report.cooling}" if report.cooling else ""
     yield (
@@ -63,7 +63,7 @@ def report_lines(report: PowerReport, *, sources: bool = False) -> Iterator[str]
         yield from table_lines(figures, right=frozenset({1}))
 
 
-def _state_lines(report: PowerReport) -> Iterator[str]:
+def _state_lines(report: PowerOverview) -> Iterator[str]:
     """A column for each state: where its watts go, and what holds its chips back."""
     rows = [("watts", *(state.name for state in report.states))]
     for index, (name, _) in enumerate(report.states[0].facility.parts()):
@@ -89,7 +89,7 @@ def _state_lines(report: PowerReport) -> Iterator[str]:
     yield from table_lines(rows, right=frozenset(range(1, len(rows[0]))))
 
 
-def _assumption_lines(report: PowerReport) -> Iterator[str]:
+def _assumption_lines(report: PowerOverview) -> Iterator[str]:
     """What the watts rest on that nobody has published, and how busy the states are."""
     assumed = sum(figure.assumed for figure in report.figures)
     yield (
@@ -102,16 +102,16 @@ def _assumption_lines(report: PowerReport) -> Iterator[str]:
         yield f"{state.name}: busy shares are assumed, {busy}"
 
 
-def _assumed(report: PowerReport, prefixes: tuple[str, ...]) -> bool:
+def _assumed(report: PowerOverview, prefixes: tuple[str, ...]) -> bool:
     return any(figure.assumed for figure in report.figures if figure.name.startswith(prefixes))
 
 
-def _source(report: PowerReport, name: str) -> str:
+def _source(report: PowerOverview, name: str) -> str:
     (figure,) = (each for each in report.figures if each.name == name)
     return figure.source
 
 
-def _token_lines(report: PowerReport) -> Iterator[str]:
+def _token_lines(report: PowerOverview) -> Iterator[str]:
     if report.tokens_per_megawatt:
         yield ""
         rows: list[tuple[str, ...]] = [("tokens/s/MW", "output", "input", "total", "watts", "")]

@@ -19,7 +19,7 @@ from emulator.units import NS_PER_S, gib_text
 from serving.engine.energy_charge import Spend
 from serving.engine.expert_moves import ExpertMoves
 from serving.engine.lease_checks import chips_that_can_leave
-from serving.engine.lease_ledger import LeaseBooks, LeaseTotals
+from serving.engine.lease_ledger import LeaseLedger, LeaseTotals
 from serving.engine.lease_record import Lease, listed, new_lease_state, requests_on
 from serving.engine.live_machine import LiveMachine
 from serving.engine.model_versions import ModelVersions
@@ -72,7 +72,7 @@ class ChipLeases:
         self._now_ns = now_ns
         self._training_hbm = training_hbm
         self._warm_up = warm_up
-        self._books = LeaseBooks(live, spend=spend)
+        self._books = LeaseLedger(live, spend=spend)
         self._leases: dict[int, Lease] = {}
         self._going_on: list[Lease] = []  # few, while many may have ended: each step looks at them
         self._count = 0

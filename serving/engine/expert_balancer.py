@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from serving.policy.placement.balance import rebalance
 from serving.policy.placement.eplb_settings import EplbSettings
-from serving.policy.placement.expert_load import ExpertLoad
+from serving.policy.placement.expert_load import ExpertWindow
 from serving.policy.placement.migration import migration
 from serving.policy.placement.settled import keep_settled
 
@@ -61,7 +61,7 @@ class ExpertBalancer:
         self._shape = (layers, groups, experts)
         self._chips = len(tray_of_chip)
         window = self._settings.window_size
-        self._load = ExpertLoad(window_steps=window, layers=layers * groups, experts=experts)
+        self._load = ExpertWindow(window_steps=window, layers=layers * groups, experts=experts)
         self._pairs = self._new_pairs()
         self._tray_of_chip = tray_of_chip
         self._rack_of_chip = rack_of_chip
@@ -73,10 +73,10 @@ class ExpertBalancer:
         self.before: float | None = None
         self.rebalances = 0
 
-    def _new_pairs(self) -> ExpertLoad:
+    def _new_pairs(self) -> ExpertWindow:
         """What each chip computes, in the same window."""
         window = self._settings.window_size
-        return ExpertLoad(window_steps=window, layers=self._shape[0], experts=self._chips)
+        return ExpertWindow(window_steps=window, layers=self._shape[0], experts=self._chips)
 
     def count(self, expert_pairs: I64, chip_pairs: I64) -> None:
         """Take one step: the choices of each group, int64[layers, groups, experts], and the pairs

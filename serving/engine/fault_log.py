@@ -33,8 +33,8 @@ RECORDS_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a settlement took in emulated time and weights."""
+class RecoveryOutcome:
+    """What a recovery plan took."""
 
     emulated_ns: int
     experts_reloaded: int
@@ -126,7 +126,7 @@ class FaultLog:
         """Faults for which the machine stands still."""
         return [self._records[number - 1] for number in self._survived]
 
-    def settle(self, outcome: Outcome, *, emulated_s: float, survived: bool) -> None:
+    def settle(self, outcome: RecoveryOutcome, *, emulated_s: float, survived: bool) -> None:
         """All pending faults have been met together; `finish` says when the machine went on."""
         for record in self.pending:
             recovery = Recovery(

@@ -28,7 +28,7 @@ class LeaseTotals:
     training_joules: float = 0.0
 
 
-class LeaseBooks:
+class LeaseLedger:
     """Counts for leases of a live machine; `spend` takes joules that chips drew beyond idle."""
 
     def __init__(self, live: LiveMachine, *, spend: Spend) -> None:

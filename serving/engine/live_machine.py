@@ -24,7 +24,7 @@ from emulator.ultraserver.lockstep import StepResult
 from emulator.ultraserver.machine import Machine, RecoveryPlan, StepCosting
 from emulator.ultraserver.synthetic_tokens import SyntheticTokens
 from emulator.units import NS_PER_S
-from serving.engine.fault_log import FaultLog, Moved, Outcome
+from serving.engine.fault_log import FaultLog, Moved, RecoveryOutcome
 from serving.engine.fleet_recovery import follow, positions_vacated, ranks_without_kv
 from serving.engine.live_step import LiveStep, Silence
 
@@ -432,7 +432,7 @@ class LiveMachine:
         pending = [record.fault.kind for record in self.faults.pending]
         if pending:
             logger.warning("after %s: %s", ", ".join(pending), recovery.reason)
-        outcome = Outcome(
+        outcome = RecoveryOutcome(
             emulated_ns=recovery_plan.duration_ns,
             experts_reloaded=len(recovery.reloads),
         )

@@ -1,1 +1,3 @@
-"""The only vLLM: platform, executor, scheduler, stat logger, and the translation to our types."""
+"""All imports of vLLM: platform, executor, scheduler, stat logger, and the translation to our
+types.
+"""

@@ -1,7 +1,6 @@
-"""Beam search, declared as a whole: vLLM runs it as a call of `generate` per beam and token.
+"""Declares a beam search's whole work before it runs: vLLM calls `generate` per beam and token.
 
-What all of them take together is known where a search begins, so that a search which its key's
-limits do not allow fails there, before a beam of it has run.
+A search beyond its key's limits thus fails at its beginning, before a beam has run.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -19,18 +18,18 @@ _declared: ContextVar[bool] = ContextVar("ultraserve_declared_beams", default=Fa
 
 
 def is_declared() -> bool:
-    """Whether what this task asks for is a part of a search that was declared."""
+    """Whether this task's request is part of a declared search."""
     return _declared.get()
 
 
 def prompt_tokens_of(prompt: Any) -> int:
-    """Tokens of a prompt as vLLM renders it; 0 of one that it has not rendered."""
+    """Tokens of a prompt as vLLM renders it; 0 where it has not."""
     token_ids = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else None
     return len(token_ids or ())
 
 
 def beams_counted(prompt: Any, params: Any) -> Counted:
-    """What a search takes: each step computes every beam's context, and makes a token of each.
+    """Work of a search: each step computes every beam's context and makes a token of each.
 
     A beam that ends early makes it less.
     """
@@ -47,7 +46,7 @@ def beams_counted(prompt: Any, params: Any) -> Counted:
 
 
 def declare_beams(declare: Callable[[Counted], None]) -> None:
-    """Let vLLM's beam searches declare themselves when they are made; again it changes nothing."""
+    """Make vLLM's beam searches declare themselves; idempotent."""
     search = BeamSearchOnlineMixin.beam_search
     if hasattr(search, _MARK):
         return
@@ -63,8 +62,8 @@ def declare_beams(declare: Callable[[Counted], None]) -> None:
 
 
 async def _searched(outputs: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-    """The outputs; what is asked for on the way is declared. Each `anext` runs in its caller's
-    context, so that the variable is set and reset around it.
+    """The search's outputs, its requests declared. Each `anext` runs in its caller's context, so
+    the variable is set and reset around it.
     """
     async with aclosing(outputs):
         while True:

@@ -1,7 +1,7 @@
-"""What the server's process does to vLLM's engine when it ends: the words for it, and no decision.
+"""The steps of ending vLLM's engine; the decision to end is elsewhere.
 
-vLLM is told of an engine that is gone, and tells requests that come later. Those that wait already
-it does not tell in every case, so that is done here.
+vLLM refuses requests that come after its engine is gone, but does not fail all of those that wait;
+that is done here.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ async def leave_signals(engine: Any) -> None:
 
 
 async def abort_requests(engine: Any) -> int:
-    """End all requests with the finish reason "abort", which their clients are told; how many."""
+    """End all requests with the finish reason "abort"; returns how many."""
     waiting = list(engine.output_processor.request_states)
     await engine.abort(waiting, internal=True)
     return len(waiting)
 
 
 def fail_requests(engine: Any) -> int:
-    """Raise EngineDeadError where requests of an engine that is gone are awaited; how many."""
+    """Raise EngineDeadError in every waiter for a request of a dead engine; returns how many."""
     waiting = engine.output_processor.request_states.values()
     for state in waiting:
         if state.queue is not None:
@@ -41,7 +41,7 @@ def fail_requests(engine: Any) -> int:
 
 
 async def end_engine(engine: Any, wall_s: float) -> None:
-    """Let the engine end by itself within `wall_s`, then kill it; nothing if it has ended."""
+    """Wait up to `wall_s` for the engine's end, then kill it; nothing if it has ended."""
     if not engine.errored:
         try:
             await asyncio.wait_for(engine.collective_rpc(HEED_SIGNALS), _CALL_WALL_S)

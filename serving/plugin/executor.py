@@ -1,7 +1,7 @@
-"""vLLM's executor over a fleet of emulated chips: computes a step, times it, holds it till then.
+"""vLLM's executor on a fleet of emulated chips: computes a step and holds it to its emulated end.
 
-It owns the fleet, the clock and the energy. vLLM calls `execute_model`, which only keeps the
-decision, and then `sample_tokens`, which computes it with the grammar's bitmask in one go.
+It owns fleet, clock and energy. `execute_model` keeps the decision; `sample_tokens` computes it,
+with the grammar's bitmask.
 """
 
 import math
@@ -71,7 +71,7 @@ def _done(result: Any) -> Future[Any]:
 
 
 class NoWorker:
-    """The worker class that vLLM's config must name; chips are not vLLM workers."""
+    """Placeholder worker class for vLLM's config; chips are not vLLM workers."""
 
 
 class UltraServeExecutor(Executor):
@@ -98,7 +98,7 @@ class UltraServeExecutor(Executor):
         self._failed: Callable[[], None] = lambda: None
 
     def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
-        """The timed model's KV, one full-attention group, so that the pool's size is its own."""
+        """The timed model's KV as one full-attention group, which sets the pool's size."""
         model = self.deployment.time_model
         spec = FullAttentionSpec(
             block_size=self.cache_config.block_size,
@@ -109,7 +109,7 @@ class UltraServeExecutor(Executor):
         return [{f"layers.{layer}.attention": spec for layer in range(model.layers)}]
 
     def determine_available_memory(self) -> list[int]:
-        """HBM of a rank that is really left to KV, as bytes of one copy of its tokens."""
+        """HBM of a rank left to KV, in bytes of one copy of its tokens."""
         per_token = self.deployment.time_model.kv_bytes_per_token
         tokens, host_tokens = self.machine.kv_tokens_per_rank, self._host_pool_tokens()
         if host_tokens < tokens:
@@ -168,13 +168,13 @@ class UltraServeExecutor(Executor):
         self._failed = callback
 
     def _fail(self, daemon: str) -> None:
-        """End the engine: chips that are lost from here on could not be replaced."""
+        """End the engine: chips lost from now on could not be replaced."""
         logger.error("Ray's %s has ended, and the engine ends: no chip can be started", daemon)
         kill_within(_END_WALL_S)  # a step that waits for its chips does not hear of it
         self._failed()
 
     def compile_or_warm_up_model(self) -> None:
-        """Warm the chips up and fix the clock; there is nothing to compile."""
+        """Warm the chips up and set the clock; nothing is compiled."""
         tokens = self._tokens
         assert tokens is not None, "the chips are not started"
         setting = self.deployment.settings.clock
@@ -211,9 +211,9 @@ class UltraServeExecutor(Executor):
         )
 
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
-        """Keep the decision; `sample_tokens` computes it. A step without tokens ends here.
+        """Keep the decision for `sample_tokens`; a step without tokens ends here.
 
-        So does a decision whose step is under way, which the scheduler hands out again.
+        So does a decision that the scheduler hands out again while its step is under way.
         """
         assert isinstance(scheduler_output, LockstepOutput)
         result: ModelRunnerOutput | None = None
@@ -232,7 +232,7 @@ class UltraServeExecutor(Executor):
         return result if not non_block else _done(result)
 
     def sample_tokens(self, grammar_output: GrammarOutput | None, non_block: bool = False) -> Any:
-        """Compute the kept step on the chips; its tokens come at its emulated end."""
+        """Compute the kept step on the chips; returns its tokens at its emulated end."""
         pending, self._pending = self._pending, None
         assert pending is not None, "sample_tokens without execute_model"
         result = self._run(pending, grammar_output)
@@ -253,7 +253,7 @@ class UltraServeExecutor(Executor):
         steps: Sequence[RankStep],
         done: tuple[dict[int, RankOutput], StepReport] | None,
     ) -> ModelRunnerOutput:
-        """What the scheduler is told of a step, which is under way while there is no outcome."""
+        """The step's outcome for the scheduler; StillHeld while it is under way."""
         if done is None:
             self._under_way = steps
             return StillHeld(req_ids=[], req_id_to_index={})
@@ -263,7 +263,7 @@ class UltraServeExecutor(Executor):
         return TimedOutput(**vars(model_runner_output(steps, outputs)), report=report)
 
     def _rank_steps(self, output: LockstepOutput, grammar: GrammarOutput | None) -> list[RankStep]:
-        """The ranks that have something to do; what finished elsewhere waits for its rank."""
+        """Steps of the ranks with work; ids finished elsewhere wait for their rank."""
         steps = []
         for rank, decision in enumerate(output.by_rank):
             if decision.total_num_scheduled_tokens:
@@ -284,7 +284,7 @@ class UltraServeExecutor(Executor):
         return TimedOutput(req_ids=[], req_id_to_index={}, report=report)
 
     def _publish_status(self) -> None:
-        """Let the API's process know of the clock and the ranks before it has the step's tokens."""
+        """Publish clock and ranks to the API process before it has the step's tokens."""
         if self._status is None:
             return
         engine, snapshot, now_s = self.live_engine(), None, time.monotonic()
@@ -300,7 +300,7 @@ class UltraServeExecutor(Executor):
         kwargs: dict[str, Any] | None = None,
         non_block: bool = False,
     ) -> Any:
-        """Answer vLLM's control calls; chips are reached by commands, not by calls.
+        """Answer vLLM's control calls; chips are reached by commands instead.
 
         Raises:
             NotImplementedError: a method that this platform has no answer to.
@@ -330,7 +330,7 @@ class UltraServeExecutor(Executor):
         return result if not non_block else _done(result)
 
     def check_health(self) -> None:
-        """Nothing: chips that are gone are met by the next step, which goes on without them."""
+        """Do nothing: the next step meets lost chips and goes on without them."""
 
     def shutdown(self) -> None:
         """Stop the chips and Ray; idempotent."""
@@ -342,11 +342,11 @@ class UltraServeExecutor(Executor):
             tokens.stop()
 
     def live_engine(self) -> LiveEngine:
-        """The machine with its chips, clock and energy, once the clock is set."""
+        """The engine: machine, chips, clock and energy; available once the clock is set."""
         assert self._engine is not None, "the clock is not set"
         return self._engine
 
     def live_fleet(self) -> Fleet:
-        """The chips, once they are started; not where tokens are made up."""
+        """The chips, once started; none with synthetic tokens."""
         assert isinstance(self._tokens, Fleet), "the chips are not started"
         return self._tokens

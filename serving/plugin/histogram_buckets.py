@@ -1,7 +1,7 @@
-"""Upper bounds of vLLM's histograms of time, fine enough for decode steps of a millisecond.
+"""Bucket bounds of vLLM's time histograms, fine enough for decode steps of a millisecond.
 
-Everything that vLLM has stays, since dashboards, alerts and load tools ask for single bounds; what
-is added lies below and between. A family that the user has given bounds for is the user's.
+vLLM's own bounds stay, since dashboards, alerts and load tools ask for single ones; ours lie below
+and between. A family with the user's bounds keeps those.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _ADDED_S: Final[Mapping[BucketFamilyKey, tuple[float, ...]]] = {
 
 
 def fine_buckets(given: Mapping[str, list[float]] | None) -> dict[str, list[float]]:
-    """Bounds in seconds by vLLM's bucket families: the user's, and ours where there are none."""
+    """Bounds in seconds by vLLM's bucket family: the user's, else ours."""
     fine = {
         family: sorted({*added, *histogram_buckets(family)}) for family, added in _ADDED_S.items()
     }

@@ -1,9 +1,9 @@
-"""One unmodified vLLM `Scheduler`, with its own KV pool, per data-parallel rank, all in lockstep.
+"""A vLLM `Scheduler` per data-parallel rank, unmodified, each with its own KV pool, in lockstep.
 
-vLLM sees one scheduler. Each step every rank schedules for itself, within the prefill tokens that a
-policy gives it; the decisions are merged for the engine and kept apart for the ranks. Requests of a
-rank that is lost go on in others. Emulated times that the executor reports are stamped on events
-and outputs, so that vLLM's own duration metrics are in emulated seconds.
+vLLM sees one scheduler. In each step every rank schedules within the prefill tokens that a policy
+gives it; decisions are merged for the engine and kept apart for the ranks. Requests of a lost rank
+move to others. Events and outputs get emulated stamps from the step's report, so vLLM's duration
+metrics are emulated.
 """
 
 from collections.abc import Iterable
@@ -42,7 +42,7 @@ from serving.plugin.request_migration import (
     restore_order,
     take_out,
 )
-from serving.plugin.request_place import NOWHERE, Place, name_weights
+from serving.plugin.request_place import NOWHERE, RequestPlace, name_weights
 from serving.plugin.timed_output import StillHeld, TimedOutput, stamp_events
 from serving.plugin.traced_requests import TracedRequests
 from serving.policy.prefill_throttle import parse_prefill_policy
@@ -60,9 +60,9 @@ if TYPE_CHECKING:
 class LockstepScheduler(SchedulerInterface):
     """N vLLM schedulers behind the interface of one.
 
-    Invariants: a request lives in exactly one rank, or waits for one to take requests, or came when
-    none was up and ends in the next step; a rank that is down has none; the merged output's counts
-    are the ranks' sums.
+    Invariants: a request lives in exactly one rank, or waits for an open rank, or came when no rank
+    was up and ends in the next step; a rank that is down has no request; the merged counts are the
+    ranks' sums.
     """
 
     connector = None
@@ -101,7 +101,7 @@ class LockstepScheduler(SchedulerInterface):
         self._seats: int = self.ranks[0].max_num_active_reqs
         self._throttle = RankThrottle(self.ranks, parse_prefill_policy(settings.prefill_policy))
         self._loads = RankLoads(self.ranks)
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, RequestPlace] = {}
         traces = vllm_config.observability_config.otlp_traces_endpoint is not None
         self._traced = TracedRequests(self.ranks, self._places, traces=traces)
         self._arrivals = 0
@@ -119,11 +119,11 @@ class LockstepScheduler(SchedulerInterface):
 
     @property
     def kv_cache_manager(self) -> Any:
-        """Rank 0's manager, which vLLM asks for block sizes; all ranks have the same."""
+        """Rank 0's manager, for vLLM's question of block sizes; all ranks have the same."""
         return self.ranks[0].kv_cache_manager
 
     def schedule(self, throttle_prefills: bool = False) -> LockstepOutput:
-        """Let every rank schedule, and merge; a rank without requests takes part all the same.
+        """Schedule every rank and merge; a rank without requests takes part.
 
         While a step is under way its decision is handed out again: see `StillHeld`.
         """
@@ -168,9 +168,9 @@ class LockstepScheduler(SchedulerInterface):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: "ModelRunnerOutput"
     ) -> dict[int, EngineCoreOutputs]:
-        """Give each rank its own decision and the tokens; merge what they send to each client.
+        """Give each rank its own decision and tokens; merge their outputs by client.
 
-        Then ends what failed, and moves the requests of ranks that the step's report calls lost.
+        Then end failed requests, and move those of ranks that the report calls lost.
         """
         assert isinstance(scheduler_output, LockstepOutput)
         if isinstance(model_runner_output, StillHeld):
@@ -224,11 +224,11 @@ class LockstepScheduler(SchedulerInterface):
             assert done, "a rank that read other weights has no requests"
 
     def _finish_failed(self, names: Iterable[str]) -> list[Request]:
-        """End requests that could not be computed; the ranks free what they held."""
+        """End requests that could not be computed and free what they held."""
         return self.finish_requests(names, RequestStatus.FINISHED_ERROR) if names else []
 
     def _evacuate(self, report: StepReport) -> list[Request]:
-        """Move the requests of ranks that lost their KV or went down; returns those that ended."""
+        """Move requests of ranks that lost their KV or went down; returns those that ended."""
         ranks_up = self.ranks_up.copy()
         ranks_up[list(report.lost_ranks)] = False
         if report.ranks_up is not None:
@@ -258,7 +258,7 @@ class LockstepScheduler(SchedulerInterface):
         return [request for request in moving if request.is_finished()]
 
     def _note_fate(self, request: Request) -> None:
-        """A request that had to leave a rank has another now, or has ended with an error."""
+        """Record the new rank, or the error, of a request that left its rank."""
         place, failed = self._places[request.request_id], request.is_finished()
         if place.left is not None:
             self._moved.append(Moved(rank=place.left, name=request.request_id, failed=failed))
@@ -269,9 +269,9 @@ class LockstepScheduler(SchedulerInterface):
         return self._places[request.request_id].arrival
 
     def _dismiss_turned_away(self) -> list[Request]:
-        """End the requests that came when no rank was up, unless one is up by now.
+        """End requests that came when no rank was up, unless one is up now.
 
-        While all that are up are closed, they wait.
+        While the ranks that are up are closed, they wait.
         """
         turned_away = sorted(self._turned_away.values(), key=self._arrival)
         self._turned_away = {}
@@ -327,7 +327,7 @@ class LockstepScheduler(SchedulerInterface):
         return merge_stats(parts, len(self.ranks)) if parts else None
 
     def add_request(self, request: Request) -> None:
-        """Send a request to a rank; one that comes when none is up ends in the next step."""
+        """Send a request to a rank; without a rank that is up it ends in the next step."""
         place = self._places.get(request.request_id)
         if (
             place
@@ -343,7 +343,7 @@ class LockstepScheduler(SchedulerInterface):
         self._arrivals += 1
         # An id that comes again begins anew; until it has a rank, it has none that is left.
         params = request.sampling_params
-        self._places[request.request_id] = Place(
+        self._places[request.request_id] = RequestPlace(
             rank=NOWHERE,
             arrival=self._arrivals,
             has_stop_strings=params is not None and bool(params.stop),
@@ -351,7 +351,7 @@ class LockstepScheduler(SchedulerInterface):
         self._send(request)
 
     def _send(self, request: Request) -> None:
-        """Send a request that has no rank to one; it waits when none takes it."""
+        """Send a request without a rank to one; it waits when all are closed."""
         number = self._choose(request)
         if number is None:
             self._turned_away[request.request_id] = request
@@ -361,7 +361,7 @@ class LockstepScheduler(SchedulerInterface):
         self._loads.add(number, request)
 
     def _open_ranks(self, request: Request) -> NDArray[np.bool_]:
-        """Ranks that may take it; with tokens, those of the weights that made the last of them.
+        """Ranks that may take it; for one with tokens, those with the weights of its last token.
 
         Where none of those is open, the request goes on with other weights.
         """
@@ -390,7 +390,7 @@ class LockstepScheduler(SchedulerInterface):
     def finish_requests(
         self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus
     ) -> list[Request]:
-        """Finish requests wherever they are; unknown ids are ignored, as vLLM does."""
+        """Finish requests in any rank; unknown ids are ignored, as by vLLM."""
         if isinstance(request_ids, str):
             request_ids = (request_ids,)
         wanted = None if request_ids is None else list(request_ids)
@@ -419,13 +419,13 @@ class LockstepScheduler(SchedulerInterface):
         raise AssertionError("no draft tokens on this platform")
 
     def get_num_unfinished_requests(self) -> int:
-        """Sum over ranks, and what waits to be told that none is up."""
+        """Sum over ranks, plus requests about to be refused because no rank is up."""
         unfinished: int = sum(rank.get_num_unfinished_requests() for rank in self.ranks)
         return unfinished + (len(self._turned_away) if self._owes_turned_away else 0)
 
     @property
     def _owes_turned_away(self) -> bool:
-        """Whether requests without a rank ask for a step: in a pause, new ones only wait."""
+        """Whether requests without a rank need a step; in a pause, new ones only wait."""
         return bool(self._turned_away) and (self._runs or not self.ranks_up.any())
 
     @property
@@ -433,11 +433,11 @@ class LockstepScheduler(SchedulerInterface):
         return self.pause_state is PauseState.UNPAUSED
 
     def has_finished_requests(self) -> bool:
-        """Whether a rank still has to tell the chips of a finished request."""
+        """Whether a rank has finished ids that its chips have not yet got."""
         return any(rank.has_finished_requests() for rank in self.ranks)
 
     def has_requests(self) -> bool:
-        """Also true once before the first request: the engine hears of the ranks' queues."""
+        """Also true once before the first request, so that the engine gets the ranks' queues."""
         return (
             not self._announced
             or self._under_way is not None
@@ -461,7 +461,9 @@ class LockstepScheduler(SchedulerInterface):
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
-        """Reset every rank's prefix cache; true when all could. None can while a step is held."""
+        """Reset every rank's prefix cache; true when all could, which none can while a step is
+        held.
+        """
         if self._under_way is not None:
             return False
         self._loads.forget()

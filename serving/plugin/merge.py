@@ -1,4 +1,4 @@
-"""What the ranks' schedulers say, as one: decisions, outputs by client, statistics."""
+"""Merges the ranks' schedulers: decisions, outputs by client, statistics."""
 
 import time
 from collections.abc import Sequence
@@ -33,11 +33,11 @@ REFRESH_WALL_S: Final = 0.25
 class LockstepOutput(SchedulerOutput):
     """A merged SchedulerOutput that keeps each rank's own.
 
-    `continues` says that requests were left over from the step before, so no time was idle.
-    `failed_requests` counts those that ended with an error because no rank could take them, or the
-    executor gave them up. `abandoned` says that the step is under way, and that none of its
-    requests is there any more. While the step is under way, arrivals and states are brought up to
-    date; `refreshed_s` is when, by the monotonic clock. The rest is SchedulerState's.
+    `continues`: requests were left over from the step before, so no time was idle.
+    `failed_requests`: how many ended with an error, because no rank could take them or the executor
+    gave them up. `abandoned`: the step is under way and all of its requests are gone. While a step
+    is under way, arrivals and states are refreshed, last at monotonic `refreshed_s`. The rest is
+    SchedulerState's.
     """
 
     by_rank: list[SchedulerOutput] = field(default_factory=list)
@@ -68,7 +68,7 @@ class LockstepOutput(SchedulerOutput):
         )
 
     def is_awaited(self, ranks: Sequence[Scheduler]) -> bool:
-        """Whether a request that is computed in this step is still there."""
+        """Whether a request computed in this step still exists."""
         return any(
             request_id in rank.requests
             for rank, output in zip(ranks, self.by_rank, strict=True)
@@ -76,7 +76,7 @@ class LockstepOutput(SchedulerOutput):
         )
 
     def hand_out_again(self, ranks: Sequence[Scheduler], *, arrived_requests: int) -> None:
-        """The step is under way: whether it is awaited, and how the ranks stand by now."""
+        """Refresh a decision under way: whether it is awaited, and the ranks' state."""
         self.abandoned = not self.is_awaited(ranks)
         now_s = time.monotonic()
         if now_s - self.refreshed_s >= REFRESH_WALL_S:
@@ -99,10 +99,9 @@ def merge_bitmasks(ranks: Sequence[Scheduler], decision: LockstepOutput) -> Gram
 
 
 def merge_outputs(by_rank: list[SchedulerOutput], **of_all: Any) -> LockstepOutput:
-    """Merge the ranks' decisions into the one that the engine sees; `of_all` are its own fields.
+    """Merge the ranks' decisions into the engine's; `of_all` are its own fields.
 
-    A request that moved to another rank is among the finished of the one it left, whose chips are
-    to forget it.
+    A moved request counts as finished in the rank that it left, so that its chips forget it.
     """
     merged = LockstepOutput(
         scheduled_new_reqs=[],
@@ -136,7 +135,7 @@ def merge_outputs(by_rank: list[SchedulerOutput], **of_all: Any) -> LockstepOutp
 def merge_client(
     merged: dict[int, EngineCoreOutputs], client: int, part: EngineCoreOutputs
 ) -> None:
-    """Add what one rank sends to `client` to what the ranks before it send."""
+    """Add one rank's outputs for `client` to those of the ranks before it."""
     into = merged.get(client)
     if into is None:
         merged[client] = part
@@ -147,7 +146,7 @@ def merge_client(
 
 
 def merge_stats(parts: list[SchedulerStats], ranks: int) -> SchedulerStats:
-    """Sum what counts and average what is a share; `ranks` have equal pools."""
+    """Merge statistics: sums of counts, means of shares; `ranks` have equal pools."""
     prefix = PrefixCacheStats()
     for part in parts:
         other = part.prefix_cache_stats

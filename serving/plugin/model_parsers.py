@@ -1,11 +1,10 @@
-"""Which of vLLM's parsers read a model's tool calls and its reasoning, so that tools work unasked.
+"""Chooses vLLM's parsers of a model's tool calls and reasoning, so that tools work by default.
 
-The names are vLLM's (`vllm.tool_parsers`, `vllm.reasoning`), each for the model's own chat format
-as vLLM documents it (docs/features/tool_calling, docs/features/reasoning_outputs). A parser looks
-for tokens of that format; weights whose tokenizer does not have them never write it, and their
-calls are read as JSON. A stand-in writes in no model's format: calls are read as its own template
-asks for them, and it has no reasoning that would end, so that a parser of reasoning would keep all
-of an answer from its client, and a grammar from ever beginning.
+Names are vLLM's (`vllm.tool_parsers`, `vllm.reasoning`), for the chat formats that it documents
+(docs/features/tool_calling, docs/features/reasoning_outputs). A parser needs tokens of its format;
+weights whose tokenizer lacks them never write it, and their calls are read as JSON. Stand-in
+weights write in no model's format: calls are read by their own template, without a reasoning
+parser, which would keep the whole answer from the client and never let a grammar begin.
 """
 
 import json
@@ -24,7 +23,7 @@ _CONFIG_FILE: Final = "--config"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parser:
-    """A parser by vLLM's name; `token` is what the tokenizer must have, None: any will do."""
+    """A parser by vLLM's name; `token` must be in the tokenizer, None: any tokenizer will do."""
 
     name: str
     token: str | None = None
@@ -32,7 +31,7 @@ class Parser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParsers:
-    """Those of one model; `reasoning` is None for one that does not think aloud."""
+    """The parsers of one model; `reasoning` is None for a model without visible reasoning."""
 
     tools: Parser
     reasoning: Parser | None = None
@@ -68,10 +67,9 @@ MODEL_PARSERS: Final = {
 
 
 def parser_arguments(model: str, weights_dir: Path, vllm_arguments: Sequence[str]) -> list[str]:
-    """The flags that set the parsers of `model`, whose text is made by weights in `weights_dir`.
+    """Flags that set the parsers of `model`, served by weights in `weights_dir`.
 
-    What the user says in `vllm_arguments` stands; where a configuration file may say it, nothing is
-    set here.
+    Flags in `vllm_arguments` win; with a configuration file, no flag is set.
     """
     given = {argument.partition("=")[0].replace("_", "-") for argument in vllm_arguments}
     if _CONFIG_FILE in given:
@@ -95,7 +93,7 @@ def _fits(parser: Parser, tokens: frozenset[str]) -> bool:
 
 
 def _tokens_of(weights_dir: Path) -> frozenset[str]:
-    """The tokens of the tokenizer in `weights_dir`; none where it has none to read."""
+    """Tokens of the tokenizer in `weights_dir`; empty where there is none to read."""
     try:
         content = json.loads((weights_dir / "tokenizer.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

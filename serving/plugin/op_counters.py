@@ -1,9 +1,8 @@
-"""vLLM's families of estimated work per GPU, with what a chip of the partition really did.
+"""vLLM's families of estimated work per GPU, filled with the emulator's counts per chip.
 
-vLLM estimates by its own formulas, for the weights that make tokens, and only when it is asked to.
-The emulator counts the timed model's work on each chip; shown is the mean chip, spares left out.
-HBM traffic is not counted by direction, so all of it stands under bytes that are read: vLLM's own
-formula for bandwidth adds the two, and its answer is right.
+vLLM's own estimate is for the weights that make tokens, and optional. Here it is the timed model's
+work on the mean chip, spares left out. HBM traffic is not counted by direction: all of it is shown
+as bytes read, and vLLM's formula for bandwidth, which adds both, stays right.
 """
 
 from typing import Any
@@ -13,8 +12,8 @@ from vllm.v1.metrics.perf import PerfMetricsProm, PerfStats
 from serving.wire.hardware import HardwareReport
 
 
-class CountedWork(PerfMetricsProm):
-    """Takes the place of vLLM's; counts move when somebody looks at the hardware."""
+class OpCounters(PerfMetricsProm):
+    """Replaces vLLM's; counters move when a snapshot is taken."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)

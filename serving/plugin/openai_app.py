@@ -1,9 +1,8 @@
 """vLLM's own OpenAI server, started in this process with our platform's settings.
 
-The bundled weights are noise or nearly, and where a grammar lets white space stand they write it
-for ever. So with them, unless the user says otherwise, JSON that must be JSON has none between its
-words, and a `named` or `required` tool's call is written by JSON's grammar: vLLM's grammar of tags
-does not heed `disable_any_whitespace`.
+The bundled weights are noise or nearly, and write white space for ever where a grammar allows it.
+So with them, by default, guided JSON has no white space, and a `named` or `required` tool's call is
+written by JSON's grammar: vLLM's grammar of tags ignores `disable_any_whitespace`.
 """
 
 import json
@@ -49,9 +48,9 @@ _CONFIG_FILE: Final = "--config"
 
 
 def serve(deployment: Deployment, *, host: str, port: int, vllm_arguments: list[str]) -> int:
-    """Run `vllm serve` on `deployment` until it is stopped; returns its exit code.
+    """Run `vllm serve` on `deployment` until it stops; returns its exit code.
 
-    `vllm_arguments` go to vLLM's parser as they are, after ours, so that a user's spelling wins.
+    `vllm_arguments` follow ours, so that the user's spelling wins.
 
     Raises:
         UltraServeError: this platform, or vLLM's configuration, refuses an argument.
@@ -100,7 +99,7 @@ def _run(main: Callable[[], object]) -> int:
 
 
 def _tell_refusal(error: ValueError) -> None:
-    """Raise RefusedByVllm when `error` is pydantic's, with vLLM's words and without its frame."""
+    """Raise RefusedByVllm with vLLM's words for a pydantic `error`."""
     if not hasattr(error, "errors"):
         return
     words = [str(detail["msg"]).removeprefix("Value error, ") for detail in error.errors()]
@@ -130,7 +129,7 @@ def _is_noise(deployment: Deployment) -> bool:
 
 
 def _compact_json(vllm_arguments: list[str]) -> list[str]:
-    """The flag for JSON without white space; none where the user says how, or a file of his may."""
+    """The flag for JSON without white space; empty where the user or a file may set it."""
     for argument in vllm_arguments:
         name = argument.partition("=")[0].replace("_", "-")
         if name == _CONFIG_FILE or name.partition(".")[0] == _STRUCTURED:

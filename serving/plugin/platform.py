@@ -1,7 +1,7 @@
-"""The platform that vLLM believes it runs on: Trainium3 chips, emulated.
+"""vLLM's platform for emulated Trainium3 chips.
 
-It sets the executor, the scheduler and what follows from them, and refuses by name what this
-platform cannot do, before anything is started. It never poses as CUDA.
+It sets executor, scheduler and their settings, and refuses unsupported features by name before
+anything starts. It never poses as CUDA.
 """
 
 import os
@@ -36,7 +36,7 @@ DEFAULT_BLOCK_TOKENS = 32
 
 
 class UltraServePlatform(Platform):
-    """Trainium3, out of tree. Tensors that vLLM makes for itself stay on the CPU."""
+    """Trainium3, out of tree. vLLM's own tensors stay on the CPU."""
 
     _enum = PlatformEnum.OOT
     device_name = "trainium3"
@@ -61,7 +61,7 @@ class UltraServePlatform(Platform):
         return system_by_name(Settings().system).chip.hbm_bytes
 
     def is_cpu(self) -> bool:
-        """Say where vLLM's own tensors are: on the CPU, with no accelerator of torch's to empty."""
+        """True: vLLM's own tensors are on the CPU, and torch has no accelerator cache to empty."""
         return True
 
     @classmethod
@@ -71,7 +71,7 @@ class UltraServePlatform(Platform):
 
     @classmethod
     def import_kernels(cls) -> None:
-        """Do nothing: vLLM's compiled kernels are not installed, and it would warn of that."""
+        """Do nothing: vLLM's compiled kernels are not installed, and it would warn."""
 
     @classmethod
     def inference_mode(cls) -> Any:
@@ -93,7 +93,7 @@ class UltraServePlatform(Platform):
 
     @classmethod
     def verify_quantization(cls, quant: str) -> None:
-        """Refuse every method; raises UnsupportedFlag. vLLM asks before it has a whole config."""
+        """Refuse every method; raises UnsupportedFlag. Called before the config is whole."""
         raise UnsupportedFlag(
             flag=f"--quantization {quant}",
             reason="quantized weights are not computed; the timed model's precision is its own",
@@ -101,7 +101,7 @@ class UltraServePlatform(Platform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config: "VllmConfig") -> None:
-        """Resolve the deployment and point vLLM at our executor and scheduler.
+        """Resolve the deployment, and set our executor and scheduler.
 
         Raises:
             UltraServeError: one line that names the flag or the setting.
@@ -124,7 +124,7 @@ class UltraServePlatform(Platform):
 
     @classmethod
     def update_block_size_for_backend(cls, vllm_config: "VllmConfig") -> None:
-        """Keep the block size: there is no attention backend of vLLM's to ask."""
+        """Keep the block size: no attention backend of vLLM's has another."""
 
 
 def deployment_of(vllm_config: "VllmConfig") -> Deployment:
@@ -135,7 +135,7 @@ def deployment_of(vllm_config: "VllmConfig") -> Deployment:
 
 
 def refuse_features(vllm_config: "VllmConfig") -> None:
-    """Raise UnsupportedFlag for the first feature that is asked for and not there."""
+    """Raise UnsupportedFlag for the first requested feature that is unsupported."""
     for flag, asked, reason in _FEATURES:
         if asked(vllm_config):
             raise UnsupportedFlag(flag=flag, reason=reason)
@@ -260,9 +260,9 @@ def _configure_engine(vllm_config: "VllmConfig") -> None:
 
 
 def _configure_context(vllm_config: "VllmConfig", deployment: Deployment) -> None:
-    """The named model's context bounds the engine's, whatever the stand-in could do.
+    """Bound the engine's context by the named model's, whatever the stand-in weights allow.
 
-    A length that the user gave is refused above it, as vLLM does; only a derived one is cut.
+    A longer user's length is refused, as by vLLM; a derived one is cut.
     """
     model_config = vllm_config.model_config
     limit = deployment.time_model.max_context_tokens

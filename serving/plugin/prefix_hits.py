@@ -1,11 +1,11 @@
-"""What of a request a rank's prefix cache holds, as vLLM's KV cache manager says it."""
+"""Prefix-cache hits of a request on a rank, from vLLM's KV cache manager."""
 
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
 
 def prefix_hit_tokens(rank: Scheduler, request: Request) -> int:
-    """Tokens of the request in the rank's prefix cache; the last one is computed anyway."""
+    """Cached tokens of the request on the rank; the last one is computed anyway."""
     manager = rank.kv_cache_manager
     hashes = request.block_hashes
     if not hashes or not manager.prefix_cache_lookup_enabled(request):

@@ -1,7 +1,7 @@
-"""What each rank has on it, as the choice of a rank asks for it.
+"""Load of each rank, for the choice of a rank.
 
-Counted once after each lockstep, when the first request asks, and kept up with the requests that
-are added until the next; so an arrival costs the same on a full machine as on an empty one.
+Counted once after a lockstep, at the first request, and then kept up with added requests; so an
+arrival costs the same on a full machine as on an empty one.
 """
 
 from collections.abc import Sequence
@@ -20,8 +20,8 @@ _TOKENS, _REQUESTS = 0, 1
 class RankLoads:
     """Tokens and requests of each rank that go before another request.
 
-    Running requests go before every other. A waiting one goes before those of a later priority
-    value only, when the ranks schedule by priority, and before everyone when by arrival.
+    Running requests go first. With priority scheduling a waiting request goes before those of a
+    later priority only, else before all that come after it.
     """
 
     def __init__(self, ranks: Sequence[Scheduler]) -> None:
@@ -35,7 +35,7 @@ class RankLoads:
         self._running = None
 
     def before(self, request: Request) -> tuple[I64, I64]:
-        """Tokens held or yet to compute, and requests, that go before `request`: both [ranks]."""
+        """Tokens held or to compute, and requests, ahead of `request`: both [ranks]."""
         total = self._counted().copy()
         for priority, waiting in self._waiting.items():
             if priority <= self._priority(request):

@@ -1,9 +1,9 @@
-"""Imposes a prefill policy on unmodified vLLM schedulers, by knobs that they read in every step.
+"""Applies a prefill policy to unmodified vLLM schedulers, by knobs that they read in every step.
 
-A budget of prefill tokens becomes `max_num_scheduled_tokens` (the decodes and the budget) and
-`long_prefill_token_threshold` (the budget), so that a long prompt which runs already leaves the
-decodes behind it their tokens. A budget of 0 is vLLM's own `throttle_prefills`. A rank has its own
-copy of the scheduler's config, because vLLM keeps the threshold there.
+A budget of prefill tokens becomes `max_num_scheduled_tokens` (decodes plus budget) and
+`long_prefill_token_threshold` (budget), so that a long prompt leaves later decodes their tokens. A
+budget of 0 is vLLM's own `throttle_prefills`. Each rank has its own copy of the scheduler's config,
+which holds the threshold.
 """
 
 import copy
@@ -39,9 +39,9 @@ class RankThrottle:
             rank.scheduler_config = copy.copy(rank.scheduler_config)
 
     def schedule(self, throttle_prefills: bool) -> list[SchedulerOutput]:
-        """Let every rank schedule within its budget; ranks without requests return nothing to do.
+        """Schedule every rank within its budget; ranks without requests return an empty decision.
 
-        `throttle_prefills` is the engine's own wish, passed on to ranks without a budget.
+        The engine's own `throttle_prefills` is passed on to ranks without a budget.
         """
         if not self.policy.pending_tokens_max:
             return [rank.schedule(throttle_prefills) for rank in self._ranks]
@@ -88,10 +88,10 @@ class RankThrottle:
 
 
 def rank_demand(rank: Scheduler, enough: int) -> tuple[int, int]:
-    """Tokens that a rank could prefill (counting stops at `enough`), and requests that it decodes.
+    """Tokens that a rank could prefill, counted up to `enough`, and its decodes.
 
-    Of what waits, as many requests count as have a seat, and as many tokens as have KV: what cannot
-    start must not make other ranks wait. A prefix that the cache holds is not known yet and counts.
+    Waiting requests count as far as there are seats, their tokens as far as there is KV: what
+    cannot start must not delay other ranks. Cached prefixes are not known yet and count.
     """
     decodes = pending = 0
     for request in rank.running:

@@ -1,4 +1,4 @@
-"""Refusals in the types that vLLM's HTTP app and its gRPC service answer with a status."""
+"""Refusals as exceptions that vLLM's HTTP app and gRPC service map to a status."""
 
 from http import HTTPStatus
 
@@ -8,7 +8,7 @@ from serving.policy.admission.refusal import Refused
 
 
 class RefusedRequest(GracefulHTTPError, Refused):
-    """`refused` as vLLM knows it: 503 when it is the server's, 429 when it is load."""
+    """`refused` in vLLM's type: 503 for the server's reasons, 429 for load."""
 
     def __init__(self, refused: Refused) -> None:
         of_server = refused.reason.is_of_server
@@ -25,7 +25,7 @@ class RefusedRequest(GracefulHTTPError, Refused):
 
 
 class GrammarTooHeavy(VLLMValidationError, ValueError):
-    """The grammar of a request's structured output is not compiled; vLLM answers with 400."""
+    """A structured output's grammar that is not compiled; vLLM answers 400."""
 
     def __init__(self, weight: int, weight_max: int) -> None:
         words = (
@@ -37,7 +37,7 @@ class GrammarTooHeavy(VLLMValidationError, ValueError):
 
 
 class TooManyPromptLogprobs(VLLMValidationError, ValueError):
-    """A request's prompts are not answered with that many logprobs; vLLM answers with 400."""
+    """More prompt logprobs than are answered; vLLM answers 400."""
 
     def __init__(self, wanted: int, wanted_max: int) -> None:
         words = (

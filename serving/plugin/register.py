@@ -1,6 +1,6 @@
-"""What vLLM's entry points load: the platform's class is named, and an engine's process watches its
-parent before it has begun to wait for it: from here on when it was started from nothing, and from
-its first moment when a parent that was here forks it.
+"""Entry points that vLLM loads: the platform's class path, and the engine's parent watchdog.
+
+A spawned engine process watches its parent from here on; a forked one already does.
 """
 
 from serving.process.parent_death_watchdog import end_with_parent, watch_when_forked

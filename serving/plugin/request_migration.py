@@ -1,8 +1,8 @@
-"""Takes all requests out of a rank that lost its KV, and puts them into others to go on there.
+"""Moves all requests of a rank that lost its KV to other ranks.
 
-A request keeps its tokens, grammar, seed, priority and place in the order of arrival. Where it
-comes to it is computed anew, prompt and generated tokens together, as after a preemption; so a
-client sees one stream, in which nothing is missing and nothing comes twice.
+A request keeps its tokens, grammar, seed, priority and arrival order. Its new rank recomputes
+prompt and generated tokens, as after a preemption; the client sees one stream without gaps or
+repeats.
 """
 
 from collections import deque
@@ -18,11 +18,10 @@ from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 
 
 def take_out(rank: Scheduler) -> list[Request]:
-    """Empty `rank`: all its KV blocks are free, none is cached; returns the requests it had.
+    """Empty `rank`: frees all KV blocks, drops its cache, returns its requests.
 
-    They are as they came but for the tokens that they have generated since. A streaming session
-    that waits for its next input is returned with an error status: vLLM keeps what it has to say
-    in the KV that is gone.
+    They are as they came, plus generated tokens. A streaming session that waits for input is
+    returned with an error status: its state was in the lost KV.
     """
     before = {
         request: request.status
@@ -40,7 +39,7 @@ def take_out(rank: Scheduler) -> list[Request]:
 
 
 def _forget_ends(rank: Scheduler, taken: list[Request]) -> None:
-    """The clients are not to hear of an end; the rank's chips still do, by the finished ids."""
+    """Drop the ends that clients must not see; the rank's chips still get the finished ids."""
     if rank.finished_req_ids_dict is not None:
         for request in taken:
             rank.finished_req_ids_dict[request.client_index].discard(request.request_id)
@@ -66,9 +65,9 @@ def _renew(rank: Scheduler, request: Request, status: RequestStatus) -> None:
 
 
 def put_in(rank: Scheduler, request: Request) -> None:
-    """Add a request, which may have waited for a rank or been taken out of another one.
+    """Add a request that waited for a rank or was taken out of one.
 
-    It keeps what else its client has sent, and is said to be queued once.
+    It keeps its client's further input, and gets one `queued` event.
     """
     updates = request.streaming_queue
     was_queued = request.num_output_tokens or request.num_preemptions or _says_queued(request)
@@ -84,14 +83,14 @@ def _says_queued(request: Request) -> bool:
 
 
 def queue_update(waiting: Request, update: Request) -> None:
-    """Let a streaming session that has no rank keep its next input, or its end, for later."""
+    """Keep the next input, or the end, of a streaming session without a rank."""
     if waiting.streaming_queue is None:  # no rank has had it yet
         waiting.streaming_queue = deque()
     waiting.streaming_queue.append(StreamingUpdate.from_request(update))
 
 
 def restore_order(rank: Scheduler, arrival: Callable[[Request], int]) -> None:
-    """Let what waits go by arrival again; a queue by priority keeps its own order."""
+    """Sort a waiting queue by arrival again; a priority queue keeps its own order."""
     if rank.policy is SchedulingPolicy.FCFS:
         waiting = sorted(rank.waiting, key=arrival)
         rank.waiting.remove_requests(waiting)
@@ -100,9 +99,9 @@ def restore_order(rank: Scheduler, arrival: Callable[[Request], int]) -> None:
 
 
 def carry_contexts(rank: Scheduler, decision: SchedulerOutput) -> None:
-    """Give the chips all tokens of what is new to them but not to its client.
+    """Add generated tokens to the decision's new requests, of which vLLM lists prompts alone.
 
-    Changes the decision's new requests that have generated tokens; vLLM names prompts alone.
+    Changes the decision: the chips see these requests for the first time.
     """
     for data in decision.scheduled_new_reqs:
         request = rank.requests[data.req_id]
@@ -111,7 +110,7 @@ def carry_contexts(rank: Scheduler, decision: SchedulerOutput) -> None:
 
 
 def add_silent_rows(output: ModelRunnerOutput, decision: SchedulerOutput) -> None:
-    """Give each request of a lost rank a row, without tokens where the rank did not answer."""
+    """Add a row for each request of a lost rank, without tokens where the rank did not answer."""
     for request_id in decision.num_scheduled_tokens:
         if request_id not in output.req_id_to_index:
             output.req_id_to_index[request_id] = len(output.req_ids)
@@ -120,10 +119,10 @@ def add_silent_rows(output: ModelRunnerOutput, decision: SchedulerOutput) -> Non
 
 
 def drop_told_prompt_rows(rank: Scheduler, decision: SchedulerOutput, rows: dict[str, Any]) -> None:
-    """Remove from `rows` a prompt's log-probabilities that its client has got already.
+    """Remove prompt log-probabilities from `rows` that the client has already.
 
-    They come with the first token; a request that has one is computed again elsewhere, prompt and
-    all, and its new chips know nothing of that.
+    They come with the first token; a moved request is computed again, prompt included, on chips
+    that do not know what was sent.
     """
     for request_id in rows.keys() & decision.num_scheduled_tokens.keys():
         request = rank.requests.get(request_id)

@@ -1,4 +1,4 @@
-"""Where the lockstep scheduler has put a request, and which weights have made its tokens."""
+"""Place of a request in the lockstep scheduler, and the weights of its tokens."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,11 +17,11 @@ NOWHERE: Final = -1
 
 
 @dataclass(slots=True)
-class Place:
-    """Where a request is, its number in the order of arrival, how many events are stamped, and the
-    names of the weights that made its tokens, in their order; whether a stop string may end it in
-    the API's process; its trace, where requests are traced and once it was computed; the rank that
-    it had to leave, until it has another or has ended.
+class RequestPlace:
+    """`arrival` is its number in the order of arrival; `stamped_events` counts events with emulated
+    stamps; `weights` are the names of the weights of its tokens, in order; `has_stop_strings`: the
+    API process may end it; `trace`: once computed, where requests are traced; `left` is the rank
+    that it had to leave, until it has another or has ended.
     """
 
     rank: int
@@ -34,11 +34,11 @@ class Place:
 
 
 def name_weights(
-    outputs: Iterable[EngineCoreOutput], name: str, places: Mapping[str, Place]
+    outputs: Iterable[EngineCoreOutput], name: str, places: Mapping[str, RequestPlace]
 ) -> None:
-    """Put on each output of a rank with the weights `name` what has made its request's tokens.
+    """Put the names of their request's weights on each output of a rank with weights `name`.
 
-    Every output has it: which one the API's process sees last is not known here.
+    Every output has them: which one the API process sees last is unknown.
     """
     for output in outputs:
         place = places.get(output.request_id)

@@ -1,4 +1,4 @@
-"""Extends vLLM's span of a request, `llm_request`, by what is emulated, and shows its phases.
+"""Extends vLLM's span `llm_request` by emulated attributes and phases.
 
 vLLM makes the span when a request ends, in the output processor's `do_tracing`. That method of one
 processor is wrapped: vLLM makes the span as ever, from the request's stamps with all durations in
@@ -41,8 +41,8 @@ Attributes = Mapping[str, AttributeValue]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
-    """A part of a request's life. Wall seconds are Unix time, the others the engine's."""
+class RequestPhase:
+    """A part of a request's life; wall seconds of Unix time."""
 
     name: str
     wall_begin_s: float
@@ -52,7 +52,7 @@ class Phase:
 
 @dataclass(slots=True, kw_only=True)
 class _Extension:
-    """What the next span of this context gets, and the span once it has started."""
+    """Attributes for the next span of this context, and the span once started."""
 
     attributes: Attributes
     span: Span | None = None
@@ -62,7 +62,7 @@ _extension: ContextVar[_Extension | None] = ContextVar("ultraserve_span", defaul
 
 
 class _AddAttributes(SpanProcessor):
-    """Gives a span that starts what is asked for in its context; a span that ended is fixed."""
+    """Adds the context's attributes to a span at its start; an ended span is fixed."""
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         extension = _extension.get()
@@ -73,9 +73,9 @@ class _AddAttributes(SpanProcessor):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamps:
-    """When things happened to a request: wall seconds of Unix time, and emulated ones.
+    """Times of a request's stages: wall seconds of Unix time, and emulated ones.
 
-    A request that ended early has not reached every stage: the one that it was in was its last.
+    A request that ended early lacks the later stages.
     """
 
     wall_arrival_s: float
@@ -88,7 +88,7 @@ class Stamps:
 
     @classmethod
     def of(cls, metrics: Any, wall_end_s: float) -> "Stamps":
-        """Read vLLM's RequestStateStats of a request that has ended; 0 there is a missing stamp."""
+        """Read vLLM's RequestStateStats of an ended request; a 0 there is a missing stamp."""
         scheduled_s = metrics.scheduled_ts or metrics.last_token_ts
         return cls(
             wall_arrival_s=metrics.arrival_time,
@@ -101,7 +101,7 @@ class Stamps:
         )
 
     def wall_scheduled_s(self, epochs: EpochMap) -> float:
-        """As long before the first token as the emulated clock says; not before the arrival."""
+        """The first token's wall time less the emulated duration, at least the arrival."""
         first_ns, scheduled_ns = (
             epochs.wall_ns(round(emulated_s * NS_PER_S))
             for emulated_s in (self.first_token_s, self.scheduled_s)
@@ -113,7 +113,7 @@ class Stamps:
 def request_attributes(
     told: RequestTrace, stamps: Stamps, *, system: str, weights: list[str]
 ) -> Attributes:
-    """What vLLM's span of a request gets; `ultraserve.rank` is missing where none computed it."""
+    """Attributes of vLLM's span; `ultraserve.rank` is missing where no rank computed it."""
     attributes: dict[str, AttributeValue] = {
         names.SYSTEM.name: system,
         names.RANKS.name: told.ranks,
@@ -134,16 +134,16 @@ def request_attributes(
     return attributes
 
 
-def phases(told: RequestTrace, stamps: Stamps, epochs: EpochMap) -> tuple[Phase, ...]:
-    """Queue, prefill and decode: one begins where the one before it ends."""
+def phases(told: RequestTrace, stamps: Stamps, epochs: EpochMap) -> tuple[RequestPhase, ...]:
+    """Queue, prefill and decode, one after the other."""
     wall_scheduled_s = stamps.wall_scheduled_s(epochs)
 
     def phase(
         name: str, wall: tuple[float, float], emulated: tuple[float, float], **more: float
-    ) -> Phase:
+    ) -> RequestPhase:
         begin_s, end_s = emulated
         attributes = {names.BEGIN_S.name: begin_s, names.END_S.name: end_s}
-        return Phase(
+        return RequestPhase(
             name=name, wall_begin_s=wall[0], wall_end_s=wall[1], attributes=attributes | more
         )
 
@@ -174,9 +174,9 @@ def phases(told: RequestTrace, stamps: Stamps, epochs: EpochMap) -> tuple[Phase,
 def in_emulated_time(
     state: Any, iteration: Any, stamps: Stamps, epochs: EpochMap
 ) -> tuple[Any, Any]:
-    """Copies of vLLM's request state and iteration from which it computes emulated durations.
+    """Copies of vLLM's request state and iteration with emulated durations.
 
-    What it would take from the wall is converted by `epochs`; missing stamps are filled in.
+    Wall times are converted by `epochs`; missing stamps are filled in.
     """
     told_state, told_iteration = copy.copy(state), copy.copy(iteration)
     told_state.stats = metrics = copy.copy(state.stats)
@@ -205,7 +205,7 @@ class RequestSpans:
         self._tracer = trace.get_tracer("ultraserve")
 
     def trace(self, output: Any, state: Any, iteration: Any) -> None:
-        """Make the spans of the request of `state`, which ended with `output`."""
+        """Make the spans of the ended request of `state`, with `output`."""
         told = RequestTrace.of_output(output)
         if told is None or not told.dilation:
             self._plain(output, state, iteration)
@@ -225,7 +225,7 @@ class RequestSpans:
         if extension.span is not None:  # else its trace is not sampled
             self._show(extension.span, phases(told, stamps, epochs))
 
-    def _show(self, parent: Span, parts: tuple[Phase, ...]) -> None:
+    def _show(self, parent: Span, parts: tuple[RequestPhase, ...]) -> None:
         """Make a span below `parent` of each of `parts`."""
         below = set_span_in_context(parent)
         for part in parts:
@@ -239,9 +239,9 @@ class RequestSpans:
 
 
 def extend_spans(engine: Any) -> None:
-    """Extend the spans of `engine`, vLLM's AsyncLLM, where it traces; again it changes nothing.
+    """Extend the spans of `engine`, vLLM's AsyncLLM, where it traces; idempotent.
 
-    Raises ConfigError where vLLM keeps no stamps of requests: its own spans are made of them.
+    Raises ConfigError where vLLM keeps no stamps of requests, which its spans are made of.
     """
     processor = engine.output_processor
     if not processor.tracing_enabled or hasattr(processor, _MARK):

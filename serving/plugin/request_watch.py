@@ -1,10 +1,8 @@
-"""Tells what becomes of each request in vLLM's AsyncLLM: counted, its tokens, its end.
+"""Reports each request's life in vLLM's AsyncLLM: its count, its tokens, its end.
 
-A stream of outputs does not show it: a request that is not streamed has one output, at its end.
-vLLM's output processor sees every request of this process when it is added, with its prompt's
-tokens, and every token of every step; so two of its methods are wrapped. What is told there is
-bookkeeping: should it fail, it is logged and its request is told of no more, and vLLM's requests go
-on.
+A stream of outputs does not show it: without streaming a request has one output, at its end. vLLM's
+output processor gets every request with its prompt's tokens, and every token of every step; two of
+its methods are wrapped. A failing watcher is logged and dropped; vLLM's requests go on.
 """
 
 import logging
@@ -29,24 +27,25 @@ _CUT: Final = {FinishReason.ABORT: Outcome.ABORTED, FinishReason.ERROR: Outcome.
 
 
 class Watcher(Protocol):
-    """Who is told: one call of `generate`, which may have several sequences."""
+    """Receives reports of one call of `generate`, which may have several sequences."""
 
     def begin(self, name: str, counted: Counted) -> None:
-        """Note the name that vLLM took a sequence under; the first one counts the prompt."""
+        """Note the name that vLLM gave a sequence; the first one counts the prompt."""
 
     def made(self, name: str, tokens: int) -> None:
         """The sequence has so many more tokens."""
 
     def ended(self, name: str, *, by_itself: bool, cut: Outcome | None) -> None:
-        """The sequence is over, `by_itself` or because it had to be; `cut` says what else the
-        engine did to it, None where nothing. Nothing more is told of it.
+        """The sequence's end: `by_itself`, or cut; `cut` is the engine's further action on it, or
+        None. The last report.
         """
 
 
 class RequestWatch:
-    """The sequences in one engine's output processor that somebody is told of.
+    """Watched sequences in one engine's output processor.
 
-    `current` says whose sequence is being added; `each_step` is called after each step's outputs.
+    `current` is the watcher of the sequence being added; `each_step` is called after each step's
+    outputs.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class RequestWatch:
         return self._watchers.pop(name, None) is not None
 
     def _added(self, watcher: Watcher, request: Any, index: int) -> None:
-        """Take a sequence; more input of a streaming one is not another."""
+        """Add a sequence; further input of a streaming one is not another."""
         name, params = request.request_id, request.sampling_params
         if params is None or name in self._watchers:
             return

@@ -1,4 +1,4 @@
-"""A request's sampling as vLLM has it, as the chips want it; and what they refuse."""
+"""Translates a request's sampling from vLLM's to the chips' parameters, or refuses it."""
 
 import hashlib
 from typing import Any
@@ -17,9 +17,9 @@ _NOT_COMPUTED = {
 
 
 class NotComputed(VLLMValidationError, ValueError):
-    """The request asks for what the emulated chips do not compute; vLLM answers it with 400.
+    """A request for what the emulated chips do not compute; vLLM answers 400.
 
-    vLLM takes a bare ValueError from here for a failure of the engine, and answers with 500.
+    vLLM takes a bare ValueError from here for an engine failure, and answers 500.
     """
 
     def __init__(self, message: str, *, parameter: str | None = None) -> None:
@@ -38,7 +38,7 @@ def refuse_request(params: Any) -> None:
 
 
 def sampling_spec(params: SamplingParams, request_id: str, engine_seed: int) -> SamplingSpec:
-    """Translate `params`; a request without a seed gets one from its id and the engine's seed."""
+    """Translate `params`; without a seed, one is derived from the id and the engine's seed."""
     seed = params.seed
     if seed is None:
         digest = hashlib.blake2b(f"{engine_seed}:{request_id}".encode(), digest_size=8).digest()

@@ -1,10 +1,8 @@
-"""Says in each response which weights made it: OpenAI's `system_fingerprint`, per request.
+"""Adds the model version to each response (`system_fingerprint`).
 
-vLLM makes one fingerprint at its start, and its serving objects put it into responses. Here the
-engine's outputs bring the names of the weights that made their request's tokens; while an HTTP
-request is answered they are gathered, and the fingerprint that is then read has them behind vLLM's
-own words: `vllm-0.32.0-...-v3-1a2b3c4d`. A text that two versions wrote, because its rank was lost
-on the way, names both.
+vLLM makes one fingerprint at its start. Here the engine's outputs carry the names of their weights;
+while an HTTP response is made they are gathered, and the fingerprint read for it ends with them:
+`vllm-0.32.0-...-v3-1a2b3c4d`. A text of two versions, because its rank was lost, names both.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -18,18 +16,20 @@ from vllm.entrypoints.serve.utils import fingerprint
 from serving.plugin.request_place import WEIGHTS_KEY
 
 _FIELD = "system_fingerprint"
-_gathered: ContextVar[list[str] | None] = ContextVar("ultraserve_response_weights", default=None)
+_gathered: ContextVar[list[str] | None] = ContextVar(
+    "ultraserve_response_model_version", default=None
+)
 
 
 def begin_response() -> None:
-    """Gather, from here on in this task and those that it starts, for one HTTP response."""
+    """Gather names from here on in this task and those that it starts, for one HTTP response."""
     _gathered.set([])
 
 
 class _Fingerprint:
-    """The attribute of vLLM's serving objects: what vLLM sets, and the weights of the response.
+    """The attribute of vLLM's serving objects: vLLM's value and the response's weights.
 
-    A literal that the user chose (`--fingerprint-mode custom`) stays as it is, and so does none.
+    A user's literal (`--fingerprint-mode custom`) stays as it is, and so does none.
     """
 
     def __set__(self, owner: Any, value: str | None) -> None:
@@ -44,9 +44,9 @@ class _Fingerprint:
 
 
 def name_weights_in_responses(engine: Any) -> None:
-    """Let responses of this process name the weights that `engine`, its AsyncLLM, says.
+    """Make responses name the weights reported by `engine`, this process's AsyncLLM.
 
-    Changes vLLM's class of serving objects, and `engine.generate`; again it changes nothing.
+    Changes vLLM's class of serving objects, and `engine.generate`; idempotent.
     """
     if not isinstance(vars(GenerateBaseServing).get(_FIELD), _Fingerprint):
         setattr(GenerateBaseServing, _FIELD, _Fingerprint())
@@ -68,7 +68,7 @@ def _telling(
 
 
 def take_names(output: Any) -> None:
-    """Gather the names that an output of the engine brings, and take them off it."""
+    """Move the names from an output of the engine to the response."""
     params = output.kv_transfer_params
     if not params or WEIGHTS_KEY not in params:
         return

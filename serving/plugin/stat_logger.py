@@ -1,8 +1,8 @@
 """vLLM's Prometheus metrics in emulated seconds, and ours beside them.
 
-Engine-side durations arrive in emulated time already (see lockstep_scheduler). Only what the front
-end measures with the wall, TTFT and the whole request, is converted here, by the epochs of the
-clock that a request lived through; the wall values are kept under names of their own.
+Engine durations arrive emulated (see lockstep_scheduler). TTFT and end-to-end time, which the front
+end measures by the wall, are converted here by the clock's epochs; the wall values are kept under
+other names.
 """
 
 import copy
@@ -14,7 +14,7 @@ from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from emulator.errors import ConfigError
 from emulator.sim.epochs import EpochMap
-from serving.plugin.op_counters import CountedWork
+from serving.plugin.op_counters import OpCounters
 from serving.plugin.platform import deployment_of
 from serving.telemetry.clock_epochs import emulated_duration_s
 from serving.telemetry.first_token_times import FirstTokenTimes
@@ -26,13 +26,13 @@ from serving.wire.snapshot import Snapshot
 
 
 class EmulatedStatLogger(PrometheusStatLogger):
-    """Takes the place of vLLM's own Prometheus logger in the API process.
+    """Replaces vLLM's Prometheus logger in the API process.
 
     Raises:
         ConfigError: a virtual clock behind a socket, where clients' waiting would not be emulated.
     """
 
-    _perf_metrics_cls = CountedWork
+    _perf_metrics_cls = OpCounters
 
     def __init__(self, vllm_config: VllmConfig, engine_indexes: list[int] | None = None) -> None:
         deployment = deployment_of(vllm_config)
@@ -87,15 +87,15 @@ class EmulatedStatLogger(PrometheusStatLogger):
         )
 
     def take_snapshot(self, report: HardwareReport, snapshot: Snapshot) -> None:
-        """Show what the engine answered to a control call; both are of one moment."""
+        """Show the engine's answer to a control call; both arguments are of one moment."""
         self._is_asked = True
         self._recorder.record(snapshot)
-        assert isinstance(self.perf_metrics_prom, CountedWork)
+        assert isinstance(self.perf_metrics_prom, OpCounters)
         self.perf_metrics_prom.take(report)
 
     @property
     def status(self) -> EngineStatus | None:
-        """At the end of the engine's newest step; None before it has started."""
+        """The state at the end of the engine's newest step; None before its start."""
         return self._status.read()
 
     @property
@@ -106,13 +106,13 @@ class EmulatedStatLogger(PrometheusStatLogger):
 
 
 def first_token_times(engine: Any) -> FirstTokenTimes | None:
-    """Those that the logger of vLLM's AsyncLLM `engine` keeps; None where nothing is logged."""
+    """First-token times kept by the logger of AsyncLLM `engine`; None without logging."""
     logger = stat_logger_of(engine)
     return None if logger is None else logger.first_tokens
 
 
 def latencies(engine: Any) -> Latencies | None:
-    """How long requests of vLLM's AsyncLLM `engine` took of late; None where nothing is logged."""
+    """Recent latencies of requests of AsyncLLM `engine`; None without logging."""
     logger = stat_logger_of(engine)
     if logger is None:
         return None
@@ -132,7 +132,7 @@ def stat_logger_of(engine: Any) -> EmulatedStatLogger | None:
 
 
 def in_emulated_time(stats: IterationStats, epochs: EpochMap) -> IterationStats:
-    """Return a copy of `stats` whose wall durations are emulated, by `epochs` of Unix time.
+    """A copy of `stats` with wall durations converted by `epochs` of Unix time.
 
     They end with the iteration, as vLLM has stamped it.
     """

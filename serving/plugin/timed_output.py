@@ -1,4 +1,4 @@
-"""What vLLM's scheduler gets of a step: tokens with the step's report, or none yet."""
+"""Output of a step for vLLM's scheduler: tokens with the step's report, or StillHeld."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,11 +18,11 @@ class TimedOutput(ModelRunnerOutput):
 
 @dataclass
 class StillHeld(ModelRunnerOutput):
-    """In place of a step's output while the step is under way: see `EngineSteps`."""
+    """Stands for a step's output while it is under way: see `EngineSteps`."""
 
 
 def stamp_events(events: Iterable[EngineCoreEvent], report: StepReport) -> None:
-    """Put emulated seconds on events that vLLM stamped with the wall in the step of `report`."""
+    """Replace the wall stamps on events of the step of `report` by emulated seconds."""
     for event in events:
         if event.type is EngineCoreEventType.QUEUED:
             event.timestamp = min(report.at_monotonic_s(event.timestamp), report.begin_s)

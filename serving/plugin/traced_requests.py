@@ -1,4 +1,4 @@
-"""Keeps, where requests are traced, what each of them has drawn, and tells it as a request ends."""
+"""Energy of each traced request, attached to its last output."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,26 +9,26 @@ from vllm.v1.engine import EngineCoreOutputs
 
 from serving.engine.request_trace import TRACE_KEY, RequestTrace
 from serving.engine.step_report import StepReport
-from serving.plugin.request_place import WEIGHTS_KEY, Place
+from serving.plugin.request_place import WEIGHTS_KEY, RequestPlace
 
 
 class TracedRequests:
-    """The traces of the requests in `places`, which are in the schedulers `ranks`.
+    """Traces of the requests in `places`, which are in the schedulers `ranks`.
 
-    Where `traces` is false it does nothing, and outputs are left as they are.
+    Does nothing where `traces` is false.
     """
 
     def __init__(
-        self, ranks: Sequence[Scheduler], places: Mapping[str, Place], *, traces: bool
+        self, ranks: Sequence[Scheduler], places: Mapping[str, RequestPlace], *, traces: bool
     ) -> None:
         self._ranks = ranks
         self._places = places
         self._traces = traces
 
     def charge(self, report: StepReport | None, decisions: Sequence[SchedulerOutput]) -> None:
-        """Let each token that the step of `report` computed bear as much of its joules.
+        """Split the joules of the step of `report` evenly over its computed tokens.
 
-        `decisions` are of all ranks, whose schedulers have not heard of the step's tokens yet.
+        `decisions` are of all ranks, before their schedulers get the step's tokens.
         """
         if not self._traces or report is None or report.energy is None:
             return
@@ -57,10 +57,10 @@ class TracedRequests:
                     trace.prefill_facility_joules += count * facility_joules
 
     def tell(self, report: StepReport | None, told: Iterable[EngineCoreOutputs]) -> None:
-        """Put its trace and its weights on each output that may be a request's last in the API's.
+        """Put trace and weights on each output that may be a request's last.
 
-        The end by a stop string is found there, and the engine hears of it too late. A request that
-        no step has touched has an empty trace.
+        The API process finds stop strings, and the engine hears of it too late. A request without a
+        step has an empty trace.
         """
         if not self._traces or report is None:
             return

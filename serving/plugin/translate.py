@@ -1,4 +1,4 @@
-"""Between vLLM's words and ours: SchedulerOutput to RankStep, RankOutput to ModelRunnerOutput.
+"""Translates SchedulerOutput to RankStep and RankOutput to ModelRunnerOutput.
 
 The only place that knows the fields of both; pinned by tests/contracts.
 """
@@ -22,7 +22,7 @@ def rank_step(
     engine_seed: int,
     grammar: GrammarOutput | None,
 ) -> RankStep:
-    """Translate what one rank's scheduler decided; `finished` since the chip last heard."""
+    """Translate one rank's decision; `finished` since the chip's last step."""
     counts = output.num_scheduled_tokens
     new = [_new_request(data, engine_seed) for data in output.scheduled_new_reqs]
     scheduled = [
@@ -102,7 +102,7 @@ def model_runner_output(
 
 
 def _merge_logprobs(index: dict[str, int], outputs: dict[int, RankOutput]) -> LogprobsLists | None:
-    """One row per scheduled request, as wide as the widest; rows that asked for none stay zero."""
+    """A row per scheduled request, as wide as the widest; rows without logprobs stay zero."""
     asked = [output for output in outputs.values() if output.logprobs is not None]
     if not asked:
         return None

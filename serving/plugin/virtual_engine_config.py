@@ -1,8 +1,8 @@
-"""vLLM's config and KV pool for schedulers that run without an engine, weights or chips.
+"""vLLM's config and KV pool for schedulers without an engine, weights or chips.
 
-vLLM makes a config only for a checkpoint. The bundled small model stands in: schedulers know of a
-model how long a context may be, and that is set to the timed model's. The config is made through
-the platform, as the server's is, so that what it sets holds here too.
+vLLM makes a config only for a checkpoint, so the bundled small model stands in; its context is set
+to the timed model's, all that schedulers know of a model. The config goes through the platform, as
+the server's does.
 """
 
 import logging
@@ -24,10 +24,10 @@ from serving.traffic.engine_limits import EngineLimits
 def virtual_engine_config(
     partition: Partition, limits: EngineLimits, *, max_model_len: int, kv_blocks: int
 ) -> VllmConfig:
-    """Make the config of an engine on `partition`, whose ranks have `kv_blocks` each.
+    """The config of an engine on `partition`, whose ranks have `kv_blocks` each.
 
-    Prefix caching is off: prompts that are known by their lengths alone share nothing. Raises
-    UltraServeError for what the platform refuses.
+    Prefix caching is off: prompts known by length alone share nothing. Raises UltraServeError for
+    what the platform refuses.
     """
     with _only_errors():
         config = EngineArgs(
@@ -51,7 +51,7 @@ def virtual_engine_config(
 
 
 def virtual_kv_pool(config: VllmConfig) -> KVCacheConfig:
-    """Make the blocks of one full-attention group, of which schedulers only count; no tensors."""
+    """The blocks of one full-attention group; schedulers only count them, no tensors are made."""
     blocks = config.cache_config.num_gpu_blocks
     assert blocks is not None
     spec = FullAttentionSpec(
@@ -66,9 +66,9 @@ def virtual_kv_pool(config: VllmConfig) -> KVCacheConfig:
 
 @contextmanager
 def _only_errors() -> Iterator[None]:
-    """Keep vLLM's account of the stand-in's config off stdout, which belongs to results.
+    """Keep vLLM's log of the stand-in's config off stdout.
 
-    What it warns of (kernels, runners) concerns workers, and there are none.
+    Its warnings (kernels, runners) concern workers, of which there are none.
     """
     logger = logging.getLogger("vllm")
     level = logger.level

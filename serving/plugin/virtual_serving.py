@@ -1,8 +1,8 @@
-"""Serves traffic in virtual time: vLLM's own schedulers decide each step, the cost model times it.
+"""Serves traffic in virtual time: vLLM's schedulers decide each step, the cost model times it.
 
-Nothing else of an engine is there: no chips run, tokens are made up, and no host takes time, so a
-run is the emulated machine's alone and the same every time. Every step is scheduled, none is
-skipped. The clock counts whole ns; requests that arrive during a step wait for its end.
+No chips run, tokens are synthetic, and the host takes no time, so a run depends on the emulated
+machine alone and repeats exactly. Every step is scheduled. The clock counts whole ns; requests that
+arrive during a step wait for its end.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ _PROMPT_TOKEN, _OUTPUT_TOKEN = 5, 7  # any will do: nothing computes them, and n
 
 
 class StepObserver(Protocol):
-    """Is shown each step with tokens once it is costed, as `queues` stood when it was decided."""
+    """Called with each step with tokens, and with `queues` as of its decision."""
 
     def __call__(
         self, cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: Sequence[RankQueues]
@@ -59,15 +59,15 @@ def serve_in_virtual_time(
     until_s: float = float("inf"),
     on_step: StepObserver | None = None,
 ) -> ServingRun:
-    """Serve `traffic` on the cost model's partition until every request has its tokens, or with
-    `among` (a mask [requests]) every one of those; the others are there to be served beside them.
+    """Serve `traffic` on the cost model's partition until all requests, or those in the mask
+    `among` [requests], have their tokens.
 
-    Ends before that when one of `levels` is certain to be missed, whatever comes, by all requests
-    or by those, or when no step begins before `until_s`; the
-    result says which. Levels change nothing else. `on_step` is shown every step.
+    Ends earlier when one of `levels` is certain to be missed by those requests, or when no step
+    begins before `until_s`; the result says which. Levels change nothing else. `on_step` gets every
+    step.
 
-    Raises ConfigError for a request that is longer than the context or than a rank's KV, and for a
-    prefill policy that does not exist.
+    Raises ConfigError for a request longer than the context or a rank's KV, and for an unknown
+    prefill policy.
     """
     max_model_len = limits.max_model_len or cost_model.model.max_context_tokens
     _refuse_what_never_fits(traffic, limits, max_model_len)
@@ -96,9 +96,9 @@ def serve_in_virtual_time(
 def blocks_in_use_max(traffic: Traffic, limits: EngineLimits) -> int:
     """KV blocks above which a rank behaves as with any number, vLLM's own block included.
 
-    Only the requests that run hold blocks, at most `max_num_seqs` of them, and at worst these are
-    the longest. The policy asks how much of what waits has KV, but only for as many requests as
-    have seats left; so it never sees the end of the pool either. Fewer objects are faster to make.
+    Only running requests hold blocks, at most `max_num_seqs`, at worst the longest. The policy asks
+    for the KV of as many waiting requests as there are seats, so it never sees the end of the pool
+    either. Fewer objects are faster to make.
     """
     blocks = -(-(traffic.prompt_tokens + traffic.output_tokens) // limits.block_tokens)
     longest = np.sort(blocks)[::-1][: limits.max_num_seqs]
@@ -106,7 +106,7 @@ def blocks_in_use_max(traffic: Traffic, limits: EngineLimits) -> int:
 
 
 def _refuse_what_never_fits(traffic: Traffic, limits: EngineLimits, max_model_len: int) -> None:
-    """An engine refuses such requests or does not start; here they would wait for ever."""
+    """Raise ConfigError for requests that would wait for ever; an engine refuses them."""
     if not len(traffic):
         return
     total_tokens = traffic.prompt_tokens + traffic.output_tokens  # [requests]
@@ -129,7 +129,7 @@ def _refuse_what_never_fits(traffic: Traffic, limits: EngineLimits, max_model_le
 
 
 class _VirtualServing:
-    """One run: the clock, what each request has got so far, and the requests that live."""
+    """One run: the clock, each request's tokens so far, and the live requests."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class _VirtualServing:
         self._empty_steps = 0
 
     def serve(self, levels: Sequence[Bound], judged: Bools, *, until_ns: float) -> Ending:
-        """Step until the end; levels are about the requests that are `judged`, [requests]."""
+        """Step until the end; levels concern the `judged` requests, [requests]."""
         self._judged = judged
         self._judged_left = int(judged.sum())
         while self._judged_left:
@@ -199,7 +199,7 @@ class _VirtualServing:
             self._coming += 1
 
     def _step(self) -> None:
-        """Schedule one lockstep, let it take its time, and give its tokens."""
+        """Schedule one lockstep, advance the clock by its time, and give out its tokens."""
         output = self._scheduler.schedule()
         batch, given = self._decided(output)
         if not len(batch.rank):
@@ -251,7 +251,7 @@ class _VirtualServing:
         return batch, np.array(given, dtype=np.int64)
 
     def _record(self, given: Int64s) -> None:
-        """Write down the tokens that come with the end of a step, which is now."""
+        """Record the tokens of a step that ends now."""
         now_s = self._now_ns / NS_PER_S
         self._step_end_ns.append(self._now_ns)
         self._given.append(given)
@@ -260,7 +260,7 @@ class _VirtualServing:
         self._last_token_s[given[self._tokens_left[given] == 0]] = now_s
 
     def _is_hopeless(self, levels: Sequence[Bound], judged: Bools) -> bool:
-        """Whether more requests have missed a level than it allows, whatever comes."""
+        """Whether more requests have missed a level than it allows."""
         requests = int(judged.sum())
         for level in levels:
             missed = missed_by(
@@ -295,7 +295,7 @@ class _VirtualServing:
 
 
 def _synthetic_tokens(output: LockstepOutput, given: Int64s) -> ModelRunnerOutput:
-    """A token for each request in `given`, and none for what else was scheduled."""
+    """One token for each request in `given`; nothing for the rest of the schedule."""
     names = list(output.num_scheduled_tokens)
     gets_token = set(map(str, given.tolist()))
     return ModelRunnerOutput(

@@ -1,1 +1,1 @@
-"""Decisions of serving, each a pure function in a file of its own."""
+"""Decisions of serving: pure functions, one concept a file."""

@@ -1,11 +1,10 @@
-"""How many prompt tokens each rank may compute in the next lockstep.
+"""Prefill tokens that each rank may compute in the next lockstep.
 
-All ranks wait for the slowest, so one rank's long prefill holds up every rank's decodes. A policy
-sees what each rank has to prefill and how many requests it decodes, and gives each rank a budget of
-prefill tokens; a rank's own scheduler divides it. Policies are pure: what they remember of the past
-is in the demand that they are shown.
+All ranks wait for the slowest, so one rank's long prefill delays every rank's decodes. A policy
+maps each rank's pending prefill and decodes to a budget of prefill tokens; the rank's own scheduler
+divides it. Policies are pure: the past is in the demand.
 
-No rank starves: each policy says within how many locksteps a rank with prefill gets a budget.
+No rank starves: each policy states within how many locksteps a rank with prefill gets a budget.
 """
 
 from dataclasses import dataclass
@@ -24,11 +23,11 @@ Budgets = list[int | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PrefillDemand:
-    """What the ranks want to do in the next lockstep.
+    """Demand of the ranks for the next lockstep.
 
-    `pending_tokens` are tokens of prompts (and of contexts that are computed again) that a rank
-    could start on; `decodes` the requests that need one token each; `waited_steps` the locksteps
-    since the rank last had a budget while it wanted one, 0 when it had one in the last.
+    `pending_tokens`: tokens of prompts (and of recomputed contexts) that a rank could start on;
+    `decodes`: requests that need one token each; `waited_steps`: locksteps since the rank last had
+    a budget while it wanted one, 0 when it had one in the last.
     """
 
     pending_tokens: I64  # [ranks]
@@ -46,7 +45,7 @@ class PrefillDemand:
 
     @property
     def stalls_decodes(self) -> bool:
-        """Whether a prefill of one rank would hold up a decode of some rank."""
+        """Whether one rank's prefill would delay another's decode."""
         return bool(self.decodes.any() and self.pending_tokens.any())
 
 
@@ -60,7 +59,7 @@ class PrefillPolicy(Protocol):
 
     @property
     def pending_tokens_max(self) -> int:
-        """How far a rank's pending tokens matter: more need not be counted; 0 asks for none."""
+        """Where counting pending tokens may stop; 0 asks for none."""
         ...
 
     def budgets(self, demand: PrefillDemand) -> Budgets:
@@ -70,7 +69,7 @@ class PrefillPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoThrottle:
-    """vLLM as it is: every rank takes what fits its own token budget, in every lockstep."""
+    """vLLM's own: every rank takes what fits its token budget, in every lockstep."""
 
     @property
     def name(self) -> str:
@@ -110,7 +109,7 @@ class Staggered:
         return 1
 
     def budgets(self, demand: PrefillDemand) -> Budgets:
-        """Let the longest-waiting ranks prefill without limit, and the others not at all."""
+        """Unlimited prefill for the longest-waiting ranks, none for the others."""
         if not demand.stalls_decodes:
             return [None] * demand.ranks
         wanting = np.flatnonzero(demand.pending_tokens)
@@ -149,13 +148,12 @@ class Capped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balanced:
-    """All ranks get one level, by which the longest backlog is done in `steps` locksteps.
+    """One level for all ranks, at which the longest backlog takes `steps` locksteps.
 
-    The lockstep lasts as long as its slowest rank, so a level below the busiest rank's saves the
-    others nothing, and equal shares make it shortest. The level lies between `floor_tokens`, with
-    which a short prompt is done at once and a decode is hardly longer than alone, and
-    `ceiling_tokens`, which bounds how much longer a lockstep gets. Every rank with prefill gets a
-    budget in every lockstep.
+    A lockstep lasts as long as its slowest rank, so a level below the busiest rank's saves nothing,
+    and equal shares make it shortest. The level lies between `floor_tokens`, at which a short
+    prompt is done at once and a decode hardly delayed, and `ceiling_tokens`, which bounds the
+    lockstep. Every rank with prefill gets a budget in every lockstep.
     """
 
     steps: int
@@ -194,7 +192,7 @@ _EXPECTED = (
 
 
 def parse_prefill_policy(text: str | None) -> PrefillPolicy:
-    """Read a policy's name; None is the default policy.
+    """Parse a policy's name; None is the default policy.
 
     Raises:
         ConfigError: no such policy, or numbers that are missing or make no sense.

@@ -1,4 +1,4 @@
-"""A simulated run: when each request got its tokens, and what the chips did meanwhile."""
+"""A simulated run: each request's tokens over time, and the chips' load."""
 
 from dataclasses import dataclass
 
@@ -36,8 +36,8 @@ class Run:
 
     @property
     def ttft_s(self) -> Float64s:
-        """From arrival to first token, [judged]; what did not come is infinite, or NaN where the
-        run ended early as hopeless, and it might still have come soon.
+        """Arrival to first token, [judged]. A missing token is infinite; NaN where the run ended
+        early as hopeless, and it might still have come.
         """
         times_s: Float64s = np.nan_to_num(self.served.ttft_s[self.judged], nan=self._open_s)
         return times_s
@@ -45,7 +45,7 @@ class Run:
     @property
     def tpot_s(self) -> Float64s:
         """First to last token over the tokens after the first, [judged]; 0 for replies of one
-        token. What did not come is as in `ttft_s`.
+        token. Missing tokens as in `ttft_s`.
         """
         several = self.served.traffic.output_tokens[self.judged] > 1
         times_s = np.nan_to_num(self.served.tpot_s[self.judged], nan=self._open_s)
@@ -66,11 +66,13 @@ class Run:
         return known_percentile(self.ttft_s, q)
 
     def tpot_percentile_s(self, q: float) -> float | None:
-        """Of judged requests with more than one token; None when it is not known."""
+        """Of judged requests with more than one token; None when unknown."""
         return known_percentile(self.tpot_of_several_s, q)
 
     def shares(self, slo: Slo) -> tuple[float, float, float]:
-        """Of judged requests that kept TTFT, TPOT, and both; 1 of a limit that `slo` has not."""
+        """Shares of judged requests that kept TTFT, TPOT, and both; 1 for a limit absent from
+        `slo`.
+        """
         in_ttft = self.ttft_s <= (np.inf if slo.ttft_s is None else slo.ttft_s)
         in_tpot = self.tpot_s <= (np.inf if slo.tpot_s is None else slo.tpot_s)
         both = in_ttft & in_tpot
@@ -78,7 +80,7 @@ class Run:
 
     @property
     def begun_per_s(self) -> float:
-        """Requests, judged or not, that got their first token in the window, per second."""
+        """Requests with their first token in the window, judged or not, per second."""
         first_s = self.served.first_token_s
         began = (first_s >= self.begin_s) & (first_s < self.end_s)  # NaN: not begun
         return float(began.sum()) / (self.end_s - self.begin_s)
@@ -95,7 +97,7 @@ class Run:
 
 
 def known_percentile(times_s: Float64s, q: float) -> float | None:
-    """The smallest time that q percent do not exceed; None of nothing, and when it is not known."""
+    """The smallest time that q percent do not exceed; None when empty or unknown."""
     if not len(times_s) or np.isnan(times_s).any():
         return None
     found = percentile(times_s, q)

@@ -1,4 +1,4 @@
-"""The one driver of a simulation: schedulers in virtual time, metered, with the requests' times."""
+"""The driver of a simulation: schedulers in virtual time, metered."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -20,7 +20,7 @@ Bools = NDArray[np.bool_]
 
 
 class StepWatcher(Protocol):
-    """Called with each step, its batch and the ranks' queues as it was decided."""
+    """Called with each step, its batch, and the ranks' queues as of its decision."""
 
     def __call__(
         self, cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: Sequence[RankQueues]

@@ -1,4 +1,4 @@
-"""What traffic is simulated on: a partition's cost model, and the limits of its schedulers."""
+"""The subject of a simulation: a partition's cost model and its schedulers' limits."""
 
 from dataclasses import dataclass
 from typing import Final, Self
@@ -34,10 +34,10 @@ class SchedulerLimits:
     prefill_policy: str | None = None
 
     def with_kv(self, capacity_tokens: int) -> EngineLimits:
-        """Of a rank whose HBM holds the keys and values of so many tokens.
+        """The limits with KV blocks for this many tokens.
 
-        A rank without room has the two blocks that vLLM asks for at least. Raises ConfigError for
-        what `EngineLimits` refuses.
+        A rank gets two blocks at least, vLLM's minimum. Raises ConfigError for what `EngineLimits`
+        refuses.
         """
         return EngineLimits(
             max_num_batched_tokens=self.max_num_batched_tokens,
@@ -68,7 +68,7 @@ class SimulatedDeployment:
         routing: str = "uniform",
         schedulers: SchedulerLimits | None = None,
     ) -> Self:
-        """By catalog names; the other words and defaults are those of `ultraserve serve`.
+        """Make one from catalog names; other words and defaults are those of `ultraserve serve`.
 
         Raises ConfigError for an unknown name, or a partition that the machine does not allow.
         """

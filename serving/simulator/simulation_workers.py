@@ -1,4 +1,4 @@
-"""Several simulations at once, each in a process of its own."""
+"""Runs simulations in parallel processes."""
 
 import signal
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 class SimulationWorkers:
-    """`count` processes that stay until the end of the `with`; with one, this process does it all.
+    """`count` processes that live for the `with`; with one, this process does the work.
 
     They import vLLM once each. An exception in the `with`, an interrupt too, ends them at once.
     Results do not depend on the count.
@@ -42,7 +42,7 @@ class SimulationWorkers:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def map(self, simulate: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        """What `simulate`, a function of a module, makes of each of the tasks, in their order."""
+        """Results of `simulate`, a module's function, for each task, in their order."""
         if self._pool is None:
             return [simulate(task) for task in tasks]
         # A Ctrl-C goes to every process of a terminal; the one that has the workers ends them. They

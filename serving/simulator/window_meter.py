@@ -1,4 +1,4 @@
-"""Time and energy of the steps that begin within a stretch of a run."""
+"""Time and energy of the steps that begin within a window of a run."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ from emulator.units import NS_PER_S
 
 @dataclass(slots=True)
 class WindowMeter:
-    """Adds up the steps that begin from `begin_ns` on and before `end_ns`.
+    """Sums the steps that begin in [`begin_ns`, `end_ns`).
 
-    `throttled_ns` is what steps last longer because chips keep to the power that they may draw.
+    `throttled_ns`: by how much power limits lengthen steps.
     """
 
     begin_ns: float
@@ -27,14 +27,14 @@ class WindowMeter:
             self.joules += cost.chip_joules
 
     def watts(self, idle_watts: float) -> float:
-        """The mean of the stretch, steps and the idle times between them; 0 of no time."""
+        """Mean watts of the window, idle times included; 0 for an empty window."""
         idle_ns = max(0.0, self.end_ns - self.begin_ns - self.busy_ns)
         joules = self.joules + idle_watts * idle_ns / NS_PER_S
         return joules / (self.busy_ns + idle_ns) * NS_PER_S if self.busy_ns + idle_ns else 0.0
 
     @property
     def busy_share(self) -> float:
-        """At most 1: a step may last longer than the stretch in which it begins."""
+        """At most 1: a step may outlast the window in which it begins."""
         length_ns = self.end_ns - self.begin_ns
         return min(1.0, self.busy_ns / length_ns) if length_ns else 0.0
 

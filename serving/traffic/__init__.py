@@ -1,1 +1,1 @@
-"""Requests over time, what serving them should be like, and how a run of them went."""
+"""Traffic, its targets, and the record of serving it."""

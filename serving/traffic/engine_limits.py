@@ -1,4 +1,4 @@
-"""What bounds one engine's schedulers: vLLM's own flags, and the KV that the HBM has room for."""
+"""Bounds of one engine's schedulers: vLLM's flags, and the KV that fits into HBM."""
 
 from dataclasses import dataclass
 
@@ -7,9 +7,9 @@ from emulator.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLimits:
-    """Of each rank: tokens of a step, requests at once, and KV blocks; and how ranks prefill.
+    """Per rank: tokens of a step, concurrent requests, KV blocks, and the prefill policy.
 
-    `kv_blocks_per_rank` counts as vLLM's `num_gpu_blocks` does, which keeps one block for itself.
+    `kv_blocks_per_rank` counts as vLLM's `num_gpu_blocks`, of which vLLM keeps one block.
     `max_model_len` None is the model's own context; `prefill_policy` None the default one.
 
     Raises ConfigError for a number below 1, fewer than 2 blocks, blocks whose tokens are not a

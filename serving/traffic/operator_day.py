@@ -1,8 +1,8 @@
-"""The recorded day of one operator: how many nodes it kept in service at each time of a day.
+"""The recorded day of one operator: nodes in service by time of day.
 
 DeepSeek's inference on 24 February 2025, in H800 nodes of 8 GPUs, local time
-(deepseek-ai/open-infra-index, CC0; the steps are read off its figure). Their mean over the day is
-226.75, the figure that the operator itself gives.
+(deepseek-ai/open-infra-index, CC0; steps read off its figure). Their mean, 226.75, is the
+operator's own figure.
 """
 
 from typing import Final

@@ -1,7 +1,6 @@
-"""How a run of traffic went: when each request got its tokens, and what the steps took.
+"""Record of serving traffic: each request's tokens over time, and each step.
 
-All times are emulated and begin with the traffic's own. What was not seen is NaN, never a guess; a
-run that was stopped says so, and what can be said of it all the same is a bound.
+Emulated times on the traffic's own axis. Unseen times are NaN; a run that was stopped gives bounds.
 """
 
 from dataclasses import dataclass
@@ -30,13 +29,12 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ServingRun:
-    """What happened to each request of `traffic`, to each token and in each step.
+    """Times of each request of `traffic`, each token and each step.
 
-    `token_request` has the request of every token, in the order in which steps gave them; a step's
-    tokens come with its end. `joules` are those of the partition's chips until `emulated_s`, the
-    end of the last step, those between steps at idle included. `kv_blocks_used_max` is the most
-    that requests of one rank held after a scheduling; `empty_rank_steps` counts, over all steps,
-    the ranks that took part without a token of their own.
+    `token_request` is the request of every token, in the order of steps; a step's tokens come with
+    its end. `joules` are the partition's until `emulated_s`, the end of the last step, idle times
+    included. `kv_blocks_used_max` is the most blocks that one rank held after a scheduling;
+    `empty_rank_steps` sums, over steps, the ranks without a token of their own.
 
     Raises ValueError for arrays that contradict each other.
     """
@@ -129,8 +127,8 @@ class ServingRun:
     def ttft_percentile_s(self, q: float, among: Bools | None = None) -> float:
         """The least time within which q percent of the requests got their first token.
 
-        `among` [requests] chooses some, say those after a warm-up. Raises ValueError when one of
-        them has none, because its time could be any.
+        `among` [requests] selects some. Raises ValueError when one of them has no token, because
+        its time could be any.
         """
         chosen = slice(None) if among is None else among
         return _percentile(self.ttft_s[chosen], q, "first token")
@@ -138,17 +136,17 @@ class ServingRun:
     def tpot_percentile_s(self, q: float, among: Bools | None = None) -> float:
         """The least TPOT that q percent of the requests with more than one token kept.
 
-        Raises ValueError when one of those is not finished.
+        Raises ValueError when one of those is unfinished.
         """
         several = self.traffic.output_tokens > 1
         chosen = several if among is None else several & among
         return _percentile(self.tpot_s[chosen], q, "last token")
 
     def missed(self, bound: Bound) -> Bools:
-        """Which requests have certainly missed `bound` by the end of the run, [requests].
+        """Requests that have certainly missed `bound` by the end of the run, [requests].
 
-        One that waits for a token has waited until now at least; one that came after the end has
-        not missed anything yet. Of a run that served all these are those that missed, no others.
+        A missing token has taken at least until now; a request after the end has missed nothing
+        yet. Exact for a run that served all.
         """
         return missed_by(
             bound,
@@ -159,9 +157,9 @@ class ServingRun:
         )
 
     def attainment(self, bound: Bound, among: Bools | None = None) -> float:
-        """Share of the requests (of `among`) that kept the limit; 1 of none.
+        """Share of the requests (of `among`) that kept the limit; 1 for none.
 
-        Of a run that was stopped: the most that it could have come to.
+        For a stopped run: the upper bound.
         """
         missed = self.missed(bound)
         missed = missed if among is None else missed[among]
@@ -183,9 +181,9 @@ def missed_by(
     last_token_s: Float64s,
     now_s: float,
 ) -> Bools:
-    """Which requests have missed `bound`, on TTFT or TPOT, for certain at `now_s`: all [requests].
+    """Requests that have certainly missed `bound`, on TTFT or TPOT, by `now_s`: all [requests].
 
-    A token that has not come (NaN) comes no earlier than now.
+    A missing token (NaN) comes no earlier than now.
     """
     first_s = np.where(np.isnan(first_token_s), now_s, first_token_s)
     if bound.name == "ttft":
@@ -200,7 +198,7 @@ def missed_by(
 
 
 def _percentile(samples: Float64s, q: float, what: str) -> float:
-    """See `percentile`; NaN of no samples. Raises ValueError for one that is not known."""
+    """See `percentile`; NaN without samples. Raises ValueError for an unknown one."""
     if np.isnan(samples).any():
         raise ValueError(f"{int(np.isnan(samples).sum())} requests have no {what} yet")
     return percentile(samples, q) if len(samples) else float("nan")

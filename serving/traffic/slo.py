@@ -1,6 +1,6 @@
-"""The latency targets that serving's simulator and its closed forms can judge.
+"""Latency targets that the simulator and the closed forms can judge.
 
-The grammar is `loadgen.measures.slo`'s; of its measures TTFT and TPOT are known here.
+The grammar is `loadgen.measures.slo`'s; of its measures TTFT and TPOT are supported.
 """
 
 from typing import Final
@@ -13,7 +13,7 @@ _EXPECTED: Final = "ttft=500ms,tpot=30ms@p99: a time for one or both, each once,
 
 
 def parse_slo(text: str) -> Slo:
-    """Read a target on TTFT, on TPOT, or on each of them once.
+    """Parse a target on TTFT, on TPOT, or on both.
 
     Raises ConfigError for what `Slo.parse` refuses and for other measures.
     """

@@ -7,7 +7,7 @@ from functools import partial
 
 from tests.attacks.attack import Attack, Budget
 from tests.attacks.attacker import Attacker
-from tests.attacks.heads import LINE, START, endless, pipelined, silent, slow_heads
+from tests.attacks.heads import LINE, START, endless, pipelined, silent, slow_headers
 from tests.attacks.http1 import head
 from tests.attacks.target import HOST
 
@@ -78,7 +78,7 @@ ATTACKS = (
     Attack(
         name="control-slow-heads",
         what="250 heads to the control port, a byte each half second",
-        run=partial(slow_heads, control=True),
+        run=partial(slow_headers, control=True),
         budget=CROWD,
     ),
     Attack(

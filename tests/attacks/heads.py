@@ -31,7 +31,7 @@ async def endless(attacker: Attacker, *, first: bytes, piece: bytes, control: bo
     await attacker.again(one)
 
 
-async def slow_heads(attacker: Attacker, *, count: int = 250, control: bool = False) -> None:
+async def slow_headers(attacker: Attacker, *, count: int = 250, control: bool = False) -> None:
     """A byte of a head every half second, on each of many connections."""
     port = attacker.target.control_port if control else attacker.target.http_port
 
@@ -173,7 +173,7 @@ ATTACKS = (
     Attack(
         name="slow-heads",
         what="250 heads, a byte each half second",
-        run=slow_heads,
+        run=slow_headers,
         budget=CROWD,
     ),
     Attack(

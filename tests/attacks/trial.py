@@ -111,11 +111,11 @@ def tried(
     memory: ServerMemory,
     *,
     seed: int,
-    first_bytes: int,
+    idle_bytes: int,
     honest: Honest | None = None,
     baselines: Baselines | None = None,
 ) -> Trial:
-    """Attack once; growth is above `first_bytes`. Latency is looked at with an honest client."""
+    """Attack once; growth is above `idle_bytes`. Latency is looked at with an honest client."""
     if baselines is not None:
         baselines.measure(attack.budget.bytes_per_s)
     start_bytes = memory.begin()
@@ -136,7 +136,7 @@ def tried(
     )
     measured = Measured(
         needs_key=attack.needs_key,
-        growth_bytes=max(0, memory.largest_bytes - first_bytes),
+        growth_bytes=max(0, memory.largest_bytes - idle_bytes),
         kept_bytes=kept_bytes,
         given_back_s=given_back_s,
         served=served,
@@ -163,7 +163,7 @@ def attack_until_decided(
     baselines: Baselines | None = None,
 ) -> list[Trial]:
     """Attack once, and again while that decides nothing; see `verdict.is_decided`."""
-    first_bytes = memory.now_bytes()
+    idle_bytes = memory.now_bytes()
     trials: list[Trial] = []
     while not trials or not is_decided([trial.measured for trial in trials]):
         trials.append(
@@ -172,7 +172,7 @@ def attack_until_decided(
                 server,
                 memory,
                 seed=seed + len(trials),
-                first_bytes=first_bytes,
+                idle_bytes=idle_bytes,
                 honest=honest,
                 baselines=baselines,
             )

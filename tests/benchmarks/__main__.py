@@ -16,7 +16,7 @@ NAMES = (
     "expert_balance",
     "prefill_throttling",
     "collectives_vs_torus",
-    "door_cost",
+    "admission_cost",
     "grpc_gate",
     "metrics_page",
 )

@@ -6,7 +6,7 @@ Each client runs in a process of its own on one core, under asyncio and under uv
 `tests.loadgen.trivial_server` on the other core, with the same reader of events. Three cases: long
 replies a token a write, short replies, and replies that advance in lockstep, whose chunks say when
 they were written: the difference to the client's stamp is how late the stamp is. `ours` is aiohttp
-with our stamping connections, `raw` a parser on a socket and nothing else: the floor. Candidates
+with our stamping connections, `raw` a parser on a socket and nothing else: the least. Candidates
 that are not installed are left out; httpx and pyreqwest are no dependency of ours.
 """
 

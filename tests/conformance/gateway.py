@@ -1,7 +1,7 @@
 """The public gateway `smg` in front of the engine, over gRPC: clients of OpenAI's HTTP API ask it.
 
 The gateway renders chats, tokenizes, and reads tool calls and constraints itself, so what is
-checked here is that the engine's gRPC door gives it all that it needs.
+checked here is that the engine's gRPC server gives it all that it needs.
 """
 
 import os

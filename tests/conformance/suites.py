@@ -25,7 +25,7 @@ class Ran:
 
 
 def openai_python(server: ConformanceServer) -> Outcome:
-    """openai-python against the server's own doors."""
+    """openai-python against the server's own ports."""
     client = "openai_python"
     return _pytest(server, client, version=pinned_version(client, "openai"))
 

@@ -27,7 +27,7 @@ def test_the_gateway_is_started_as_the_tests_start_it() -> None:
     assert VARIABLE in GUIDE
 
 
-def test_the_guide_s_engines_have_the_doors_that_the_gateway_is_told_of() -> None:
+def test_the_guide_s_engines_have_the_ports_that_the_gateway_is_told_of() -> None:
     (words,) = commands("smg launch")
     told = {word for word in words if word.startswith("grpc://")}
 

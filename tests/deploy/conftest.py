@@ -10,22 +10,22 @@ import pytest
 
 from serving.access.control_key import find_control_key
 from tests.e2e.server_process import HOST, ServerProcess
+from tests.live_server import live_server_started
 from tests.prometheus_server import DEPLOYED, PrometheusServer
-from tests.seen_server import seen_server_started
 from tests.system_programs import program
 
 
 @pytest.fixture(scope="package")
-def seen_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A live server for every test that looks at one; see tests/seen_server.py."""
-    with seen_server_started(tmp_path_factory.mktemp("seen")) as server:
+def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A live server for every test that looks at one; see tests/live_server.py."""
+    with live_server_started(tmp_path_factory.mktemp("seen")) as server:
         yield server
 
 
 @pytest.fixture(scope="package")
-def key(seen_server: ServerProcess) -> str:
+def key(live_server: ServerProcess) -> str:
     """Of the live server's control service."""
-    found = find_control_key(seen_server.control_port, seen_server.own_environment)
+    found = find_control_key(live_server.control_port, live_server.own_environment)
     assert found is not None
     return found
 
@@ -37,11 +37,11 @@ def prometheus_program() -> Path:
 
 
 @pytest.fixture(scope="package")
-def seen_prometheus(
-    prometheus_program: Path, seen_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory
+def live_prometheus(
+    prometheus_program: Path, live_server: ServerProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PrometheusServer]:
-    """A real Prometheus that scrapes `seen_server` every second, with deploy's rules."""
-    target = f"{HOST}:{seen_server.port}"
+    """A real Prometheus that scrapes `live_server` every second, with deploy's rules."""
+    target = f"{HOST}:{live_server.port}"
     folder = tmp_path_factory.mktemp("prometheus")
     with PrometheusServer(DEPLOYED, targets=[target], folder=folder) as prometheus:
         prometheus.wait_targets_up()

@@ -34,8 +34,10 @@ def settings_of(args: argparse.Namespace) -> Settings:
     return settings
 
 
-def doors_of(args: argparse.Namespace, keys: Path, environment: dict[str, str]) -> GatewayOptions:
-    """What the flags mean for the doors, with the file `keys` where the command names one."""
+def gateway_options_of(
+    args: argparse.Namespace, keys: Path, environment: dict[str, str]
+) -> GatewayOptions:
+    """The gateway options that the flags mean, with the file `keys` where the command names one."""
     if args.api_keys is not None:
         hashed = hash_of(draw_secret())
         keys.write_text(f'[[key]]\nname = "client"\nhash = "{hashed}"\n', encoding="utf-8")

@@ -77,8 +77,8 @@ class Seen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doors:
-    """A server's two doors: where HTTP is, and gRPC's host and port."""
+class Endpoints:
+    """A server's two endpoints: the URL of HTTP, and gRPC's host and port."""
 
     url: str
     grpc_address: str
@@ -149,32 +149,32 @@ async def _send_http(session: aiohttp.ClientSession, ask: Ask, seed: int, seen: 
 
 
 @asynccontextmanager
-async def _way_to(doors: Doors) -> AsyncIterator[_Way]:
+async def _way_to(endpoints: Endpoints) -> AsyncIterator[_Way]:
     options = [("grpc.enable_http_proxy", 0)]
     async with (
         aiohttp.ClientSession(
-            base_url=doors.url,
+            base_url=endpoints.url,
             connector=aiohttp.TCPConnector(limit=0),
             timeout=aiohttp.ClientTimeout(total=TOO_LATE_S),
         ) as session,
-        grpc.aio.insecure_channel(doors.grpc_address, options) as channel,
+        grpc.aio.insecure_channel(endpoints.grpc_address, options) as channel,
     ):
         yield _Way(session=session, stub=pb_grpc.VllmEngineStub(channel))
 
 
-async def one_by_one(doors: Doors, ask: Ask, count: int) -> Seen:
+async def one_by_one(endpoints: Endpoints, ask: Ask, count: int) -> Seen:
     """Send requests each after the last one's end."""
     seen = Seen()
-    async with _way_to(doors) as way:
+    async with _way_to(endpoints) as way:
         for number in range(count):
             await _send(way, ask, number, seen)
     return seen
 
 
-async def saturate(doors: Doors, ask: Ask, *, at_once: int, wall_s: float) -> float:
+async def saturate(endpoints: Endpoints, ask: Ask, *, at_once: int, wall_s: float) -> float:
     """Requests that end per wall second while `at_once` are always under way."""
     seen, end_s = Seen(), time.monotonic() + wall_s
-    async with _way_to(doors) as way:
+    async with _way_to(endpoints) as way:
 
         async def worker(number: int) -> None:
             seed = number
@@ -188,7 +188,7 @@ async def saturate(doors: Doors, ask: Ask, *, at_once: int, wall_s: float) -> fl
 
 
 async def overload(
-    doors: Doors, asks: Mapping[str, tuple[Ask, float]], *, wall_s: float, seed: int
+    endpoints: Endpoints, asks: Mapping[str, tuple[Ask, float]], *, wall_s: float, seed: int
 ) -> dict[str, Seen]:
     """Send each ask at its rate, with Poisson arrivals, whatever becomes of them."""
     seen = {name: Seen() for name in asks}
@@ -202,7 +202,7 @@ async def overload(
         if at_s < wall_s
     )
     began_s, tasks = time.monotonic(), []
-    async with _way_to(doors) as way:
+    async with _way_to(endpoints) as way:
         for at_s, name, number in arrivals:
             await asyncio.sleep(max(0.0, began_s + at_s - time.monotonic()))
             work = _send(way, asks[name][0], number, seen[name])

@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector's two doors for traces, OTLP over gRPC and over HTTP, that keep all.
+"""A collector of OpenTelemetry spans, by OTLP over gRPC and over HTTP; it keeps all.
 
 The messages and the gRPC service are the generated code of the opentelemetry-proto package.
 """

@@ -48,7 +48,7 @@ LAYOUTS = {
 """By engine: the UltraServer, and its cores (four logical ones are a chip)."""
 
 NOTICE_S_MAX = 10.0
-"""A gateway that asks every second knows of a closed door by then."""
+"""A gateway that asks every second knows of a closed server by then."""
 
 SIGNAL_S_MAX = 1.0
 """A process has met its signal by then."""
@@ -56,7 +56,7 @@ SIGNAL_S_MAX = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """One of the two, with its door for the gateway."""
+    """One of the two, with its port for the gateway."""
 
     server: ServerProcess
     grpc_port: int
@@ -219,7 +219,7 @@ def test_while_an_engine_s_door_is_closed_the_other_has_everything_and_nothing_i
     assert noticed_s < NOTICE_S_MAX
     assert inside == 0
     meanwhile = [each for each in load.since(closed_s) if each.ended_s < opened_s]
-    assert {each.engine for each in meanwhile} == {other.url}, "a closed door let requests in"
+    assert {each.engine for each in meanwhile} == {other.url}, "a closed server let requests in"
 
 
 def test_an_engine_that_is_told_to_end_answers_what_it_has_and_the_other_goes_on(

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tests.benchmarks.soak.memory import MemoryWatch, changes
-from tests.e2e.overload_client import Ask, Doors, Seen, one_by_one, overload, saturate
+from tests.e2e.overload_client import Ask, Endpoints, Seen, one_by_one, overload, saturate
 from tests.e2e.server_process import HOST, ULTRASERVE, ServerProcess, free_port, started
 
 MODEL = "qwen3-30b-a3b"
@@ -35,10 +35,10 @@ IDLE_REQUESTS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """The server, and where its doors are."""
+    """The server and its endpoints."""
 
     server: ServerProcess
-    doors: Doors
+    endpoints: Endpoints
 
 
 @pytest.fixture(scope="module")
@@ -52,8 +52,8 @@ def running() -> Iterator[Running]:
     )
     with started(ULTRASERVE, *arguments) as server:
         server.wait_ready()
-        doors = Doors(url=server.url, grpc_address=f"{HOST}:{grpc_port}")
-        yield Running(server=server, doors=doors)
+        endpoints = Endpoints(url=server.url, grpc_address=f"{HOST}:{grpc_port}")
+        yield Running(server=server, endpoints=endpoints)
 
 
 def metrics(server: ServerProcess) -> dict[str, float]:
@@ -78,7 +78,7 @@ def waited_s(seen: dict[str, float]) -> float:
 
 
 def within_target(seen: dict[str, float]) -> float:
-    """First tokens that came in time, by the door's own measure."""
+    """First tokens that came in time, by the server's own measure."""
     name = f'ultraserve_admission_wait_seconds_bucket{{class="interactive",le="{TARGET_S}"}}'
     return seen[name]
 
@@ -94,18 +94,18 @@ def settled(server: ServerProcess) -> dict[str, float]:
             for name in ("interactive", "batch")
         )
 
-    server.wait_until(empty, "empty door")
+    server.wait_until(empty, "no request")
     return seen
 
 
 def added_s(running: Running) -> float:
-    """Emulated seconds that a client sees beyond the door's, of a server with nothing else to do:
+    """Emulated seconds that a client sees beyond the server's, of a server with nothing else to do:
     the larger one of both protocols, each the 99th percentile of its requests.
     """
     found = []
     for ask in (INTERACTIVE, BY_GRPC):
         before = settled(running.server)
-        seen = asyncio.run(one_by_one(running.doors, ask, IDLE_REQUESTS))
+        seen = asyncio.run(one_by_one(running.endpoints, ask, IDLE_REQUESTS))
         after = settled(running.server)
         assert seen.finished == IDLE_REQUESTS, (seen.statuses, seen.failures)
         at_door_s = (waited_s(after) - waited_s(before)) / IDLE_REQUESTS
@@ -117,15 +117,15 @@ def added_s(running: Running) -> float:
 @pytest.mark.engine
 @pytest.mark.timeout(600)
 def test_a_minute_of_five_times_the_load_is_survived_as_promised(running: Running) -> None:
-    server, doors = running.server, running.doors
-    per_s = asyncio.run(saturate(doors, INTERACTIVE, at_once=SEATS, wall_s=15.0))
+    server, endpoints = running.server, running.endpoints
+    per_s = asyncio.run(saturate(endpoints, INTERACTIVE, at_once=SEATS, wall_s=15.0))
     client_s = added_s(running)
     asks = {name: (ask, TIMES * share * per_s) for name, (ask, share) in SHARES.items()}
-    asyncio.run(overload(doors, asks, wall_s=10.0, seed=1))
+    asyncio.run(overload(endpoints, asks, wall_s=10.0, seed=1))
     before, memory = settled(server), MemoryWatch(server)
     memory.read(0.0)
 
-    seen = asyncio.run(overload(doors, asks, wall_s=OVERLOAD_WALL_S, seed=2))
+    seen = asyncio.run(overload(endpoints, asks, wall_s=OVERLOAD_WALL_S, seed=2))
 
     memory.read(OVERLOAD_WALL_S)
     after = settled(server)
@@ -137,7 +137,7 @@ def test_a_minute_of_five_times_the_load_is_survived_as_promised(running: Runnin
     assert grown == []
     nothing_is_left(before, after, seen)
     began_s = time.monotonic()
-    assert asyncio.run(saturate(doors, INTERACTIVE, at_once=1, wall_s=0.1)) > 0
+    assert asyncio.run(saturate(endpoints, INTERACTIVE, at_once=1, wall_s=0.1)) > 0
     assert time.monotonic() - began_s < TARGET_S * DILATION
 
 
@@ -169,7 +169,7 @@ def whoever_enters_is_in_time(
     before: dict[str, float], after: dict[str, float], seen: dict[str, Seen], client_s: float
 ) -> None:
     in_time = within_target(after) - within_target(before)
-    assert in_time >= 0.99 * (waits(after) - waits(before)), "by the door's measure"
+    assert in_time >= 0.99 * (waits(after) - waits(before)), "by the server's measure"
     assert np.percentile(first_s(seen), 99) <= TARGET_S + client_s, "as clients saw it"
 
 

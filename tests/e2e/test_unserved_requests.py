@@ -23,7 +23,7 @@ from serving.access.secret import draw_secret, hash_of
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ControlClient
 from serving.wire import control_call
-from tests.e2e.closed_doors import asking
+from tests.e2e.guarded_server import asking
 from tests.e2e.server_process import HOST, ULTRASERVE, ServerProcess, free_port, started
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -19,7 +19,7 @@ CLOCK_NOTE: Final = (
 Panels = Sequence[Builder[models.Panel]]
 
 
-class Event(models.AnnotationQuery):
+class EventAnnotation(models.AnnotationQuery):
     """Something that happened, drawn over every graph; Prometheus's own fields come on top."""
 
     def __init__(self, name: str, color: str, expression: str, text: str) -> None:
@@ -34,19 +34,19 @@ class Event(models.AnnotationQuery):
 
 
 EVENTS: Final = (
-    Event(
+    EventAnnotation(
         "Fault",
         "red",
         total(f"increase({picked('ultraserve_faults_by_kind_total')}[{WINDOW}])", "kind") + " > 0",
         "{{kind}} on {{instance}}",
     ),
-    Event(
+    EventAnnotation(
         "Hand-over",
         "blue",
         total(f"increase({picked('ultraserve_handovers_total')}[{WINDOW}])") + " > 0",
         "a group of chips changed hands on {{instance}}",
     ),
-    Event(
+    EventAnnotation(
         "Experts moved",
         "purple",
         total(f"increase({picked('ultraserve_expert_rebalances_total')}[{WINDOW}])") + " > 0",

@@ -1,4 +1,4 @@
-"""Serving: what clients see, where their time goes, and what the door and the ranks do."""
+"""Serving: what clients see, where their time goes, and what the gateway and the ranks do."""
 
 from grafana_foundation_sdk.models import dashboard as models
 
@@ -30,14 +30,14 @@ def dashboard() -> models.Dashboard:
     return framed(
         "serving",
         "UltraServe / Serving",
-        "What clients see, where their time goes, and what the door, the ranks and the steps do.",
+        "What clients see, where their time goes, and what gateway, ranks and steps do.",
         (
             ("Now", _now()),
             ("Latency", _latency()),
             ("Goodput", _goodput()),
             ("Throughput", _throughput()),
             ("Requests", _requests()),
-            ("Front door", _door()),
+            ("Gateway", _gateway()),
             ("Ranks and their KV cache", _ranks()),
             ("Steps", _steps()),
         ),
@@ -58,7 +58,7 @@ def _now() -> Panels:
         ),
         figure(
             "Waiting",
-            "Requests that wait in the ranks' schedulers; those that wait at the door "
+            "Requests that wait in the ranks' schedulers; those that wait at the gateway "
             "are further down.",
             "none",
             (total(picked("vllm:num_requests_waiting")), EACH),
@@ -274,11 +274,11 @@ def _requests() -> Panels:
     )
 
 
-def _door() -> Panels:
+def _gateway() -> Panels:
     return (
         lines(
             "What became of requests",
-            "Requests per EMULATED second that came to the door, by what became of them.",
+            "Requests per EMULATED second that came to the gateway, by what became of them.",
             "si:req/s",
             (
                 emulated_rate(picked("ultraserve_admission_requests_total"), "class", "outcome"),
@@ -295,7 +295,7 @@ def _door() -> Panels:
             ),
         ),
         lines(
-            "At the door",
+            "At the gateway",
             "Requests inside, and those that wait for their turn or their first token.",
             "none",
             (total(picked("ultraserve_admission_in_flight"), "class"), f"inside, {CLASSED}"),
@@ -310,7 +310,7 @@ def _door() -> Panels:
             width=8,
         ),
         lines(
-            "From the door to the first token",
+            "From the gateway to the first token",
             "Mean emulated seconds.",
             "s",
             (

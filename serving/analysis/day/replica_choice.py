@@ -14,7 +14,7 @@ from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
 from serving.analysis.day.curve_search import FirstGuess
 from serving.analysis.steady_state.operating_point import OperatingPoint
-from serving.analysis.steady_state.partitions import Candidate
+from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.sweep import Sweep
 
@@ -27,7 +27,7 @@ _KV_SPARE_TOKENS: Final = 512
 class ReplicaChoice:
     """A candidate in its precision, and what the steady state expects of one replica."""
 
-    candidate: Candidate
+    candidate: PartitionCandidate
     precision: str
     guess: FirstGuess
 

@@ -20,7 +20,7 @@ from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Slo
 from loadgen.workloads.length_pairs import ObservedLengths
 from loadgen.workloads.traffic import Traffic
-from serving.analysis.steady_state.partitions import Candidate
+from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.analysis.steady_state.sweep import ROUTING_SEED
 from serving.simulator import Run, SimulatedDeployment, simulate
@@ -41,7 +41,7 @@ class ReplicaUnderTest:
 
     system: SystemSpec
     model: ModelSpec
-    candidate: Candidate
+    candidate: PartitionCandidate
     assumptions: StepAssumptions
     routing: str
     limits: EngineLimits

@@ -24,7 +24,7 @@ from emulator.units import NS_PER_S
 from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
-from serving.analysis.steady_state.partitions import Candidate
+from serving.analysis.steady_state.partitions import PartitionCandidate
 
 START_S: Final = 30.0
 """Assumed: processes start and compiled models are loaded in half a minute; nobody publishes it."""
@@ -144,7 +144,7 @@ def _job(terms: JobTerms, chips: int, ep: int) -> _Job | None:
 def group_handover(
     terms: JobTerms,
     served: ModelSpec,
-    candidate: Candidate,
+    candidate: PartitionCandidate,
     curve: ReplicaCurve,
     lengths: ObservedLengths,
     *,

@@ -12,9 +12,9 @@ from emulator.power.efficiency import PowerBasis
 from serving.analysis.pareto.pareto_claims import (
     BASE_SYSTEM,
     NEW_SYSTEM,
+    ClaimMeasure,
     Curves,
     Finding,
-    Measure,
     RatioCurve,
     findings,
     ratio_along,
@@ -63,7 +63,7 @@ class Pareto:
         """Tokens/s/MW of each further machine to the first's, at equal interactivity."""
         first, *others = self.machines
         return tuple(
-            (other, ratio_along(first.curves, other.curves, Measure.TOKENS_PER_MW))
+            (other, ratio_along(first.curves, other.curves, ClaimMeasure.TOKENS_PER_MW))
             for other in others
         )
 

@@ -31,7 +31,7 @@ _SAME: Final = 1e-9
 _CATALOG_TOLERANCE: Final = 0.05  # half of the last digit that the vendor gives
 
 
-class Measure(StrEnum):
+class ClaimMeasure(StrEnum):
     """What a claim compares."""
 
     TOKENS_PER_MW = "output tokens/s/MW at equal tokens/s/user"
@@ -45,18 +45,18 @@ class Measure(StrEnum):
 class Claim:
     """The vendor's: the new system gives `ratio` times as much as the base."""
 
-    measure: Measure
+    measure: ClaimMeasure
     ratio: float
     source: str
 
 
 _LAUNCH: Final = "AWS, Trn3 UltraServers launch (December 2025)"
 VENDOR_CLAIMS: Final = (
-    Claim(measure=Measure.TOKENS_PER_MW, ratio=5.0, source=f"{_LAUNCH}, GPT-OSS-120B"),
-    Claim(measure=Measure.USERS, ratio=4.5, source=f"{_LAUNCH}, talk, GPT-OSS-120B"),
-    Claim(measure=Measure.TOKENS_AT_USERS, ratio=6.0, source=f"{_LAUNCH}, talk, GPT-OSS-120B"),
-    Claim(measure=Measure.COMPUTE, ratio=4.4, source=_LAUNCH),
-    Claim(measure=Measure.BANDWIDTH, ratio=3.9, source=_LAUNCH),
+    Claim(measure=ClaimMeasure.TOKENS_PER_MW, ratio=5.0, source=f"{_LAUNCH}, GPT-OSS-120B"),
+    Claim(measure=ClaimMeasure.USERS, ratio=4.5, source=f"{_LAUNCH}, talk, GPT-OSS-120B"),
+    Claim(measure=ClaimMeasure.TOKENS_AT_USERS, ratio=6.0, source=f"{_LAUNCH}, talk, GPT-OSS-120B"),
+    Claim(measure=ClaimMeasure.COMPUTE, ratio=4.4, source=_LAUNCH),
+    Claim(measure=ClaimMeasure.BANDWIDTH, ratio=3.9, source=_LAUNCH),
 )
 
 
@@ -139,14 +139,14 @@ class Finding:
         )
 
 
-def ratio_along(base: Curves, new: Curves, measure: Measure) -> RatioCurve:
+def ratio_along(base: Curves, new: Curves, measure: ClaimMeasure) -> RatioCurve:
     """The ratio in the range that both reach; for a measure with an axis."""
-    if measure is Measure.TOKENS_AT_USERS:
+    if measure is ClaimMeasure.TOKENS_AT_USERS:
         old_time, new_time = base.by_users.time, new.by_users.time
         x = _common(old_time, new_time)
         # Equal users, so that the tokens of all stand to each other as those of one.
         return RatioCurve(x=x, ratio=new.by_users.at(x) / base.by_users.at(x))
-    if measure is Measure.TOKENS_PER_MW:
+    if measure is ClaimMeasure.TOKENS_PER_MW:
         old, young = base.tokens_per_mw, new.tokens_per_mw
     else:  # at equal tokens for each user, users stand to each other as tokens of all
         old, young = base.tokens_per_s, new.tokens_per_s
@@ -168,7 +168,7 @@ def findings(base: Curves, new: Curves) -> tuple[Finding, ...]:
 
 
 def _finding(claim: Claim, base: Curves, new: Curves) -> Finding:
-    if claim.measure in (Measure.COMPUTE, Measure.BANDWIDTH):
+    if claim.measure in (ClaimMeasure.COMPUTE, ClaimMeasure.BANDWIDTH):
         ratio = _catalog_ratio(base.system, new.system, claim.measure)
         return Finding(
             claim=claim,
@@ -184,7 +184,7 @@ def _finding(claim: Claim, base: Curves, new: Curves) -> Finding:
     curve = ratio_along(base, new, claim.measure)
     most, least = int(curve.ratio.argmax()), int(curve.ratio.argmin())
     reached = intervals_where(curve.ratio >= claim.ratio, curve.x)
-    at_users = claim.measure is Measure.TOKENS_AT_USERS
+    at_users = claim.measure is ClaimMeasure.TOKENS_AT_USERS
     return Finding(
         claim=claim,
         axis="users" if at_users else "tokens/s/user",
@@ -198,7 +198,7 @@ def _finding(claim: Claim, base: Curves, new: Curves) -> Finding:
 
 
 def _other_readings(
-    base: SystemSpec, new: SystemSpec, measure: Measure, ratio: float
+    base: SystemSpec, new: SystemSpec, measure: ClaimMeasure, ratio: float
 ) -> tuple[tuple[str, float], ...]:
     """The ratio for each reading of either chip's switches that changes it; both take a reading
     that both have.
@@ -228,12 +228,12 @@ def _read_if_it_can(system: SystemSpec, switch: str, reading: str) -> SystemSpec
     return system
 
 
-def _catalog_ratio(base: SystemSpec, new: SystemSpec, measure: Measure) -> float:
+def _catalog_ratio(base: SystemSpec, new: SystemSpec, measure: ClaimMeasure) -> float:
     return _catalog_figure(new, measure) / _catalog_figure(base, measure)
 
 
-def _catalog_figure(system: SystemSpec, measure: Measure) -> float:
+def _catalog_figure(system: SystemSpec, measure: ClaimMeasure) -> float:
     chip, chips = system.chip, system.chips.count
-    if measure is Measure.COMPUTE:
+    if measure is ClaimMeasure.COMPUTE:
         return chips * chip.tensor_flops_per_s("fp8")
     return chips * chip.hbm_bytes_per_s.value

@@ -10,7 +10,7 @@ from emulator.specs.system import SystemSpec
 from serving.analysis.pareto.pareto import MachineCurve, Pareto, thinned
 from serving.analysis.pareto.pareto_claims import Finding, RatioCurve
 from serving.analysis.steady_state.operating_point import OperatingPoint
-from serving.analysis.steady_state.partitions import Candidate
+from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.sweep import Sweep
 
 Rows = list[tuple[str, ...]]
@@ -82,7 +82,7 @@ def _cells(point: OperatingPoint, pareto: Pareto) -> tuple[str, ...]:
     )
 
 
-def _in_words(candidate: Candidate) -> str:
+def _in_words(candidate: PartitionCandidate) -> str:
     partition = candidate.partition
     return f"{candidate.replicas} x {partition.chips} (tp {partition.tp} ep {partition.ep})"
 

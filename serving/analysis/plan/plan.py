@@ -16,7 +16,7 @@ from serving.analysis.plan.night import Day, Night, night_of
 from serving.analysis.plan.plan_bill import Bill, BilledFleet, bill_of
 from serving.analysis.plan.plan_check import CheckTerms
 from serving.analysis.plan.plan_choice import Choice, Progress, SearchTerms, choose
-from serving.analysis.plan.plan_demand import Demand
+from serving.analysis.plan.plan_demand import PlanDemand
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.pools import pooled_points
 from serving.analysis.steady_state.sweep import Sweep
@@ -30,7 +30,7 @@ class PlanQuestion:
     """
 
     sweep: Sweep
-    demand: Demand
+    demand: PlanDemand
     slo: Slo
     day: Day
     prices: Prices | None = None

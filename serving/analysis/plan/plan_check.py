@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from emulator.timing.expert_distribution import ExpertDistribution
 from loadgen.measures.slo import Slo
-from serving.analysis.plan.plan_demand import Demand, Share
-from serving.analysis.steady_state.partitions import Candidate
+from serving.analysis.plan.plan_demand import PlanDemand, Share
+from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.sweep import ROUTING_SEED, Sweep
 from serving.simulator import Run, SchedulerLimits, SimulatedDeployment, known_percentile, simulate
 from serving.traffic.serving_run import Ending
@@ -83,7 +83,7 @@ class Check:
     """
 
     precision: str
-    candidate: Candidate
+    candidate: PartitionCandidate
     replicas: int
     simulated_replicas: int
     requests: int
@@ -123,8 +123,8 @@ class SizeTask:
 
     sweep: Sweep
     precision: str
-    candidate: Candidate
-    demand: Demand
+    candidate: PartitionCandidate
+    demand: PlanDemand
     slo: Slo
     terms: CheckTerms
     replicas: int

@@ -15,7 +15,7 @@ from emulator.errors import ConfigError
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_check import Check, CheckTerms, SizeTask, check_size
-from serving.analysis.plan.plan_demand import Demand
+from serving.analysis.plan.plan_demand import PlanDemand
 from serving.analysis.plan.plan_options import Option, Options, replicas_below, strongest
 from serving.analysis.plan.plan_search import smallest_passing
 from serving.analysis.steady_state.sweep import Sweep
@@ -64,7 +64,7 @@ class SearchTerms:
 
 def choose(
     sweep: Sweep,
-    demand: Demand,
+    demand: PlanDemand,
     slo: Slo,
     terms: CheckTerms,
     search: SearchTerms,
@@ -176,7 +176,7 @@ class _Sizes:
     def __init__(
         self,
         sweep: Sweep,
-        demand: Demand,
+        demand: PlanDemand,
         slo: Slo,
         terms: CheckTerms,
         search: SearchTerms,
@@ -272,7 +272,7 @@ def _verdict(check: Check) -> str:
     return f"{'meets' if check.meets else 'does not meet'} the target: {', '.join(parts)}"
 
 
-def _no_room(sweep: Sweep, demand: Demand, chips: int) -> str:
+def _no_room(sweep: Sweep, demand: PlanDemand, chips: int) -> str:
     """Why no partition of fewer chips is there."""
     model = sweep.model_at(sweep.precisions[0])
     longest = int((demand.peak.prompt_tokens + demand.peak.output_tokens).max())

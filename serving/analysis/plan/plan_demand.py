@@ -45,7 +45,7 @@ class Share:
         return self.warmup_s, self.warmup_s + self.end_s - self.begin_s
 
 
-class Demand(Protocol):
+class PlanDemand(Protocol):
     """Traffic whose peak a plan is made for."""
 
     @property

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from emulator.units import NS_PER_S
 from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Slo
-from serving.analysis.plan.plan_demand import Demand
+from serving.analysis.plan.plan_demand import PlanDemand
 from serving.analysis.steady_state.operating_point import OperatingPoint
-from serving.analysis.steady_state.partitions import Candidate
+from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.sweep import Sweep
 
@@ -63,7 +63,7 @@ class Option:
         return min(next(enough, self.point.tpot_ns), self.point.tpot_ns)
 
     @property
-    def candidate(self) -> Candidate:
+    def candidate(self) -> PartitionCandidate:
         """The partition."""
         return self.point.candidate
 
@@ -81,7 +81,7 @@ class Option:
 class Options:
     """The options of a machine for some traffic and a target, looked at as far as they matter."""
 
-    def __init__(self, sweep: Sweep, demand: Demand, slo: Slo, *, seats: int) -> None:
+    def __init__(self, sweep: Sweep, demand: PlanDemand, slo: Slo, *, seats: int) -> None:
         """`seats` is how many requests a rank may have at once.
 
         Raises ConfigError when the model fits nowhere.

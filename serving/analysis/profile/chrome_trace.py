@@ -56,7 +56,7 @@ class _Span(msgspec.Struct, frozen=True, tag_field="ph", tag="X"):
     args: dict[str, Any]
 
 
-class _Counter(msgspec.Struct, frozen=True, tag_field="ph", tag="C"):
+class _CounterTrack(msgspec.Struct, frozen=True, tag_field="ph", tag="C"):
     name: str
     ts: float
     pid: int
@@ -80,7 +80,7 @@ class _Name(msgspec.Struct, frozen=True, tag_field="ph", tag="M"):
     args: dict[str, Any]
 
 
-Event = _Span | _Counter | _Instant | _Name
+Event = _Span | _CounterTrack | _Instant | _Name
 
 
 class TraceNotWritten(UltraServeError):
@@ -301,7 +301,7 @@ class _Counters:
             rounded = {series: round(value, 3) for series, value in values.items()}
             if self._last.get((pid, name)) != rounded:
                 self._last[pid, name] = rounded
-                yield _Counter(name, ts, pid, rounded)
+                yield _CounterTrack(name, ts, pid, rounded)
 
     def _hbm_gib(self, chip: ProfiledChip, rank: int, step: StepRecord) -> dict[str, float]:
         """GiB of each owner; of the KV pool what is in use and the rest, and what nobody holds."""

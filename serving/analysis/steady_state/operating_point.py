@@ -10,7 +10,7 @@ from typing import Final
 
 from emulator.power.efficiency import PowerBasis, TokenRates
 from emulator.units import NS_PER_S
-from serving.analysis.steady_state.partitions import Candidate
+from serving.analysis.steady_state.partitions import PartitionCandidate
 
 WATTS_PER_MEGAWATT: Final = 1e6
 
@@ -40,8 +40,8 @@ class OperatingPoint:
     precision: str
     overlap: str
     calibration: str
-    candidate: Candidate
-    prefill: Candidate | None = None
+    candidate: PartitionCandidate
+    prefill: PartitionCandidate | None = None
     batch: int
     users: float
     prompt_tokens: int

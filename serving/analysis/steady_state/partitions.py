@@ -22,7 +22,7 @@ from emulator.specs.system import SystemSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class PartitionCandidate:
     """`replicas` engines of `partition` each, one after the other from the machine's first chip.
 
     `first_chip` is where the replica begins whose chips lie on the most racks, then on the most
@@ -66,7 +66,7 @@ def candidate_partitions(
     terms: HbmTerms | None = None,
     least_kv_tokens: int = 1,
     chips_max: int | None = None,
-) -> tuple[Candidate, ...]:
+) -> tuple[PartitionCandidate, ...]:
     """Every partition with room for the weights and `least_kv_tokens` a rank, smallest first.
 
     Heads divide over the chips of a rank; an expert group has no more chips than experts. Unless ep
@@ -94,7 +94,7 @@ def candidate_partitions(
         room = kv_capacity_tokens(model, system, partition, terms=terms)
         if room >= least_kv_tokens:
             fitting.append(
-                Candidate(
+                PartitionCandidate(
                     partition=partition,
                     replicas=domains * (domain_chips // partition.chips),
                     first_chip=_farthest_apart(system, partition.chips, domain_chips),

@@ -19,7 +19,7 @@ from emulator.specs.system import SystemSpec
 from emulator.units import NS_PER_S
 from serving.analysis.steady_state.kv_handover import handover_ns
 from serving.analysis.steady_state.operating_point import OperatingPoint
-from serving.analysis.steady_state.partitions import Candidate
+from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.replica import MeanStep, Replica
 from serving.analysis.steady_state.sweep import Sweep, Tasks, no_batch_fits, point_order, shared
 
@@ -36,7 +36,7 @@ class PrefillOption:
     """
 
     precision: str
-    candidate: Candidate
+    candidate: PartitionCandidate
     step: MeanStep
     prompts: int
     prompt_ns: float
@@ -52,7 +52,7 @@ class DecodeOption:
     """A partition that decodes `batch` requests a rank, none of whose prompts it computes."""
 
     precision: str
-    candidate: Candidate
+    candidate: PartitionCandidate
     batch: int
     step: MeanStep
     output_tokens: int
@@ -169,7 +169,9 @@ def _fastest_of_each_size(prefills: list[PrefillOption]) -> list[PrefillOption]:
     return sorted(fastest.values(), key=lambda option: option.prompt_ns)
 
 
-def _splits(system: SystemSpec, prefill: Candidate, decode: Candidate) -> tuple[Int64s, Int64s]:
+def _splits(
+    system: SystemSpec, prefill: PartitionCandidate, decode: PartitionCandidate
+) -> tuple[Int64s, Int64s]:
     """Replicas of both pools in every way to divide the machine: int64[ways] each, at least one."""
     unit_chips = system.chips.count // system.units
     per_prefill, per_decode = prefill.partition.chips, decode.partition.chips

@@ -16,7 +16,7 @@ from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import THROTTLE, StepCostModel
 from emulator.units import NS_PER_S
 from serving.analysis.steady_state.operating_point import OperatingPoint
-from serving.analysis.steady_state.partitions import Candidate
+from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.request_shape import RequestShape
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.analysis.steady_state.step_batches import prefill_steps, prompt_chunks, steady_batch
@@ -49,7 +49,7 @@ class Replica:
         self,
         system: SystemSpec,
         model: ModelSpec,
-        candidate: Candidate,
+        candidate: PartitionCandidate,
         *,
         shape: RequestShape,
         precision: str = "stored",

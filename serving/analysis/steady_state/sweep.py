@@ -20,7 +20,7 @@ from emulator.timing.expert_distribution import ExpertDistribution
 from serving.analysis.steady_state.envelope import Envelope
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import (
-    Candidate,
+    PartitionCandidate,
     PartitionFilter,
     candidate_partitions,
 )
@@ -29,7 +29,7 @@ from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.request_shape import RequestShape
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 
-Tasks = list[tuple[str, Candidate]]
+Tasks = list[tuple[str, PartitionCandidate]]
 """Precisions with the partitions to try in them."""
 Result = TypeVar("Result")
 
@@ -102,7 +102,7 @@ class Sweep:
         """The model with its weights in `precision`."""
         return model_at(precision, self.model, self.system.chip)
 
-    def replica(self, precision: str, candidate: Candidate) -> Replica:
+    def replica(self, precision: str, candidate: PartitionCandidate) -> Replica:
         """The cost of one candidate's steps."""
         model = self.model_at(precision)
         return Replica(
@@ -142,7 +142,7 @@ def _points_between(sweep: Sweep, points: list[OperatingPoint]) -> list[Operatin
     """
     interactivity = [point.tokens_per_s_per_user for point in points]
     envelope = Envelope.of(interactivity, [point.output_tokens_per_s for point in points])
-    known: dict[tuple[str, Candidate], set[int]] = {}
+    known: dict[tuple[str, PartitionCandidate], set[int]] = {}
     for point in points:
         known.setdefault((point.precision, point.candidate), set()).add(point.batch)
     best = dict.fromkeys(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
 from emulator.specs.stack_factors import FrameworkFactors, MachineFactors, StackFactors
-from serving.analysis.validate.counted_rows import Load
+from serving.analysis.validate.counted_rows import RowLoad
 from serving.analysis.validate.row_prediction import Predictions, RowPredictor
 
 Bools = NDArray[np.bool_]
@@ -117,7 +117,7 @@ class FactorVector:
 
 
 def fit_factors(
-    loads: Sequence[Load], observed: Observed, *, name: str, source: str
+    loads: Sequence[RowLoad], observed: Observed, *, name: str, source: str
 ) -> StackFactors:
     """Fits plain rows, then the acceptance to rows with speculation where there are any.
 

@@ -18,7 +18,7 @@ from emulator.ultraserver.step_cost import StepCostModel
 from emulator.ultraserver.step_rows import ColumnCalibrations
 from emulator.ultraserver.step_terms import StepTerms
 from emulator.units import NS_PER_S
-from serving.analysis.validate.row_deployment import Deployment, Pool, Stack
+from serving.analysis.validate.row_deployment import Pool, RowDeployment, Stack
 
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
@@ -28,15 +28,15 @@ PASS_TOKENS_MAX = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
+class RowLoad:
     """A deployment and the users of its closed loop."""
 
-    deployment: Deployment
+    deployment: RowDeployment
     users: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepTimes:
+class CountedTimes:
     """Seconds of each row's steps, a decode worker's by its batch; see `CountedRows`."""
 
     decode_s: Float64s  # [rows, grid]
@@ -49,9 +49,9 @@ class StepTimes:
 class CountedRows:
     """The counted steps of `loads`; `batches` [rows, grid] are the decode batches of a worker."""
 
-    def __init__(self, loads: Sequence[Load]) -> None:
+    def __init__(self, loads: Sequence[RowLoad]) -> None:
         self.loads = tuple(loads)
-        counter = _Counter()
+        counter = _StepCounter()
         self._terms: list[StepTerms] = []
         self._row_of_step: list[int] = []
         grids = [_grid(load) for load in loads]
@@ -76,7 +76,7 @@ class CountedRows:
         self.stack_of_row = np.array([place[stack] for stack in stacks], dtype=np.int64)
         self._stack_of_step = self.stack_of_row[np.array(self._row_of_step, dtype=np.int64)]
 
-    def _count(self, counter: "_Counter", row: int, load: Load, grid: list[int]) -> None:
+    def _count(self, counter: "_StepCounter", row: int, load: RowLoad, grid: list[int]) -> None:
         deployment = load.deployment
         steps = [counter.decode(deployment, batch) for batch in grid]
         places = [self._add(row, terms) for terms in steps]
@@ -96,13 +96,13 @@ class CountedRows:
         self._row_of_step.append(row)
         return len(self._terms) - 1
 
-    def times(self, calibrations: Sequence[Calibration]) -> StepTimes:
+    def times(self, calibrations: Sequence[Calibration]) -> CountedTimes:
         """Every step under the calibration of its row's stack: one for each of `stacks`."""
         of_step = ColumnCalibrations(calibrations=calibrations, of_column=self._stack_of_step)
         seconds = self._columns.durations_ns(of_step) / NS_PER_S
         solo_s, full_s = seconds[self._solo], seconds[self._full] / self.prompts_of_pass
         added = seconds[self._mixed] - seconds[self._alone]
-        return StepTimes(
+        return CountedTimes(
             decode_s=seconds[self._decode],
             solo_s=solo_s,
             full_s=full_s,
@@ -111,7 +111,7 @@ class CountedRows:
         )
 
 
-def _grid(load: Load) -> list[int]:
+def _grid(load: RowLoad) -> list[int]:
     """Half octaves of sequences of each rank, up to what users or cache allow; below one a rank,
     the ranks that have one.
     """
@@ -127,29 +127,29 @@ def _grid(load: Load) -> list[int]:
     return sorted(set(batches))
 
 
-def _prompts(deployment: Deployment) -> int:
+def _prompts(deployment: RowDeployment) -> int:
     """Prompts of a full pass: what its tokens allow, and at least one for every attention rank."""
     ranks = deployment.prefill.partition.ranks
     return max(ranks, int(PASS_TOKENS_MAX // deployment.prompt_tokens) // ranks * ranks)
 
 
-class _Counter:
+class _StepCounter:
     """Counts each different step once."""
 
     def __init__(self) -> None:
         self._costs: dict[object, tuple[StepCostModel, PeakExpertLoad]] = {}
         self._known: dict[object, StepTerms] = {}
 
-    def decode(self, deployment: Deployment, batch: int) -> StepTerms:
+    def decode(self, deployment: RowDeployment, batch: int) -> StepTerms:
         context = max(1, int(deployment.prompt_tokens + deployment.output_tokens / 2))
         shape = (("decode", batch, context),)
         return self._terms(deployment, deployment.decode, deployment.draft_tokens, shape)
 
-    def prefill(self, deployment: Deployment, prompts: int) -> StepTerms:
+    def prefill(self, deployment: RowDeployment, prompts: int) -> StepTerms:
         shape = (("prefill", prompts, max(1, int(deployment.prompt_tokens))),)
         return self._terms(deployment, deployment.prefill, 0, shape)
 
-    def mixed(self, deployment: Deployment, batch: int, prompts: int) -> StepTerms:
+    def mixed(self, deployment: RowDeployment, batch: int, prompts: int) -> StepTerms:
         """Decodes with prompts that ride beside them."""
         context = max(1, int(deployment.prompt_tokens + deployment.output_tokens / 2))
         shape: tuple[tuple[str, int, int], ...] = (("decode", batch, context),)
@@ -159,7 +159,7 @@ class _Counter:
 
     def _terms(
         self,
-        deployment: Deployment,
+        deployment: RowDeployment,
         pool: Pool,
         drafts: int,
         shape: tuple[tuple[str, int, int], ...],

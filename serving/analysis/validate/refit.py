@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from emulator.specs.shipped_fits import ShippedFits
 from emulator.specs.stack_factors import StackFactors
 from serving.analysis.validate.calibration_fit import Observed, fit_factors
-from serving.analysis.validate.counted_rows import Load
+from serving.analysis.validate.counted_rows import RowLoad
 from serving.analysis.validate.curve_split import SEEDS, fitted_half
 from serving.analysis.validate.measured_row import MeasuredRow, read_rows
 from serving.analysis.validate.row_prediction import RowPredictor
@@ -51,7 +51,7 @@ def observed_of(rows: Sequence[MeasuredRow]) -> Observed:
 
 def fit_rows(rows: Sequence[UsableRow], *, name: str, source: str) -> StackFactors:
     """The factors of some rows."""
-    loads: list[Load] = [row.load for row in rows]
+    loads: list[RowLoad] = [row.load for row in rows]
     observed = observed_of([row.measured for row in rows])
     return fit_factors(loads, observed, name=name, source=source)
 

@@ -51,7 +51,7 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deployment:
+class RowDeployment:
     """A configuration as the cost model takes it.
 
     `rides` says that prompts' chunks ride in decode steps (TensorRT-LLM without attention DP).
@@ -79,7 +79,7 @@ def hardware_names() -> dict[str, SystemSpec]:
     return names
 
 
-def deployment_of(configuration: Configuration, *, months: float) -> Deployment:
+def deployment_of(configuration: Configuration, *, months: float) -> RowDeployment:
     """What was deployed; raises ConfigError for what the catalog or the columns do not tell."""
     known = hardware_names()
     if configuration.hardware not in known:
@@ -96,7 +96,7 @@ def deployment_of(configuration: Configuration, *, months: float) -> Deployment:
     attention_dp = configuration.decode.dp_attention
     prompt, output = configuration.prompt_tokens, configuration.output_tokens
     maker = system.chip.maker
-    return Deployment(
+    return RowDeployment(
         model=model,
         prefill=prefill,
         decode=decode,

@@ -2,10 +2,10 @@
 
 from emulator.units import NS_PER_S
 from serving.analysis.steady_state.kv_handover import handover_ns
-from serving.analysis.validate.row_deployment import Deployment
+from serving.analysis.validate.row_deployment import RowDeployment
 
 
-def handover_s(deployment: Deployment) -> float:
+def handover_s(deployment: RowDeployment) -> float:
     """Seconds between a rank of each pool on idle links; none where the pools are one.
 
     Pools that do not fit one scale-up domain together are in two, over the network cards.

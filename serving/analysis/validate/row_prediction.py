@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from emulator.specs.stack_factors import StackFactors
 from emulator.units import NS_PER_S
 from serving.analysis.validate.closed_loop import LoopRows, closed_loop
-from serving.analysis.validate.counted_rows import CountedRows, Load
+from serving.analysis.validate.counted_rows import CountedRows, RowLoad
 from serving.analysis.validate.row_handover import handover_s
 
 Float64s = NDArray[np.float64]
@@ -60,7 +60,7 @@ def months_before(day: date) -> float:
 class RowPredictor:
     """Predicts `loads` under any factors; the counting is done once."""
 
-    def __init__(self, loads: Sequence[Load]) -> None:
+    def __init__(self, loads: Sequence[RowLoad]) -> None:
         self._counted = CountedRows(loads) if loads else None
         deployments = [load.deployment for load in loads]
         self._users = np.array([load.users for load in loads], dtype=np.float64)

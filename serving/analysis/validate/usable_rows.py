@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from emulator.errors import ConfigError
-from serving.analysis.validate.counted_rows import Load
+from serving.analysis.validate.counted_rows import RowLoad
 from serving.analysis.validate.measured_row import MeasuredRow, UnreadRow
 from serving.analysis.validate.row_deployment import deployment_of
 from serving.analysis.validate.row_prediction import months_before
@@ -15,7 +15,7 @@ class UsableRow:
     """A row, and what was deployed and loaded in it."""
 
     measured: MeasuredRow
-    load: Load
+    load: RowLoad
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,5 +48,5 @@ def usable_rows(
         except ConfigError as error:
             excluded.append(ExcludedRow(line=row.line, hardware=hardware, reason=str(error)))
             continue
-        usable.append(UsableRow(measured=row, load=Load(deployment=deployment, users=row.users)))
+        usable.append(UsableRow(measured=row, load=RowLoad(deployment=deployment, users=row.users)))
     return tuple(usable), tuple(excluded)

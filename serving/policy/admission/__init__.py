@@ -1,1 +1,1 @@
-"""Who may enter, and when: bounded queues, limits per key, two classes of work. Pure."""
+"""Admission control: bounded queues, limits per key, two classes of work. Pure."""

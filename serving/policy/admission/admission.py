@@ -1,4 +1,4 @@
-"""Who enters, who waits and who is told to come back: the gateway's decisions, without a clock.
+"""Admission control: admit, queue or reject a request. Pure; time is passed in.
 
 | stage | event | next |
 |---|---|---|
@@ -21,12 +21,11 @@ no asyncio.
 
 import math
 
-from serving.policy.admission.admission_counts import AdmissionCounts, ClassState
+from serving.policy.admission.admission_counts import AdmissionCounts, ClassCounts, ClassState
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.admission_state import AdmissionState
 from serving.policy.admission.batch_turn import next_turn
 from serving.policy.admission.capacity import Capacity
-from serving.policy.admission.class_counts import ClassCounts
 from serving.policy.admission.entry import Counted, Entry, Outcome, Stage
 from serving.policy.admission.refusal import RateState, RefusalReason, Refused
 from serving.policy.admission.refusing import batch_pace_s, excess_refusal, refusal
@@ -36,10 +35,10 @@ _INTERACTIVE, _BATCH = WorkClass.INTERACTIVE, WorkClass.BATCH
 
 
 class Admission:
-    """The state of one gateway.
+    """The state of one gateway's admission.
 
-    Invariants (`check`): what has entered is in exactly one stage, sums are those of the entries,
-    and `entered` = inside + `left`, for each class.
+    Invariants (`check`): an entry is in exactly one stage; sums match the entries; per class,
+    `entered` = inside + `left`.
     """
 
     def __init__(self, limits: AdmissionLimits, capacity: Capacity, *, now_s: float = 0.0) -> None:
@@ -55,7 +54,7 @@ class Admission:
 
     @property
     def capacity(self) -> Capacity:
-        """What the engine can hold and take in now, as whoever knows it sets it."""
+        """What the engine can hold and compute now; set by the caller."""
         return self._inside.capacity
 
     @capacity.setter
@@ -64,13 +63,13 @@ class Admission:
 
     @property
     def closed(self) -> Refused | None:
-        """What new work is told while the gateway is closed; kept, never raised."""
+        """The refusal that new work gets while the gateway is closed; kept, never raised."""
         return self._inside.closed
 
     # ---- entering
 
     def enter(self, work: Work, now_s: float) -> Entry:
-        """Let `work` in, or raise Refused, which is counted; batch work may have to wait."""
+        """Admit or queue `work`; raises Refused, which is counted."""
         self._pass(now_s)
         refused = refusal(self._inside, work, now_s)
         if refused is not None:
@@ -92,7 +91,7 @@ class Admission:
         return entry
 
     def would_refuse(self, client: Client, work_class: WorkClass, now_s: float) -> Refused | None:
-        """Why the smallest request of `client` would be refused now; counts nothing."""
+        """The refusal of the smallest request of `client` now, or None; counts nothing."""
         self._pass(now_s)
         least = Work(
             client=client, work_class=work_class, sequences=1, prompt_tokens=1, new_tokens_max=1
@@ -110,7 +109,7 @@ class Admission:
     # ---- what happens to an entry
 
     def turns(self, now_s: float) -> list[Entry]:
-        """Give batch work its turn while there is room; returns whose it is."""
+        """Admit queued batch work while there is capacity; returns the admitted entries."""
         self._pass(now_s)
         given: list[Entry] = []
         while self.closed is None and (entry := next_turn(self._inside)):
@@ -121,7 +120,7 @@ class Admission:
         return given
 
     def overdue(self, now_s: float) -> list[tuple[Entry, Refused]]:
-        """Turn away batch work that has waited too long; returns it, with what each is told."""
+        """Refuse batch work that has waited too long; returns each entry with its refusal."""
         self._pass(now_s)
         wait_s, queue = self._inside.limits.batch_wait_s, self._inside.queue
         message = f"it has waited {wait_s:g} s, as long as it may"
@@ -138,8 +137,8 @@ class Admission:
         return late
 
     def close(self, refused: Refused, now_s: float) -> list[tuple[Entry, Refused]]:
-        """Refuse new work with answers like this one, which is kept; a drain also turns away, and
-        returns, what waits, with what each is told.
+        """Refuse new work with copies of this refusal; a drain also refuses queued work, and
+        returns it.
         """
         self._pass(now_s)
         self._inside.closed = refused
@@ -151,8 +150,9 @@ class Admission:
         self._inside.closed = None
 
     def declare(self, entry: Entry, counted: Counted, now_s: float) -> None:
-        """The engine is about to be asked for `counted`; its key is charged for what the estimate
-        left out, or Refused is raised, which is counted, and nothing is charged.
+        """Charge the key for what the estimate left out of `counted`, before the engine gets it.
+
+        Raises Refused, which is counted; then nothing is charged.
         """
         self._pass(now_s)
         if entry.stage is Stage.LEFT:
@@ -175,7 +175,7 @@ class Admission:
         entry.charged_tokens += tokens
 
     def begin(self, entry: Entry, counted: Counted, now_s: float) -> None:
-        """The engine takes sequences of an entry that has its turn, and has counted them."""
+        """Replace the estimate by the engine's count, as the engine takes sequences of an entry."""
         self._pass(now_s)
         assert entry.stage is not Stage.QUEUED, "batch work begins after its turn"
         if entry.stage is Stage.LEFT:
@@ -187,9 +187,7 @@ class Admission:
         self._waits_again(entry)
 
     def first_token(self, entry: Entry, now_s: float) -> bool:
-        """One sequence that has begun has its first token; returns whether it is the entry's
-        first.
-        """
+        """Note the first token of a sequence; returns whether it is the entry's first."""
         self._pass(now_s)
         if entry.stage is Stage.LEFT or entry.waiting_begun == 0:
             return False
@@ -206,16 +204,14 @@ class Admission:
         return is_first
 
     def made(self, entry: Entry, tokens: int) -> None:
-        """The engine has made so many more tokens of the entry's answers."""
+        """Add generated tokens to the entry."""
         if entry.stage is Stage.LEFT:
             return
         entry.made_tokens += tokens
         self._inside.expected.answers.add(tokens)
 
     def end(self, entry: Entry, *, made_tokens: int, by_itself: bool, now_s: float) -> None:
-        """One sequence that had begun is over, with so many tokens; `by_itself` unless something
-        cut it: its `max_tokens`, its client, a deadline.
-        """
+        """End one sequence; `by_itself` unless `max_tokens`, its client or a deadline cut it."""
         self._pass(now_s)
         if entry.stage is Stage.LEFT:
             return
@@ -229,7 +225,7 @@ class Admission:
         self._runs_if_all(entry)
 
     def leave(self, entry: Entry, outcome: Outcome, now_s: float) -> None:
-        """The entry is over, however far it was; again it changes nothing."""
+        """Remove the entry from any stage; idempotent."""
         self._pass(now_s)
         if entry.stage is Stage.LEFT:
             return
@@ -250,7 +246,7 @@ class Admission:
         self._counts[entry.work_class].left[outcome] += 1
 
     def _turned_away(self, entry: Entry, why: Refused, now_s: float) -> tuple[Entry, Refused]:
-        """The entry leaves; `rate` is its key's of now, whose limits may have changed."""
+        """Refuse the entry; `rate` is its key's now, whose limits may have changed."""
         self.leave(entry, Outcome.REFUSED, now_s)
         self._counts[entry.work_class].refuse(why.reason)
         name = entry.work.client.name

@@ -1,16 +1,31 @@
-"""What is inside a gateway and what became of all that came: frozen counts."""
+"""Counts of one gateway at a moment: what is inside, and the outcomes so far. Frozen."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from serving.policy.admission.entry import Outcome
 from serving.policy.admission.refusal import RefusalReason
 from serving.policy.admission.work import WorkClass
 
 
+@dataclass(slots=True)
+class ClassCounts:
+    """Requests of a class: entered, left by outcome, refused by reason."""
+
+    entered: int = 0
+    left: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
+    refused: dict[RefusalReason, int] = field(
+        default_factory=lambda: dict.fromkeys(RefusalReason, 0)
+    )
+
+    def refuse(self, reason: RefusalReason) -> None:
+        """Count one refusal."""
+        self.refused[reason] += 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassState:
-    """Of one class of work.
+    """One class of work.
 
     Attributes:
         in_flight: requests that have entered and not left; of them

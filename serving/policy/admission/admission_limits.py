@@ -1,4 +1,4 @@
-"""How much waits at most, and what interactive work is promised."""
+"""Bounds of the queues, and the target for interactive work."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What an admission knows: who is inside, in sums, and what it has measured. It decides nothing."""
+"""State of admission: entries, their sums, and measured rates. It decides nothing."""
 
 import math
 from collections import OrderedDict
@@ -9,13 +9,40 @@ from typing import Final
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.batch_queue import BatchQueue
 from serving.policy.admission.capacity import Capacity
-from serving.policy.admission.decayed_rate import DecayedRate
 from serving.policy.admission.entry import Entry, Stage
-from serving.policy.admission.expected_wait import Demand, ExpectedWait
-from serving.policy.admission.load import Load
+from serving.policy.admission.expected_wait import DecayedRate, ExpectedWait, WaitDemand
 from serving.policy.admission.rate_limiter import RateLimiter
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import Work, WorkClass
+
+
+@dataclass(slots=True)
+class Load:
+    """Sums over entries; `add` and `subtract` take an entry as it is at that moment."""
+
+    requests: int = 0
+    sequences: int = 0
+    prompt_tokens: int = 0
+    new_tokens_max: int = 0
+    waiting_sequences: int = 0
+    waiting_tokens: int = 0
+
+    def add(self, entry: Entry) -> None:
+        """Count it."""
+        self._count(entry, 1)
+
+    def subtract(self, entry: Entry) -> None:
+        """Subtract an entry, unchanged since it was added."""
+        self._count(entry, -1)
+
+    def _count(self, entry: Entry, sign: int) -> None:
+        self.requests += sign
+        self.sequences += sign * entry.sequences
+        self.prompt_tokens += sign * entry.prompt_tokens
+        self.new_tokens_max += sign * entry.new_tokens_max
+        self.waiting_sequences += sign * entry.waiting_sequences
+        self.waiting_tokens += sign * entry.waiting_tokens
+
 
 _TURNS_MEMORY_S: Final = 60.0
 """Over which the pace of batch work's turns is taken, to tell the next when to come. Assumed."""
@@ -23,7 +50,7 @@ _TURNS_MEMORY_S: Final = 60.0
 
 @dataclass(slots=True, kw_only=True)
 class AdmissionState:
-    """`Admission` changes it, and what reads it decides by it.
+    """State that `Admission` changes and the deciders read.
 
     Attributes:
         closed: what new work is told; it is kept here and never raised. None: the gateway is open.
@@ -64,12 +91,12 @@ class AdmissionState:
         """Of those, without a first token."""
         return sum(load.waiting_sequences for load in self.loads.values())
 
-    def demand(self, work: Work) -> Demand:
-        """What would be before the first token of `work`, beside all that is inside."""
+    def demand(self, work: Work) -> WaitDemand:
+        """The demand ahead of the first token of `work`, what is inside included."""
         interactive, batch = self.loads[WorkClass.INTERACTIVE], self.loads[WorkClass.BATCH]
         waiting_sequences = interactive.waiting_sequences + batch.waiting_sequences
         sequences = interactive.sequences + batch.sequences
-        return Demand(
+        return WaitDemand(
             own_tokens=work.prompt_tokens,
             own_sequences=work.sequences,
             waiting_tokens=interactive.waiting_tokens + batch.waiting_tokens,
@@ -81,11 +108,10 @@ class AdmissionState:
         )
 
     def late_s(self, now_s: float) -> float:
-        """By how much waits that last are longer than expected: sooner known than those that are
-        over. An engine that stands still is taken to do so as long again.
+        """By how much ongoing waits exceed their prediction; known sooner than from ended waits.
 
-        The oldest percent are left out, and one more: one prompt alone may be held up by its own
-        grammar.
+        An engine that stands still is assumed to do so as long again. The oldest percent and one
+        more are left out: a single prompt may be held up by its own grammar.
         """
         waiting = self.waiting[WorkClass.INTERACTIVE]
         judged = next(islice(waiting.values(), 1 + len(waiting) // 100, None), None)
@@ -94,9 +120,7 @@ class AdmissionState:
         return max(0.0, now_s - judged.turn_s - judged.wait.seconds)
 
     def check(self) -> None:
-        """Assert that each entry is where its stage says, and that sums are those of the entries;
-        slow.
-        """
+        """Assert that entries are in their stages and sums match; slow."""
         for work_class, load in self.loads.items():
             counted = Load()
             for entry in self.entries.values():

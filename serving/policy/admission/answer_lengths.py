@@ -1,10 +1,9 @@
-"""How long answers get: the chance that one which has so many tokens ends by itself with the next.
+"""Lengths of answers: the hazard that an answer of so many tokens ends by itself with the next.
 
-The Nelson-Aalen estimate of a hazard (O. Aalen, "Nonparametric inference for a family of counting
-processes", 1978): in each range of lengths, the answers that ended over the tokens that were made
-there. Answers that still run count by the tokens that they have, so that long ones are known long
-before they end; a mean of those that ended would see the short ones first. A range in which nothing
-has ended yet has no hazard: there, an answer is taken to go on to its `max_tokens`.
+The Nelson-Aalen estimate (O. Aalen, "Nonparametric inference for a family of counting processes",
+1978): per range of lengths, ended answers over the tokens generated there. Running answers count by
+their tokens so far, so long answers count before they end; a mean of ended answers would see the
+short ones first. A range without an end has no hazard: answers there go on to `max_tokens`.
 """
 
 from typing import Final
@@ -41,10 +40,7 @@ class AnswerLengths:
         self._weight = 1.0  # of the newest answer: it grows, in place of all others' becoming less
 
     def add(self, tokens: float, *, by_itself: bool) -> None:
-        """Take an answer that is over with so many tokens.
-
-        One that had to end, with its `max_tokens` or its client, only shows how long it went on.
-        """
+        """Add an ended answer; one that was cut counts only for its tokens."""
         self._weight *= _GROWTH
         if self._weight > _WEIGHT_MAX:
             self._ended /= self._weight
@@ -59,7 +55,7 @@ class AnswerLengths:
 
     @property
     def known_ends(self) -> float:
-        """Answers that ended by themselves, the newest as one each and older ones as less."""
+        """Answers that ended by themselves, weighted by age."""
         return float(self._ended.sum() / self._weight)
 
     def hazard(
@@ -69,11 +65,11 @@ class AnswerLengths:
         *,
         assumed_tokens: float | None = None,
     ) -> NDArray[np.float64]:
-        """The hazard summed up to each edge [ranges + 1]: exp(-it) is the share that lasts.
+        """Cumulative hazard at each edge, [ranges + 1]: exp(-it) is the share that lasts.
 
-        `running_tokens` are those of answers that still run [answers], each of which stands for
-        `weights` [answers] of its kind. `assumed_tokens` is the mean of one more answer, which is
-        not measured: with it, ranges of which nothing is known have a hazard too.
+        `running_tokens` [answers] are tokens of running answers, each standing for `weights`
+        [answers] of its kind. `assumed_tokens` is the mean of one unmeasured answer, which gives
+        unknown ranges a hazard too.
         """
         made_tokens = self._made_tokens / self._weight + made_in_ranges(running_tokens, weights)
         ended = self._ended / self._weight
@@ -93,7 +89,7 @@ class AnswerLengths:
 
 
 def expected_length(hazard: NDArray[np.float64], asked_tokens: float) -> float:
-    """Tokens of an answer that ends as `hazard` says, and at the latest with `asked_tokens`."""
+    """Expected tokens of an answer under `hazard`, at most `asked_tokens`."""
     lasting = np.concatenate(([0.0], np.cumsum(np.exp(-hazard[:-1]) * _WIDTH)))
     return float(np.interp(asked_tokens, EDGES, lasting))
 
@@ -101,10 +97,7 @@ def expected_length(hazard: NDArray[np.float64], asked_tokens: float) -> float:
 def made_in_ranges(
     tokens: NDArray[np.float64], weights: NDArray[np.float64] | float = 1.0
 ) -> NDArray[np.float64]:
-    """Tokens that answers of these lengths have in each range, summed: [answers] -> [ranges].
-
-    Each stands for `weights` [answers] of its length.
-    """
+    """Tokens in each range, summed over answers with `weights`: [answers] -> [ranges]."""
     order = np.argsort(tokens)
     total, weight = tokens[order], np.broadcast_to(weights, tokens.shape)[order]
     below = np.searchsorted(total, EDGES)  # [ranges + 1]: answers that are shorter than the edge

@@ -1,7 +1,7 @@
-"""How long an engine takes to compute prompts that wait, as its cost model says.
+"""Time to compute waiting prompts, by the cost model.
 
-A table for one deployment, made once at its start (`serving.server.gateway.engine_times`), so that
-a decision is a look into it. Times are emulated; tokens and decodes are those of one rank. Pure.
+A table per deployment, made at start (`serving.server.gateway.engine_times`), so that a decision is
+a lookup. Emulated time; tokens and decodes of one rank. Pure.
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BacklogCurve:
-    """The table beside one decode load: by the prompt tokens of a rank that wait."""
+    """Seconds by waiting prompt tokens of a rank, at one decode load."""
 
     tokens: Float64s  # [backlogs]
     drain_s: Float64s  # [backlogs] until all are computed
     step_s: Float64s  # [backlogs] of the next step
 
     def wait_s(self, tokens: float) -> float:
-        """Seconds until the last of so many tokens is computed: the step under way, and theirs.
+        """Seconds until the last of these tokens is computed, the current step included.
 
         Beyond the table at the rate of its end.
         """
@@ -63,9 +63,9 @@ class BacklogTimes:
     def beside(
         self, *, decodes: float | None, context_tokens: float, prompt_tokens: float
     ) -> BacklogCurve:
-        """The times beside so many decodes of a rank, with such contexts, of such prompts.
+        """The curve at this many decodes of a rank, with such contexts and prompts.
 
-        `decodes` None: nobody decodes, now or before the backlog is computed.
+        `decodes` None: no decodes until the backlog is computed.
         """
         drain_s = (
             self.drain_s
@@ -90,9 +90,7 @@ class BacklogTimes:
 
     @classmethod
     def linear(cls, *, step_s: float, token_s: float, step_tokens: int) -> "BacklogTimes":
-        """Of steps of `step_tokens` prompt tokens at most, which take `step_s` and `token_s` for
-        each of them.
-        """
+        """A table of steps of at most `step_tokens`, which take `step_s` plus `token_s` a token."""
         tokens = np.array([0.0, 1e9])
         full_s = np.full((2, 2), step_s + token_s * step_tokens)
         drain_s = tokens[:, None] * full_s / max(1, step_tokens)

@@ -1,4 +1,4 @@
-"""Batch work at the gateway: first come first served within a key, turn by turn between keys."""
+"""Queue of batch work: first come first served within a key, round robin between keys."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -7,10 +7,10 @@ from serving.policy.admission.entry import Entry
 
 
 class BatchQueue:
-    """A queue per key; a key that had its turn goes behind the others.
+    """A queue per key; a key that had its turn goes last.
 
-    Everything takes constant time. Invariant: `len` and `tokens` are those of what is in it, and no
-    key has an empty queue.
+    Operations take constant time. Invariant: `len` and `tokens` match the content, and no key has
+    an empty queue.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class BatchQueue:
         self.tokens += entry.prompt_tokens
 
     def heads(self) -> Iterator[Entry]:
-        """The first of each key, whose turn it is first; not to be changed meanwhile."""
+        """The first entry of each key, in the order of turns; not to be changed while iterated."""
         for queue in self._keys.values():
             yield next(iter(queue.values()))
 
@@ -42,7 +42,7 @@ class BatchQueue:
         return next(iter(self._arrived.values()), None)
 
     def take(self, entry: Entry) -> None:
-        """Remove one of the heads, whose key then goes behind the others."""
+        """Remove a head; its key goes last."""
         name = entry.work.client.name
         self.remove(entry)
         if name in self._keys:

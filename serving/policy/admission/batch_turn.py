@@ -1,10 +1,10 @@
-"""Which batch work has its turn next: the first, key after key, that the engine has room for.
+"""Choice of the next batch work: the first entry, key after key, that fits.
 
-Room is what interactive work leaves: seats and KV beyond the interactive headroom, and prompts that
-wait, its own included, within one step. What has no room holds back its own key alone, but not for
-ever: after `PASSED_OVER_MAX` others went before it, it is waited for. What could not go beside
-anything, because it is larger than all that the interactive headroom leaves, goes once interactive
-work needs no more than the interactive headroom and no other batch work waits for a seat.
+It must fit into what interactive work leaves: seats and KV beyond the interactive headroom, and
+waiting prompts, its own included, within one step. An entry that does not fit delays its own key
+alone, until `PASSED_OVER_MAX` others have gone first; then all wait for it. Work larger than all
+that the headroom leaves goes once interactive work needs no more than the headroom and no other
+batch work waits for a seat.
 """
 
 from itertools import islice
@@ -23,7 +23,7 @@ that it does not wait for ever."""
 
 
 def next_turn(inside: AdmissionState) -> Entry | None:
-    """Whose turn it is now; None: nobody's. Those that were passed over for it are counted."""
+    """The entry whose turn it is, or None; counts those that it passes over."""
     passed: list[Entry] = []
     for entry in islice(inside.queue.heads(), HEADS_MAX):
         if _has_room(inside, entry):
@@ -56,7 +56,7 @@ def _has_room(inside: AdmissionState, entry: Entry) -> bool:
 
 
 def _fits_without_batch(inside: AdmissionState, entry: Entry) -> bool:
-    """Whether it would have seats and KV, were no other batch work inside."""
+    """Whether it would get seats and KV without other batch work inside."""
     (own, own_kv), (others, others_kv) = _own(inside, entry), _interactive(inside)
     return _is_within(
         inside, 1.0 - inside.limits.interactive_headroom, own + others, own_kv + others_kv

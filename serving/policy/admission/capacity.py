@@ -1,4 +1,4 @@
-"""What the engine behind the gateway can hold and take in."""
+"""Capacity of the engine behind the gateway."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from serving.policy.admission.backlog_times import NO_TIME, BacklogTimes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """Of all ranks that are up, together.
+    """All ranks that are up, together.
 
     Attributes:
         seats: sequences that run at once.

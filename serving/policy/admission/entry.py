@@ -1,4 +1,4 @@
-"""One request that has entered, until it leaves."""
+"""One admitted or queued request."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ from serving.policy.admission.work import Work, WorkClass
 
 
 class Stage(StrEnum):
-    """Where an entry is; it goes down this list and may leave from anywhere."""
+    """Stages of an entry, in order; it may leave from any of them."""
 
     QUEUED = "queued"  # batch work at the gateway, without its turn
     WAITING = "waiting"  # the engine's, and a sequence of it has no token yet
@@ -36,7 +36,7 @@ class Counted:
 
 @dataclass(slots=True)
 class Entry:
-    """What is known of one entry; `Admission` alone changes it.
+    """State of one entry; changed by `Admission` alone.
 
     A request may have many sequences (several prompts, `n`). Those that have not begun have equal
     shares of what was estimated for all; those that have, of what the engine counted.
@@ -108,10 +108,7 @@ class Entry:
         return self.work.work_class
 
     def begin(self, counted: Counted) -> None:
-        """Put the engine's figures in place of the estimate's share.
-
-        More sequences than were foreseen are added.
-        """
+        """Replace the estimate's share by the engine's figures; adds unforeseen sequences."""
         foreseen = min(counted.sequences, self.sequences - self.begun_sequences)
         left = self.sequences - self.begun_sequences
         estimated = _share(self.estimated_tokens, foreseen, left)
@@ -133,14 +130,14 @@ class Entry:
         return self.waiting_sequences - (self.sequences - self.begun_sequences)
 
     def first_token(self) -> None:
-        """One sequence that had begun has its first token; its prompt no longer waits."""
+        """Note a sequence's first token; its prompt no longer waits."""
         waiting_tokens = self.waiting_tokens - self.estimated_tokens
         tokens = _share(waiting_tokens, 1, self.waiting_begun)
         self.waiting_tokens -= tokens
         self.waiting_sequences -= 1
 
     def end(self, *, sequences: int, without_token: int) -> None:
-        """`sequences` that had begun are over, `without_token` of them before their first token."""
+        """End `sequences` that had begun, `without_token` of them before their first token."""
         waiting_tokens = self.waiting_tokens - self.estimated_tokens
         prompt_tokens = self.prompt_tokens - self.estimated_tokens
         new_tokens = self.new_tokens_max - self.estimated_new_tokens

@@ -1,17 +1,18 @@
-"""How long a request that enters now waits for its first token.
+"""Expected wait of a new request for its first token.
 
-Two things can hold it up, and the longer counts:
+The longer of two delays counts:
 
-- prompts before it: their tokens and its own, on the average rank, by what the cost model says that
-  a rank takes for them beside what decodes (`serving.policy.admission.backlog_times`);
-- a seat, or room for its KV: the sequences that must end before it has one, and when as many will
-  have ended, see `serving.policy.admission.seat_waits`; then its own prompt. So a queue for seats
-  is foreseen while seats are still free.
+- prompts before it: their tokens and its own on the average rank, timed by the cost model beside
+  the current decodes (`serving.policy.admission.backlog_times`);
+- a seat or KV for it: the sequences that must end first, and when that many will have ended
+  (`serving.policy.admission.seat_waits`), then its own prompt. A queue for seats is thus foreseen
+  while seats are still free.
 
-Each is corrected by the factor by which waits of its kind were longer lately than predicted
-(`serving.policy.admission.wait_factor`). Emulated seconds throughout. Pure.
+Each is corrected by the factor by which such waits exceeded their predictions
+(`serving.policy.admission.wait_factor`). Emulated seconds. Pure.
 """
 
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import islice
@@ -23,12 +24,41 @@ from numpy.typing import NDArray
 from serving.policy.admission.answer_lengths import AnswerLengths, expected_length
 from serving.policy.admission.backlog_times import BacklogCurve
 from serving.policy.admission.capacity import Capacity
-from serving.policy.admission.decayed_rate import DecayedRate
 from serving.policy.admission.entry import Entry
 from serving.policy.admission.seat_waits import SeatWaits, seat_waits
 from serving.policy.admission.wait import Wait
 from serving.policy.admission.wait_factor import WaitFactor
-from serving.policy.admission.work_estimate import UNSAID_NEW_TOKENS
+from serving.policy.admission.work import UNSAID_NEW_TOKENS
+
+
+@dataclass(slots=True)
+class DecayedRate:
+    """Amount over busy time, with exponential decay in busy time.
+
+    Idle time neither counts nor decays, so that a rate outlives an idle night. `memory_s`: after
+    it, a second weighs 1/e.
+    """
+
+    memory_s: float
+    amount: float = 0.0
+    busy_s: float = 0.0
+
+    def add(self, amount: float) -> None:
+        """Count what happened now."""
+        self.amount += amount
+
+    def spend(self, seconds: float) -> None:
+        """Count time in which it could have happened."""
+        kept = math.exp(-seconds / self.memory_s)
+        self.amount *= kept
+        # The integral of exp(-t / memory) over the time that was spent.
+        self.busy_s = self.busy_s * kept + self.memory_s * (1.0 - kept)
+
+    @property
+    def per_s(self) -> float | None:
+        """None before it happened at all."""
+        return self.amount / self.busy_s if self.amount > 0 and self.busy_s > 0 else None
+
 
 MEMORY_TARGETS: Final = 5.0
 """Rates are forgotten after so many times the target. Assumed: many steps, so that one does not
@@ -57,9 +87,7 @@ would take as long as a step."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningAnswers:
-    """Answers that are being made, [answers] each: tokens that one has, and has left at most; it
-    stands for `weights` of its kind.
-    """
+    """Running answers, [answers] each: tokens so far and left at most; `weights` of its kind."""
 
     made_tokens: NDArray[np.float64]
     left_tokens: NDArray[np.float64]
@@ -67,8 +95,8 @@ class RunningAnswers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """What would be before a request's first token, itself included.
+class WaitDemand:
+    """The demand ahead of a request's first token, itself included.
 
     Attributes:
         own_tokens, own_sequences: of the request itself.
@@ -89,10 +117,10 @@ class Demand:
 
 
 class ExpectedWait:
-    """Measures rates and lengths, and says how long a wait would be.
+    """Measures rates and lengths, and predicts waits.
 
-    `running` gives the entries that the engine has, in the order of their turns, whenever it is
-    asked. No seat is foreseen beyond `horizon_s`.
+    `running` returns the engine's entries in the order of their turns. No seat is foreseen beyond
+    `horizon_s`.
     """
 
     def __init__(self, target_s: float | None, running: Callable[[], Collection[Entry]]) -> None:
@@ -123,7 +151,7 @@ class ExpectedWait:
             self._seat_s.add(seconds * running_sequences)
 
     def progressed(self, now_s: float) -> None:
-        """The first prompt that waits is begun now: the one before it is computed."""
+        """Note that the first waiting prompt begins: the one before it is computed."""
         self._progress_from_s = now_s
 
     def waited(self, wait: Wait, waited_s: float, now_s: float) -> None:
@@ -132,15 +160,15 @@ class ExpectedWait:
         factor.add(predicted_s=wait.predicted_s, waited_s=waited_s, now_s=now_s)
 
     def ended(self, tokens: int, *, by_itself: bool) -> None:
-        """An answer is over, with so many tokens; `by_itself` unless something cut it."""
+        """Note an ended answer; `by_itself` unless something cut it."""
         self.lengths.add(tokens, by_itself=by_itself)
         self._ended_since += 1
 
-    def is_short(self, demand: Demand, capacity: Capacity) -> bool:
+    def is_short(self, demand: WaitDemand, capacity: Capacity) -> bool:
         """Whether it does not all run at once."""
         return self._ends_needed(demand, capacity) > 0
 
-    def kv_tokens(self, demand: Demand) -> float:
+    def kv_tokens(self, demand: WaitDemand) -> float:
         """KV that its sequences hold when they end."""
         return self.held_kv_tokens(
             demand.prompt_tokens, demand.new_tokens_max, sequences=demand.sequences
@@ -153,12 +181,12 @@ class ExpectedWait:
             answer_tokens = UNSAID_NEW_TOKENS
         return prompt_tokens + min(float(new_tokens_max), answer_tokens * sequences)
 
-    def wait(self, demand: Demand, capacity: Capacity, now_s: float) -> Wait:
+    def wait(self, demand: WaitDemand, capacity: Capacity, now_s: float) -> Wait:
         """Until the last of it has its first token."""
         self._look_if_old(demand, capacity, now_s)
         return self.known_wait(demand, capacity, now_s)
 
-    def known_wait(self, demand: Demand, capacity: Capacity, now_s: float) -> Wait:
+    def known_wait(self, demand: WaitDemand, capacity: Capacity, now_s: float) -> Wait:
         """The same from the last look at what runs, however old."""
         curve = self._curve_of(demand, capacity, now_s)
         ranks = max(1, capacity.ranks)
@@ -185,13 +213,13 @@ class ExpectedWait:
         )
 
     def _seats_s(
-        self, ends: float, now_s: float, curve: BacklogCurve, demand: Demand, own_tokens: float
+        self, ends: float, now_s: float, curve: BacklogCurve, demand: WaitDemand, own_tokens: float
     ) -> float:
-        """Until a seat is free for sure, and a prompt like those inside is computed; or until it
-        is expected to be free, and its own prompt is, which may be longer.
+        """Until a seat is free for sure and a typical prompt is computed; or until one is expected
+        to be free and its own prompt is computed. The longer counts.
 
-        Seats are scarce here, and prompts are not: with its own prompt after the sure wait for a
-        seat, hardly any but short ones would have one.
+        Seats are scarce and prompts are not: with its own prompt after the sure wait, almost only
+        short ones would enter.
         """
         if self._waits is None:
             return float("inf")
@@ -202,8 +230,10 @@ class ExpectedWait:
         mean_s = max(0.0, self._waits.mean_wait_s(ends) - since_s) + curve.wait_s(own_tokens)
         return max(sure_s, mean_s)
 
-    def _curve_of(self, demand: Demand, capacity: Capacity, now_s: float) -> BacklogCurve:
-        """What prompts take beside what decodes now, and what of it will when half are computed."""
+    def _curve_of(self, demand: WaitDemand, capacity: Capacity, now_s: float) -> BacklogCurve:
+        """The prompt curve beside the present decodes, and beside those left when half are
+        computed.
+        """
         curve, before = self._curve, self._curve_sequences
         if (
             curve is not None
@@ -230,15 +260,15 @@ class ExpectedWait:
             return None
         return self.answers.amount / self._seat_s.amount
 
-    def _ends_needed(self, demand: Demand, capacity: Capacity) -> float:
+    def _ends_needed(self, demand: WaitDemand, capacity: Capacity) -> float:
         """Sequences that must end first, for a seat and for KV."""
         seats = demand.sequences - capacity.seats
         kv_tokens = self.kv_tokens(demand)
         kv = (kv_tokens - capacity.kv_tokens) * demand.sequences / max(1, kv_tokens)
         return max(seats, kv)
 
-    def _look_if_old(self, demand: Demand, capacity: Capacity, now_s: float) -> None:
-        """Look at what runs: often while that decides, else now and then."""
+    def _look_if_old(self, demand: WaitDemand, capacity: Capacity, now_s: float) -> None:
+        """Refresh the view of running answers: often while it decides, else rarely."""
         short = self.is_short(demand, capacity)
         old_s = self._target_s / _LOOKS_PER_TARGET if short else self._target_s
         if self._waits is not None and now_s - self._waits_from_s < old_s:
@@ -272,7 +302,7 @@ class ExpectedWait:
         )
 
     def _answers(self, sequences: int) -> RunningAnswers:
-        """Of at most LOOKED_AT_MAX requests, which stand for all `sequences` that run."""
+        """Of at most LOOKED_AT_MAX requests, which stand for all running `sequences`."""
         entries = self._running()
         stride = -(-len(entries) // LOOKED_AT_MAX) or 1
         made: list[float] = []

@@ -1,4 +1,4 @@
-"""A budget that fills with time: what may still be taken of a limit of a minute, or less."""
+"""Token bucket: a limit per minute or less."""
 
 import math
 from dataclasses import dataclass
@@ -9,11 +9,10 @@ MINUTE_S: Final = 60.0
 
 @dataclass(slots=True)
 class RateBudget:
-    """A bucket that holds the limit of `period_s` and fills at the limit's rate; it begins full.
+    """A bucket of one `period_s`'s limit, filled at the limit's rate; initially full.
 
-    In any `t` seconds at most `limit * (1 + t / period_s)` is taken, less what was given back. What
-    turns out to have been more than was asked for is taken all the same, and the bucket may then be
-    in debt until time has paid it.
+    In any `t` seconds at most `limit * (1 + t / period_s)` is taken, less what is given back. An
+    underestimate is charged all the same; the bucket may then be negative until time has filled it.
     """
 
     limit: int
@@ -35,7 +34,7 @@ class RateBudget:
         return self.level
 
     def wait_s(self, amount: int, now_s: float) -> float:
-        """Seconds until `amount` is in it; infinite when it never holds so much."""
+        """Seconds until it holds `amount`; infinite where it never does."""
         if amount > self.limit:
             return math.inf
         short = amount - self.left(now_s)
@@ -46,5 +45,5 @@ class RateBudget:
         return (self.limit - self.left(now_s)) * self.period_s / self.limit
 
     def take(self, amount: int, now_s: float) -> None:
-        """Take `amount`, also into debt; less than 0 gives back, at most until it is full."""
+        """Take `amount`, also into debt; a negative amount gives back, up to full."""
         self.level = min(float(self.limit), self.left(now_s) - amount)

@@ -1,4 +1,4 @@
-"""What each key has used of its limits: requests and tokens of a minute, and sequences at once."""
+"""Usage of each key's limits: requests and tokens per minute, concurrent sequences."""
 
 import math
 from collections import OrderedDict
@@ -26,7 +26,7 @@ class _Book:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverLimit:
-    """A limit of the key's that a request would break; `wait_s` is emulated, None if unknown."""
+    """The limit that a request would exceed; `wait_s` is emulated, None if unknown."""
 
     reason: RefusalReason
     message: str
@@ -34,14 +34,12 @@ class OverLimit:
 
 
 class RateLimiter:
-    """One book per key that has limits. `now_s` never runs back; seconds are emulated.
+    """One book per key with limits. `now_s` never runs back; emulated seconds.
 
-    Keys' limits may change while their requests run: `charge` is told those of now; `correct`,
-    `leave` and more of a request that is inside those that it entered by, and what they change is
-    the book as it is now.
+    Limits may change while requests run: `charge` takes the present ones; `correct`, `leave` and
+    additions to an admitted request take those that it entered by, and change the present book.
 
-    Invariant: a key's `inside` is how many sequences were charged with its requests that have not
-    left.
+    Invariant: a key's `inside` is the number of charged sequences of its requests inside.
     """
 
     def __init__(self, names_max: int = NAMES_MAX) -> None:
@@ -52,15 +50,15 @@ class RateLimiter:
         return len(self._books)
 
     def inside(self, name: str) -> int:
-        """Sequences of this key's requests that have not left; 0 of a key without limits."""
+        """Sequences of this key's requests inside; 0 for a key without limits."""
         book = self._books.get(name)
         return book.inside if book else 0
 
     def over_limit(
         self, client: Client, tokens: int, now_s: float, *, sequences: int = 1, requests: int = 1
     ) -> OverLimit | None:
-        """The first limit that a request of `tokens` and `sequences` would break; None: it may
-        enter. Without `requests` it is more of one that is inside.
+        """The first limit that `tokens` and `sequences` would exceed, or None; without `requests`
+        they add to an admitted request.
         """
         if not client.is_limited:
             return None
@@ -82,8 +80,8 @@ class RateLimiter:
     def charge(
         self, client: Client, tokens: int, now_s: float, *, sequences: int = 1, requests: int = 1
     ) -> None:
-        """Count a request that enters, with its estimated tokens and sequences; without `requests`
-        what one that is inside asks for beyond its estimate.
+        """Charge an entering request's estimated tokens and sequences; without `requests`,
+        additions to an admitted one.
         """
         if not client.is_limited:
             return
@@ -95,9 +93,9 @@ class RateLimiter:
             book.tokens.take(tokens, now_s)
 
     def correct(self, client: Client, tokens: int, now_s: float) -> None:
-        """Charge `tokens` more, or give them back when less than 0.
+        """Charge `tokens` more; negative gives back.
 
-        A minute that began anew since, because its limits were changed, was not charged before.
+        A minute that began anew because limits changed is left alone.
         """
         if not client.is_limited:
             return
@@ -106,7 +104,7 @@ class RateLimiter:
             book.tokens.take(tokens, now_s)
 
     def leave(self, client: Client, *, sequences: int = 1) -> None:
-        """A request of so many is over; one of a client without limits was not charged."""
+        """Release a request's sequences; a client without limits was never charged."""
         if client.is_limited:
             book = self._books[client.name]
             assert book.inside >= sequences, "it was charged"
@@ -119,16 +117,16 @@ class RateLimiter:
         return _rate(self._book(client, now_s), now_s, dilation)
 
     def rate_of(self, name: str, now_s: float, dilation: float) -> RateState:
-        """The same of a key as its book has it; whoever asks may know limits of the past."""
+        """The rate state of a key by its present book; the caller may know past limits."""
         book = self._books.get(name)
         return NO_LIMITS if book is None else _rate(book, now_s, dilation)
 
     def _book_for(self, client: Client, now_s: float, *, requests: int) -> _Book:
-        """The book to charge; a request that is inside was charged, so that its key has one."""
+        """The book to charge; a request inside was charged, so its key has one."""
         return self._book(client, now_s) if requests else self._books[client.name]
 
     def _book(self, client: Client, now_s: float) -> _Book:
-        """The key's book, the newest used; a limit that was changed begins anew."""
+        """The key's book, marked newest; changed limits start it anew."""
         book = self._books.get(client.name)
         if book is None:
             book = self._books[client.name] = _Book(NO_KEY_LIMITS, None, None)
@@ -141,7 +139,7 @@ class RateLimiter:
         return book
 
     def _forget_idle(self, newest: str) -> None:
-        """Keep at most `names_max` books, and those of keys that have requests inside."""
+        """Keep at most `names_max` books, and those of keys with requests inside."""
         excess = len(self._books) - self._names_max
         if excess > 0:
             idle = (name for name, book in self._books.items() if not book.inside)

@@ -1,4 +1,4 @@
-"""Why a request does not enter; each reason once, with what a client can do about it."""
+"""Reasons of refusal, and what a client can do about each."""
 
 import math
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class RefusalReason(StrEnum):
 
     @property
     def is_of_server(self) -> bool:
-        """It is not the client's load: 503 and UNAVAILABLE, not 429 and RESOURCE_EXHAUSTED."""
+        """True for 503 and UNAVAILABLE; else 429 and RESOURCE_EXHAUSTED: the client's load."""
         return self in (
             RefusalReason.DRAINING,
             RefusalReason.RESTING,
@@ -48,7 +48,7 @@ class RefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateState:
-    """What is left of a key's limits of a minute; None where it has none. Seconds are wall."""
+    """What is left of a key's limits per minute; None without a limit. Wall seconds."""
 
     limit_requests: int | None = None
     remaining_requests: int | None = None
@@ -59,10 +59,10 @@ class RateState:
 
 
 class Refused(UltraServeError):
-    """The request did not enter; definite: nothing of it runs.
+    """A refused request; definite: nothing of it runs.
 
-    `retry_after_s` is in wall seconds, finite: what a client is told to wait, at least. An instance
-    is raised for one request alone: it keeps that request's traceback, and its key's `rate`.
+    `retry_after_s`: finite wall seconds. Raise a new instance each time: it keeps a traceback, and
+    its key's `rate`.
     """
 
     def __init__(

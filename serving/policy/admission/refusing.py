@@ -1,6 +1,4 @@
-"""Why work may not enter, and when to come back. It reads what an admission knows, and changes
-nothing of it.
-"""
+"""Refusals and their retry hints, read off the admission's state. It changes nothing."""
 
 import math
 from typing import Final
@@ -20,7 +18,7 @@ Assumed."""
 
 
 def refusal(inside: AdmissionState, work: Work, now_s: float) -> Refused | None:
-    """Why `work` may not enter now, an answer of its own; None: it may."""
+    """The refusal of `work` now, or None."""
     if inside.closed is not None:
         rate = inside.books.rate(work.client, now_s, inside.capacity.dilation)
         return inside.closed.again(rate)
@@ -36,9 +34,7 @@ def refusal(inside: AdmissionState, work: Work, now_s: float) -> Refused | None:
 def excess_refusal(
     inside: AdmissionState, client: Client, *, tokens: int, sequences: int, now_s: float
 ) -> Refused | None:
-    """Why a request of `client` that is inside may not ask the engine for so much more than it was
-    charged for; None: it may.
-    """
+    """The refusal of more than an admitted request was charged for, or None."""
     over = inside.books.over_limit(client, tokens, now_s, sequences=sequences, requests=0)
     if over is None:
         return None
@@ -49,7 +45,7 @@ def excess_refusal(
 
 
 def batch_pace_s(inside: AdmissionState, tokens: int) -> float:
-    """Emulated seconds in which batch prompts of so many tokens have their turn."""
+    """Emulated seconds in which this many tokens of batch prompts get their turn."""
     return _seconds(tokens, inside.batch_turns.per_s)
 
 
@@ -146,11 +142,11 @@ def _refused(
 
 
 def _stay_hint_s(inside: AdmissionState, client: Client) -> float:
-    """Until one of the client's requests is over, of which it has its limit inside."""
+    """Until one of the client's concurrent requests ends."""
     stay_s = inside.stay_s if inside.stay_s is not None else UNKNOWN_WAIT_S
     return stay_s / max(1, inside.books.inside(client.name))
 
 
 def _seconds(tokens: int, per_s: float | None) -> float:
-    """Until so many tokens are through, at the rate that is measured."""
+    """Seconds for this many tokens at the measured rate."""
     return UNKNOWN_WAIT_S if per_s is None else tokens / per_s

@@ -1,8 +1,8 @@
-"""When seats come free: how long the k-th sequence that has none waits for one.
+"""Wait for the k-th free seat.
 
-Each running answer ends within the next `t` tokens with the chance that lengths say, and certainly
-at its `max_tokens`; a seat that comes free is taken by the next that waits, whose answer begins
-anew. The number that has ended by `t` with 99 % certainty then says when it reaches k.
+A running answer ends within the next `t` tokens by the hazard of lengths, and surely at
+`max_tokens`; its seat goes to the next request, whose answer begins anew. The k-th seat is free
+when k ends have come with 99 % certainty.
 """
 
 from dataclasses import dataclass
@@ -27,16 +27,14 @@ _POINTS: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeatWaits:
-    """Ends by each moment: `sure` at least, and `expected` on average, both [points], by `at_s`
-    [points]; all from 0 on.
-    """
+    """Ends by `at_s` [points]: `sure` at least, `expected` on average, both [points]; from 0 on."""
 
     at_s: NDArray[np.float64]
     sure: NDArray[np.float64]
     expected: NDArray[np.float64]
 
     def wait_s(self, ends: float) -> float:
-        """Seconds until so many have ended for sure; beyond the horizon at the rate within it.
+        """Seconds until this many have ended for sure; beyond the horizon at the rate within it.
 
         Infinite when none ends within the horizon.
         """
@@ -69,12 +67,12 @@ def seat_waits(
     tokens_per_s: float,
     horizon_s: float,
 ) -> SeatWaits:
-    """The ends to come, of what runs and of what follows it.
+    """The coming ends of running answers and their successors.
 
-    `hazard` is that of `AnswerLengths`. `made_tokens` and `left_tokens` [answers] are what each
-    running answer has, and may have at most; it stands for `weights` [answers] of its kind.
-    `starting` sequences begin now; each has `tokens_per_s`. What follows is taken to ask for as
-    much as what runs. `known_ends` are those that `hazard` is made of.
+    `hazard` is that of `AnswerLengths`, from `known_ends` answers. `made_tokens` and `left_tokens`
+    [answers] are tokens so far and left at most, each for `weights` [answers] of its kind.
+    `starting` sequences begin now, at `tokens_per_s` each. Successors are assumed to ask for as
+    much as what runs.
     """
     weight = np.broadcast_to(weights, made_tokens.shape)
     at_s = np.linspace(0.0, horizon_s, _POINTS)

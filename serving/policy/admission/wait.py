@@ -1,4 +1,4 @@
-"""What a request is expected to wait for, and how long: frozen."""
+"""A predicted wait and its parts; frozen."""
 
 from dataclasses import dataclass
 

@@ -1,10 +1,9 @@
-"""By how many times waits are longer than they were predicted.
+"""Factor by which waits exceed their prediction.
 
-Split conformal prediction on ratios: with the second largest of the newest 200 as the factor, 99 %
-of the waits to come stay within prediction times factor, as long as they come as those did (V. Vovk
-et al., "Algorithmic Learning in a Random World", 2005, section 2.2). Ratios that are not measured
-yet are taken to be 1, and while nothing is measured the factor goes back there: the cost model is
-right until shown otherwise.
+Split conformal prediction on ratios: with the second largest of the newest 200 as factor, 99 % of
+coming waits stay within prediction times factor, as long as they are exchangeable (V. Vovk et al.,
+"Algorithmic Learning in a Random World", 2005, section 2.2). Unmeasured ratios count as 1, and the
+factor returns to 1 while nothing is measured.
 """
 
 import math
@@ -33,10 +32,9 @@ against a pause between bursts, short against a change of the traffic over a day
 
 
 class WaitFactor:
-    """The newest ratios, of waits near a target of `target_s`; each counts as `least` at least.
+    """The newest ratios, of waits near a target of `target_s`; each counts as at least `least`.
 
-    Invariant: `_sorted` holds what `_newest` does, so that adding a ratio and reading the factor
-    take microseconds.
+    Invariant: `_sorted` holds the ratios of `_newest`, so adding and reading take microseconds.
     """
 
     def __init__(self, target_s: float, *, least: float = FACTOR_MIN) -> None:

@@ -1,4 +1,4 @@
-"""What asks to enter: one request of a client, as far as it is known before it runs."""
+"""A request as admission sees it, before it runs."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,9 +6,20 @@ from typing import Final
 
 from emulator.errors import ConfigError
 
+CHARACTERS_PER_TOKEN: Final = 4
+"""Of text ("~4 characters in English", https://platform.openai.com/tokenizer), until the engine has
+counted."""
+
+UNSAID_NEW_TOKENS: Final = 1024
+"""Of an answer whose request says nothing about its length; assumed, until the engine knows: the
+whole context would keep chats without a limit out of every budget."""
+
+SEQUENCES_MAX: Final = 16_384
+"""Of one request: vLLM refuses a larger `n` (VLLM_MAX_N_SEQUENCES)."""
+
 
 class WorkClass(StrEnum):
-    """What a client waits for: the first token (interactive), or the whole job (batch)."""
+    """What the client waits for: the first token (interactive), or the whole job (batch)."""
 
     INTERACTIVE = "interactive"
     BATCH = "batch"
@@ -20,10 +31,7 @@ PRIORITY: Final = {WorkClass.INTERACTIVE: 0, WorkClass.BATCH: 1}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLimits:
-    """What one key may ask for at most; None: no limit. Minutes are emulated.
-
-    Tokens are those of prompts and of answers.
-    """
+    """Limits of a key; None: unlimited. Emulated minutes; tokens of prompts and answers."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -41,7 +49,7 @@ NO_KEY_LIMITS: Final = KeyLimits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
-    """Whose request it is: a key's name, never the key. Without keys everybody is `anonymous`."""
+    """The owner of a request: a key's name, never the key; `anonymous` without keys."""
 
     name: str = "anonymous"
     work_class: WorkClass = WorkClass.INTERACTIVE
@@ -53,7 +61,7 @@ class Client:
         return self.limits is not NO_KEY_LIMITS and self.limits != NO_KEY_LIMITS
 
     def class_of(self, said: WorkClass | None) -> WorkClass:
-        """The class of a request that asks for `said`: a key for batch work has no other."""
+        """The class of a request that asks for `said`; a batch key has no other."""
         return self.work_class if said is None or self.work_class is WorkClass.BATCH else said
 
 

@@ -1,1 +1,1 @@
-"""When chips serve and when they train: the hand-over's table and the policies, all pure."""
+"""Decides when chips serve and when they train: the hand-over's table and the policies. Pure."""

@@ -1,1 +1,1 @@
-"""Where experts lie: counted load, balance, and the moves from one placement to the next; pure."""
+"""Expert placement: counted load, balance, and the moves between placements. Pure."""

@@ -1,4 +1,4 @@
-"""Which expert lies in which slot, given how often each is chosen.
+"""Assigns experts to slots by how often each is chosen.
 
 In the manner of DeepSeek's EPLB (github.com/deepseek-ai/EPLB, and section 3.4 of the DeepSeek-V3
 report, arXiv 2412.19437): heavy experts get copies, and copies are packed onto racks, then onto the
@@ -93,7 +93,7 @@ def rebalance(
 def _alike_groups(
     usable: Bools, ep: int, tray_of_chip: I64, rack_of_chip: I64
 ) -> list[dict[int, ChipTree]]:
-    """The trees of the groups that can be balanced together, by their numbers."""
+    """Groups that can be balanced together, with their trees."""
     alike: dict[tuple[tuple[int, ...], int], dict[int, ChipTree]] = defaultdict(dict)
     for group, members in enumerate(usable.reshape(-1, ep)):
         chips = group * ep + np.flatnonzero(members)
@@ -159,7 +159,7 @@ def _copies_onto_chips(
 ) -> I64:
     """Copy and pack the experts names[rows, k] with load[rows, k]: int64[rows, chips, slots].
 
-    Slots that a chip does not need are EMPTY and come last. `experts` are those that `old` names.
+    Unused slots are EMPTY and come last. `experts` are those that `old` names.
     """
     rows, kinds = load.shape
     chips = int(np.prod(parts))

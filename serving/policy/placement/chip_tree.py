@@ -11,10 +11,10 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipTree:
-    """`chips` in order of the tree's leaves; `parts` is how often each level divides, top first.
+    """`chips` in the order of the leaves; `parts`: divisions of each level, top first.
 
-    The product of `parts` is the number of chips. Racks make a level when all of them have equally
-    many chips, and trays likewise; `racks` is 1 when they do not.
+    The product of `parts` is the number of chips. Racks make a level when all have equally many
+    chips, and trays likewise; `racks` is 1 when they do not.
     """
 
     chips: tuple[int, ...]
@@ -37,6 +37,6 @@ class ChipTree:
 
 
 def _equal_parts(part_of_chip: I64) -> int:
-    """How many parts there are when all have equally many chips, otherwise 1."""
+    """The number of parts when all have equally many chips, else 1."""
     _, sizes = np.unique(part_of_chip, return_counts=True)
     return len(sizes) if np.all(sizes == sizes[0]) else 1

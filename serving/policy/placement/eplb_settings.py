@@ -1,10 +1,9 @@
-"""The settings of vLLM's `--eplb-config`, in vLLM's spelling and with vLLM's defaults.
+"""Settings of vLLM's `--eplb-config`, with vLLM's spelling and defaults.
 
-vLLM refuses that flag on platforms that are neither CUDA nor ROCm, so we read it ourselves. Source:
-EPLBConfig in vllm/config/parallel.py of vLLM 0.32.0; tests hold the two together.
+vLLM refuses that flag on platforms other than CUDA and ROCm, so it is read here. Source: EPLBConfig
+in vllm/config/parallel.py of vLLM 0.32.0; tests hold the two together.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
@@ -69,7 +68,7 @@ class EplbSettings:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """The settings with the keys of `values`, the others at their defaults.
+        """The settings with the keys of `values`, the rest at their defaults.
 
         Raises ConfigError as the class, and for an unknown key.
         """
@@ -79,24 +78,11 @@ class EplbSettings:
                 raise ConfigError(field=_FIELD, value=key, expected=f"one of {', '.join(known)}")
         return cls(**values)
 
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read the flag's JSON object; raises ConfigError as `from_mapping`, and for other text."""
-        try:
-            values = json.loads(text)
-        except ValueError:
-            values = None
-        if not isinstance(values, dict):
-            raise ConfigError(
-                field=_FIELD, value=text, expected='a JSON object, as {"window_size": 1000}'
-            )
-        return cls.from_mapping(values)
-
     def slots_per_chip(self, *, experts: int, ep: int) -> int:
-        """Slots that each chip of a group of `ep` needs in each layer.
+        """Slots of each chip in a group of `ep`, per layer.
 
-        Raises ConfigError where experts and copies do not divide over the chips, as vLLM does under
-        EPLB (FusedMoE in vllm/model_executor/layers/fused_moe/layer.py), with what would fit.
+        Raises ConfigError, with what would fit, where experts and copies do not divide over the
+        chips, as vLLM does under EPLB (FusedMoE in vllm/model_executor/layers/fused_moe/layer.py).
         """
         placed = experts + self.num_redundant_experts
         if placed % ep:

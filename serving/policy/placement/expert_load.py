@@ -1,4 +1,4 @@
-"""How often the router chose each expert lately: a moving window over steps, in whole tokens."""
+"""Load of each expert: a moving window over steps, in whole tokens."""
 
 from typing import Any
 
@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 I64 = NDArray[np.int64]
 
 
-class ExpertLoad:
-    """The router's decisions of the last `window_steps` steps, by layer and logical expert.
+class ExpertWindow:
+    """Router decisions of the last `window_steps` steps, by layer and logical expert.
 
-    Memory is bounded: window_steps * layers * experts * 8 bytes, taken as the window fills. Sums
-    are of integers, so what leaves the window leaves no trace.
+    Memory is bounded: window_steps * layers * experts * 8 bytes, allocated as the window fills.
+    Integer sums: steps leave the window without residue.
     """
 
     def __init__(self, *, window_steps: int, layers: int, experts: int) -> None:
@@ -27,9 +27,9 @@ class ExpertLoad:
         return min(self._added, len(self._window))
 
     def add(self, counts: NDArray[np.integer[Any]]) -> None:
-        """Count one step: counts[layers, experts] of (token, expert) pairs; the oldest step leaves.
+        """Add one step: counts[layers, experts] of (token, expert) pairs; the oldest step leaves.
 
-        Raises ValueError for another shape, for what are no integers, and for negative counts.
+        Raises ValueError for another shape, non-integers and negative counts.
         """
         if counts.shape != self._total.shape or not np.issubdtype(counts.dtype, np.integer):
             raise ValueError(

@@ -1,8 +1,8 @@
-"""How evenly a placement spreads a load: the busiest chip over the average one.
+"""Imbalance of a placement: the busiest chip's load over the mean.
 
-The pairs of a group of `ep` chips that chose an expert are shared evenly by its copies in that
-group. A load is given as [layers, experts], the same for every group, or [groups, layers, experts].
-Chips that are not `usable` are left out of averages; idle ones are not.
+An expert's pairs in a group of `ep` chips are shared evenly by its copies there. A load is [layers,
+experts], the same for every group, or [groups, layers, experts]. Means leave out chips that are not
+`usable`, and include idle ones.
 """
 
 from typing import Any
@@ -18,9 +18,9 @@ Load = NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
 
 
 def loads_by_group(load: Load, groups: int) -> F64:
-    """The load of each group: float64[groups, layers, experts].
+    """Load of each group: float64[groups, layers, experts].
 
-    Raises ValueError for another number of groups, and for what is negative or not finite.
+    Raises ValueError for another number of groups, and for negative or infinite loads.
     """
     loads = np.asarray(load, dtype=np.float64)
     if loads.ndim == 2:
@@ -35,10 +35,10 @@ def loads_by_group(load: Load, groups: int) -> F64:
 
 
 def chip_loads(load: Load, placement: ExpertPlacement) -> F64:
-    """The load that each chip gets in each layer: float64[layers, chips].
+    """Load of each chip in each layer: float64[layers, chips].
 
-    Raises ValueError for a load that fits another placement, and for one on an expert that lies in
-    no slot of its group.
+    Raises ValueError for a load of another shape, and for load on an expert without a slot in its
+    group.
     """
     layers, chips, ep = placement.layers, placement.chips, placement.ep
     loads = loads_by_group(load, chips // ep)
@@ -58,7 +58,7 @@ def chip_loads(load: Load, placement: ExpertPlacement) -> F64:
 
 
 def chip_loads_slowly(load: Load, placement: ExpertPlacement) -> F64:
-    """The same for a load that `chip_loads` takes, one slot at a time."""
+    """The reference of `chip_loads`, one slot at a time."""
     loads = loads_by_group(load, placement.chips // placement.ep)
     copies = placement.copies()
     result = np.zeros((placement.layers, placement.chips))
@@ -72,34 +72,13 @@ def chip_loads_slowly(load: Load, placement: ExpertPlacement) -> F64:
 
 
 def imbalance(load: Load, placement: ExpertPlacement, usable: Bools | None = None) -> F64:
-    """The busiest chip's load over the mean of all: float64[layers], 1.0 where there is no load.
+    """The busiest chip's load over the mean: float64[layers]; 1.0 without load.
 
-    A lockstep waits for its busiest chip, so this is how much longer a layer's experts take than
-    perfectly spread ones. Raises as `chip_loads`.
+    A lockstep waits for its busiest chip, so a layer's experts take this many times as long as
+    balanced ones. Raises as `chip_loads`.
     """
     live = _live(usable, placement)
     return _max_over_mean(chip_loads(load, placement)[:, live])
-
-
-def group_imbalance(load: Load, placement: ExpertPlacement, usable: Bools | None = None) -> F64:
-    """The same within each group: float64[groups, layers]; 1.0 too for a group without chips."""
-    live = _live(usable, placement)
-    loads = chip_loads(load, placement)
-    rows = []
-    for first in range(0, placement.chips, placement.ep):
-        members = slice(first, first + placement.ep)
-        rows.append(_max_over_mean(loads[:, members][:, live[members]]))
-    return np.stack(rows)
-
-
-def balancedness(load: Load, placement: ExpertPlacement, usable: Bools | None = None) -> float:
-    """The figure that vLLM logs: mean chip over busiest chip, both summed over layers first.
-
-    1.0 is perfect; 0.0 means that there was no load (vllm/distributed/eplb/eplb_state.py).
-    """
-    loads = chip_loads(load, placement)[:, _live(usable, placement)]
-    busiest = float(loads.max(axis=1, initial=0.0).sum())
-    return float(loads.mean(axis=1).sum()) / busiest if busiest else 0.0
 
 
 def _live(usable: Bools | None, placement: ExpertPlacement) -> Bools:

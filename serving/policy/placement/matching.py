@@ -1,4 +1,4 @@
-"""Gives equal packs the places, and a chip's experts the slots, where most of them already lie."""
+"""Assigns equal packs to places, and experts to slots, so that most stay where they are."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,11 +9,11 @@ I64 = NDArray[np.int64]
 
 
 def match_packs(new: I64, old: I64, experts: int) -> I64:
-    """Which new pack takes each old pack's place: int64[rows, packs].
+    """The new pack for each old pack's place: int64[rows, packs].
 
-    `new` and `old` are experts [rows, packs, any number], `old` maybe with EMPTY slots. The pair
-    with the most experts in common is matched first, ties to the lowest new pack, then the lowest
-    place. Being greedy, it keeps at least half of what the best matching would.
+    `new` and `old` are experts [rows, packs, any number]; `old` may have EMPTY slots. Greedy by
+    experts in common, ties to the lowest new pack, then the lowest place: at least half of the
+    optimum is kept.
     """
     rows, packs = new.shape[:2]
     # [rows, packs, experts] @ [rows, experts, packs] -> [rows, new packs, old packs]
@@ -47,10 +47,10 @@ def match_packs_slowly(new: I64, old: I64, experts: int) -> I64:
 
 
 def keep_slots(new: I64, old: I64) -> I64:
-    """Reorder each chip's slots so that an expert which stays on its chip stays in its slot.
+    """Reorder each chip's slots so that an expert that stays on its chip keeps its slot.
 
-    Both are experts [..., slots]; a chip of `new` holds an expert at most once. The others fill the
-    slots left over in their order.
+    Both are experts [..., slots]; `new` has an expert at most once a chip. The others fill the free
+    slots in order.
     """
     same = (new[..., :, None] == old[..., None, :]) & (new != EMPTY)[..., :, None]
     stays = same.any(axis=-1)  # [..., new slots]

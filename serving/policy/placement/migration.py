@@ -1,9 +1,8 @@
-"""The moves that turn one placement into another, and the bytes that they put on the fabric.
+"""Transfers from one placement to another, and their bytes on the fabric.
 
-Each layer is a round: its chips first read every expert that moves and stage what they receive, and
-write their slots when all has been read. So a transfer never reads a slot that the same round has
-overwritten, two experts may change places, and one round per layer is enough. Layers do not share
-slots: any number of rounds may run together, at the price of staging memory.
+Each layer is a round: chips read every moving expert into a staging buffer, then write their slots.
+No transfer reads a slot that its round has overwritten, two experts can swap, and a round a layer
+suffices. Layers share no slots: rounds may run together, at the price of staging memory.
 """
 
 from collections import defaultdict
@@ -26,7 +25,7 @@ CHECKPOINT: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MovedBytes:
-    """What transfers move: float64[sender, receiver], and float64[chip] out of the checkpoint.
+    """Bytes moved: float64[sender, receiver], and float64[chip] from the checkpoint.
 
     The diagonal of `between_chips` stays in a chip's HBM.
     """
@@ -38,12 +37,12 @@ class MovedBytes:
 def migration(
     before: ExpertPlacement, after: ExpertPlacement, *, tray_of_chip: I64, rack_of_chip: I64
 ) -> tuple[ExpertTransfer, ...]:
-    """List what must move so that `after` holds, by layer, then chip, then slot.
+    """Transfers that turn `before` into `after`, by layer, chip, slot.
 
-    Every copy in `before` counts as live: the caller takes lost chips out (`without`). An expert
-    comes from the nearest copy (same chip, tray, rack, anywhere), of equally near ones from the
-    chip that has sent least so far, and from the checkpoint when there is none. A slot that holds
-    its expert already, or becomes EMPTY, moves nothing.
+    Every copy in `before` counts as live: the caller removes lost chips (`without`). The source is
+    the nearest copy (same chip, tray, rack, anywhere), of equally near ones the chip that has sent
+    least so far; without a copy, the checkpoint. A slot that keeps its expert or becomes EMPTY
+    moves nothing.
 
     Raises ValueError for placements of different layers, chips, slots or experts.
     """
@@ -82,7 +81,7 @@ def migration(
 
 
 def rounds(transfers: Iterable[ExpertTransfer]) -> tuple[tuple[ExpertTransfer, ...], ...]:
-    """Split transfers into rounds, one per layer; in a round, all reads come before all writes."""
+    """Split transfers into rounds, one a layer; in a round, all reads precede all writes."""
     by_layer = sorted(transfers, key=lambda transfer: transfer.layer)
     return tuple(tuple(moves) for _, moves in groupby(by_layer, key=lambda move: move.layer))
 
@@ -90,7 +89,7 @@ def rounds(transfers: Iterable[ExpertTransfer]) -> tuple[tuple[ExpertTransfer, .
 def transfer_bytes(
     transfers: Sequence[ExpertTransfer], expert_bytes: float, chips: int
 ) -> MovedBytes:
-    """What the transfers move when one expert in one layer takes `expert_bytes`."""
+    """Bytes of the transfers when one expert in one layer takes `expert_bytes`."""
     between = np.zeros((chips, chips))
     loaded = np.zeros(chips)
     for move in transfers:

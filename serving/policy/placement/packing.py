@@ -1,9 +1,9 @@
-"""Packs copies of experts into packs of equal numbers and nearly equal loads.
+"""Packs copies of experts into packs of equal size and nearly equal load.
 
-Longest processing time first: copies come in order of falling load, and each goes to the lightest
-pack that has room (balanced packing of DeepSeek's EPLB). One rule is added: of the packs with room,
-those with the fewest copies of the same expert come first, so that copies spread over racks, trays
-and chips, and a lost one takes as few copies as possible with it.
+Longest processing time first: copies in order of falling load, each to the lightest pack with space
+(balanced packing of DeepSeek's EPLB). Added rule: packs with the fewest copies of the same expert
+come first, so that copies spread over racks, trays and chips, and a lost part takes few copies of
+one expert.
 """
 
 import numpy as np
@@ -14,10 +14,10 @@ F64 = NDArray[np.float64]
 
 
 def pack(load: F64, expert: I64, packs: int) -> I64:
-    """Divide items into `packs` packs of equal numbers: which items, int64[rows, packs, size].
+    """Divide items into `packs` packs of equal size: items int64[rows, packs, size].
 
-    Arguments are [rows, items]: an item's load, and its expert; items of one expert in one row have
-    equal loads. A pack holds its items in the order in which they came.
+    Arguments are [rows, items]: load and expert; items of one expert in a row have equal loads. A
+    pack keeps the order of its items.
     """
     rows, items = load.shape
     assert items % packs == 0, (items, packs)
@@ -44,7 +44,7 @@ def pack(load: F64, expert: I64, packs: int) -> I64:
 
 
 def pack_slowly(load: F64, expert: I64, packs: int) -> I64:
-    """The same, one row and one item at a time, with plain lists."""
+    """The reference of `pack`, one row and one item at a time."""
     rows, items = load.shape
     size = items // packs
     result = []
@@ -62,14 +62,14 @@ def pack_slowly(load: F64, expert: I64, packs: int) -> I64:
 
 
 def part_twins(held: I64, load_of_copy: F64) -> None:
-    """Changes held[chips, slots], so that no chip holds an expert twice.
+    """Changes held[chips, slots] so that no chip holds an expert twice.
 
-    The packing leaves twins where only packs that have the expert already have room. A twin is
-    exchanged for the copy of nearest load, load_of_copy[experts], on a chip without that expert.
+    Packing leaves twins where only packs that have the expert have space. A twin is exchanged for
+    the copy of nearest load, load_of_copy[experts], on a chip without that expert.
 
-    Such a copy exists while each expert has at most as many copies as there are chips and no slot
-    is empty: a chip with twins then has fewer kinds than slots, so another has a kind that it has
-    not, or twins of its own to give. Each exchange leaves fewer twins.
+    Such a copy exists while each expert has at most as many copies as chips and no slot is empty: a
+    chip with twins has fewer kinds than slots, so another chip has a kind that it lacks, or twins
+    of its own. Each exchange leaves fewer twins.
     """
     while (twin := _first_twin(held)) is not None:
         chip, slot = twin
@@ -89,7 +89,7 @@ def part_twins(held: I64, load_of_copy: F64) -> None:
 
 
 def _first_twin(held: I64) -> tuple[int, int] | None:
-    """The first slot whose expert an earlier slot of the same chip has."""
+    """The first slot whose expert stands in an earlier slot of the chip."""
     for chip, experts in enumerate(held.tolist()):
         for slot, expert in enumerate(experts):
             if expert in experts[:slot]:

@@ -1,8 +1,8 @@
-"""How many copies each expert gets: the next one always goes to the heaviest load per copy.
+"""Copies per expert: the next copy goes to the heaviest load per copy.
 
-For a fixed number of copies this makes the heaviest load per copy as small as it can be. Source:
-redundant experts of DeepSeek's EPLB; here an expert has at most one copy on a chip, and ties go to
-the expert with fewer copies, so that a layer without load spreads its copies too.
+For a fixed number of copies this minimises the heaviest load per copy. Source: redundant experts of
+DeepSeek's EPLB; here a chip has at most one copy of an expert, and ties go to the expert with fewer
+copies, so that a layer without load spreads its copies too.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Leaves alone what a new placement would hardly better: moves cost time and bytes."""
+"""Keeps a placement that a new one would hardly better: moves cost time and bytes."""
 
 from typing import Final
 
@@ -22,10 +22,10 @@ def keep_settled(
     usable: Bools | None = None,
     least_gain: float = ROUNDING,
 ) -> ExpertPlacement:
-    """`balanced` in the layers of the groups where it gains enough, `previous` in the others.
+    """`balanced` in the layers of groups where it gains enough, `previous` elsewhere.
 
-    It gains enough where the busiest chip's load falls by more than the share `least_gain`, and
-    where `previous` misses an expert or has one on a chip that is not `usable`.
+    Enough: the busiest chip's load falls by more than the share `least_gain`, or `previous` misses
+    an expert or has one on an unusable chip.
 
     Raises ValueError for placements of different shapes, or a load that fits neither.
     """

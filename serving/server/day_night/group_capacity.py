@@ -17,7 +17,7 @@ from emulator.specs.partition import Partition
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
-from serving.analysis.steady_state.partitions import Candidate
+from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.request_shape import RequestShape
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
@@ -108,7 +108,7 @@ def _partition_requests_per_s(
     replica = Replica(
         system,
         model,
-        Candidate(
+        PartitionCandidate(
             partition=partition, replicas=1, first_chip=served.first_chip, kv_capacity_tokens=room
         ),
         shape=shape,

@@ -142,7 +142,7 @@ class JobProcess:
 
 
 def _phase_of_running(status: JobStatus | None) -> JobPhase:
-    if status is None or status.phase is job_status.JobPhase.STARTING:
+    if status is None or status.phase is job_status.TrainingPhase.STARTING:
         return JobPhase.STARTING
     return JobPhase.RUNNING
 
@@ -150,11 +150,11 @@ def _phase_of_running(status: JobStatus | None) -> JobPhase:
 def _phase_of_ended(status: JobStatus | None) -> JobPhase:
     """How a process ended that is gone, by its own last word."""
     match None if status is None else status.phase:
-        case job_status.JobPhase.STOPPED:
+        case job_status.TrainingPhase.STOPPED:
             return JobPhase.STOPPED
-        case job_status.JobPhase.DONE:
+        case job_status.TrainingPhase.DONE:
             return JobPhase.FINISHED
-        case job_status.JobPhase.FAILED:
+        case job_status.TrainingPhase.FAILED:
             return JobPhase.FAILED
     return JobPhase.CRASHED
 

@@ -21,8 +21,7 @@ from serving.plugin.refused_request import RefusedRequest, TooManyPromptLogprobs
 from serving.plugin.request_watch import RequestWatch
 from serving.policy.admission.entry import Counted, Outcome
 from serving.policy.admission.refusal import Refused
-from serving.policy.admission.work import PRIORITY, Client, Work, WorkClass
-from serving.policy.admission.work_estimate import UNSAID_NEW_TOKENS
+from serving.policy.admission.work import PRIORITY, UNSAID_NEW_TOKENS, Client, Work, WorkClass
 from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.grammar_limits import GrammarLimits
 from serving.server.gateway.permit import Permit

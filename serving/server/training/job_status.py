@@ -19,7 +19,7 @@ STATUS_FILE: Final = "status.json"
 CURVE_FILE: Final = "curve.jsonl"
 
 
-class JobPhase(StrEnum):
+class TrainingPhase(StrEnum):
     """What the job is doing."""
 
     STARTING = "starting"
@@ -42,7 +42,7 @@ class JobStatus:
     `checkpoint_held_out_nats` is what its weights reach. `message` says what went wrong last.
     """
 
-    phase: JobPhase
+    phase: TrainingPhase
     pid: int
     chips: int
     step: int
@@ -106,10 +106,12 @@ def write_failure(directory: Path, error: BaseException) -> None:
 
     To be called by whoever holds the directory.
     """
-    none = JobStatus(phase=JobPhase.FAILED, pid=0, chips=0, step=0, steps=0, tokens=0)
+    none = JobStatus(phase=TrainingPhase.FAILED, pid=0, chips=0, step=0, steps=0, tokens=0)
     before = read_status(directory) or none
     said = _in_one_line(error)
-    write_status(directory, replace(before, phase=JobPhase.FAILED, pid=os.getpid(), message=said))
+    write_status(
+        directory, replace(before, phase=TrainingPhase.FAILED, pid=os.getpid(), message=said)
+    )
 
 
 def _in_one_line(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from textual.widgets import DataTable
 
 from serving.telemetry.neuron_tools.heat_grid import hbm_share
 from serving.telemetry.neuron_tools.shown_numbers import memory, percent
-from serving.telemetry.neuron_tools.top_figures import ChipFigures, TopFigures
+from serving.telemetry.neuron_tools.top_figures import TopChip, TopFigures
 
 COLUMNS: Final = (
     "ND",
@@ -26,7 +26,7 @@ COLUMNS: Final = (
 )
 
 
-def chip_cells(chip: ChipFigures) -> tuple[str, ...]:
+def chip_cells(chip: TopChip) -> tuple[str, ...]:
     """A row's texts, in the order of the columns."""
     ids = tuple(chip.cores)
     return (

@@ -6,7 +6,7 @@ from rich.text import Text
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from serving.telemetry.neuron_tools.heat_grid import Measure
+from serving.telemetry.neuron_tools.heat_grid import HeatMeasure
 from serving.telemetry.neuron_tools.top_figures import TopFigures
 from serving.telemetry.neuron_tools.top_panels import cores_view
 
@@ -16,13 +16,13 @@ class CoresPane(VerticalScroll):
 
     def __init__(self) -> None:
         super().__init__()
-        self._shown: tuple[TopFigures, Measure] | None = None
+        self._shown: tuple[TopFigures, HeatMeasure] | None = None
 
     def compose(self) -> Iterator[Static]:
         """One text."""
         yield Static(id="grid")
 
-    def show(self, figures: TopFigures, measure: Measure) -> None:
+    def show(self, figures: TopFigures, measure: HeatMeasure) -> None:
         """The cores of a look."""
         self._shown = (figures, measure)
         self._write()

@@ -13,7 +13,7 @@ from typing import Final
 from rich.text import Text
 
 from serving.telemetry.neuron_tools.shown_numbers import percent, three_wide
-from serving.telemetry.neuron_tools.top_figures import ChipFigures, TopFigures
+from serving.telemetry.neuron_tools.top_figures import TopChip, TopFigures
 
 _RAMP: Final = (
     ("#00224e", "#ffffff"),
@@ -44,41 +44,41 @@ _FEW_LINES: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
+class HeatMeasure:
     """What a cell shows: a value in `unit`, and its share of the most that is possible."""
 
     name: str
     unit: str
-    value: Callable[[ChipFigures], float]
-    share: Callable[[ChipFigures, TopFigures], float]
+    value: Callable[[TopChip], float]
+    share: Callable[[TopChip, TopFigures], float]
 
 
 MEASURES: Final = (
-    Measure(
+    HeatMeasure(
         name="utilization",
         unit="%",
         value=lambda chip: 100 * chip.utilization,
         share=lambda chip, _: chip.utilization,
     ),
-    Measure(
+    HeatMeasure(
         name="rate",
         unit="TFLOPS",
         value=lambda chip: chip.flops_per_s / 1e12,
         share=lambda chip, all_: chip.flops_per_s / all_.flops_ceiling_per_s,
     ),
-    Measure(
+    HeatMeasure(
         name="HBM",
         unit="%",
         value=lambda chip: 100 * hbm_share(chip),
         share=lambda chip, _: hbm_share(chip),
     ),
-    Measure(
+    HeatMeasure(
         name="power",
         unit="W",
         value=lambda chip: chip.watts,
         share=lambda chip, all_: chip.watts / all_.chip_watts_ceiling,
     ),
-    Measure(
+    HeatMeasure(
         name="links",
         unit="%",
         value=lambda chip: 100 * chip.link_utilization,
@@ -88,7 +88,7 @@ MEASURES: Final = (
 """The first two are those between which neuron-top toggles."""
 
 
-def hbm_share(chip: ChipFigures) -> float:
+def hbm_share(chip: TopChip) -> float:
     """The part of the chip's HBM that has an owner; 0 where all stacks have failed."""
     return chip.hbm_used_bytes / chip.hbm_capacity_bytes if chip.hbm_capacity_bytes else 0.0
 
@@ -100,7 +100,7 @@ def style_of(share: float) -> str:
     return f"{figure} on {ground}"
 
 
-def grid_lines(figures: TopFigures, measure: Measure, *, width: int = 0) -> list[Text]:
+def grid_lines(figures: TopFigures, measure: HeatMeasure, *, width: int = 0) -> list[Text]:
     """Racks beside each other, a tray a line (or a few); racks and trays without chips are left.
 
     Where `width` characters are enough for it, the chips' numbers stand beside their figures.
@@ -132,7 +132,7 @@ def _rack_titles(racks: list[int], width: int) -> Text:
     return Text(titles.rstrip(), style="bold")
 
 
-def _cell(chip: ChipFigures | None, figures: TopFigures, measure: Measure) -> Text:
+def _cell(chip: TopChip | None, figures: TopFigures, measure: HeatMeasure) -> Text:
     if chip is None:
         return Text(" " * _CELL)
     letters, style = _LETTERS.get(chip.doing, ("", ""))
@@ -148,7 +148,7 @@ def few_cores(figures: TopFigures) -> bool:
     return len(figures.chips) * figures.cores_per_chip <= _CORES_MAX
 
 
-def core_lines(figures: TopFigures, measure: Measure) -> Iterator[Text]:
+def core_lines(figures: TopFigures, measure: HeatMeasure) -> Iterator[Text]:
     """A bar for each core, in columns, as neuron-top draws them; the last line is all together."""
     entries = [
         _core_bar(chip, core, figures, measure)
@@ -165,7 +165,7 @@ def core_lines(figures: TopFigures, measure: Measure) -> Iterator[Text]:
         yield line
 
 
-def _core_bar(chip: ChipFigures, core: int, figures: TopFigures, measure: Measure) -> Text:
+def _core_bar(chip: TopChip, core: int, figures: TopFigures, measure: HeatMeasure) -> Text:
     """A bar such as ND0 NC3 [█████·····] 50.0%: the core's even part of what its chip does."""
     text = Text(f"ND{chip.chip:<3}NC{chip.chip * figures.cores_per_chip + core:<3} ")
     letters, style = _LETTERS.get(chip.doing, ("", ""))
@@ -188,7 +188,7 @@ def _core_bar(chip: ChipFigures, core: int, figures: TopFigures, measure: Measur
     return text
 
 
-def caption(figures: TopFigures, measure: Measure) -> str:
+def caption(figures: TopFigures, measure: HeatMeasure) -> str:
     """What is drawn, and the sum of it, as neuron-top's section title has it."""
     cores = len(figures.chips) * figures.cores_per_chip
     whole = figures.flops_per_s / 1e12

@@ -11,7 +11,7 @@ from textual.widgets import Tree
 from textual.widgets.tree import TreeNode
 
 from serving.telemetry.neuron_tools.shown_numbers import memory
-from serving.telemetry.neuron_tools.top_figures import ChipFigures, TopFigures, categories_shown
+from serving.telemetry.neuron_tools.top_figures import TopChip, TopFigures, categories_shown
 
 Key = tuple[str, ...]
 """("device",), ("device", chip), ("device", chip, core), ... or ("host", ...)."""
@@ -100,7 +100,7 @@ class MemoryTree(Tree[Key]):
                     node.set_label(Text(label))
                     self._labels[key] = label
 
-    def _chip(self, key: Key) -> ChipFigures:
+    def _chip(self, key: Key) -> TopChip:
         assert self._figures is not None
         return self._figures.chips[int(key[1])]
 

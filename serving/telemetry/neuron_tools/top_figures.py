@@ -23,7 +23,7 @@ OUT: Final = "out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChipFigures:
+class TopChip:
     """One chip. `doing` is its health where it is not well, else its phase, "spare" or "out".
 
     `cores` has each logical core's memory by category, by its number over all chips.
@@ -95,7 +95,7 @@ class TopFigures:
     step_p50_s: float | None
     step_p99_s: float | None
     steps_by_phase: dict[str, int]
-    chips: tuple[ChipFigures, ...]
+    chips: tuple[TopChip, ...]
     ranks: tuple[RankState, ...]
     leases: tuple[LeaseState, ...]
     faults_open: int
@@ -177,9 +177,9 @@ def top_figures(look: EngineLook, host: HostFigures | None) -> TopFigures:
     )
 
 
-def _chip(look: EngineLook, chip: ChipState, meters: ChipMeters) -> ChipFigures:
+def _chip(look: EngineLook, chip: ChipState, meters: ChipMeters) -> TopChip:
     held = core_bytes(chip, look.cores)
-    return ChipFigures(
+    return TopChip(
         chip=chip.chip,
         rack=chip.rack,
         tray=chip.tray,

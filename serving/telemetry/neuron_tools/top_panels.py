@@ -7,7 +7,7 @@ from rich.text import Text
 
 from serving.telemetry.neuron_tools.heat_grid import (
     LEGEND,
-    Measure,
+    HeatMeasure,
     caption,
     core_lines,
     few_cores,
@@ -93,7 +93,7 @@ def host_summary(host: HostFigures | None) -> Iterator[Text]:
     yield _line("Memory", memory(host.memory_total_bytes))
 
 
-def cores_view(figures: TopFigures, measure: Measure, *, width: int = 0) -> list[Text]:
+def cores_view(figures: TopFigures, measure: HeatMeasure, *, width: int = 0) -> list[Text]:
     """Bars of cores where they are few, else the grid of chips; captioned. See grid_lines."""
     head = Text(caption(figures, measure), style="bold")
     if few_cores(figures):
@@ -101,7 +101,7 @@ def cores_view(figures: TopFigures, measure: Measure, *, width: int = 0) -> list
     return [head, *grid_lines(figures, measure, width=width)]
 
 
-def whole(figures: TopFigures, measure: Measure, address: str) -> list[Text]:
+def whole(figures: TopFigures, measure: HeatMeasure, address: str) -> list[Text]:
     """Everything, one below the other, for a terminal that is looked at once."""
     return [
         title(figures, address),

@@ -77,7 +77,7 @@ class ServerBooks:
 
     @classmethod
     def of(cls, report: AdmissionReport) -> "ServerBooks":
-        """The sums of a door's counts."""
+        """The sums of a gateway's counts."""
         left: Counter[str] = Counter()
         refused: Counter[str] = Counter()
         for each in report.classes:

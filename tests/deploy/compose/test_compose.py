@@ -13,7 +13,7 @@ from loadgen.commands import run_command
 from loadgen.commands.one_line_parser import OneLineParser
 from loadgen.commands.run_arguments import run_options
 from tests.deploy.docker.image_file import DOCKERFILE, ROOT, named, stages
-from tests.deploy.served_command import doors_of, end_wall_s_max, served, settings_of
+from tests.deploy.served_command import end_wall_s_max, gateway_options_of, served, settings_of
 
 FOLDER = ROOT / "deploy/compose"
 FILE = FOLDER / "compose.yaml"
@@ -99,10 +99,10 @@ def test_the_engine_s_command_is_one_that_the_server_takes(
     engine = compose["services"]["engine"]
     args = served(engine["command"])
 
-    doors = doors_of(args, tmp_path / "keys.toml", {"VLLM_API_KEY": "us-" + "k" * 43})
+    options = gateway_options_of(args, tmp_path / "keys.toml", {"VLLM_API_KEY": "us-" + "k" * 43})
 
     assert settings_of(args).chips == 4
-    assert len(doors.settings.key_hashes) == 1
+    assert len(options.settings.key_hashes) == 1
     assert engine["ports"][0] == f"127.0.0.1:8000:{args.port}"
     assert seconds(engine["stop_grace_period"]) > end_wall_s_max(args)
     assert engine["entrypoint"][:2] == named(stages()[1], "ENTRYPOINT")[0].words()[:2]

@@ -30,16 +30,16 @@ ROW = f'[data-group="{GROUP}"]'
 
 
 @pytest.fixture
-def tab(browser: Browser, seen_server: ServerProcess, key: str) -> Iterator[OpenedPage]:
-    with opened(browser, f"http://{HOST}:{seen_server.control_port}") as tab:
+def tab(browser: Browser, live_server: ServerProcess, key: str) -> Iterator[OpenedPage]:
+    with opened(browser, f"http://{HOST}:{live_server.control_port}") as tab:
         tab.open(key)
         yield tab
 
 
 @pytest.fixture
-def client(seen_server: ServerProcess) -> Iterator[ControlClient]:
+def client(live_server: ServerProcess) -> Iterator[ControlClient]:
     """The API beside the page; whoever is away comes back, and the policy is by hand again."""
-    with control(seen_server) as client:
+    with control(live_server) as client:
         yield client
         if client.call(control_call.GET_DAY_NIGHT).policy != "manual":
             client.call(control_call.SET_POLICY, policy="manual")

@@ -12,7 +12,7 @@ from tests.deploy.console.opened_page import OpenedPage, opened
 from tests.deploy.console.told_looks import Told, eventually
 from tests.e2e.server_answers import control
 from tests.e2e.server_process import HOST, ServerProcess
-from tests.seen_server import CHIPS, Load
+from tests.live_server import CHIPS, Load
 
 # The browser comes first: where there is none, no engine is started for a test that is skipped.
 pytestmark = [
@@ -26,17 +26,17 @@ WAIT_WALL_MS = 60_000
 
 
 @pytest.fixture
-def tab(browser: Browser, seen_server: ServerProcess, key: str) -> Iterator[OpenedPage]:
-    with opened(browser, f"http://{HOST}:{seen_server.control_port}") as tab:
+def tab(browser: Browser, live_server: ServerProcess, key: str) -> Iterator[OpenedPage]:
+    with opened(browser, f"http://{HOST}:{live_server.control_port}") as tab:
         tab.open(key)
         yield tab
 
 
 @pytest.fixture
-def healed(seen_server: ServerProcess) -> Iterator[None]:
+def healed(live_server: ServerProcess) -> Iterator[None]:
     """Whatever a test breaks is whole again for the next."""
     yield
-    with control(seen_server) as client:
+    with control(live_server) as client:
         client.call(control_call.HEAL)
 
 
@@ -62,9 +62,9 @@ def same_look(tab: OpenedPage, told: Told) -> tuple[dict[str, Any], dict[str, An
 
 
 def test_every_value_on_the_page_is_the_api_s(
-    tab: OpenedPage, seen_server: ServerProcess, key: str
+    tab: OpenedPage, live_server: ServerProcess, key: str
 ) -> None:
-    with Load(seen_server.url) as load, Told(tab.origin, key) as told:
+    with Load(live_server.url) as load, Told(tab.origin, key) as told:
         eventually(lambda: load.answered >= 2, "answers")
         eventually(lambda: float(tab.shown("output_per_s") or 0) > 0, "tokens")
         shown, said = same_look(tab, told)
@@ -105,10 +105,10 @@ SELDOM = """() => ({
 
 
 def test_latency_door_and_groups_are_the_api_s(
-    tab: OpenedPage, seen_server: ServerProcess, key: str
+    tab: OpenedPage, live_server: ServerProcess, key: str
 ) -> None:
     """After the load, when both will have been told the same."""
-    with Load(seen_server.url) as load:
+    with Load(live_server.url) as load:
         eventually(lambda: load.answered >= 2, "answers")
     with Told(tab.origin, key) as told:
         eventually(lambda: {"latency", "daynight", "door"} <= set(told.latest), "looks")
@@ -130,7 +130,7 @@ def test_latency_door_and_groups_are_the_api_s(
 
 
 def test_a_fault_that_is_clicked_shows_within_two_seconds_and_is_healed(
-    tab: OpenedPage, seen_server: ServerProcess, healed: None
+    tab: OpenedPage, live_server: ServerProcess, healed: None
 ) -> None:
     page, chip = tab.page, tab.page.locator(tab.chip(2))
     expect(chip).to_have_attribute("data-mark", "serving")
@@ -138,7 +138,7 @@ def test_a_fault_that_is_clicked_shows_within_two_seconds_and_is_healed(
     page.click('[data-action="slow-chip"]')
     page.fill('input[name="factor"]', "2.5")
     expect(page.locator('[data-dry-run="good"]')).to_be_visible(timeout=WAIT_WALL_MS)
-    with control(seen_server) as client:
+    with control(live_server) as client:
         assert client.call(control_call.GET_STATE).chips[2].slow_factor == 1.0  # it was a dry run
         clicked_s = time.monotonic()
         page.click("[data-confirm]")
@@ -156,18 +156,18 @@ def test_a_fault_that_is_clicked_shows_within_two_seconds_and_is_healed(
 
 
 def test_a_fault_that_cannot_be_is_refused_in_the_server_s_words(
-    tab: OpenedPage, seen_server: ServerProcess
+    tab: OpenedPage, live_server: ServerProcess
 ) -> None:
     tab.page.click(tab.chip(1))
     tab.page.click('[data-action="slow-chip"]')
     tab.page.fill('input[name="factor"]', "0.5")
 
     expect(tab.page.locator("dialog .trouble")).to_contain_text("factor", timeout=WAIT_WALL_MS)
-    with control(seen_server) as client:
+    with control(live_server) as client:
         assert client.call(control_call.GET_STATE).chips[1].slow_factor == 1.0
 
 
-def test_the_door_is_closed_and_opened_again(tab: OpenedPage, seen_server: ServerProcess) -> None:
+def test_the_door_is_closed_and_opened_again(tab: OpenedPage, live_server: ServerProcess) -> None:
     page = tab.page
     page.click('[data-action="door"]')
     page.fill('input[name="reason"]', "a rehearsal")
@@ -176,13 +176,13 @@ def test_the_door_is_closed_and_opened_again(tab: OpenedPage, seen_server: Serve
         expect(page.locator('[data-door="closed"]')).to_contain_text(
             "a rehearsal", timeout=WAIT_WALL_MS
         )
-        with control(seen_server) as client:
+        with control(live_server) as client:
             assert client.call(control_call.GET_ADMISSION).closed == "a rehearsal"
         page.click('[data-action="door"]')
         page.click("[data-confirm]")
         expect(page.locator('[data-door="open"]')).to_be_visible(timeout=WAIT_WALL_MS)
     finally:
-        with control(seen_server) as client:
+        with control(live_server) as client:
             client.call(control_call.UNDRAIN_ENGINE)
             assert client.call(control_call.GET_ADMISSION).is_open
 

@@ -35,8 +35,8 @@ from tests.deploy.grafana.template import Value, filled
 from tests.deploy.grafana.vllm_dashboards import kept
 from tests.e2e.server_answers import control as control_of
 from tests.e2e.server_process import ServerProcess
+from tests.live_server import CHIPS, MODEL, Load
 from tests.prometheus_server import PrometheusServer
-from tests.seen_server import CHIPS, MODEL, Load
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -134,19 +134,19 @@ def within(found: list[float], least: float, most: float) -> bool:
 
 
 @pytest.fixture(scope="module")
-def lit(seen_prometheus: PrometheusServer, seen_server: ServerProcess) -> Iterator[Lit]:
+def lit(live_prometheus: PrometheusServer, live_server: ServerProcess) -> Iterator[Lit]:
     begin_unix_s = time.time()
-    with control_of(seen_server, timeout_s=60.0) as control:
-        one_refused(seen_server, control)
-        with Load(seen_server.url):
-            slow_and_healed(seen_prometheus, control)
-            yield Lit(seen_prometheus, begin_unix_s)
+    with control_of(live_server, timeout_s=60.0) as control:
+        one_refused(live_server, control)
+        with Load(live_server.url):
+            slow_and_healed(live_prometheus, control)
+            yield Lit(live_prometheus, begin_unix_s)
 
 
 @pytest.fixture(scope="module")
-def after_a_night(seen_server: ServerProcess, seen_prometheus: PrometheusServer, lit: Lit) -> Lit:
-    with control_of(seen_server, timeout_s=60.0) as control:
-        night(seen_server, seen_prometheus, control)
+def after_a_night(live_server: ServerProcess, live_prometheus: PrometheusServer, lit: Lit) -> Lit:
+    with control_of(live_server, timeout_s=60.0) as control:
+        night(live_server, live_prometheus, control)
     return lit
 
 

@@ -17,7 +17,7 @@ from tests.deploy.k8s.manifests import (
     one,
     validate,
 )
-from tests.deploy.served_command import doors_of, end_wall_s_max, served
+from tests.deploy.served_command import end_wall_s_max, gateway_options_of, served
 
 OVERLAYS = ["k8s/overlays/small", "k8s/overlays/ultraserver"]
 
@@ -107,13 +107,13 @@ def test_the_command_is_one_that_the_server_takes_and_fits_the_machine(
     assert source["configMapRef"]["name"] == values["metadata"]["name"]
 
     args = served(engine["args"], values["data"])
-    doors = doors_of(args, tmp_path / "keys.toml", {})
+    options = gateway_options_of(args, tmp_path / "keys.toml", {})
     settings, weights = resolve_arguments(args, {})
     machine = resolve_deployment(settings, weights).machine(0.9)  # refuses what does not fit
 
     assert machine.kv_tokens_per_rank > 0
     assert settings.chips == int(values["data"]["CHIPS"])
-    assert doors.settings.key_file is not None
+    assert options.settings.key_file is not None
     assert pod["terminationGracePeriodSeconds"] > end_wall_s_max(args)
 
 

@@ -15,7 +15,7 @@ from serving.wire.hardware import ExpertLoad, HardwareReport
 from serving.wire.telemetry import Event
 from tests.e2e.server_answers import control
 from tests.e2e.server_process import HOST, ServerProcess
-from tests.seen_server import CHIPS, Load
+from tests.live_server import CHIPS, Load
 
 pytestmark = pytest.mark.engine
 
@@ -24,9 +24,9 @@ SEEN_WITHIN_S = 2.0
 
 
 @pytest.fixture
-def looking(seen_server: ServerProcess, key: str) -> Iterator[httpx.Client]:
+def looking(live_server: ServerProcess, key: str) -> Iterator[httpx.Client]:
     """A browser that has a session."""
-    url = f"http://{HOST}:{seen_server.control_port}"
+    url = f"http://{HOST}:{live_server.control_port}"
     with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
         client.post("/session", json={"key": key}).raise_for_status()
         yield client
@@ -55,9 +55,9 @@ def firsts(client: httpx.Client, *names: str) -> dict[str, bytes]:
 
 
 def test_a_reader_is_told_what_the_control_service_says(
-    seen_server: ServerProcess, looking: httpx.Client
+    live_server: ServerProcess, looking: httpx.Client
 ) -> None:
-    with Load(seen_server.url), control(seen_server) as client:
+    with Load(live_server.url), control(live_server) as client:
         before = client.call(control_call.GET_HARDWARE)
         names = ("hardware", "latency", "door", "daynight", "experts")
         data = firsts(looking, *names)
@@ -79,9 +79,9 @@ def test_a_reader_is_told_what_the_control_service_says(
 
 
 def test_latencies_are_those_of_requests_that_have_just_run(
-    seen_server: ServerProcess, looking: httpx.Client
+    live_server: ServerProcess, looking: httpx.Client
 ) -> None:
-    with Load(seen_server.url) as load:
+    with Load(live_server.url) as load:
         for name, data in told(looking):
             if name != "latency" or load.answered < 3:
                 continue
@@ -100,7 +100,7 @@ def test_latencies_are_those_of_requests_that_have_just_run(
 
 
 def test_a_fault_asked_for_in_json_is_seen_at_once_and_healed(
-    seen_server: ServerProcess, looking: httpx.Client, key: str
+    live_server: ServerProcess, looking: httpx.Client, key: str
 ) -> None:
     path = "/ultraserve.v1.ControlService"
     with_key = {"Authorization": f"Bearer {key}"}
@@ -128,11 +128,11 @@ def test_a_fault_asked_for_in_json_is_seen_at_once_and_healed(
 
 
 def test_two_servers_things_work_beside_each_other_on_the_port(
-    seen_server: ServerProcess, looking: httpx.Client
+    live_server: ServerProcess, looking: httpx.Client
 ) -> None:
     stream = told(looking)
     next(stream)
-    with control(seen_server) as client:
+    with control(live_server) as client:
         looks = client.telemetry(0.2)
         steps = [next(looks)[0].steps for _ in range(3)]
     assert steps == sorted(steps)

@@ -14,7 +14,7 @@ from emulator.specs.fault import Fault, FaultKind
 from serving.wire import control_call
 from tests.e2e.server_answers import ask, control
 from tests.e2e.server_process import HOST, ULTRASERVE, ServerProcess
-from tests.seen_server import CHIPS, MODEL, Load
+from tests.live_server import CHIPS, MODEL, Load
 from tests.serving.telemetry.neuron_tools.monitor_schema import MonitorLine, read_line
 
 pytestmark = pytest.mark.engine
@@ -37,13 +37,13 @@ def neuron_metrics(server: ServerProcess) -> dict[str, float]:
 
 
 @pytest.fixture
-def monitor(seen_server: ServerProcess) -> Iterator[Iterator[MonitorLine]]:
+def monitor(live_server: ServerProcess) -> Iterator[Iterator[MonitorLine]]:
     """Lines of a monitor that runs until the test ends."""
-    address = f"{HOST}:{seen_server.control_port}"
+    address = f"{HOST}:{live_server.control_port}"
     with subprocess.Popen(
         [*ULTRASERVE, "monitor", "--period", "500ms", "--address", address],
         stdout=subprocess.PIPE,
-        env=os.environ | seen_server.own_environment,
+        env=os.environ | live_server.own_environment,
     ) as process:
         assert process.stdout is not None
         yield map(read_line, process.stdout)
@@ -51,9 +51,9 @@ def monitor(seen_server: ServerProcess) -> Iterator[Iterator[MonitorLine]]:
 
 
 def test_every_field_of_a_busy_server_is_there_and_counts_what_comes(
-    seen_server: ServerProcess, monitor: Iterator[MonitorLine]
+    live_server: ServerProcess, monitor: Iterator[MonitorLine]
 ) -> None:
-    with Load(seen_server.url):
+    with Load(live_server.url):
         line = next(
             line
             for _, line in zip(range(LINES_MAX), monitor, strict=False)
@@ -72,13 +72,13 @@ def test_every_field_of_a_busy_server_is_there_and_counts_what_comes(
     assert runtime.report.memory_used.loaded_models[0].name == MODEL
     assert line.neuron_hardware_info.neuron_device_count == CHIPS
     command = " ".join(psutil.Process(runtime.pid).cmdline())
-    assert str(seen_server.port) in command
+    assert str(live_server.port) in command
 
 
 def test_memory_is_that_of_the_metrics(
-    seen_server: ServerProcess, monitor: Iterator[MonitorLine]
+    live_server: ServerProcess, monitor: Iterator[MonitorLine]
 ) -> None:
-    metrics = neuron_metrics(seen_server)
+    metrics = neuron_metrics(live_server)
     used = next(monitor).neuron_runtime_data[0].report.memory_used.neuron_runtime_used_bytes
 
     assert used.neuron_device == metrics["neuron_device"] > CHIPS * 2**30
@@ -89,10 +89,10 @@ def test_memory_is_that_of_the_metrics(
 
 
 def test_a_fault_is_an_error_of_the_period_in_which_it_happens(
-    seen_server: ServerProcess, monitor: Iterator[MonitorLine]
+    live_server: ServerProcess, monitor: Iterator[MonitorLine]
 ) -> None:
     assert next(monitor).neuron_runtime_data[0].report.execution_stats.error_summary.transient == 0
-    with control(seen_server) as client:
+    with control(live_server) as client:
         client.call(
             control_call.INJECT_FAULT, fault=Fault(kind=FaultKind.SLOW_CHIP, chip=1, factor=1.5)
         )
@@ -108,23 +108,23 @@ def test_a_fault_is_an_error_of_the_period_in_which_it_happens(
     assert sum(error.hardware for error in errors) == 0
 
 
-def test_ls_lists_the_server_s_devices_and_its_process(seen_server: ServerProcess) -> None:
-    devices = json.loads(ask(seen_server, "ls", "-j"))
+def test_ls_lists_the_server_s_devices_and_its_process(live_server: ServerProcess) -> None:
+    devices = json.loads(ask(live_server, "ls", "-j"))
 
     assert [device["neuron_device"] for device in devices] == list(range(CHIPS))
     assert devices[1]["connected_to"] == [0, 2, 3]
     assert {device["memory_size"] for device in devices} == {154_618_822_656}
     (process,) = devices[0]["neuron_processes"]
-    assert str(seen_server.port) in process["command"]
-    everybody = ask(seen_server, "ls", "-a")
+    assert str(live_server.port) in process["command"]
+    everybody = ask(live_server, "ls", "-a")
     assert "VLLM::EngineCore" in everybody
     assert "ls -a" in everybody
 
 
-def test_top_shows_what_the_server_says(seen_server: ServerProcess) -> None:
-    figures = json.loads(ask(seen_server, "top", "--json"))
-    text = ask(seen_server, "top")
-    with control(seen_server) as client:
+def test_top_shows_what_the_server_says(live_server: ServerProcess) -> None:
+    figures = json.loads(ask(live_server, "top", "--json"))
+    text = ask(live_server, "top")
+    with control(live_server) as client:
         report = client.call(control_call.GET_HARDWARE)
 
     assert len(figures["chips"]) == CHIPS

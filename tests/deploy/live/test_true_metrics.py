@@ -16,7 +16,7 @@ from serving.telemetry.families.partition import HANDOVER_AGE, TRAINING_LOSS
 from serving.wire import control_call
 from tests.e2e.server_answers import control
 from tests.e2e.server_process import ServerProcess
-from tests.seen_server import CHIPS, MODEL
+from tests.live_server import CHIPS, MODEL
 
 pytestmark = pytest.mark.engine
 
@@ -88,9 +88,9 @@ def asked(server: ServerProcess, numbers: Iterable[int], at_a_time: int) -> tupl
 
 
 @pytest.fixture(scope="module")
-def burst(seen_server: ServerProcess) -> tuple[Usages, Grown]:
+def burst(live_server: ServerProcess) -> tuple[Usages, Grown]:
     """Requests of which some begin alike, four at a time."""
-    return asked(seen_server, range(REQUESTS), 4)
+    return asked(live_server, range(REQUESTS), 4)
 
 
 def test_vllm_s_counts_grow_by_what_clients_have_seen(burst: tuple[Usages, Grown]) -> None:
@@ -153,9 +153,9 @@ def test_the_parts_of_a_request_s_time_are_its_whole(burst: tuple[Usages, Grown]
 
 
 def test_a_request_s_time_per_output_token_is_of_those_after_its_first(
-    seen_server: ServerProcess,
+    live_server: ServerProcess,
 ) -> None:
-    (usage,), grew = asked(seen_server, [0], 1)
+    (usage,), grew = asked(live_server, [0], 1)
     decode = grew("vllm:request_decode_time_seconds_sum")
     further = usage["completion_tokens"] - 1
     assert decode > 0
@@ -171,18 +171,18 @@ def test_a_server_at_rest_has_nothing_under_way_and_is_awake(burst: tuple[Usages
     assert sleep_states(grew.after) == {"awake"}
 
 
-def test_the_page_tells_that_the_engine_sleeps(seen_server: ServerProcess) -> None:
-    with control(seen_server) as client:
+def test_the_page_tells_that_the_engine_sleeps(live_server: ServerProcess) -> None:
+    with control(live_server) as client:
         client.call(control_call.SLEEP, level=1)
         try:
-            assert sleep_states(page(seen_server)) == {"weights_offloaded"}
+            assert sleep_states(page(live_server)) == {"weights_offloaded"}
         finally:
             client.call(control_call.WAKE_UP)
-    assert sleep_states(page(seen_server)) == {"awake"}
+    assert sleep_states(page(live_server)) == {"awake"}
 
 
-def test_every_family_of_ours_is_on_the_page_as_it_is_defined(seen_server: ServerProcess) -> None:
-    found = page(seen_server)
+def test_every_family_of_ours_is_on_the_page_as_it_is_defined(live_server: ServerProcess) -> None:
+    found = page(live_server)
     missing = [family.name for family in FAMILIES if family.name not in {*found, *OF_SOME}]
     assert missing == []
     own = ("ultraserve_", "neuron", "execution_", "hardware_", "system_", "instance_")
@@ -194,12 +194,12 @@ def test_every_family_of_ours_is_on_the_page_as_it_is_defined(seen_server: Serve
             assert found[family.name].documentation == family.help
 
 
-def test_what_the_page_says_of_chips_is_the_control_service_s(seen_server: ServerProcess) -> None:
-    ask(seen_server, 0)
-    with control(seen_server) as client:
+def test_what_the_page_says_of_chips_is_the_control_service_s(live_server: ServerProcess) -> None:
+    ask(live_server, 0)
+    with control(live_server) as client:
         report = client.call(control_call.GET_HARDWARE)
         load = client.call(control_call.GET_EXPERT_LOAD)
-    found = page(seen_server)
+    found = page(live_server)
 
     assert len(report.meters) == CHIPS
     looked_joules = sum(meters.joules for meters in report.meters)
@@ -215,16 +215,16 @@ def test_what_the_page_says_of_chips_is_the_control_service_s(seen_server: Serve
     assert sum(load.tokens) > 0
 
 
-def test_energy_goes_on_while_nobody_asks_for_anything(seen_server: ServerProcess) -> None:
-    before = after = page(seen_server)
+def test_energy_goes_on_while_nobody_asks_for_anything(live_server: ServerProcess) -> None:
+    before = after = page(live_server)
     clock = "ultraserve_emulated_seconds_total"
     while total(after, clock) == total(before, clock):  # who reads at once is shown the same look
-        after = page(seen_server)
+        after = page(live_server)
     seconds = total(after, clock) - total(before, clock)
     joules = total(after, "ultraserve_chip_energy_joules_total") - total(
         before, "ultraserve_chip_energy_joules_total"
     )
     assert seconds > 0
-    with control(seen_server) as client:
+    with control(live_server) as client:
         idle_watts = client.call(control_call.GET_HARDWARE).ceilings.idle_watts
     assert joules == pytest.approx(CHIPS * idle_watts * seconds, rel=1e-3)

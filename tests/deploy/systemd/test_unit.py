@@ -15,7 +15,7 @@ import pytest
 from serving.access.control_key import read_control_key
 from serving.access.secret import draw_secret
 from tests.deploy.docker.image_file import PREFIX, ROOT
-from tests.deploy.served_command import doors_of, end_wall_s_max, served, settings_of
+from tests.deploy.served_command import end_wall_s_max, gateway_options_of, served, settings_of
 from tests.system_programs import program
 
 UNIT = ROOT / "deploy/systemd/ultraserve.service"
@@ -121,7 +121,7 @@ def test_the_command_is_one_that_the_server_takes(tmp_path: Path) -> None:
     ]
     args.control_key_file = key
     assert read_control_key(key)
-    assert doors_of(args, tmp_path / "keys.toml", {}).settings.control_key_file == key
+    assert gateway_options_of(args, tmp_path / "keys.toml", {}).settings.control_key_file == key
     assert settings_of(args).chips == 4
     assert args.host == "127.0.0.1"
 

@@ -3,7 +3,7 @@ from itertools import groupby
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.actors.ray_node import RayNode, spread_chips
+from emulator.actors.ray_session import RayNode, spread_chips
 
 NODES = tuple(RayNode(node_id=str(n), address=f"10.0.0.{n}", is_here=n == 0) for n in range(5))
 

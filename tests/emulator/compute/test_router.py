@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.compute.router import combine, route
+from emulator.compute.experts import combine, route
 
 # Each expert's logit is one element of the hidden state.
 IDENTITY = np.eye(4, dtype=np.float32)

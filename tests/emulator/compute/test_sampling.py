@@ -8,10 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from emulator.compute.logprobs import prompt_logprobs
+from emulator.compute.logprobs import key_columns, prompt_logprobs, sort_keys
 from emulator.compute.penalties import apply_penalties
 from emulator.compute.sampling import Sampled, narrow, sample, uniform
-from emulator.compute.sort_keys import key_columns, sort_keys
 from emulator.specs.sampling import SamplingSpec
 
 VOCAB = 100

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulator.compute.experts import route
 from emulator.compute.mixed_precision import Precision
 from emulator.compute.parameters import Parameters, dense_layout
-from emulator.compute.router import route
 from emulator.compute.training_router import (
     route_backward,
     route_forward,

@@ -11,7 +11,7 @@ from emulator.memory.core_split import (
 from emulator.specs.tensor_group import TensorGroup, TensorSplit
 
 
-def slow_heads_on_core(*, heads: int, kv_heads: int, tp: int, cores: int) -> HeadsOnCore:
+def reference_heads_on_core(*, heads: int, kv_heads: int, tp: int, cores: int) -> HeadsOnCore:
     """Deal the heads out one by one and look at the fullest core."""
     chip_heads = -(-heads // tp)
     core_heads = -(-chip_heads // cores)
@@ -71,7 +71,7 @@ def test_the_split_equals_dealing_heads_out_one_by_one_in_every_small_case() -> 
                         "tp": tp,
                         "cores": cores,
                     }
-                    assert heads_on_core(**case) == slow_heads_on_core(**case), case
+                    assert heads_on_core(**case) == reference_heads_on_core(**case), case
 
 
 def test_an_attention_group_by_hand() -> None:

@@ -5,8 +5,8 @@ import pytest
 from emulator.errors import ConfigError
 from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.figure import Figure
+from emulator.specs.model import Sparsity
 from emulator.specs.models import MODELS
-from emulator.specs.sparsity import Sparsity
 from emulator.specs.weight_format import WeightFormat
 from emulator.timing.product_rate import ProductRate, check_formats, flops_per_ns, product_rate
 

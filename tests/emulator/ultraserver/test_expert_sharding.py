@@ -7,9 +7,9 @@ import pytest
 
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.expert_loads import ExpertLoads
+from emulator.specs.model import Sparsity
 from emulator.specs.models import MODELS
 from emulator.specs.partition import Partition
-from emulator.specs.sparsity import Sparsity
 from emulator.specs.systems import SYSTEMS
 from emulator.ultraserver.step_cost import StepCost, StepCostModel
 from tests.emulator.ultraserver.tiny_steps import (

@@ -167,7 +167,7 @@ def test_more_tokens_take_longer_and_share_one_update(
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("calibration", [ROOFLINE, FITTED], ids=["ceiling", "fitted"])
+@pytest.mark.parametrize("calibration", [ROOFLINE, FITTED], ids=["roofline", "fitted"])
 def test_inside_a_rack_more_chips_train_more_tokens_but_for_experts_that_do_not_divide(
     calibration: object,
 ) -> None:

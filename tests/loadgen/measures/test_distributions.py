@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.measures.distributions import distribution_of
+from loadgen.measures.measurement import distribution_of
 from loadgen.measures.run_measures import PERCENTILES
 from loadgen.measures.samples import Samples
 

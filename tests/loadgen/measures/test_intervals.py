@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import signal, stats
 
-from loadgen.measures.distributions import distribution_of
 from loadgen.measures.intervals import (
     mean_estimate,
     percentile_estimate,
@@ -15,6 +14,7 @@ from loadgen.measures.intervals import (
     spread_of_sum,
     wilson,
 )
+from loadgen.measures.measurement import distribution_of
 from loadgen.measures.run_measures import PERCENTILES
 from loadgen.measures.samples import CELLS, Samples
 from loadgen.records.arrays import Float64s

@@ -7,7 +7,6 @@ import pytest
 
 from loadgen.errors import FileError, OptionError
 from loadgen.records.estimate import Estimate
-from loadgen.records.sweep_file import read_sweep, write_sweep
 from loadgen.records.sweep_record import (
     BestLoad,
     BoundShare,
@@ -16,6 +15,8 @@ from loadgen.records.sweep_record import (
     SaturationFound,
     SweepPoint,
     SweepRecord,
+    read_sweep,
+    write_sweep,
 )
 
 POINT = SweepPoint(

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from loadgen.measures.measurement import measure_run
-from loadgen.sweeps.figures import point_figures
+from loadgen.sweeps.sweep import point_figures
 from tests.loadgen.sweeps.queue_run import QueueRun, fixed, queue_options
 
 

@@ -1,4 +1,4 @@
-"""Variables that open doors of vLLM and Ray: each is refused, and what they mean is as they say."""
+"""Variables that open vLLM or Ray to strangers: each is refused, and means what it says."""
 
 import os
 

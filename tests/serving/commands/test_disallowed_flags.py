@@ -20,7 +20,7 @@ from serving.errors import UnsupportedFlag
         ("--ssl-ce", "--ssl-ce: spell out --ssl-certfile or --ssl-cert-reqs"),
     ],
 )
-def test_nothing_goes_past_the_doors_to_vllm(argument: str, message: str) -> None:
+def test_nothing_goes_disallowed_reaches_vllm(argument: str, message: str) -> None:
     with pytest.raises(UnsupportedFlag) as raised:
         refuse_disallowed_flags(["--max-num-seqs", "8", argument])
 

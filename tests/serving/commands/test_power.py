@@ -106,7 +106,7 @@ def test_a_mild_season_takes_less_for_cooling_and_nothing_else(
     assert pues[0] == 1.5
 
 
-def test_tokens_and_prices_make_yardsticks_and_dollars(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tokens_and_prices_make_efficiency_and_dollars(capsys: pytest.CaptureFixture[str]) -> None:
     given = ("dgx-h200", "--busy", "dma=0.8", "--output-tokens-per-s", "1000")
     run(*given, "--json", "--chip-hour", "2", "--kwh", "0.1")
     report = json.loads(capsys.readouterr().out)

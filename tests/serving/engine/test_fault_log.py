@@ -7,10 +7,10 @@ import pytest
 from emulator.errors import ConfigError
 from emulator.specs.fault import Fault, FaultKind
 from serving.engine import fault_log
-from serving.engine.fault_log import FaultLog, Moved, Outcome
+from serving.engine.fault_log import FaultLog, Moved, RecoveryOutcome
 from serving.wire.machine_state import REQUESTS_NAMED_MAX, FaultStage
 
-OUTCOME = Outcome(emulated_ns=1_500, experts_reloaded=9)
+OUTCOME = RecoveryOutcome(emulated_ns=1_500, experts_reloaded=9)
 
 
 def lose(chip: int) -> Fault:
@@ -158,7 +158,7 @@ def test_settling_nothing_changes_nothing() -> None:
     log = log_of(1)
     recovered(log)
     before = log.records
-    log.settle(Outcome(emulated_ns=1, experts_reloaded=1), emulated_s=5.0, survived=False)
+    log.settle(RecoveryOutcome(emulated_ns=1, experts_reloaded=1), emulated_s=5.0, survived=False)
     log.finish(emulated_s=6.0)
 
     assert log.records == before

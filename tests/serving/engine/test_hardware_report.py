@@ -155,7 +155,7 @@ def test_what_lent_chips_draw_is_theirs_and_their_job_s_word_is_their_power() ->
     assert joules_of(report) == pytest.approx(report.telemetry.chip_joules)
 
 
-deeds = st.lists(
+actions = st.lists(
     st.one_of(
         st.tuples(st.just("step"), st.sets(st.integers(0, 3), min_size=1)),
         st.tuples(st.just("rest"), st.sampled_from([0.0, 0.01, 1.5, 8.0])),
@@ -167,14 +167,14 @@ deeds = st.lists(
 
 
 @pytest.mark.long
-@given(deeds)
+@given(actions)
 @settings(max_examples=15)
 def test_whatever_happens_joules_add_up_and_no_total_falls(each: list[tuple[str, object]]) -> None:
     seen = Seen(spares=1)
     before = totals(seen.look().report)
     lost: set[object] = set()
-    for deed, what in each:
-        match deed:
+    for action, what in each:
+        match action:
             case "step":
                 assert isinstance(what, set)
                 seen.step(*what)

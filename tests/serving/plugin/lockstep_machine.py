@@ -58,10 +58,11 @@ class Machine:
         answered: bool = False,
         up: tuple[bool, ...] | None = None,
         failed: tuple[str, ...] = (),
-        **doors: Any,
+        **reported: Any,
     ) -> LockstepOutput:
-        """One lockstep, in which ranks are `lost` before or after they answered; `doors` are what
-        else the report says of ranks.
+        """One lockstep, in which ranks are `lost` before or after they answered.
+
+        `reported` is what else the report says of ranks.
         """
         output = self.scheduler.schedule()
         sampled: dict[str, int] = {}
@@ -81,7 +82,7 @@ class Machine:
             lost_ranks=lost,
             failed_requests=failed,
             ranks_up=up,
-            **doors,
+            **reported,
         )
         result = TimedOutput(**vars(model_output(names, sampled)), report=report)
         self._receive(self.scheduler.update_from_output(output, result))

@@ -50,7 +50,7 @@ def test_a_cap_holds_while_any_rank_decodes() -> None:
 @pytest.mark.parametrize(
     ("longest", "level"),
     [
-        (1, 100),  # the floor
+        (1, 100),  # the least
         (800, 100),
         (801, 101),  # done in 8 steps, rounded up
         (3_200, 400),  # the ceiling

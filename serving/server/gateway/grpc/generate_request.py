@@ -15,11 +15,13 @@ import grpc
 from google.protobuf.message import Message
 from smg_grpc_proto import vllm_engine_pb2 as pb  # type: ignore[import-untyped]
 
-from serving.policy.admission.work import Client, Work, WorkClass
-from serving.policy.admission.work_estimate import (
+from serving.policy.admission.work import (
     CHARACTERS_PER_TOKEN,
     SEQUENCES_MAX,
     UNSAID_NEW_TOKENS,
+    Client,
+    Work,
+    WorkClass,
 )
 from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure
 

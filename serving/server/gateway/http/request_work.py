@@ -11,11 +11,13 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from serving.policy.admission.work import Client, Work, WorkClass
-from serving.policy.admission.work_estimate import (
+from serving.policy.admission.work import (
     CHARACTERS_PER_TOKEN,
     SEQUENCES_MAX,
     UNSAID_NEW_TOKENS,
+    Client,
+    Work,
+    WorkClass,
 )
 from serving.server.gateway.http.asgi import Scope, header
 from serving.server.gateway.http.http_errors import HttpError, HttpRefused

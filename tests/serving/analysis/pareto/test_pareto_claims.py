@@ -9,8 +9,8 @@ from serving.analysis.pareto.pareto_claims import (
     BASE_SYSTEM,
     NEW_SYSTEM,
     VENDOR_CLAIMS,
+    ClaimMeasure,
     Curves,
-    Measure,
     findings,
     ratio_along,
 )
@@ -40,20 +40,20 @@ def test_every_claim_of_the_vendor_gets_an_answer() -> None:
 
     answers = found(base, straight(NEW_SYSTEM, height=600, reach=100))
 
-    assert set(answers) == {claim.measure for claim in VENDOR_CLAIMS} == set(Measure)
+    assert set(answers) == {claim.measure for claim in VENDOR_CLAIMS} == set(ClaimMeasure)
     assert {measure: finding.claim.ratio for measure, finding in answers.items()} == {
-        Measure.TOKENS_PER_MW: 5.0,
-        Measure.USERS: 4.5,
-        Measure.TOKENS_AT_USERS: 6.0,
-        Measure.COMPUTE: 4.4,
-        Measure.BANDWIDTH: 3.9,
+        ClaimMeasure.TOKENS_PER_MW: 5.0,
+        ClaimMeasure.USERS: 4.5,
+        ClaimMeasure.TOKENS_AT_USERS: 6.0,
+        ClaimMeasure.COMPUTE: 4.4,
+        ClaimMeasure.BANDWIDTH: 3.9,
     }
 
 
 def test_six_times_as_much_everywhere_agrees_everywhere() -> None:
     base = straight(BASE_SYSTEM, height=100, reach=100)
 
-    answer = found(base, straight(NEW_SYSTEM, height=600, reach=100))[Measure.TOKENS_PER_MW]
+    answer = found(base, straight(NEW_SYSTEM, height=600, reach=100))[ClaimMeasure.TOKENS_PER_MW]
 
     assert answer.agrees
     assert answer.largest == pytest.approx(6)
@@ -66,7 +66,7 @@ def test_a_claim_that_holds_from_some_interactivity_on_names_it() -> None:
     # 4 (1 - x / 400) / (1 - x / 200) reaches 5 where 4 - x / 100 = 5 - x / 40, at x = 200 / 3.
     base = straight(BASE_SYSTEM, height=100, reach=100)
 
-    answer = found(base, straight(NEW_SYSTEM, height=400, reach=200))[Measure.TOKENS_PER_MW]
+    answer = found(base, straight(NEW_SYSTEM, height=400, reach=200))[ClaimMeasure.TOKENS_PER_MW]
 
     assert answer.agrees
     (interval,) = answer.reached
@@ -79,7 +79,7 @@ def test_a_claim_that_holds_from_some_interactivity_on_names_it() -> None:
 def test_a_claim_that_is_missed_says_by_how_much() -> None:
     base = straight(BASE_SYSTEM, height=100, reach=100)
 
-    answer = found(base, straight(NEW_SYSTEM, height=200, reach=100))[Measure.TOKENS_PER_MW]
+    answer = found(base, straight(NEW_SYSTEM, height=200, reach=100))[ClaimMeasure.TOKENS_PER_MW]
 
     assert not answer.agrees
     assert answer.reached == ()
@@ -92,7 +92,7 @@ def test_users_at_equal_interactivity_stand_as_tokens_of_the_machines_do() -> No
         straight(NEW_SYSTEM, height=450, reach=100),
     )
 
-    answer = found(base, new)[Measure.USERS]
+    answer = found(base, new)[ClaimMeasure.USERS]
 
     assert answer.largest == pytest.approx(4.5)
     at = np.array([20.0, 50.0])
@@ -110,7 +110,7 @@ def test_tokens_at_equal_users_stand_as_the_interactivity_of_each_does() -> None
         straight(NEW_SYSTEM, height=100, reach=100), by_users=UserEnvelope.of(users, 3 * old)
     )
 
-    curve = ratio_along(base, new, Measure.TOKENS_AT_USERS)
+    curve = ratio_along(base, new, ClaimMeasure.TOKENS_AT_USERS)
 
     assert curve.ratio == pytest.approx(3.0)
     assert curve.x.min() == 4
@@ -121,7 +121,7 @@ def test_beyond_what_one_machine_reaches_nothing_is_compared() -> None:
     base = straight(BASE_SYSTEM, height=100, reach=60)
     new = straight(NEW_SYSTEM, height=100, reach=100)
 
-    curve = ratio_along(base, new, Measure.TOKENS_PER_MW)
+    curve = ratio_along(base, new, ClaimMeasure.TOKENS_PER_MW)
 
     assert curve.x.max() == 60
     assert np.isfinite(curve.ratio).all()
@@ -133,7 +133,7 @@ def test_catalog_ratios_are_those_of_the_spec_sheets() -> None:
     answers = found(base, straight(NEW_SYSTEM, height=100, reach=100))
 
     # AWS's tables: 362.4 and 83.2 FP8 PFLOPS, 705.6 and 185.6 TB/s.
-    compute, bandwidth = answers[Measure.COMPUTE], answers[Measure.BANDWIDTH]
+    compute, bandwidth = answers[ClaimMeasure.COMPUTE], answers[ClaimMeasure.BANDWIDTH]
     assert dict(compute.readings)["tensor=spec"] == pytest.approx(362.4 / 83.2, rel=0.002)
     assert bandwidth.largest == pytest.approx(705.6 / 185.6, rel=0.002)
     assert not bandwidth.agrees

@@ -10,7 +10,7 @@ from emulator.fabric.kv_transfer import kv_transfer_ns
 from emulator.specs.partition import Partition
 from emulator.specs.systems import SYSTEMS
 from serving.analysis.steady_state.kv_handover import handover_ns, prompt_kv_bytes
-from serving.analysis.steady_state.partitions import Candidate, PartitionFilter
+from serving.analysis.steady_state.partitions import PartitionCandidate, PartitionFilter
 from serving.analysis.steady_state.pools import (
     DecodeOption,
     PrefillOption,
@@ -23,8 +23,8 @@ from serving.analysis.steady_state.sweep import operating_points
 from tests.serving.analysis.steady_state.small_machines import DENSE, MODEL, small_sweep, trays
 
 
-def candidate(chips: int) -> Candidate:
-    return Candidate(
+def candidate(chips: int) -> PartitionCandidate:
+    return PartitionCandidate(
         partition=Partition(chips=chips, ep=chips),
         replicas=1,
         first_chip=0,

@@ -12,7 +12,7 @@ from emulator.specs.batch import StepBatch
 from emulator.ultraserver.step_cost import StepCostModel
 from serving.analysis.steady_state import sweep as sweeping
 from serving.analysis.steady_state.partitions import (
-    Candidate,
+    PartitionCandidate,
     PartitionFilter,
     candidate_partitions,
 )
@@ -24,7 +24,7 @@ from tests.serving.analysis.steady_state.small_machines import MODEL, SHAPE, sma
 SYSTEM = trays(1)
 
 
-def candidate(ep: int) -> Candidate:
+def candidate(ep: int) -> PartitionCandidate:
     asked = PartitionFilter(tp=(1,), ep=(ep,), lnc=(2,))
     (only,) = candidate_partitions(SYSTEM, MODEL, asked=asked)
     return only

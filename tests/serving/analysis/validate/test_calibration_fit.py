@@ -15,7 +15,7 @@ from serving.analysis.validate.calibration_fit import (
     Observed,
     fit_factors,
 )
-from serving.analysis.validate.counted_rows import Load
+from serving.analysis.validate.counted_rows import RowLoad
 from serving.analysis.validate.measured_row import read_rows
 from serving.analysis.validate.row_prediction import RowPredictor
 from serving.analysis.validate.usable_rows import usable_rows
@@ -42,7 +42,7 @@ ROWS = [
 
 
 @pytest.fixture(scope="module")
-def loads(tmp_path_factory: pytest.TempPathFactory) -> list[Load]:
+def loads(tmp_path_factory: pytest.TempPathFactory) -> list[RowLoad]:
     path: Path = tmp_path_factory.mktemp("rows") / "rows.csv"
     speculative = [{**row, "spec_method": "mtp"} for row in ROWS[::3]]
     rows, excluded = usable_rows(read_rows(write_rows(path, [*ROWS, *speculative])))
@@ -50,7 +50,7 @@ def loads(tmp_path_factory: pytest.TempPathFactory) -> list[Load]:
     return [row.load for row in rows]
 
 
-def observed(loads: list[Load]) -> Observed:
+def observed(loads: list[RowLoad]) -> Observed:
     made = RowPredictor(loads).predict(TRUE)
     return Observed(
         tpot_s=made.tpot_s,
@@ -60,7 +60,7 @@ def observed(loads: list[Load]) -> Observed:
 
 
 @pytest.mark.long
-def test_a_fit_recovers_the_factors_that_made_its_data(loads: list[Load]) -> None:
+def test_a_fit_recovers_the_factors_that_made_its_data(loads: list[RowLoad]) -> None:
     found = fit_factors(loads, observed(loads), name="found", source="a test")
 
     on = found.machines["h200"]
@@ -71,7 +71,7 @@ def test_a_fit_recovers_the_factors_that_made_its_data(loads: list[Load]) -> Non
 
 
 @pytest.mark.long
-def test_rows_with_speculation_change_the_acceptance_alone(loads: list[Load]) -> None:
+def test_rows_with_speculation_change_the_acceptance_alone(loads: list[RowLoad]) -> None:
     truth = observed(loads)
     drafts = np.array([load.deployment.draft_tokens > 0 for load in loads])
     slower = replace(truth, tpot_s=np.where(drafts, 1.2 * truth.tpot_s, truth.tpot_s))
@@ -83,7 +83,7 @@ def test_rows_with_speculation_change_the_acceptance_alone(loads: list[Load]) ->
 
 
 @pytest.mark.long
-def test_a_result_that_is_missing_does_not_count(loads: list[Load]) -> None:
+def test_a_result_that_is_missing_does_not_count(loads: list[RowLoad]) -> None:
     truth = observed(loads)
     holes = replace(truth, ttft_s=np.full(len(loads), np.nan))
 
@@ -103,7 +103,7 @@ def test_the_start_of_a_fit_is_what_priors_hold_usual() -> None:
     assert made.frameworks["trt"] == FrameworkFactors(overhead=1.0, ageing=AGEING_USUAL)
 
 
-def test_speculation_alone_cannot_be_fitted(loads: list[Load]) -> None:
+def test_speculation_alone_cannot_be_fitted(loads: list[RowLoad]) -> None:
     drafts = [load for load in loads if load.deployment.draft_tokens]
 
     with pytest.raises(ConfigError, match="some without speculation"):

@@ -8,7 +8,7 @@ from emulator.specs.shipped_fits import shipped_fits
 from emulator.ultraserver.peak_expert_load import PeakExpertLoad
 from emulator.ultraserver.step_cost import StepCostModel
 from emulator.ultraserver.step_time import combine
-from serving.analysis.validate.counted_rows import CountedRows, Load
+from serving.analysis.validate.counted_rows import CountedRows, RowLoad
 from serving.analysis.validate.measured_row import read_rows
 from serving.analysis.validate.row_deployment import deployment_of
 from tests.serving.analysis.validate.made_up_measurements import write_rows
@@ -16,9 +16,9 @@ from tests.serving.analysis.validate.made_up_measurements import write_rows
 DATA_PARALLEL = {"decode_dp_attention": "True", "decode_ep": "8", "prefill_ep": "8"}
 
 
-def load_of(tmp_path: Path, **change: str) -> Load:
+def load_of(tmp_path: Path, **change: str) -> RowLoad:
     (row,) = read_rows(write_rows(tmp_path / "rows.csv", [change]))
-    return Load(deployment=deployment_of(row.configuration, months=1.0), users=row.users)
+    return RowLoad(deployment=deployment_of(row.configuration, months=1.0), users=row.users)
 
 
 def test_batches_go_from_one_to_the_users_in_half_octaves(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from emulator.specs.shipped_fits import CALIBRATIONS, FITTED, calibration_for, s
 from emulator.specs.systems import system_by_name
 from emulator.ultraserver.peak_expert_load import PeakExpertLoad
 from emulator.ultraserver.step_cost import StepCostModel
-from serving.analysis.validate.counted_rows import CountedRows, Load
+from serving.analysis.validate.counted_rows import CountedRows, RowLoad
 from serving.analysis.validate.measured_row import MeasuredRow, read_rows
 from serving.analysis.validate.row_deployment import Stack, deployment_of
 from serving.commands import plan
@@ -73,7 +73,7 @@ def test_validate_times_its_rows_with_the_calibration_that_ships(tmp_path: Path)
     assert isinstance(row, MeasuredRow)
     deployment = deployment_of(row.configuration, months=0.0)
     today = Stack(machine="h200", framework="", months=0.0, fp4=False)
-    load = Load(deployment=replace(deployment, stack=today), users=row.users)
+    load = RowLoad(deployment=replace(deployment, stack=today), users=row.users)
     counted = CountedRows([load])
     shipped = calibration_for("h200", name=FITTED)
 

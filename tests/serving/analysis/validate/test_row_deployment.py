@@ -6,11 +6,11 @@ import pytest
 from emulator.errors import ConfigError
 from emulator.memory.chip_contents import kv_capacity_tokens
 from serving.analysis.validate.measured_row import read_rows
-from serving.analysis.validate.row_deployment import Deployment, deployment_of
+from serving.analysis.validate.row_deployment import RowDeployment, deployment_of
 from tests.serving.analysis.validate.made_up_measurements import DISAGGREGATED, write_rows
 
 
-def deployed(tmp_path: Path, **change: str) -> Deployment:
+def deployed(tmp_path: Path, **change: str) -> RowDeployment:
     (row,) = read_rows(write_rows(tmp_path / "rows.csv", [change]))
     return deployment_of(row.configuration, months=1.0)
 

@@ -3,12 +3,12 @@ from pathlib import Path
 import pytest
 
 from serving.analysis.validate.measured_row import MeasuredRow, read_rows
-from serving.analysis.validate.row_deployment import Deployment, deployment_of
+from serving.analysis.validate.row_deployment import RowDeployment, deployment_of
 from serving.analysis.validate.row_handover import handover_s
 from tests.serving.analysis.validate.made_up_measurements import DISAGGREGATED, write_rows
 
 
-def deployed(tmp_path: Path, **cells: str) -> Deployment:
+def deployed(tmp_path: Path, **cells: str) -> RowDeployment:
     (row,) = read_rows(write_rows(tmp_path / "rows.csv", [cells]))
     assert isinstance(row, MeasuredRow)
     return deployment_of(row.configuration, months=0.0)

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.policy.admission.decayed_rate import DecayedRate
+from serving.policy.admission.expected_wait import DecayedRate
 
 
 def test_nothing_is_said_before_anything_happened() -> None:

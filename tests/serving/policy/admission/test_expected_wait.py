@@ -9,12 +9,12 @@ import pytest
 from serving.policy.admission.backlog_times import BacklogTimes
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.entry import Entry
-from serving.policy.admission.expected_wait import LOOKED_AT_MAX, Demand, ExpectedWait
+from serving.policy.admission.expected_wait import LOOKED_AT_MAX, ExpectedWait, WaitDemand
 from tests.serving.policy.admission.works import work
 
 RUNNING = 8_192
 CAPACITY = Capacity(seats=RUNNING, kv_tokens=10**9, prefill_tokens_per_step=10**5)
-DEMAND = Demand(
+DEMAND = WaitDemand(
     own_tokens=100,
     own_sequences=40,
     waiting_tokens=0,

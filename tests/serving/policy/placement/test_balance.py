@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from emulator.errors import ConfigError
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from serving.policy.placement.balance import rebalance
-from serving.policy.placement.imbalance import chip_loads, group_imbalance, imbalance
+from serving.policy.placement.imbalance import chip_loads, imbalance
 from tests.serving.policy.placement.cases import Machine, machine, machines, zipf_load
 
 I64 = NDArray[np.int64]
@@ -155,6 +155,22 @@ def test_copies_spread_over_racks_and_trays() -> None:
         by_tray = np.bincount(ULTRASERVER.tray_of_chip[chips], minlength=36)
         assert np.ptp(by_rack) <= 1
         assert np.ptp(by_tray) <= 1
+
+
+def group_imbalance(
+    load: I64, placement: ExpertPlacement, usable: NDArray[np.bool_] | None = None
+) -> NDArray[np.float64]:
+    """The busiest chip's load over the mean within each group: [groups, layers]."""
+    live = np.ones(placement.chips, dtype=np.bool_) if usable is None else usable
+    loads = chip_loads(load, placement)
+    rows = []
+    for first in range(0, placement.chips, placement.ep):
+        members = slice(first, first + placement.ep)
+        of_group = loads[:, members][:, live[members]]
+        mean = of_group.sum(axis=1) / max(1, of_group.shape[1])
+        busiest = of_group.max(axis=1, initial=0.0)
+        rows.append(np.divide(busiest, mean, out=np.ones_like(mean), where=mean > 0))
+    return np.stack(rows)
 
 
 def test_each_group_is_balanced_for_the_load_that_it_gets() -> None:

@@ -3,11 +3,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.policy.placement.expert_load import ExpertLoad
+from serving.policy.placement.expert_load import ExpertWindow
 
 
 def test_a_window_of_two_steps_forgets_the_first_of_three() -> None:
-    load = ExpertLoad(window_steps=2, layers=1, experts=3)
+    load = ExpertWindow(window_steps=2, layers=1, experts=3)
 
     for counts in ([[1, 0, 0]], [[0, 2, 0]], [[0, 3, 4]]):
         load.add(np.array(counts))
@@ -23,7 +23,7 @@ def test_a_window_of_two_steps_forgets_the_first_of_three() -> None:
 def test_the_total_is_the_sum_of_the_last_steps_exactly(
     window: int, steps: list[list[int]]
 ) -> None:
-    load = ExpertLoad(window_steps=window, layers=2, experts=3)
+    load = ExpertWindow(window_steps=window, layers=2, experts=3)
     for done, counts in enumerate(steps, start=1):
         load.add(np.array(counts).reshape(2, 3))
         last = np.array(steps[max(0, done - window) : done]).sum(axis=0).reshape(2, 3)
@@ -34,13 +34,13 @@ def test_the_total_is_the_sum_of_the_last_steps_exactly(
 
 
 def test_an_empty_window_holds_nothing() -> None:
-    load = ExpertLoad(window_steps=3, layers=1, experts=2)
+    load = ExpertWindow(window_steps=3, layers=1, experts=2)
 
     assert (load.steps, load.total().tolist()) == (0, [[0, 0]])
 
 
 def test_what_is_handed_in_or_out_is_not_the_windows_own() -> None:
-    load = ExpertLoad(window_steps=2, layers=1, experts=2)
+    load = ExpertWindow(window_steps=2, layers=1, experts=2)
     counts = np.array([[1, 2]])
     load.add(counts)
     counts[:] = 9
@@ -60,7 +60,7 @@ def test_what_is_handed_in_or_out_is_not_the_windows_own() -> None:
 def test_counts_that_are_none_are_refused_and_change_nothing(
     counts: np.ndarray, words: str
 ) -> None:
-    load = ExpertLoad(window_steps=2, layers=1, experts=2)
+    load = ExpertWindow(window_steps=2, layers=1, experts=2)
 
     with pytest.raises(ValueError, match=words):
         load.add(counts)

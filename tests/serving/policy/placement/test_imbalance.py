@@ -5,10 +5,8 @@ from hypothesis import strategies as st
 
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from serving.policy.placement.imbalance import (
-    balancedness,
     chip_loads,
     chip_loads_slowly,
-    group_imbalance,
     imbalance,
 )
 from tests.serving.policy.placement.cases import loads_for, placement, placements
@@ -26,7 +24,6 @@ def test_groups_are_loaded_by_themselves() -> None:
     load = np.array([[[6, 2]], [[4, 4]]])  # [groups, layers, experts]
 
     assert chip_loads(load, placed).tolist() == [[6, 2, 4, 4]]
-    assert group_imbalance(load, placed).tolist() == [[1.5], [1.0]]
     assert imbalance(load, placed).tolist() == [1.5]
 
 
@@ -37,21 +34,12 @@ def test_an_idle_chip_counts_in_the_mean_and_a_lost_one_does_not() -> None:
 
     assert imbalance(load, placed).tolist() == [1.5]
     assert imbalance(load, placed, usable).tolist() == [1.0]
-    assert group_imbalance(load, placed, usable).tolist() == [[1.0]]
-    assert balancedness(load, placed, usable) == 1.0
 
 
 def test_a_layer_without_load_is_in_balance() -> None:
     placed = placement([[0], [1]], [[0], [1]], experts=2, ep=2)
 
     assert imbalance(np.array([[0, 0], [1, 0]]), placed).tolist() == [1.0, 2.0]
-    assert balancedness(np.zeros((2, 2)), placed) == 0.0
-
-
-def test_balancedness_sums_layers_before_it_divides() -> None:
-    placed = placement([[0], [1]], [[0], [1]], experts=2, ep=2)
-
-    assert balancedness(np.array([[10, 0], [1, 1]]), placed) == (5 + 1) / (10 + 1)
 
 
 def test_load_on_an_expert_without_a_slot_is_refused_by_name() -> None:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.policy.admission.work import Client, Work, WorkClass
-from serving.policy.admission.work_estimate import UNSAID_NEW_TOKENS
+from serving.policy.admission.work import UNSAID_NEW_TOKENS, Client, Work, WorkClass
 from serving.server.gateway.http.http_errors import HttpRefused
 from serving.server.gateway.http.request_work import (
     ContextSize,

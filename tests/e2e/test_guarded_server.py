@@ -1,5 +1,6 @@
-"""One engine behind all its doors, as a user starts it: HTTP and gRPC over TLS, keys, limits, and
-its end. The file starts one server; the last test ends it.
+"""One engine with every port guarded: HTTP and gRPC over TLS, keys, limits, and its end.
+
+The file starts one server; the last test ends it.
 """
 
 import contextlib
@@ -24,15 +25,15 @@ from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc  # type: ignore[impor
 from serving.access.control_key import find_control_key
 from serving.server.control.control_client import RefusedByServer
 from serving.wire import control_call
-from tests.e2e.closed_doors import (
+from tests.e2e.guarded_server import (
     BODY_BYTES_MAX,
     CONTEXT_TOKENS,
     MODEL,
     SEATS,
-    ClosedDoors,
+    GuardedServer,
     asking,
-    closed_doors,
     details,
+    guarded_server,
     token_ids,
 )
 from tests.e2e.server_process import HOST
@@ -54,14 +55,16 @@ def spans() -> Iterator[SpanCollector]:
 
 
 @pytest.fixture(scope="module")
-def doors(tmp_path_factory: pytest.TempPathFactory, spans: SpanCollector) -> Iterator[ClosedDoors]:
-    with closed_doors(tmp_path_factory.mktemp("doors"), spans) as made:
+def guarded(
+    tmp_path_factory: pytest.TempPathFactory, spans: SpanCollector
+) -> Iterator[GuardedServer]:
+    with guarded_server(tmp_path_factory.mktemp("guarded"), spans) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def client(doors: ClosedDoors) -> Iterator[httpx.Client]:
-    with doors.http() as made:
+def client(guarded: GuardedServer) -> Iterator[httpx.Client]:
+    with guarded.http() as made:
         yield made
 
 
@@ -84,23 +87,23 @@ def code_of(call: Callable[[], Any]) -> grpc.StatusCode:
     return raised.value.code()
 
 
-def engine_work(doors: ClosedDoors) -> tuple[int, int]:
+def engine_work(guarded: GuardedServer) -> tuple[int, int]:
     """Requests that the engine has, and blocks that hold their KV."""
-    with doors.control() as control:
+    with guarded.control() as control:
         (rank,) = control.call(control_call.GET_STATE).ranks
     return rank.requests_running + rank.requests_waiting, rank.kv_blocks_used
 
 
 @pytest.mark.parametrize("given", [{"temperature": 0.0}, {"temperature": 0.8, "seed": 7}])
 def test_both_protocols_give_the_same_tokens(
-    doors: ClosedDoors, client: httpx.Client, given: dict[str, Any]
+    guarded: GuardedServer, client: httpx.Client, given: dict[str, Any]
 ) -> None:
     answer = client.post("/v1/completions", json=body(32, **given)).raise_for_status().json()
     (choice,) = answer["choices"]
-    with doors.engine() as engine:
+    with guarded.engine() as engine:
         ids = token_ids(
             engine.Generate(
-                asking("same", PROMPT, max_tokens=32, **given), metadata=doors.metadata("alice")
+                asking("same", PROMPT, max_tokens=32, **given), metadata=guarded.metadata("alice")
             )
         )
 
@@ -110,15 +113,15 @@ def test_both_protocols_give_the_same_tokens(
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_a_gateway_s_trace_goes_on_behind_either_door(
-    doors: ClosedDoors, client: httpx.Client, spans: SpanCollector, protocol: str
+    guarded: GuardedServer, client: httpx.Client, spans: SpanCollector, protocol: str
 ) -> None:
     trace_id, gateway_span = secrets.token_hex(16), secrets.token_hex(8)
     header = ("traceparent", f"00-{trace_id}-{gateway_span}-01")
     if protocol == "http":
         client.post("/v1/completions", json=body(4), headers=[header]).raise_for_status()
     else:
-        metadata = [*doors.metadata("alice"), header]
-        with doors.engine() as engine:
+        metadata = [*guarded.metadata("alice"), header]
+        with guarded.engine() as engine:
             asked = asking("traced", PROMPT, max_tokens=4)
             assert len(token_ids(engine.Generate(asked, metadata=metadata))) == 4
 
@@ -141,48 +144,50 @@ def test_a_gateway_s_trace_goes_on_behind_either_door(
     ],
 )
 def test_who_has_no_key_of_a_client_enters_neither_door(
-    doors: ClosedDoors, key: str | None, status: int, code: grpc.StatusCode
+    guarded: GuardedServer, key: str | None, status: int, code: grpc.StatusCode
 ) -> None:
-    with doors.http(key) as client:
+    with guarded.http(key) as client:
         refused = client.post("/v1/completions", json=body())
     assert refused.status_code == status
     assert set(refused.json()["error"]) == {"message", "type", "param", "code"}
     assert ("www-authenticate" in refused.headers) == (status == 401)
 
-    with doors.engine() as engine, pytest.raises(grpc.RpcError) as raised:
-        list(engine.Generate(asking("r", PROMPT, max_tokens=1), metadata=doors.metadata(key)))
+    with guarded.engine() as engine, pytest.raises(grpc.RpcError) as raised:
+        list(engine.Generate(asking("r", PROMPT, max_tokens=1), metadata=guarded.metadata(key)))
     assert raised.value.code() is code
     assert details(raised.value)["ErrorInfo"].domain == "ultraserve"
 
 
 @pytest.mark.parametrize("key", [None, "a wrong one", "alice"])
-def test_the_control_service_is_for_operators_alone(doors: ClosedDoors, key: str | None) -> None:
-    with doors.control() as control:
+def test_the_control_service_is_for_operators_alone(
+    guarded: GuardedServer, key: str | None
+) -> None:
+    with guarded.control() as control:
         assert control.call(control_call.GET_STATE).chips
-    with doors.control(key) as control, pytest.raises(RefusedByServer):
+    with guarded.control(key) as control, pytest.raises(RefusedByServer):
         control.call(control_call.GET_STATE)
 
 
 def test_a_certificate_of_another_authority_and_plain_text_are_not_believed(
-    doors: ClosedDoors,
+    guarded: GuardedServer,
 ) -> None:
     other = trustme.CA()
     with (
         other.cert_pem.tempfile() as path,
-        doors.http(verify=path) as client,
+        guarded.http(verify=path) as client,
         pytest.raises(httpx.ConnectError),
     ):
         client.get("/livez")
-    with doors.channel(other) as channel:
+    with guarded.channel(other) as channel:
         call = pb_grpc.VllmEngineStub(channel).HealthCheck
         request = pb.HealthCheckRequest()
         assert code_of(lambda: call(request, timeout=10)) is grpc.StatusCode.UNAVAILABLE
     with pytest.raises(httpx.TransportError):
-        httpx.get(f"http://{HOST}:{doors.server.port}/livez", trust_env=False)
+        httpx.get(f"http://{HOST}:{guarded.server.port}/livez", trust_env=False)
 
 
-def test_a_key_s_limit_is_told_before_and_after_it_is_reached(doors: ClosedDoors) -> None:
-    with doors.http("bob") as client:
+def test_a_key_s_limit_is_told_before_and_after_it_is_reached(guarded: GuardedServer) -> None:
+    with guarded.http("bob") as client:
         first, second, third = (client.post("/v1/completions", json=body(1)) for _ in range(3))
 
     assert (first.status_code, second.status_code, third.status_code) == (200, 200, 429)
@@ -194,8 +199,8 @@ def test_a_key_s_limit_is_told_before_and_after_it_is_reached(doors: ClosedDoors
     assert int(third.headers["retry-after"]) >= 1
     assert third.json()["error"]["code"] == "requests_per_minute"
 
-    with doors.engine() as engine, pytest.raises(grpc.RpcError) as raised:
-        list(engine.Generate(asking("r", PROMPT, max_tokens=1), metadata=doors.metadata("bob")))
+    with guarded.engine() as engine, pytest.raises(grpc.RpcError) as raised:
+        list(engine.Generate(asking("r", PROMPT, max_tokens=1), metadata=guarded.metadata("bob")))
     assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     found = details(raised.value)
     assert found["ErrorInfo"].reason == "REQUESTS_PER_MINUTE"
@@ -204,7 +209,7 @@ def test_a_key_s_limit_is_told_before_and_after_it_is_reached(doors: ClosedDoors
 
 
 def test_what_is_too_long_is_refused_before_it_costs_anything(
-    doors: ClosedDoors, client: httpx.Client
+    guarded: GuardedServer, client: httpx.Client
 ) -> None:
     much = client.post("/v1/completions", json=body(prompt="x" * BODY_BYTES_MAX))
     assert much.status_code == 413
@@ -212,18 +217,18 @@ def test_what_is_too_long_is_refused_before_it_costs_anything(
     long = client.post("/v1/completions", json=body(prompt=[9] * CONTEXT_TOKENS))
     assert long.status_code == 400
     request = asking("long", [9] * CONTEXT_TOKENS, max_tokens=4)
-    with doors.engine() as engine, pytest.raises(grpc.RpcError) as raised:
-        list(engine.Generate(request, metadata=doors.metadata("alice")))
+    with guarded.engine() as engine, pytest.raises(grpc.RpcError) as raised:
+        list(engine.Generate(request, metadata=guarded.metadata("alice")))
     assert raised.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert details(raised.value)["BadRequest"].field_violations[0].field
-    assert engine_work(doors) == (0, 0)
+    assert engine_work(guarded) == (0, 0)
 
 
 def test_a_stranger_s_heads_and_bodies_take_no_memory_of_the_running_server(
-    doors: ClosedDoors, client: httpx.Client
+    guarded: GuardedServer, client: httpx.Client
 ) -> None:
-    context = ssl.create_default_context(cafile=str(doors.authority_file))
-    process = psutil.Process(doors.server.pid)
+    context = ssl.create_default_context(cafile=str(guarded.authority_file))
+    process = psutil.Process(guarded.server.pid)
     before_bytes = process.memory_info().rss
     body = b"content-length: 16000000\r\n\r\n" + b"x" * 15_999_999
     for head, rest, status in (
@@ -231,7 +236,7 @@ def test_a_stranger_s_heads_and_bodies_take_no_memory_of_the_running_server(
         (b"POST /ping HTTP/1.1\r\nhost: a\r\n", body, b"200"),
         (b"OPTIONS /v1/completions HTTP/1.1\r\nhost: a\r\n", body, b"405"),
     ):
-        plain = socket.create_connection((HOST, doors.server.port), timeout=20.0)
+        plain = socket.create_connection((HOST, guarded.server.port), timeout=20.0)
         with context.wrap_socket(plain, server_hostname=HOST) as connection:
             with contextlib.suppress(OSError):  # it is closed while it is sent to
                 connection.sendall(head + rest)
@@ -242,64 +247,66 @@ def test_a_stranger_s_heads_and_bodies_take_no_memory_of_the_running_server(
     assert 'ultraserve_ingress_refused_total{limit="head_fields"} 1.0' in page
 
 
-def test_a_deadline_frees_the_request_s_kv_at_once(doors: ClosedDoors) -> None:
-    with doors.engine() as engine:
+def test_a_deadline_frees_the_request_s_kv_at_once(guarded: GuardedServer) -> None:
+    with guarded.engine() as engine:
         call = engine.Generate(
             asking("late", PROMPT, max_tokens=LONG_TOKENS),
-            metadata=doors.metadata("alice"),
+            metadata=guarded.metadata("alice"),
             timeout=2.0,
         )
         next(call)
-        requests, blocks = engine_work(doors)
+        requests, blocks = engine_work(guarded)
         assert (requests, blocks > 0) == (1, True)
         assert code_of(lambda: list(call)) is grpc.StatusCode.DEADLINE_EXCEEDED
 
-    assert comes_true(lambda: engine_work(doors) == (0, 0), 5.0)
+    assert comes_true(lambda: engine_work(guarded) == (0, 0), 5.0)
 
 
-def test_a_client_that_goes_takes_its_request_with_it(doors: ClosedDoors) -> None:
-    with doors.http() as client:
+def test_a_client_that_goes_takes_its_request_with_it(guarded: GuardedServer) -> None:
+    with guarded.http() as client:
         request = body(LONG_TOKENS, stream=True)
         with client.stream("POST", "/v1/completions", json=request) as response:
             lines = response.iter_lines()  # without a name it would end the response
             next(lines)
-            assert engine_work(doors)[0] == 1
-    assert comes_true(lambda: engine_work(doors) == (0, 0), 5.0)
+            assert engine_work(guarded)[0] == 1
+    assert comes_true(lambda: engine_work(guarded) == (0, 0), 5.0)
 
-    with doors.engine() as engine:
+    with guarded.engine() as engine:
         call = engine.Generate(
-            asking("gone", PROMPT, max_tokens=LONG_TOKENS), metadata=doors.metadata("alice")
+            asking("gone", PROMPT, max_tokens=LONG_TOKENS), metadata=guarded.metadata("alice")
         )
         next(call)
         call.cancel()
-    assert comes_true(lambda: engine_work(doors) == (0, 0), 5.0)
+    assert comes_true(lambda: engine_work(guarded) == (0, 0), 5.0)
 
 
-def test_probes_need_no_key_and_both_protocols_agree(doors: ClosedDoors) -> None:
-    with doors.http(None) as client:
+def test_probes_need_no_key_and_both_protocols_agree(guarded: GuardedServer) -> None:
+    with guarded.http(None) as client:
         assert [client.get(path).status_code for path in ("/startupz", "/livez", "/readyz")] == [
             200,
             200,
             200,
         ]
-    assert doors.health() == "SERVING"
-    assert doors.health(ENGINE) == "SERVING"
+    assert guarded.health() == "SERVING"
+    assert guarded.health(ENGINE) == "SERVING"
 
 
 @pytest.mark.parametrize(
     "path", ["/sleep", "/collective_rpc", "/reset_prefix_cache", "/pause", "/scale_elastic_ep"]
 )
 def test_administration_is_not_among_clients_apis(
-    doors: ClosedDoors, client: httpx.Client, path: str
+    guarded: GuardedServer, client: httpx.Client, path: str
 ) -> None:
     refused = client.post(path, json={})
     assert refused.status_code == 403
     assert refused.json()["error"]["code"] == "not_served_here"
 
 
-def test_nothing_listens_beyond_this_machine_nor_on_a_port_of_its_own(doors: ClosedDoors) -> None:
+def test_nothing_listens_beyond_this_machine_nor_on_a_port_of_its_own(
+    guarded: GuardedServer,
+) -> None:
     listening: dict[int, set[tuple[str, int]]] = {}
-    for pid, _ in doors.server.running():
+    for pid, _ in guarded.server.running():
         with contextlib.suppress(psutil.Error):
             listening[pid] = {
                 (connection.laddr.ip.removeprefix("::ffff:"), connection.laddr.port)
@@ -307,15 +314,15 @@ def test_nothing_listens_beyond_this_machine_nor_on_a_port_of_its_own(doors: Clo
                 if connection.status == psutil.CONN_LISTEN
             }
 
-    server = doors.server
-    own = {server.port, server.control_port, doors.grpc_port}
+    server = guarded.server
+    own = {server.port, server.control_port, guarded.grpc_port}
     assert listening[server.pid] == {(HOST, port) for port in own}
     assert {address for each in listening.values() for address, _ in each} == {HOST}
 
 
-def test_no_process_shows_a_key_in_its_command_line_or_environment(doors: ClosedDoors) -> None:
-    server = doors.server
-    with doors.http("flag") as client:
+def test_no_process_shows_a_key_in_its_command_line_or_environment(guarded: GuardedServer) -> None:
+    server = guarded.server
+    with guarded.http("flag") as client:
         assert client.post("/v1/completions", json=body()).status_code == 200
 
     server.look()
@@ -326,7 +333,7 @@ def test_no_process_shows_a_key_in_its_command_line_or_environment(doors: Closed
                 shown[f"{pid} {described}", name] = Path(f"/proc/{pid}/{name}").read_bytes()
     run_key = find_control_key(server.control_port, server.own_environment)
     assert run_key is not None
-    secrets = {**doors.secrets, "the run's own": run_key}
+    secrets = {**guarded.secrets, "the run's own": run_key}
     assert any(b"--api-key" in text for text in shown.values()), "no command line was read"
     assert not [
         (name, place)
@@ -336,10 +343,12 @@ def test_no_process_shows_a_key_in_its_command_line_or_environment(doors: Closed
     ]
 
 
-def test_batch_work_leaves_room_for_whoever_waits(doors: ClosedDoors, client: httpx.Client) -> None:
+def test_batch_work_leaves_room_for_whoever_waits(
+    guarded: GuardedServer, client: httpx.Client
+) -> None:
     request = body(LONG_TOKENS, stream=True)
     with contextlib.ExitStack() as held:
-        night = held.enter_context(doors.http("night"))
+        night = held.enter_context(guarded.http("night"))
         begun: list[str] = []
 
         def ask() -> None:
@@ -358,24 +367,24 @@ def test_batch_work_leaves_room_for_whoever_waits(doors: ClosedDoors, client: ht
         held.callback(done.set)
         for job in jobs:
             job.start()
-        assert comes_true(lambda: engine_work(doors)[0] > 0)
+        assert comes_true(lambda: engine_work(guarded)[0] > 0)
         assert comes_true(lambda: len(begun) == SEATS - 1)
 
         answer = client.post("/v1/completions", json=body(4))
 
         assert answer.status_code == 200
         assert not [line for line in begun if "error" in line]
-        assert 0 < engine_work(doors)[0] < SEATS, "some batch work runs, and the rest waits"
-    assert comes_true(lambda: engine_work(doors) == (0, 0))
+        assert 0 < engine_work(guarded)[0] < SEATS, "some batch work runs, and the rest waits"
+    assert comes_true(lambda: engine_work(guarded) == (0, 0))
 
 
-def test_sigterm_lets_streams_end_and_nobody_in_and_leaves_nothing(doors: ClosedDoors) -> None:
-    server = doors.server
+def test_sigterm_lets_streams_end_and_nobody_in_and_leaves_nothing(guarded: GuardedServer) -> None:
+    server = guarded.server
     run_key = find_control_key(server.control_port, server.own_environment)
     told: dict[str, Any] = {}
 
     def over_http() -> None:
-        with doors.http() as client:
+        with guarded.http() as client:
             lines = body(200, stream=True, stream_options={"include_usage": True})
             with client.stream("POST", "/v1/completions", json=lines) as response:
                 for line in response.iter_lines():
@@ -383,9 +392,9 @@ def test_sigterm_lets_streams_end_and_nobody_in_and_leaves_nothing(doors: Closed
                     begun[0].set()
 
     def over_grpc() -> None:
-        with doors.engine() as engine:
+        with guarded.engine() as engine:
             call = engine.Generate(
-                asking("last", PROMPT, max_tokens=200), metadata=doors.metadata("alice")
+                asking("last", PROMPT, max_tokens=200), metadata=guarded.metadata("alice")
             )
             first = next(call)
             begun[1].set()
@@ -403,16 +412,18 @@ def test_sigterm_lets_streams_end_and_nobody_in_and_leaves_nothing(doors: Closed
         with contextlib.suppress(ProcessLookupError):
             psutil.Process(pid).send_signal(signal.SIGTERM)
 
-    with doors.http() as client:
+    with guarded.http() as client:
         assert comes_true(lambda: client.get("/readyz").status_code == 503)
         refused = client.post("/v1/completions", json=body())
         assert client.get("/livez").status_code == 200
     assert refused.status_code == 503
     assert refused.json()["error"]["code"] == "draining"
     assert int(refused.headers["retry-after"]) >= 1
-    assert doors.health(ENGINE) == "NOT_SERVING"
-    with doors.engine() as engine, pytest.raises(grpc.RpcError) as raised:
-        list(engine.Generate(asking("new", PROMPT, max_tokens=1), metadata=doors.metadata("alice")))
+    assert guarded.health(ENGINE) == "NOT_SERVING"
+    with guarded.engine() as engine, pytest.raises(grpc.RpcError) as raised:
+        list(
+            engine.Generate(asking("new", PROMPT, max_tokens=1), metadata=guarded.metadata("alice"))
+        )
     assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
     assert details(raised.value)["ErrorInfo"].reason == "DRAINING"
 
@@ -425,5 +436,5 @@ def test_sigterm_lets_streams_end_and_nobody_in_and_leaves_nothing(doors: Closed
     log = server.log()
     assert '"POST /v1/completions HTTP/1.1" 200' in log, "its log has no requests"
     assert run_key is not None
-    secrets = {**doors.secrets, "the run's own": run_key}
+    secrets = {**guarded.secrets, "the run's own": run_key}
     assert not [name for name, secret in secrets.items() if secret in log]

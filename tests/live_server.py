@@ -1,9 +1,8 @@
-"""One live server that all tests share that look at one: metrics, dashboards, console, terminal.
+"""A live server shared by the tests of metrics, dashboards, the console and the terminal.
 
-Four chips with a rank each, experts spread over them, day and night by hand. It starts when the
-first test asks for it and ends with their folder; `seen_server` in tests/deploy/conftest.py is the
-fixture.
-Whoever breaks something heals it again, and nobody expects totals to start at zero.
+Four chips with a rank each, experts spread over them, day and night by hand. The fixture
+`live_server` of tests/deploy/conftest.py starts it once. A test heals what it breaks, and totals do
+not start at zero.
 """
 
 import itertools
@@ -36,7 +35,7 @@ def write_corpus(folder: Path) -> Path:
 
 
 @contextmanager
-def seen_server_started(folder: Path) -> Iterator[ServerProcess]:
+def live_server_started(folder: Path) -> Iterator[ServerProcess]:
     """The server, ready; `folder` is an empty one for what a training job needs and leaves."""
     arguments = (
         *("--model", MODEL, "--chips", str(CHIPS), "--max-model-len", str(CONTEXT_TOKENS)),

@@ -1,4 +1,4 @@
-"""A server whose doors are all closed: TLS, keys with limits, every port; and clients of each."""
+"""A server with TLS, keys with limits and every port; and clients of each."""
 
 import contextlib
 import dataclasses
@@ -52,8 +52,8 @@ scopes = ["control"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClosedDoors:
-    """The server, its ports, who may enter, and whose certificates are believed."""
+class GuardedServer:
+    """The server, its ports, its keys and its certificate authority."""
 
     server: ServerProcess
     grpc_port: int
@@ -103,7 +103,7 @@ class ClosedDoors:
 
 
 @contextlib.contextmanager
-def closed_doors(folder: Path, spans: SpanCollector) -> Iterator[ClosedDoors]:
+def guarded_server(folder: Path, spans: SpanCollector) -> Iterator[GuardedServer]:
     """A server that is ready, and sends its spans over HTTP."""
     authority = trustme.CA()
     files = {name: folder / f"{name}.pem" for name in ("authority", "certificate", "key")}
@@ -127,19 +127,19 @@ def closed_doors(folder: Path, spans: SpanCollector) -> Iterator[ClosedDoors]:
         *("--otlp-traces-endpoint", spans.http_endpoint),
     )
     with started(ULTRASERVE, *arguments, environment=SOON | HTTP) as server:
-        doors = ClosedDoors(
+        guarded = GuardedServer(
             server=server,
             grpc_port=grpc_port,
             secrets=listed | {"flag": flag},
             authority=authority,
             authority_file=files["authority"],
         )
-        server.wait_until(lambda: _is_ready(doors), "readiness")
-        yield doors
+        server.wait_until(lambda: _is_ready(guarded), "readiness")
+        yield guarded
 
 
-def _is_ready(doors: ClosedDoors) -> bool:
-    with contextlib.suppress(httpx.TransportError), doors.http(None) as client:
+def _is_ready(guarded: GuardedServer) -> bool:
+    with contextlib.suppress(httpx.TransportError), guarded.http(None) as client:
         return client.get("/readyz").is_success
     return False
 

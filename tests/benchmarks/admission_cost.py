@@ -70,10 +70,10 @@ def make_tokens(engine: GeneratingEngine) -> int:
     return TOKENS * SEQUENCES
 
 
-async def token_us(*, with_door: bool) -> float:
+async def token_us(*, watched: bool) -> float:
     """Of one token of a stream, detokenizing left out."""
     engine = GeneratingEngine(seats=SEQUENCES)
-    if with_door:
+    if watched:
         admit_generation(engine, AdmissionController(AdmissionLimits(), lambda: CAPACITY))
 
     async def read(name: str) -> None:
@@ -106,8 +106,8 @@ async def measure() -> None:
     except Refused as refused:
         print(f"({len(held)} wait: {refused})")
     print(f"a refusal: {best_us(lambda: refuse(admission)):.1f} us")
-    bare, watched = await token_us(with_door=False), await token_us(with_door=True)
-    print(f"a token: {bare:.2f} us in vLLM's output processor, {watched:.2f} us with the door")
+    bare, watched = await token_us(watched=False), await token_us(watched=True)
+    print(f"a token: {bare:.2f} us in vLLM's output processor, {watched:.2f} us with the gateway")
 
 
 if __name__ == "__main__":
