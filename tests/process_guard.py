@@ -2,8 +2,8 @@
 
 `make test-fast` runs no test that starts one, because processes cost seconds, ports and memory,
 and fail for reasons of their own. A test has the mark when it, its class or its module says so,
-when it is an engine's, a fleet's or slow, or when it lives in one of `FOLDERS`. What has it not, and
-starts a process all the same, fails at that line.
+when it is an engine's, a fleet's or slow, or when it lives in one of `FOLDERS`. A test without the
+mark fails at the line where it starts one.
 """
 
 import functools
