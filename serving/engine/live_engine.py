@@ -4,6 +4,7 @@ One call is one step: the chips compute it, the cost model times it, the clock h
 Between steps it answers the control service.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -275,6 +276,11 @@ class LiveEngine:
             versions=self._versions.states(),
         )
 
+    def _clock(self, _: calls.ClockRequest) -> calls.ClockState:
+        return calls.ClockState(
+            emulated_s=self._time.now_s, dilation=self._time.dilation, unix_s=time.time()
+        )
+
     def _described(self, _: calls.DescribeRequest) -> calls.DescribeReply:
         return calls.DescribeReply(
             description=describe_engine(
@@ -431,6 +437,7 @@ _ANSWERS: Final[
 ] = {
     calls.StateRequest: LiveEngine._state_reply,
     calls.WatchRequest: LiveEngine._watched,
+    calls.ClockRequest: LiveEngine._clock,
     calls.DescribeRequest: LiveEngine._described,
     calls.PlacementRequest: LiveEngine._placement,
     calls.PowerRequest: LiveEngine._power,

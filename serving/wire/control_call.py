@@ -162,6 +162,10 @@ class DescribeRequest(ControlRequest, frozen=True, kw_only=True, tag="describe")
     """Asks for what is emulated."""
 
 
+class ClockRequest(ControlRequest, frozen=True, kw_only=True, tag="clock"):
+    """Asks what time it is."""
+
+
 class PlacementRequest(ControlRequest, frozen=True, kw_only=True, tag="placement"):
     """Asks where experts lie, in layers from `first_layer` on."""
 
@@ -297,6 +301,19 @@ class WatchReply(ControlReply, frozen=True, kw_only=True, tag="watch"):
     versions: tuple[VersionState, ...]
 
 
+class ClockState(ControlReply, frozen=True, kw_only=True, tag="clock"):
+    """Answers ClockRequest.
+
+    Attributes:
+        emulated_s: now, also between two steps; `dilation` as in MachineState.
+        unix_s: the same moment by the engine's host.
+    """
+
+    emulated_s: float
+    dilation: float
+    unix_s: float
+
+
 class DescribeReply(ControlReply, frozen=True, kw_only=True, tag="describe"):
     """Answers DescribeRequest."""
 
@@ -426,6 +443,7 @@ def only_looks(name: str) -> bool:
 DESCRIBE_SYSTEM: Final = Rpc(
     name="DescribeSystem", shows=SystemDescription, asks=DescribeRequest, keeps_last=True
 )
+GET_CLOCK: Final = Rpc(name="GetClock", shows=ClockState, asks=ClockRequest)
 GET_STATE: Final = Rpc(name="GetState", shows=MachineState, asks=StateRequest, keeps_last=True)
 GET_PLACEMENT: Final = Rpc(
     name="GetPlacement", shows=PlacementPage, asks=PlacementRequest, keeps_last=True
