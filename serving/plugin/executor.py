@@ -30,6 +30,7 @@ from serving.engine.engine_time import make_clock
 from serving.engine.live_engine import LiveEngine
 from serving.engine.step_report import StepReport
 from serving.engine.token_source import start_tokens
+from serving.engine.wake_request import wake_request_of
 from serving.plugin.engine_shutdown import HEED_SIGNALS, LEAVE_SIGNALS
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.platform import deployment_of
@@ -188,6 +189,7 @@ class UltraServeExecutor(Executor):
             clock,
             kv_blocks=self._kv_blocks,
             host_ratios=ratios,
+            wake=wake_request_of(self.vllm_config.instance_id),
         )
         self._status = StatusWriter(status_path(self.vllm_config.instance_id))
         self._publish_status()
