@@ -1,6 +1,6 @@
 """The meters of a running engine: tokens, chips, steps. They count steps, and what lies beyond."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -76,10 +76,6 @@ class EngineMeters:
                 emulated_s=end_ns / NS_PER_S,
                 facility_joules=self._facility_joules,
             )
-
-    def spend(self, joules: float, chips: Collection[int] | None = None) -> None:
-        """Count what `chips` drew beyond what steps and idle chips do; all alike without them."""
-        self.ledger.charge(joules, chips)
 
     def watts(self, at_ns: int, health: Health, leases: Iterable[LeaseState]) -> Float64s:
         """What each chip draws, [chips]: the only watts of chips that are shown anywhere."""

@@ -95,7 +95,7 @@ class LiveEngine:
             self._live,
             now_ns=lambda: self._time.now_ns,
             passes=clock.dilation > 0,
-            spend=self._meters.spend,
+            charge=self._meters.ledger.charge,
         )
         self._leases = ChipLeases(
             self._live,
@@ -104,9 +104,9 @@ class LiveEngine:
             now_ns=lambda: self._time.now_ns,
             training_hbm=training_hbm(deployment),
             warm_up=self._warm_up,
-            spend=self._meters.spend,
+            charge=self._meters.ledger.charge,
         )
-        self._sleep = EngineSleep(self._live, self._versions, spend=self._meters.spend)
+        self._sleep = EngineSleep(self._live, self._versions, charge=self._meters.ledger.charge)
         self._views = EngineViews(
             deployment=deployment,
             live=self._live,

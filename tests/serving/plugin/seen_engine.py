@@ -23,7 +23,7 @@ class Seen(Running):
 
     def spend(self, joules: float, *chips: int) -> None:
         """Chips draw so much beyond steps and idle power, as leases and hand-overs book it."""
-        self.engine._meters.spend(joules, chips)
+        self.engine._meters.ledger.charge(joules, chips)
 
     def look(self) -> HardwareReply:
         reply = self.ask(HardwareRequest())
