@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.specs.hbm_usage import HbmOwner
 from emulator.units import NS_PER_S, gib_text
-from serving.engine.ledger import EnergyCharge
 from serving.engine.expert_moves import ExpertMoves
 from serving.engine.lease_checks import chips_that_can_leave
 from serving.engine.lease_ledger import LeaseLedger, LeaseTotals
 from serving.engine.lease_record import Lease, listed, new_lease_state, requests_on
+from serving.engine.ledger import EnergyCharge
 from serving.engine.live_machine import LiveMachine
 from serving.engine.model_versions import ModelVersions
 from serving.engine.scheduler_state import RankQueues
@@ -105,7 +105,7 @@ class ChipLeases:
         return {chip: lease.phase for lease in self._ongoing() for chip in lease.state.chips}
 
     @property
-    def chips_lent(self) -> int:
+    def chips_leased(self) -> int:
         """Chips that are out of service for a lease."""
         return int(self._live.actual.lent.sum())
 

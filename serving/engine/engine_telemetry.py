@@ -34,7 +34,7 @@ def telemetry_look(
         kv_blocks=kv_blocks * ranks,
         chips=snapshot.chips,
         chips_up=snapshot.chips_up,
-        chips_lent=snapshot.chips_lent,
+        chips_lent=snapshot.chips_leased,
         ranks=ranks,
         ranks_up=snapshot.ranks_up,
         chip_watts=snapshot.chip_watts,

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from emulator.units import NS_PER_S
-from serving.engine.ledger import EnergyCharge
 from serving.engine.expert_moves import MovedExperts
 from serving.engine.lease_record import Lease
+from serving.engine.ledger import EnergyCharge
 from serving.engine.live_machine import LiveMachine
 from serving.wire.control_call import TrainingNote
 from serving.wire.machine_state import TrainingTotals

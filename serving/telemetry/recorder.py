@@ -17,11 +17,11 @@ class Recorder:
 
     def __init__(self, info: Mapping[str, str], registry: CollectorRegistry | None = None) -> None:
         registry = registry if registry is not None else REGISTRY
-        self._gauges: dict[str, Gauge] = {}
+        self._gauges: list[tuple[str, Gauge]] = []  # of a field
         self._counters: dict[str, Counter] = {}
-        for family in SNAPSHOT:
+        for family in (name for each in SNAPSHOT for name in each.names):
             if family.kind == "gauge":
-                self._gauges[family.field] = gauge(family, registry)
+                self._gauges.append((family.field, gauge(family, registry)))
             else:
                 self._counters[family.field] = counter(family, registry)
         self._totals = dict.fromkeys(self._counters, 0.0)
@@ -31,7 +31,7 @@ class Recorder:
 
     def record(self, snapshot: Snapshot) -> None:
         """Show `snapshot`, which is no older than the one before; rounding moves no total back."""
-        for field, shown in self._gauges.items():
+        for field, shown in self._gauges:
             shown.set(getattr(snapshot, field))
         for field, total in self._counters.items():
             now = getattr(snapshot, field)

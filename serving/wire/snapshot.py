@@ -42,8 +42,8 @@ class Snapshot:
     expert_rebalances: int
     expert_moved_bytes: int
     model_version: int
-    blocks_waiting: int
-    chips_lent: int
+    rollout_blocks_pending: int
+    chips_leased: int
     handovers: int
     handover_bytes: int
     handover_joules: float

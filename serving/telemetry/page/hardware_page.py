@@ -1,6 +1,6 @@
 """The page of one look at the hardware, in two parts: of the look, and of what was seen."""
 
-from serving.telemetry.families.partition import HARDWARE_AGE, HARDWARE_LOOK
+from serving.telemetry.families.partition import SNAPSHOT_AGE, SNAPSHOT_DURATION
 from serving.telemetry.host_meter import HostReading
 from serving.telemetry.page.chip_page import add_chips
 from serving.telemetry.page.neuron_page import Instance, add_neuron
@@ -12,8 +12,8 @@ from serving.wire.hardware import HardwareReport
 def look_page(*, age_s: float, took_s: float) -> str:
     """The families of a look `age_s` old, which took `took_s`, both wall."""
     page = TextPage()
-    page.one(HARDWARE_AGE, age_s)
-    page.one(HARDWARE_LOOK, took_s)
+    page.one(SNAPSHOT_AGE, age_s)
+    page.one(SNAPSHOT_DURATION, took_s)
     return page.text()
 
 

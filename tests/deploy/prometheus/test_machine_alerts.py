@@ -131,5 +131,5 @@ def test_a_page_that_shows_a_machine_and_its_look_s_age_is_seen(
     labels = '{job="ultraserve", instance="a"}'
     series = page_series(report) | {f"up{labels}": 1.0}
     assert firing("EngineUnseen", series, tmp_path)
-    series[f"ultraserve_hardware_age_seconds{labels}"] = 0.1
+    series[f"ultraserve_hardware_snapshot_age_seconds{labels}"] = 0.1
     assert not firing("EngineUnseen", series, tmp_path)

@@ -78,7 +78,7 @@ def test_a_rank_leaves_and_comes_back_by_hand(expected: dict[str, list[int]]) ->
     state = running.state()
     assert [chip.phase for chip in state.chips] == ["serving"] * 3 + ["training"]
     assert state.chips[3].health == "up"
-    assert served.reports[-1].snapshot.chips_lent == 1
+    assert served.reports[-1].snapshot.chips_leased == 1
     check_machine(running)
 
     assert resume(running, 1).phase == "restoring"

@@ -41,7 +41,7 @@ export function Figures({ report }: { report: HardwareReport }) {
       <Tile name="Chips draw" id="chip_watts" value={telemetry.chip_watts} shown={scaled(telemetry.chip_watts, "W", 1_000)} history="chip_watts">
         of {watts(power.chip_budget_watts * report.state.chips.length)} budget
       </Tile>
-      <Tile name="Site draws" id="facility_watts" value={telemetry.facility_watts} shown={scaled(telemetry.facility_watts, "W", 1_000)} history="facility_watts">
+      <Tile name="Facility power" id="facility_watts" value={telemetry.facility_watts} shown={scaled(telemetry.facility_watts, "W", 1_000)} history="facility_watts">
         PUE {power.pue.toFixed(2)}, worst day
       </Tile>
       <Tile name="Clock lag" id="lag_s" value={telemetry.lag_s} shown={lagNow()} history="lag_share">

@@ -22,7 +22,7 @@ from tests.serving.plugin.leased_requests import drain
 from tests.serving.plugin.running_engine import lose
 from tests.serving.plugin.seen_engine import Seen, full_system
 
-SHOWN = (*PARTITION, *CHIPS, *NEURON)
+SHOWN = [name for each in (*PARTITION, *CHIPS, *NEURON) for name in each.names]
 OF_LEASES = {HANDOVER_AGE.name, TRAINING_LOSS.name}  # absent while no chip is lent
 CORES_PER_CHIP = 4
 HOST = HostReading(

@@ -165,7 +165,7 @@ def test_an_engine_that_answers_with_errors_is_shown_as_it_last_was_and_its_word
     assert b"ultraserve_chip_joules" in got(page)[1]
     engine.fails = True
     for _ in range(3):
-        assert b"ultraserve_hardware_age_seconds" in got(page)[1]
+        assert b"ultraserve_hardware_snapshot_age_seconds" in got(page)[1]
     told = [record.getMessage() for record in server_log.records]
     assert len(told) == 2
     assert all("the meters do not add up" in each for each in told)
