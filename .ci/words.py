@@ -83,6 +83,11 @@ _FORMER = {
 }
 """Names that a metric has for one release more."""
 
+_MESSAGE = {
+    "HardwareReport|[Hh]ardware_?[Ll]ook|hardware_report": "a message's name on the wire stays",
+}
+_FIELD = {"lent_groups|LentGroups|chips_lent": "a field's name on the wire stays"}
+
 # Files in which a word may stand, and why. An old spelling of a flag or a metric that is read for
 # one release has its place here.
 KEPT: Mapping[str, Mapping[str, str]] = {
@@ -93,6 +98,12 @@ KEPT: Mapping[str, Mapping[str, str]] = {
     "serving/telemetry/families/engine.py": _FORMER,
     "serving/telemetry/families/partition.py": _FORMER,
     "deploy/guides/metrics.md": _FORMER,
+    "protos/ultraserve/v1/hardware.proto": _MESSAGE,
+    "protos/ultraserve/v1/control.proto": _MESSAGE,
+    "tests/serving/server/control/test_control_messages.py": _MESSAGE,
+    "protos/ultraserve/v1/watch.proto": _FIELD,
+    "serving/wire/telemetry.py": _FIELD,
+    "deploy/console/src/wire/report.ts": _FIELD,
 }
 
 

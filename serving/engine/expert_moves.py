@@ -21,7 +21,7 @@ from serving.engine.expert_balancer import ExpertBalancer, Move
 from serving.engine.live_machine import LiveMachine
 from serving.policy.placement.imbalance import chip_loads
 from serving.policy.placement.migration import migration, transfer_bytes
-from serving.wire.hardware import ExpertLoad
+from serving.wire.machine_snapshot import ExpertLoad
 from serving.wire.machine_state import ExpertBalance
 
 I64 = NDArray[np.int64]

@@ -21,7 +21,7 @@ from emulator.specs.partition import Partition
 from emulator.specs.seating import VACANT
 from emulator.ultraserver.step_cost import ENGINE_NAMES, StepCost
 from emulator.units import NS_PER_S
-from serving.wire.hardware import WINDOW_S
+from serving.wire.machine_snapshot import WINDOW_S
 
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]

@@ -44,7 +44,7 @@ from serving.errors import LeaseRefused
 from serving.wire import control_call as calls
 from serving.wire.engine_status import EngineStatus
 from serving.wire.machine_state import HostRatio, MachineState
-from serving.wire.snapshot import Snapshot
+from serving.wire.telemetry import Telemetry
 
 
 class LiveEngine:
@@ -256,9 +256,9 @@ class LiveEngine:
             self._time.rest()
         return self.report(self._live.take_lost_ranks())
 
-    def snapshot(self) -> Snapshot:
+    def telemetry(self) -> Telemetry:
         """All totals at this moment."""
-        return self._views.snapshot(self._heard)
+        return self._views.telemetry(self._heard)
 
     def state(self) -> MachineState:
         """The whole machine at this moment."""
@@ -296,7 +296,7 @@ class LiveEngine:
         return calls.PlacementReply(page=placement_page(self._live.machine, request.first_layer))
 
     def _power(self, _: calls.PowerRequest) -> calls.PowerReply:
-        return calls.PowerReply(report=self._views.look(self._heard).report.power)
+        return calls.PowerReply(report=self._views.snapshot(self._heard).power)
 
     def _expert_load(self, _: calls.ExpertLoadRequest) -> calls.ExpertLoadReply:
         return calls.ExpertLoadReply(load=self._experts.load)
@@ -304,7 +304,7 @@ class LiveEngine:
     def _telemetry_reply(self, request: calls.TelemetryRequest) -> calls.TelemetryReply:
         faults, after = self._live.faults, request.events_after
         return calls.TelemetryReply(
-            telemetry=self._views.telemetry(self._heard),
+            telemetry=self.telemetry(),
             fault_event_number=faults.event_number,
             fault_events=() if after is None else faults.events_after(after),
             leases=self._leases.states,
@@ -312,8 +312,8 @@ class LiveEngine:
             sleep=self._sleep.state(),
         )
 
-    def _look(self, _: calls.HardwareRequest) -> calls.HardwareReply:
-        return self._views.look(self._heard)
+    def _snapshot(self, _: calls.SnapshotRequest) -> calls.SnapshotReply:
+        return calls.SnapshotReply(snapshot=self._views.snapshot(self._heard))
 
     @property
     def _is_idle(self) -> bool:
@@ -444,7 +444,7 @@ _ANSWERS: Final[
     calls.DescribeRequest: LiveEngine._described,
     calls.PlacementRequest: LiveEngine._placement,
     calls.PowerRequest: LiveEngine._power,
-    calls.HardwareRequest: LiveEngine._look,
+    calls.SnapshotRequest: LiveEngine._snapshot,
     calls.ExpertLoadRequest: LiveEngine._expert_load,
     calls.TelemetryRequest: LiveEngine._telemetry_reply,
     calls.InjectRequest: LiveEngine._inject,

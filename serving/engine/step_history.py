@@ -8,7 +8,7 @@ from emulator.specs.batch import StepBatch
 from emulator.ultraserver.step_cost import StepCost
 from emulator.units import NS_PER_S
 from loadgen.measures.percentile import percentile
-from serving.wire.hardware import StepTimes
+from serving.wire.machine_snapshot import StepTimes
 from serving.wire.step_record import StepPhase, phase_of, prefill_and_decode_tokens
 
 KEPT: Final = 1_024

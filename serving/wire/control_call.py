@@ -19,7 +19,7 @@ from emulator.specs.fault import Fault
 from emulator.ultraserver.ceilings import Ceilings
 from serving.wire.admission_report import AdmissionReport
 from serving.wire.day_night_state import DayNightState
-from serving.wire.hardware import ExpertLoad, HardwareReport
+from serving.wire.machine_snapshot import ExpertLoad, MachineSnapshot
 from serving.wire.machine_state import (
     FOR_TRAINING,
     Count,
@@ -32,8 +32,7 @@ from serving.wire.machine_state import (
     VersionState,
 )
 from serving.wire.placement_page import PlacementPage
-from serving.wire.power_report import PowerReport
-from serving.wire.snapshot import Snapshot
+from serving.wire.power_report import MachinePower
 from serving.wire.step_record import StepPage, StepRelief
 from serving.wire.system_description import SystemDescription
 from serving.wire.telemetry import Telemetry
@@ -186,7 +185,7 @@ class TelemetryRequest(ControlRequest, frozen=True, kw_only=True, tag="telemetry
     events_after: Count | None = None
 
 
-class HardwareRequest(ControlRequest, frozen=True, kw_only=True, tag="hardware"):
+class SnapshotRequest(ControlRequest, frozen=True, kw_only=True, tag="snapshot"):
     """Asks for everything that a dashboard shows; may be asked several times a second."""
 
 
@@ -329,7 +328,7 @@ class PlacementReply(ControlReply, frozen=True, kw_only=True, tag="placement"):
 class PowerReply(ControlReply, frozen=True, kw_only=True, tag="power"):
     """Answers PowerRequest."""
 
-    report: PowerReport
+    report: MachinePower
 
 
 class TelemetryReply(ControlReply, frozen=True, kw_only=True, tag="telemetry"):
@@ -349,11 +348,10 @@ class TelemetryReply(ControlReply, frozen=True, kw_only=True, tag="telemetry"):
     fault_events: tuple[FaultEvent, ...] = ()
 
 
-class HardwareReply(ControlReply, frozen=True, kw_only=True, tag="hardware"):
-    """Answers HardwareRequest; `snapshot` is of the same moment, not of the last step's end."""
+class SnapshotReply(ControlReply, frozen=True, kw_only=True, tag="snapshot"):
+    """Answers SnapshotRequest."""
 
-    report: HardwareReport
-    snapshot: Snapshot
+    snapshot: MachineSnapshot
 
 
 class ExpertLoadReply(ControlReply, frozen=True, kw_only=True, tag="expert-load"):
@@ -448,8 +446,8 @@ GET_STATE: Final = Rpc(name="GetState", shows=MachineState, asks=StateRequest, k
 GET_PLACEMENT: Final = Rpc(
     name="GetPlacement", shows=PlacementPage, asks=PlacementRequest, keeps_last=True
 )
-GET_POWER: Final = Rpc(name="GetPower", shows=PowerReport, asks=PowerRequest, keeps_last=True)
-GET_HARDWARE: Final = Rpc(name="GetHardware", shows=HardwareReport)
+GET_POWER: Final = Rpc(name="GetPower", shows=MachinePower, asks=PowerRequest, keeps_last=True)
+GET_HARDWARE: Final = Rpc(name="GetHardware", shows=MachineSnapshot)
 GET_EXPERT_LOAD: Final = Rpc(
     name="GetExpertLoad", shows=ExpertLoad, asks=ExpertLoadRequest, keeps_last=True
 )

@@ -88,7 +88,7 @@ class ConsoleLooks:
 
     async def _ask_latency(self) -> bytes | None:
         last = self._hardware.last
-        now_s = 0.0 if last is None else last.report.emulated_s
+        now_s = 0.0 if last is None else last.snapshot.emulated_s
         report = None if self._latencies is None else self._latencies(now_s)
         return None if report is None else msgspec.json.encode(report)
 

@@ -5,7 +5,7 @@ from typing import Final
 
 from serving.telemetry.families import chips as families
 from serving.telemetry.page.text_page import TextPage, label_sets
-from serving.wire.hardware import HardwareReport
+from serving.wire.machine_snapshot import MachineSnapshot
 from serving.wire.machine_state import SERVING, ChipHealth, ChipState
 
 SPARE: Final = "spare"
@@ -14,9 +14,9 @@ TRAINING: Final = "training"
 MAINTENANCE: Final = "maintenance"
 
 
-def add_chips(page: TextPage, report: HardwareReport) -> None:
+def add_chips(page: TextPage, snapshot: MachineSnapshot) -> None:
     """Every chip of the partition, and its spares."""
-    chips, meters = report.state.chips, report.meters
+    chips, meters = snapshot.state.chips, snapshot.meters
     keys = [(str(chip.chip), str(chip.rack)) for chip in chips]
     page.add(families.STATE, [(state_labels(chip), 1) for chip in chips])
     sets = label_sets(tuple(keys))
@@ -39,7 +39,7 @@ def add_chips(page: TextPage, report: HardwareReport) -> None:
             for engine, busy_s in each.engine_busy_s.items()
         ],
     )
-    page.add_each(families.LINK_CAPACITY, sets, report.link_capacity_bytes_per_s)
+    page.add_each(families.LINK_CAPACITY, sets, snapshot.link_capacity_bytes_per_s)
     for family, field in (
         (families.POWER, "watts"),
         (families.JOULES, "joules"),

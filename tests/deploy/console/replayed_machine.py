@@ -25,10 +25,10 @@ from serving.server.engine_call import EngineGone
 from serving.wire.control_call import (
     ExpertLoadReply,
     ExpertLoadRequest,
-    HardwareReply,
-    HardwareRequest,
+    SnapshotReply,
+    SnapshotRequest,
 )
-from serving.wire.hardware import ExpertLoad, HardwareReport
+from serving.wire.machine_snapshot import ExpertLoad, MachineSnapshot
 from serving.wire.telemetry import Event, EventKind
 from tests.e2e.server_process import HOST
 from tests.serving.plugin.running_engine import Running, heard, lose
@@ -81,9 +81,9 @@ class ReplayedLooks:
         return len(self.running.state().faults)
 
     @property
-    def report(self) -> HardwareReport:
-        reply = self.running.ask(HardwareRequest())
-        assert isinstance(reply, HardwareReply)
+    def report(self) -> MachineSnapshot:
+        reply = self.running.ask(SnapshotRequest())
+        assert isinstance(reply, SnapshotReply)
         return reply.report
 
     @property

@@ -11,7 +11,7 @@ import pytest
 from emulator.specs.fault import Fault, FaultKind
 from serving.telemetry.latency_window import LatencyReport
 from serving.wire import control_call
-from serving.wire.hardware import ExpertLoad, HardwareReport
+from serving.wire.machine_snapshot import ExpertLoad, MachineSnapshot
 from serving.wire.telemetry import Event
 from tests.e2e.server_answers import control
 from tests.e2e.server_process import HOST, ServerProcess
@@ -63,7 +63,7 @@ def test_a_reader_is_told_what_the_control_service_says(
         data = firsts(looking, *names)
         after = client.call(control_call.GET_HARDWARE)
 
-    report = msgspec.json.decode(data["hardware"], type=HardwareReport)
+    report = msgspec.json.decode(data["hardware"], type=MachineSnapshot)
     assert before.emulated_s <= report.emulated_s <= after.emulated_s
     assert report.state.partition == before.state.partition
     assert [meter.chip for meter in report.meters] == [chip.chip for chip in report.state.chips]

@@ -384,14 +384,14 @@ def test_every_nanosecond_of_lent_chips_is_counted_once() -> None:
         running.step(0)
     drain(lending, 4, 5, 6, 7)
     spent = lease_of(lending, 1)
-    before = lending.engine.snapshot()
+    before = lending.engine.telemetry()
     idle_watts = lending.parts.machine.cost_model.idle_chip_watts
 
     # The job says 2 s at 1,000 W above four idle chips; what idle chips draw is counted already.
     job = note(1, tokens=64, joules=2.0 * (1_000.0 + 4 * idle_watts), emulated_s=2.0)
     for _ in range(2):  # saying it again adds nothing
         assert not isinstance(lending.ask(job), Refusal)
-    after = lending.engine.snapshot()
+    after = lending.engine.telemetry()
     assert after.chip_joules - before.chip_joules == pytest.approx(2_000.0)
     assert after.training_joules == pytest.approx(2_000.0)
     assert after.training_tokens == 64

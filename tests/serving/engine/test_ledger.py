@@ -11,7 +11,7 @@ from emulator.specs.partition import Partition
 from emulator.ultraserver.step_cost import ENGINE_NAMES, StepCost
 from emulator.units import NS_PER_S
 from serving.engine.ledger import Ledger
-from serving.wire.hardware import WINDOW_S
+from serving.wire.machine_snapshot import WINDOW_S
 
 IDLE_WATTS = 100.0
 CHIPS, SPARES, TP = 4, 1, 2

@@ -2,14 +2,14 @@
 import { signal } from "@preact/signals";
 import { history, latency, looks } from "../state/console";
 import { type Basis, type Figure, MW_OF } from "../state/history";
-import type { HardwareReport } from "../wire/report";
+import type { MachineSnapshot } from "../wire/report";
 import { duration, type Quantity, NONE, scaled, share, text, things, watts } from "../words/quantity";
 import { Sparkline } from "./Sparkline";
 
 const BASES: readonly Basis[] = ["provisioned", "drawn", "all-in"];
 const basis = signal<Basis>("provisioned");
 
-export function Figures({ report }: { report: HardwareReport }) {
+export function Figures({ report }: { report: MachineSnapshot }) {
   const { telemetry, power } = report;
   const window = power.window;
   const output = window && window.output_tokens / window.emulated_s;
@@ -85,7 +85,7 @@ function Spark({ figure }: { figure: Figure }) {
   return <Sparkline values={history.of(figure)} />;
 }
 
-function PerMegawatt({ report }: { report: HardwareReport }) {
+function PerMegawatt({ report }: { report: MachineSnapshot }) {
   const all = report.power.window?.tokens_per_megawatt ?? [];
   const chosen = all.find((each) => each.basis === basis.value);
   const shown = scaled(chosen?.output, "");

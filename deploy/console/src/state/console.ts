@@ -3,7 +3,7 @@ import { batch, signal } from "@preact/signals";
 import { call, closeSession } from "../wire/calls";
 import { forgetKey } from "../wire/key";
 import { tellSignOut } from "../wire/other_tabs";
-import type { DayNightState as DayNight, AdmissionReport, ExpertLoad, Event as Happened, HardwareReport, LatencyReport as Latency } from "../wire/report";
+import type { DayNightState as DayNight, AdmissionReport, ExpertLoad, Event as Happened, MachineSnapshot, LatencyReport as Latency } from "../wire/report";
 import type { ServerEvent } from "../wire/server_events";
 import { listen } from "../wire/stream";
 import { systemOf, type System } from "../wire/system";
@@ -22,7 +22,7 @@ const EVERY_S = 1;
 
 export const line = signal<Line>({ is: "connecting" });
 export const engineGone = signal<string | null>(null);
-export const look = signal<HardwareReport | null>(null);
+export const look = signal<MachineSnapshot | null>(null);
 /** Counts the looks; what is drawn from `history` follows it. */
 export const looks = signal(0);
 export const lookedAt = signal(0);
@@ -120,7 +120,7 @@ async function learnSystem(): Promise<void> {
 export function receive({ event, data, id }: ServerEvent): void {
   const said: unknown = JSON.parse(data);
   batch(() => {
-    if (event === "hardware") receiveSnapshot(said as HardwareReport);
+    if (event === "hardware") receiveSnapshot(said as MachineSnapshot);
     else if (event === "happened") receiveEvent(said as Happened, id);
     else if (event === "late") late.value = said as { age_s: number | null };
     else if (event === "dropped") droppedNext = (said as { events: number }).events;
@@ -132,7 +132,7 @@ export function receive({ event, data, id }: ServerEvent): void {
   });
 }
 
-function receiveSnapshot(report: HardwareReport): void {
+function receiveSnapshot(report: MachineSnapshot): void {
   history.add(report, latency.value);
   look.value = report;
   late.value = null;

@@ -65,7 +65,12 @@ PUBLISH_RULE = StrEnum("PublishRule", {word.upper(): word for word in PUBLISH})
 PURPOSE = StrEnum("LeasePurpose", {word.upper(): word for word in (FOR_TRAINING, FOR_MAINTENANCE)})
 REST_MODE = StrEnum("RestMode", {word.upper(): word for word in MODES})
 
-RENAMED = {"EngineRest": "EngineSleepState", "DoorReport": "AdmissionReport"}
+RENAMED = {
+    "EngineRest": "EngineSleepState",
+    "DoorReport": "AdmissionReport",
+    "HardwareReport": "MachineSnapshot",
+    "PowerReport": "MachinePower",
+}
 """Messages that keep an older name on the wire, and our types of them."""
 
 FILES = [
@@ -139,7 +144,12 @@ def test_a_message_has_the_fields_and_an_enum_the_words_of_its_type(
         words = [control_messages._word(descriptor, value.number) for value in descriptor.values]
         assert words == ["unspecified", *kind]
     else:
-        assert list(typing.get_type_hints(kind)) == [field.name for field in descriptor.fields]
+        assert encoded_names(kind) == [field.name for field in descriptor.fields]
+
+
+def encoded_names(kind: typing.Any) -> list[str]:
+    """The names of a type's fields on the wire."""
+    return list(getattr(kind, "__struct_encode_fields__", None) or typing.get_type_hints(kind))
 
 
 def test_vllm_s_modes_are_the_wire_s() -> None:
@@ -167,7 +177,7 @@ def test_what_may_be_none_may_be_absent_on_the_wire(
 ) -> None:
     if kind is Fault or issubclass(kind, StrEnum):
         return
-    for name, hint in typing.get_type_hints(kind).items():
+    for name, hint in zip(encoded_names(kind), typing.get_type_hints(kind).values(), strict=True):
         optional = types.NoneType in typing.get_args(hint)
         field = descriptor.fields_by_name[name]
         assert field.has_presence or not optional, name

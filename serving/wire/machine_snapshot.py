@@ -1,7 +1,7 @@
-"""One look at everything that a dashboard shows: chips' meters beside state, telemetry and power.
+"""Everything that is shown of a machine: chips' meters beside state, telemetry and power.
 
 All times are emulated. Shares, rates and watts are means over the last `window_s`, which end when
-the engine is looked at: an engine that has nothing to do falls to idle there. Fields are named as
+the snapshot is taken: an engine that has nothing to do falls to idle there. Fields are named as
 in `protos/ultraserve/v1/hardware.proto`.
 """
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from emulator.ultraserver.ceilings import Ceilings
 from serving.wire.machine_state import Count, MachineState, Plain
-from serving.wire.power_report import PowerReport
+from serving.wire.power_report import MachinePower
 from serving.wire.telemetry import Telemetry
 
 WINDOW_S: Final = 5.0
@@ -69,17 +69,16 @@ class StepTimes(Plain, frozen=True, kw_only=True):
     p100_s: float | None = None
 
 
-class HardwareReport(Plain, frozen=True, kw_only=True):
+class MachineSnapshot(Plain, frozen=True, kw_only=True):
     """Everything of one moment.
 
     Attributes:
         emulated_s: now, also between two steps; joules and seconds below count up to it.
         window_s: what the window really was: shorter after the start, longer after a long step; 0
             before any time has passed, when its shares are 0.
-        state: as StateReply, but for `watts`, which are means of the window, and `faults`: the
-            last ones.
-        telemetry: as TelemetryReply, with its watts of the window and its joules up to now.
-        power: as PowerReply, of the window's watts; `power.window` ends now as well.
+        state: as StateReply, but for `faults`: the last ones.
+        telemetry: as TelemetryReply.
+        power: as PowerReply.
         meters: in the order of `state.chips`.
         parts_s: emulated time of steps by named part, since the start.
         steps_by_phase: prefill, mixed, decode; since the start.
@@ -96,7 +95,7 @@ class HardwareReport(Plain, frozen=True, kw_only=True):
     window_s: float
     state: MachineState
     telemetry: Telemetry
-    power: PowerReport
+    power: MachinePower
     meters: tuple[ChipMeters, ...]
     parts_s: dict[str, float]
     steps_by_phase: dict[str, Count]
