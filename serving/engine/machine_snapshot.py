@@ -12,7 +12,7 @@ from emulator.specs.fault import FaultKind
 from emulator.ultraserver.ceilings import Ceilings
 from emulator.ultraserver.machine import Machine
 from emulator.units import NS_PER_S
-from serving.engine.ledger import Float64s, Ledger
+from serving.engine.ledger import FIGURES, Float64s, Ledger
 from serving.engine.power_figures import machine_power
 from serving.engine.step_history import StepHistory
 from serving.engine.token_meter import TokenTotals
@@ -22,6 +22,11 @@ from serving.wire.telemetry import Telemetry
 
 FAULTS_SHOWN_MAX: Final = 64
 """Of one snapshot: a page of them. GetState shows all."""
+
+
+_NAMED: Final = tuple(name for name in FIGURES if name in ChipMeters.__struct_fields__)
+_OTHERS: Final = tuple(name for name in FIGURES if name not in ("busy_ns", *_NAMED))
+"""Figures of the ledger that are fields of a chip's meters, and those that are in `figures`."""
 
 
 def machine_snapshot(
@@ -106,9 +111,7 @@ def _meters(
     failed = _failed_stacks(state.faults)
     columns = {
         "busy_s": totals["busy_ns"] / NS_PER_S,
-        "flops": totals["flops"],
-        "hbm_bytes": totals["hbm_bytes"],
-        "link_bytes": totals["link_bytes"],
+        **{name: totals[name] for name in _NAMED},
         "joules": ledger.chip_joules(at_ns),
         "utilization": window["busy_ns"] * (per_s / NS_PER_S),
         "link_utilization": window["link_bytes"] * per_s / could_send,
@@ -124,6 +127,7 @@ def _meters(
             ecc_corrected=0,
             ecc_uncorrected=failed[chip.chip],
             watts=chip.watts,
+            figures={name: float(totals[name][number]) for name in _OTHERS},
             **dict(zip(columns, row, strict=True)),
         )
         for number, (chip, row) in enumerate(zip(state.chips, rows, strict=True))

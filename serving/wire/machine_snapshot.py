@@ -7,6 +7,8 @@ in `protos/ultraserve/v1/hardware.proto`.
 
 from typing import Final
 
+from msgspec import field
+
 from emulator.ultraserver.ceilings import Ceilings
 from serving.wire.machine_state import Count, MachineState, Plain
 from serving.wire.power_report import MachinePower
@@ -25,6 +27,8 @@ class ChipMeters(Plain, frozen=True, kw_only=True):
             all counts and shares of work are of serving alone: a training job's work on lent chips
             is not metered, but for its watts and joules.
         flops: of matrix products; `hbm_bytes` were read and written, `link_bytes` sent.
+        figures: the ledger's others, since the start, by name: a figure that is added to its schema
+            is here.
         joules: idle time and the time in which it was lent out included; all chips' are the
             engine's.
         ecc_corrected: 0 by nature: no single bit error is modelled. `ecc_uncorrected` counts the
@@ -51,6 +55,12 @@ class ChipMeters(Plain, frozen=True, kw_only=True):
     link_utilization: float
     hbm_utilization: float
     flops_per_s: float
+    figures: dict[str, float] = field(default_factory=dict)
+
+    def total(self, name: str) -> float:
+        """A figure by name, wherever it has its place."""
+        value: float = self.figures[name] if name in self.figures else getattr(self, name)
+        return value
 
 
 class StepTimes(Plain, frozen=True, kw_only=True):

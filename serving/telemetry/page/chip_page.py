@@ -40,23 +40,14 @@ def add_chips(page: TextPage, snapshot: MachineSnapshot) -> None:
         ],
     )
     page.add_each(families.LINK_CAPACITY, sets, snapshot.link_capacity_bytes_per_s)
-    for family, field in (
-        (families.POWER, "watts"),
-        (families.JOULES, "joules"),
-        (families.BUSY, "busy_s"),
-        (families.FLOPS, "flops"),
-        (families.HBM_TRAFFIC, "hbm_bytes"),
-        (families.LINK, "link_bytes"),
-    ):
-        page.add_each(family, sets, [getattr(each, field) for each in meters])
-    shares = [place for place, chip in enumerate(chips) if metered(chip)]
-    metered_sets = label_sets(tuple(keys[place] for place in shares))
-    for family, field in (
-        (families.LINK_UTILIZATION, "link_utilization"),
-        (families.UTILIZATION, "utilization"),
-        (families.HBM_UTILIZATION, "hbm_utilization"),
-    ):
-        page.add_each(family, metered_sets, [getattr(meters[place], field) for place in shares])
+    metered_places = [place for place, chip in enumerate(chips) if metered(chip)]
+    metered_sets = label_sets(tuple(keys[place] for place in metered_places))
+    for family in families.METERS:
+        totals = [each.total(family.field) for each in meters]
+        if family.metered:
+            page.add_each(family, metered_sets, [totals[place] for place in metered_places])
+        else:
+            page.add_each(family, sets, totals)
 
 
 def state_labels(chip: ChipState) -> tuple[str, ...]:

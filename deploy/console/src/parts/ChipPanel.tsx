@@ -103,6 +103,11 @@ function Facts({ chip, meters, report }: { chip: Chip; meters: ChipMeters | unde
     facts.push(["Energy", text(scaled(meters.joules, "J", 1_000))]);
     facts.push(["Sent over links", text(scaled(meters.link_bytes, "B", 1_000))]);
     facts.push(["HBM traffic", text(scaled(meters.hbm_bytes, "B", 1_000))]);
+    for (const [name, value] of Object.entries(meters.figures)) {
+      const words = name.replace(/_bytes$/, "").replaceAll("_", " ");
+      const unit = name.endsWith("_bytes") ? "B" : "";
+      facts.push([words.charAt(0).toUpperCase() + words.slice(1), text(scaled(value, unit, 1_000))]);
+    }
   }
   if (rank) {
     const queue = `${count(rank.requests_running)} running, ${count(rank.requests_waiting)} waiting`;

@@ -38,6 +38,7 @@ export interface ChipMeters {
   link_utilization: number;
   hbm_utilization: number;
   flops_per_s: number;
+  figures: Record<string, number>;
 }
 
 export interface ChipPower {
