@@ -53,7 +53,8 @@ class StepCost:
     `engine_ns` how long each engine of each chip is busy in the step, by name; `chip_watts` the
     average over the step. `parts_ns` are the parts of the slowest group, which sum to the duration
     but for its rounding; `bound` names the engine that each part with engines waits for. `flops`
-    are those of matrix products, bytes those that HBM and links really move.
+    are those of matrix products, bytes those that HBM and links really move;
+    `dispatched_bytes` are of rows on their way to other chips' experts.
     """
 
     duration_ns: int
@@ -66,6 +67,7 @@ class StepCost:
     flops: Float64s  # [chips]
     hbm_bytes: Float64s  # [chips]
     link_bytes: Float64s  # [chips]
+    dispatched_bytes: Float64s  # [chips]
 
 
 class StepCostModel:
@@ -304,6 +306,7 @@ class StepCostModel:
             flops=work.flops.sum(axis=0),
             hbm_bytes=work.hbm_bytes,
             link_bytes=work.link_bytes,
+            dispatched_bytes=np.broadcast_to(work.dispatched_bytes, work.link_bytes.shape),
         )
 
     def throttle(self, work: StepWork, free_ns: float) -> float:
@@ -356,6 +359,7 @@ class StepCostModel:
             flops=nothing,
             hbm_bytes=nothing,
             link_bytes=nothing,
+            dispatched_bytes=nothing,
         )
 
     @property

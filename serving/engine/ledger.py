@@ -31,6 +31,7 @@ FIGURES: Final[Mapping[str, Callable[[StepCost, Partition], NDArray[Any]]]] = {
     "flops": lambda cost, _: cost.flops,
     "hbm_bytes": lambda cost, _: cost.hbm_bytes,
     "link_bytes": lambda cost, _: cost.link_bytes,
+    "dispatched_bytes": lambda cost, _: cost.dispatched_bytes,
 }
 """The ledger's schema: what a step adds to each position's chip, [positions], by name. A figure
 that is added here is counted, sampled and in every `LedgerFigures`."""

@@ -136,7 +136,16 @@ HBM_UTILIZATION: Final = MeterFamily(
     metered=True,
     help=f"HBM traffic of a chip over what its engines could have streamed, {_MEAN}; {_METERED}.",
 )
-FIGURES: Final[tuple[MeterFamily, ...]] = ()
+FIGURES: Final = (
+    MeterFamily(
+        name="ultraserve_chip_dispatched_bytes",
+        kind="counter",
+        unit="bytes",
+        labels=_CHIP,
+        field="dispatched_bytes",
+        help="Bytes of tokens that a chip sent to the experts of other chips; serving alone.",
+    ),
+)
 """Those of the ledger's figures that have no panel of their own on Grafana's page of a chip."""
 CHIPS: Final[tuple[Family, ...]] = (
     *(STATE, POWER, JOULES, BUSY, ENGINE_BUSY, FLOPS, HBM, HBM_CAPACITY, HBM_TRAFFIC),

@@ -93,6 +93,10 @@ def test_values_are_the_report_s(report: MachineSnapshot, page: dict[str, Metric
         return next(s.value for s in page[name].samples if labels.items() <= s.labels.items())
 
     assert of("ultraserve_chip_joules", chip="143") == report.meters[143].joules
+    sent = of("ultraserve_chip_dispatched_bytes", chip="143")
+    assert (
+        0 < sent == report.meters[143].figures["dispatched_bytes"] < report.meters[143].link_bytes
+    )
     assert of("ultraserve_chip_power_watts", chip="7") == report.state.chips[7].watts
     assert of("ultraserve_tokens", kind="output") == report.telemetry.output_tokens == 144
     total = sum(s.value for s in page["ultraserve_facility_part_watts"].samples)
