@@ -80,6 +80,7 @@ _FORMER = {
     "lent_groups|LentGroups|chips_lent": "the old name of ultraserve_chips_leased",
     "ultraserve_blocks_waiting": "the old name of ultraserve_rollout_blocks_pending",
     "_look_seconds|hardware_age_seconds": "old names of the snapshot's age and duration",
+    "HardwareReport|[Hh]ardware_?[Ll]ook|hardware_report": "the same",
 }
 """Names that a metric has for one release more."""
 

@@ -81,7 +81,7 @@ def build_environments(names: Sequence[str]) -> list[Outcome]:
             if name == "openai_node":
                 node_folder_of(name)
         except (OSError, subprocess.SubprocessError) as error:
-            unbuilt.append(untold(name, error))
+            unbuilt.append(not_run(name, error))
     return unbuilt
 
 
@@ -94,7 +94,7 @@ def with_server(weights: str, names: Sequence[str]) -> list[Outcome]:
             while left:
                 outcomes += attempted(left.pop(0), server)
     except (AssertionError, OSError, subprocess.SubprocessError) as error:
-        outcomes += [untold(name, error) for name in left or [f"server of {weights}"]]
+        outcomes += [not_run(name, error) for name in left or [f"server of {weights}"]]
     return outcomes
 
 
@@ -105,11 +105,11 @@ def attempted(name: str, *server: ConformanceServer) -> list[Outcome]:
         found = CLIENTS[name][1](*server)
     # Whatever another's program or its report can raise: it is told, and the next one's turn.
     except Exception as error:  # noqa: BLE001
-        return [untold(name, error)]
+        return [not_run(name, error)]
     return [found] if isinstance(found, Outcome) else list(found)
 
 
-def untold(name: str, error: Exception) -> Outcome:
+def not_run(name: str, error: Exception) -> Outcome:
     """A client that did not get so far as to tell; its failure is `error`, shown whole."""
     traceback.print_exception(error)
     first_line = str(error).partition("\n")[0]
