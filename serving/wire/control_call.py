@@ -19,7 +19,7 @@ from emulator.specs.fault import Fault
 from emulator.ultraserver.ceilings import Ceilings
 from serving.wire.admission_report import AdmissionReport
 from serving.wire.day_night_state import DayNightState
-from serving.wire.machine_snapshot import ExpertLoad, MachineSnapshot
+from serving.wire.machine_snapshot import ExpertChoices, MachineSnapshot
 from serving.wire.machine_state import (
     FOR_TRAINING,
     Count,
@@ -357,7 +357,7 @@ class SnapshotReply(ControlReply, frozen=True, kw_only=True, tag="snapshot"):
 class ExpertLoadReply(ControlReply, frozen=True, kw_only=True, tag="expert-load"):
     """Answers ExpertLoadRequest."""
 
-    load: ExpertLoad
+    load: ExpertChoices
 
 
 class RefusalCode(StrEnum):
@@ -449,7 +449,7 @@ GET_PLACEMENT: Final = Rpc(
 GET_POWER: Final = Rpc(name="GetPower", shows=MachinePower, asks=PowerRequest, keeps_last=True)
 GET_HARDWARE: Final = Rpc(name="GetHardware", shows=MachineSnapshot)
 GET_EXPERT_LOAD: Final = Rpc(
-    name="GetExpertLoad", shows=ExpertLoad, asks=ExpertLoadRequest, keeps_last=True
+    name="GetExpertLoad", shows=ExpertChoices, asks=ExpertLoadRequest, keeps_last=True
 )
 INJECT_FAULT: Final = Rpc(name="InjectFault", shows=FaultReport, asks=InjectRequest)
 HEAL: Final = Rpc(name="Heal", shows=HealReport, asks=HealRequest)

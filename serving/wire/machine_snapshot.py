@@ -63,7 +63,7 @@ class ChipMeters(Plain, frozen=True, kw_only=True):
         return value
 
 
-class StepTimes(Plain, frozen=True, kw_only=True):
+class StepDurations(Plain, frozen=True, kw_only=True):
     """Durations of the last `steps` steps: each figure is one that occurred (nearest rank).
 
     `p0_s` is the shortest and `p100_s` the longest; all are None before the first step.
@@ -109,8 +109,8 @@ class MachineSnapshot(Plain, frozen=True, kw_only=True):
     meters: tuple[ChipMeters, ...]
     parts_s: dict[str, float]
     steps_by_phase: dict[str, Count]
-    step_times: StepTimes
-    device_times: StepTimes
+    step_times: StepDurations
+    device_times: StepDurations
     faults_by_kind: dict[str, Count]
     faults_open: Count
     ceilings: Ceilings
@@ -118,7 +118,7 @@ class MachineSnapshot(Plain, frozen=True, kw_only=True):
     neuroncores_per_chip: Count
 
 
-class ExpertLoad(Plain, frozen=True, kw_only=True):
+class ExpertChoices(Plain, frozen=True, kw_only=True):
     """How often the timed model's routers chose each expert, in the window that balancing looks at.
 
     Attributes:

@@ -118,7 +118,7 @@ class EventKind(StrEnum):
     JOB = "job"
 
 
-class Event(Plain, frozen=True, kw_only=True):
+class MachineEvent(Plain, frozen=True, kw_only=True):
     """One change, numbered from 1 since the server's start.
 
     Attributes:

@@ -20,7 +20,7 @@ from serving.telemetry.device_memory import added, core_bytes
 from serving.telemetry.execution_errors import ERROR_OF_FAULT, ERRORS, OUTCOMES, PERCENTILES
 from serving.telemetry.neuron_tools.engine_snapshot import Between, EngineLook
 from serving.telemetry.neuron_tools.neuron_names import neuron_names
-from serving.wire.machine_snapshot import StepTimes
+from serving.wire.machine_snapshot import StepDurations
 from serving.wire.machine_state import ChipState, LeaseState
 
 _MODEL_ID: Final = 1
@@ -55,7 +55,7 @@ def _core(look: EngineLook, core_id: int, percent: float, flops: int) -> dict[st
 
 
 def execution_stats(between: Between) -> dict[str, Any]:
-    """Steps, the faults among them, and how long the last ones took; see StepTimes for which."""
+    """Steps, the faults among them, and how long the last ones took, as StepDurations."""
     errors = dict.fromkeys(ERRORS, 0)
     for kind, name in ERROR_OF_FAULT.items():
         errors[name] += between.faults(kind)
@@ -72,7 +72,7 @@ def execution_stats(between: Between) -> dict[str, Any]:
     }
 
 
-def _percentiles(times: StepTimes) -> dict[str, float] | None:
+def _percentiles(times: StepDurations) -> dict[str, float] | None:
     found = {name: getattr(times, f"{name}_s") for name in PERCENTILES}
     return None if None in found.values() else found
 

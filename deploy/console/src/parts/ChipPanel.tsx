@@ -3,7 +3,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { chosenChip, dayNight, happened, history, looks } from "../state/console";
 import { propose, proposed } from "../state/action";
 import { CHIP_FAULTS, drainAction, FAULT_BUTTONS, faultAction, healAction, resumeAction } from "../state/actions";
-import type { ChipState as Chip, ChipMeters, Event as Happened, MachineSnapshot, LeaseState as Lease } from "../wire/report";
+import type { ChipState as Chip, ChipMeters, MachineEvent as Happened, MachineSnapshot, LeaseState as Lease } from "../wire/report";
 import { capacityBytes, MARKS, markOf, troubles, usedBytes } from "../words/chip_mark";
 import { stackUses, USE_WORDS, USES } from "../words/hbm_use";
 import { count, duration, memory, moment, scaled, share, text, watts } from "../words/quantity";

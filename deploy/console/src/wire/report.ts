@@ -114,19 +114,6 @@ export interface DayNightState {
   trouble: string;
 }
 
-export interface Event {
-  number: number;
-  emulated_s: number;
-  unix_s: number;
-  kind: EventKind;
-  words: string;
-  fault: FaultRecord | null;
-  lease: LeaseState | null;
-  version: VersionState | null;
-  sleep: SleepState | null;
-  ranks_up: number | null;
-}
-
 export type EventKind = "fault" | "lease" | "version" | "sleep" | "door" | "engine-gone" | "stall" | "job";
 
 export interface ExpertBalance {
@@ -137,7 +124,7 @@ export interface ExpertBalance {
   moved_bytes: number;
 }
 
-export interface ExpertLoad {
+export interface ExpertChoices {
   layers: number;
   experts: number;
   tokens: number[];
@@ -248,6 +235,19 @@ export interface LeaseState {
 
 export type LinkTier = "tray" | "backplane" | "cross-rack";
 
+export interface MachineEvent {
+  number: number;
+  emulated_s: number;
+  unix_s: number;
+  kind: EventKind;
+  words: string;
+  fault: FaultRecord | null;
+  lease: LeaseState | null;
+  version: VersionState | null;
+  sleep: SleepState | null;
+  ranks_up: number | null;
+}
+
 export interface MachinePower {
   emulated_s: number;
   chip_watts: number;
@@ -273,8 +273,8 @@ export interface MachineSnapshot {
   meters: ChipMeters[];
   parts_s: Record<string, number>;
   steps_by_phase: Record<string, number>;
-  step_times: StepTimes;
-  device_times: StepTimes;
+  step_times: StepDurations;
+  device_times: StepDurations;
   faults_by_kind: Record<string, number>;
   faults_open: number;
   ceilings: Ceilings;
@@ -382,7 +382,7 @@ export interface StallState {
   reason: string;
 }
 
-export interface StepTimes {
+export interface StepDurations {
   steps: number;
   p0_s: number | null;
   p1_s: number | null;

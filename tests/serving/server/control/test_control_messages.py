@@ -55,7 +55,7 @@ from serving.wire.machine_state import (
     Plain,
     RankState,
 )
-from serving.wire.telemetry import Event, Telemetry
+from serving.wire.telemetry import MachineEvent, Telemetry
 from tests.serving.telemetry.machine_states import a_broken_chip, a_state, anything_of, faults
 
 ENUMS: dict[str, type[StrEnum]] = {"Phase": Phase, "JobPhase": JobPhase}
@@ -70,6 +70,9 @@ RENAMED = {
     "DoorReport": "AdmissionReport",
     "HardwareReport": "MachineSnapshot",
     "PowerReport": "MachinePower",
+    "Event": "MachineEvent",
+    "ExpertLoad": "ExpertChoices",
+    "StepTimes": "StepDurations",
 }
 """Messages that keep an older name on the wire, and our types of them."""
 
@@ -100,7 +103,7 @@ def pairs(kind: typing.Any, descriptor: typing.Any) -> Iterator[tuple[typing.Any
 ANSWERS: dict[str, typing.Any] = {
     **{row.name: row.shows for row in RPCS.values() if row.shows is not types.NoneType},
     "WatchTelemetry": Telemetry,
-    "WatchEvents": Event,
+    "WatchEvents": MachineEvent,
 }
 """What the first field of each method's response says; ResetPrefixCache's has none."""
 

@@ -9,7 +9,7 @@ from emulator.specs.fault import FaultKind
 from emulator.specs.systems import system_by_name
 from emulator.ultraserver.ceilings import Ceilings
 from serving.telemetry.neuron_tools.engine_snapshot import EngineLook
-from serving.wire.machine_snapshot import ChipMeters, MachineSnapshot, StepTimes
+from serving.wire.machine_snapshot import ChipMeters, MachineSnapshot, StepDurations
 from serving.wire.machine_state import (
     ChipHealth,
     ChipState,
@@ -270,8 +270,8 @@ def a_look(
     return EngineLook(snapshot=report, description=description)
 
 
-def _times(median_s: float) -> StepTimes:
-    return StepTimes(
+def _times(median_s: float) -> StepDurations:
+    return StepDurations(
         steps=1000,
         p0_s=0.5 * median_s,
         p1_s=0.6 * median_s,
