@@ -76,6 +76,19 @@ PASSED_OVER = re.compile(
     r"|deploy/grafana/generated/.*)$"
 )
 
+_FORMER = {
+    "lent_groups|LentGroups|chips_lent": "the old name of ultraserve_chips_leased",
+    "ultraserve_blocks_waiting": "the old name of ultraserve_rollout_blocks_pending",
+    "_look_seconds|hardware_age_seconds": "old names of the snapshot's age and duration",
+    "HardwareReport|[Hh]ardware_?[Ll]ook|hardware_report": "the same",
+}
+"""Names that a metric has for one release more."""
+
+_MESSAGE = {
+    "HardwareReport|[Hh]ardware_?[Ll]ook|hardware_report": "a message's name on the wire stays",
+}
+_FIELD = {"lent_groups|LentGroups|chips_lent": "a field's name on the wire stays"}
+
 # Files in which a word may stand, and why. An old spelling of a flag or a metric that is read for
 # one release has its place here.
 KEPT: Mapping[str, Mapping[str, str]] = {
@@ -96,6 +109,15 @@ KEPT: Mapping[str, Mapping[str, str]] = {
         path: {r"--calibration[ =]ceiling|[\"'`]ceiling[\"'`]": "the old name, for one release"}
         for path in ("emulator/specs/shipped_fits.py", "tests/emulator/specs/test_shipped_fits.py")
     },
+    "serving/telemetry/families/engine.py": _FORMER,
+    "serving/telemetry/families/partition.py": _FORMER,
+    "deploy/guides/metrics.md": _FORMER,
+    "protos/ultraserve/v1/hardware.proto": _MESSAGE,
+    "protos/ultraserve/v1/control.proto": _MESSAGE,
+    "tests/serving/server/control/test_control_messages.py": _MESSAGE,
+    "protos/ultraserve/v1/watch.proto": _FIELD,
+    "serving/wire/telemetry.py": _FIELD,
+    "deploy/console/src/wire/report.ts": _FIELD,
 }
 
 

@@ -19,12 +19,19 @@ from msgspec import inspect
 from serving.telemetry.latency_window import LatencyReport
 from serving.wire.admission_report import AdmissionReport
 from serving.wire.day_night_state import DayNightState
-from serving.wire.hardware import ExpertLoad, HardwareReport
-from serving.wire.telemetry import Event
+from serving.wire.machine_snapshot import ExpertChoices, MachineSnapshot
+from serving.wire.telemetry import MachineEvent
 
 TARGET: Final = Path(__file__).resolve().parent / "console" / "src" / "wire" / "report.ts"
 
-SAID: Final = (HardwareReport, Event, LatencyReport, ExpertLoad, DayNightState, AdmissionReport)
+SAID: Final = (
+    MachineSnapshot,
+    MachineEvent,
+    LatencyReport,
+    ExpertChoices,
+    DayNightState,
+    AdmissionReport,
+)
 """What the events of `serving.server.console.event_stream` carry."""
 
 _HEAD: Final = """\

@@ -51,7 +51,8 @@ class StepCost:
     `rank_ns`: each rank's own time, waiting only for its group's experts; `engine_ns`: busy time of
     each engine of each chip, by name; `chip_watts`: averages over the step. `parts_ns`: parts of
     the slowest group, which sum to the duration but for its rounding; `bound`: the engine that each
-    part waits for. `flops` are those of matrix products, bytes those really moved by HBM and links.
+    part waits for. `flops` are those of matrix products, bytes those really moved by HBM and links;
+    `dispatched_bytes` are of rows on their way to other chips' experts.
     """
 
     duration_ns: int
@@ -64,6 +65,7 @@ class StepCost:
     flops: Float64s  # [chips]
     hbm_bytes: Float64s  # [chips]
     link_bytes: Float64s  # [chips]
+    dispatched_bytes: Float64s  # [chips]
 
 
 class StepCostModel:
@@ -301,6 +303,7 @@ class StepCostModel:
             flops=work.flops.sum(axis=0),
             hbm_bytes=work.hbm_bytes,
             link_bytes=work.link_bytes,
+            dispatched_bytes=np.broadcast_to(work.dispatched_bytes, work.link_bytes.shape),
         )
 
     def throttle(self, work: StepWork, free_ns: float) -> float:
@@ -353,6 +356,7 @@ class StepCostModel:
             flops=nothing,
             hbm_bytes=nothing,
             link_bytes=nothing,
+            dispatched_bytes=nothing,
         )
 
     @property

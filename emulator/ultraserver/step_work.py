@@ -17,7 +17,8 @@ class StepWork:
 
     The matrix engine is busy for issued work and while its clock ramps, the DMA engines with small
     transfers' overhead and sums over logical cores; `flops` and bytes are those of the products and
-    transfers themselves.
+    transfers themselves; `dispatched_bytes` are those of `link_bytes` that a chip sent towards
+    other chips' experts, rows that it passes on between domains among them.
     """
 
     engine_ns: Float64s  # [engines, chips]
@@ -25,6 +26,7 @@ class StepWork:
     flops: Float64s  # [rates, chips]
     hbm_bytes: Float64s
     link_bytes: Float64s
+    dispatched_bytes: Float64s | float = 0.0
 
     def __add__(self, other: "StepWork") -> "StepWork":
         return StepWork(
@@ -60,11 +62,14 @@ def _work(terms: StepTerms, runs: Float64s, *, experts: bool) -> StepWork:
     )
     if terms.experts is None or not experts:
         return by_chip
-    return by_chip + _of_rows(terms.experts, terms.runs_of_kind, exchanges=1 + terms.dispatch_share)
+    return by_chip + _of_rows(
+        terms.experts, terms.runs_of_kind, dispatch_share=terms.dispatch_share
+    )
 
 
-def _of_rows(terms: PhaseTerms, times: Float64s, *, exchanges: float = 1) -> StepWork:
-    """Rows `times` [rows] over, with `exchanges` times each row's links."""
+def _of_rows(terms: PhaseTerms, times: Float64s, *, dispatch_share: float = 0.0) -> StepWork:
+    """Rows `times` [rows] over; so much of each row's links again for a dispatch before it."""
+    exchanges, link_bytes = 1 + dispatch_share, times @ terms.link_bytes
     engine_ns = np.einsum("erc,r->ec", terms.engine_ns, times)
     engine_ns[TENSOR] += times @ terms.ramp_ns
     engine_ns[DMA] += times @ terms.core_moving_ns
@@ -73,5 +78,6 @@ def _of_rows(terms: PhaseTerms, times: Float64s, *, exchanges: float = 1) -> Ste
         link_ns=exchanges * (times @ terms.link_ns),
         flops=np.einsum("erc,r->ec", terms.flops, times),
         hbm_bytes=times @ terms.hbm_bytes,
-        link_bytes=exchanges * (times @ terms.link_bytes),
+        link_bytes=exchanges * link_bytes,
+        dispatched_bytes=dispatch_share * link_bytes,
     )

@@ -48,7 +48,7 @@ class EngineLooks:
             if self._description is None:
                 self._description = self._client.call(control_call.DESCRIBE_SYSTEM)
             return EngineLook(
-                report=self._client.call(control_call.GET_HARDWARE), description=self._description
+                snapshot=self._client.call(control_call.GET_HARDWARE), description=self._description
             )
         except ServerUnreachable:
             self.close()

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 def state_lines(state: MachineState) -> Iterator[str]:
     """The machine as text: what it is, its sums, then a line for each chip."""
-    from serving.wire.hardware import WINDOW_S
+    from serving.wire.machine_snapshot import WINDOW_S
 
     parts = state.partition
     yield (

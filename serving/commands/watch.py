@@ -13,7 +13,7 @@ from serving.commands.control_connection import add_connection_arguments, connec
 
 if TYPE_CHECKING:
     from serving.server.control.control_client import ControlClient
-    from serving.wire.telemetry import Event, Telemetry
+    from serving.wire.telemetry import MachineEvent, Telemetry
 
 _INTERVAL_S: Final = 1.0
 _NUMBER_MAX: Final = 2**63 - 1  # what the wire carries
@@ -156,7 +156,7 @@ def figure_line(before: Telemetry | None, look: Telemetry) -> str:
     return f"{line}  {look.age_s:.1f} s old" if look.age_s else line
 
 
-def event_line(event: Event, lost: int) -> str:
+def event_line(event: MachineEvent, lost: int) -> str:
     """One event, with how many before it the server has forgotten."""
     at = datetime.fromtimestamp(event.unix_s, UTC).strftime("%H:%M:%S")
     missed = f"({lost:,} events before this one are forgotten)\n" if lost else ""

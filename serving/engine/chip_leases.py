@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.specs.hbm_usage import HbmOwner
 from emulator.units import NS_PER_S, gib_text
-from serving.engine.energy_charge import Spend
 from serving.engine.expert_moves import ExpertMoves
 from serving.engine.lease_checks import chips_that_can_leave
 from serving.engine.lease_ledger import LeaseLedger, LeaseTotals
 from serving.engine.lease_record import Lease, listed, new_lease_state, requests_on
+from serving.engine.ledger import EnergyCharge
 from serving.engine.live_machine import LiveMachine
 from serving.engine.model_versions import ModelVersions
 from serving.engine.scheduler_state import RankQueues
@@ -52,7 +52,7 @@ class ChipLeases:
 
     `versions` say which weights each rank serves.
     `now_ns` is the emulated present; `training_hbm` says what training takes; `warm_up` computes a
-    step on ranks; `spend` counts joules that chips drew beyond idle outside of steps.
+    step on ranks; `charge` counts joules that chips drew beyond idle outside of steps.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ChipLeases:
         now_ns: Callable[[], int],
         training_hbm: TrainingHbm,
         warm_up: Callable[[Sequence[int]], WarmUp],
-        spend: Spend,
+        charge: EnergyCharge,
     ) -> None:
         self._live = live
         self._experts = experts
@@ -72,7 +72,7 @@ class ChipLeases:
         self._now_ns = now_ns
         self._training_hbm = training_hbm
         self._warm_up = warm_up
-        self._books = LeaseLedger(live, spend=spend)
+        self._ledger = LeaseLedger(live, charge=charge)
         self._leases: dict[int, Lease] = {}
         self._going_on: list[Lease] = []  # few, while many may have ended: each step looks at them
         self._count = 0
@@ -83,7 +83,7 @@ class ChipLeases:
     @property
     def totals(self) -> LeaseTotals:
         """Of all leases since the engine's start."""
-        return self._books.totals
+        return self._ledger.totals
 
     @property
     def states(self) -> tuple[LeaseState, ...]:
@@ -105,7 +105,7 @@ class ChipLeases:
         return {chip: lease.phase for lease in self._ongoing() for chip in lease.state.chips}
 
     @property
-    def chips_lent(self) -> int:
+    def chips_leased(self) -> int:
         """Chips that are out of service for a lease."""
         return int(self._live.actual.lent.sum())
 
@@ -221,7 +221,7 @@ class ChipLeases:
         lease = self._of(note.lease)
         if lease.for_maintenance or lease.phase not in (Phase.TRAINING, Phase.RESTORING):
             raise LeaseRefused(f"lease {note.lease} is {lease.phase}: no job has its chips")
-        self._books.take_note(lease, note)
+        self._ledger.take_note(lease, note)
         return note.lease
 
     def _of(self, number: int) -> Lease:
@@ -285,7 +285,7 @@ class ChipLeases:
             return
         if moved is None:
             return  # a chip was lost meanwhile: look again after the next step
-        self._books.count_experts(lease, moved)
+        self._ledger.count_experts(lease, moved)
         if not self._live.lend(chips):
             return
         machine.hold_training(self._positions(lease), lease.needs)
@@ -334,7 +334,7 @@ class ChipLeases:
         """Count that chips that work read what their ranks serve; when they have, in ns."""
         lease.weights = self._weights_of(lease)
         working = [chip for chip in lease.state.chips if chip not in lease.lost]
-        return self._now_ns() + self._books.read(lease, working)
+        return self._now_ns() + self._ledger.read(lease, working)
 
     def _go_on_restoring(self, lease: Lease, *, waits: bool) -> None:
         lost = self._lost(lease)
@@ -357,12 +357,12 @@ class ChipLeases:
         machine = self._live.machine
         moved = self._experts.come_back()
         if moved is not None:
-            self._books.count_experts(lease, moved)
+            self._ledger.count_experts(lease, moved)
         ranks = [rank for rank in lease.state.ranks if machine.ranks_up[rank]]
-        self._books.count_reading(lease, reading_ns)
+        self._ledger.count_reading(lease, reading_ns)
         if ranks:
             warm = self._warm_up(ranks)
-            self._books.count_warm_up(lease, warm.duration_ns, warm.joules)
+            self._ledger.count_warm_up(lease, warm.duration_ns, warm.joules)
         self._enter(lease, Event.RESTORED, self._back_words(lease))
 
     def _called_back(self, lease: Lease) -> None:
@@ -372,11 +372,11 @@ class ChipLeases:
             self._live.pause(self._live.machine.reading(away).duration_ns)
             self._live.take_back(away)
         if lease.phase is Phase.TRAINING:
-            self._books.read(lease, lease.state.chips)
+            self._ledger.read(lease, lease.state.chips)
             self._enter(lease, Event.RESUME, "called back")
         moved = self._experts.come_back()
         if moved is not None:
-            self._books.count_experts(lease, moved)
+            self._ledger.count_experts(lease, moved)
         words = "called back: without its chips nobody could have gone on; "
         self._enter(lease, Event.RESTORED, words + self._back_words(lease))
 
@@ -402,7 +402,7 @@ class ChipLeases:
         )
         lease.change(reason=reason, lost_chips=self._lost(lease))
         if event in (Event.VACATED, Event.EMPTIED, Event.RESTORED):
-            self._books.count_handover()
+            self._ledger.count_handover()
         if lease.phase is Phase.SERVING:
             self._going_on.remove(lease)
             self._forget_old()

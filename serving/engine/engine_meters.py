@@ -1,6 +1,6 @@
 """The meters of a running engine: tokens, chips, steps. They count steps, and what lies beyond."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -11,13 +11,12 @@ from emulator.ultraserver.ceilings import ceilings_of
 from emulator.ultraserver.machine import Machine
 from emulator.ultraserver.step_cost import StepCost
 from emulator.units import NS_PER_S
-from serving.engine.hardware_report import Now, hardware_report, watts_of_chips
 from serving.engine.ledger import Float64s, Int64s, Ledger
+from serving.engine.machine_snapshot import machine_snapshot, watts_of_chips
 from serving.engine.step_history import StepHistory
 from serving.engine.token_meter import TokenMeter
-from serving.wire.control_call import HardwareReply
+from serving.wire.machine_snapshot import MachineSnapshot
 from serving.wire.machine_state import LeaseState, MachineState
-from serving.wire.snapshot import Snapshot
 from serving.wire.telemetry import Telemetry
 
 _REST_NS: Final = NS_PER_S
@@ -77,25 +76,20 @@ class EngineMeters:
                 facility_joules=self._facility_joules,
             )
 
-    def spend(self, joules: float, chips: Collection[int] | None = None) -> None:
-        """Count what `chips` drew beyond what steps and idle chips do; all alike without them."""
-        self.ledger.charge(joules, chips)
-
     def watts(self, at_ns: int, health: Health, leases: Iterable[LeaseState]) -> Float64s:
         """What each chip draws, [chips]: the only watts of chips that are shown anywhere."""
         powered = np.asarray(health.works | health.hung, dtype=np.float64)
         return watts_of_chips(at_ns, self.ledger, powered, leases, self._ceilings.idle_watts)
 
-    def look(
-        self, at_ns: int, snapshot: Snapshot, telemetry: Telemetry, state: MachineState
-    ) -> HardwareReply:
+    def snapshot(self, at_ns: int, telemetry: Telemetry, state: MachineState) -> MachineSnapshot:
         """Everything at `at_ns`, of which the others are too."""
-        now = Now(
-            ns=at_ns,
-            snapshot=snapshot,
-            telemetry=telemetry,
-            state=state,
-            tokens=self.tokens.window_until(snapshot.emulated_s, snapshot.facility_joules),
+        return machine_snapshot(
+            at_ns,
+            telemetry,
+            state,
+            self._machine,
+            tokens=self.tokens.window_until(telemetry.emulated_s, telemetry.facility_joules),
+            ledger=self.ledger,
+            history=self._steps,
+            ceilings=self._ceilings,
         )
-        report = hardware_report(now, self._machine, self.ledger, self._steps, self._ceilings)
-        return HardwareReply(report=report, snapshot=snapshot)

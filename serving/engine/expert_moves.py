@@ -21,7 +21,7 @@ from serving.engine.expert_balancer import ExpertBalancer, Move
 from serving.engine.live_machine import LiveMachine
 from serving.policy.placement.imbalance import chip_loads
 from serving.policy.placement.migration import migration, transfer_bytes
-from serving.wire.hardware import ExpertLoad
+from serving.wire.machine_snapshot import ExpertChoices
 from serving.wire.machine_state import ExpertBalance
 
 I64 = NDArray[np.int64]
@@ -241,13 +241,13 @@ class ExpertMoves:
         return True
 
     @property
-    def load(self) -> ExpertLoad:
+    def load(self) -> ExpertChoices:
         """How often the timed model's experts were chosen, in the window of balancing."""
         if self._timed is None:
-            return ExpertLoad(layers=0, experts=0, tokens=(), imbalance=None)
+            return ExpertChoices(layers=0, experts=0, tokens=(), imbalance=None)
         tokens = self._timed.load()
         layers, experts = tokens.shape
-        return ExpertLoad(
+        return ExpertChoices(
             layers=layers,
             experts=experts,
             tokens=tuple(tokens.ravel().tolist()),

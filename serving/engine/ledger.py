@@ -12,7 +12,7 @@ begins in a rest.
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from emulator.specs.partition import Partition
 from emulator.specs.seating import VACANT
 from emulator.ultraserver.step_cost import ENGINE_NAMES, StepCost
 from emulator.units import NS_PER_S
-from serving.wire.hardware import WINDOW_S
+from serving.wire.machine_snapshot import WINDOW_S
 
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
@@ -31,9 +31,10 @@ FIGURES: Final[Mapping[str, Callable[[StepCost, Partition], NDArray[Any]]]] = {
     "flops": lambda cost, _: cost.flops,
     "hbm_bytes": lambda cost, _: cost.hbm_bytes,
     "link_bytes": lambda cost, _: cost.link_bytes,
+    "dispatched_bytes": lambda cost, _: cost.dispatched_bytes,
 }
 """The ledger's schema: what a step adds to each position's chip, [positions], by name. A figure
-that is added here is counted, sampled and in every `ChipFigures`."""
+that is added here is counted, sampled and in every `LedgerFigures`."""
 
 _SAMPLE_NS: Final = NS_PER_S
 _ABOVE_IDLE: Final = len(FIGURES)  # the row of joules above idle
@@ -45,8 +46,18 @@ _CHARGE_S: Final = 1_000.0
 adds near idle, also where its parts are not linear."""
 
 
+class EnergyCharge(Protocol):
+    """Counts joules that `chips` of the machine drew beyond steps and idle power.
+
+    Without `chips` they are all chips' alike. `Ledger.charge` is one.
+    """
+
+    def __call__(self, joules: float, chips: Collection[int] | None = None) -> None:
+        """Count them."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ChipFigures:
+class LedgerFigures:
     """Of every chip, since the start or in a window.
 
     Attributes:
@@ -215,13 +226,13 @@ class Ledger:
             self._samples.popleft()
 
     @property
-    def totals(self) -> ChipFigures:
+    def totals(self) -> LedgerFigures:
         """Since the start; `above_idle_joules` with all charges."""
         rows = self._totals.copy()
         rows[_ABOVE_IDLE] += self._charged
         return self._figures(rows)
 
-    def window(self, now_ns: int) -> tuple[float, ChipFigures]:
+    def window(self, now_ns: int) -> tuple[float, LedgerFigures]:
         """The seconds of the window that ends now, and what chips did in it, steps alone."""
         whole_ns = int(WINDOW_S * NS_PER_S)
         samples = [*self._samples, (self._end_ns, self._totals), (now_ns, self._totals)]
@@ -235,5 +246,5 @@ class Ledger:
             begin_ns = now_ns - whole_ns
         return (now_ns - begin_ns) / NS_PER_S, self._figures(self._totals - before)
 
-    def _figures(self, rows: Float64s) -> ChipFigures:
-        return ChipFigures(rows=rows, engines=self._engines)
+    def _figures(self, rows: Float64s) -> LedgerFigures:
+        return LedgerFigures(rows=rows, engines=self._engines)

@@ -4,6 +4,7 @@ One call is one step: the chips compute it, the cost model times it, the clock h
 Between steps it answers the control service.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -38,12 +39,12 @@ from serving.engine.scheduler_state import SchedulerState
 from serving.engine.step_batch import warm_up_step
 from serving.engine.step_energy import StepEnergy
 from serving.engine.step_report import StepReport
-from serving.engine.wake_request import StepWish
+from serving.engine.wake_request import WakeRequest
 from serving.errors import LeaseRefused
 from serving.wire import control_call as calls
 from serving.wire.engine_status import EngineStatus
 from serving.wire.machine_state import HostRatio, MachineState
-from serving.wire.snapshot import Snapshot
+from serving.wire.telemetry import Telemetry
 
 
 class LiveEngine:
@@ -62,8 +63,12 @@ class LiveEngine:
         *,
         kv_blocks: int,
         host_ratios: tuple[HostRatio, ...] = (),
+        wake: WakeRequest | None = None,
     ) -> None:
-        """With `host_ratios`, what this host was measured to need, the clock follows the load."""
+        """With `host_ratios`, what this host was measured to need, the clock follows the load.
+
+        `wake` is the scheduler's; without one, steps come from elsewhere.
+        """
         self._deployment = deployment
         self._kv_blocks = kv_blocks
         self._time = EngineTime(clock, follows_load=bool(host_ratios))
@@ -90,7 +95,7 @@ class LiveEngine:
             self._live,
             now_ns=lambda: self._time.now_ns,
             passes=clock.dilation > 0,
-            spend=self._meters.spend,
+            charge=self._meters.ledger.charge,
         )
         self._leases = ChipLeases(
             self._live,
@@ -99,9 +104,9 @@ class LiveEngine:
             now_ns=lambda: self._time.now_ns,
             training_hbm=training_hbm(deployment),
             warm_up=self._warm_up,
-            spend=self._meters.spend,
+            charge=self._meters.ledger.charge,
         )
-        self._sleep = EngineSleep(self._live, self._versions, spend=self._meters.spend)
+        self._sleep = EngineSleep(self._live, self._versions, charge=self._meters.ledger.charge)
         self._views = EngineViews(
             deployment=deployment,
             live=self._live,
@@ -115,7 +120,7 @@ class LiveEngine:
             kv_blocks=kv_blocks,
             host_ratios=host_ratios,
         )
-        self._wish = StepWish()
+        self._wake = wake or WakeRequest()
         self._follows_step = False
         self._lease_moved = 0
         self._heard = SchedulerState()
@@ -195,29 +200,28 @@ class LiveEngine:
         before = self._leases.going_on
         waits = self._time.passes or not idle
         self._leases.advance(self._heard.rank_states, waits=waits)
-        self._wish_for_time()
+        self._ask_for_time()
         if self._leases.going_on == before and not self._live.owes_ranks:
             return False
-        self._wish.make()  # an idle scheduler has to hear of ranks that open and close
+        self._wake.make()  # an idle scheduler has to hear of ranks that open and close
         return True
 
-    def _wish_for_time(self) -> None:
+    def _ask_for_time(self) -> None:
         """Ask for steps while something waits for emulated time, which passes without them."""
         if self._time.passes and (self._leases.waits or self._versions.is_reading):
-            self._wish.wait()
+            self._wake.wait()
 
     def hear(self, state: SchedulerState) -> None:
         """Take what the scheduler says of its ranks, and of requests that had to move."""
         self._heard = state
-        self._wish = state.wish
         self._steps.hold(self._versions.advance(state))
         if self._versions.wants_step:
-            self._wish.make()
+            self._wake.make()
         self._lease_moved += self._live.credit(state.moved)
         if not self._live.owes_ranks:  # or else their requests have yet to move
             moved, self._lease_moved = self._lease_moved, 0
             self._leases.count_moved(moved)
-        self._wish_for_time()
+        self._ask_for_time()
         if not state.has_tokens:
             self._go_on_with_leases(idle=self._is_idle)
             self._steps.hold(self._live.take_pause())
@@ -248,13 +252,13 @@ class LiveEngine:
 
         Where only time is waited for, a moment of it passes here.
         """
-        if self._wish.waits and not self._wish.wanted:
+        if self._wake.waits and not self._wake.wanted:
             self._time.rest()
         return self.report(self._live.take_lost_ranks())
 
-    def snapshot(self) -> Snapshot:
+    def telemetry(self) -> Telemetry:
         """All totals at this moment."""
-        return self._views.snapshot(self._heard)
+        return self._views.telemetry(self._heard)
 
     def state(self) -> MachineState:
         """The whole machine at this moment."""
@@ -275,6 +279,11 @@ class LiveEngine:
             versions=self._versions.states(),
         )
 
+    def _clock(self, _: calls.ClockRequest) -> calls.ClockState:
+        return calls.ClockState(
+            emulated_s=self._time.now_s, dilation=self._time.dilation, unix_s=time.time()
+        )
+
     def _described(self, _: calls.DescribeRequest) -> calls.DescribeReply:
         return calls.DescribeReply(
             description=describe_engine(
@@ -287,7 +296,7 @@ class LiveEngine:
         return calls.PlacementReply(page=placement_page(self._live.machine, request.first_layer))
 
     def _power(self, _: calls.PowerRequest) -> calls.PowerReply:
-        return calls.PowerReply(report=self._views.look(self._heard).report.power)
+        return calls.PowerReply(report=self._views.snapshot(self._heard).power)
 
     def _expert_load(self, _: calls.ExpertLoadRequest) -> calls.ExpertLoadReply:
         return calls.ExpertLoadReply(load=self._experts.load)
@@ -295,7 +304,7 @@ class LiveEngine:
     def _telemetry_reply(self, request: calls.TelemetryRequest) -> calls.TelemetryReply:
         faults, after = self._live.faults, request.events_after
         return calls.TelemetryReply(
-            telemetry=self._views.telemetry(self._heard),
+            telemetry=self.telemetry(),
             fault_event_number=faults.event_number,
             fault_events=() if after is None else faults.events_after(after),
             leases=self._leases.states,
@@ -303,8 +312,8 @@ class LiveEngine:
             sleep=self._sleep.state(),
         )
 
-    def _look(self, _: calls.HardwareRequest) -> calls.HardwareReply:
-        return self._views.look(self._heard)
+    def _snapshot(self, _: calls.SnapshotRequest) -> calls.SnapshotReply:
+        return calls.SnapshotReply(snapshot=self._views.snapshot(self._heard))
 
     @property
     def _is_idle(self) -> bool:
@@ -341,7 +350,7 @@ class LiveEngine:
         silence = self._live.silence
         if self._is_idle and (silence is None or silence.until_ns <= self._time.now_ns):
             self._live.settle_pending()
-        if self._is_idle or self._wish.paused:
+        if self._is_idle or self._wake.paused:
             self._go_on_with_leases(idle=self._is_idle)
 
     def _finish_faults(self) -> None:
@@ -366,11 +375,11 @@ class LiveEngine:
         return _ANSWERS[type(request)](self, request)
 
     def _publish(self, request: calls.PublishRequest) -> calls.ControlReply:
-        self._wish.make()  # an idle scheduler has to hear of blocks that close
+        self._wake.make()  # an idle scheduler has to hear of blocks that close
         return self._versions.publish(request.weights_dir, request.note)
 
     def _roll_back(self, _: calls.RollbackRequest) -> calls.ControlReply:
-        self._wish.make()
+        self._wake.make()
         return self._versions.roll_back()
 
     def _record(self, request: RecordingQuestion) -> calls.ControlReply:
@@ -419,7 +428,7 @@ class LiveEngine:
         """A lease that changes, of which an idle engine does at once what can be done."""
         if number is None:
             return calls.LeaseReport(lease=None, reason=words)
-        self._wish.make()
+        self._wake.make()
         if self._is_idle:
             self._go_on_with_leases(idle=True)
         lease = self._leases.state(number)
@@ -431,10 +440,11 @@ _ANSWERS: Final[
 ] = {
     calls.StateRequest: LiveEngine._state_reply,
     calls.WatchRequest: LiveEngine._watched,
+    calls.ClockRequest: LiveEngine._clock,
     calls.DescribeRequest: LiveEngine._described,
     calls.PlacementRequest: LiveEngine._placement,
     calls.PowerRequest: LiveEngine._power,
-    calls.HardwareRequest: LiveEngine._look,
+    calls.SnapshotRequest: LiveEngine._snapshot,
     calls.ExpertLoadRequest: LiveEngine._expert_load,
     calls.TelemetryRequest: LiveEngine._telemetry_reply,
     calls.InjectRequest: LiveEngine._inject,

@@ -26,13 +26,13 @@ from serving.wire.machine_state import (
     RankState,
     StackState,
 )
-from serving.wire.snapshot import Snapshot
+from serving.wire.telemetry import Telemetry, with_figures
 
 
 def machine_state(
     deployment: Deployment,
     live: LiveMachine,
-    snapshot: Snapshot,
+    telemetry: Telemetry,
     balance: ExpertBalance,
     *,
     leases: ChipLeases,
@@ -44,18 +44,14 @@ def machine_state(
     `watts` are of each chip, [chips].
     """
     machine, partition = live.machine, deployment.partition
-    return MachineState(
-        emulated_s=snapshot.emulated_s,
-        dilation=snapshot.dilation,
-        clock_epoch=snapshot.clock_epoch,
-        steps=snapshot.steps,
+    return with_figures(
+        MachineState,
+        telemetry,
         system=deployment.system.name,
         model=deployment.time_model.name,
         weights=deployment.weights_name,
         routing=deployment.routing,
         partition=partition_state(partition),
-        chip_watts=snapshot.chip_watts,
-        facility_watts=snapshot.facility_watts,
         chips=_chips(live, leases, watts.tolist()),
         ranks=_ranks(machine, queues, kv_blocks),
         racks=_racks(live),

@@ -17,7 +17,7 @@ from emulator.errors import CheckpointError, ChipLost
 from emulator.fleet import Fleet
 from emulator.specs.seating import VACANT
 from emulator.units import NS_PER_S
-from serving.engine.energy_charge import Spend
+from serving.engine.ledger import EnergyCharge
 from serving.engine.live_machine import LiveMachine
 from serving.engine.scheduler_state import SchedulerState
 from serving.engine.weights_identity import check_successor, weights_hash
@@ -62,7 +62,7 @@ class ModelVersions:
     """Which version each block of `live` serves, and which one all of them are to.
 
     `now_ns` is the emulated present, which `passes` by itself when the clock follows the wall;
-    `spend` counts joules that chips drew beyond idle outside of steps.
+    `charge` counts joules that chips drew beyond idle outside of steps.
     Invariants: at most one block is closed; the chips of a block hold its version's weights, or
     will when they start; a block changes its version only while it has no request.
     """
@@ -74,10 +74,10 @@ class ModelVersions:
         *,
         now_ns: Callable[[], int],
         passes: bool,
-        spend: Spend,
+        charge: EnergyCharge,
     ) -> None:
         self._live = live
-        self._spend = spend
+        self._charge = charge
         self._now_ns = now_ns
         self._passes = passes
         machine = live.machine
@@ -266,7 +266,7 @@ class ModelVersions:
         seated = int(machine.chips_up[positions.start : positions.stop].sum())
         idle_joules = cost.idle_joules(machine.system, chips=seated)
         seats = machine.seating.chip_of_position[positions.start : positions.stop]
-        self._spend(cost.joules, seats[seats != VACANT].tolist())
+        self._charge(cost.joules, seats[seats != VACANT].tolist())
         self._versions[version.number] = replace(
             version,
             bytes_storage=version.bytes_storage + cost.bytes_storage,

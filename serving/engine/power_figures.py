@@ -8,34 +8,30 @@ from serving.engine.token_meter import TokenTotals
 from serving.wire.machine_state import MachineState
 from serving.wire.power_report import (
     ChipPower,
-    PowerReport,
+    MachinePower,
     PowerWindow,
     RackPower,
     TokensPerMegawatt,
 )
-from serving.wire.snapshot import Snapshot
+from serving.wire.telemetry import Telemetry, with_figures
 
 
-def power_report(
-    power: SystemPower, state: MachineState, snapshot: Snapshot, window: TokenTotals | None
-) -> PowerReport:
-    """All of it; `state` and `snapshot` are of the same moment.
+def machine_power(
+    power: SystemPower, state: MachineState, telemetry: Telemetry, window: TokenTotals | None
+) -> MachinePower:
+    """All of it; `state` and `telemetry` are of the same moment.
 
     Spares count like the partition's chips: they draw idle power, and their share of the rest.
     """
     chips = state.partition.chips + state.partition.spares
-    facility = power.facility_watts(snapshot.chip_watts, chips=chips)
-    return PowerReport(
-        emulated_s=snapshot.emulated_s,
-        chip_watts=snapshot.chip_watts,
+    facility = power.facility_watts(telemetry.chip_watts, chips=chips)
+    return with_figures(
+        MachinePower,
+        telemetry,
         it_watts=facility.it_watts,
-        facility_watts=facility.total_watts,
         parts_watts=dict(facility.parts()),
         chip_budget_watts=power.system.chip.budget_watts.value,
-        provisioned_watts=facility.provisioned_watts,
         pue=power.pue(),
-        chip_joules=snapshot.chip_joules,
-        facility_joules=snapshot.facility_joules,
         chips=tuple(ChipPower(chip=chip.chip, watts=chip.watts) for chip in state.chips),
         racks=_racks(power, state),
         window=None if window is None else _window(power, window, chips),

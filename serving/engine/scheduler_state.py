@@ -1,9 +1,8 @@
 """What the scheduler tells the engine with each decision, besides what is to be computed."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from serving.engine.fault_log import Moved
-from serving.engine.wake_request import StepWish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +22,7 @@ class SchedulerState:
     token of their own while another rank had some; `arrived_requests` all requests that were ever
     added; `moved_requests` the requests that lost ranks have handed to others; `moved` are the
     requests that left a rank since the decision before. `closed_ranks` take no new request, as the
-    engine asked. `has_tokens` says that the decision has something to compute. `wish` is how the
-    engine asks for a step when there is nothing to compute.
+    engine asked. `has_tokens` says that the decision has something to compute.
     """
 
     rank_states: tuple[RankQueues, ...] = ()
@@ -34,7 +32,6 @@ class SchedulerState:
     moved: tuple[Moved, ...] = ()
     closed_ranks: tuple[int, ...] = ()
     has_tokens: bool = False
-    wish: StepWish = field(default_factory=StepWish)
 
     @property
     def has_requests(self) -> bool:

@@ -8,7 +8,7 @@ from emulator.specs.batch import StepBatch
 from emulator.ultraserver.step_cost import StepCost
 from emulator.units import NS_PER_S
 from loadgen.measures.percentile import percentile
-from serving.wire.hardware import StepTimes
+from serving.wire.machine_snapshot import StepDurations
 from serving.wire.step_record import StepPhase, phase_of, prefill_and_decode_tokens
 
 KEPT: Final = 1_024
@@ -42,19 +42,19 @@ class StepHistory:
         return {name: part_ns / NS_PER_S for name, part_ns in self._parts_ns.items()}
 
     @property
-    def total_times(self) -> StepTimes:
+    def total_times(self) -> StepDurations:
         """Of the last steps, from begin to end."""
         return step_times(self._total_ns[: self._steps])
 
     @property
-    def device_times(self) -> StepTimes:
+    def device_times(self) -> StepDurations:
         """Of the chips' work in them."""
         return step_times(self._device_ns[: self._steps])
 
 
-def step_times(durations_ns: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> StepTimes:
+def step_times(durations_ns: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> StepDurations:
     """The figures of some durations, int64[steps]."""
     if not len(durations_ns):
-        return StepTimes(steps=0)
+        return StepDurations(steps=0)
     at = {f"p{q}_s": percentile(durations_ns, q) / NS_PER_S for q in (0, 1, 25, 50, 75, 99, 100)}
-    return StepTimes(steps=len(durations_ns), **at)
+    return StepDurations(steps=len(durations_ns), **at)

@@ -30,6 +30,7 @@ from serving.engine.engine_time import make_clock
 from serving.engine.live_engine import LiveEngine
 from serving.engine.step_report import StepReport
 from serving.engine.token_source import start_tokens
+from serving.engine.wake_request import wake_request_of
 from serving.plugin.engine_shutdown import HEED_SIGNALS, LEAVE_SIGNALS
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.platform import deployment_of
@@ -51,7 +52,7 @@ _HOST_POOL_SHARE = 0.5
 """Assumed: how much of the host's free memory the KV of all ranks may fill. With prefix caching
 vLLM writes to every block of the pool in time, and the chips' arrays hold the weights' own KV."""
 
-_SNAPSHOT_EVERY_WALL_S = 0.25
+_TOTALS_EVERY_WALL_S = 0.25
 """How old the totals are, at most, that a server without our gateway shows at a step."""
 
 _END_WALL_S = 5.0
@@ -90,7 +91,7 @@ class UltraServeExecutor(Executor):
         self._tokens: Fleet | SyntheticTokens | None = None
         self._engine: LiveEngine | None = None
         self._status: StatusWriter | None = None
-        self._snapshot_s = -math.inf
+        self._totals_s = -math.inf
         self._pending: LockstepOutput | None = None
         self._under_way: Sequence[RankStep] | None = None
         self._finished: dict[int, list[str]] = {}
@@ -188,6 +189,7 @@ class UltraServeExecutor(Executor):
             clock,
             kv_blocks=self._kv_blocks,
             host_ratios=ratios,
+            wake=wake_request_of(self.vllm_config.instance_id),
         )
         self._status = StatusWriter(status_path(self.vllm_config.instance_id))
         self._publish_status()
@@ -287,10 +289,10 @@ class UltraServeExecutor(Executor):
         """Publish clock and ranks to the API process before it has the step's tokens."""
         if self._status is None:
             return
-        engine, snapshot, now_s = self.live_engine(), None, time.monotonic()
-        if now_s - self._snapshot_s >= _SNAPSHOT_EVERY_WALL_S:
-            snapshot, self._snapshot_s = engine.snapshot(), now_s
-        self._status.write(engine.status(), snapshot)
+        engine, totals, now_s = self.live_engine(), None, time.monotonic()
+        if now_s - self._totals_s >= _TOTALS_EVERY_WALL_S:
+            totals, self._totals_s = engine.telemetry(), now_s
+        self._status.write(engine.status(), totals)
 
     def collective_rpc(
         self,

@@ -21,7 +21,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from serving.engine.fault_log import Moved
 from serving.engine.step_report import StepReport
-from serving.engine.wake_request import StepWish
+from serving.engine.wake_request import wake_request_of
 from serving.plugin.merge import (
     LockstepOutput,
     merge_bitmasks,
@@ -108,7 +108,7 @@ class LockstepScheduler(SchedulerInterface):
         self._turned_away: dict[str, Request] = {}
         self._closed: NDArray[np.bool_] = np.zeros(len(self.ranks), dtype=np.bool_)
         self._weights: tuple[str, ...] = ()
-        self._wish = StepWish()
+        self._wake = wake_request_of(vllm_config.instance_id)
         self._moved_requests = 0
         self._failed_requests = 0
         self._moved: list[Moved] = []
@@ -131,7 +131,7 @@ class LockstepScheduler(SchedulerInterface):
         if self._under_way is not None:
             self._under_way.hand_out_again(self.ranks, arrived_requests=self._arrivals)
             return self._under_way
-        self._wish.grant()
+        self._wake.grant()
         by_rank = self._throttle.schedule(throttle_prefills)
         for number, (rank, output) in enumerate(zip(self.ranks, by_rank, strict=True)):
             carry_contexts(rank, output)
@@ -155,7 +155,6 @@ class LockstepScheduler(SchedulerInterface):
             moved=moved,
             rank_states=tuple(map(queues_of, self.ranks)),
             closed_ranks=tuple(np.flatnonzero(self._closed).tolist()),
-            wish=self._wish,
         )
 
     def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
@@ -441,8 +440,8 @@ class LockstepScheduler(SchedulerInterface):
         return (
             not self._announced
             or self._under_way is not None
-            or self._wish.wanted
-            or (self._wish.waits and self._runs)
+            or self._wake.wanted
+            or (self._wake.waits and self._runs)
             or self._owes_turned_away
             or any(rank.has_requests() for rank in self.ranks)
         )
@@ -456,7 +455,7 @@ class LockstepScheduler(SchedulerInterface):
         """Pause or resume all ranks together."""
         for rank in self.ranks:
             rank.set_pause_state(pause_state)
-        self._wish.paused = not self._runs
+        self._wake.paused = not self._runs
 
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False

@@ -14,7 +14,6 @@ from vllm.v1.metrics.stats import PrefixCacheStats, SchedulerStats
 
 from serving.engine.fault_log import Moved
 from serving.engine.scheduler_state import RankQueues, SchedulerState
-from serving.engine.wake_request import StepWish
 
 
 def queues_of(rank: Scheduler) -> RankQueues:
@@ -50,7 +49,6 @@ class LockstepOutput(SchedulerOutput):
     abandoned: bool = False
     rank_states: tuple[RankQueues, ...] = ()
     closed_ranks: tuple[int, ...] = ()
-    wish: StepWish = field(default_factory=StepWish)
     refreshed_s: float = 0.0
 
     @property
@@ -64,7 +62,6 @@ class LockstepOutput(SchedulerOutput):
             moved=self.moved,
             closed_ranks=self.closed_ranks,
             has_tokens=self.total_num_scheduled_tokens > 0,
-            wish=self.wish,
         )
 
     def is_awaited(self, ranks: Sequence[Scheduler]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 from vllm.v1.metrics.perf import PerfMetricsProm, PerfStats
 
-from serving.wire.hardware import HardwareReport
+from serving.wire.machine_snapshot import MachineSnapshot
 
 
 class OpCounters(PerfMetricsProm):
@@ -22,12 +22,12 @@ class OpCounters(PerfMetricsProm):
     def observe(self, perf_stats: PerfStats, engine_idx: int = 0) -> None:
         """Leave vLLM's own estimate out."""
 
-    def take(self, report: HardwareReport) -> None:
+    def take(self, snapshot: MachineSnapshot) -> None:
         """Count up to a look."""
-        chips = report.state.partition.chips
+        chips = snapshot.state.partition.chips
         totals = {
-            "flops": sum(meters.flops for meters in report.meters) / chips,
-            "bytes": sum(meters.hbm_bytes for meters in report.meters) / chips,
+            "flops": sum(meters.flops for meters in snapshot.meters) / chips,
+            "bytes": sum(meters.hbm_bytes for meters in snapshot.meters) / chips,
         }
         for name, counters in (("flops", self.counter_flops), ("bytes", self.counter_read_bytes)):
             for counter in counters.values():

@@ -21,8 +21,7 @@ from serving.telemetry.first_token_times import FirstTokenTimes
 from serving.telemetry.latency_window import Latencies, LatencyReport, LatencyWindow
 from serving.telemetry.recorder import Recorder
 from serving.wire.engine_status import EngineStatus, StatusReader, status_path
-from serving.wire.hardware import HardwareReport
-from serving.wire.snapshot import Snapshot
+from serving.wire.machine_snapshot import MachineSnapshot
 
 
 class EmulatedStatLogger(PrometheusStatLogger):
@@ -58,8 +57,8 @@ class EmulatedStatLogger(PrometheusStatLogger):
     ) -> None:
         """Record one iteration, converted to emulated time."""
         status = self.status
-        if not self._is_asked and (snapshot := self._status.snapshot) is not None:
-            self._recorder.record(snapshot)  # of stock vLLM: no gateway asks the engine
+        if not self._is_asked and (totals := self._status.totals) is not None:
+            self._recorder.record(totals)  # of stock vLLM: no gateway asks the engine
         epochs = None if status is None else status.epoch_map
         if iteration_stats is not None and status is not None and epochs is not None:
             self._recorder.observe_wall(
@@ -86,12 +85,12 @@ class EmulatedStatLogger(PrometheusStatLogger):
             e2e_s=[request.e2e_latency for request in finished],
         )
 
-    def take_snapshot(self, report: HardwareReport, snapshot: Snapshot) -> None:
-        """Show the engine's answer to a control call; both arguments are of one moment."""
+    def take_snapshot(self, snapshot: MachineSnapshot) -> None:
+        """Show what the engine answered to a control call."""
         self._is_asked = True
-        self._recorder.record(snapshot)
+        self._recorder.record(snapshot.telemetry)
         assert isinstance(self.perf_metrics_prom, OpCounters)
-        self.perf_metrics_prom.take(report)
+        self.perf_metrics_prom.take(snapshot)
 
     @property
     def status(self) -> EngineStatus | None:

@@ -7,21 +7,21 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge
 
 from serving.telemetry.families.engine import INFO, SNAPSHOT, WALL_E2E, WALL_TTFT
 from serving.telemetry.instrument import counter, gauge, histogram
-from serving.wire.snapshot import Snapshot
+from serving.wire.telemetry import Telemetry
 
 _WALL_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500)
 
 
 class Recorder:
-    """Registers every family once in `registry`; `record` moves them to a snapshot."""
+    """Registers every family once in `registry`; `record` moves them to totals."""
 
     def __init__(self, info: Mapping[str, str], registry: CollectorRegistry | None = None) -> None:
         registry = registry if registry is not None else REGISTRY
-        self._gauges: dict[str, Gauge] = {}
+        self._gauges: list[tuple[str, Gauge]] = []  # of a field
         self._counters: dict[str, Counter] = {}
-        for family in SNAPSHOT:
+        for family in (name for each in SNAPSHOT for name in each.names):
             if family.kind == "gauge":
-                self._gauges[family.field] = gauge(family, registry)
+                self._gauges.append((family.field, gauge(family, registry)))
             else:
                 self._counters[family.field] = counter(family, registry)
         self._totals = dict.fromkeys(self._counters, 0.0)
@@ -29,12 +29,12 @@ class Recorder:
         self._wall_ttft = histogram(WALL_TTFT, registry, _WALL_BUCKETS_S)
         self._wall_e2e = histogram(WALL_E2E, registry, _WALL_BUCKETS_S)
 
-    def record(self, snapshot: Snapshot) -> None:
-        """Show `snapshot`, which is no older than the one before; rounding moves no total back."""
-        for field, shown in self._gauges.items():
-            shown.set(getattr(snapshot, field))
+    def record(self, totals: Telemetry) -> None:
+        """Show `totals`, which are no older than the one before; rounding moves no total back."""
+        for field, shown in self._gauges:
+            shown.set(getattr(totals, field) or 0)
         for field, total in self._counters.items():
-            now = getattr(snapshot, field)
+            now = getattr(totals, field)
             total.inc(max(0.0, now - self._totals[field]))
             self._totals[field] = max(now, self._totals[field])
 

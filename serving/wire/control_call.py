@@ -19,7 +19,7 @@ from emulator.specs.fault import Fault
 from emulator.ultraserver.ceilings import Ceilings
 from serving.wire.admission_report import AdmissionReport
 from serving.wire.day_night_state import DayNightState
-from serving.wire.hardware import ExpertLoad, HardwareReport
+from serving.wire.machine_snapshot import ExpertChoices, MachineSnapshot
 from serving.wire.machine_state import (
     FOR_TRAINING,
     Count,
@@ -32,8 +32,7 @@ from serving.wire.machine_state import (
     VersionState,
 )
 from serving.wire.placement_page import PlacementPage
-from serving.wire.power_report import PowerReport
-from serving.wire.snapshot import Snapshot
+from serving.wire.power_report import MachinePower
 from serving.wire.step_record import StepPage, StepRelief
 from serving.wire.system_description import SystemDescription
 from serving.wire.telemetry import Telemetry
@@ -162,6 +161,10 @@ class DescribeRequest(ControlRequest, frozen=True, kw_only=True, tag="describe")
     """Asks for what is emulated."""
 
 
+class ClockRequest(ControlRequest, frozen=True, kw_only=True, tag="clock"):
+    """Asks what time it is."""
+
+
 class PlacementRequest(ControlRequest, frozen=True, kw_only=True, tag="placement"):
     """Asks where experts lie, in layers from `first_layer` on."""
 
@@ -182,7 +185,7 @@ class TelemetryRequest(ControlRequest, frozen=True, kw_only=True, tag="telemetry
     events_after: Count | None = None
 
 
-class HardwareRequest(ControlRequest, frozen=True, kw_only=True, tag="hardware"):
+class SnapshotRequest(ControlRequest, frozen=True, kw_only=True, tag="snapshot"):
     """Asks for everything that a dashboard shows; may be asked several times a second."""
 
 
@@ -297,6 +300,19 @@ class WatchReply(ControlReply, frozen=True, kw_only=True, tag="watch"):
     versions: tuple[VersionState, ...]
 
 
+class ClockState(ControlReply, frozen=True, kw_only=True, tag="clock"):
+    """Answers ClockRequest.
+
+    Attributes:
+        emulated_s: now, also between two steps; `dilation` as in MachineState.
+        unix_s: the same moment by the engine's host.
+    """
+
+    emulated_s: float
+    dilation: float
+    unix_s: float
+
+
 class DescribeReply(ControlReply, frozen=True, kw_only=True, tag="describe"):
     """Answers DescribeRequest."""
 
@@ -312,7 +328,7 @@ class PlacementReply(ControlReply, frozen=True, kw_only=True, tag="placement"):
 class PowerReply(ControlReply, frozen=True, kw_only=True, tag="power"):
     """Answers PowerRequest."""
 
-    report: PowerReport
+    report: MachinePower
 
 
 class TelemetryReply(ControlReply, frozen=True, kw_only=True, tag="telemetry"):
@@ -332,17 +348,16 @@ class TelemetryReply(ControlReply, frozen=True, kw_only=True, tag="telemetry"):
     fault_events: tuple[FaultEvent, ...] = ()
 
 
-class HardwareReply(ControlReply, frozen=True, kw_only=True, tag="hardware"):
-    """Answers HardwareRequest; `snapshot` is of the same moment, not of the last step's end."""
+class SnapshotReply(ControlReply, frozen=True, kw_only=True, tag="snapshot"):
+    """Answers SnapshotRequest."""
 
-    report: HardwareReport
-    snapshot: Snapshot
+    snapshot: MachineSnapshot
 
 
 class ExpertLoadReply(ControlReply, frozen=True, kw_only=True, tag="expert-load"):
     """Answers ExpertLoadRequest."""
 
-    load: ExpertLoad
+    load: ExpertChoices
 
 
 class RefusalCode(StrEnum):
@@ -426,14 +441,15 @@ def only_looks(name: str) -> bool:
 DESCRIBE_SYSTEM: Final = Rpc(
     name="DescribeSystem", shows=SystemDescription, asks=DescribeRequest, keeps_last=True
 )
+GET_CLOCK: Final = Rpc(name="GetClock", shows=ClockState, asks=ClockRequest)
 GET_STATE: Final = Rpc(name="GetState", shows=MachineState, asks=StateRequest, keeps_last=True)
 GET_PLACEMENT: Final = Rpc(
     name="GetPlacement", shows=PlacementPage, asks=PlacementRequest, keeps_last=True
 )
-GET_POWER: Final = Rpc(name="GetPower", shows=PowerReport, asks=PowerRequest, keeps_last=True)
-GET_HARDWARE: Final = Rpc(name="GetHardware", shows=HardwareReport)
+GET_POWER: Final = Rpc(name="GetPower", shows=MachinePower, asks=PowerRequest, keeps_last=True)
+GET_HARDWARE: Final = Rpc(name="GetHardware", shows=MachineSnapshot)
 GET_EXPERT_LOAD: Final = Rpc(
-    name="GetExpertLoad", shows=ExpertLoad, asks=ExpertLoadRequest, keeps_last=True
+    name="GetExpertLoad", shows=ExpertChoices, asks=ExpertLoadRequest, keeps_last=True
 )
 INJECT_FAULT: Final = Rpc(name="InjectFault", shows=FaultReport, asks=InjectRequest)
 HEAL: Final = Rpc(name="Heal", shows=HealReport, asks=HealRequest)

@@ -1,6 +1,6 @@
 """What the API's process needs of the engine at every step: the clock, and how many ranks serve.
 
-The engine's process writes it after each step into a shared record, now and then with a snapshot of
+The engine's process writes it after each step into a shared record, now and then with
 its totals for a server without our gateway: stock vLLM asks its engine for nothing. Everything else
 that is shown of an engine is asked for by a control call, when there is a reader of it.
 """
@@ -16,7 +16,7 @@ from emulator.memory.core_claims import claims_directory
 from emulator.sim.epochs import Epoch, EpochMap
 from serving.process.shared_record import SharedRecordReader, SharedRecordWriter
 from serving.wire.machine_state import Count, Plain
-from serving.wire.snapshot import Snapshot
+from serving.wire.telemetry import Telemetry
 
 
 class EngineStatus(Plain, frozen=True, kw_only=True):
@@ -49,12 +49,12 @@ class _Record(Plain, frozen=True, kw_only=True, array_like=True):
     emulated_s: float
     ranks_up: Count
     epochs: msgspec.Raw
-    snapshot: msgspec.Raw
+    totals: msgspec.Raw
 
 
 _RECORDS: Final = msgspec.msgpack.Decoder(_Record)
 _EPOCHS: Final = msgspec.msgpack.Decoder(tuple[Epoch, ...])
-_SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot | None)
+_TELEMETRY: Final = msgspec.msgpack.Decoder(Telemetry | None)
 _NONE: Final = msgspec.msgpack.encode(None)
 
 
@@ -69,19 +69,19 @@ class StatusWriter:
     def __init__(self, path: Path) -> None:
         self._record = SharedRecordWriter(path)
         self._epochs: tuple[tuple[Epoch, ...], msgspec.Raw] = ((), msgspec.Raw(b"\x90"))
-        self._snapshot = msgspec.Raw(_NONE)
+        self._totals = msgspec.Raw(_NONE)
 
-    def write(self, status: EngineStatus, snapshot: Snapshot | None = None) -> None:
-        """Replace the status; without `snapshot` the one before stays."""
-        if snapshot is not None:
-            self._snapshot = msgspec.Raw(msgspec.msgpack.encode(snapshot))
+    def write(self, status: EngineStatus, totals: Telemetry | None = None) -> None:
+        """Replace the status; without `totals` the one before stays."""
+        if totals is not None:
+            self._totals = msgspec.Raw(msgspec.msgpack.encode(totals))
         if status.epochs is not self._epochs[0]:
             self._epochs = (status.epochs, msgspec.Raw(msgspec.msgpack.encode(status.epochs)))
         record = _Record(
             emulated_s=status.emulated_s,
             ranks_up=status.ranks_up,
             epochs=self._epochs[1],
-            snapshot=self._snapshot,
+            totals=self._totals,
         )
         self._record.write(msgspec.msgpack.encode(record))
 
@@ -98,13 +98,13 @@ class StatusReader:
         self._bytes: bytes | None = None
         self._status: EngineStatus | None = None
         self._epochs: tuple[bytes, tuple[Epoch, ...]] = (b"", ())
-        self._snapshot = _NONE
+        self._totals = _NONE
 
     @property
-    def snapshot(self) -> Snapshot | None:
+    def totals(self) -> Telemetry | None:
         """The newest that was written with a status, which `read` has found."""
-        snapshot: Snapshot | None = _SNAPSHOTS.decode(self._snapshot)
-        return snapshot
+        totals: Telemetry | None = _TELEMETRY.decode(self._totals)
+        return totals
 
     def read(self) -> EngineStatus | None:
         """The newest, the same object while it has not changed; None before the engine's first."""
@@ -115,7 +115,7 @@ class StatusReader:
 
     def _decode(self, data: bytes) -> EngineStatus:
         record = _RECORDS.decode(data)
-        encoded, self._snapshot = bytes(record.epochs), bytes(record.snapshot)
+        encoded, self._totals = bytes(record.epochs), bytes(record.totals)
         if encoded != self._epochs[0]:
             self._epochs = (encoded, _EPOCHS.decode(encoded))
         return EngineStatus(

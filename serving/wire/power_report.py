@@ -48,7 +48,7 @@ class PowerWindow(Plain, frozen=True, kw_only=True):
     tokens_per_megawatt: tuple[TokensPerMegawatt, ...]
 
 
-class PowerReport(Plain, frozen=True, kw_only=True):
+class MachinePower(Plain, frozen=True, kw_only=True):
     """Everything about power.
 
     Attributes:

@@ -1,6 +1,9 @@
-"""What changes while a server runs: one look at the engine, and what has happened since another."""
+"""What changes while a server runs: the engine's figures, and what has happened since others."""
 
 from enum import StrEnum
+from typing import TypeVar
+
+from msgspec import Struct, field
 
 from serving.wire.machine_state import (
     Count,
@@ -14,15 +17,27 @@ from serving.wire.machine_state import (
 
 
 class Telemetry(Plain, frozen=True, kw_only=True):
-    """One look. Totals count from the engine's start.
+    """The engine's figures of one moment. Totals count from its start.
+
+    Seconds and joules are emulated unless named wall.
 
     Attributes:
-        emulated_s: now, also between two steps; `dilation` as in MachineState.
-        busy_s: emulated, in steps; by `lag_s` they ended late because the host could not keep up.
+        emulated_s: now, also between two steps; idle time is in it and in the joules.
+        dilation: wall seconds per emulated second in the clock's epoch `clock_epoch`, counted from
+            0, which began at `epoch_emulated_s`, by the wall at `epoch_unix_s`; all 0 where time is
+            virtual.
+        busy_s: in steps; by `lag_s` they ended late because the host could not keep up. `pause_s`,
+            by which recovering from faults or moving experts held steps up, is not in it.
+        compute_wall_s: of the wall, that the chips' computing and the step channel took.
         prompt_tokens: that were computed; those from a cache are not among them.
         requests_arrived: all since the start; `requests_running` and `requests_waiting` are in the
-            ranks' schedulers at the last step.
+            ranks' schedulers at the last step. `requests_moved` were handed to other ranks.
+        chips: of the partition; `chips_leased` of them are out of serving.
+        chip_watts: of all chips, the mean of the last emulated seconds; `facility_watts` are at the
+            utility's meter.
+        empty_rank_steps: over all steps, the ranks that took part without a token.
         expert_imbalance: as in ExpertBalance.
+        training_joules: that training jobs drew on leased chips beyond idle ones.
         stall: as in MachineState; `age_s` likewise.
     """
 
@@ -40,7 +55,7 @@ class Telemetry(Plain, frozen=True, kw_only=True):
     kv_blocks: Count
     chips: Count
     chips_up: Count
-    chips_lent: Count
+    chips_leased: Count = field(name="chips_lent")
     ranks: Count
     ranks_up: Count
     chip_watts: float
@@ -51,6 +66,43 @@ class Telemetry(Plain, frozen=True, kw_only=True):
     expert_imbalance: float | None
     stall: StallState | None = None
     age_s: float = 0.0
+    lagging_steps: Count
+    compute_wall_s: float
+    pause_s: float
+    provisioned_watts: float
+    requests_moved: Count
+    empty_rank_steps: Count
+    expert_rebalances: Count
+    expert_moved_bytes: Count
+    model_version: Count
+    rollout_blocks_pending: Count
+    handovers: Count
+    handover_bytes: Count
+    handover_joules: float
+    training_tokens: Count
+    training_joules: float
+    clock_epoch: Count = 0
+    epoch_emulated_s: float = 0.0
+    epoch_unix_s: float = 0.0
+
+    @property
+    def stall_s(self) -> float:
+        """Emulated seconds for which nothing is computed yet."""
+        return 0.0 if self.stall is None else self.stall.left_s
+
+    @property
+    def stall_wall_s(self) -> float:
+        """The wall time that they take."""
+        return 0.0 if self.stall is None else self.stall.wall_left_s
+
+
+KindT = TypeVar("KindT", bound=Struct)
+
+
+def with_figures(kind: type[KindT], telemetry: Telemetry, **others: object) -> KindT:
+    """A `kind` that has `telemetry`'s value in each field of the same name, but for `others`."""
+    alike = set(kind.__struct_fields__) & set(Telemetry.__struct_fields__) - set(others)
+    return kind(**{name: getattr(telemetry, name) for name in alike}, **others)
 
 
 class EventKind(StrEnum):
@@ -66,7 +118,7 @@ class EventKind(StrEnum):
     JOB = "job"
 
 
-class Event(Plain, frozen=True, kw_only=True):
+class MachineEvent(Plain, frozen=True, kw_only=True):
     """One change, numbered from 1 since the server's start.
 
     Attributes:

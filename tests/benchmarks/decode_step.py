@@ -77,7 +77,7 @@ def _steps(llm: LLM, requests: int) -> Iterator[tuple[float, float, float]]:
 
 
 def _compute_wall_s(executor: UltraServeExecutor) -> float:
-    return executor.live_engine().snapshot().compute_wall_s
+    return executor.live_engine().telemetry().compute_wall_s
 
 
 if __name__ == "__main__":

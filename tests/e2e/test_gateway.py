@@ -22,7 +22,7 @@ from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ControlClient
 from serving.settings import Settings
 from serving.wire import control_call
-from serving.wire.power_report import PowerReport
+from serving.wire.power_report import MachinePower
 from tests.e2e.gateway_load import ROUTED, asking
 from tests.e2e.gateway_process import (
     KEY,
@@ -147,7 +147,7 @@ def test_both_engines_say_which_ultraserver_they_are_of(site: Site) -> None:
 def test_partitions_share_their_ultraserver_s_power_and_another_ultraserver_has_its_own(
     site: Site,
 ) -> None:
-    power: dict[str, list[PowerReport]] = defaultdict(list)
+    power: dict[str, list[MachinePower]] = defaultdict(list)
     places: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for engine in site.engines:
         with engine.control() as control:

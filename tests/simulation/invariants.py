@@ -27,13 +27,13 @@ class TimeAndEnergy:
         self._chip_watts = chip_watts
         self._spare_watts = chip_watts * partition.spares
         self._idle_watts = chip_watts * (partition.chips + partition.spares)
-        self._last = engine.live.snapshot()
+        self._last = engine.live.telemetry()
         self._counted = CountedSteps(engine.live)
 
     def check(self) -> None:
         """Assert that time went forward since the last call, and every nanosecond was paid for."""
         live = self._engine.live
-        now, last = live.snapshot(), self._last
+        now, last = live.telemetry(), self._last
         self._last = now
         passed_s, paused_s = now.emulated_s - last.emulated_s, now.pause_s - last.pause_s
         assert passed_s >= 0, "the clock ran back"

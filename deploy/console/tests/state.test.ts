@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { EVENTS_KEPT, happened, receive, history as heard, looks } from "../src/state/console";
 import { History, LOOKS_KEPT } from "../src/state/history";
 import { Ring } from "../src/state/ring";
-import type { ChipState as Chip, HardwareReport } from "../src/wire/report";
+import type { ChipState as Chip, MachineSnapshot } from "../src/wire/report";
 import { markOf } from "../src/words/chip_mark";
 import { busiest, loadRatios } from "../src/words/expert_load";
 import { sparkPath } from "../src/parts/Sparkline";
@@ -24,12 +24,12 @@ const CHIP: Chip = {
   phase: "serving",
 };
 
-function look(emulated_s: number, busy_s = 0, lag_s = 0): HardwareReport {
+function look(emulated_s: number, busy_s = 0, lag_s = 0): MachineSnapshot {
   const telemetry = { busy_s, lag_s, requests_running: 3, requests_waiting: 0, chip_watts: 200, facility_watts: 500, kv_blocks: 10, kv_blocks_used: 5 };
   const state = { chips: [CHIP] };
   const meters = [{ utilization: 0.5 }];
   const report = { emulated_s, state, telemetry, meters, power: { it_watts: 300, pue: 1.5, window: null }, step_times: { steps: 0, p50_s: null, p99_s: null } };
-  return report as unknown as HardwareReport;
+  return report as unknown as MachineSnapshot;
 }
 
 test("a ring forgets the oldest row, and says nothing where there was nothing to say", () => {

@@ -6,6 +6,7 @@ from grafana_foundation_sdk.models import dashboard as models
 from deploy.grafana.dashboards.expressions import CHIPS, emulated_rate, picked, total
 from deploy.grafana.dashboards.frame import Panels, framed
 from deploy.grafana.dashboards.panels import figure, lines, listing, phases
+from serving.telemetry.families.chips import FIGURES
 
 THIS = "chip {{chip}}"
 
@@ -20,7 +21,7 @@ def dashboard() -> models.Dashboard:
             ("Now", _now()),
             ("Engines", _engines()),
             ("HBM", _hbm()),
-            ("Links", _links()),
+            ("Links", (*_links(), *_others())),
             ("Power", _power()),
             ("The rank that it works for", _rank()),
         ),
@@ -196,6 +197,19 @@ def _links() -> Panels:
             "percentunit",
             (_share("ultraserve_chip_link_utilization_ratio"), THIS),
         ),
+    )
+
+
+def _others() -> Panels:
+    """The ledger's other figures: a panel for each."""
+    return tuple(
+        lines(
+            family.field.removesuffix("_bytes").replace("_", " ").capitalize(),
+            f"{family.help} Per EMULATED second.",
+            "Bps" if family.unit == "bytes" else "none",
+            (emulated_rate(picked(family.sample, CHIPS), "chip"), THIS),
+        )
+        for family in FIGURES
     )
 
 

@@ -47,7 +47,7 @@ def _now() -> Panels:
             "Lent out",
             "Chips that are lent to training, or on their way there or back.",
             "none",
-            (total(picked("ultraserve_chips_lent")), EACH),
+            (total(picked("ultraserve_chips_leased")), EACH),
         ),
         figure(
             "Training",
@@ -155,7 +155,7 @@ def _handovers() -> Panels:
             "The newest one, and blocks that still serve another.",
             "none",
             (f"max by (instance) ({picked('ultraserve_model_version')})", "version {{instance}}"),
-            (total(picked("ultraserve_blocks_waiting")), "blocks that wait {{instance}}"),
+            (total(picked("ultraserve_rollout_blocks_pending")), "blocks that wait {{instance}}"),
             width=8,
         ),
     )

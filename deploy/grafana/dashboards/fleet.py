@@ -381,11 +381,11 @@ def _clock() -> Panels:
             "took, and the scrape itself.",
             "s",
             (
-                f"max by (instance) ({picked('ultraserve_hardware_age_seconds')})",
+                f"max by (instance) ({picked('ultraserve_hardware_snapshot_age_seconds')})",
                 "age {{instance}}",
             ),
             (
-                f"max by (instance) ({picked('ultraserve_hardware_look_seconds')})",
+                f"max by (instance) ({picked('ultraserve_hardware_snapshot_duration_seconds')})",
                 "look {{instance}}",
             ),
             (f"max by (instance) ({picked('scrape_duration_seconds')})", "scrape {{instance}}"),

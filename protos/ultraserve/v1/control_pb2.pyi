@@ -80,6 +80,71 @@ class DescribeSystemResponse(_message.Message):
 Global___DescribeSystemResponse: _TypeAlias = DescribeSystemResponse  # noqa: Y015
 
 @_typing.final
+class GetClockRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetClockRequest: _TypeAlias = GetClockRequest  # noqa: Y015
+
+@_typing.final
+class GetClockResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLOCK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def clock(self) -> Global___ClockState: ...
+    def __init__(
+        self,
+        *,
+        clock: Global___ClockState | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetClockResponse: _TypeAlias = GetClockResponse  # noqa: Y015
+
+@_typing.final
+class ClockState(_message.Message):
+    """One moment."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EMULATED_S_FIELD_NUMBER: _builtins.int
+    DILATION_FIELD_NUMBER: _builtins.int
+    UNIX_S_FIELD_NUMBER: _builtins.int
+    emulated_s: _builtins.float
+    """Now, also between two steps."""
+    dilation: _builtins.float
+    """Wall seconds per emulated second; 0 when time is virtual."""
+    unix_s: _builtins.float
+    """Of the engine's host, in Unix time."""
+    def __init__(
+        self,
+        *,
+        emulated_s: _builtins.float = ...,
+        dilation: _builtins.float = ...,
+        unix_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dilation", b"dilation", "emulated_s", b"emulated_s", "unix_s", b"unix_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClockState: _TypeAlias = ClockState  # noqa: Y015
+
+@_typing.final
 class GetStateRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

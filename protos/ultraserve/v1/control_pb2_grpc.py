@@ -39,6 +39,11 @@ class ControlServiceStub:
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.DescribeSystemRequest.SerializeToString,
                 response_deserializer=ultraserve_dot_v1_dot_control__pb2.DescribeSystemResponse.FromString,
                 _registered_method=True)
+        self.GetClock = channel.unary_unary(
+                '/ultraserve.v1.ControlService/GetClock',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.GetClockRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.GetClockResponse.FromString,
+                _registered_method=True)
         self.GetState = channel.unary_unary(
                 '/ultraserve.v1.ControlService/GetState',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.GetStateRequest.SerializeToString,
@@ -191,6 +196,13 @@ class ControlServiceServicer:
 
     def DescribeSystem(self, request, context):
         """What is emulated, with the source of each figure. It does not change while the server runs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetClock(self, request, context):
+        """What time it is on the machine, and by the wall.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -419,6 +431,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.DescribeSystemRequest.FromString,
                     response_serializer=ultraserve_dot_v1_dot_control__pb2.DescribeSystemResponse.SerializeToString,
             ),
+            'GetClock': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetClock,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetClockRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.GetClockResponse.SerializeToString,
+            ),
             'GetState': grpc.unary_unary_rpc_method_handler(
                     servicer.GetState,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetStateRequest.FromString,
@@ -592,6 +609,33 @@ class ControlService:
             '/ultraserve.v1.ControlService/DescribeSystem',
             ultraserve_dot_v1_dot_control__pb2.DescribeSystemRequest.SerializeToString,
             ultraserve_dot_v1_dot_control__pb2.DescribeSystemResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetClock(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.ControlService/GetClock',
+            ultraserve_dot_v1_dot_control__pb2.GetClockRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.GetClockResponse.FromString,
             options,
             channel_credentials,
             insecure,

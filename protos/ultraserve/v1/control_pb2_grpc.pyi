@@ -46,6 +46,8 @@ class ControlServiceStub:
     def __new__(cls, channel: _aio.Channel) -> ControlServiceAsyncStub: ...
     DescribeSystem: _grpc.UnaryUnaryMultiCallable[_control_pb2.DescribeSystemRequest, _control_pb2.DescribeSystemResponse]
     """What is emulated, with the source of each figure. It does not change while the server runs."""
+    GetClock: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetClockRequest, _control_pb2.GetClockResponse]
+    """What time it is on the machine, and by the wall."""
     GetState: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetStateRequest, _control_pb2.GetStateResponse]
     """The whole machine between two steps."""
     GetPlacement: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetPlacementRequest, _control_pb2.GetPlacementResponse]
@@ -134,6 +136,8 @@ class ControlServiceAsyncStub(ControlServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     DescribeSystem: _aio.UnaryUnaryMultiCallable[_control_pb2.DescribeSystemRequest, _control_pb2.DescribeSystemResponse]  # type: ignore[assignment]
     """What is emulated, with the source of each figure. It does not change while the server runs."""
+    GetClock: _aio.UnaryUnaryMultiCallable[_control_pb2.GetClockRequest, _control_pb2.GetClockResponse]  # type: ignore[assignment]
+    """What time it is on the machine, and by the wall."""
     GetState: _aio.UnaryUnaryMultiCallable[_control_pb2.GetStateRequest, _control_pb2.GetStateResponse]  # type: ignore[assignment]
     """The whole machine between two steps."""
     GetPlacement: _aio.UnaryUnaryMultiCallable[_control_pb2.GetPlacementRequest, _control_pb2.GetPlacementResponse]  # type: ignore[assignment]
@@ -225,6 +229,14 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.DescribeSystemResponse, _abc.Awaitable[_control_pb2.DescribeSystemResponse]]:
         """What is emulated, with the source of each figure. It does not change while the server runs."""
+
+    @_abc_1.abstractmethod
+    def GetClock(
+        self,
+        request: _control_pb2.GetClockRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.GetClockResponse, _abc.Awaitable[_control_pb2.GetClockResponse]]:
+        """What time it is on the machine, and by the wall."""
 
     @_abc_1.abstractmethod
     def GetState(

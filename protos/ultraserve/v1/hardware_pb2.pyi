@@ -227,6 +227,26 @@ class ChipMeters(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class FiguresEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.float
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.float = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     CHIP_FIELD_NUMBER: _builtins.int
     ENGINE_BUSY_S_FIELD_NUMBER: _builtins.int
     BUSY_S_FIELD_NUMBER: _builtins.int
@@ -242,6 +262,7 @@ class ChipMeters(_message.Message):
     LINK_UTILIZATION_FIELD_NUMBER: _builtins.int
     HBM_UTILIZATION_FIELD_NUMBER: _builtins.int
     FLOPS_PER_S_FIELD_NUMBER: _builtins.int
+    FIGURES_FIELD_NUMBER: _builtins.int
     chip: _builtins.int
     busy_s: _builtins.float
     """In steps, as long as its rank and the experts of its group needed in them."""
@@ -268,6 +289,10 @@ class ChipMeters(_message.Message):
 
     @_builtins.property
     def engine_utilization(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]: ...
+    @_builtins.property
+    def figures(self) -> _containers.ScalarMap[_builtins.str, _builtins.float]:
+        """Further totals since the start, by name."""
+
     def __init__(
         self,
         *,
@@ -286,10 +311,11 @@ class ChipMeters(_message.Message):
         link_utilization: _builtins.float = ...,
         hbm_utilization: _builtins.float = ...,
         flops_per_s: _builtins.float = ...,
+        figures: _abc.Mapping[_builtins.str, _builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_s", b"busy_s", "chip", b"chip", "ecc_corrected", b"ecc_corrected", "ecc_uncorrected", b"ecc_uncorrected", "engine_busy_s", b"engine_busy_s", "engine_utilization", b"engine_utilization", "flops", b"flops", "flops_per_s", b"flops_per_s", "hbm_bytes", b"hbm_bytes", "hbm_utilization", b"hbm_utilization", "joules", b"joules", "link_bytes", b"link_bytes", "link_utilization", b"link_utilization", "utilization", b"utilization", "watts", b"watts"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["busy_s", b"busy_s", "chip", b"chip", "ecc_corrected", b"ecc_corrected", "ecc_uncorrected", b"ecc_uncorrected", "engine_busy_s", b"engine_busy_s", "engine_utilization", b"engine_utilization", "figures", b"figures", "flops", b"flops", "flops_per_s", b"flops_per_s", "hbm_bytes", b"hbm_bytes", "hbm_utilization", b"hbm_utilization", "joules", b"joules", "link_bytes", b"link_bytes", "link_utilization", b"link_utilization", "utilization", b"utilization", "watts", b"watts"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -98,6 +98,24 @@ class Telemetry(_message.Message):
     EXPERT_IMBALANCE_FIELD_NUMBER: _builtins.int
     STALL_FIELD_NUMBER: _builtins.int
     AGE_S_FIELD_NUMBER: _builtins.int
+    LAGGING_STEPS_FIELD_NUMBER: _builtins.int
+    COMPUTE_WALL_S_FIELD_NUMBER: _builtins.int
+    PAUSE_S_FIELD_NUMBER: _builtins.int
+    PROVISIONED_WATTS_FIELD_NUMBER: _builtins.int
+    REQUESTS_MOVED_FIELD_NUMBER: _builtins.int
+    EMPTY_RANK_STEPS_FIELD_NUMBER: _builtins.int
+    EXPERT_REBALANCES_FIELD_NUMBER: _builtins.int
+    EXPERT_MOVED_BYTES_FIELD_NUMBER: _builtins.int
+    MODEL_VERSION_FIELD_NUMBER: _builtins.int
+    ROLLOUT_BLOCKS_PENDING_FIELD_NUMBER: _builtins.int
+    HANDOVERS_FIELD_NUMBER: _builtins.int
+    HANDOVER_BYTES_FIELD_NUMBER: _builtins.int
+    HANDOVER_JOULES_FIELD_NUMBER: _builtins.int
+    TRAINING_TOKENS_FIELD_NUMBER: _builtins.int
+    TRAINING_JOULES_FIELD_NUMBER: _builtins.int
+    CLOCK_EPOCH_FIELD_NUMBER: _builtins.int
+    EPOCH_EMULATED_S_FIELD_NUMBER: _builtins.int
+    EPOCH_UNIX_S_FIELD_NUMBER: _builtins.int
     emulated_s: _builtins.float
     """Now, also between two steps."""
     dilation: _builtins.float
@@ -130,6 +148,34 @@ class Telemetry(_message.Message):
     expert_imbalance: _builtins.float
     """Absent until a token was routed."""
     age_s: _builtins.float
+    lagging_steps: _builtins.int
+    """That ended late because the host could not keep up."""
+    compute_wall_s: _builtins.float
+    """Wall seconds that the chips' computing and the step channel took."""
+    pause_s: _builtins.float
+    """By which recovering from faults and moving experts held steps up; not in busy_s."""
+    provisioned_watts: _builtins.float
+    """The partition's share of the racks' power budget."""
+    requests_moved: _builtins.int
+    """From ranks that lost their KV cache to others."""
+    empty_rank_steps: _builtins.int
+    """Over all steps, the ranks that took part without a token."""
+    expert_rebalances: _builtins.int
+    expert_moved_bytes: _builtins.int
+    model_version: _builtins.int
+    """Of the weights that every block of chips serves, or is about to; and blocks that do not yet."""
+    rollout_blocks_pending: _builtins.int
+    handovers: _builtins.int
+    """That were completed, to training and back, and what they cost."""
+    handover_bytes: _builtins.int
+    handover_joules: _builtins.float
+    training_tokens: _builtins.int
+    """What jobs say that they trained on leased chips, and drew beyond idle ones."""
+    training_joules: _builtins.float
+    clock_epoch: _builtins.int
+    """Of the clock: the present epoch, from 0 on, and when it began."""
+    epoch_emulated_s: _builtins.float
+    epoch_unix_s: _builtins.float
     @_builtins.property
     def stall(self) -> _machine_pb2.StallState:
         """As in MachineState."""
@@ -162,10 +208,28 @@ class Telemetry(_message.Message):
         expert_imbalance: _builtins.float | None = ...,
         stall: _machine_pb2.StallState | None = ...,
         age_s: _builtins.float = ...,
+        lagging_steps: _builtins.int = ...,
+        compute_wall_s: _builtins.float = ...,
+        pause_s: _builtins.float = ...,
+        provisioned_watts: _builtins.float = ...,
+        requests_moved: _builtins.int = ...,
+        empty_rank_steps: _builtins.int = ...,
+        expert_rebalances: _builtins.int = ...,
+        expert_moved_bytes: _builtins.int = ...,
+        model_version: _builtins.int = ...,
+        rollout_blocks_pending: _builtins.int = ...,
+        handovers: _builtins.int = ...,
+        handover_bytes: _builtins.int = ...,
+        handover_joules: _builtins.float = ...,
+        training_tokens: _builtins.int = ...,
+        training_joules: _builtins.float = ...,
+        clock_epoch: _builtins.int = ...,
+        epoch_emulated_s: _builtins.float = ...,
+        epoch_unix_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_expert_imbalance", b"_expert_imbalance", "expert_imbalance", b"expert_imbalance", "stall", b"stall"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expert_imbalance", b"_expert_imbalance", "age_s", b"age_s", "busy_s", b"busy_s", "chip_joules", b"chip_joules", "chip_watts", b"chip_watts", "chips", b"chips", "chips_lent", b"chips_lent", "chips_up", b"chips_up", "dilation", b"dilation", "emulated_s", b"emulated_s", "expert_imbalance", b"expert_imbalance", "facility_joules", b"facility_joules", "facility_watts", b"facility_watts", "faults", b"faults", "kv_blocks", b"kv_blocks", "kv_blocks_used", b"kv_blocks_used", "lag_s", b"lag_s", "output_tokens", b"output_tokens", "prompt_tokens", b"prompt_tokens", "ranks", b"ranks", "ranks_up", b"ranks_up", "requests_arrived", b"requests_arrived", "requests_running", b"requests_running", "requests_waiting", b"requests_waiting", "stall", b"stall", "steps", b"steps"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_expert_imbalance", b"_expert_imbalance", "age_s", b"age_s", "busy_s", b"busy_s", "chip_joules", b"chip_joules", "chip_watts", b"chip_watts", "chips", b"chips", "chips_lent", b"chips_lent", "chips_up", b"chips_up", "clock_epoch", b"clock_epoch", "compute_wall_s", b"compute_wall_s", "dilation", b"dilation", "empty_rank_steps", b"empty_rank_steps", "emulated_s", b"emulated_s", "epoch_emulated_s", b"epoch_emulated_s", "epoch_unix_s", b"epoch_unix_s", "expert_imbalance", b"expert_imbalance", "expert_moved_bytes", b"expert_moved_bytes", "expert_rebalances", b"expert_rebalances", "facility_joules", b"facility_joules", "facility_watts", b"facility_watts", "faults", b"faults", "handover_bytes", b"handover_bytes", "handover_joules", b"handover_joules", "handovers", b"handovers", "kv_blocks", b"kv_blocks", "kv_blocks_used", b"kv_blocks_used", "lag_s", b"lag_s", "lagging_steps", b"lagging_steps", "model_version", b"model_version", "output_tokens", b"output_tokens", "pause_s", b"pause_s", "prompt_tokens", b"prompt_tokens", "provisioned_watts", b"provisioned_watts", "ranks", b"ranks", "ranks_up", b"ranks_up", "requests_arrived", b"requests_arrived", "requests_moved", b"requests_moved", "requests_running", b"requests_running", "requests_waiting", b"requests_waiting", "rollout_blocks_pending", b"rollout_blocks_pending", "stall", b"stall", "steps", b"steps", "training_joules", b"training_joules", "training_tokens", b"training_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__expert_imbalance: _TypeAlias = _typing.Literal["expert_imbalance"]  # noqa: Y015
     _WhichOneofArgType__expert_imbalance: _TypeAlias = _typing.Literal["_expert_imbalance", b"_expert_imbalance"]  # noqa: Y015

@@ -20,7 +20,7 @@ import msgspec
 from emulator.errors import ConfigError
 from serving.server.engine_call import ENGINE_GONE, EngineFailed, EngineGone
 from serving.server.gateway.grpc.rpc_errors import CallRefused
-from serving.wire.telemetry import Event, EventKind
+from serving.wire.telemetry import EventKind, MachineEvent
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -68,7 +68,7 @@ class Looks(Protocol):
     def last_number(self) -> int:
         """Of the newest event; 0 before the first."""
 
-    def happened(self, after: int) -> AsyncGenerator[tuple[Event, int], None]:
+    def happened(self, after: int) -> AsyncGenerator[tuple[MachineEvent, int], None]:
         """Each event after that number, and how many before it are forgotten.
 
         Raises CallRefused, EngineGone at the end.

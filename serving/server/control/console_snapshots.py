@@ -15,7 +15,7 @@ from serving.server.gateway.single_flight import SingleFlight
 from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.telemetry.latency_window import Latencies
 from serving.wire.control_call import ExpertLoadReply, ExpertLoadRequest
-from serving.wire.telemetry import Event
+from serving.wire.telemetry import MachineEvent
 
 
 class ConsoleLooks:
@@ -51,7 +51,7 @@ class ConsoleLooks:
         """Of the newest event."""
         return self._watch.last_number
 
-    def happened(self, after: int) -> AsyncGenerator[tuple[Event, int], None]:
+    def happened(self, after: int) -> AsyncGenerator[tuple[MachineEvent, int], None]:
         """Each event after that number, and how many before it are forgotten."""
         return self._watch.events(after)
 
@@ -88,7 +88,7 @@ class ConsoleLooks:
 
     async def _ask_latency(self) -> bytes | None:
         last = self._hardware.last
-        now_s = 0.0 if last is None else last.report.emulated_s
+        now_s = 0.0 if last is None else last.snapshot.emulated_s
         report = None if self._latencies is None else self._latencies(now_s)
         return None if report is None else msgspec.json.encode(report)
 

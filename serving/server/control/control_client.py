@@ -22,7 +22,7 @@ from serving.server.control.control_tls import ControlTls
 from serving.server.control.generic_service import SERVICE
 from serving.server.gateway.grpc.rpc_errors import STATUS_TRAILER
 from serving.wire.control_call import Rpc
-from serving.wire.telemetry import Event, Telemetry
+from serving.wire.telemetry import MachineEvent, Telemetry
 
 ReplyT = TypeVar("ReplyT")
 ShownT = TypeVar("ShownT")
@@ -148,7 +148,7 @@ class ControlClient:
 
     def events(
         self, after: int | None = None, *, run: str | None = None
-    ) -> Iterator[tuple[Event, int]]:
+    ) -> Iterator[tuple[MachineEvent, int]]:
         """Each event after that number, and how many before it are forgotten; None: from now on.
 
         `run` is the run of the server that the number is of; see `run` afterwards for this one's.
@@ -159,7 +159,7 @@ class ControlClient:
                 for response in self._stream(self._stub.WatchEvents, request):
                     after, run = response.event.number, response.run
                     self.run = response.run
-                    yield answered(response, Event), response.lost
+                    yield answered(response, MachineEvent), response.lost
                 return
             except _StreamOver:
                 continue

@@ -26,7 +26,7 @@ from serving.server.control.watch_calls import WatchCalls
 from serving.server.day_night.controller import DayNight
 from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.wire.control_call import GET_HARDWARE, PUBLISH, PublishRequest, VersionReport
-from serving.wire.hardware import HardwareReport
+from serving.wire.machine_snapshot import MachineSnapshot
 
 NOTE_LENGTH_MAX: Final = 1_000
 """Characters of what stands beside a version; every state of the machine carries it."""
@@ -59,10 +59,10 @@ class ControlService(SleepCalls, DayNightCalls, AdmissionCalls, WatchCalls):
         self._watch = watch
 
     @answers(GET_HARDWARE)
-    async def get_hardware(self, request: pb.GetHardwareRequest) -> HardwareReport:
+    async def get_hardware(self, request: pb.GetHardwareRequest) -> MachineSnapshot:
         """Show everything of one moment, which others may have asked for a moment ago."""
         del request
-        return (await self._hardware.fresh(_HARDWARE_AGE_S_MAX, ANSWER_WALL_S_MAX)).report
+        return (await self._hardware.fresh(_HARDWARE_AGE_S_MAX, ANSWER_WALL_S_MAX)).snapshot
 
     @answers(PUBLISH)
     async def publish(self, request: pb.PublishRequest) -> VersionReport:

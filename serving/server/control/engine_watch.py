@@ -25,7 +25,7 @@ from serving.server.control.machine_events import Change, changes, door_change
 from serving.server.engine_call import ENGINE_GONE, Engine, EngineFailed, EngineGone, ask
 from serving.wire.control_call import TelemetryReply, TelemetryRequest
 from serving.wire.machine_state import StallState
-from serving.wire.telemetry import Event, EventKind, Telemetry
+from serving.wire.telemetry import EventKind, MachineEvent, Telemetry
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -50,7 +50,7 @@ class EngineWatch:
         self._engine = engine
         self._door = door
         self.on_gone: Callable[[], Awaitable[None]] | None = None
-        self._history: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        self._history: deque[MachineEvent] = deque(maxlen=EVENTS_KEPT)
         self._numbered = 0
         self._look: TelemetryReply | None = None
         self._looks = 0
@@ -118,7 +118,7 @@ class EngineWatch:
 
     async def events(
         self, after: int | None, run: str | None = None
-    ) -> AsyncGenerator[tuple[Event, int], None]:
+    ) -> AsyncGenerator[tuple[MachineEvent, int], None]:
         """Each event after that number, and how many before it are forgotten; None: from now on.
 
         Raises ConfigError for a number that no event has had, and CallRefused, EngineGone; a number
@@ -254,7 +254,7 @@ class EngineWatch:
         self._numbered += 1
         emulated_s = 0.0 if self._look is None else self._look.telemetry.emulated_s
         self._history.append(
-            Event(
+            MachineEvent(
                 number=self._numbered,
                 emulated_s=emulated_s if change.emulated_s is None else change.emulated_s,
                 ranks_up=change.ranks_up,

@@ -18,4 +18,6 @@ GROUPS: Final[dict[str, tuple[Family, ...]]] = {
     "What clients make it hold": INGRESS,
     "neuron-monitor's": NEURON,
 }
-FAMILIES: Final = tuple(family for families in GROUPS.values() for family in families)
+FAMILIES: Final = tuple(
+    name for families in GROUPS.values() for family in families for name in family.names
+)

@@ -1,8 +1,21 @@
 """Families of each chip. At most 144 of them, and few values for each: see the page's test."""
 
+from dataclasses import dataclass
 from typing import Final
 
 from serving.telemetry.families.family import Family
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeterFamily(Family):
+    """One with a value for each chip: `field` of its meters, or that figure of the ledger.
+
+    `metered`: left out for a chip whose work is not metered.
+    """
+
+    field: str
+    metered: bool = False
+
 
 _CHIP: Final = ("chip", "rack")
 _MEAN: Final = "mean of the last emulated seconds"
@@ -16,27 +29,30 @@ STATE: Final = Family(
     help="Always 1: where a chip stands, its rank (empty: none), its health (up, slow, hung, lost) "
     "and its phase (serving, draining, training, restoring, spare; out: lost, or of no rank).",
 )
-POWER: Final = Family(
+POWER: Final = MeterFamily(
     name="ultraserve_chip_power_watts",
     kind="gauge",
     unit="W",
     labels=_CHIP,
+    field="watts",
     help=f"Modelled watts of a chip, {_MEAN}; of one that trains, what its job says. A "
     "lost one is assumed to draw idle power: its tray keeps its supply.",
 )
-JOULES: Final = Family(
+JOULES: Final = MeterFamily(
     name="ultraserve_chip_joules",
     kind="counter",
     unit="J",
     labels=_CHIP,
+    field="joules",
     help="Modelled energy of a chip, idle, lent and lost time included; all chips' are the "
     "engine's ultraserve_chip_energy_joules.",
 )
-BUSY: Final = Family(
+BUSY: Final = MeterFamily(
     name="ultraserve_chip_busy_seconds",
     kind="counter",
     unit="s",
     labels=_CHIP,
+    field="busy_s",
     help="Emulated seconds in which a chip computed, or waited for the experts of its group; "
     "serving alone.",
 )
@@ -48,11 +64,12 @@ ENGINE_BUSY: Final = Family(
     help="Emulated seconds in which an engine of a chip was busy: tensor, vector, scalar, gpsimd, "
     "dma (HBM), collectives (links); serving alone.",
 )
-FLOPS: Final = Family(
+FLOPS: Final = MeterFamily(
     name="ultraserve_chip_flops",
     kind="counter",
     unit="1",
     labels=_CHIP,
+    field="flops",
     help="Floating-point operations of a chip's matrix products; serving alone.",
 )
 HBM: Final = Family(
@@ -69,18 +86,20 @@ HBM_CAPACITY: Final = Family(
     labels=_CHIP,
     help="HBM of a chip's stacks that have not failed.",
 )
-HBM_TRAFFIC: Final = Family(
+HBM_TRAFFIC: Final = MeterFamily(
     name="ultraserve_chip_hbm_traffic_bytes",
     kind="counter",
     unit="bytes",
     labels=_CHIP,
+    field="hbm_bytes",
     help="Bytes that a chip read from HBM and wrote there; serving alone.",
 )
-LINK: Final = Family(
+LINK: Final = MeterFamily(
     name="ultraserve_chip_link_bytes",
     kind="counter",
     unit="bytes",
     labels=_CHIP,
+    field="link_bytes",
     help="Bytes that a chip sent over its links; serving alone.",
 )
 LINK_CAPACITY: Final = Family(
@@ -90,28 +109,48 @@ LINK_CAPACITY: Final = Family(
     labels=_CHIP,
     help="What a chip's links could send, all tiers together, as faults leave them.",
 )
-LINK_UTILIZATION: Final = Family(
+LINK_UTILIZATION: Final = MeterFamily(
     name="ultraserve_chip_link_utilization_ratio",
     kind="gauge",
     unit="1",
     labels=_CHIP,
+    field="link_utilization",
+    metered=True,
     help=f"Bytes that a chip sent over what its links could have sent, {_MEAN}; {_METERED}.",
 )
-UTILIZATION: Final = Family(
+UTILIZATION: Final = MeterFamily(
     name="ultraserve_chip_utilization_ratio",
     kind="gauge",
     unit="1",
     labels=_CHIP,
+    field="utilization",
+    metered=True,
     help=f"Share of the time in which a chip was busy, {_MEAN}; {_METERED}.",
 )
-HBM_UTILIZATION: Final = Family(
+HBM_UTILIZATION: Final = MeterFamily(
     name="ultraserve_chip_hbm_utilization_ratio",
     kind="gauge",
     unit="1",
     labels=_CHIP,
+    field="hbm_utilization",
+    metered=True,
     help=f"HBM traffic of a chip over what its engines could have streamed, {_MEAN}; {_METERED}.",
 )
-CHIPS: Final = (
+FIGURES: Final = (
+    MeterFamily(
+        name="ultraserve_chip_dispatched_bytes",
+        kind="counter",
+        unit="bytes",
+        labels=_CHIP,
+        field="dispatched_bytes",
+        help="Bytes of tokens that a chip sent to the experts of other chips; serving alone.",
+    ),
+)
+"""Those of the ledger's figures that have no panel of their own on Grafana's page of a chip."""
+CHIPS: Final[tuple[Family, ...]] = (
     *(STATE, POWER, JOULES, BUSY, ENGINE_BUSY, FLOPS, HBM, HBM_CAPACITY, HBM_TRAFFIC),
     *(LINK, LINK_CAPACITY, LINK_UTILIZATION, UTILIZATION, HBM_UTILIZATION),
+    *FIGURES,
 )
+
+METERS: Final = tuple(family for family in CHIPS if isinstance(family, MeterFamily))

@@ -1,6 +1,6 @@
 """The engine's own families: the clock, steps, energy, faults, experts, hand-overs.
 
-Their values are of the newest snapshot, which the engine takes when somebody reads the page.
+Their values are of the newest snapshot, which the engine takes when a page is read.
 """
 
 from dataclasses import dataclass
@@ -217,18 +217,20 @@ SNAPSHOT: Final = (
         field="model_version",
     ),
     SnapshotFamily(
-        name="ultraserve_blocks_waiting",
+        name="ultraserve_rollout_blocks_pending",
+        was="ultraserve_blocks_waiting",
         kind="gauge",
         unit="1",
         help="Blocks of chips that serve another version of the weights still.",
-        field="blocks_waiting",
+        field="rollout_blocks_pending",
     ),
     SnapshotFamily(
-        name="ultraserve_chips_lent",
+        name="ultraserve_chips_leased",
+        was="ultraserve_chips_lent",
         kind="gauge",
         unit="1",
-        help="Chips of the partition that are lent out to training, or on their way back.",
-        field="chips_lent",
+        help="Chips of the partition that are leased to training, or on their way back.",
+        field="chips_leased",
     ),
     SnapshotFamily(
         name="ultraserve_handovers",

@@ -1,8 +1,8 @@
 """What a Prometheus family is before it has values."""
 
 import re
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, replace
+from typing import Final, Literal, Self
 
 from emulator.errors import ConfigError
 
@@ -17,6 +17,8 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 class Family:
     """One family; a counter's `name` has no `_total`, its samples do.
 
+    `was` is its name of the release before, under which this one exports it too.
+
     Raises ConfigError for a name that is none, a counter called `_total`, or help that is no
     sentence.
     """
@@ -26,6 +28,7 @@ class Family:
     unit: Unit
     help: str
     labels: tuple[str, ...] = ()
+    was: str = ""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or self.name.endswith("_total"):
@@ -33,6 +36,14 @@ class Family:
             raise ConfigError(field="name", value=self.name, expected=expected)
         if not self.help.endswith(".") or "\n" in self.help or '"' in self.help:
             raise ConfigError(field="help", value=self.help, expected="one line that ends in a dot")
+
+    @property
+    def names(self) -> tuple[Self, ...]:
+        """Itself, and the same under its old name, if it has one."""
+        if not self.was:
+            return (self,)
+        words = f"Deprecated, gone in the next release: the old name of {self.name}."
+        return (self, replace(self, name=self.was, was="", help=words))
 
     @property
     def sample(self) -> str:

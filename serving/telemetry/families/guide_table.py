@@ -21,7 +21,7 @@ def tables() -> str:
     """Every family, group by group, as Markdown."""
     parts = []
     for group, families in GROUPS.items():
-        rows = "\n".join(_row(family) for family in families)
+        rows = "\n".join(_row(name) for family in families for name in family.names)
         head = "| name | type | unit | labels | what |\n|---|---|---|---|---|"
         parts.append(f"### {group}\n\n{head}\n{rows}\n")
     return "\n".join(parts)

@@ -153,14 +153,16 @@ RANK_UP: Final = Family(
     labels=("rank",),
     help="1 for a rank that takes requests, 0 for one that does not.",
 )
-HARDWARE_AGE: Final = Family(
-    name="ultraserve_hardware_age_seconds",
+SNAPSHOT_AGE: Final = Family(
+    name="ultraserve_hardware_snapshot_age_seconds",
+    was="ultraserve_hardware_age_seconds",
     kind="gauge",
     unit="wall s",
     help="Wall seconds since the engine was asked for what this page says of the hardware.",
 )
-HARDWARE_LOOK: Final = Family(
-    name="ultraserve_hardware_look_seconds",
+SNAPSHOT_DURATION: Final = Family(
+    name="ultraserve_hardware_snapshot_duration_seconds",
+    was="ultraserve_hardware_look_seconds",
     kind="gauge",
     unit="wall s",
     help="Wall seconds that the engine's answer took, waiting for its step included.",
@@ -169,5 +171,5 @@ PARTITION: Final = (
     *(ENGINE_UTILIZATION, TOKENS, TOKENS_PER_MEGAWATT, PUE, IT_POWER, FACILITY_PART, RACK_POWER),
     *(RACK_BUDGET, CHIP_BUDGET, SWITCH_TRAYS_UP, SWITCH_TRAYS, STEP_PART, STEPS_BY_PHASE),
     *(FAULTS_BY_KIND, FAULTS_OPEN, HANDOVER_AGE, TRAINING_LOSS, RANK_RUNNING, RANK_WAITING),
-    *(RANK_KV, RANK_UP, HARDWARE_AGE, HARDWARE_LOOK),
+    *(RANK_KV, RANK_UP, SNAPSHOT_AGE, SNAPSHOT_DURATION),
 )

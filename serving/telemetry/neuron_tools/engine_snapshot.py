@@ -1,20 +1,20 @@
-"""One look at a running engine: its report, what it is, and what lies between two looks."""
+"""One look at a running engine: its snapshot, what it is, and what lies between two looks."""
 
 from dataclasses import dataclass
 from functools import cache
 
 from emulator.memory.lnc import CoreMap, core_map
 from emulator.specs.chips import chip_by_name
-from serving.wire.hardware import ChipMeters, HardwareReport
+from serving.wire.machine_snapshot import ChipMeters, MachineSnapshot
 from serving.wire.machine_state import ChipHealth, ChipState, LeaseState
 from serving.wire.system_description import SystemDescription
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EngineLook:
-    """A report with the description of the engine that gave it."""
+    """A snapshot with the description of the engine that gave it."""
 
-    report: HardwareReport
+    snapshot: MachineSnapshot
     description: SystemDescription
 
     @property
@@ -30,7 +30,7 @@ class EngineLook:
     def in_use(self) -> tuple[ChipState, ...]:
         """The chips that the engine has a process for: seated in a rank, and not gone."""
         gone = (ChipHealth.LOST, ChipHealth.HUNG)
-        chips = self.report.state.chips
+        chips = self.snapshot.state.chips
         lent = {chip for lease in self.training() for chip in lease.chips}
         return tuple(
             chip
@@ -40,11 +40,11 @@ class EngineLook:
 
     def training(self) -> tuple[LeaseState, ...]:
         """The leases whose chips a training job has."""
-        return tuple(lease for lease in self.report.state.leases if lease.phase == "training")
+        return tuple(lease for lease in self.snapshot.state.leases if lease.phase == "training")
 
     def begins_after(self, other: "EngineLook") -> bool:
         """True when the engine has started again since the `other` look: totals went back."""
-        now, then = self.report, other.report
+        now, then = self.snapshot, other.snapshot
         return now.emulated_s < then.emulated_s or now.state.steps < then.state.steps
 
 
@@ -64,17 +64,21 @@ class Between:
     @property
     def emulated_s(self) -> float:
         """How long it is."""
-        return self.now.report.emulated_s - (self.before.report.emulated_s if self.before else 0.0)
+        return self.now.snapshot.emulated_s - (
+            self.before.snapshot.emulated_s if self.before else 0.0
+        )
 
     @property
     def steps(self) -> int:
         """Steps that ended in it."""
-        return self.now.report.state.steps - (self.before.report.state.steps if self.before else 0)
+        return self.now.snapshot.state.steps - (
+            self.before.snapshot.state.steps if self.before else 0
+        )
 
     def faults(self, kind: str) -> int:
         """Faults of a kind that happened in it."""
-        then = self.before.report.faults_by_kind.get(kind, 0) if self.before else 0
-        return self.now.report.faults_by_kind.get(kind, 0) - then
+        then = self.before.snapshot.faults_by_kind.get(kind, 0) if self.before else 0
+        return self.now.snapshot.faults_by_kind.get(kind, 0) - then
 
     def busy_share(self, chip: int) -> float:
         """The share of it in which a chip was busy, at most 1; 0 when no time has passed.
@@ -90,10 +94,10 @@ class Between:
         return max(flops, 0.0) / self.emulated_s if self.emulated_s > 0 else 0.0
 
     def _meters(self, chip: int) -> ChipMeters:
-        return self.now.report.meters[chip]
+        return self.now.snapshot.meters[chip]
 
     def _then(self, chip: int) -> ChipMeters | None:
-        return self.before.report.meters[chip] if self.before else None
+        return self.before.snapshot.meters[chip] if self.before else None
 
 
 @cache

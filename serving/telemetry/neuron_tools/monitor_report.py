@@ -189,7 +189,7 @@ def hardware_counters(between: Between) -> dict[str, Any]:
                 "sram_ecc_uncorrected": 0,
                 "sram_ecc_corrected": 0,
             }
-            for meters in between.now.report.meters
+            for meters in between.now.snapshot.meters
         ],
         "error": "",
     }
@@ -200,7 +200,7 @@ def instance_info(look: EngineLook | None, error: str) -> dict[str, str]:
     return {
         "instance_name": NOT_THERE,
         "instance_id": NOT_THERE,
-        "instance_type": look.report.state.system if look else NOT_THERE,
+        "instance_type": look.snapshot.state.system if look else NOT_THERE,
         "instance_availability_zone": NOT_THERE,
         "instance_availability_zone_id": NOT_THERE,
         "instance_region": NOT_THERE,
@@ -229,7 +229,7 @@ def hardware_info(look: EngineLook | None) -> dict[str, Any]:
         "neuron_device_type": chip,
         "neuron_device_version": names.device_version,
         "neuroncore_version": names.logical_core_version(cores.lnc),
-        "neuron_device_count": len(look.report.state.chips),
+        "neuron_device_count": len(look.snapshot.state.chips),
         "neuron_device_memory_size": cores.stacks * cores.stack_bytes,
         "neuroncore_per_device_count": len(cores.cores),
         "logical_neuroncore_config": cores.lnc,

@@ -20,7 +20,7 @@ from serving.telemetry.device_memory import added, core_bytes
 from serving.telemetry.execution_errors import ERROR_OF_FAULT, ERRORS, OUTCOMES, PERCENTILES
 from serving.telemetry.neuron_tools.engine_snapshot import Between, EngineLook
 from serving.telemetry.neuron_tools.neuron_names import neuron_names
-from serving.wire.hardware import StepTimes
+from serving.wire.machine_snapshot import StepDurations
 from serving.wire.machine_state import ChipState, LeaseState
 
 _MODEL_ID: Final = 1
@@ -55,24 +55,24 @@ def _core(look: EngineLook, core_id: int, percent: float, flops: int) -> dict[st
 
 
 def execution_stats(between: Between) -> dict[str, Any]:
-    """Steps, the faults among them, and how long the last ones took; see StepTimes for which."""
+    """Steps, the faults among them, and how long the last ones took, as StepDurations."""
     errors = dict.fromkeys(ERRORS, 0)
     for kind, name in ERROR_OF_FAULT.items():
         errors[name] += between.faults(kind)
-    report = between.now.report
+    snapshot = between.now.snapshot
     return {
         "period": between.emulated_s,
         "error_summary": errors,
         "execution_summary": dict.fromkeys(OUTCOMES, 0) | {"completed": between.steps},
         "latency_stats": {
-            "total_latency": _percentiles(report.step_times) if between.steps else None,
-            "device_latency": _percentiles(report.device_times) if between.steps else None,
+            "total_latency": _percentiles(snapshot.step_times) if between.steps else None,
+            "device_latency": _percentiles(snapshot.device_times) if between.steps else None,
         },
         "error": "",
     }
 
 
-def _percentiles(times: StepTimes) -> dict[str, float] | None:
+def _percentiles(times: StepDurations) -> dict[str, float] | None:
     found = {name: getattr(times, f"{name}_s") for name in PERCENTILES}
     return None if None in found.values() else found
 
@@ -81,7 +81,7 @@ def memory_used(between: Between) -> dict[str, Any]:
     """HBM of the engine's cores by category, the weights that sleep on hosts, and the model."""
     look = between.now
     held = _held_by_core(look, look.in_use())
-    sleep = look.report.state.sleep
+    sleep = look.snapshot.state.sleep
     used = _used_bytes(held, sleep.host_bytes if sleep.asleep else 0)
     return {
         "period": between.emulated_s,
@@ -96,7 +96,7 @@ def training_report(
 ) -> dict[str, Any]:
     """The groups of a training job on a lease's chips; `host_group` is its vCPU usage."""
     look = between.now
-    chips = tuple(chip for chip in look.report.state.chips if chip.chip in lease.chips)
+    chips = tuple(chip for chip in look.snapshot.state.chips if chip.chip in lease.chips)
     steps = _training_steps(look, lease.number)
     before = _training_steps(between.before, lease.number) if between.before else 0
     made = {
@@ -124,7 +124,7 @@ def training_report(
 
 
 def _training_steps(look: EngineLook | None, number: int) -> int:
-    leases = look.report.state.leases if look else ()
+    leases = look.snapshot.state.leases if look else ()
     found = [lease.training for lease in leases if lease.number == number]
     return found[0].steps if found and found[0] is not None else 0
 
@@ -163,7 +163,7 @@ def _loaded_model(look: EngineLook, held: Mapping[int, dict[str, int]]) -> dict[
 
     Its id and uuid follow from its name: nothing is compiled.
     """
-    state = look.report.state
+    state = look.snapshot.state
     per_chip = len(look.cores.cores)
     subgraphs = {}
     for number, (core, parts) in enumerate(held.items()):

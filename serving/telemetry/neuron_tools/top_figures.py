@@ -1,7 +1,7 @@
 """What `ultraserve top` shows of one look, as figures: nothing here knows of a screen.
 
-Shares, rates and watts are the report's own, means of its window of emulated seconds. vCPUs and the
-processes' memory are this machine's, in wall time, and None where they are not to be seen.
+Shares, rates and watts are the snapshot's own, means of its window of emulated seconds. vCPUs and
+the processes' memory are this machine's, in wall time, and None where they are not to be seen.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from serving.telemetry.neuron_tools.engine_snapshot import EngineLook
 from serving.telemetry.neuron_tools.host_sample import HostSample
 from serving.telemetry.neuron_tools.host_usage import runtime_vcpu_usage, vcpu_usage
 from serving.telemetry.neuron_tools.neuron_names import neuron_names
-from serving.wire.hardware import ChipMeters
+from serving.wire.machine_snapshot import ChipMeters
 from serving.wire.machine_state import ChipHealth, ChipState, LeaseState, RankState
 from serving.wire.power_report import TokensPerMegawatt
 
@@ -135,10 +135,10 @@ class TopFigures:
 
 def top_figures(look: EngineLook, host: HostFigures | None) -> TopFigures:
     """The figures of a look."""
-    report, description = look.report, look.description
-    telemetry, power, state = report.telemetry, report.power, report.state
+    snapshot, description = look.snapshot, look.description
+    telemetry, power, state = snapshot.telemetry, snapshot.power, snapshot.state
     chips = tuple(
-        _chip(look, chip, meters) for chip, meters in zip(state.chips, report.meters, strict=True)
+        _chip(look, chip, meters) for chip, meters in zip(state.chips, snapshot.meters, strict=True)
     )
     names = neuron_names(description.chip.name)
     return TopFigures(
@@ -149,20 +149,20 @@ def top_figures(look: EngineLook, host: HostFigures | None) -> TopFigures:
         lnc=look.cores.lnc,
         cores_per_chip=len(look.cores.cores),
         chips_per_tray=max((rack.chips_per_tray for rack in description.racks), default=1),
-        emulated_s=report.emulated_s,
+        emulated_s=snapshot.emulated_s,
         dilation=telemetry.dilation,
         lag_s=telemetry.lag_s,
-        window_s=report.window_s,
+        window_s=snapshot.window_s,
         steps=state.steps,
-        step_p50_s=report.step_times.p50_s,
-        step_p99_s=report.step_times.p99_s,
-        steps_by_phase=dict(report.steps_by_phase),
+        step_p50_s=snapshot.step_times.p50_s,
+        step_p99_s=snapshot.step_times.p99_s,
+        steps_by_phase=dict(snapshot.steps_by_phase),
         chips=chips,
         ranks=state.ranks,
         leases=tuple(lease for lease in state.leases if lease.phase != SERVES),
-        faults_open=report.faults_open,
+        faults_open=snapshot.faults_open,
         asleep=state.sleep.asleep,
-        flops_ceiling_per_s=report.ceilings.flops_per_s,
+        flops_ceiling_per_s=snapshot.ceilings.flops_per_s,
         chip_watts_ceiling=power.chip_budget_watts,
         tokens=_tokens(look),
         requests_running=telemetry.requests_running,
@@ -209,7 +209,7 @@ def doing(chip: ChipState) -> str:
 
 
 def _tokens(look: EngineLook) -> TokenFigures | None:
-    window = look.report.power.window
+    window = look.snapshot.power.window
     if window is None or window.emulated_s <= 0:
         return None
     return TokenFigures(

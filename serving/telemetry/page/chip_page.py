@@ -5,7 +5,7 @@ from typing import Final
 
 from serving.telemetry.families import chips as families
 from serving.telemetry.page.text_page import TextPage, label_sets
-from serving.wire.hardware import HardwareReport
+from serving.wire.machine_snapshot import MachineSnapshot
 from serving.wire.machine_state import SERVING, ChipHealth, ChipState
 
 SPARE: Final = "spare"
@@ -14,9 +14,9 @@ TRAINING: Final = "training"
 MAINTENANCE: Final = "maintenance"
 
 
-def add_chips(page: TextPage, report: HardwareReport) -> None:
+def add_chips(page: TextPage, snapshot: MachineSnapshot) -> None:
     """Every chip of the partition, and its spares."""
-    chips, meters = report.state.chips, report.meters
+    chips, meters = snapshot.state.chips, snapshot.meters
     keys = [(str(chip.chip), str(chip.rack)) for chip in chips]
     page.add(families.STATE, [(state_labels(chip), 1) for chip in chips])
     sets = label_sets(tuple(keys))
@@ -39,24 +39,15 @@ def add_chips(page: TextPage, report: HardwareReport) -> None:
             for engine, busy_s in each.engine_busy_s.items()
         ],
     )
-    page.add_each(families.LINK_CAPACITY, sets, report.link_capacity_bytes_per_s)
-    for family, field in (
-        (families.POWER, "watts"),
-        (families.JOULES, "joules"),
-        (families.BUSY, "busy_s"),
-        (families.FLOPS, "flops"),
-        (families.HBM_TRAFFIC, "hbm_bytes"),
-        (families.LINK, "link_bytes"),
-    ):
-        page.add_each(family, sets, [getattr(each, field) for each in meters])
-    shares = [place for place, chip in enumerate(chips) if metered(chip)]
-    metered_sets = label_sets(tuple(keys[place] for place in shares))
-    for family, field in (
-        (families.LINK_UTILIZATION, "link_utilization"),
-        (families.UTILIZATION, "utilization"),
-        (families.HBM_UTILIZATION, "hbm_utilization"),
-    ):
-        page.add_each(family, metered_sets, [getattr(meters[place], field) for place in shares])
+    page.add_each(families.LINK_CAPACITY, sets, snapshot.link_capacity_bytes_per_s)
+    metered_places = [place for place, chip in enumerate(chips) if metered(chip)]
+    metered_sets = label_sets(tuple(keys[place] for place in metered_places))
+    for family in families.METERS:
+        totals = [each.total(family.field) for each in meters]
+        if family.metered:
+            page.add_each(family, metered_sets, [totals[place] for place in metered_places])
+        else:
+            page.add_each(family, sets, totals)
 
 
 def state_labels(chip: ChipState) -> tuple[str, ...]:

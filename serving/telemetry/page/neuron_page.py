@@ -12,7 +12,7 @@ from serving.telemetry.families import neuron as families
 from serving.telemetry.host_meter import HostReading
 from serving.telemetry.page.chip_page import metered
 from serving.telemetry.page.text_page import TextPage, label_sets
-from serving.wire.hardware import HardwareReport
+from serving.wire.machine_snapshot import MachineSnapshot
 
 NOT_THERE: Final = "emulated"
 
@@ -42,17 +42,17 @@ class Instance:
 
 
 def add_neuron(
-    page: TextPage, report: HardwareReport, instance: Instance, host: HostReading
+    page: TextPage, snapshot: MachineSnapshot, instance: Instance, host: HostReading
 ) -> None:
     """NeuronCores, the runtime, hardware counters, and the host."""
     if instance.cores is None:
         return
-    _add_cores(page, report, instance, instance.cores)
-    _add_executions(page, report, instance)
+    _add_cores(page, snapshot, instance, instance.cores)
+    _add_executions(page, snapshot, instance)
     _add_host(page, instance, host)
     of = instance.labels
     events = []
-    for meters in report.meters:
+    for meters in snapshot.meters:
         device = str(meters.chip)
         events += [
             ((*of, "mem_ecc_corrected", device), meters.ecc_corrected),
@@ -63,42 +63,46 @@ def add_neuron(
     page.add(families.INSTANCE, [(of, 1)])
 
 
-def _add_cores(page: TextPage, report: HardwareReport, instance: Instance, cores: CoreMap) -> None:
+def _add_cores(
+    page: TextPage, snapshot: MachineSnapshot, instance: Instance, cores: CoreMap
+) -> None:
     of = (*instance.labels, instance.runtime_tag)
     numbers = [
         tuple((*of, str(cores.global_core(chip=chip.chip, core=core.core))) for core in cores.cores)
-        for chip in report.state.chips
+        for chip in snapshot.state.chips
     ]
     busy = [
         (of_chip, meters.utilization)
-        for of_chip, chip, meters in zip(numbers, report.state.chips, report.meters, strict=True)
+        for of_chip, chip, meters in zip(
+            numbers, snapshot.state.chips, snapshot.meters, strict=True
+        )
         if metered(chip)
     ]
     used = label_sets(tuple(key for of_chip, _ in busy for key in of_chip))
     page.add_each(families.UTILIZATION, used, [share for of_chip, share in busy for _ in of_chip])
-    held = [core_bytes(chip, cores) for chip in report.state.chips]
+    held = [core_bytes(chip, cores) for chip in snapshot.state.chips]
     sets = label_sets(tuple(key for of_chip in numbers for key in of_chip))
     for category in CATEGORIES:
         values = [core[category] for of_cores in held for core in of_cores]
         page.add_each(families.MEMORY[category], sets, values)
     device_bytes = sum(sum(added(of_cores).values()) for of_cores in held)
-    host_bytes = report.state.sleep.host_bytes
+    host_bytes = snapshot.state.sleep.host_bytes
     memory = [((*of, "host"), host_bytes), ((*of, "neuron_device"), device_bytes)]
     page.add(families.RUNTIME_MEMORY, memory)
 
 
-def _add_executions(page: TextPage, report: HardwareReport, instance: Instance) -> None:
+def _add_executions(page: TextPage, snapshot: MachineSnapshot, instance: Instance) -> None:
     of = (*instance.labels, instance.runtime_tag)
     errors: Counter[str] = Counter()
-    for kind, count in report.faults_by_kind.items():
+    for kind, count in snapshot.faults_by_kind.items():
         errors[ERROR_OF_FAULT[FaultKind(kind)]] += count
     page.add(families.ERRORS, [((*of, name), errors[name]) for name in ERRORS])
-    done = {"completed": report.telemetry.steps}
+    done = {"completed": snapshot.telemetry.steps}
     page.add(families.STATUS, [((*of, name), done.get(name, 0)) for name in OUTCOMES])
     times = [
         ((*of, name), time_s)
         for name in PERCENTILES
-        if (time_s := getattr(report.step_times, f"{name}_s")) is not None
+        if (time_s := getattr(snapshot.step_times, f"{name}_s")) is not None
     ]
     page.add(families.LATENCY, times)
 

@@ -4,23 +4,23 @@ import numpy as np
 
 from serving.telemetry.families import partition as families
 from serving.telemetry.page.text_page import TextPage
-from serving.wire.hardware import HardwareReport
+from serving.wire.machine_snapshot import MachineSnapshot
 from serving.wire.machine_state import ChipHealth
 
 _CHANGING = ("draining", "restoring")
 
 
-def add_partition(page: TextPage, report: HardwareReport) -> None:
+def add_partition(page: TextPage, snapshot: MachineSnapshot) -> None:
     """Power, racks, tokens, steps, faults and hand-overs."""
-    _add_power(page, report)
-    _add_work(page, report)
-    _add_ranks(page, report)
-    state = report.state
-    faults = [((kind,), count) for kind, count in report.faults_by_kind.items()]
+    _add_power(page, snapshot)
+    _add_work(page, snapshot)
+    _add_ranks(page, snapshot)
+    state = snapshot.state
+    faults = [((kind,), count) for kind, count in snapshot.faults_by_kind.items()]
     page.add(families.FAULTS_BY_KIND, faults)
-    page.one(families.FAULTS_OPEN, report.faults_open)
+    page.one(families.FAULTS_OPEN, snapshot.faults_open)
     ages = [
-        ((str(lease.number), str(lease.phase)), report.emulated_s - lease.since_emulated_s)
+        ((str(lease.number), str(lease.phase)), snapshot.emulated_s - lease.since_emulated_s)
         for lease in state.leases
         if lease.phase in _CHANGING
     ]
@@ -34,8 +34,8 @@ def add_partition(page: TextPage, report: HardwareReport) -> None:
     page.add(families.TRAINING_LOSS, losses)
 
 
-def _add_power(page: TextPage, report: HardwareReport) -> None:
-    power = report.power
+def _add_power(page: TextPage, snapshot: MachineSnapshot) -> None:
+    power = snapshot.power
     window = power.window.tokens_per_megawatt if power.window is not None else ()
     page.add(
         families.TOKENS_PER_MEGAWATT,
@@ -53,21 +53,21 @@ def _add_power(page: TextPage, report: HardwareReport) -> None:
     budgets = [((str(rack.rack),), rack.provisioned_watts) for rack in power.racks]
     page.add(families.RACK_BUDGET, budgets)
     page.one(families.CHIP_BUDGET, power.chip_budget_watts)
-    racks = report.state.racks
+    racks = snapshot.state.racks
     page.add(families.SWITCH_TRAYS_UP, [((str(r.rack),), r.switch_trays_up) for r in racks])
     page.add(families.SWITCH_TRAYS, [((str(r.rack),), r.switch_trays) for r in racks])
 
 
-def _add_work(page: TextPage, report: HardwareReport) -> None:
-    telemetry = report.telemetry
+def _add_work(page: TextPage, snapshot: MachineSnapshot) -> None:
+    telemetry = snapshot.telemetry
     tokens = [(("prompt",), telemetry.prompt_tokens), (("output",), telemetry.output_tokens)]
     page.add(families.TOKENS, tokens)
-    page.add(families.STEP_PART, [((part,), each) for part, each in report.parts_s.items()])
-    by_phase = [((phase,), count) for phase, count in report.steps_by_phase.items()]
+    page.add(families.STEP_PART, [((part,), each) for part, each in snapshot.parts_s.items()])
+    by_phase = [((phase,), count) for phase, count in snapshot.steps_by_phase.items()]
     page.add(families.STEPS_BY_PHASE, by_phase)
     serving = [
         meters.engine_utilization
-        for chip, meters in zip(report.state.chips, report.meters, strict=True)
+        for chip, meters in zip(snapshot.state.chips, snapshot.meters, strict=True)
         if chip.rank is not None and chip.health in (ChipHealth.UP, ChipHealth.SLOW)
     ]
     engines = serving[0] if serving else {}
@@ -75,8 +75,8 @@ def _add_work(page: TextPage, report: HardwareReport) -> None:
     page.add(families.ENGINE_UTILIZATION, shares)
 
 
-def _add_ranks(page: TextPage, report: HardwareReport) -> None:
-    ranks = [((str(rank.rank),), rank) for rank in report.state.ranks]
+def _add_ranks(page: TextPage, snapshot: MachineSnapshot) -> None:
+    ranks = [((str(rank.rank),), rank) for rank in snapshot.state.ranks]
     page.add(families.RANK_RUNNING, [(key, rank.requests_running) for key, rank in ranks])
     page.add(families.RANK_WAITING, [(key, rank.requests_waiting) for key, rank in ranks])
     used = [(key, rank.kv_blocks_used / rank.kv_blocks) for key, rank in ranks if rank.kv_blocks]

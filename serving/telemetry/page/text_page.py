@@ -5,13 +5,13 @@ that takes ten times as long as the numbers. The format: https://prometheus.io/d
 exposition_formats/, text-based.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Final
 
 from serving.telemetry.families.family import Family
 
-Rows = Iterable[tuple[tuple[str, ...], float]]
+Rows = Collection[tuple[tuple[str, ...], float]]
 """Values of the family's labels, and the number."""
 
 _RENDERED_MAX: Final = 1 << 17
@@ -22,7 +22,10 @@ _SETS_MAX: Final = 8
 
 
 class TextPage:
-    """Families one after another; each is added once, and left out when it has no rows."""
+    """Families one after another; each is added once, and left out when it has no rows.
+
+    A family that has an old name is on the page under both.
+    """
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -30,21 +33,21 @@ class TextPage:
 
     def add(self, family: Family, rows: Rows) -> None:
         """One family with its samples."""
-        assert family.kind != "histogram", family
-        assert family.name not in self._names, family
-        sample, labels = family.sample, family.labels
-        self._take(
-            family, [f"{_prefix(sample, labels, values)} {value!r}" for values, value in rows]
-        )
+        for name in family.names:
+            sample, labels = name.sample, name.labels
+            self._take(
+                name, [f"{_prefix(sample, labels, values)} {value!r}" for values, value in rows]
+            )
 
-    def add_each(self, family: Family, sets: "LabelSets", values: Iterable[float]) -> None:
+    def add_each(self, family: Family, sets: "LabelSets", values: Collection[float]) -> None:
         """One family with a sample for each of the label sets, in their order."""
-        assert family.kind != "histogram", family
-        assert family.name not in self._names, family
-        prefixes = sets.prefixes(family)
-        self._take(family, [f"{p} {value!r}" for p, value in zip(prefixes, values, strict=True)])
+        for name in family.names:
+            pairs = zip(sets.prefixes(name), values, strict=True)
+            self._take(name, [f"{prefix} {value!r}" for prefix, value in pairs])
 
     def _take(self, family: Family, lines: list[str]) -> None:
+        assert family.kind != "histogram", family
+        assert family.name not in self._names, family
         if lines:
             self._names.add(family.name)
             self._lines += (_header(family), *lines)

@@ -25,11 +25,11 @@ from serving.server.engine_call import EngineGone
 from serving.wire.control_call import (
     ExpertLoadReply,
     ExpertLoadRequest,
-    HardwareReply,
-    HardwareRequest,
+    SnapshotReply,
+    SnapshotRequest,
 )
-from serving.wire.hardware import ExpertLoad, HardwareReport
-from serving.wire.telemetry import Event, EventKind
+from serving.wire.machine_snapshot import ExpertChoices, MachineSnapshot
+from serving.wire.telemetry import EventKind, MachineEvent
 from tests.e2e.server_process import HOST
 from tests.serving.plugin.running_engine import Running, heard, lose
 
@@ -81,22 +81,22 @@ class ReplayedLooks:
         return len(self.running.state().faults)
 
     @property
-    def report(self) -> HardwareReport:
-        reply = self.running.ask(HardwareRequest())
-        assert isinstance(reply, HardwareReply)
+    def report(self) -> MachineSnapshot:
+        reply = self.running.ask(SnapshotRequest())
+        assert isinstance(reply, SnapshotReply)
         return reply.report
 
     @property
-    def load(self) -> ExpertLoad:
+    def load(self) -> ExpertChoices:
         reply = self.running.ask(ExpertLoadRequest())
         assert isinstance(reply, ExpertLoadReply)
         return reply.load
 
-    async def happened(self, after: int) -> AsyncGenerator[tuple[Event, int], None]:
+    async def happened(self, after: int) -> AsyncGenerator[tuple[MachineEvent, int], None]:
         for record in self.running.state().faults[after:]:
             words = f"fault {record.number}, {record.fault.kind}: {record.reason}"
             yield (
-                Event(
+                MachineEvent(
                     number=record.number,
                     emulated_s=record.injected_emulated_s,
                     unix_s=_UNIX_S + record.number,

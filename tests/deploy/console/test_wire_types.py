@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from deploy import console_types
-from serving.wire.hardware import HardwareReport
+from serving.wire.machine_snapshot import MachineSnapshot
 from serving.wire.machine_state import Plain
 
 
@@ -15,10 +15,10 @@ def test_the_types_that_are_checked_in_are_what_the_generator_makes() -> None:
 
 def test_a_type_has_the_fields_that_its_json_has() -> None:
     made = console_types.text()
-    (declared,) = [each for each in made.split("\n\n") if "interface HardwareReport " in each]
+    (declared,) = [each for each in made.split("\n\n") if "interface MachineSnapshot " in each]
     named = [line.strip().partition(":")[0] for line in declared.splitlines()[1:-1]]
 
-    assert tuple(named) == HardwareReport.__struct_encode_fields__
+    assert tuple(named) == MachineSnapshot.__struct_encode_fields__
 
 
 def test_a_file_that_is_not_what_the_generator_makes_is_found(

@@ -11,8 +11,8 @@ import pytest
 from emulator.specs.fault import Fault, FaultKind
 from serving.telemetry.latency_window import LatencyReport
 from serving.wire import control_call
-from serving.wire.hardware import ExpertLoad, HardwareReport
-from serving.wire.telemetry import Event
+from serving.wire.machine_snapshot import ExpertChoices, MachineSnapshot
+from serving.wire.telemetry import MachineEvent
 from tests.e2e.server_answers import control
 from tests.e2e.server_process import HOST, ServerProcess
 from tests.live_server import CHIPS, Load
@@ -63,14 +63,14 @@ def test_a_reader_is_told_what_the_control_service_says(
         data = firsts(looking, *names)
         after = client.call(control_call.GET_HARDWARE)
 
-    report = msgspec.json.decode(data["hardware"], type=HardwareReport)
+    report = msgspec.json.decode(data["hardware"], type=MachineSnapshot)
     assert before.emulated_s <= report.emulated_s <= after.emulated_s
     assert report.state.partition == before.state.partition
     assert [meter.chip for meter in report.meters] == [chip.chip for chip in report.state.chips]
     assert len(report.meters) == CHIPS
     assert before.telemetry.output_tokens <= report.telemetry.output_tokens
     assert report.telemetry.output_tokens <= after.telemetry.output_tokens
-    load = msgspec.json.decode(data["experts"], type=ExpertLoad)
+    load = msgspec.json.decode(data["experts"], type=ExpertChoices)
     assert len(load.tokens) == load.layers * load.experts
     latency = msgspec.json.decode(data["latency"], type=LatencyReport)
     assert latency.window_s <= 60.0
@@ -115,7 +115,7 @@ def test_a_fault_asked_for_in_json_is_seen_at_once_and_healed(
                 response = httpx.post(f"{url}{path}/InjectFault", **asked)
                 number = response.raise_for_status().json()["report"]["number"]
             elif name == "happened" and number:
-                event = msgspec.json.decode(data, type=Event)
+                event = msgspec.json.decode(data, type=MachineEvent)
                 if event.fault is not None and event.fault.number == number:
                     break
         seen_s = time.monotonic() - injected_s

@@ -14,7 +14,7 @@ from emulator.power.system_power import SystemPower
 from emulator.specs.systems import SYSTEMS
 from serving.telemetry.page.partition_page import add_partition
 from serving.telemetry.page.text_page import TextPage
-from serving.wire.hardware import HardwareReport
+from serving.wire.machine_snapshot import MachineSnapshot
 from tests.deploy.prometheus.rule_files import RULE_FILES
 from tests.deploy.prometheus.test_rules import promtool_done
 from tests.serving.plugin.seen_engine import Seen
@@ -89,13 +89,13 @@ def test_no_system_at_full_throttle_is_over_its_budget_and_one_percent_more_is(
 
 
 @pytest.fixture(scope="module")
-def report() -> HardwareReport:
+def report() -> MachineSnapshot:
     engine = Seen()
     engine.step(0, 1)
-    return engine.look().report
+    return engine.look()
 
 
-def page_series(report: HardwareReport) -> Series:
+def page_series(report: MachineSnapshot) -> Series:
     """The partition's series of one page."""
     page = TextPage()
     add_partition(page, report)
@@ -109,9 +109,9 @@ def page_series(report: HardwareReport) -> Series:
 
 
 def test_one_full_rank_beside_empty_ones_is_an_alert(
-    report: HardwareReport, tmp_path: Path
+    report: MachineSnapshot, tmp_path: Path
 ) -> None:
-    def with_used(share: float) -> HardwareReport:
+    def with_used(share: float) -> MachineSnapshot:
         first, *others = report.state.ranks
         assert others
         full = msgspec.structs.replace(
@@ -126,10 +126,10 @@ def test_one_full_rank_beside_empty_ones_is_an_alert(
 
 
 def test_a_page_that_shows_a_machine_and_its_look_s_age_is_seen(
-    report: HardwareReport, tmp_path: Path
+    report: MachineSnapshot, tmp_path: Path
 ) -> None:
     labels = '{job="ultraserve", instance="a"}'
     series = page_series(report) | {f"up{labels}": 1.0}
     assert firing("EngineUnseen", series, tmp_path)
-    series[f"ultraserve_hardware_age_seconds{labels}"] = 0.1
+    series[f"ultraserve_hardware_snapshot_age_seconds{labels}"] = 0.1
     assert not firing("EngineUnseen", series, tmp_path)

@@ -50,6 +50,7 @@ def test_rows_for_experts_in_8_bits_are_dispatched_in_8_bits_by_hand() -> None:
     sent_rows = 3 * 100 * 0.5
     row_bytes = 4_096 + 128 + 2 * 4_096
     assert cost.link_bytes[0] == pytest.approx(2 * sent_rows * row_bytes)
+    assert cost.dispatched_bytes[0] == pytest.approx(2 * sent_rows * (4_096 + 128))
     assert cost.engine_ns["collectives"][0] == int(2 * sent_rows * row_bytes / 512)
     plain = cost_model(4, replace(TINY, hidden=4_096)).cost(batch_of(4, [(0, 100, 0)]))
     saved_ns = plain.parts_ns["dispatch_combine"] - cost.parts_ns["dispatch_combine"]

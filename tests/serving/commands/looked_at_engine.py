@@ -7,15 +7,14 @@ from serving.wire.control_call import (
     ControlReply,
     DescribeReply,
     DescribeRequest,
-    HardwareReply,
-    HardwareRequest,
+    SnapshotReply,
+    SnapshotRequest,
     StateReply,
     StateRequest,
     request_from_json,
 )
 from tests.serving.server.control.small_engine import SmallEngine
 from tests.serving.telemetry.neuron_tools.looks import a_look
-from tests.serving.telemetry.snapshots import snapshot
 
 
 class LookedAtEngine(SmallEngine):
@@ -34,11 +33,11 @@ class LookedAtEngine(SmallEngine):
 
     def _reply(self, line: str) -> ControlReply:
         request = request_from_json(line)
-        if isinstance(request, HardwareRequest):
+        if isinstance(request, SnapshotRequest):
             self.shown += 1
-            return HardwareReply(report=self.look().report, snapshot=snapshot())
+            return SnapshotReply(snapshot=self.look().snapshot)
         if isinstance(request, DescribeRequest):
             return DescribeReply(description=self.look().description)
         if isinstance(request, StateRequest):
-            return StateReply(state=self.look().report.state)
+            return StateReply(state=self.look().snapshot.state)
         return super()._reply(line)

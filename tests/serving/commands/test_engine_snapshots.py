@@ -25,13 +25,13 @@ def test_a_server_that_started_again_with_another_key_is_found_again() -> None:
     looks = looks_at(address)
     with looks:
         with control_server(LookedAtEngine(4), address=address):
-            assert len(looks.look().report.meters) == 4
+            assert len(looks.look().snapshot.meters) == 4
         with pytest.raises(ServerUnreachable, match="nobody answers"):
             looks.look()
         assert looks.look_or_words()[0] is None
         with control_server(LookedAtEngine(6), address=address):
             look = looks.look()
-            assert (len(look.report.meters), look.description.partition.chips) == (6, 6)
+            assert (len(look.snapshot.meters), look.description.partition.chips) == (6, 6)
 
 
 def test_a_key_that_is_not_the_server_s_is_no_loss_that_passes(tmp_path: Path) -> None:

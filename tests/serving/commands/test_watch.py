@@ -14,7 +14,7 @@ from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_server import ControlServer
 from serving.wire import control_call
 from serving.wire.machine_state import StallState
-from serving.wire.telemetry import Event, EventKind
+from serving.wire.telemetry import EventKind, MachineEvent
 from tests.serving.server.control.small_engine import (
     SmallEngine,
     connected,
@@ -98,7 +98,7 @@ def test_events_are_printed_from_the_first_that_is_remembered(
 
 
 def test_what_is_forgotten_is_said() -> None:
-    event = Event(
+    event = MachineEvent(
         number=7, emulated_s=1.5, unix_s=3_600.0, kind=EventKind.DOOR, words="closed: draining"
     )
 

@@ -78,7 +78,7 @@ def test_a_rank_leaves_and_comes_back_by_hand(expected: dict[str, list[int]]) ->
     state = running.state()
     assert [chip.phase for chip in state.chips] == ["serving"] * 3 + ["training"]
     assert state.chips[3].health == "up"
-    assert served.reports[-1].snapshot.chips_lent == 1
+    assert served.reports[-1].snapshot.chips_leased == 1
     check_machine(running)
 
     assert resume(running, 1).phase == "restoring"
@@ -384,14 +384,14 @@ def test_every_nanosecond_of_lent_chips_is_counted_once() -> None:
         running.step(0)
     drain(lending, 4, 5, 6, 7)
     spent = lease_of(lending, 1)
-    before = lending.engine.snapshot()
+    before = lending.engine.telemetry()
     idle_watts = lending.parts.machine.cost_model.idle_chip_watts
 
     # The job says 2 s at 1,000 W above four idle chips; what idle chips draw is counted already.
     job = note(1, tokens=64, joules=2.0 * (1_000.0 + 4 * idle_watts), emulated_s=2.0)
     for _ in range(2):  # saying it again adds nothing
         assert not isinstance(lending.ask(job), Refusal)
-    after = lending.engine.snapshot()
+    after = lending.engine.telemetry()
     assert after.chip_joules - before.chip_joules == pytest.approx(2_000.0)
     assert after.training_joules == pytest.approx(2_000.0)
     assert after.training_tokens == 64

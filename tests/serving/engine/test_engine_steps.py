@@ -126,7 +126,7 @@ def test_a_hung_chip_holds_a_step_for_its_timeout_and_the_engine_answers_meanwhi
     assert sorted(outputs) == [0, 1, 3]
     assert report_of_step.lost_ranks == (2,)
     assert report_of_step.end_s - begun_s == pytest.approx(HANG_S, rel=0.02)
-    assert held.engine.snapshot().lag_s < 0.1, "a hold is no lag of the host"
+    assert held.engine.telemetry().lag_s < 0.1, "a hold is no lag of the host"
     assert held.stages() == [FaultStage.RECOVERED]
     assert held.stall() is None
 
@@ -145,8 +145,8 @@ def test_a_hold_that_is_healed_away_ends_at_once_and_keeps_every_rank() -> None:
     _, report = held.until_done(held.engine.go_on())
 
     assert report.end_s - begun_s == pytest.approx(2.0, abs=0.5)
-    assert held.engine.snapshot().pause_s >= 2.0
-    assert held.engine.snapshot().lag_s < 0.5, "what was waited for the chip is a pause"
+    assert held.engine.telemetry().pause_s >= 2.0
+    assert held.engine.telemetry().lag_s < 0.5, "what was waited for the chip is a pause"
     assert report.ranks_up == (True,) * 4
     assert held.stages() == [FaultStage.HEALED]
     assert held.stall() is None

@@ -100,6 +100,7 @@ def cost(duration_ns: int, watts: float) -> StepCost:
         flops=np.zeros(2),
         hbm_bytes=np.zeros(2),
         link_bytes=np.zeros(2),
+        dispatched_bytes=np.zeros(2),
     )
 
 

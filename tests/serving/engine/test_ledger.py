@@ -11,7 +11,7 @@ from emulator.specs.partition import Partition
 from emulator.ultraserver.step_cost import ENGINE_NAMES, StepCost
 from emulator.units import NS_PER_S
 from serving.engine.ledger import Ledger
-from serving.wire.hardware import WINDOW_S
+from serving.wire.machine_snapshot import WINDOW_S
 
 IDLE_WATTS = 100.0
 CHIPS, SPARES, TP = 4, 1, 2
@@ -51,6 +51,7 @@ def cost(
         flops=3e12 * each,
         hbm_bytes=2e9 * each,
         link_bytes=np.arange(CHIPS) * 1e6,
+        dispatched_bytes=np.arange(CHIPS) * 5e5,
     )
 
 
@@ -77,6 +78,7 @@ def test_two_steps_by_hand() -> None:
     assert totals["flops"].tolist() == [6e12] * CHIPS + [0]
     assert totals["hbm_bytes"].tolist() == [4e9] * CHIPS + [0]
     assert totals["link_bytes"].tolist() == [0, 2e6, 4e6, 6e6, 0]
+    assert totals["dispatched_bytes"].tolist() == [0, 1e6, 2e6, 3e6, 0]
     tensor = totals.engine_busy_ns[totals.engines.index("tensor")]
     assert tensor.tolist() == [20 * MS] * CHIPS + [0]
 

@@ -1,12 +1,17 @@
 """A running engine: steps in emulated time, and the control service's questions between them."""
 
+import time
+
 import pytest
 
 from emulator.chip.commands import Combine
+from emulator.sim.clock import DilatedClock
 from emulator.specs.fault import Fault, FaultKind
 from serving.engine.fault_log import Moved
 from serving.engine.scheduler_state import RankQueues
 from serving.wire.control_call import (
+    ClockRequest,
+    ClockState,
     ControlRequest,
     FaultReport,
     HealReport,
@@ -244,4 +249,16 @@ def test_a_dense_model_is_served_and_loses_chips_like_any_other() -> None:
     assert report.lost_ranks == (0,)
     assert running.state().routing == "none (dense)"
     assert running.state().chips[1].expert_slots == 0
-    assert running.step(1, 2, 3).snapshot.expert_imbalance == 0.0
+    assert running.step(1, 2, 3).snapshot.expert_imbalance is None
+
+
+def test_the_clock_says_emulated_and_real_time_of_one_moment() -> None:
+    wall_ns = 0
+    running = Running(DilatedClock(4.0, wall_ns=lambda: wall_ns))
+    wall_ns = 10**9
+    before_s = time.time()
+    clock = running.ask(ClockRequest())
+
+    assert isinstance(clock, ClockState)
+    assert (clock.emulated_s, clock.dilation) == (0.25, 4.0)
+    assert before_s <= clock.unix_s <= time.time()

@@ -9,7 +9,6 @@ from emulator.chip.commands import LoadWeights
 from emulator.errors import CheckpointError
 from emulator.fleet import Fleet
 from serving.engine.scheduler_state import RankQueues
-from serving.engine.wake_request import StepWish
 from serving.wire.control_call import (
     ControlReply,
     PublishRequest,
@@ -37,15 +36,15 @@ class Rolling:
         self.ranks = self.running.parts.deployment.partition.ranks
         self.busy: set[int] = set()
         self.closed: tuple[int, ...] = ()
-        self.wish = StepWish()
+        self.wake = self.running.engine._wake
         self.hear()
 
     def hear(self) -> None:
         """One exchange: the scheduler speaks, the engine reports."""
         queues = tuple(BUSY if rank in self.busy else IDLE for rank in range(self.ranks))
-        self.wish.grant()
+        self.wake.grant()
         engine = self.running.engine
-        engine.hear(heard(rank_states=queues, closed_ranks=self.closed, wish=self.wish))
+        engine.hear(heard(rank_states=queues, closed_ranks=self.closed))
         report = engine.report()
         self.closed, self.renewed, self.weights = (
             report.closed_ranks,
@@ -67,13 +66,13 @@ def test_blocks_close_empty_read_and_open_one_after_the_other(other: Path) -> No
     reply = rolling.publish(other)
     assert isinstance(reply, VersionReport)
     assert (reply.version, reply.waiting_blocks) == (2, 2)
-    assert rolling.wish.wanted  # an idle scheduler would not come by itself
+    assert rolling.wake.wanted  # an idle scheduler would not come by itself
 
     rolling.hear()
     assert (rolling.closed, rolling.renewed) == ((0, 1), ())
     rolling.hear()
     assert rolling.closed == (0, 1)  # rank 1 has a request
-    assert not rolling.wish.wanted  # whose steps come by themselves
+    assert not rolling.wake.wanted  # whose steps come by themselves
     assert rolling.versions() == [1, 1, 1, 1]
     rolling.busy = {2}
     rolling.hear()
@@ -89,7 +88,7 @@ def test_blocks_close_empty_read_and_open_one_after_the_other(other: Path) -> No
     rolling.hear()
     assert rolling.closed == ()
     assert rolling.versions() == [2, 2, 2, 2]
-    assert not rolling.wish.wanted
+    assert not rolling.wake.wanted
 
 
 def test_a_block_is_not_read_before_the_scheduler_keeps_requests_out_of_it(other: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from emulator.specs.batch import StepBatch
 from emulator.units import NS_PER_S
 from serving.engine.step_history import KEPT, StepHistory
-from tests.serving.engine.test_chip_counters import MS, cost
+from tests.serving.engine.test_ledger import MS, cost
 
 
 def batch(new_tokens: int, context_tokens: int) -> StepBatch:

@@ -21,7 +21,7 @@ from serving.wire.control_call import (
     to_json,
 )
 from serving.wire.machine_state import MachineState
-from serving.wire.snapshot import Snapshot
+from serving.wire.telemetry import Telemetry
 from tests.serving.plugin.live_parts import KV_BLOCKS, LiveParts, live_parts
 
 
@@ -29,13 +29,13 @@ from tests.serving.plugin.live_parts import KV_BLOCKS, LiveParts, live_parts
 class ShownReport(StepReport):
     """A step's report, with the engine's totals as they were shown then."""
 
-    snapshot: Snapshot
+    snapshot: Telemetry
 
 
 def shown(engine: LiveEngine, report: StepReport) -> ShownReport:
     """`report`, which `engine` has just made, with its totals."""
     named = {each.name: getattr(report, each.name) for each in fields(report)}
-    return ShownReport(**named, snapshot=engine.snapshot())
+    return ShownReport(**named, snapshot=engine.telemetry())
 
 
 class Running:

@@ -4,8 +4,8 @@ from typing import Any
 
 from emulator.sim.clock import DilatedClock
 from emulator.units import NS_PER_S
-from serving.wire.control_call import HardwareReply, HardwareRequest
-from serving.wire.hardware import HardwareReport
+from serving.wire.control_call import SnapshotReply, SnapshotRequest
+from serving.wire.machine_snapshot import MachineSnapshot
 from tests.serving.plugin.running_engine import Running
 
 
@@ -23,16 +23,16 @@ class Seen(Running):
 
     def spend(self, joules: float, *chips: int) -> None:
         """Chips draw so much beyond steps and idle power, as leases and hand-overs book it."""
-        self.engine._meters.spend(joules, chips)
+        self.engine._meters.ledger.charge(joules, chips)
 
-    def look(self) -> HardwareReply:
-        reply = self.ask(HardwareRequest())
-        assert isinstance(reply, HardwareReply)
-        return reply
+    def look(self) -> MachineSnapshot:
+        reply = self.ask(SnapshotRequest())
+        assert isinstance(reply, SnapshotReply)
+        return reply.snapshot
 
 
-def full_system() -> HardwareReport:
+def full_system() -> MachineSnapshot:
     """A look at 144 chips that have computed a step; tokens are made up."""
     running = Seen(chips=144, tp=1, model="deepseek-v3", computes=False)
     running.step(*range(144))
-    return running.look().report
+    return running.look()

@@ -24,7 +24,7 @@ from serving.wire.control_call import (
     to_json,
 )
 from serving.wire.placement_page import PlacementPage
-from serving.wire.power_report import PowerReport
+from serving.wire.power_report import MachinePower
 from tests.serving.plugin.live_parts import KV_BLOCKS
 from tests.serving.plugin.running_engine import Running, heard, lose
 
@@ -41,7 +41,7 @@ def page_of(running: Running, first_layer: int = 0) -> PlacementPage:
     return asked(running, PlacementRequest(first_layer=first_layer), PlacementReply).page
 
 
-def power_of(running: Running) -> PowerReport:
+def power_of(running: Running) -> MachinePower:
     return asked(running, PowerRequest(), PowerReply).report
 
 

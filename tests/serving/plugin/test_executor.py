@@ -151,7 +151,7 @@ def test_a_step_is_computed_timed_and_reported(make_engine: Callable[..., Engine
     assert reports[0].begin_s == 0.0
     for before, after in itertools.pairwise(reports):
         assert after.begin_s == before.end_s < after.end_s
-    last = engine.executor.live_engine().snapshot()
+    last = engine.executor.live_engine().telemetry()
     assert (last.steps, last.chips, last.lag_s) == (len(reports), 2, 0.0)
     assert last.emulated_s == pytest.approx(last.busy_s)
     watts = last.chip_joules / last.emulated_s
@@ -204,7 +204,7 @@ def test_a_step_without_tokens_asks_no_chip_and_repeats_the_last_report(
     assert (engine.heard, outputs, idle.req_ids) == ([], [], [])
     assert isinstance(idle, TimedOutput)
     assert idle.report is not None
-    assert engine.executor.live_engine().snapshot().steps == 0
+    assert engine.executor.live_engine().telemetry().steps == 0
     assert idle.report.end_s == 0.0
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from emulator.sim.clock import DilatedClock
 from serving.engine.scheduler_state import RankQueues
-from serving.engine.wake_request import StepWish
 from serving.wire.control_call import PublishRequest, VersionReport, WatchReply, WatchRequest
 from tests.emulator.chip.in_process import InProcessChips, serve
 from tests.serving.plugin.leased_requests import Served, drain, lease_of, resume
@@ -176,7 +175,7 @@ def test_a_paused_engine_goes_on_with_a_drain_and_loses_no_request(
     served = Served(running)
     served.turn()
     drain(running, 3, grace_s=0.0)
-    running.engine._wish.paused = True  # as its scheduler says; no step comes
+    running.engine._wake.paused = True  # as its scheduler says; no step comes
     reply = running.ask(WatchRequest())
     assert isinstance(reply, WatchReply)
     assert [lease.phase for lease in reply.leases] == ["training"]
@@ -196,12 +195,12 @@ def test_an_idle_engine_restores_by_itself_and_rests_meanwhile(
         rest()
 
     monkeypatch.setattr(running.engine._time, "rest", counted)
-    wish = StepWish()
+    wake = running.engine._wake
     idle = idle_queues(running)
 
     def hear() -> None:
-        wish.grant()
-        running.engine.hear(heard(rank_states=idle, wish=wish))
+        wake.grant()
+        running.engine.hear(heard(rank_states=idle))
         running.engine.idle_report()
 
     hear()
@@ -211,7 +210,7 @@ def test_an_idle_engine_restores_by_itself_and_rests_meanwhile(
     assert begun.until_emulated_s is not None
     steps = 0
     while running.engine._leases.going_on:
-        assert wish.wanted or wish.waits  # an idle scheduler would make no step
+        assert wake.wanted or wake.waits  # an idle scheduler would make no step
         hear()
         steps += 1
         assert steps < 1_000
@@ -220,4 +219,4 @@ def test_an_idle_engine_restores_by_itself_and_rests_meanwhile(
     assert steps - 3 <= len(rested) <= steps
     assert running.parts.machine.ranks_up.all()
     hear()
-    assert not wish.waits
+    assert not wake.waits

@@ -103,11 +103,12 @@ def test_in_a_pause_what_waits_for_a_rank_asks_for_no_step() -> None:
     assert machine.received["one"] == expected_tokens(long_arrival("one"))
 
 
-def test_an_engine_that_wishes_for_a_step_is_given_one() -> None:
+def test_an_engine_that_asks_for_a_step_is_given_one() -> None:
     machine = Machine(1)
-    wish = machine.step().wish
+    machine.step()
+    wake = machine.scheduler._wake
     assert not machine.scheduler.has_requests()
-    wish.make()
+    wake.make()
     assert machine.scheduler.has_requests()
     machine.step()
     assert not machine.scheduler.has_requests()
@@ -194,14 +195,15 @@ def test_a_pause_holds_all_ranks(state: PauseState) -> None:
 
 def test_an_engine_that_waits_for_time_is_stepped_but_not_in_a_pause() -> None:
     machine = Machine(1)
-    wish = machine.step().wish
-    wish.wait()
+    machine.step()
+    wake = machine.scheduler._wake
+    wake.wait()
     assert machine.scheduler.has_requests()
     machine.scheduler.set_pause_state(PauseState.PAUSED_ALL)
-    assert wish.paused
+    assert wake.paused
     assert not machine.scheduler.has_requests()  # who paused waits for it to be idle
     machine.scheduler.set_pause_state(PauseState.UNPAUSED)
-    assert not wish.paused
+    assert not wake.paused
     machine.step()
     assert not machine.scheduler.has_requests()
 

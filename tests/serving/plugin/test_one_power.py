@@ -35,7 +35,7 @@ from tests.serving.server.gateway.test_snapshot_poller import SlowEngine
 def shown(seen: Seen) -> list[tuple[float, float, float]]:
     """Emulated seconds, watts of the chips and of the facility, in every view."""
     state, power, told = seen.state(), seen.ask(PowerRequest()), seen.ask(TelemetryRequest())
-    report = seen.look().report
+    report = seen.look()
     assert isinstance(power, PowerReply)
     assert isinstance(told, TelemetryReply)
     views = (state, power.report, told.telemetry, report.state, report.power, report.telemetry)
@@ -105,12 +105,12 @@ def test_a_lost_chip_draws_no_watts_and_no_joules_until_it_is_healed() -> None:
     for _ in range(3):
         seen.step(0, 1, 2, 3)
     seen.rest(2.0)
-    reports = [seen.look().report]
+    reports = [seen.look()]
     seen.inject(lose(3))
     for _ in range(3):
         seen.step(0, 1, 2)
         seen.rest(10.0)
-        reports.append(seen.look().report)
+        reports.append(seen.look())
     before, after = reports[1], reports[3]
     passed_s = after.emulated_s - before.emulated_s
 
@@ -130,7 +130,7 @@ def test_a_lost_chip_draws_no_watts_and_no_joules_until_it_is_healed() -> None:
 
     seen.ask(HealRequest())
     seen.rest(10.0)
-    back = seen.look().report
+    back = seen.look()
     assert back.telemetry.chip_joules == pytest.approx(sum(m.joules for m in back.meters))
     assert back.meters[3].joules >= after.meters[3].joules + idle_watts * 10.0 * 0.99
 

@@ -36,11 +36,11 @@ def test_work_is_the_mean_chip_s_whatever_vllm_estimates(logger: EmulatedStatLog
     for _ in range(2):
         seen.step(0, 1, 2, 3)
         look = seen.look()
-        logger.take_snapshot(look.report, look.snapshot)
+        logger.take_snapshot(look)
         logger.perf_metrics_prom.observe(PerfStats(num_flops_per_gpu=10**15))
-        flops = sum(meters.flops for meters in look.report.meters)
+        flops = sum(meters.flops for meters in look.meters)
         assert flops > 0
         assert value("flops") == pytest.approx(flops / 4)
-        hbm_bytes = sum(meters.hbm_bytes for meters in look.report.meters)
+        hbm_bytes = sum(meters.hbm_bytes for meters in look.meters)
         assert value("read_bytes") == pytest.approx(hbm_bytes / 4)
         assert value("write_bytes") == 0

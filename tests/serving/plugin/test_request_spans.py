@@ -201,10 +201,8 @@ def test_the_rest_of_vllm_s_span_is_as_vllm_makes_it(exporter: InMemorySpanExpor
         }
 
     _, extended = served(Server(exporter))
-    without_trace = Server(exporter)
-    _, plain = served(
-        without_trace, told=replace(TRACE, dilation=0.0)
-    )  # virtual time: nothing is added
+    unasked = Server(exporter)
+    _, plain = served(unasked, told=replace(TRACE, dilation=0.0))  # virtual time: nothing is added
 
     assert plain_part(extended) == plain_part(plain)
     assert plain_part(plain)["gen_ai.usage.completion_tokens"] == 2

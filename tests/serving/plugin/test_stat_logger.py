@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client import REGISTRY
 from vllm.v1.engine import FinishReason
 from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
@@ -21,7 +22,7 @@ from serving.wire.engine_status import EngineStatus, StatusWriter
 from tests.serving.own_metrics import own_metrics
 from tests.serving.plugin.engine_config import engine_config
 from tests.serving.plugin.seen_engine import Seen
-from tests.serving.telemetry.snapshots import snapshot
+from tests.serving.telemetry.telemetry_looks import a_telemetry
 from tests.serving.wire.engine_statuses import epoch, status, writer_for
 
 EPOCHS = EpochMap.at(now_ns=0, wall_ns=0, dilation=4.0)
@@ -126,7 +127,7 @@ def test_a_snapshot_reaches_our_families() -> None:
     target, seen = logger(), Seen()
     seen.step(0, 1)
     answer = seen.look()
-    target.take_snapshot(answer.report, snapshot(chip_joules=77.0))
+    target.take_snapshot(replace(answer, telemetry=a_telemetry(chip_joules=77.0)))
 
     assert value("ultraserve_chip_energy_joules_total") == 77.0
     assert value("ultraserve_clock_dilation") == 4.0
@@ -137,15 +138,15 @@ def test_a_snapshot_reaches_our_families() -> None:
 @pytest.mark.usefixtures("clean_registry")
 def test_where_no_gateway_asks_the_engine_a_step_shows_its_newest_totals() -> None:
     target, engine = started()
-    engine.write(status(dilation=4.0), snapshot(chip_joules=5.0))
+    engine.write(status(dilation=4.0), a_telemetry(chip_joules=5.0))
     target.record(None, None)
     engine.write(status(dilation=4.0))
     target.record(None, None)
     assert value("ultraserve_chip_energy_joules_total") == 5.0
 
     answer = Seen().look()
-    target.take_snapshot(answer.report, snapshot(chip_joules=7.0))
-    engine.write(status(dilation=4.0), snapshot(chip_joules=9.0))
+    target.take_snapshot(replace(answer, telemetry=a_telemetry(chip_joules=7.0)))
+    engine.write(status(dilation=4.0), a_telemetry(chip_joules=9.0))
     target.record(None, None)
     assert value("ultraserve_chip_energy_joules_total") == 7.0  # until it is asked again
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from emulator.sim.epochs import EPOCHS_KEPT, EpochMap
 from serving.wire.engine_status import EngineStatus, StatusReader, StatusWriter, status_path
-from tests.serving.telemetry.snapshots import snapshot
+from tests.serving.telemetry.telemetry_looks import a_telemetry
 from tests.serving.wire.engine_statuses import epoch, status
 
 
@@ -40,7 +40,7 @@ def test_as_many_epochs_as_a_clock_keeps_fit(tmp_path: Path) -> None:
     writer.close()
 
 
-def test_a_snapshot_stays_until_another_is_written_and_fits_beside_all_epochs(
+def test_totals_stay_until_others_are_written_and_fit_beside_all_epochs(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "own" / "engine.status"
@@ -49,13 +49,13 @@ def test_a_snapshot_stays_until_another_is_written_and_fits_beside_all_epochs(
     writer, reader = StatusWriter(path), StatusReader(path)
     writer.write(written)
     reader.read()
-    assert reader.snapshot is None
+    assert reader.totals is None
 
-    first = snapshot(chip_joules=1 / 3)
+    first = a_telemetry(chip_joules=1 / 3)
     writer.write(written, first)
     writer.write(EngineStatus(emulated_s=2.0, ranks_up=144, epochs=epochs))
     reader.read()
-    assert reader.snapshot == first
+    assert reader.totals == first
     writer.close()
     assert not path.parent.exists()
 

@@ -3,14 +3,14 @@ import { useEffect, useRef } from "preact/hooks";
 import { chosenChip, dayNight, happened, history, looks } from "../state/console";
 import { propose, proposed } from "../state/action";
 import { CHIP_FAULTS, drainAction, FAULT_BUTTONS, faultAction, healAction, resumeAction } from "../state/actions";
-import type { ChipState as Chip, ChipMeters, Event as Happened, HardwareReport, LeaseState as Lease } from "../wire/report";
+import type { ChipState as Chip, ChipMeters, MachineEvent as Happened, MachineSnapshot, LeaseState as Lease } from "../wire/report";
 import { capacityBytes, MARKS, markOf, troubles, usedBytes } from "../words/chip_mark";
 import { stackUses, USE_WORDS, USES } from "../words/hbm_use";
 import { count, duration, memory, moment, scaled, share, text, watts } from "../words/quantity";
 import { shortLists } from "../words/number_lists";
 import { Chart } from "./Chart";
 
-export function ChipPanel({ report }: { report: HardwareReport }) {
+export function ChipPanel({ report }: { report: MachineSnapshot }) {
   const number = chosenChip.value;
   const heading = useRef<HTMLHeadingElement>(null);
 
@@ -95,7 +95,7 @@ function Engines({ meters, window }: { meters: ChipMeters | undefined; window: n
   );
 }
 
-function Facts({ chip, meters, report }: { chip: Chip; meters: ChipMeters | undefined; report: HardwareReport }) {
+function Facts({ chip, meters, report }: { chip: Chip; meters: ChipMeters | undefined; report: MachineSnapshot }) {
   const rank = chip.rank === null ? undefined : report.state.ranks[chip.rank];
   const facts: [string, string][] = [["Draws", `${watts(chip.watts)} of ${watts(report.power.chip_budget_watts)}`]];
   if (meters) {
@@ -103,6 +103,11 @@ function Facts({ chip, meters, report }: { chip: Chip; meters: ChipMeters | unde
     facts.push(["Energy", text(scaled(meters.joules, "J", 1_000))]);
     facts.push(["Sent over links", text(scaled(meters.link_bytes, "B", 1_000))]);
     facts.push(["HBM traffic", text(scaled(meters.hbm_bytes, "B", 1_000))]);
+    for (const [name, value] of Object.entries(meters.figures)) {
+      const words = name.replace(/_bytes$/, "").replaceAll("_", " ");
+      const unit = name.endsWith("_bytes") ? "B" : "";
+      facts.push([words.charAt(0).toUpperCase() + words.slice(1), text(scaled(value, unit, 1_000))]);
+    }
   }
   if (rank) {
     const queue = `${count(rank.requests_running)} running, ${count(rank.requests_waiting)} waiting`;
@@ -210,7 +215,7 @@ function touches(event: Happened, chip: number): boolean {
   return event.fault?.fault.chip === chip || (event.lease?.chips.includes(chip) ?? false);
 }
 
-function Actions({ chip, report }: { chip: Chip; report: HardwareReport }) {
+function Actions({ chip, report }: { chip: Chip; report: MachineSnapshot }) {
   const lease = report.state.leases.find((each) => each.phase !== "serving" && each.chips.includes(chip.chip));
   const gone = chip.health === "lost" || chip.health === "hung";
   const broken = chip.health !== "up" || troubles(chip).length > 0;
@@ -246,14 +251,14 @@ function ResumeButton({ lease }: { lease: Lease }) {
 }
 
 /** What leaves together: the group, where groups change hands by day and night; else the rank. */
-function lentWith(chip: Chip, report: HardwareReport): { chips: readonly number[]; whose: string } {
+function lentWith(chip: Chip, report: MachineSnapshot): { chips: readonly number[]; whose: string } {
   const group = dayNight.value?.groups.find((each) => each.chips.includes(chip.chip));
   if (group) return { chips: group.chips, whose: `group ${group.group}` };
   const chips = report.state.chips.filter((each) => each.rank === chip.rank).map((each) => each.chip);
   return { chips, whose: `rank ${chip.rank}` };
 }
 
-function drainOf(chip: Chip, report: HardwareReport) {
+function drainOf(chip: Chip, report: MachineSnapshot) {
   const { chips, whose } = lentWith(chip, report);
   return drainAction(chips, whose);
 }

@@ -1,6 +1,6 @@
 // What has happened, newest first.
 import { happened, dropped } from "../state/console";
-import type { Event as Happened } from "../wire/report";
+import type { MachineEvent as Happened } from "../wire/report";
 import { shortLists } from "../words/number_lists";
 import { moment, plural } from "../words/quantity";
 

@@ -1,13 +1,13 @@
 // The tokens of each expert in each layer, against the layer's mean: who is hot shows as who is dark.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { colour, repainted } from "../state/theme";
-import type { ExpertLoad } from "../wire/report";
+import type { ExpertChoices } from "../wire/report";
 import { busiest, loadRatios } from "../words/expert_load";
 
 /** Three times the mean, and more, has the full colour. */
 const FULL = 3;
 
-export function ExpertMap({ load }: { load: ExpertLoad }) {
+export function ExpertMap({ load }: { load: ExpertChoices }) {
   const canvas = useRef<HTMLCanvasElement>(null);
   const [over, setOver] = useState<{ layer: number; expert: number } | null>(null);
   const ratios = loadRatios(load);
@@ -49,14 +49,14 @@ export function ExpertMap({ load }: { load: ExpertLoad }) {
   );
 }
 
-function words(load: ExpertLoad, ratios: Float64Array, place: { layer: number; expert: number } | null, what: string): string {
+function words(load: ExpertChoices, ratios: Float64Array, place: { layer: number; expert: number } | null, what: string): string {
   if (place === null) return "No token has been routed yet.";
   const index = place.layer * load.experts + place.expert;
   const tokens = (load.tokens[index] ?? 0).toLocaleString("en-US", { maximumFractionDigits: 0 });
   return `${what}: layer ${place.layer}, expert ${place.expert}, ${tokens} tokens, ${(ratios[index] ?? 0).toFixed(2)}× the mean`;
 }
 
-function under(event: PointerEvent, load: ExpertLoad): { layer: number; expert: number } {
+function under(event: PointerEvent, load: ExpertChoices): { layer: number; expert: number } {
   const box = (event.currentTarget as HTMLCanvasElement).getBoundingClientRect();
   const part = (at: number, size: number, n: number): number => Math.min(n - 1, Math.max(0, Math.floor((at / size) * n)));
   return {
@@ -65,7 +65,7 @@ function under(event: PointerEvent, load: ExpertLoad): { layer: number; expert: 
   };
 }
 
-function draw(canvas: HTMLCanvasElement, load: ExpertLoad, ratios: Float64Array): void {
+function draw(canvas: HTMLCanvasElement, load: ExpertChoices, ratios: Float64Array): void {
   canvas.width = load.experts;
   canvas.height = load.layers;
   const context = canvas.getContext("2d");

@@ -2,14 +2,14 @@
 import { signal } from "@preact/signals";
 import { history, latency, looks } from "../state/console";
 import { type Basis, type Figure, MW_OF } from "../state/history";
-import type { HardwareReport } from "../wire/report";
+import type { MachineSnapshot } from "../wire/report";
 import { duration, type Quantity, NONE, scaled, share, text, things, watts } from "../words/quantity";
 import { Sparkline } from "./Sparkline";
 
 const BASES: readonly Basis[] = ["provisioned", "drawn", "all-in"];
 const basis = signal<Basis>("provisioned");
 
-export function Figures({ report }: { report: HardwareReport }) {
+export function Figures({ report }: { report: MachineSnapshot }) {
   const { telemetry, power } = report;
   const window = power.window;
   const output = window && window.output_tokens / window.emulated_s;
@@ -41,7 +41,7 @@ export function Figures({ report }: { report: HardwareReport }) {
       <Tile name="Chips draw" id="chip_watts" value={telemetry.chip_watts} shown={scaled(telemetry.chip_watts, "W", 1_000)} history="chip_watts">
         of {watts(power.chip_budget_watts * report.state.chips.length)} budget
       </Tile>
-      <Tile name="Site draws" id="facility_watts" value={telemetry.facility_watts} shown={scaled(telemetry.facility_watts, "W", 1_000)} history="facility_watts">
+      <Tile name="Facility power" id="facility_watts" value={telemetry.facility_watts} shown={scaled(telemetry.facility_watts, "W", 1_000)} history="facility_watts">
         PUE {power.pue.toFixed(2)}, worst day
       </Tile>
       <Tile name="Clock lag" id="lag_s" value={telemetry.lag_s} shown={lagNow()} history="lag_share">
@@ -85,7 +85,7 @@ function Spark({ figure }: { figure: Figure }) {
   return <Sparkline values={history.of(figure)} />;
 }
 
-function PerMegawatt({ report }: { report: HardwareReport }) {
+function PerMegawatt({ report }: { report: MachineSnapshot }) {
   const all = report.power.window?.tokens_per_megawatt ?? [];
   const chosen = all.find((each) => each.basis === basis.value);
   const shown = scaled(chosen?.output, "");

@@ -2,7 +2,7 @@
 import { useRef, useState } from "preact/hooks";
 import { propose } from "../state/action";
 import { healAction, pullAction } from "../state/actions";
-import type { ChipState as Chip, HardwareReport } from "../wire/report";
+import type { ChipState as Chip, MachineSnapshot } from "../wire/report";
 import { MARKS, type Mark, markOf } from "../words/chip_mark";
 import { watts } from "../words/quantity";
 import { ChipCell } from "./ChipCell";
@@ -10,7 +10,7 @@ import { ChipCell } from "./ChipCell";
 /** Up to so many chips, a cell has room for each of its engines. */
 export const LARGE_UP_TO = 16;
 
-export function Racks({ report }: { report: HardwareReport }) {
+export function Racks({ report }: { report: MachineSnapshot }) {
   const { chips } = report.state;
   const [focused, setFocused] = useState(0);
   const grid = useRef<HTMLDivElement>(null);
@@ -82,7 +82,7 @@ function racksOf(chips: readonly Chip[]): [number, [number, Chip[]][]][] {
   return [...racks].map(([rack, trays]) => [rack, [...trays]]);
 }
 
-function RackHead({ rack, report }: { rack: number; report: HardwareReport }) {
+function RackHead({ rack, report }: { rack: number; report: MachineSnapshot }) {
   const power = report.power.racks.find((each) => each.rack === rack);
   const switches = report.state.racks.find((each) => each.rack === rack);
   const share = power && power.provisioned_watts > 0 ? power.it_watts / power.provisioned_watts : 0;

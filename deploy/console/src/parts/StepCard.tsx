@@ -1,11 +1,11 @@
 // Where the steps' emulated time has gone since the start, and how many there were of each kind.
-import type { HardwareReport, StepTimes } from "../wire/report";
+import type { MachineSnapshot, StepDurations } from "../wire/report";
 import { count, duration, share, text } from "../words/quantity";
 
 /** The parts that are listed; the rest are small, and are one row. */
 const LISTED = 10;
 
-export function StepCard({ report }: { report: HardwareReport }) {
+export function StepCard({ report }: { report: MachineSnapshot }) {
   const parts = Object.entries(report.parts_s)
     .filter(([, seconds]) => seconds > 0)
     .sort(([, a], [, b]) => b - a);
@@ -40,7 +40,7 @@ export function StepCard({ report }: { report: HardwareReport }) {
   );
 }
 
-function Times({ name, times }: { name: string; times: StepTimes }) {
+function Times({ name, times }: { name: string; times: StepDurations }) {
   if (times.p50_s === null) return null;
   return (
     <div data-times={name} data-p50-s={times.p50_s} data-p99-s={times.p99_s}>

@@ -3,7 +3,7 @@ import { batch, signal } from "@preact/signals";
 import { call, closeSession } from "../wire/calls";
 import { forgetKey } from "../wire/key";
 import { tellSignOut } from "../wire/other_tabs";
-import type { DayNightState as DayNight, AdmissionReport, ExpertLoad, Event as Happened, HardwareReport, LatencyReport as Latency } from "../wire/report";
+import type { DayNightState as DayNight, AdmissionReport, ExpertChoices, MachineEvent as Happened, MachineSnapshot, LatencyReport as Latency } from "../wire/report";
 import type { ServerEvent } from "../wire/server_events";
 import { listen } from "../wire/stream";
 import { systemOf, type System } from "../wire/system";
@@ -22,7 +22,7 @@ const EVERY_S = 1;
 
 export const line = signal<Line>({ is: "connecting" });
 export const engineGone = signal<string | null>(null);
-export const look = signal<HardwareReport | null>(null);
+export const look = signal<MachineSnapshot | null>(null);
 /** Counts the looks; what is drawn from `history` follows it. */
 export const looks = signal(0);
 export const lookedAt = signal(0);
@@ -33,7 +33,7 @@ export const dropped = signal(0);
 export const latency = signal<Latency | null>(null);
 export const door = signal<AdmissionReport | null>(null);
 export const dayNight = signal<DayNight | null>(null);
-export const experts = signal<ExpertLoad | null>(null);
+export const experts = signal<ExpertChoices | null>(null);
 export const happened = signal<readonly Happened[]>([]);
 export const system = signal<System | null>(null);
 export const chosenChip = signal<number | null>(null);
@@ -120,19 +120,19 @@ async function learnSystem(): Promise<void> {
 export function receive({ event, data, id }: ServerEvent): void {
   const said: unknown = JSON.parse(data);
   batch(() => {
-    if (event === "hardware") receiveSnapshot(said as HardwareReport);
+    if (event === "hardware") receiveSnapshot(said as MachineSnapshot);
     else if (event === "happened") receiveEvent(said as Happened, id);
     else if (event === "late") late.value = said as { age_s: number | null };
     else if (event === "dropped") droppedNext = (said as { events: number }).events;
     else if (event === "latency") latency.value = said as Latency;
     else if (event === "door") door.value = said as AdmissionReport;
     else if (event === "daynight") dayNight.value = said as DayNight;
-    else if (event === "experts") experts.value = said as ExpertLoad;
+    else if (event === "experts") experts.value = said as ExpertChoices;
     else if (event === "gone") engineGone.value = goneWords(said);
   });
 }
 
-function receiveSnapshot(report: HardwareReport): void {
+function receiveSnapshot(report: MachineSnapshot): void {
   history.add(report, latency.value);
   look.value = report;
   late.value = null;

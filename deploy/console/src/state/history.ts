@@ -1,5 +1,5 @@
 // What the page remembers of the looks it was sent: the machine's figures, and each chip's.
-import type { HardwareReport, LatencyReport as Latency } from "../wire/report";
+import type { MachineSnapshot, LatencyReport as Latency } from "../wire/report";
 import { capacityBytes, usedBytes } from "../words/chip_mark";
 import { Ring } from "./ring";
 
@@ -44,10 +44,10 @@ export class History {
   private readonly figures = new Ring(LOOKS_KEPT, FIGURES.length);
   private chips: Ring | null = null;
   private chipCount = 0;
-  private last: HardwareReport | null = null;
+  private last: MachineSnapshot | null = null;
 
   /** A look; one of another run of the engine, or of another machine, begins anew. */
-  add(look: HardwareReport, latency: Latency | null): void {
+  add(look: MachineSnapshot, latency: Latency | null): void {
     const before = this.last;
     if (before && (look.emulated_s < before.emulated_s || look.state.chips.length !== this.chipCount)) this.clear();
     if (this.last && look.emulated_s === this.last.emulated_s) return; // the same look, sent again
@@ -78,7 +78,7 @@ export class History {
     return { utilization: column(0), watts: column(1), hbm: column(2) };
   }
 
-  private addChips(look: HardwareReport): void {
+  private addChips(look: MachineSnapshot): void {
     const { chips } = look.state;
     if (this.chips === null) {
       this.chipCount = chips.length;
@@ -96,8 +96,8 @@ export class History {
 }
 
 function figuresOf(
-  look: HardwareReport,
-  before: HardwareReport | null,
+  look: MachineSnapshot,
+  before: MachineSnapshot | null,
   latency: Latency | null,
 ): Partial<Record<Figure, number | null>> {
   const { telemetry, power } = look;
@@ -129,7 +129,7 @@ function figuresOf(
 }
 
 /** Of the emulated time since the look before, how much the host came late by; null at the first. */
-function lagShare(look: HardwareReport, before: HardwareReport | null): number | null {
+function lagShare(look: MachineSnapshot, before: MachineSnapshot | null): number | null {
   if (before === null) return null;
   const lag = look.telemetry.lag_s - before.telemetry.lag_s;
   return lag / (look.emulated_s - before.emulated_s);

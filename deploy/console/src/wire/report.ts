@@ -38,6 +38,7 @@ export interface ChipMeters {
   link_utilization: number;
   hbm_utilization: number;
   flops_per_s: number;
+  figures: Record<string, number>;
 }
 
 export interface ChipPower {
@@ -113,19 +114,6 @@ export interface DayNightState {
   trouble: string;
 }
 
-export interface Event {
-  number: number;
-  emulated_s: number;
-  unix_s: number;
-  kind: EventKind;
-  words: string;
-  fault: FaultRecord | null;
-  lease: LeaseState | null;
-  version: VersionState | null;
-  sleep: SleepState | null;
-  ranks_up: number | null;
-}
-
 export type EventKind = "fault" | "lease" | "version" | "sleep" | "door" | "engine-gone" | "stall" | "job";
 
 export interface ExpertBalance {
@@ -136,7 +124,7 @@ export interface ExpertBalance {
   moved_bytes: number;
 }
 
-export interface ExpertLoad {
+export interface ExpertChoices {
   layers: number;
   experts: number;
   tokens: number[];
@@ -183,24 +171,6 @@ export interface GroupState {
   lease: number | null;
   failures: number;
   trouble: string;
-}
-
-export interface HardwareReport {
-  emulated_s: number;
-  window_s: number;
-  state: MachineState;
-  telemetry: Telemetry;
-  power: PowerReport;
-  meters: ChipMeters[];
-  parts_s: Record<string, number>;
-  steps_by_phase: Record<string, number>;
-  step_times: StepTimes;
-  device_times: StepTimes;
-  faults_by_kind: Record<string, number>;
-  faults_open: number;
-  ceilings: Ceilings;
-  link_capacity_bytes_per_s: number[];
-  neuroncores_per_chip: number;
 }
 
 export interface HostRatio {
@@ -265,6 +235,53 @@ export interface LeaseState {
 
 export type LinkTier = "tray" | "backplane" | "cross-rack";
 
+export interface MachineEvent {
+  number: number;
+  emulated_s: number;
+  unix_s: number;
+  kind: EventKind;
+  words: string;
+  fault: FaultRecord | null;
+  lease: LeaseState | null;
+  version: VersionState | null;
+  sleep: SleepState | null;
+  ranks_up: number | null;
+}
+
+export interface MachinePower {
+  emulated_s: number;
+  chip_watts: number;
+  it_watts: number;
+  facility_watts: number;
+  parts_watts: Record<string, number>;
+  chip_budget_watts: number;
+  provisioned_watts: number;
+  pue: number;
+  chip_joules: number;
+  facility_joules: number;
+  chips: ChipPower[];
+  racks: RackPower[];
+  window: PowerWindow | null;
+}
+
+export interface MachineSnapshot {
+  emulated_s: number;
+  window_s: number;
+  state: MachineState;
+  telemetry: Telemetry;
+  power: MachinePower;
+  meters: ChipMeters[];
+  parts_s: Record<string, number>;
+  steps_by_phase: Record<string, number>;
+  step_times: StepDurations;
+  device_times: StepDurations;
+  faults_by_kind: Record<string, number>;
+  faults_open: number;
+  ceilings: Ceilings;
+  link_capacity_bytes_per_s: number[];
+  neuroncores_per_chip: number;
+}
+
 export interface MachineState {
   emulated_s: number;
   dilation: number;
@@ -298,22 +315,6 @@ export interface PartitionState {
   lnc: number;
   first_chip: number;
   spares: number;
-}
-
-export interface PowerReport {
-  emulated_s: number;
-  chip_watts: number;
-  it_watts: number;
-  facility_watts: number;
-  parts_watts: Record<string, number>;
-  chip_budget_watts: number;
-  provisioned_watts: number;
-  pue: number;
-  chip_joules: number;
-  facility_joules: number;
-  chips: ChipPower[];
-  racks: RackPower[];
-  window: PowerWindow | null;
 }
 
 export interface PowerWindow {
@@ -381,7 +382,7 @@ export interface StallState {
   reason: string;
 }
 
-export interface StepTimes {
+export interface StepDurations {
   steps: number;
   p0_s: number | null;
   p1_s: number | null;
@@ -418,6 +419,24 @@ export interface Telemetry {
   expert_imbalance: number | null;
   stall: StallState | null;
   age_s: number;
+  lagging_steps: number;
+  compute_wall_s: number;
+  pause_s: number;
+  provisioned_watts: number;
+  requests_moved: number;
+  empty_rank_steps: number;
+  expert_rebalances: number;
+  expert_moved_bytes: number;
+  model_version: number;
+  rollout_blocks_pending: number;
+  handovers: number;
+  handover_bytes: number;
+  handover_joules: number;
+  training_tokens: number;
+  training_joules: number;
+  clock_epoch: number;
+  epoch_emulated_s: number;
+  epoch_unix_s: number;
 }
 
 export interface TokensPerMegawatt {

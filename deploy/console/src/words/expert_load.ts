@@ -1,8 +1,8 @@
 // Tokens of experts against the mean of their layer.
-import type { ExpertLoad } from "../wire/report";
+import type { ExpertChoices } from "../wire/report";
 
 /** Row-major as `tokens`: 1 is the layer's mean; 0 throughout a layer that routed nothing. */
-export function loadRatios(load: ExpertLoad): Float64Array {
+export function loadRatios(load: ExpertChoices): Float64Array {
   const ratios = new Float64Array(load.layers * load.experts);
   for (let layer = 0; layer < load.layers; layer += 1) {
     const first = layer * load.experts;
@@ -14,7 +14,7 @@ export function loadRatios(load: ExpertLoad): Float64Array {
 }
 
 /** The expert that is the most above its layer's mean; null when no token was routed. */
-export function busiest(load: ExpertLoad, ratios: Float64Array): { layer: number; expert: number } | null {
+export function busiest(load: ExpertChoices, ratios: Float64Array): { layer: number; expert: number } | null {
   let best = -1;
   ratios.forEach((ratio, index) => {
     if (ratio > 0 && (best < 0 || ratio > (ratios[best] ?? 0))) best = index;

@@ -11,9 +11,9 @@ from typing import Final
 from serving.plugin.stat_logger import EmulatedStatLogger
 from serving.server.engine_call import EngineFailed, EngineGone
 from serving.server.gateway.http.asgi import App, Message, Receive, Scope, Send, path_of
-from serving.server.gateway.snapshot_poller import HardwareLook, SnapshotPoller
+from serving.server.gateway.snapshot_poller import PolledSnapshot, SnapshotPoller
 from serving.telemetry.host_meter import HostMeter
-from serving.telemetry.page.hardware_page import look_page, report_page
+from serving.telemetry.page.hardware_page import age_page, snapshot_page
 from serving.telemetry.page.neuron_page import Instance
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's process shows
@@ -72,7 +72,7 @@ class MetricsPage:
         for message in answer.messages:  # a slow reader keeps nobody waiting
             await send(message)
 
-    async def _hardware(self, look: HardwareLook | None, failure: str | None) -> str:
+    async def _hardware(self, look: PolledSnapshot | None, failure: str | None) -> str:
         """The families of the newest look; what stands in their way is logged once."""
         text = ""
         if look is not None:
@@ -87,7 +87,7 @@ class MetricsPage:
         self._failure = failure
         return text
 
-    async def _look(self) -> tuple[HardwareLook | None, str | None]:
+    async def _look(self) -> tuple[PolledSnapshot | None, str | None]:
         """A fresh look or the last one, if there is any; and how the engine failed."""
         within_s = FIRST_WITHIN_S if self._watch.last is None else _WITHIN_S
         try:
@@ -99,20 +99,20 @@ class MetricsPage:
         except EngineGone:
             return None, None  # the server ends
 
-    async def _shown(self, look: HardwareLook) -> str:
+    async def _shown(self, look: PolledSnapshot) -> str:
         if self._logger is not None:
-            self._logger.take_snapshot(look.report, look.snapshot)
+            self._logger.take_snapshot(look.snapshot)
         # Beside the loop, which other requests' tokens wait for.
         return await asyncio.to_thread(self._rendered, look)
 
-    def _rendered(self, look: HardwareLook) -> str:
+    def _rendered(self, look: PolledSnapshot) -> str:
         """The page of a look; who share a young look share its text, but for its age."""
         number, text = self._young
         age_s = look.age_s()
         if number != look.number or age_s > _MAX_AGE_S:  # an old look's host is read anew
-            text = report_page(look.report, self._instance, self._host.read())
+            text = snapshot_page(look.snapshot, self._instance, self._host.read())
             self._young = look.number, text
-        return look_page(age_s=age_s, took_s=look.took_s) + text
+        return age_page(age_s=age_s, took_s=look.took_s) + text
 
 
 class _Longer:

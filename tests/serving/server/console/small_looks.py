@@ -9,11 +9,13 @@ import msgspec
 
 from serving.server.console.event_stream import HardwareEvent
 from serving.server.engine_call import EngineGone
-from serving.wire.telemetry import Event, EventKind
+from serving.wire.telemetry import EventKind, MachineEvent
 
 
-def an_event(number: int, kind: EventKind = EventKind.DOOR) -> Event:
-    return Event(number=number, emulated_s=1.0, unix_s=2.0, kind=kind, words=f"event {number}")
+def an_event(number: int, kind: EventKind = EventKind.DOOR) -> MachineEvent:
+    return MachineEvent(
+        number=number, emulated_s=1.0, unix_s=2.0, kind=kind, words=f"event {number}"
+    )
 
 
 class SmallLooks:
@@ -45,7 +47,7 @@ class SmallLooks:
         self.end = end
         self._changed.set()
 
-    async def happened(self, after: int) -> AsyncGenerator[tuple[Event, int], None]:
+    async def happened(self, after: int) -> AsyncGenerator[tuple[MachineEvent, int], None]:
         while True:
             for event in self.events[after:]:
                 after = event.number

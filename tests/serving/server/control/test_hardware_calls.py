@@ -18,7 +18,7 @@ from serving.server.control.control_service import ControlService
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.wire import control_call
-from serving.wire.hardware import HardwareReport
+from serving.wire.machine_snapshot import MachineSnapshot
 from serving.wire.machine_state import FaultStage
 from tests.serving.plugin.seen_engine import Seen
 from tests.serving.server.control.http_calls import SERVICE, browser, with_key
@@ -65,7 +65,7 @@ def test_calls_and_pages_that_look_at_a_time_are_shown_one_look() -> None:
         page = await watch.fresh(60.0)
         assert engine.asked == 1
         assert all(each == shown for each in others)
-        assert shown.emulated_s == page.report.emulated_s
+        assert shown.emulated_s == page.snapshot.emulated_s
 
     asyncio.run(look())
 
@@ -85,13 +85,13 @@ def inject_in_json(address: ControlAddress) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def first_of_a_stream(address: ControlAddress) -> HardwareReport:
+def first_of_a_stream(address: ControlAddress) -> MachineSnapshot:
     """The look that a page is shown first, which may be 30 s old."""
     asked = {"url": "/stream?interval_s=60", "headers": with_key(address)}
     with browser(address) as client, client.stream("GET", **asked) as stream:
         lines = stream.iter_lines()
         assert any(line == "event: hardware" for line in lines)
-        return msgspec.json.decode(next(lines).removeprefix("data: "), type=HardwareReport)
+        return msgspec.json.decode(next(lines).removeprefix("data: "), type=MachineSnapshot)
 
 
 @pytest.mark.long

@@ -46,7 +46,7 @@ def test_all_who_ask_at_a_time_are_shown_one_look_and_a_young_one_serves_who_com
         engine.seen.step(0)
         second = await watch.fresh(0.0)
         assert (engine.asked, second.number) == (2, 2)
-        assert second.report.telemetry.steps == 1
+        assert second.snapshot.telemetry.steps == 1
         assert second.json.startswith(b'{"emulated_s":')
         assert second.json is second.json  # made once, for however many readers
 

@@ -9,7 +9,7 @@ from emulator.specs.fault import FaultKind
 from emulator.specs.systems import system_by_name
 from emulator.ultraserver.ceilings import Ceilings
 from serving.telemetry.neuron_tools.engine_snapshot import EngineLook
-from serving.wire.hardware import ChipMeters, HardwareReport, StepTimes
+from serving.wire.machine_snapshot import ChipMeters, MachineSnapshot, StepDurations
 from serving.wire.machine_state import (
     ChipHealth,
     ChipState,
@@ -21,7 +21,7 @@ from serving.wire.machine_state import (
 )
 from serving.wire.power_report import (
     ChipPower,
-    PowerReport,
+    MachinePower,
     PowerWindow,
     RackPower,
     TokensPerMegawatt,
@@ -162,8 +162,8 @@ def a_description(*, chips: int, lnc: int = 2, system: str = "trn3-nl72x2") -> S
     )
 
 
-def a_power(*, chips: int, emulated_s: float) -> PowerReport:
-    return PowerReport(
+def a_power(*, chips: int, emulated_s: float) -> MachinePower:
+    return MachinePower(
         emulated_s=emulated_s,
         chip_watts=500.0 * chips,
         it_watts=600.0 * chips,
@@ -236,7 +236,7 @@ def a_look(
         "faults": (),
     } | given
     state = replace(a_state(), **fields)
-    report = HardwareReport(
+    report = MachineSnapshot(
         emulated_s=emulated_s,
         window_s=5.0,
         state=state,
@@ -267,11 +267,11 @@ def a_look(
         link_capacity_bytes_per_s=(1.152e12,) * count,
         neuroncores_per_chip=8 // lnc,
     )
-    return EngineLook(report=report, description=description)
+    return EngineLook(snapshot=report, description=description)
 
 
-def _times(median_s: float) -> StepTimes:
-    return StepTimes(
+def _times(median_s: float) -> StepDurations:
+    return StepDurations(
         steps=1000,
         p0_s=0.5 * median_s,
         p1_s=0.6 * median_s,

@@ -53,7 +53,7 @@ def test_a_lost_device_is_missing_and_nobody_is_connected_to_it() -> None:
     )
     look = a_look(4, chips=chips)
     process = DeviceProcess(pid=7, command="ultraserve serve")
-    inventory = server_inventory(look.report.state, look.description, {0: (process,)})
+    inventory = server_inventory(look.snapshot.state, look.description, {0: (process,)})
 
     assert [device.device for device in inventory.devices] == [0, 1, 3]
     assert [device.connected_to for device in inventory.devices] == [(1, 3), (0, 3), (0, 1)]
@@ -64,7 +64,9 @@ def test_a_lost_device_is_missing_and_nobody_is_connected_to_it() -> None:
 
 def test_connections_follow_the_place_at_which_a_partition_begins() -> None:
     look = a_look(4)
-    state = replace(look.report.state, partition=replace(look.description.partition, first_chip=2))
+    state = replace(
+        look.snapshot.state, partition=replace(look.description.partition, first_chip=2)
+    )
     inventory = server_inventory(state, look.description, {})
 
     # Places 2 to 5: two of the first tray, two of the second.

@@ -60,8 +60,8 @@ def test_the_mean_leaves_out_chips_that_do_not_work() -> None:
 
 def test_before_a_step_has_ended_there_are_no_tokens() -> None:
     look = a_look(1)
-    report = replace(look.report, power=replace(look.report.power, window=None))
-    figures = top_figures(EngineLook(report=report, description=look.description), None)
+    report = replace(look.snapshot, power=replace(look.snapshot.power, window=None))
+    figures = top_figures(EngineLook(snapshot=report, description=look.description), None)
 
     assert figures.tokens is None
 

@@ -15,14 +15,14 @@ from serving.telemetry.families.chips import CHIPS, HBM
 from serving.telemetry.families.neuron import NEURON
 from serving.telemetry.families.partition import HANDOVER_AGE, PARTITION, TRAINING_LOSS
 from serving.telemetry.host_meter import HostReading
-from serving.telemetry.page.hardware_page import look_page, report_page
+from serving.telemetry.page.hardware_page import age_page, snapshot_page
 from serving.telemetry.page.neuron_page import Instance
-from serving.wire.hardware import HardwareReport
+from serving.wire.machine_snapshot import MachineSnapshot
 from tests.serving.plugin.leased_requests import drain
 from tests.serving.plugin.running_engine import lose
 from tests.serving.plugin.seen_engine import Seen, full_system
 
-SHOWN = (*PARTITION, *CHIPS, *NEURON)
+SHOWN = [name for each in (*PARTITION, *CHIPS, *NEURON) for name in each.names]
 OF_LEASES = {HANDOVER_AGE.name, TRAINING_LOSS.name}  # absent while no chip is lent
 CORES_PER_CHIP = 4
 HOST = HostReading(
@@ -34,22 +34,22 @@ HOST = HostReading(
     swap_total_bytes=0,
     swap_used_bytes=0,
 )
-LOOK = look_page(age_s=0.5, took_s=0.01)
+LOOK = age_page(age_s=0.5, took_s=0.01)
 
 
 @pytest.fixture(scope="module")
-def report() -> HardwareReport:
+def report() -> MachineSnapshot:
     return full_system()
 
 
 @pytest.fixture(scope="module")
-def page(report: HardwareReport) -> dict[str, Metric]:
+def page(report: MachineSnapshot) -> dict[str, Metric]:
     instance = Instance(
         instance_type="trn3-nl72x2",
         runtime_tag="7",
         cores=core_map(chip_by_name("trainium3"), report.state.partition.lnc),
     )
-    text = LOOK + report_page(report, instance, HOST)
+    text = LOOK + snapshot_page(report, instance, HOST)
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
@@ -88,11 +88,15 @@ def test_label_sets_of_144_chips_are_bounded(page: dict[str, Metric]) -> None:
     assert sum(series.values()) + owners < 10_000
 
 
-def test_values_are_the_report_s(report: HardwareReport, page: dict[str, Metric]) -> None:
+def test_values_are_the_report_s(report: MachineSnapshot, page: dict[str, Metric]) -> None:
     def of(name: str, **labels: str) -> float:
         return next(s.value for s in page[name].samples if labels.items() <= s.labels.items())
 
     assert of("ultraserve_chip_joules", chip="143") == report.meters[143].joules
+    sent = of("ultraserve_chip_dispatched_bytes", chip="143")
+    assert (
+        0 < sent == report.meters[143].figures["dispatched_bytes"] < report.meters[143].link_bytes
+    )
     assert of("ultraserve_chip_power_watts", chip="7") == report.state.chips[7].watts
     assert of("ultraserve_tokens", kind="output") == report.telemetry.output_tokens == 144
     total = sum(s.value for s in page["ultraserve_facility_part_watts"].samples)
@@ -117,18 +121,18 @@ def test_values_are_the_report_s(report: HardwareReport, page: dict[str, Metric]
 
 
 def test_a_chip_without_neuroncores_has_none_of_the_vendor_s_families(
-    report: HardwareReport,
+    report: MachineSnapshot,
 ) -> None:
     instance = Instance(instance_type="dgx-h100", runtime_tag="7", cores=None)
-    text = LOOK + report_page(report, instance, HOST)
+    text = LOOK + snapshot_page(report, instance, HOST)
     names = {family.name for family in text_string_to_metric_families(text)}
     assert not names & {family.name for family in NEURON}
 
 
-def shown(report: HardwareReport, lnc: int) -> dict[str, Metric]:
+def shown(report: MachineSnapshot, lnc: int) -> dict[str, Metric]:
     cores = core_map(chip_by_name("trainium3"), lnc)
     instance = Instance(instance_type="trn3-tray", runtime_tag="7", cores=cores)
-    text = LOOK + report_page(report, instance, HOST)
+    text = LOOK + snapshot_page(report, instance, HOST)
     return {family.name: family for family in text_string_to_metric_families(text)}
 
 
@@ -147,7 +151,7 @@ def test_chips_that_train_have_watts_and_no_share_of_a_time_that_nobody_metered(
     seen = Seen(computes=False, model="gpt-oss-20b", chips=8)
     seen.step(0, 4)
     drain(seen, 4, 5, 6, 7)
-    page = shown(seen.look().report, seen.state().partition.lnc)
+    page = shown(seen.look(), seen.state().partition.lnc)
 
     assert phases_of(page) == {str(n): "serving" if n < 4 else "training" for n in range(8)}
     for name in (*SHARES, "ultraserve_chip_link_utilization_ratio"):
@@ -162,12 +166,12 @@ def test_chips_that_train_have_watts_and_no_share_of_a_time_that_nobody_metered(
 def test_a_lost_chip_is_out_and_its_seat_is_the_spare_s() -> None:
     seen = Seen(spares=1)
     seen.step(0, 1, 2, 3)
-    before = phases_of(shown(seen.look().report, seen.state().partition.lnc))
+    before = phases_of(shown(seen.look(), seen.state().partition.lnc))
     assert before == dict.fromkeys("0123", "serving") | {"4": "spare"}
     seen.inject(lose(1))
     seen.step(0, 2)
     seen.step(0, 1, 2, 3)
-    page = shown(seen.look().report, seen.state().partition.lnc)
+    page = shown(seen.look(), seen.state().partition.lnc)
 
     assert phases_of(page) == dict.fromkeys("0234", "serving") | {"1": "out"}
     assert all(chips_of(page[name]) == set("0234") for name in SHARES)

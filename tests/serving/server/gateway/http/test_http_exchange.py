@@ -20,7 +20,7 @@ SCOPE = {"type": "http", "method": "POST", "path": "/v1/completions", "headers":
 
 @pytest.mark.long
 def test_a_client_that_cannot_be_told_of_its_time_leaves_no_error_to_nobody() -> None:
-    untold: list[dict[str, Any]] = []
+    unhandled: list[dict[str, Any]] = []
     bodies = [{"type": "http.request", "body": b"{}", "more_body": False}]
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -37,7 +37,9 @@ def test_a_client_that_cannot_be_told_of_its_time_leaves_no_error_to_nobody() ->
         raise OSError("the connection is gone")
 
     async def live() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: untold.append(context))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: unhandled.append(context)
+        )
         admission = AdmissionController(AdmissionLimits(), lambda: CAPACITY)
         handle = HttpGateway(
             app,
@@ -55,4 +57,4 @@ def test_a_client_that_cannot_be_told_of_its_time_leaves_no_error_to_nobody() ->
 
     gc.collect()  # what tests before have left is not of this loop
     asyncio.run(live())
-    assert untold == []
+    assert unhandled == []

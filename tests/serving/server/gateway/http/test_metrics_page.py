@@ -17,7 +17,7 @@ from serving.server.gateway.http.asgi import App, Message, Receive, Scope, Send
 from serving.server.gateway.http.metrics_page import MetricsPage
 from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.telemetry.host_meter import HostMeter
-from serving.telemetry.page.hardware_page import report_page
+from serving.telemetry.page.hardware_page import snapshot_page
 from serving.telemetry.page.neuron_page import Instance
 from tests.serving.server.gateway.test_snapshot_poller import SlowEngine
 
@@ -165,7 +165,7 @@ def test_an_engine_that_answers_with_errors_is_shown_as_it_last_was_and_its_word
     assert b"ultraserve_chip_joules" in got(page)[1]
     engine.fails = True
     for _ in range(3):
-        assert b"ultraserve_hardware_age_seconds" in got(page)[1]
+        assert b"ultraserve_hardware_snapshot_age_seconds" in got(page)[1]
     told = [record.getMessage() for record in server_log.records]
     assert len(told) == 2
     assert all("the meters do not add up" in each for each in told)
@@ -177,7 +177,7 @@ def test_a_look_that_cannot_be_shown_leaves_the_app_s_page(
     def unshown(*_: object, **__: object) -> str:
         raise ValueError("an owner that nobody knows")
 
-    monkeypatch.setattr(metrics_page, "report_page", unshown)
+    monkeypatch.setattr(metrics_page, "snapshot_page", unshown)
     page = page_of(app_that_says(APP_S.encode()), SlowEngine())
     for _ in range(2):
         assert got(page)[1].decode() == APP_S
@@ -192,9 +192,9 @@ def test_who_share_a_young_look_share_its_text_and_an_old_one_s_host_is_read_ane
 
     def counted(*args: Any) -> str:
         rendered.append(args)
-        return report_page(*args)
+        return snapshot_page(*args)
 
-    monkeypatch.setattr(metrics_page, "report_page", counted)
+    monkeypatch.setattr(metrics_page, "snapshot_page", counted)
     monkeypatch.setattr(metrics_page, "_MAX_AGE_S", 600.0)
     engine = SlowEngine()
     page = page_of(app_that_says(APP_S.encode()), engine)

@@ -1,15 +1,17 @@
-"""One look at everything that a dashboard shows: chips' meters beside state, telemetry and power.
+"""Everything that is shown of a machine: chips' meters beside state, telemetry and power.
 
 All times are emulated. Shares, rates and watts are means over the last `window_s`, which end when
-the engine is looked at: an engine that has nothing to do falls to idle there. Fields are named as
+the snapshot is taken: an engine that has nothing to do falls to idle there. Fields are named as
 in `protos/ultraserve/v1/hardware.proto`.
 """
 
 from typing import Final
 
+from msgspec import field
+
 from emulator.ultraserver.ceilings import Ceilings
 from serving.wire.machine_state import Count, MachineState, Plain
-from serving.wire.power_report import PowerReport
+from serving.wire.power_report import MachinePower
 from serving.wire.telemetry import Telemetry
 
 WINDOW_S: Final = 5.0
@@ -25,6 +27,8 @@ class ChipMeters(Plain, frozen=True, kw_only=True):
             all counts and shares of work are of serving alone: a training job's work on lent chips
             is not metered, but for its watts and joules.
         flops: of matrix products; `hbm_bytes` were read and written, `link_bytes` sent.
+        figures: the ledger's others, since the start, by name: a figure that is added to its schema
+            is here.
         joules: idle time and the time in which it was lent out included; all chips' are the
             engine's.
         ecc_corrected: 0 by nature: no single bit error is modelled. `ecc_uncorrected` counts the
@@ -51,9 +55,15 @@ class ChipMeters(Plain, frozen=True, kw_only=True):
     link_utilization: float
     hbm_utilization: float
     flops_per_s: float
+    figures: dict[str, float] = field(default_factory=dict)
+
+    def total(self, name: str) -> float:
+        """A figure by name, wherever it has its place."""
+        value: float = self.figures[name] if name in self.figures else getattr(self, name)
+        return value
 
 
-class StepTimes(Plain, frozen=True, kw_only=True):
+class StepDurations(Plain, frozen=True, kw_only=True):
     """Durations of the last `steps` steps: each figure is one that occurred (nearest rank).
 
     `p0_s` is the shortest and `p100_s` the longest; all are None before the first step.
@@ -69,17 +79,16 @@ class StepTimes(Plain, frozen=True, kw_only=True):
     p100_s: float | None = None
 
 
-class HardwareReport(Plain, frozen=True, kw_only=True):
+class MachineSnapshot(Plain, frozen=True, kw_only=True):
     """Everything of one moment.
 
     Attributes:
         emulated_s: now, also between two steps; joules and seconds below count up to it.
         window_s: what the window really was: shorter after the start, longer after a long step; 0
             before any time has passed, when its shares are 0.
-        state: as StateReply, but for `watts`, which are means of the window, and `faults`: the
-            last ones.
-        telemetry: as TelemetryReply, with its watts of the window and its joules up to now.
-        power: as PowerReply, of the window's watts; `power.window` ends now as well.
+        state: as StateReply, but for `faults`: the last ones.
+        telemetry: as TelemetryReply.
+        power: as PowerReply.
         meters: in the order of `state.chips`.
         parts_s: emulated time of steps by named part, since the start.
         steps_by_phase: prefill, mixed, decode; since the start.
@@ -96,12 +105,12 @@ class HardwareReport(Plain, frozen=True, kw_only=True):
     window_s: float
     state: MachineState
     telemetry: Telemetry
-    power: PowerReport
+    power: MachinePower
     meters: tuple[ChipMeters, ...]
     parts_s: dict[str, float]
     steps_by_phase: dict[str, Count]
-    step_times: StepTimes
-    device_times: StepTimes
+    step_times: StepDurations
+    device_times: StepDurations
     faults_by_kind: dict[str, Count]
     faults_open: Count
     ceilings: Ceilings
@@ -109,7 +118,7 @@ class HardwareReport(Plain, frozen=True, kw_only=True):
     neuroncores_per_chip: Count
 
 
-class ExpertLoad(Plain, frozen=True, kw_only=True):
+class ExpertChoices(Plain, frozen=True, kw_only=True):
     """How often the timed model's routers chose each expert, in the window that balancing looks at.
 
     Attributes:

@@ -1,15 +1,16 @@
-"""A look at the hardware of a live engine: meters against the engine's own time and energy."""
+"""A snapshot of a live engine: meters against the engine's own time and energy."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from emulator.specs.chips import chip_by_name
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from emulator.ultraserver.step_cost import ENGINE_NAMES
 from serving.wire.control_call import ExpertLoadReply, ExpertLoadRequest, HealRequest
-from serving.wire.hardware import HardwareReport
+from serving.wire.machine_snapshot import MachineSnapshot
 from tests.serving.plugin.leased_requests import drain, note
 from tests.serving.plugin.running_engine import Running, lose
 from tests.serving.plugin.seen_engine import Seen
@@ -17,11 +18,11 @@ from tests.serving.plugin.seen_engine import Seen
 IDLE_WATTS = chip_by_name("trainium3").idle_watts.value
 
 
-def joules_of(report: HardwareReport) -> float:
+def joules_of(report: MachineSnapshot) -> float:
     return sum(meters.joules for meters in report.meters)
 
 
-def totals(report: HardwareReport) -> list[float]:
+def totals(report: MachineSnapshot) -> list[float]:
     """Everything that only grows."""
     found = [report.emulated_s, report.telemetry.chip_joules, report.telemetry.facility_joules]
     for meters in report.meters:
@@ -33,7 +34,7 @@ def totals(report: HardwareReport) -> list[float]:
 def test_before_the_first_step_chips_draw_idle_power() -> None:
     seen = Seen()
     seen.rest(10.0)
-    report = seen.look().report
+    report = seen.look()
 
     assert report.emulated_s == 10.0
     assert [chip.watts for chip in report.state.chips] == [IDLE_WATTS] * 4
@@ -49,8 +50,8 @@ def test_a_step_and_a_rest_by_the_engine_s_own_figures() -> None:
     took_s = step_report.end_s - step_report.begin_s
     state = seen.state()
     seen.rest(2.0)
-    reply = seen.look()
-    report, snapshot = reply.report, reply.snapshot
+    report = seen.look()
+    telemetry = report.telemetry
 
     for meters, chip in zip(report.meters, state.chips, strict=True):
         # The state says what the step drew.
@@ -60,9 +61,9 @@ def test_a_step_and_a_rest_by_the_engine_s_own_figures() -> None:
         assert meters.utilization == pytest.approx(took_s / (took_s + 2.0), rel=1e-6)
         assert tuple(meters.engine_busy_s) == ENGINE_NAMES
         assert 0 < meters.hbm_utilization < meters.utilization
-    assert snapshot.emulated_s == report.emulated_s == pytest.approx(took_s + 2.0)
-    assert snapshot.chip_joules == pytest.approx(joules_of(report))
-    assert snapshot.chip_watts == pytest.approx(sum(m.watts for m in report.meters))
+    assert telemetry.emulated_s == report.emulated_s == pytest.approx(took_s + 2.0)
+    assert telemetry.chip_joules == pytest.approx(joules_of(report))
+    assert telemetry.chip_watts == pytest.approx(sum(m.watts for m in report.meters))
     assert sum(report.parts_s.values()) == pytest.approx(took_s, rel=1e-6)
     assert report.steps_by_phase == {"prefill": 1, "mixed": 0, "decode": 0}
     assert report.device_times.p50_s == pytest.approx(took_s)
@@ -80,14 +81,19 @@ def test_looking_changes_nothing() -> None:
         if seen is other:
             seen.look()
         seen.step(2)
-    assert one.look().report == other.look().report
+    first, second = one.look(), other.look()
+    wall = {
+        "compute_wall_s": first.telemetry.compute_wall_s,
+        "epoch_unix_s": first.telemetry.epoch_unix_s,
+    }
+    assert replace(second, telemetry=replace(second.telemetry, **wall)) == first
 
 
 def test_an_engine_that_rests_falls_to_idle_and_its_tokens_to_none() -> None:
     seen = Seen()
     seen.step(0, 1, 2, 3)
     seen.rest(120.0)
-    report = seen.look().report
+    report = seen.look()
 
     assert [meters.watts for meters in report.meters] == [IDLE_WATTS] * 4
     assert report.power.chip_watts == pytest.approx(4 * IDLE_WATTS)
@@ -100,11 +106,11 @@ def test_an_engine_that_rests_falls_to_idle_and_its_tokens_to_none() -> None:
 def test_a_lost_chip_s_seat_and_its_spare_s_work_are_told_apart() -> None:
     seen = Seen(spares=1)
     seen.step(0, 1, 2, 3)
-    before = seen.look().report
+    before = seen.look()
     seen.inject(lose(1))
     seen.step(0, 2)
     seen.step(0, 1, 2, 3)
-    report = seen.look().report
+    report = seen.look()
 
     assert report.meters[1].busy_s == before.meters[1].busy_s
     assert report.meters[4].busy_s > before.meters[4].busy_s == 0
@@ -118,10 +124,10 @@ def test_a_lost_chip_s_seat_and_its_spare_s_work_are_told_apart() -> None:
 @pytest.mark.long
 def test_cut_lanes_and_failed_stacks_are_in_capacity_and_events() -> None:
     seen = Seen()
-    whole = seen.look().report
+    whole = seen.look()
     seen.inject(Fault(kind=FaultKind.CUT_LINK, chip=2, tier=LinkTier.TRAY, lanes=32))
     seen.inject(Fault(kind=FaultKind.FAIL_STACK, chip=3, stack=1))
-    report = seen.look().report
+    report = seen.look()
 
     # Half of the 64 board lanes of 8 GB/s: 256 GB/s of what the chip had.
     cut = whole.link_capacity_bytes_per_s[2] - report.link_capacity_bytes_per_s[2]
@@ -129,7 +135,7 @@ def test_cut_lanes_and_failed_stacks_are_in_capacity_and_events() -> None:
     assert [meters.ecc_uncorrected for meters in report.meters] == [0, 0, 0, 1]
     assert [meters.ecc_corrected for meters in report.meters] == [0] * 4
     seen.ask(HealRequest())
-    healed = seen.look().report
+    healed = seen.look()
     assert (healed.faults_open, healed.faults_by_kind["cut-link"]) == (0, 1)
     assert healed.link_capacity_bytes_per_s == whole.link_capacity_bytes_per_s
 
@@ -138,12 +144,12 @@ def test_what_lent_chips_draw_is_theirs_and_their_job_s_word_is_their_power() ->
     seen = Seen(computes=False, model="gpt-oss-20b", chips=8)
     seen.step(0, 4)
     drain(seen, 4, 5, 6, 7)
-    lent = seen.look().report
+    lent = seen.look()
     assert [chip.phase for chip in lent.state.chips] == ["serving"] * 4 + ["training"] * 4
     seen.rest(2.0)
     # Four chips at 600 W for two seconds, of which idle power is counted as it is.
     seen.ask(note(1, tokens=64, joules=4_800.0, watts=2_400.0, emulated_s=2.0))
-    report = seen.look().report
+    report = seen.look()
 
     assert [chip.watts for chip in report.state.chips[4:]] == [600.0] * 4
     growth = [
@@ -171,7 +177,7 @@ actions = st.lists(
 @settings(max_examples=15)
 def test_whatever_happens_joules_add_up_and_no_total_falls(each: list[tuple[str, object]]) -> None:
     seen = Seen(spares=1)
-    before = totals(seen.look().report)
+    before = totals(seen.look())
     lost: set[object] = set()
     for action, what in each:
         match action:
@@ -185,7 +191,7 @@ def test_whatever_happens_joules_add_up_and_no_total_falls(each: list[tuple[str,
                 assert isinstance(what, int)
                 lost.add(what)
                 seen.inject(lose(what))
-        report = seen.look().report
+        report = seen.look()
         assert joules_of(report) == pytest.approx(report.telemetry.chip_joules)
         assert report.telemetry.chip_joules == pytest.approx(report.power.chip_joules)
         now = totals(report)
@@ -222,7 +228,7 @@ def test_a_minute_after_a_long_rest_is_as_good_as_one_without() -> None:
         for _ in range(70):
             seen.step(0, 1)
             seen.rest(0.9)
-        window = seen.look().report.power.window
+        window = seen.look().power.window
         assert window is not None
         return window.emulated_s, [each.output for each in window.tokens_per_megawatt]
 

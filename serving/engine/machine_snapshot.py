@@ -1,8 +1,7 @@
-"""One look at everything of a running engine that a dashboard shows; see HardwareReport."""
+"""Takes the snapshot of a running engine from its ledger; see MachineSnapshot."""
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -13,49 +12,49 @@ from emulator.specs.fault import FaultKind
 from emulator.ultraserver.ceilings import Ceilings
 from emulator.ultraserver.machine import Machine
 from emulator.units import NS_PER_S
-from serving.engine.ledger import Float64s, Ledger
-from serving.engine.power_figures import power_report
+from serving.engine.ledger import FIGURES, Float64s, Ledger
+from serving.engine.power_figures import machine_power
 from serving.engine.step_history import StepHistory
 from serving.engine.token_meter import TokenTotals
-from serving.wire.hardware import ChipMeters, HardwareReport
+from serving.wire.machine_snapshot import ChipMeters, MachineSnapshot
 from serving.wire.machine_state import ChipHealth, FaultRecord, LeaseState, MachineState
-from serving.wire.snapshot import Snapshot
 from serving.wire.telemetry import Telemetry
 
 FAULTS_SHOWN_MAX: Final = 64
-"""Of one look: a page of them. GetState shows all."""
+"""Of one snapshot: a page of them. GetState shows all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Now:
-    """What the engine's parts say of one moment."""
-
-    ns: int
-    snapshot: Snapshot
-    telemetry: Telemetry
-    state: MachineState
-    tokens: TokenTotals | None  # of the window that ends now
+_NAMED: Final = tuple(name for name in FIGURES if name in ChipMeters.__struct_fields__)
+_OTHERS: Final = tuple(name for name in FIGURES if name not in ("busy_ns", *_NAMED))
+"""Figures of the ledger that are fields of a chip's meters, and those that are in `figures`."""
 
 
-def hardware_report(
-    now: Now,
+def machine_snapshot(
+    at_ns: int,
+    telemetry: Telemetry,
+    state: MachineState,
     machine: Machine,
+    *,
+    tokens: TokenTotals | None,
     ledger: Ledger,
     history: StepHistory,
     ceilings: Ceilings,
-) -> HardwareReport:
-    """The report of a moment, all of whose watts are of the ledger's window."""
-    window_s, _ = ledger.window(now.ns)
+) -> MachineSnapshot:
+    """The snapshot at `at_ns`, which `telemetry` and `state` are of; `tokens` are the window's.
+
+    All watts are of the ledger's window.
+    """
+    window_s, _ = ledger.window(at_ns)
     capacity = machine.link_capacity_bytes_per_s()
-    faults = now.state.faults
+    faults = state.faults
     kinds = Counter(record.fault.kind for record in faults)
-    return HardwareReport(
-        emulated_s=now.ns / NS_PER_S,
+    return MachineSnapshot(
+        emulated_s=telemetry.emulated_s,
         window_s=window_s,
-        state=structs.replace(now.state, faults=faults[-FAULTS_SHOWN_MAX:]),
-        telemetry=now.telemetry,
-        power=power_report(SystemPower(machine.system), now.state, now.snapshot, now.tokens),
-        meters=_meters(now, ledger, ceilings, capacity),
+        state=structs.replace(state, faults=faults[-FAULTS_SHOWN_MAX:]),
+        telemetry=telemetry,
+        power=machine_power(SystemPower(machine.system), state, telemetry, tokens),
+        meters=_meters(at_ns, state, ledger, ceilings, capacity),
         parts_s=history.parts_s,
         steps_by_phase=dict(history.by_phase),
         step_times=history.total_times,
@@ -100,22 +99,20 @@ def _training_watts(lease: LeaseState) -> float | None:
 
 
 def _meters(
-    now: Now, ledger: Ledger, ceilings: Ceilings, capacity: Float64s
+    at_ns: int, state: MachineState, ledger: Ledger, ceilings: Ceilings, capacity: Float64s
 ) -> tuple[ChipMeters, ...]:
-    window_s, window = ledger.window(now.ns)
+    window_s, window = ledger.window(at_ns)
     totals = ledger.totals
-    powered = np.array([chip.health is not ChipHealth.LOST for chip in now.state.chips])
+    powered = np.array([chip.health is not ChipHealth.LOST for chip in state.chips])
     per_s = (1 / window_s if window_s else 0.0) * powered  # [chips]
     could_send = np.where(capacity > 0, capacity, np.inf)
     engine_busy_s = (totals.engine_busy_ns / NS_PER_S).T.tolist()  # [chips][engines]
     engine_share = (window.engine_busy_ns * (per_s / NS_PER_S)).T.tolist()
-    failed = _failed_stacks(now.state.faults)
+    failed = _failed_stacks(state.faults)
     columns = {
         "busy_s": totals["busy_ns"] / NS_PER_S,
-        "flops": totals["flops"],
-        "hbm_bytes": totals["hbm_bytes"],
-        "link_bytes": totals["link_bytes"],
-        "joules": ledger.chip_joules(now.ns),
+        **{name: totals[name] for name in _NAMED},
+        "joules": ledger.chip_joules(at_ns),
         "utilization": window["busy_ns"] * (per_s / NS_PER_S),
         "link_utilization": window["link_bytes"] * per_s / could_send,
         "hbm_utilization": window["hbm_bytes"] * per_s / ceilings.hbm_bytes_per_s,
@@ -130,9 +127,10 @@ def _meters(
             ecc_corrected=0,
             ecc_uncorrected=failed[chip.chip],
             watts=chip.watts,
+            figures={name: float(totals[name][number]) for name in _OTHERS},
             **dict(zip(columns, row, strict=True)),
         )
-        for number, (chip, row) in enumerate(zip(now.state.chips, rows, strict=True))
+        for number, (chip, row) in enumerate(zip(state.chips, rows, strict=True))
     )
 
 
