@@ -1,12 +1,11 @@
-"""The emulator's typed errors: what a caller can catch by kind and show to a person as one line.
+"""The emulator's typed errors: caught by kind, shown as one line.
 
-Every message names the thing that is wrong. `HbmExhausted` alone carries more than a line, because
-the usage table is the answer to the question that it raises.
+Every message names the cause. `HbmExhausted` alone has more than a line: the usage table.
 """
 
 
 class UltraServeError(Exception):
-    """Anything that UltraServe refuses or fails at, and says so in words for its user.
+    """A refusal or failure of UltraServe, in words for its user.
 
     A command that it ends exits with `exit_code`.
     """
@@ -15,7 +14,9 @@ class UltraServeError(Exception):
 
 
 class ConfigError(UltraServeError):
-    """A setting has a value that cannot be used; the message is one line that names all three."""
+    """A setting with an unusable value; the message is one line that names setting, value and
+    expectation.
+    """
 
     def __init__(self, *, field: str, value: object, expected: str) -> None:
         super().__init__(f"{field}={value}: expected {expected}".replace("\n", " "))
@@ -29,7 +30,7 @@ class ConfigError(UltraServeError):
 
 
 class NeuronError(ConfigError):
-    """A setting that the Neuron compiler or runtime would refuse; `code` is what it answers.
+    """A setting that the Neuron compiler or runtime would refuse; `code` is its status.
 
     The message is one line: the code, then the setting as in any `ConfigError`.
     """
@@ -50,18 +51,18 @@ class NeuronError(ConfigError):
 
 
 class CheckpointError(UltraServeError):
-    """A checkpoint cannot be used; the message is one line that names the file or the tensor."""
+    """An unusable checkpoint; the message is one line that names the file or the tensor."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message.replace("\n", " "))
 
 
 class HbmExhausted(UltraServeError):
-    """An HBM allocation does not fit; definite: nothing was allocated.
+    """A failed HBM allocation; definite: nothing was allocated.
 
-    `owner` asked for `wanted_bytes` where `free_bytes` were left; `table` shows who holds the rest,
-    as the Neuron runtime's own out-of-memory report does; `hint`, if any, is a last line that says
-    what would fit.
+    `owner` asked for `wanted_bytes` where `free_bytes` were left; `table` lists the other owners,
+    as the Neuron runtime's own out-of-memory report does; `hint`, if any, is a last line with what
+    would fit.
     """
 
     def __init__(
@@ -120,5 +121,5 @@ def chip_names(chips: tuple[int, ...]) -> str:
 
 
 def _rebuild(kind: type[UltraServeError], fields: dict[str, object]) -> UltraServeError:
-    """Makes an error with keyword-only fields again after pickling, as Ray does between actors."""
+    """Rebuild an error with keyword-only fields after pickling, as Ray does between actors."""
     return kind(**fields)

@@ -1,8 +1,8 @@
-"""Live chips that serve: start them, let them compute a step, move experts, lose and replace them.
+"""Live serving chips: start, compute a step, move experts, lose and replace chips.
 
 A step is driven layer by layer: every rank's tokens are dispatched to the experts' chips and come
-back, all ranks together. What a step costs in emulated time is not decided here, nor what is done
-about a lost chip: the fleet reports which chips are gone, and carries out what is decided.
+back, all ranks together. Emulated cost and recovery are decided elsewhere: the fleet reports lost
+chips, and carries out decisions.
 """
 
 import contextlib
@@ -130,7 +130,9 @@ class Fleet:
             raise
 
     def watch(self, lost: Callable[[str], None]) -> None:
-        """Call `lost` once, from another thread, with what ended that starts chips."""
+        """Call `lost` once, from another thread, with the name of the ended daemon that starts
+        chips.
+        """
         self._processes.watch(lost)
 
     def _start_chips(self, chips: Sequence[int]) -> None:
@@ -149,7 +151,7 @@ class Fleet:
             self._watch.add(ready)
 
     def _experts_of(self, chip: int) -> list[list[int]]:
-        """The expert of each slot of a chip, slots to come included, for each layer."""
+        """The expert of each slot of a chip, future slots included, for each layer."""
         experts: list[list[int]] = self.placement.padded(self._slots)[:, chip].tolist()
         return experts
 
@@ -176,8 +178,8 @@ class Fleet:
     def resume(self, lost_ranks: Collection[int]) -> StepResult:
         """Finish the step that lost chips, with the ranks that have no output yet.
 
-        Those in `lost_ranks` are left out. The others compute it again from its first layer, to the
-        same outcome.
+        Those in `lost_ranks` are left out. The others compute it again from its first layer, with
+        the same outcome.
         """
         assert self._step is not None, "there is no unfinished step"
         self._step.ranks -= set(lost_ranks)
@@ -259,8 +261,8 @@ class Fleet:
         return replies
 
     def remove(self, chips: Collection[int], lost_ranks: Collection[int]) -> None:
-        """Take `chips` out of service, whatever state they are in; the rest of `lost_ranks` forget
-        their requests.
+        """Take `chips` out of service, whatever their state; the rest of `lost_ranks` forget their
+        requests.
 
         Raises:
             ChipLost: another chip was lost meanwhile; the removal itself is done.
@@ -279,7 +281,7 @@ class Fleet:
         self._watch.forget(chip)
 
     def add(self, chip: int, placement: ExpertPlacement) -> None:
-        """Start a chip in the place of a lost one, with the experts that `placement` gives it.
+        """Start a chip in the place of a lost one, with its experts by `placement`.
 
         Raises:
             ChipLost: it does not start, or was lost at once; nothing of it is left.
@@ -296,13 +298,13 @@ class Fleet:
             raise ChipLost((chip,), str(error)) from error
 
     def renew(self, chips: Collection[int], weights_dir: Path) -> None:
-        """Let `chips` hold the weights of another checkpoint of the same architecture.
+        """Load another checkpoint of the same architecture into `chips`.
 
-        Those that are not there read it when they are added. Chips that exchange experts hold the
-        same checkpoint, and their ranks have no requests.
+        Absent ones read it when they are added. Chips that exchange experts hold the same
+        checkpoint, and their ranks have no requests.
 
         Raises:
-            CheckpointError: a chip cannot read it; all hold what they held.
+            CheckpointError: a chip cannot read it; all keep the old weights.
             ChipLost: a chip was lost meanwhile; the others hold the new weights.
         """
         before = {chip: self._weights_of[chip] for chip in chips}
@@ -412,7 +414,7 @@ class Fleet:
         self._processes.kill(chip)
 
     def find_stopped(self) -> tuple[int, ...]:
-        """Chips that have ended, or have been stopped for the timeout, while asked nothing."""
+        """Chips without a command that have ended, or been stopped for the timeout."""
         gone, stopped = self._watch.look()
         self.silent.update(stopped)
         self._hung.update(stopped)
@@ -426,7 +428,7 @@ class Fleet:
 
     @property
     def _attending(self) -> int:
-        """Chips of a rank that have head groups: the weights may have fewer than `tp` asks for."""
+        """Chips of a rank that have head groups: the weights may have fewer than `tp`."""
         return math.gcd(self.tp, self.architecture.kv_heads)
 
     def _rank(self, rank: int) -> range:

@@ -1,9 +1,9 @@
-"""Where this program and the processes that it starts import from: installed code alone.
+"""Import path of this program and its children: installed code alone.
 
 Python looks for modules first in the directory of the script, and with `-m` and `-c` in the working
 directory: a user's `click.py` there is imported for the library. A process started with `-P`, or
-with PYTHONSAFEPATH in its environment, does not. PYTHONPATH stays, for it is what a checkout is run
-by; an empty part of it, which means the working directory too, does not.
+with PYTHONSAFEPATH in its environment, does not. PYTHONPATH stays, for a checkout needs it; an
+empty part of it, which means the working directory too, does not.
 """
 
 import contextlib
@@ -23,8 +23,8 @@ CODE_ROOT: Final = str(Path(__file__).resolve().parents[1])
 
 
 def child_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """`environment` (default: this process's) for a Python that imports what this one does, and
-    nothing of the directory that it is started in.
+    """`environment` (default: this process's) for a Python with this one's import path, without its
+    working directory.
     """
     made = dict(os.environ if environment is None else environment)
     parts = made.get(_SEARCHED, "").split(os.pathsep)
@@ -61,13 +61,13 @@ def _is_installed() -> bool:
 
 
 def _own_path_begins() -> int:
-    """Where in `sys.path` the interpreter's own directories begin; before it is what was asked."""
+    """Index in `sys.path` of the interpreter's own directories; the script's path is before it."""
     standard = sysconfig.get_path("stdlib")
     return sys.path.index(standard) if standard in sys.path else 0
 
 
 def seal_import_path() -> None:
-    """Take the script's and the working directory out of this process's path, and its children's.
+    """Remove the script's and the working directory from the path of this process and its children.
 
     For a program's entry point: it changes `sys.path` and the environment.
     """

@@ -1,8 +1,8 @@
-"""Live chips that train: start them, let them take a step, evaluate, read their state.
+"""Live training chips: start, step, evaluate, read their state.
 
-Every chip has all dense weights and sequences of its own; the experts are spread over the chips
-evenly. What a step costs in emulated time is not decided here, nor what is done about a lost chip:
-a job that loses one starts another fleet from what it saved.
+Every chip has all dense weights and its own sequences; the experts are spread over the chips
+evenly. Emulated cost and recovery are decided elsewhere: a job that loses a chip starts another
+fleet from its saved state.
 """
 
 import logging
@@ -51,10 +51,10 @@ Micro = Sequence[tuple[I32, I32]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingState:
-    """All that chips have learned, on whatever number of them.
+    """Learned state, independent of the number of chips.
 
     `values` are the FP32 weights and the two moments of each parameter, by "master.", "first." or
-    "second." and its name; experts lie in the order of their ids. `weights` are the weights alone
+    "second." and its name; experts are in the order of their ids. `weights` are the weights alone
     under Hugging Face's names and shapes.
     """
 

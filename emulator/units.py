@@ -15,5 +15,5 @@ BITS_PER_BYTE: Final = 8
 
 
 def gib_text(count_bytes: float, digits: int = 1) -> str:
-    """A size of HBM for a reader: HBM is counted in GiB everywhere."""
+    """A size of HBM in GiB, for a reader."""
     return f"{count_bytes / GIB:,.{digits}f} GiB"

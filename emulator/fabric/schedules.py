@@ -27,7 +27,7 @@ Float64s = NDArray[np.float64]
 
 
 class Algorithm(StrEnum):
-    """SINGLE_STEP is an all-reduce's alone: each chip sends all it has to all others."""
+    """SINGLE_STEP is an all-reduce's alone: each chip sends its whole content to all others."""
 
     SINGLE_STEP = "single-step mesh"
     MESH = "mesh"
@@ -67,7 +67,7 @@ def ring(shares: Float64s) -> CollectiveSchedule:
 def last_phases(coordinates: Int64s, moves: Float64s) -> CollectiveSchedule:
     """For every level the phase that would end an all-gather with it: as many steps as levels.
 
-    No schedule to run: it tells how fast each level is. `moves` is as `phases` takes it.
+    Not to be run: it measures how fast each level is. `moves` is as in `phases`.
     """
     sizes = coordinates.max(axis=0) + 1
     return CollectiveSchedule(

@@ -1,7 +1,7 @@
-"""Several transfers between the same chips at once: what each loads, and when each is done.
+"""Concurrent transfers between the same chips: their load, and their completion.
 
-A step's exchange of tokens, keys and values on their way to another rank, experts that move and a
-checkpoint that is read share links; which of them waits is a matter of their traffic classes.
+A step's exchange of tokens, keys and values on their way to another rank, moving experts and
+checkpoint reads share links; traffic classes decide which of them waits.
 """
 
 import numpy as np
@@ -37,10 +37,9 @@ class SharedLinks:
         self._classes = traffic_classes(system.chip)
 
     def transfer(self, traffic: TrafficClass, payload_bytes: Float64s) -> Transfer:
-        """What payload_bytes[sender, receiver], float64[chips, chips], is to the links.
+        """The load of payload_bytes[sender, receiver], float64[chips, chips], on the links.
 
-        A chip's own share is free. Raises ValueError for bytes between chips that cannot reach each
-        other.
+        A chip's own share is free. Raises ValueError for bytes between chips without a path.
         """
         latency_ns = float(self._ways.latency_ns[payload_bytes > 0].max(initial=0.0))
         if np.isinf(latency_ns):
@@ -52,8 +51,8 @@ class SharedLinks:
         )
 
     def completion_ns(self, transfers: list[Transfer]) -> Float64s:
-        """When each transfer is done that starts now with the others, float64[transfers].
+        """Completion of each transfer, all starting now, float64[transfers].
 
-        By the classes that the chip's DMA engines have; without them the links are shared fairly.
+        By the classes of the chip's DMA engines; without them the links are shared fairly.
         """
         return completion_ns(transfers, self._ns_per_byte, classes=self._classes)

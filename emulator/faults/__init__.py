@@ -1,1 +1,1 @@
-"""Faults: which of them the machine survives, how it recovers, and seeded plans of them."""
+"""Faults: survival, recovery, and seeded plans of them."""

@@ -1,7 +1,7 @@
-"""Whether a group of chips can leave a machine that serves on, and where its experts then lie.
+"""Whether a group of chips can leave a serving machine, and the expert placement without it.
 
-Pure, and decided before anything moves. A group is whole ranks; what leaves beside it in an expert
-group must lie on chips that stay, within the memory that they have.
+Pure, and decided before anything moves. A group is whole ranks; the experts that leave an expert
+group must fit on its remaining chips, within their memory.
 """
 
 from collections.abc import Collection
@@ -49,13 +49,13 @@ def departure(
     ranks_up: Bools,
     capacity: I64,
 ) -> Departure:
-    """Where experts lie once `leaving`, positions of whole ranks, are to go.
+    """Expert placement for `leaving`, positions of whole ranks.
 
-    `ranks_up`, bool[ranks], are those that take requests; `capacity`, int64[positions], says for
-    how many experts of a layer each position has memory.
+    `ranks_up`, bool[ranks], are those that take requests; `capacity`, int64[positions], is each
+    position's memory in experts of a layer.
 
     Raises ConfigError, with the figures, when no rank would stay up, or the experts of a group that
-    goes on do not fit on what stays of it.
+    goes on do not fit on its remaining chips.
     """
     gone = np.array(sorted(leaving), dtype=np.int64)
     named = ", ".join(str(int(rank)) for rank in np.unique(gone // partition.tp))
@@ -108,9 +108,9 @@ def home_on(
     ranks_up: Bools,
     capacity: I64,
 ) -> ExpertPlacement:
-    """`home` as far as chips are there, and what then lacks a place beside it, as evenly as fits.
+    """`home` as far as chips are there, and the displaced experts beside it, as evenly as fits.
 
-    Raises ValueError when the experts of a group that is open do not fit.
+    Raises ValueError when the experts of an open group do not fit.
     """
     vacant = np.flatnonzero(seating.chip_of_position == VACANT)
     plan = plan_reloads(

@@ -1,9 +1,8 @@
-"""How long the machine stands still for a fault: until it is noticed, and until weights are read.
+"""Emulated time of a recovery: detecting the fault, and reading weights.
 
-Emulated time, from figures alone. The engine starts again when the last chip has read what it
-needs. Each tray reads the checkpoint from its own drives over its host's link, both of which its
-chips share. Not counted, because no figure is published: waking a chip that stood by, and loading
-its compiled model.
+From figures alone. The engine starts again when the last chip has read its weights. Each tray reads
+the checkpoint from its own drives over its host's link, both shared by its chips. Not counted,
+because no figure is published: waking a standby chip, and loading its compiled model.
 """
 
 import math
@@ -55,7 +54,7 @@ _HOST_LINK = Figure(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRates:
-    """What recovery time depends on; `hang_ns` is the runtime's timeout, which users set.
+    """Figures of recovery time; `hang_ns` is the runtime's timeout, which users set.
 
     Raises ConfigError for a time or a rate that is not above 0.
     """
@@ -73,9 +72,9 @@ class RecoveryRates:
                 raise ConfigError(field=field.name, value=figure.value, expected="> 0")
 
     def detection_ns(self, kinds: Iterable[FaultKind]) -> int:
-        """Time until all of these faults are noticed, starting together; 0 for none.
+        """Time to detect all of these simultaneous faults; 0 for none.
 
-        A slow chip needs no notice: it is waited for.
+        A slow chip needs no detection: it is waited for.
         """
         notice = {FaultKind.HANG_CHIP: self.hang_ns.value, FaultKind.SLOW_CHIP: 0.0}
         times = [notice.get(kind, self.notice_ns.value) for kind in kinds]
@@ -105,7 +104,7 @@ def recovery_ns(
 ) -> int:
     """Emulated time from the faults `kinds` until the engine goes on, or knows that it cannot.
 
-    Chips that are silent are given up after `silence_ns`, while the others are noticed.
+    Silent chips are given up after `silence_ns`, while the others are detected.
     """
     reading_ns = reload_ns(recovery, partition, system, rates) if recovery.survivable else 0
     return max(rates.detection_ns(kinds), silence_ns) + reading_ns

@@ -1,8 +1,8 @@
-"""Which experts are read again from the checkpoint, and into which slots.
+"""Experts to read again from the checkpoint, and their slots.
 
-A chip that takes a seat gets what lay there before. An expert of which its group has no copy left
-goes to the chip of the group that holds fewest in that layer: into an empty slot, into one that
-spare HBM has room for, or, when all are taken, over an expert that has several copies.
+A chip that takes a seat gets the seat's former experts. An expert without a copy in its group goes
+to the group's chip with fewest in that layer: into an empty slot, one in spare HBM, or, when all
+are taken, over an expert that has several copies.
 """
 
 from dataclasses import dataclass
@@ -40,11 +40,11 @@ def plan_reloads(
     capacity: I64,
     groups: I64,
 ) -> Reloads:
-    """What to read once positions `gone` have lost what they held.
+    """Reads after positions `gone` have lost their content.
 
     Positions `filled` have a chip again; `seated` are all that have one. Only the expert-parallel
-    groups `groups` are made whole. `capacity`, int64[positions], says how many slots of a layer a
-    position has memory for.
+    groups `groups` are made whole. `capacity`, int64[positions], is each position's memory in slots
+    of a layer.
 
     Raises ValueError when the experts of a group do not fit.
     """
@@ -76,7 +76,7 @@ def plan_reloads(
 def _settle(
     slots: I64, layer: int, members: I64, capacity: I64, experts: int
 ) -> list[ExpertTransfer]:
-    """Gives every expert that no member holds a slot of one; changes slots[positions, slots]."""
+    """Give every expert without a slot one in its group; changes slots[positions, slots]."""
     copies = np.zeros(experts, dtype=np.int64)
     held = slots[members]
     np.add.at(copies, held[held != EMPTY], 1)

@@ -1,9 +1,9 @@
-"""Who sits where after a fault: which chips are kept, which stand in, which blocks close.
+"""Seating after a fault: kept chips, standby chips, closed blocks.
 
 A block is the fewest consecutive positions that are whole ranks and whole expert groups. Its chips
 exchange tokens and partial sums, so those that are kept must reach each other; blocks do not need
 each other. A block is open when at least one of its ranks is complete and each of its groups has
-room for every expert.
+space for every expert.
 """
 
 import math
@@ -43,10 +43,10 @@ class Seats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotCapacity:
-    """How many experts of one layer each position can hold, int64[positions], and a group needs.
+    """Experts of one layer that each position can hold, int64[positions], and that a group needs.
 
-    The positions `lent`, whose chips are lent out, are not taken. Of positions that are as good as
-    each other, `homes` are filled first: chips of those numbers stand by.
+    The positions `lent`, whose chips are leased, are not taken. Of equally good positions, `homes`
+    are filled first: chips of those numbers stand by.
     """
 
     capacity: I64
@@ -72,7 +72,7 @@ def block_size(partition: Partition) -> int:
 def islands(health: Health, reachable: Bools) -> I64:
     """The island of each chip, int64[chips]: its lowest chip in service; else OUT_OF_SERVICE.
 
-    `reachable` is bool[chips, chips], true for chips that links join by whatever way.
+    `reachable` is bool[chips, chips], true for chips that links join by any path.
     """
     in_service = health.in_service
     lowest = (reachable & in_service).argmax(axis=1)
@@ -88,11 +88,11 @@ def take_seats(
     room: SlotCapacity,
     reachable: Bools,
 ) -> Seats:
-    """Seats chips so that as many blocks as possible are open, then as many ranks as possible.
+    """Seat chips so that as many blocks as possible are open, then as many ranks as possible.
 
     Standby chips go first where a block cannot run without them, the block that needs fewest first;
-    those left complete ranks, again those that need fewest first. A chip that comes back goes home,
-    others to the nearest seat. Ties go to the lower number.
+    the rest complete ranks, again those that need fewest first. A returning chip goes home, others
+    to the nearest seat. Ties go to the lower number.
     """
     island = islands(health, reachable)
     standby = defaultdict(list)
@@ -204,7 +204,7 @@ def _fill_groups(
 
 
 def _why_closed(partition: Partition, block: range, sits_on: I64, room: SlotCapacity) -> str:
-    """What a block lacks, in words, seen from the island that most of its chips are on."""
+    """A block's lack, in words, seen from the island of most of its chips."""
     alive = [position for position in block if sits_on[position] != OUT_OF_SERVICE]
     if not alive:
         return "no chip is in service"
@@ -228,7 +228,9 @@ def _complete_ranks(
     filling: dict[int, list[int]],
     room: SlotCapacity,
 ) -> None:
-    """Adds to `filling` what completes ranks of open blocks, as far as standby chips go."""
+    """Add to `filling` the positions that complete ranks of open blocks, as far as standby chips
+    go.
+    """
     size = block_size(partition)
     vacant = set(np.flatnonzero(seats == VACANT).tolist()).difference(*filling.values())
     vacancies = {

@@ -1,10 +1,10 @@
-"""Whether the machine survives what has failed, and how it recovers: decided before anything moves.
+"""Survival of faults and the plan of recovery, decided before anything moves.
 
 Pure: placement, spare HBM, health and links in, a plan out. Three means, in this order: copies of
-an expert on other chips of its group take over and nothing is read; a chip that stands by takes a
-seat, reads the seat's weights from the checkpoint and brings the rank back; the survivors of a
-group read the experts that are missing. The requests of a rank that lost a chip are always computed
-again, for their keys and values are gone.
+an expert on other chips of its group take over and nothing is read; a standby chip takes a seat,
+reads the seat's weights from the checkpoint and brings the rank back; the survivors of a group read
+the missing experts. Requests of a rank that lost a chip are always computed again, for their keys
+and values are gone.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightBytes:
-    """What a chip reads: one expert of one layer, and all else that its position holds."""
+    """Bytes that a chip reads: one expert of one layer, and all else of its position."""
 
     expert_bytes: int
     replica_bytes: int
@@ -75,13 +75,12 @@ def survival(  # noqa: PLR0913  a keyword for each thing that a recovery depends
     weights: WeightBytes,
     lent: frozenset[int] = frozenset(),
 ) -> SurvivalPlan:
-    """What becomes of a machine that computed by `placement` on `seating` until now.
+    """The plan for a machine that computed by `placement` on `seating` until now.
 
-    `capacity`, int64[positions], says how many slots of a layer each position has memory for, those
-    of the placement and what spare HBM holds. `reachable`, bool[chips, chips], says which chips of
-    the partition and its spares links join (the fabric's routes know). Works for faults and for
-    repairs: a chip that is in service and has no seat stands by. The positions `lent` are not
-    taken.
+    `capacity`, int64[positions], is each position's memory in slots of a layer, those of the
+    placement and of spare HBM. `reachable`, bool[chips, chips], tells which chips of the partition
+    and its spares links join (the fabric's routes know). For faults and repairs: a chip in service
+    without a seat stands by. The positions `lent` are not taken.
 
     Raises ValueError for arrays of another shape, or more experts on a position than fit.
     """
@@ -123,7 +122,7 @@ def survival(  # noqa: PLR0913  a keyword for each thing that a recovery depends
 
 
 def _reason(seats: Seats, reloads: Reloads, filled: I64) -> str:
-    """What the recovery does, or what makes it impossible, in one line."""
+    """The recovery, or why there is none, in one line."""
     closed = "; ".join(f"block {block} closes: {why}" for block, why in seats.closed.items())
     if not seats.ranks_up.any():
         return f"no rank can go on: {closed}"

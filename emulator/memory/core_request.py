@@ -138,7 +138,7 @@ def _as_written(environment: NeuronEnvironment, cores: range) -> str:
 
 
 def _whole_chips(environment: NeuronEnvironment, cores: range, per_chip: int, lnc: int) -> str:
-    """What of `per_chip` logical cores a chip would fit: the whole chips inside, and around."""
+    """Whole chips (`per_chip` logical cores each) inside the given cores, and around them."""
     inner = range(-(-cores.start // per_chip) * per_chip, cores.stop // per_chip * per_chip)
     outer = range(cores.start // per_chip * per_chip, -(-cores.stop // per_chip) * per_chip)
     fitting = dict.fromkeys(_as_written(environment, each) for each in (inner, outer) if each)

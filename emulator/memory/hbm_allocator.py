@@ -1,6 +1,6 @@
-"""The allocator of one chip: it owns every byte of every HBM stack, by owner and logical core.
+"""The HBM allocator of one chip: every byte of every stack, by owner and logical core.
 
-It counts bytes and refuses what does not fit; it has no addresses, so it knows no fragmentation.
+It counts bytes and refuses what does not fit; without addresses, it knows no fragmentation.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,9 +16,8 @@ from emulator.specs.hbm_usage import HbmOwner, HeldBytes, StackUsage
 class HbmAllocator:
     """HBM of one chip whose logical cores are `cores`; `device` is its number in reports.
 
-    A logical core allocates in the stacks that it sees; one that sees several takes from the
-    emptiest first, which keeps them level, as interleaved addresses do. Every change is whole or
-    not at all.
+    A logical core allocates in the stacks that it sees; with several, from the emptiest first,
+    which keeps them level, as interleaved addresses do. Every change is whole or not at all.
     """
 
     def __init__(self, cores: CoreMap, *, device: int = 0) -> None:
@@ -36,7 +35,7 @@ class HbmAllocator:
         return twin
 
     def allocate(self, owner: HbmOwner, *, core: int, wanted_bytes: int) -> None:
-        """Give `owner` so many bytes more on `core`.
+        """Give `owner` this many bytes more on `core`.
 
         Raises HbmExhausted, with the usage table, when the core's stacks have fewer; nothing is
         then allocated.
@@ -59,7 +58,7 @@ class HbmAllocator:
                 self.allocate(owner, core=core, wanted_bytes=core_bytes)
 
     def free(self, owner: HbmOwner, *, core: int | None = None) -> int:
-        """Take everything from `owner`, on one core or on all; the bytes that it held."""
+        """Free all bytes of `owner`, on one core or on all; returns how many."""
         self._named = None
         freed = 0
         for held_owner, held_core in list(self._held):
@@ -70,7 +69,7 @@ class HbmAllocator:
         return freed
 
     def resize(self, owner: HbmOwner, *, core: int, wanted_bytes: int) -> None:
-        """Let `owner` hold so many bytes on `core` instead of what it held; raises HbmExhausted."""
+        """Set the bytes of `owner` on `core`; raises HbmExhausted."""
         with self.whole_or_nothing():
             self.free(owner, core=core)
             self.allocate(owner, core=core, wanted_bytes=wanted_bytes)
@@ -83,7 +82,7 @@ class HbmAllocator:
 
     @contextmanager
     def whole_or_nothing(self) -> Iterator[None]:
-        """Several changes as one: HbmExhausted inside undoes them all and goes on."""
+        """Groups changes: HbmExhausted inside undoes them all and propagates."""
         before = self.copy(device=self.device)
         try:
             yield
@@ -125,9 +124,9 @@ class HbmAllocator:
         )
 
     def bytes_by_owner(self) -> tuple[Mapping[str, int], ...]:
-        """What each owner holds of each stack, by its name, all cores together.
+        """Bytes of each stack by owner's name, all cores together.
 
-        Kept until something changes: who watches the machine asks again and again.
+        Cached until a change, since watchers ask again and again.
         """
         if self._named is None:
             self._named = tuple(
@@ -139,9 +138,9 @@ class HbmAllocator:
     def exhausted(
         self, owner: HbmOwner, *, core: int, wanted_bytes: int, free_bytes: int | None = None
     ) -> HbmExhausted:
-        """The error for what does not fit, with this chip's usage table.
+        """The error for a failed allocation, with this chip's usage table.
 
-        `free_bytes` is what `owner` may take, if a limit leaves it less than is free.
+        `free_bytes` is the limit of `owner`, if less than is free.
         """
         failed = FailedAllocation(
             device=self.device, core=core, owner=owner, wanted_bytes=wanted_bytes
@@ -154,7 +153,7 @@ class HbmAllocator:
         )
 
     def check(self) -> None:
-        """Assert that in every stack what is held and what is free are its capacity together."""
+        """Assert that used and free bytes of every stack sum to its capacity."""
         for stack in range(self.cores.stacks):
             held = [by_stack[stack] for by_stack in self._held.values()]
             assert min(held, default=0) >= 0, (stack, held)
@@ -167,7 +166,7 @@ class HbmAllocator:
 
 
 def taken_level(free: Sequence[int], wanted_bytes: int) -> list[int]:
-    """What to take from each of several stacks so that those with most free end up level.
+    """Bytes to take from each of several stacks so that the freest end up level.
 
     `free` has `wanted_bytes` or more in all. From the fullest stack on, each keeps its free bytes
     or an even share of what may stay free, whichever is less.

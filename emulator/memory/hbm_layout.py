@@ -1,8 +1,8 @@
-"""A model laid out in the HBM of a partition's chips: who holds what, and what is left for KV.
+"""A model laid out in the HBM of a partition's chips: owners, and the space left to KV.
 
 Every chip has an allocator. Before KV they differ by their expert slots alone. A token's KV is
-spread by heads over the cores of its rank's chips, so the fullest stack of a rank's chips sets how
-many tokens its pool has.
+spread by heads over the cores of its rank's chips, so the fullest stack of a rank's chips sets its
+pool.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -35,10 +35,10 @@ _LENDABLE = frozenset(HbmUse) - {HbmUse.MICROCODE}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HbmLayout:
-    """The chips of a partition with everything in place but the KV pool, which `take_kv` adds.
+    """The chips of a partition with everything allocated but the KV pool (`take_kv`).
 
     The layout is fixed; the allocators' contents are not. `kv_tokens_per_rank` is what fits beside
-    the weights, [ranks]; what a pool then really takes may be less.
+    the weights, [ranks]; a pool may take less.
     """
 
     memory: ModelMemory
@@ -49,9 +49,9 @@ class HbmLayout:
     allocators: tuple[HbmAllocator, ...]  # [chips]
 
     def take_kv(self, tokens_per_rank: Sequence[int]) -> None:
-        """Let each rank's chips hold the KV of so many tokens, [ranks], instead of what they held.
+        """Set the KV tokens of each rank's chips, [ranks].
 
-        Raises HbmExhausted when a chip has no room for them; nothing then changes.
+        Raises HbmExhausted when a chip lacks the space; nothing then changes.
         """
         assert len(tokens_per_rank) == self.partition.ranks, tokens_per_rank
         with ExitStack() as undo:
@@ -62,7 +62,7 @@ class HbmLayout:
                 allocator.resize_on_cores(KV_OWNER, [on_core] * len(self.cores.cores))
 
     def hold_expert_copies(self, chip: int, copies: int) -> None:
-        """Let `chip` hold so many experts, counted in all layers, instead of what it held.
+        """Set the experts on `chip`, counted in all layers.
 
         Raises HbmExhausted when they do not fit; nothing then changes.
         """
@@ -73,10 +73,10 @@ class HbmLayout:
                 allocator.resize_on_cores(weights_owner(group), [on_core] * count)
 
     def lend_out(self, chip: int, training: Mapping[HbmOwner, int]) -> Holdings:
-        """Let `chip` hold a training state, bytes by owner, instead of all that serving holds.
+        """Replace all that serving holds on `chip` by a training state, bytes by owner.
 
-        What it held comes back, for `take_back`; the cores' microcode stays. Raises HbmExhausted
-        when the training state does not fit; nothing then changes.
+        Returns what it held, for `take_back`; the cores' microcode stays. Raises HbmExhausted when
+        the training state does not fit; nothing then changes.
         """
         allocator = self.allocators[chip]
         with allocator.whole_or_nothing():
@@ -87,14 +87,14 @@ class HbmLayout:
         return held
 
     def check_lending(self, chip: int, training: Mapping[HbmOwner, int]) -> int:
-        """Bytes that `chip` would have left beside a training state; raises HbmExhausted."""
+        """Bytes left on `chip` beside a training state; raises HbmExhausted."""
         allocator = self.allocators[chip].copy(device=self.allocators[chip].device)
         copied = replace(self, allocators=(*self.allocators[:chip], allocator))
         copied.lend_out(chip, training)
         return allocator.free_bytes
 
     def take_back(self, chip: int, held: Holdings) -> None:
-        """Let `chip` hold again what `lend_out` took from it, and nothing of a training state."""
+        """Restore on `chip` what `lend_out` returned, in place of the training state."""
         release(self.allocators[chip], _LENDABLE)
         for owner, core, held_bytes in held:
             self.allocators[chip].allocate(owner, core=core, wanted_bytes=held_bytes)
@@ -123,7 +123,7 @@ class HbmLayout:
 
 
 def release(allocator: HbmAllocator, uses: Collection[HbmUse]) -> Holdings:
-    """Take everything that is of `uses` from its owners; what they held."""
+    """Free all bytes of `uses`; returns what they held."""
     held: dict[tuple[HbmOwner, int], int] = {}
     for each in (each for stack in allocator.usage() for each in stack.held):
         if each.owner.use in uses:
@@ -194,7 +194,7 @@ def lay_out(
 
 
 def _filled(needs: CoreNeeds, cores: CoreMap, terms: HbmTerms, *, device: int) -> HbmAllocator:
-    """A chip with everything but KV in place; raises HbmExhausted, also for too little KV."""
+    """A chip with everything but KV; raises HbmExhausted, also for too little KV."""
     allocator = HbmAllocator(cores, device=device)
     for owner, on_core in needs.owners:
         allocator.allocate_on_cores(owner, [on_core] * len(cores.cores))

@@ -1,4 +1,4 @@
-"""Logical NeuronCores: which a chip has, which physical cores make each, which HBM each sees.
+"""Logical NeuronCores: those of a chip, their physical cores, and the HBM that each sees.
 
 LNC is the number of physical cores that form a logical one. Neighbouring physical cores share an
 HBM stack, and a logical core allocates in the stacks of its own physical cores only. So LNC=1 and
@@ -45,7 +45,7 @@ class CoreMap:
 
     @property
     def cores_per_region(self) -> int:
-        """Logical cores that draw from the same bytes: 2 share a stack under LNC=1, else 1."""
+        """Logical cores that share bytes: 2 share a stack under LNC=1, else 1."""
         return 1 + len(self.cores[0].shares_with)
 
     @property

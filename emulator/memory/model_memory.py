@@ -1,6 +1,4 @@
-"""What of a model lies in HBM: its weights in groups, the bytes of its cache, and the heads that
-divide both.
-"""
+"""HBM content of a model: weights in groups, cache bytes, and the heads that divide both."""
 
 from dataclasses import dataclass
 
@@ -46,7 +44,7 @@ class ModelMemory:
     def of(
         cls, model: ModelSpec, *, head_groups: int | None = None, window_requests: int | None = None
     ) -> "ModelMemory":
-        """What of `model` lies in HBM.
+        """The HBM content of `model`.
 
         `head_groups` is the model's own by default; it may be more, up to the query heads, where
         key/value heads may be repeated on chips. With `window_requests`, the most requests that a
@@ -74,5 +72,5 @@ class ModelMemory:
         return tuple(group for group in self.groups if group.split is TensorSplit.EXPERT)
 
     def expert_copy_bytes_on_core(self, cores: CoreMap) -> int:
-        """One expert of one layer, on each logical core of the chip that holds it."""
+        """One expert of one layer, on each logical core of its chip."""
         return sum(-(-group.copy_bytes // len(cores.cores)) for group in self.expert_groups)

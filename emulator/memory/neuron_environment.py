@@ -1,6 +1,6 @@
-"""What the Neuron runtime's environment variables ask for, read as the runtime reads them.
+"""The Neuron runtime's environment variables, read as the runtime reads them.
 
-Pure: it takes a mapping. An empty value counts as unset, as a shell's `NAME=` means it.
+Pure: it takes a mapping. An empty value counts as unset.
 
 Source: AWS Neuron SDK docs, neuron-runtime/guides/configuration-guide.rst and
 logical-neuroncore-config.rst; the status codes are nrt_status's.
@@ -27,9 +27,9 @@ _RANGES: Final = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeuronEnvironment:
-    """What the variables say; None where they say nothing.
+    """Values of the variables; None where unset.
 
-    `first_logical_core` is set by visible cores alone: a number of cores says not which.
+    `first_logical_core` is set by visible cores alone: a number of cores does not name them.
     """
 
     lnc: int | None = None
@@ -38,11 +38,11 @@ class NeuronEnvironment:
 
     @classmethod
     def read(cls, variables: Mapping[str, str]) -> "NeuronEnvironment":
-        """Read the four variables; the others are left alone.
+        """Read the four variables.
 
         NEURON_RT_VISIBLE_CORES wins over NEURON_RT_NUM_CORES, of which 0 means all. Raises
-        NeuronError (NRT_INVALID) for a value that is none, for LNC variables that disagree, and
-        for cores that are not ascending without gap or overlap.
+        NeuronError (NRT_INVALID) for an invalid value, for LNC variables that disagree, and for
+        cores that are not ascending without gap or overlap.
         """
         given = {name: text.strip() for name, text in variables.items() if text.strip()}
         lnc = _lnc(given)
@@ -54,7 +54,7 @@ class NeuronEnvironment:
 
     @property
     def visible(self) -> range | None:
-        """The logical cores that the process asks for by number, in the system's numbering."""
+        """The logical cores asked for by number, in the system's numbering."""
         if self.first_logical_core is None or self.logical_cores is None:
             return None
         return range(self.first_logical_core, self.first_logical_core + self.logical_cores)
@@ -66,7 +66,7 @@ class NeuronEnvironment:
 
 
 def visible_cores(text: str) -> range:
-    """The logical cores of `3-5,6`; raises NeuronError, which names the core that is wrong."""
+    """The logical cores of `3-5,6`; raises NeuronError, which names the wrong one."""
     compact = text.replace(" ", "")
     if not _RANGES.fullmatch(compact):
         raise _invalid(VISIBLE_CORES, text, "core numbers and ranges like 0-3 or 3-5,6")
@@ -90,7 +90,7 @@ def as_ranges(cores: range) -> str:
 
 
 def busy(cores: range, *, shared: range, holder: str) -> NeuronError:
-    """The error for asking for `cores` when `holder` has those of them that are `shared`."""
+    """The error for asking for `cores` when `holder` has `shared` of them."""
     return NeuronError(
         code=NRT_NC_BUSY,
         field=VISIBLE_CORES,

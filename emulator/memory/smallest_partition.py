@@ -1,7 +1,7 @@
-"""The smallest partition that a model fits: what a refusal advises.
+"""The smallest partition that a model fits: a refusal's advice.
 
-Whether a partition fits depends on its widest chip alone, and that on tp, on the slots that ep
-asks for, and on LNC; so each (LNC, tp, slots) is worked out once, whatever the number of chips.
+Fitting depends on a partition's fullest chip alone, and that on tp, on the slots that ep asks for,
+and on LNC; so each (LNC, tp, slots) is computed once, whatever the number of chips.
 """
 
 from functools import cache
@@ -22,12 +22,12 @@ def smallest_partition(
     terms: HbmTerms,
     lnc_choices: tuple[int, ...] | None = None,
 ) -> Partition | None:
-    """The partition with the fewest chips on which the model fits; None when there is none.
+    """The partition with the fewest chips on which the model fits, or None.
 
     It has the first chip and the spares of `asked`. Among equally many chips the LNC that was asked
     for comes first, then the smallest tp (most ranks), then the largest ep (fewest experts on a
-    chip, most room for KV). `lnc_choices` is the LNCs to try in order; by default the one asked
-    for, then those that are released. `redundant_slots` are added to each layer of each chip.
+    chip, most space for KV). `lnc_choices` are the LNCs to try in order; by default the one asked
+    for, then the released ones. `redundant_slots` are added to each layer of each chip.
     """
     if lnc_choices is None:
         others = [lnc for lnc in system.chip.lnc_sizes if lnc not in (asked.lnc, *ANNOUNCED_LNC)]
@@ -62,7 +62,7 @@ def smallest_partition(
 
 
 def as_flags(partition: Partition) -> str:
-    """The partition as a user asks for it: "--chips 12 --tp 1 --ep 12 --lnc 2"."""
+    """The partition as flags: "--chips 12 --tp 1 --ep 12 --lnc 2"."""
     return (
         f"--chips {partition.chips} --tp {partition.tp} --ep {partition.ep} --lnc {partition.lnc}"
     )

@@ -1,4 +1,4 @@
-"""What a training job holds in the HBM of each of its chips, by owner, and how few chips hold it.
+"""HBM of a training job on each of its chips, by owner, and the fewest chips that hold it.
 
 A parameter costs its weight in the precision of the products, an FP32 gradient in which
 micro-batches add up, and, divided over the chips that share it, an FP32 master copy and two FP32
@@ -46,7 +46,7 @@ class TrainingMemory:
         return tuple((owner, -(-count // cores)) for owner, count in self.owners)
 
     def check_fits(self, cores: CoreMap, *, device: int = 0, hint: str = "") -> None:
-        """Raises HbmExhausted, with the usage table of a chip that holds nothing else."""
+        """Raise HbmExhausted, with the usage table of an otherwise empty chip, unless it fits."""
         allocator = HbmAllocator(cores, device=device)
         try:
             for owner, on_core in self.on_cores(len(cores.cores)):
@@ -69,16 +69,16 @@ class TrainingMemory:
 def training_memory(
     system: SystemSpec, model: ModelSpec, chips: int, recipe: TrainingRecipe
 ) -> TrainingMemory:
-    """What each of `chips` chips holds; raises ConfigError for a group that does not divide them.
+    """Content of each of `chips` chips; raises ConfigError for a group that does not divide them.
 
-    `model` is the catalog's: its own storage format says nothing of training.
+    `model` is the catalog's: its own storage format does not matter for training.
     """
     return _TrainingJobMemory.of(system, model, recipe).memory(chips)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _TrainingJobMemory:
-    """What of a job does not depend on how many chips it has: counted once, as searches ask often.
+    """The part of a job's memory that does not depend on its chips, for searches.
 
     `layer_input_bytes` and the two layers' are of a micro-batch's tokens on one chip, but for the
     pairs of experts.
@@ -155,7 +155,9 @@ class _TrainingJobMemory:
         return TrainingMemory(owners=tuple((owner, size) for owner, size in owners if size))
 
     def _activation_bytes(self, group: int) -> int:
-        """What is kept of a micro-batch, one layer's gradients in work, and logits of some rows."""
+        """Kept activations of a micro-batch, one layer's gradients in work, and logits of some
+        rows.
+        """
         routed_layer = self.routed_layer_bytes
         if self.experts:  # pairs of the fullest chip, when tokens pick experts evenly
             fullest = -(-self.experts // group) * group
@@ -172,7 +174,7 @@ class _TrainingJobMemory:
 
 
 def trained_model(model: ModelSpec, recipe: TrainingRecipe) -> ModelSpec:
-    """The model as its products run in training: keys and values in BF16, whatever it serves."""
+    """The model as its products run in training: keys and values in BF16, whatever it serves in."""
     return model.at_precision(recipe.precision, kv_bytes_per_element=KEPT_BYTES)
 
 
@@ -184,7 +186,7 @@ def training_cores(system: SystemSpec, recipe: TrainingRecipe) -> CoreMap:
 def smallest_training_chips(
     system: SystemSpec, model: ModelSpec, recipe: TrainingRecipe
 ) -> int | None:
-    """The fewest chips of `system` whose HBM holds the job; None when not even all of them do."""
+    """The fewest chips of `system` whose HBM holds the job, or None."""
     cores, job = training_cores(system, recipe), _TrainingJobMemory.of(system, model, recipe)
     every = recipe.ep or 1
     sizes = range(every, system.chips.count + 1, every)
@@ -194,7 +196,9 @@ def smallest_training_chips(
 def check_training_fits(
     system: SystemSpec, model: ModelSpec, chips: int, recipe: TrainingRecipe, *, device: int = 0
 ) -> TrainingMemory:
-    """The memory of a job that fits; raises HbmExhausted, which says how many chips would do."""
+    """The memory of a job that fits; raises HbmExhausted, with the number of chips that would
+    do.
+    """
     memory = training_memory(system, model, chips, recipe)
     cores = training_cores(system, recipe)
     if not memory.fits(cores):

@@ -1,8 +1,8 @@
-"""The HBM usage table, laid out and worded as the Neuron runtime prints it when memory runs out.
+"""The HBM usage table, laid out and worded as the Neuron runtime's when memory runs out.
 
-Columns that nothing here fills stay, at zero, so that what reads the runtime's table reads this
-one. The runtime's rows per NEFF are rows per owner here: nothing is compiled. Sizes are binary
-(1 GB = 2^30 bytes), as the eighths in the runtime's own figures show.
+Unused columns stay, at zero, for readers of the runtime's table. The runtime's rows per NEFF are
+rows per owner here: nothing is compiled. Sizes are binary (1 GB = 2^30 bytes), as in the runtime's
+own figures.
 
 Source: AWS Neuron SDK docs, neuron-runtime/explore/device-memory.rst, out-of-memory errors.
 """
@@ -53,7 +53,7 @@ _RUNTIME_USAGE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedAllocation:
-    """What did not fit: `wanted_bytes` for `owner` on a logical core of a device."""
+    """A failed allocation: `wanted_bytes` for `owner` on a logical core of a device."""
 
     device: int
     core: int
@@ -95,7 +95,7 @@ def usage_table(usage: Sequence[StackUsage], cores: CoreMap, *, device: int, cor
 
 
 def failure_report(failed: FailedAllocation, usage: Sequence[StackUsage], cores: CoreMap) -> str:
-    """What the runtime logs of a failed allocation: the cores that share, the failure, the table.
+    """The runtime's log of a failed allocation: the sharing cores, the failure, the table.
 
     The last line is ours: the runtime does not say how much is free.
     """

@@ -1,9 +1,9 @@
-"""The watts that a chip draws while its engines are busy some share of the time.
+"""Watts of a chip from its engines' busy shares.
 
 Idle watts, and for each engine the energy of its work: rate x busy share x joules a piece. A chip
-that would draw more than its budget is held back to it: it clocks down and takes longer, and
-`throttle_factor` says how much. Energy a piece stays the same then (assumed: a lower voltage would
-save some, so the factor is an upper bound). Averages over a step: a peak inside one is not seen.
+that would exceed its budget clocks down and takes longer, by `throttle_factor`. Energy a piece
+stays the same then (assumed: a lower voltage would save some, so the factor is an upper bound).
+Averages over a step: a peak inside one is not seen.
 """
 
 from collections.abc import Mapping
@@ -28,8 +28,8 @@ _OPTIONAL: Final = frozenset({"gpsimd"})
 def full_rate_watts(chip: ChipSpec) -> dict[str, float]:
     """Watts above idle of each engine alone at its full rate, by name.
 
-    `tensor` does not say which format it multiplies; it counts as the chip's hungriest of 16 bits
-    or fewer. `collectives` counts as all of the chip's scale-up lanes, one way.
+    `tensor` counts as the chip's hungriest format of 16 bits or fewer. `collectives` counts as all
+    of the chip's scale-up lanes, one way.
     """
     energy = work_energy_of(chip)
     formats = {
@@ -55,7 +55,7 @@ def full_rate_watts(chip: ChipSpec) -> dict[str, float]:
 
 
 def wanted_watts(chip: ChipSpec, busy_share: Mapping[str, Float64s]) -> Float64s:
-    """What each chip would draw without a budget, [chips], from engines' busy shares in [0, 1].
+    """Watts of each chip without a budget, [chips], from engines' busy shares in [0, 1].
 
     Keys: `vector`, `scalar`, `dma`, `collectives`; `tensor`, or `tensor_bf16` and so on where the
     format is known; `gpsimd` if it is counted. Raises ValueError for a missing or an unknown one.
@@ -79,9 +79,9 @@ def chip_watts(chip: ChipSpec, busy_share: Mapping[str, Float64s]) -> Float64s:
 def throttle_factor(
     chip: ChipSpec, wanted: Float64s, *, cap_watts: float | None = None
 ) -> Float64s:
-    """How many times longer each chip takes, at least 1: [chips] wanted watts -> [chips].
+    """Factor by which each chip takes longer, at least 1: [chips] wanted watts -> [chips].
 
-    `cap_watts` is what a chip may draw: its budget, or less where its rack allows less (see
+    `cap_watts` is a chip's limit: its budget, or less where its rack allows less (see
     `SystemPower.chip_cap_watts`). Raises ConfigError for a cap at which the chip cannot work.
     """
     idle = chip.idle_watts.value

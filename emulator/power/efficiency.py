@@ -1,9 +1,9 @@
-"""Tokens per second and megawatt, in the three ways that people divide by power.
+"""Tokens per second and megawatt, on three bases of power.
 
-PROVISIONED: the racks' power budget, before cooling; what a hall is filled by. DRAWN: what the
-utility's meter shows while the tokens are made. ALL_IN: the utility power that has to be planned
-for the machine, cooling included, as InferenceX divides; published for some machines, otherwise the
-provisioned watts at the worst day's PUE, and then it says so.
+PROVISIONED: the racks' power budget, before cooling, by which a hall is filled. DRAWN: the
+utility's meter while the tokens are made. ALL_IN: the utility power planned for the machine,
+cooling included, as InferenceX divides; published for some machines, otherwise the provisioned
+watts at the worst day's PUE, marked so.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class TokenRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerEfficiency:
-    """Tokens/s/MW of each kind over one basis; `watts` is what was divided by, `why` where from."""
+    """Tokens/s/MW of each kind over one basis; `watts` is the divisor, `why` its source."""
 
     basis: PowerBasis
     watts: float

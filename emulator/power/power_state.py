@@ -1,7 +1,6 @@
-"""The power of a system in a state given by its engines' busy shares.
+"""Power of a system in a state of its engines' busy shares.
 
-The named states show the range that a system moves in. Their shares are assumed, so that a reader
-sees the shape of it: what a workload really does comes from its steps.
+The named states show a system's range, with assumed shares; a workload's own come from its steps.
 """
 
 from collections.abc import Mapping
@@ -59,7 +58,7 @@ def power_state(
     chips: int,
     season: Season = Season.PEAK,
 ) -> PowerState:
-    """`chips` chips whose engines are busy for these shares of the time; others are at rest.
+    """`chips` chips with these busy shares of their engines; others are at rest.
 
     Raises ConfigError for an engine that is not in `BUSY_ENGINES`, a share outside [0, 1], formats
     that keep the one matrix engine busy for more than all of the time, or chips that the system has

@@ -1,10 +1,9 @@
 """A system's watts from its chips' watts: hosts, trays, switches, fans, pumps, conversion, cooling.
 
-The parts follow the chips: each stands at its idle share while the chips idle and at its full watts
-when they draw their budget, in proportion between (assumed: hosts and network cards work when the
-chips do). So a rack's input is a straight line over its chips' watts, and where the line crosses
-the rack's budget is read off exactly. A system without `RackPowerSpec` has one unsplit overhead,
-the rest of its provisioned power, which never changes.
+Each part is at its idle share while the chips idle and at its full watts when they draw their
+budget, linear between (assumed: hosts and network cards work when the chips do). So a rack's input
+is linear in its chips' watts, and its crossing of the rack's budget is exact. A system without
+`RackPowerSpec` has one constant overhead, the rest of its provisioned power.
 """
 
 from dataclasses import dataclass, fields
@@ -24,7 +23,7 @@ _ROUNDING: Final = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FacilityWatts:
-    """Where the watts of some chips of a system go; the parts sum to `total_watts`.
+    """Watts of some chips of a system by part; the parts sum to `total_watts`.
 
     `overhead_watts` stands for hosts to conversion where those are not known one by one.
     `provisioned_watts` is the chips' share of the racks' budget, which holds `it_watts`; cooling is
@@ -43,7 +42,7 @@ class FacilityWatts:
     provisioned_watts: float
 
     def parts(self) -> tuple[tuple[str, float], ...]:
-        """Every part that is drawn by its name, chips first, cooling last."""
+        """Watts of every part by name, chips first, cooling last."""
         named = tuple((field.name, getattr(self, field.name)) for field in fields(self))
         return tuple((name, watts) for name, watts in named if name != "provisioned_watts")
 
@@ -94,14 +93,14 @@ class SystemPower:
             )
 
     def pue(self, season: Season = Season.PEAK) -> float:
-        """Facility watts per IT watt; the peak's all year round where seasons are not known."""
+        """Facility watts per IT watt; the peak's all year round where seasons are unknown."""
         overhead = self.system.pue.value - 1
         return 1 + overhead * (self._power.overhead_in(season).value if self._power else 1.0)
 
     def facility_watts(
         self, chip_watts_sum: float, *, chips: int, season: Season = Season.PEAK
     ) -> FacilityWatts:
-        """Everything that `chips` chips, which together draw `chip_watts_sum`, make the site draw.
+        """The site's watts for `chips` chips that draw `chip_watts_sum` together.
 
         Hosts, switches and pumps are counted by the chips' share of the system. Raises ConfigError
         for more chips than there are, or negative watts.
@@ -128,11 +127,11 @@ class SystemPower:
         )
 
     def provisioned_watts(self, chips: int) -> float:
-        """The share of `chips` chips in what the racks are given; no PUE."""
+        """The share of `chips` chips in the racks' budget; no PUE."""
         return self.system.provisioned_watts.value * chips / self.system.chips.count
 
     def all_in_watts(self, chips: int) -> tuple[float, bool]:
-        """Utility watts that `chips` chips must be planned for, and whether that is published.
+        """Utility watts planned for `chips` chips, and whether that is published.
 
         InferenceX's figure where it has one; otherwise the provisioned watts at the peak's PUE.
         """
@@ -143,7 +142,7 @@ class SystemPower:
 
     @property
     def chip_cap_watts(self) -> float:
-        """What each chip may draw when all chips of its rack draw the same; at most its budget."""
+        """Limit of each chip when all chips of its rack draw the same; at most its budget."""
         low, high = self._rack_line(self._idle), self._rack_line(self._budget)
         if high <= self.rack_budget_watts:
             return self._budget

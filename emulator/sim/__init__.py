@@ -1,1 +1,1 @@
-"""Emulated time: clocks that everything else receives as an argument."""
+"""Emulated time: clocks, passed as arguments."""

@@ -1,8 +1,8 @@
 """Emulated time. One clock per engine run, passed as an argument; it alone reads the wall.
 
 The seam is three methods: `now_ns`, `wait_until_ns`, `dilation`. A dilated clock maps emulated time
-to the wall by a factor, which changes only where it is told to (see `emulator.sim.epochs`); a
-virtual clock jumps. All times are whole nanoseconds.
+to the wall by a factor, which changes only on request (see `emulator.sim.epochs`); a virtual clock
+jumps. All times are whole nanoseconds.
 """
 
 import threading
@@ -23,7 +23,7 @@ class Clock(Protocol):
 
     @property
     def epochs(self) -> EpochMap | None:
-        """How emulated time follows the wall (the system's monotonic clock); None when it jumps."""
+        """Emulated time as a function of the system's monotonic clock; None when it jumps."""
         ...
 
     def now_ns(self) -> int:
@@ -31,15 +31,15 @@ class Clock(Protocol):
         ...
 
     def wait_until_ns(self, deadline_ns: int) -> int:
-        """Wait for `deadline_ns`; returns how late the present already was, in emulated ns."""
+        """Wait for `deadline_ns`; returns by how much it had passed already, in emulated ns."""
         ...
 
 
 class DilatedClock:
     """One emulated second takes `dilation` wall seconds; 1 is real time.
 
-    Waiting here is the one place where the program sleeps: it paces emulated time. Other threads
-    may read it, and none sees time fall.
+    Waiting here is the one place where the program sleeps: it paces emulated time. Thread-safe for
+    readers, and never falls.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class DilatedClock:
         return self._epochs
 
     def change(self, dilation: float) -> None:
-        """From now on an emulated second takes `dilation` wall seconds; the present stays.
+        """Set the dilation from now on; the present stays.
 
         Raises ConfigError for one that is not a number above 0.
         """
@@ -97,7 +97,7 @@ class DilatedClock:
 
 
 class VirtualClock:
-    """Time that moves only when it is waited for; for drivers in which nothing else waits."""
+    """Time that moves only by waiting; for drivers without other waits."""
 
     def __init__(self) -> None:
         self._now_ns = 0

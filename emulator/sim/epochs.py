@@ -1,8 +1,8 @@
 """Emulated time as a function of the wall: piecewise linear, continuous, never falling.
 
-An *epoch* is a stretch of wall time in which an emulated second takes the same number of wall
-seconds. A map holds the newest epochs; an instant before the first of them is read by its rate.
-Which wall it is (the system's monotonic clock, Unix time) is the maker's to say.
+An *epoch* is a stretch of wall time with one dilation. A map holds the newest epochs; an instant
+before the first of them is read by its rate. The maker chooses the wall clock (the system's
+monotonic clock, Unix time).
 """
 
 import math
@@ -20,7 +20,7 @@ EPOCHS_KEPT: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """From `from_wall_ns` on, when it is `from_ns`, an emulated second takes `dilation` wall ones.
+    """From `from_wall_ns`, at emulated `from_ns`, an emulated second takes `dilation` wall ones.
 
     Raises ConfigError for a dilation that is not a number above 0.
     """
@@ -37,7 +37,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class EpochMap:
-    """Epochs in the order of their indices, at least one; each begins where the last one ends."""
+    """Epochs in order of their indices, at least one; each begins where the last one ends."""
 
     epochs: tuple[Epoch, ...]
 
@@ -71,7 +71,7 @@ class EpochMap:
         return self.emulated_ns(round(wall_s * 1e9)) / 1e9
 
     def changed(self, dilation: float, *, wall_ns: int) -> Self:
-        """The same until `wall_ns`, and another dilation from then on; the oldest may be dropped.
+        """A copy with another dilation from `wall_ns` on; the oldest epoch may be dropped.
 
         Raises ConfigError for a dilation that is not a number above 0.
         """
@@ -85,7 +85,7 @@ class EpochMap:
         return self.followed_by(following)
 
     def followed_by(self, epoch: Epoch) -> Self:
-        """The same with a later epoch behind it, made elsewhere; the oldest may be dropped."""
+        """A copy with a later epoch, made elsewhere; the oldest may be dropped."""
         return type(self)((*self.epochs, epoch)[-EPOCHS_KEPT:])
 
     def _epoch(self, begins: Sequence[int], at: int) -> Epoch:

@@ -1,4 +1,4 @@
-"""Measures what the host needs for each step, and lets the clock follow it between steps."""
+"""Measures the host's time for each step, and adapts the clock's dilation to it between steps."""
 
 from emulator.sim.clock import DilatedClock
 from emulator.sim.epochs import Epoch
@@ -6,10 +6,10 @@ from emulator.sim.load_follower import HostStep, LoadFollower
 
 
 class HostPace:
-    """Lets the dilation of `clock` follow what the host needs for each step of a `StepPacer`.
+    """Adapts the dilation of `clock` to the host's time for each step of a `StepPacer`.
 
     A step's need is the wall time from when the host was free to begin it until it was computed:
-    for one that continues, since the step before was released. Changes come between steps.
+    for one that continues, since the step before was released.
     """
 
     def __init__(self, clock: DilatedClock) -> None:
@@ -29,14 +29,14 @@ class HostPace:
         self._computed_wall_ns = None
 
     def computed(self) -> None:
-        """What the step needed has been computed; what is left of it is waiting."""
+        """Note that a step is computed; the rest of it is waiting."""
         self._computed_wall_ns = self._clock.wall_ns()
 
     def released(self, emulated_ns: int | None, *, may_change: bool) -> bool:
-        """The step is over; returns whether the dilation has changed.
+        """Note a step's end; returns whether the dilation has changed.
 
-        `emulated_ns` is what it stands for, None for a step whose need tells nothing of the load.
-        Nor does one of which nothing said when it was `computed`.
+        `emulated_ns` is its emulated duration, None for a step that is no sign of the load; so is
+        one that was never `computed`.
         """
         self._released_wall_ns = now_wall_ns = self._clock.wall_ns()
         if emulated_ns is not None and self._computed_wall_ns is not None:

@@ -1,10 +1,9 @@
-"""Chooses how many wall seconds an emulated second takes, by what the host needs for the load.
+"""Chooses the dilation by the host's need for the load.
 
-Pure: wall time is passed in. It sees, of each step, the wall time that the host needed and the
-emulated time that the step stands for. Paced at a dilation K, a step takes the longer of the two:
-its emulated time x K, or what the host needs. So a high K makes the host wait, and a low one makes
-steps late. The target is the highest K at which waiting makes the steps of the window longer by
-`HEADROOM` and no more.
+Pure: wall time is passed in. A step has a wall time needed by the host and an emulated duration.
+Paced at a dilation K it takes the longer of K times its duration and its need: a high K makes the
+host wait, a low one makes steps late. The target is the highest K at which waiting lengthens the
+window's steps by no more than `HEADROOM`.
 """
 
 from collections import deque
@@ -35,7 +34,7 @@ SMALL_CHANGE_WALL_NS_MIN: Final = 10_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostStep:
-    """One step: when it was done, what the host needed for it, and what it stands for."""
+    """One step: when it was done, the host's need, and its emulated duration."""
 
     at_wall_ns: int
     need_wall_ns: int
@@ -43,10 +42,10 @@ class HostStep:
 
 
 class LoadFollower:
-    """The steps of late, and the dilation that fits them.
+    """Recent steps, and the dilation that fits them.
 
-    Invariants: a proposal is at least 1; between two of them lie `EPOCH_STEPS_MIN` steps
-    and `EPOCH_WALL_NS_MIN`.
+    Invariants: a proposal is at least 1; between two of them lie `EPOCH_STEPS_MIN` steps and
+    `EPOCH_WALL_NS_MIN`.
     """
 
     def __init__(self, *, began_wall_ns: int) -> None:
@@ -66,7 +65,7 @@ class LoadFollower:
             self._steps.popleft()
 
     def proposal(self, dilation: float, now_wall_ns: int) -> float | None:
-        """The dilation that should follow `dilation`; None while that one should stay."""
+        """The dilation that should replace `dilation`, or None to keep it."""
         if (
             self._since_change < EPOCH_STEPS_MIN
             or now_wall_ns < self._changed_wall_ns + EPOCH_WALL_NS_MIN
@@ -84,7 +83,8 @@ class LoadFollower:
         return target
 
     def target(self) -> float:
-        """The highest dilation at which the window's steps wait for `HEADROOM` of the host's time.
+        """The highest dilation at which the window's steps wait for at most `HEADROOM` of the
+        host's time.
 
         There is at least one step.
         """

@@ -1,8 +1,8 @@
 """Lays engine steps out in emulated time, and counts where the host could not keep up.
 
-Steps of a busy engine follow each other without a gap: the wall time that scheduling takes on this
-host is hidden behind the emulated duration of the step before it, as an asynchronous scheduler
-hides it on a real machine. Only an engine that had run out of work starts at the clock's present.
+Steps of a busy engine follow each other without a gap: scheduling on this host is hidden behind the
+step before, as an asynchronous scheduler hides it on a real machine. Only an engine that had run
+out of work starts at the clock's present.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from emulator.sim.clock import Clock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacedStep:
-    """One step in emulated time. `lag_ns` is how late it ended against its own duration."""
+    """One step in emulated time. `lag_ns` is by how much it ended late."""
 
     begin_ns: int
     end_ns: int
@@ -33,7 +33,7 @@ class StepPacer:
         self.lagging_steps = 0
 
     def begin_ns(self, *, continues: bool) -> int:
-        """When the next step begins; `continues` says that work was left at the last one's end."""
+        """When the next step begins; `continues`: work was left at the last one's end."""
         return self._last_end_ns if continues else max(self._last_end_ns, self._clock.now_ns())
 
     def finish(self, begin_ns: int, duration_ns: int) -> PacedStep:

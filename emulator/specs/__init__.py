@@ -1,1 +1,1 @@
-"""Shapes and catalog data: chips, systems, models and batches, each figure with its source."""
+"""Data types and the catalog: chips, systems, models and batches, each figure with its source."""

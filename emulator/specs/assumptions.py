@@ -1,7 +1,6 @@
-"""Assumption sets: the alternatives where sources disagree about the same figures.
+"""Assumption sets: alternatives where sources disagree about the same figures.
 
-The catalog takes one assumption and names the others. Choosing another one shows what it would
-change.
+The catalog takes one assumption and names the others; choosing another shows its effect.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +17,7 @@ class Assuming(Protocol):
     """A spec with assumption sets, its own or those of its parts."""
 
     def assuming(self, name: str, assumption: str, /) -> Self:
-        """Itself with `assumption` of the set `name`; raises ConfigError that lists the sets."""
+        """A copy with `assumption` of the set `name`; raises ConfigError that lists the sets."""
         ...
 
 
@@ -68,7 +67,7 @@ class AssumptionSet:
         raise ConfigError(field=f"reading {self.name}", value=name, expected=f"one of {names}")
 
     def assumption_of(self, spec: object) -> Assumption | None:
-        """The assumption that `spec` has; None when its figures were set in another way."""
+        """The assumption of `spec`; None when its figures were set in another way."""
         for assumption in self.assumptions:
             if all(getattr(spec, field) == value for field, value in assumption.figures.items()):
                 return assumption

@@ -1,4 +1,4 @@
-"""The batch of one step as the cost model sees it: what was scheduled, one row per request.
+"""The batch of one step for the cost model: a row per request.
 
 It carries no token values, and nothing of vLLM.
 """
@@ -14,10 +14,10 @@ Int64s = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepBatch:
-    """What each of `ranks` data-parallel ranks does in one lockstep.
+    """Work of each of `ranks` data-parallel ranks in one lockstep.
 
-    A request's `new_tokens` are computed in this step, over `context_tokens` whose keys and values
-    are in the cache already. `logit_rows` counts the positions whose logits a rank needs.
+    A request's `new_tokens` are computed in this step, over `context_tokens` with cached keys and
+    values. `logit_rows` counts the positions whose logits a rank needs.
 
     Raises ValueError for arrays of another shape or dtype, a rank that does not exist, a request
     without new tokens, a negative context, or more logit rows than new tokens on a rank.
@@ -56,7 +56,7 @@ class StepBatch:
 
     @classmethod
     def side_by_side(cls, batches: Sequence["StepBatch"]) -> "StepBatch":
-        """One batch with the ranks of all of `batches`, one batch's after the other's."""
+        """One batch with the ranks of all of `batches`, in their order."""
         ranks = [batch.ranks for batch in batches]
         first = np.cumsum([0, *ranks[:-1]])
         return cls(

@@ -1,4 +1,4 @@
-"""What real stacks add to a roofline: named efficiencies and overheads, each with its source.
+"""Calibration of real stacks against a roofline: efficiencies and overheads, each with its source.
 
 A roofline divides work by peak rates. A calibration says how much of each rate is reached, and what
 a step, a layer, a collective and a request cost beside their work. `ROOFLINE` adds nothing.

@@ -1,8 +1,8 @@
-"""The shape of a chip: what time, memory and power need to know of one accelerator.
+"""A chip's figures for time, memory and power.
 
 All rates are per chip, dense, and ceilings: a roofline divides work by them. Catalog data fills
-this shape, one file per chip; nothing here knows of a particular chip. What a chip does not have,
-or is not published, is None.
+this type, one file per chip; nothing here knows of a particular chip. None stands for what a chip
+lacks or what is unpublished.
 """
 
 from dataclasses import dataclass, fields
@@ -91,7 +91,7 @@ class ChipSpec:
 
     @property
     def memory_bytes_per_s(self) -> float:
-        """What the engines can really stream from HBM: the slower of the stacks and the DMAs."""
+        """Real streaming rate from HBM: the slower of the stacks and the DMAs."""
         return min(self.hbm_bytes_per_s.value, self.dma_bytes_per_s.value)
 
     def logical_cores(self, lnc: int) -> int:

@@ -1,4 +1,4 @@
-"""The chips that the catalog knows, by name: those that can be timed, and data sheets of others."""
+"""The catalog's chips, by name: those that can be timed, and data sheets of others."""
 
 from typing import Final
 
@@ -38,8 +38,8 @@ DATA_SHEETS: Final[dict[str, DataSheet]] = {
 
 
 def chip_by_name(name: str) -> ChipSpec:
-    """The chip of that name, in any case; raises ConfigError that lists the names, or says what is
-    unpublished of a chip of which there is a data sheet alone.
+    """The chip of that name, in any case; raises ConfigError that lists the names, or the
+    unpublished figures of a chip with a data sheet alone.
     """
     for sheet in DATA_SHEETS.values():
         if name.lower() in (sheet.name, *sheet.aliases):

@@ -1,4 +1,4 @@
-"""A data sheet: what is public of a chip of which too little is public to time it."""
+"""A data sheet: the public figures of a chip that cannot be timed."""
 
 from dataclasses import dataclass
 

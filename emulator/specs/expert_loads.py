@@ -1,4 +1,4 @@
-"""Where the tokens of one step go: what each chip's experts compute, and who sends to whom.
+"""Expert loads of one step: pairs by chip, and tokens from chip to chip.
 
 Counted from the routers' real decisions, or expected under a stated distribution.
 """

@@ -1,4 +1,4 @@
-"""Faults of the emulated machine, as they are asked for; frozen, so that they can travel."""
+"""Faults of the emulated machine, as requested; frozen, so that they can travel."""
 
 from dataclasses import dataclass
 from enum import StrEnum

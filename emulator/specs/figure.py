@@ -1,6 +1,6 @@
-"""A figure: one hardware number with its unit and where it comes from.
+"""A figure: one hardware number with its unit and source.
 
-Catalog data is made of figures, so that whatever prints a number can print its source beside it.
+Catalog data is made of figures, so that every printed number can have its source beside it.
 """
 
 import math

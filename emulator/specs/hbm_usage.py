@@ -1,11 +1,11 @@
-"""Who holds the bytes of an HBM stack: frozen, so that state reports can carry it."""
+"""Owners of an HBM stack's bytes; frozen, for state reports."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class HbmUse(StrEnum):
-    """What HBM is held for; TRAINING is all that a training job holds, told apart by names."""
+    """Uses of HBM; TRAINING is all that a training job holds, divided by names."""
 
     WEIGHTS = "weights"
     KV = "kv"
@@ -17,7 +17,7 @@ class HbmUse(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class HbmOwner:
-    """One owner of bytes; `name` tells owners of one use apart, as tensor groups of weights."""
+    """One owner of bytes; `name` distinguishes owners of one use, as tensor groups of weights."""
 
     use: HbmUse
     name: str = ""
@@ -28,7 +28,7 @@ class HbmOwner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBytes:
-    """What `owner` holds of one stack on the account of a logical core of the chip."""
+    """Bytes of one stack held by `owner`, on the account of a logical core of the chip."""
 
     owner: HbmOwner
     core: int
@@ -37,7 +37,7 @@ class HeldBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackUsage:
-    """One HBM stack; `held` is ordered by core, then owner, and leaves out who holds nothing."""
+    """One HBM stack; `held` is ordered by core, then owner, without empty owners."""
 
     stack: int
     capacity_bytes: int

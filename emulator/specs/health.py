@@ -1,7 +1,7 @@
-"""What of the machine still works: the chips, stacks, lanes and switch trays that faults took.
+"""Health of the machine: chips, stacks, lanes and switch trays lost to faults.
 
 Chips are those of a partition and its spares, numbered from the partition's first. A fault makes a
-new state out of an old one; nothing here decides what to do about it.
+new state; recovery is decided elsewhere.
 """
 
 from collections.abc import Collection
@@ -57,7 +57,7 @@ class Health:
 
     @property
     def works(self) -> Bools:
-        """Chips that can compute, bool[chips]; slow ones can, and so can those without links."""
+        """Chips that can compute, bool[chips]; slow ones and those without links can."""
         works: Bools = ~(self.lost | self.hung | self.failed_stacks.any(axis=1))
         return works
 
@@ -75,14 +75,14 @@ class Health:
         return replace(self, lent=lent)
 
     def returning(self, chips: Collection[int]) -> "Health":
-        """This state once `chips`, which are lent out, are not any more; what failed stays out."""
+        """This state once `chips` are no longer leased; failed ones stay out."""
         assert self.lent[list(chips)].all(), chips
         lent = self.lent.copy()
         lent[list(chips)] = False
         return replace(self, lent=lent)
 
     def state_of(self, chip: int) -> str:
-        """One word or two: what keeps a chip out of service, or how it is in it."""
+        """One word or two: why a chip is out of service, or its state in it."""
         if self.lost[chip]:
             return "lost"
         if self.hung[chip]:

@@ -1,4 +1,4 @@
-"""Reads a Hugging Face config.json of the Qwen3-MoE architecture, which local checkpoints have."""
+"""Reads a Hugging Face config.json of the Qwen3-MoE architecture, as local checkpoints have."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -50,7 +50,7 @@ def qwen3_moe_fields(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_architecture(config: Mapping[str, Any]) -> None:
-    """Raises ConfigError for what a Qwen3-MoE config may say that is not timed."""
+    """Raise ConfigError for a variant of Qwen3-MoE that is not timed."""
     wanted: dict[str, tuple[object, ...]] = {
         "model_type": ("qwen3_moe",),
         "decoder_sparse_step": (None, 1),

@@ -1,4 +1,4 @@
-"""Multi-head latent attention: keys and values are kept as one small vector for all heads.
+"""Multi-head latent attention: keys and values cached as one small vector for all heads.
 
 As in DeepSeek-V2 (arXiv 2405.04434): a token's cache is a latent of `kv_rank` elements and one
 rotated key of `rope_dim` elements. Heads get their own keys and values from the latent by
@@ -51,5 +51,5 @@ class LatentAttention:
 
     @property
     def unfolded_macs_per_score(self) -> int:
-        """The same on a head's own keys and values, after they were made from the latent."""
+        """The same on a head's own keys and values, made from the latent."""
         return self.query_width_per_head + self.value_dim

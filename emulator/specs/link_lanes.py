@@ -1,7 +1,7 @@
-"""The lanes of a chip: how many it has of each tier, and how fast one is.
+"""Lanes of a chip: their number on each tier, and their rate.
 
-A tier's bandwidth, in the chip's own figures as they are read, is that of the lanes that carry
-traffic at once; those beyond stand in for lanes that fail.
+A tier's bandwidth, in the chip's own figures, is that of the lanes that carry traffic at once; the
+others replace failed lanes.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""The shape of a matrix engine: what a product costs beside its flops.
+"""A matrix engine's costs beside a product's flops.
 
 A product keeps a tile of weights still and streams rows of activations past it. Few rows cost as
-much as `moving_rows_min`, a tile that is not full as much as a full one.
+much as `moving_rows_min`, a partial tile as much as a full one.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
-"""The shape of a model: the dimensions that set its time, memory and energy.
+"""A model's dimensions, which set its time, memory and energy.
 
 A model here is a decoder: grouped-query or latent attention, in some models with a sliding window
 in part of the layers, and feed-forward networks that are dense or made of routed experts. It holds
-no weights and knows no framework. A multi-token-prediction module, where a checkpoint has one, is
-not part of it: it is neither stored nor timed.
+no weights and knows no framework. A checkpoint's multi-token-prediction module is not part of it:
+it is neither stored nor timed.
 """
 
 from collections.abc import Mapping
@@ -150,13 +150,12 @@ class ModelSpec:
     def at_precision(
         self, precision: str, *, kv_bytes_per_element: int | None = None
     ) -> "ModelSpec":
-        """The model with its weights stored otherwise; as published without a change.
+        """A copy with its weights stored otherwise; as published without a change.
 
         "bf16" stores everything so; "fp8" all that may be quantised in blocks of 128; "mxfp4" and
-        "nvfp4" routed experts, while attention and what every token uses stay as they are (as the
-        public FP4 checkpoints of DeepSeek-R1 and gpt-oss do), or all of a dense model's matrices.
-        The cache changes where `kv_bytes_per_element` is given. Raises ConfigError for another
-        precision.
+        "nvfp4" routed experts, with attention and shared parts unchanged (as in the public FP4
+        checkpoints of DeepSeek-R1 and gpt-oss), or all of a dense model's matrices. The cache
+        changes where `kv_bytes_per_element` is given. Raises ConfigError for another precision.
         """
         formats = {
             "bf16": WeightFormat.BF16,
@@ -269,12 +268,12 @@ class ModelSpec:
 
     @property
     def kv_bytes_per_token_full_layers(self) -> int:
-        """What one more token of a long context adds: its cache in layers that attend to all."""
+        """Cache bytes of one more token in a long context: in layers that attend to all."""
         return self.full_layers * self.kv_bytes_per_token_layer
 
     @property
     def kv_window_bytes_per_request(self) -> int:
-        """The most that the layers with a window keep of one request, whatever its length."""
+        """Maximum of a request in layers with a window, whatever its length."""
         return self.window_layers * self.window_tokens * self.kv_bytes_per_token_layer
 
     @property
@@ -299,7 +298,7 @@ class ModelSpec:
 
     @property
     def active_parameters(self) -> int:
-        """The parameters that one token meets, embedding and LM head counted whole."""
+        """Parameters used by one token, embedding and LM head counted whole."""
         return self._parameters_with(self.experts_per_token)
 
     def replica_parameters(self) -> int:
@@ -333,7 +332,7 @@ class ModelSpec:
         )
 
     def tensor_groups(self) -> tuple[TensorGroup, ...]:
-        """The weights in groups that are divided in one way over chips and cores."""
+        """Weights in groups by their division over chips and cores."""
         return model_tensors.tensor_groups(self)
 
     def figures(self) -> NamedFigures:

@@ -1,4 +1,4 @@
-"""A model's dimensions and derived sizes as figures, so that each is printed with its source."""
+"""A model's dimensions and derived sizes as figures, each with its source."""
 
 from __future__ import annotations
 

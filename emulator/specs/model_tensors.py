@@ -52,7 +52,7 @@ def bytes_of(tensors: Iterable[Tensor]) -> int:
 
 
 def query_tensors(model: ModelSpec) -> Tensors:
-    """What belongs to a layer's query heads: their projections, and the output projection."""
+    """Tensors of a layer's query heads: their projections, and the output projection."""
     latent, storage = model.latent, model.projection_format
     if latent is None:
         query = _matrix("query", model.query_width, model.hidden, storage)
@@ -69,7 +69,7 @@ def query_tensors(model: ModelSpec) -> Tensors:
 
 
 def kv_tensors(model: ModelSpec) -> Tensors:
-    """What belongs to a layer's key and value heads; nothing where a latent stands for them."""
+    """Tensors of a layer's key and value heads; none where a latent replaces them."""
     if model.latent is not None:
         return ()
     width, storage = model.kv_width, model.projection_format

@@ -1,4 +1,4 @@
-"""The models that the catalog knows, by name."""
+"""The catalog's models, by name."""
 
 from typing import Final
 
@@ -39,5 +39,5 @@ def model_by_name(name: str) -> ModelSpec:
 
 
 def unknown_model(name: str, expected: str) -> ConfigError:
-    """The error for a name that no catalog model has: what is `expected`, and the nearest name."""
+    """The error for an unknown model: the `expected` names, and the nearest one."""
     return ConfigError(field="model", value=name, expected=expected + did_you_mean(name, MODELS))

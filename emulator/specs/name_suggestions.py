@@ -1,4 +1,4 @@
-"""Which names of a catalog were meant by one that it does not have. Pure."""
+"""Suggests catalog names for an unknown one. Pure."""
 
 import difflib
 import re
@@ -16,10 +16,10 @@ _LETTERS_MIN: Final = 3
 
 
 def suggested_names(given: str, names: Collection[str]) -> list[str]:
-    """The likeliest of `names`, in their order; none where nothing is like `given`.
+    """The likeliest of `names`, in their order; none where nothing is similar.
 
-    An organisation before a slash, and what follows a whole name ("-Instruct-2507"), are what
-    Hugging Face's ids have beside a catalog's.
+    Hugging Face's ids differ from the catalog's by an organisation before a slash, and by a suffix
+    ("-Instruct-2507").
     """
     wanted = _letters(given.rstrip("/").rpartition("/")[2])
     if len(wanted) < _LETTERS_MIN:
@@ -36,7 +36,7 @@ def suggested_names(given: str, names: Collection[str]) -> list[str]:
 
 
 def did_you_mean(given: str, names: Collection[str]) -> str:
-    """The end of a message about a name that is none: "; did you mean a or b?", or nothing."""
+    """The end of a message about an unknown name: "; did you mean a or b?", or nothing."""
     found = suggested_names(given, names)
     if not found:
         return ""

@@ -1,8 +1,8 @@
-"""A partition: the chips of one UltraServer that one engine serves on, and how it divides them.
+"""A partition: the chips of one UltraServer that an engine serves on, and their division.
 
 Attention is replicated over data-parallel ranks of `tp` chips, which split its heads and KV cache.
 Experts are spread over groups of `ep` chips, each of which holds all experts. Inside a chip both
-are split over the logical cores that `lnc` makes.
+are split over its logical cores, by `lnc`.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""Which expert lies in which slot: the one description that computing, timing and balancing share.
+"""Expert placement: the expert of each slot, shared by computing, timing and balancing.
 
 A slot holds the weights of one logical expert in one layer. Chips have equally many slots; an
-expert may lie in several, and a slot may be empty.
+expert may be in several, and a slot may be empty.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,7 @@ class ExpertPlacement:
     Expert-parallel groups are runs of `ep` chips; each holds every expert at least once.
 
     Raises ValueError for another shape, an expert that does not exist, or chips that are no whole
-    number of groups. Whether every expert has a slot is asked by `missing`, because a fault may
-    take some away.
+    number of groups. `missing` lists experts without a slot, which faults may cause.
     """
 
     experts: int

@@ -1,4 +1,4 @@
-"""Training runs whose speed their makers have published, to hold the cost of training against.
+"""Published speeds of training runs, to compare the cost of training with.
 
 Nothing is fitted to them. Each says what of the real run the prediction leaves out.
 """

@@ -1,1 +1,1 @@
-"""When sessions arrive: pure, without a clock, the same for one seed."""
+"""Arrival times of sessions. Pure, seeded, without a clock."""

@@ -1,4 +1,4 @@
-"""What was asked of arrivals."""
+"""Options of arrivals."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,4 +1,4 @@
-"""Closed loops: so many sessions under way, the next when one of them has ended."""
+"""Closed loops: a fixed number of concurrent sessions; an end starts the next."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -39,9 +39,9 @@ class ClosedLoop:
             )
 
     def pace(self, *, elapsed_ns: int, sent: int, in_flight: int) -> int | None:  # noqa: ARG002
-        """Due now while there is room; else when the concurrency rises to it, or after a reply.
+        """Due now below the concurrency; else when that rises, or after a reply.
 
-        Where a time to come is given and a session ends before it, there is room sooner: ask again.
+        A time to come is a bound: ask again when a session ends before it.
         """
         if self.ends_ns is not None and elapsed_ns >= self.ends_ns:
             return None

@@ -1,7 +1,7 @@
 """Gaps between arrivals before they have a rate: a renewal process of mean 1.
 
-Drawn once and then stretched by the rate (`loadgen.arrivals.schedule`), so that a rate that
-changes keeps the same burstiness at every moment.
+Drawn once and then stretched by the rate (`loadgen.arrivals.schedule`), so that a changing rate
+keeps the burstiness.
 """
 
 from collections.abc import Callable

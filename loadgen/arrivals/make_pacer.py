@@ -1,4 +1,4 @@
-"""From what was asked of arrivals to the pacer that does it, and to its words for reports."""
+"""Makes the pacer of an `ArrivalSpec`, and its description for reports."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -47,9 +47,9 @@ def make_pacer(
 
 
 def asked(spec: ArrivalSpec, pacer: Pacer, *, time: str) -> AskedArrivals:
-    """Say what `spec` asked for, and what `pacer`, the whole one that came of it, has drawn.
+    """Description of `spec`, and of the schedule that `pacer`, the whole one, has drawn.
 
-    What was drawn is described by the same arithmetic as what was sent. `time` is "emulated" or
+    The drawn schedule is described by the same arithmetic as the sent one. `time` is "emulated" or
     "wall".
     """
     words = _words(spec, time)

@@ -1,7 +1,7 @@
-"""When sessions begin, as a protocol. A pacer is asked and answers; it sends nothing.
+"""The protocol of pacers, which say when sessions begin; they send nothing.
 
-Times are nanoseconds since the run's start, in whichever time the rate was given in: emulated
-time unless the user asked for wall time. The dispatcher converts.
+Times are nanoseconds since the run's start, in the rate's own time: emulated time unless the user
+asked for wall time. The dispatcher converts.
 """
 
 from typing import Protocol, Self
@@ -12,7 +12,7 @@ class Pacer(Protocol):
 
     @property
     def sessions(self) -> int | None:
-        """How many sessions it has times for; None when it would go on for ever."""
+        """Sessions that have times; None when it would go on for ever."""
         ...
 
     @property
@@ -21,11 +21,11 @@ class Pacer(Protocol):
         ...
 
     def pace(self, *, elapsed_ns: int, sent: int, in_flight: int) -> int | None:
-        """Say when the session after the `sent` that have begun is due, in ns since the start.
+        """When the session after the `sent` that have begun is due, in ns since the start.
 
-        The time may lie before `elapsed_ns`: the session is then late, and goes at once. None
-        means that it is not due before one of those in flight has ended. A time to come may be
-        overtaken: when a session ends before it, ask again, for a closed loop may then have room.
+        A time before `elapsed_ns` is late: the session goes at once. None: not before one of those
+        in flight has ended. A future time may be overtaken: ask again when a session ends before
+        it, for a closed loop may then have space.
         """
         ...
 

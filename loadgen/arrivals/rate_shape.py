@@ -1,6 +1,6 @@
-"""A rate over time: how many arrivals it expects up to a moment, and when it expects so many.
+"""A rate over time: its cumulative arrivals, and their inverse.
 
-Rates are per second, times seconds since the class began; all functions take and give arrays.
+Rates are per second, times seconds since the class began; functions take and return arrays.
 """
 
 import csv
@@ -30,7 +30,7 @@ class RateShape(Protocol):
 
     @property
     def end_s(self) -> float | None:
-        """Where what was written ends and the last rate goes on; None if it has no such place."""
+        """Where the written shape ends and the last rate goes on; None without such a place."""
         ...
 
     @property
@@ -43,18 +43,18 @@ class RateShape(Protocol):
         ...
 
     def inverse(self, arrivals: Float64s) -> Float64s:
-        """The latest time until which no more than `arrivals` are expected; inf if always.
+        """The latest time with at most `arrivals` expected; inf if always.
 
-        While the rate is above 0 this is the inverse of `cumulative`; what falls due exactly where
-        a pause begins is due when the pause is over.
+        While the rate is above 0 this is the inverse of `cumulative`; an arrival due exactly at the
+        beginning of a pause is due at its end.
         """
         ...
 
 
 def parse_rate(text: str, *, option: str = "--rate", forms: str = RATE_FORMS) -> RateShape:
-    """Read a rate per second: `4`, `sine:4,2,60s`, `ramp:1-20/60s`, `series:...`, see RATE_FORMS.
+    """Parse a rate per second: `4`, `sine:4,2,60s`, `ramp:1-20/60s`, `series:...`, see RATE_FORMS.
 
-    `option` and `forms` are what a refusal names.
+    A refusal names `option` and `forms`.
 
     Raises OptionError, and FileError for a row of a file that cannot be used.
     """
@@ -117,7 +117,7 @@ def _series(text: str, rest: str) -> PiecewiseLinear:
 
 
 def _from_file(path: Path, text: str) -> PiecewiseLinear:
-    """Read rows of seconds,rate after an optional header; empty lines are passed over."""
+    """Read rows of seconds,rate after an optional header; empty lines are skipped."""
     times_s: list[float] = []
     rates_per_s: list[float] = []
     try:

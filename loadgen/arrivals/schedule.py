@@ -13,10 +13,10 @@ from loadgen.records.arrays import Int64s
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrivalSchedule:
-    """Session i is due at `due_ns[i]`, however the earlier ones fare.
+    """Session i is due at `due_ns[i]`, independent of the earlier ones.
 
-    `rate` is the rate that they were drawn for, None for recorded times. Raises
-    ValueError unless `due_ns` is int64[sessions], not negative, and never falls.
+    `rate` is the rate that they were drawn for, None for recorded times. Raises ValueError unless
+    `due_ns` is int64[sessions], not negative, and never falls.
     """
 
     due_ns: Int64s
@@ -36,7 +36,7 @@ class ArrivalSchedule:
 
     @property
     def ends_ns(self) -> int | None:
-        """None: a session that is late is sent all the same, and shows as late."""
+        """None: a late session is sent all the same, and shows as late."""
         return None
 
     def pace(self, *, elapsed_ns: int, sent: int, in_flight: int) -> int | None:  # noqa: ARG002
@@ -57,8 +57,8 @@ def by_rate(
 ) -> ArrivalSchedule:
     """Stretch `arrivals`, which come once per unit, to `rate`: as many as come in `duration_s`.
 
-    Arrival i of the unit process is due where the rate has summed to it: the gaps are short where
-    the rate is high and keep their spread everywhere. At most `sessions`; one of the two is given.
+    Arrival i of the unit process is due where the rate has summed to it: gaps are short where the
+    rate is high and keep their spread everywhere. At most `sessions`; one of the two is given.
     Fewer than `sessions` come where the rate falls to 0 for good.
     """
     if sessions is not None:

@@ -1,4 +1,4 @@
-"""A rate that swings about a mean."""
+"""A rate that oscillates about a mean."""
 
 from dataclasses import dataclass
 from typing import Final

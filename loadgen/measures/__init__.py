@@ -1,1 +1,1 @@
-"""From results to figures: pure, so that any of them can be computed again."""
+"""From results to figures. Pure."""

@@ -1,9 +1,9 @@
-"""How a figure would have come out in other runs like this one: the moving block bootstrap.
+"""The moving block bootstrap: a figure's spread over other runs like this one.
 
-Time is cut into cells; another run is put together from blocks of neighbouring cells of this one,
-drawn with replacement (Künsch 1989; around the end into the beginning, Politis and Romano 1992). A
-block is as long as for `loadgen.measures.intervals`, and the same is assumed: a steady load, and
-dependence that reaches less far than a block.
+Time is cut into cells; another run is made of blocks of neighbouring cells of this one, drawn with
+replacement (Künsch 1989; around the end into the beginning, Politis and Romano 1992). Blocks are as
+long as for `loadgen.measures.intervals`, with the same assumption: a steady load, and dependence
+shorter than a block.
 
 Cells are weighted, not copied: a figure of all other runs at once is a product of matrices.
 """
@@ -29,7 +29,7 @@ SMALLEST: Final = 1e-9  # of the largest sample; what is smaller shares one bin
 
 
 def block_weights(cells: int, *, seed: int) -> Float64s:
-    """Return how often each cell is in each other run, [REPLICATES, cells]; each row adds to cells.
+    """Weights of each cell in each other run, [REPLICATES, cells]; each row adds to cells.
 
     The same seed and number of cells give the same weights.
     """
@@ -44,7 +44,7 @@ def block_weights(cells: int, *, seed: int) -> Float64s:
 
 
 def variance_factor(cells: int) -> float:
-    """What the variance over replicates has to be multiplied by.
+    """Correction of the variance over replicates.
 
     Blocks of a run vary about that run's own mean, which understates by what a block shares with
     the whole.

@@ -1,4 +1,4 @@
-"""Whether the load generator itself was too slow, and in which of two ways: busy, or late."""
+"""Whether the load generator itself was too slow: busy, or late."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -19,12 +19,12 @@ LOOP_LAG_SHARE: Final = 0.02
 
 
 def is_busy(measures: RunMeasures) -> bool:
-    """Say whether a process of the load generator had too little of its core left."""
+    """Whether a process of the load generator had too little of its core left."""
     return measures.cpu_share is not None and measures.cpu_share >= BUSY_SHARE
 
 
 def is_late(measures: RunMeasures) -> bool:
-    """Say whether its event loop came too late for its times to be right."""
+    """Whether its event loop was too late for its times to be right."""
     lag_ms = measures.loop_lag_p99_ms
     if lag_ms is None:
         return False

@@ -1,4 +1,4 @@
-"""Results as numpy columns, in the order in which they were due: a million requests in seconds."""
+"""Results as numpy columns, ordered by due time: a million requests in seconds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -19,11 +19,11 @@ UNKNOWN = -1  # a count that the server did not give
 class Columns:
     """One row a request, sorted by when it was due; times in wall ns since the run's start.
 
-    All are [requests] but `chunk_ns`, [chunks of all requests, one request after another].
-    `done` is complete without an error, `aborted` cancelled by us; neither: failed. `first_ns` and
-    `last_ns` are those of the chunks, `ended_ns` where there was none. `output_tokens` is the
-    server's count, or the chunks where it gave none (`counted` is then False); `input_tokens` the
-    server's, or what was asked; `cached_tokens` UNKNOWN where it did not say.
+    All are [requests] but `chunk_ns`, [chunks of all requests, one request after another]. `done`:
+    complete without an error; `aborted`: cancelled by us; neither: failed. `first_ns` and `last_ns`
+    are those of the chunks, `ended_ns` without any. `output_tokens` is the server's count, else the
+    chunks (`counted` is then False); `input_tokens` the server's, else the asked ones;
+    `cached_tokens` UNKNOWN where it did not say.
     """
 
     intended_ns: Int64s
@@ -96,9 +96,9 @@ class Columns:
 
     @property
     def spread(self) -> Bools:
-        """Streamed, with a time between tokens, [requests].
+        """Replies with a time between tokens, [requests].
 
-        A reply of one chunk has none: all its tokens came at once, whatever they took to make.
+        A reply of one chunk has none: all its tokens came at once.
         """
         return self.done & (self.chunks > 1) & (self.output_tokens > 1)
 

@@ -1,4 +1,4 @@
-"""What sets two sides of a comparison apart, beside what they are meant to tell."""
+"""Unintended differences between two sides of a comparison."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
@@ -13,7 +13,7 @@ comparisons of 300 requests each and in 6 of 100 of 1,000; it should be 5."""
 
 
 def apart_settings(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> Mapping[str, tuple[str, str]]:
-    """Return the settings that are not the same on both sides, as they were on each."""
+    """Settings that differ between the sides, with both values."""
     on_a, on_b = ([_settings(run.header) for run in side] for side in (a, b))
     names = dict.fromkeys(name for settings in (*on_a, *on_b) for name in settings)
     found = {name: (_values(on_a, name), _values(on_b, name)) for name in names}

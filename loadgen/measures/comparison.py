@@ -1,4 +1,4 @@
-"""Two sides of a comparison, figure by figure: `loadgen.measures.difference` makes it."""
+"""A comparison of two sides, figure by figure; made by `loadgen.measures.difference`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,8 +53,7 @@ class Comparison:
     """All differences, those of all classes together first.
 
     `time` is "emulated" or "wall"; `method` says in a sentence how noise was estimated; `apart`
-    names settings that are not the same on both sides, as (a, b); `notes` are sentences on
-    whatever makes a verdict mean less than it seems to.
+    names settings that differ, as (a, b); `notes` are sentences on caveats of the verdicts.
     """
 
     time: str
@@ -67,7 +66,7 @@ class Comparison:
 
     @property
     def judged(self) -> tuple[Difference, ...]:
-        """Those that there is enough to judge by: the only ones that a count may be out of."""
+        """Differences with enough data for a verdict: the denominator of any count."""
         return tuple(each for each in self.differences if each.verdict != "unknown")
 
     @property

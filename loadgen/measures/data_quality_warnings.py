@@ -15,7 +15,7 @@ a late start or end of the last gap counts as one session."""
 
 
 def data_quality_warnings(record: RunRecord, measures: RunMeasures) -> Iterator[str]:
-    """Yield every warning about a figure; a class is named where there are several."""
+    """Yield every warning, naming the class where there are several."""
     yield from record.header.notes
     yield from _ending_warnings(record, measures)
     yield from client_warnings(measures)

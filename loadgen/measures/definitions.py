@@ -1,6 +1,6 @@
-"""Every figure that a run reports, defined once: its name, unit, formula and which way is better.
+"""Every figure of a run, defined once: name, unit, formula, direction.
 
-`--help`, the guide, every report and `compare` read these; nothing else says what a figure means.
+`--help`, the guide, every report and `compare` read these.
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ Better = Literal["lower", "higher", "neither"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """A figure. `name` is its key in JSON and CSV; `label` what a person reads; `formula` how it
-    is computed; `unit` as printed, empty for a count or share.
+    """A figure. `name` is its key in JSON and CSV; `label` its human name; `formula` how it is
+    computed; `unit` as printed, empty for a count or share.
     """
 
     name: str
@@ -232,7 +232,7 @@ samples that depend on their neighbours in time, in a load that is steady over t
 
 
 def help_text() -> str:
-    """Return every formula, as `--help` prints them: lines of up to 100 columns."""
+    """Every formula, as `--help` prints them: lines of up to 100 columns."""
     parts = [TIMES]
     for title, definitions in (
         ("of each request", DISTRIBUTIONS),

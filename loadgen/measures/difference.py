@@ -1,15 +1,14 @@
-"""Which differences between two sides are beyond noise, and which are what any two runs show.
+"""Decides which differences between two sides are beyond noise.
 
-With three runs or more on a side the runs themselves say how far apart equal ones are (Welch's
-test). With fewer, what happened within a run has to stand for that: a moving block bootstrap. Two
-runs of the same requests are compared pairwise: their blocks are drawn together, so that what the
-requests themselves bring falls out.
+With three runs or more on a side, the runs themselves show their spread (Welch's test). With fewer,
+a moving block bootstrap within a run stands for it. Two runs of the same requests are compared
+pairwise: their blocks are drawn together, so that the requests' own effect cancels.
 
-Many figures are looked at, so some would differ by chance: the false discovery rate is held at 5 %
-(Benjamini and Hochberg 1995). Of equal sides no figure at all is then called different in 95 of
-100 comparisons, as far as what is assumed of the noise holds. Blocks of a short run show too little
-of it where requests queue: at an M/M/1 load of 0.7, single runs of 300 requests had a figure called
-different in 10 of 100 comparisons, of 1,000 requests in 6. A note says so of short ones.
+Of many figures some would differ by chance: the false discovery rate is held at 5 % (Benjamini and
+Hochberg 1995). Of equal sides no figure at all is then called different in 95 of 100 comparisons,
+as far as the noise model holds. Blocks of a short run show too little noise where requests queue:
+at an M/M/1 load of 0.7, single runs of 300 requests had a figure called different in 10 of 100
+comparisons, of 1,000 requests in 6. A note says so for short runs.
 """
 
 import math
@@ -91,7 +90,7 @@ def compare(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> Comparison:
 
 
 def _paired(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> bool:
-    """Say whether there is one run a side and both sent the same requests, as far as is known."""
+    """Whether there is one run a side and both sent the same requests, as far as is known."""
     if len(a) > 1 or len(b) > 1 or a[0].header.seed != b[0].header.seed:
         return False
     sent_a, sent_b = (
@@ -102,7 +101,7 @@ def _paired(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> bool:
 
 
 def _side(runs: Sequence[RunRecord], *, seeds: Sequence[int]) -> list[RunFigures]:
-    """Figures of each run; without replicas where the runs say themselves how much they vary."""
+    """Figures of each run; without replicas where several runs show the spread."""
     bootstrap = len(runs) < RUNS_THAT_VARY
     return [
         RunFigures.of(run, seed=seed if bootstrap else None)
@@ -121,7 +120,7 @@ def _by_key(
 def _change(
     a: Sequence[ReplicatedFigure | None], b: Sequence[ReplicatedFigure | None], *, paired: bool
 ) -> _Change | None:
-    """Return the change and its variance; None where one of them cannot be known."""
+    """The change and its variance; None where either is unknown."""
     known_a = [figure for figure in a if figure is not None]
     known_b = [figure for figure in b if figure is not None]
     if len(known_a) < len(a) or len(known_b) < len(b):
@@ -156,7 +155,7 @@ def _scaled(figure: ReplicatedFigure, linear: bool) -> np.ndarray:
 
 
 def _noise(figures: Sequence[ReplicatedFigure], linear: bool) -> tuple[float, float] | None:
-    """Return the variance of a side's mean and its degrees of freedom; None if unknown."""
+    """The variance of a side's mean and its degrees of freedom; None if unknown."""
     runs = len(figures)
     values = np.array([figure.value for figure in figures])
     if runs >= RUNS_THAT_VARY:
@@ -209,9 +208,9 @@ def _p_value(change: float, error: float, freedom: float) -> float:
 
 
 def judged(differences: Sequence[Difference]) -> tuple[Difference, ...]:
-    """Give each its verdict, so that the false discovery rate is held over all of them.
+    """Add verdicts, with the false discovery rate held over all of them.
 
-    That of `scipy.stats.false_discovery_control`, which takes a second to import.
+    As `scipy.stats.false_discovery_control`, which takes a second to import.
     """
     p_values = sorted(each.p_value for each in differences if each.p_value is not None)
     allowed = [

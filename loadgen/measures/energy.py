@@ -1,4 +1,4 @@
-"""Figures from the server's own meters: power, energy for a token, tokens for a megawatt."""
+"""Figures of the server's meters: power, energy per token, tokens per megawatt."""
 
 from dataclasses import replace
 
@@ -8,10 +8,10 @@ from loadgen.records.server_reading import ServerReading, ServerWindow
 
 
 def metered_window(record: RunRecord) -> ServerWindow:
-    """Return the readings around the measured window; what is not known in them stays unknown.
+    """The readings around the measured window; unknown values stay unknown.
 
-    With a skipped part it begins with the reading at that part's end: if there is none, no meter
-    can be read over the window, but clock, chips and watts are those of the start.
+    With a skipped part it begins with the reading at that part's end: without one, no meter can be
+    read over the window, but clock, chips and watts are those of the start.
     """
     start = record.header.start
     end = ServerReading(problem="the run has no end") if record.end is None else record.end.end
@@ -29,11 +29,11 @@ def metered_window(record: RunRecord) -> ServerWindow:
 
 
 def energy_of(server: ServerWindow, *, output_tokens_per_s: float | None) -> EnergyMeasures:
-    """Compute what the meters allow; tokens are those that came within the measured window.
+    """Figures that the meters allow; tokens are those of the measured window.
 
-    The readings lie around the window and not on its ends, and a meter may move in steps: what the
-    meters ran for is more than the window, sometimes by far. So the average power over the
-    readings stands for that of the window, and no joule outside it is put on a token.
+    The readings enclose the window, and a meter may move in steps: the metered time exceeds the
+    window, sometimes by far. So the average power over the readings stands for that of the window,
+    and no joule outside it counts for a token.
     """
     watts = _ratio(server.facility_joules, server.emulated_s)
     queue_ms = None if server.queue_s is None else 1e3 * server.queue_s

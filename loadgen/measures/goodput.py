@@ -1,4 +1,4 @@
-"""Which requests kept their service level, and whether the class did."""
+"""Service levels kept, by request and by class."""
 
 import math
 from dataclasses import dataclass, replace
@@ -16,8 +16,8 @@ from loadgen.records.estimate import Estimate
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Judgement:
-    """`good` says which requests kept every limit, [requests]; `bounds` and `attainment` are of
-    those that are measured and were not aborted. Classes together have no bounds in common.
+    """`good`: requests that kept every limit, [requests]; `bounds` and `attainment` are of those
+    measured and not aborted. Classes together have no bounds in common.
     """
 
     good: Bools
@@ -28,9 +28,9 @@ class Judgement:
 def judge(columns: Columns, level: Slo, *, dilation: float, measured: Bools) -> Judgement:
     """Judge every request; `measured`, [requests], are those after the skipped part.
 
-    A failed request keeps nothing: it counts as infinitely late. One that we aborted says nothing.
-    A reply without a time between tokens keeps every limit on TPOT and ITL; a request keeps one on
-    ITL at pN if N % of its own gaps do.
+    A failed request counts as infinitely late; an aborted one does not count. A reply without a
+    time between tokens keeps every limit on TPOT and ITL; a request keeps one on ITL at pN if N %
+    of its own gaps do.
     """
     good = columns.streamed.copy()
     for bound in level.bounds:
@@ -41,7 +41,7 @@ def judge(columns: Columns, level: Slo, *, dilation: float, measured: Bools) -> 
 
 
 def judged(columns: Columns, good: Bools, *, measured: Bools) -> Judgement:
-    """Sum up who kept what was asked of them, [requests] each; without bounds."""
+    """Sum up kept and judged requests, [requests] each; without bounds."""
     counted = measured & ~columns.aborted
     attainment = _attainment(columns.where(counted), good[counted])
     return Judgement(good=good, bounds=(), attainment=attainment)
@@ -57,7 +57,7 @@ def _attainment(rows: Columns, good: Bools) -> Estimate | None:
 
 
 def _within(columns: Columns, bound: Bound, dilation: float) -> Bools:
-    """Say which requests keep the limit, [requests]; of those without a reply it means nothing."""
+    """Requests within the limit, [requests]; undefined for those without a reply."""
     if bound.measure == "itl_ms":
         gaps_ms, _, row = token_gaps(columns, dilation)
         late = np.bincount(row[gaps_ms > bound.limit], minlength=len(columns))  # [requests]

@@ -47,9 +47,9 @@ def mean_estimate(samples: Samples) -> Estimate:
 
 
 def rate_estimate(amounts: Float64s, window_s: float, *, events: float) -> Estimate:
-    """Estimate a rate from what came, never negative, in equally long cells of the window.
+    """Estimate a rate, never negative, from equally long cells of the window.
 
-    `events` is how many independent things brought it, requests and not their tokens; of fewer than
+    `events` is the number of independent causes, requests and not their tokens; with fewer than
     EVENTS_MIN the cells show too little of the spread for an interval.
     """
     value = float(amounts.sum() / window_s)
@@ -62,8 +62,8 @@ def rate_estimate(amounts: Float64s, window_s: float, *, events: float) -> Estim
 def share_estimate(kept: Samples, *, like: Samples | None = None) -> Estimate:
     """Estimate a share from values of 0 and 1, at least one of them.
 
-    Where all but a few are the same, how they depend on each other cannot be seen. `like` has
-    another value for each of them, a latency: its median's dependence then stands for theirs.
+    Where almost all are the same, their dependence cannot be seen; that of `like`, another value
+    for each of them such as a latency, then stands for it.
     """
     share = float(kept.values.mean())
     count = _independent(kept, kept.values, share)
@@ -141,9 +141,9 @@ def _by_student(value: float, sums: Float64s, divisor: float, *, signed: bool) -
 
 
 def _independent(samples: Samples, held: Float64s | Bools, share: float) -> float | None:
-    """Return how many independent samples would say as much on the share that `held` is true of.
+    """Equivalent number of independent samples for the share of `held`; None for fewer than two.
 
-    Never more than there are. None for fewer than two.
+    Never more than there are.
     """
     size = len(samples)
     found = spread_of_sum(_sums(samples, held - held.mean()))

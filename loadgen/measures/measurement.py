@@ -1,7 +1,7 @@
-"""From a run's record to all its figures: pure, so that any of them can be computed again.
+"""From a run's record to all its figures. Pure.
 
-Every duration is in the run's time: emulated if the server keeps emulated time, otherwise wall.
-Only requests that completed have latencies; the others are counted by kind.
+Durations are in the run's time: emulated if the server keeps emulated time, otherwise wall. Only
+completed requests have latencies; the others are counted by kind.
 """
 
 from collections import Counter
@@ -64,14 +64,14 @@ PROBES_MIN: Final = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeasuredClass:
-    """All requests of a class (or of all), and what its figures are made of.
+    """All requests of a class (or of all), and the inputs of its figures.
 
-    `columns` has the skipped part too, requests due before `skip_ns`; `measured`, [requests], says
-    which are after it, and `rows` are those; `begun_ns`, [sessions], is when their sessions began,
+    `columns` has the skipped part too, requests due before `skip_ns`; `measured`, [requests], are
+    those after it, and `rows` their columns; `begun_ns`, [sessions], is when their sessions began,
     in the time of their arrivals, a second of which is `wall_per_s` 10^9 of these. `window` is the
-    whole run's. `samples` are the latencies of `rows`, see `samples_of`; `amounts` what came in
-    each cell of the window, see `amounts_of`, empty without a window; `judgement` who kept the SLO,
-    None without one.
+    whole run's. `samples` are the latencies of `rows`, see `samples_of`; `amounts` those of each
+    cell of the window, see `amounts_of`, empty without a window; `judgement` is None without an
+    SLO.
     """
 
     name: str
@@ -134,7 +134,7 @@ def _wall_s(record: RunRecord, window: MeasuredWindow) -> float:
 
 
 def measured_classes(record: RunRecord) -> tuple[MeasuredClass, tuple[MeasuredClass, ...]]:
-    """Return all requests together, and each class of the header by itself.
+    """All requests together, and each class of the header.
 
     The whole of a single class is that class: its SLO and the time of its arrivals are the whole's.
     """
@@ -261,12 +261,12 @@ def _class_measures(measured: MeasuredClass) -> ClassMeasures:
 
 
 def _enough(lag: LoopLag) -> bool:
-    """Whether it was probed often enough for a p99 to be more than its greatest."""
+    """Whether there were enough probes for a p99 below the maximum."""
     return lag.probes is None or lag.probes >= PROBES_MIN
 
 
 def _errors(measured: MeasuredClass) -> tuple[Mapping[str, int], Mapping[str, str]]:
-    """Count errors by kind, and give the most frequent message of each; of the measured part."""
+    """Errors of the measured part by kind, with each one's most frequent message."""
     wrong = [
         result
         for result in measured.results

@@ -1,7 +1,7 @@
 """The percentile that a limit is held against: one of the samples.
 
-A p99 within a limit then means that 99 % of the samples are within it. `intervals` estimates the
-percentiles of a measured distribution by interpolation instead, as numpy does by default.
+A p99 within a limit then means that 99 % of the samples are within it. `intervals` interpolates the
+percentiles of a measured distribution instead, as numpy does by default.
 """
 
 import numpy as np

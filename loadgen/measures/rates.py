@@ -1,4 +1,4 @@
-"""Figures with one value per run: how much came in the window, per second of the run's time."""
+"""Figures with one value per run: amounts in the window, per second of the run's time."""
 
 from collections.abc import Mapping
 
@@ -14,10 +14,10 @@ from loadgen.records.estimate import Estimate
 def amounts_of(
     columns: Columns, window: MeasuredWindow, good: Bools | None
 ) -> Mapping[str, Float64s]:
-    """Return what came in each cell of the window, [CELLS], by name of `definitions.RATES`.
+    """Amounts in each cell of the window, [CELLS], by name of `definitions.RATES`.
 
-    `columns` are of all results, those of the skipped part too; `good`, [requests], says which of
-    them kept their SLO, None where there is none. `in_flight` is in ns.
+    `columns` are of all results, those of the skipped part too; `good`, [requests], are those that
+    kept their SLO, None without one. `in_flight` is in ns.
     """
     rows = columns.where(columns.done)
     streamed = columns.where(columns.streamed)

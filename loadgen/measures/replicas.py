@@ -1,4 +1,4 @@
-"""The figures of one run that can be compared, each with what it might have been instead."""
+"""Comparable figures of one run, each with bootstrap replicas."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -34,8 +34,8 @@ OF_THE_RATE: Final = ("tokens_per_s_per_chip", "output_tokens_per_s_per_provisio
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReplicatedFigure:
-    """`value` is the run's own; `replicas`, [REPLICATES], what it might have been, None where one
-    run says nothing of that. `factor` corrects their variance, which has `freedom` degrees.
+    """`value` is the run's own; `replicas`, [REPLICATES], are bootstrapped, None where one run
+    cannot give them. `factor` corrects their variance, which has `freedom` degrees.
     """
 
     value: float
@@ -71,7 +71,7 @@ class RunFigures:
 def _server_figures(
     measures: RunMeasures, rate: ReplicatedFigure | None
 ) -> Mapping[Key, ReplicatedFigure]:
-    """Those of definitions.ENERGY; what a meter would have shown instead one run cannot say."""
+    """Those of definitions.ENERGY; one run gives no replicas of a meter."""
     values = {name: each for name, each in asdict(measures.energy).items() if name != "metered_s"}
     figures = {
         ("", name, ""): ReplicatedFigure(value=value)

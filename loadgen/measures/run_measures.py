@@ -1,4 +1,4 @@
-"""The figures of a run, as values: what `loadgen.measures` computes and `loadgen.reports` shows."""
+"""The figures of a run as values, between `loadgen.measures` and `loadgen.reports`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -60,14 +60,13 @@ class SloKept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassMeasures:
-    """The figures of one traffic class, or of all of them together.
+    """Figures of one traffic class, or of all of them together.
 
-    `distributions` has the names of `definitions.DISTRIBUTIONS` that had a sample, `rates` those of
-    `definitions.RATES` that could be known. `requests` = completed + failed + aborted. `arrivals`
-    says how sessions really began, in the time that was asked for. `short_replies` and
-    `long_replies` have fewer and more tokens than were asked for, `overfull_replies` more chunks
-    than tokens; `resent` requests went a second time, because a kept connection was closed under
-    them.
+    `distributions` has the names of `definitions.DISTRIBUTIONS` with a sample, `rates` the known
+    ones of `definitions.RATES`. `requests` = completed + failed + aborted. `arrivals` are the
+    sessions' real beginnings, in the asked time. `short_replies` and `long_replies` have fewer and
+    more tokens than asked for, `overfull_replies` more chunks than tokens; `resent` requests went
+    twice, because a kept connection was closed under them.
     """
 
     name: str
@@ -95,7 +94,7 @@ class ClassMeasures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyMeasures:
-    """Figures from the server's meters, over the measured window; None for what it does not have.
+    """Figures of the server's meters over the measured window; None where it has none.
 
     The names are those of `definitions.ENERGY`. `metered_s` is the time between the two readings.
     """
@@ -114,14 +113,14 @@ class EnergyMeasures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMeasures:
-    """Everything that can be said of a run in numbers.
+    """All figures of a run.
 
-    `time` is "emulated" or "wall": what every duration here is in, unless its name says wall.
-    `classes` has the traffic classes by name; `total` all of them. `window_s` and `wall_s` are the
-    measured window in the run's time and in wall time; `lag_s` the emulation's own lateness.
-    `busy` says that a process of the load generator had too little of a core left, `late` that its
-    event loop came too late for its times to be right, for whatever reason; `saturated` is either.
-    `warnings` are sentences on whatever makes a figure mean less than it seems to, with the cure.
+    `time` is "emulated" or "wall", the time of every duration, unless its name says wall. `classes`
+    has the traffic classes by name; `total` all of them. `window_s` and `wall_s` are the measured
+    window in the run's time and in wall time; `lag_s` the emulation's own lateness. `busy`: a
+    process of the load generator had too little of a core left; `late`: its event loop was too late
+    for its times to be right, for whatever reason; `saturated`: either. `warnings` are sentences on
+    caveats of figures, with the cure.
     """
 
     time: str
@@ -140,5 +139,5 @@ class RunMeasures:
 
     @property
     def saturated(self) -> bool:
-        """Whether the load generator itself was too slow for its figures to be the server's."""
+        """Whether the load generator was too slow for its figures to be the server's."""
         return self.busy or self.late

@@ -1,7 +1,7 @@
-"""What is measured per request or per gap: values in the run's time, each with its place in time.
+"""Measures per request or per gap: values in the run's time, with their place in time.
 
-The place matters for what can be said of a figure: neighbours in time wait in the same queue and
-share the same batches, so they do not count as independent (see `loadgen.measures.intervals`).
+Neighbours in time wait in the same queue and share the same batches, so they are not independent
+(see `loadgen.measures.intervals`).
 """
 
 from collections.abc import Mapping
@@ -62,10 +62,10 @@ class Samples:
 
 
 def samples_of(columns: Columns, dilation: float) -> Mapping[str, Samples]:
-    """Return samples by name of `definitions.DISTRIBUTIONS`, those without any left out.
+    """Samples by name of `definitions.DISTRIBUTIONS`, empty ones left out.
 
-    Of requests that completed; `queueing_ms` of all that were sent. Durations are in ms of the
-    run's time, a wall second of which is 1 / `dilation`.
+    Of completed requests; `queueing_ms` of all that were sent. Durations are in ms of the run's
+    time, a wall second of which is 1 / `dilation`.
     """
     rows = columns.where(columns.streamed)
     found = {name: values_ms(rows, name, dilation) for name in OF_A_REPLY}
@@ -81,11 +81,11 @@ def samples_of(columns: Columns, dilation: float) -> Mapping[str, Samples]:
 
 
 def values_ms(columns: Columns, name: str, dilation: float) -> Float64s:
-    """Return a latency of each of `columns` in ms of the run's time, [requests].
+    """A latency of each of `columns` in ms of the run's time, [requests].
 
     `name` is one of `definitions.DISTRIBUTIONS` that has a value per request and ends in `_ms`.
-    TPOT is that of requests with a time between tokens alone. Of a request without a reply the
-    value means nothing, but for its queueing.
+    TPOT is that of requests with a time between tokens alone. Without a reply the value is
+    undefined, but for its queueing.
     """
     rows = columns.where(columns.spread) if name == "tpot_ms" else columns
     from_ns, to_ns = {
@@ -106,7 +106,7 @@ def values_ms(columns: Columns, name: str, dilation: float) -> Float64s:
 
 
 def token_gaps(columns: Columns, dilation: float) -> tuple[Float64s, Int64s, Int64s]:
-    """Return every ITL in ms of the run's time, when it ended in wall ns, and its request's row.
+    """Every ITL in ms of the run's time, its end in wall ns, and its request's row.
 
     All are [gaps], one request after another; of requests with a time between tokens.
     """

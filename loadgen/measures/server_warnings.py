@@ -1,4 +1,4 @@
-"""What the server's own clock, meters and prefix cache do to what a figure means."""
+"""Warnings about the server's clock, meters and prefix cache."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -19,7 +19,7 @@ prompt; templates of several models have 3 to 40 there."""
 
 
 def server_warnings(record: RunRecord, measures: RunMeasures) -> Iterator[str]:
-    """Say what its clock, its meters and its prefix cache do to the figures, and the cure."""
+    """Yield each effect of clock, meters and prefix cache on the figures, with the cure."""
     server = metered_window(record)
     if server.start.problem:
         yield (
@@ -68,7 +68,7 @@ def _metering_warnings(measures: RunMeasures) -> Iterator[str]:
 
 
 def _cache_warnings(record: RunRecord, measures: RunMeasures) -> Iterator[str]:
-    """Hold the server's prefix hits against what an empty cache could have had of the workload."""
+    """Compare the server's prefix hits with those possible from an empty cache."""
     headers = record.header.classes
     repeated = record.end is not None and any(
         summary.repeated for summary in record.end.sending.values()

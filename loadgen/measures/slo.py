@@ -70,7 +70,7 @@ class Slo:
     """All bounds that requests have to keep, at least one.
 
     Each is a promise of its own: requests that miss one may be others than those that miss the
-    other. `words` is how it was written.
+    other. `words` is the original text.
     """
 
     bounds: tuple[Bound, ...]
@@ -82,7 +82,7 @@ class Slo:
 
     @classmethod
     def parse(cls, text: str, *, option: str = "--slo") -> Self:
-        """Read `MEASURE=TIME[@pN],...`: ttft, tpot, itl, ntpot or e2e, with a time in us to h.
+        """Parse `MEASURE=TIME[@pN],...`: ttft, tpot, itl, ntpot or e2e, with a time in us to h.
 
         A percentile holds for its own term and for those before it that have none; without any it
         is p99. Raises OptionError for anything else, and for a measure that is bounded twice at one

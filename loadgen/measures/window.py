@@ -1,4 +1,4 @@
-"""The part of a run that is measured, and what came within it."""
+"""The measured part of a run, and amounts within it."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -42,9 +42,9 @@ class MeasuredWindow:
         return (self.end_ns - self.start_ns) / 1e9
 
     def amounts(self, at_ns: Int64s, weights: ArrayLike | None = None) -> Float64s:
-        """Add up what came at `at_ns` within the window, by cell: [events] -> [CELLS].
+        """Sum events at `at_ns` within the window, by cell: [events] -> [CELLS].
 
-        `weights`, [events], is how much each counts; 1 if None.
+        `weights`, [events], default to 1.
         """
         counts = np.ones(at_ns.size) if weights is None else np.asarray(weights, dtype=np.float64)
         within = (at_ns >= self.start_ns) & (at_ns <= self.end_ns)  # [events]
@@ -53,13 +53,13 @@ class MeasuredWindow:
         return np.asarray(np.bincount(cell, counts[within], CELLS), dtype=np.float64)
 
     def busy_ns(self, begun_ns: Int64s, ended_ns: Int64s) -> Float64s:
-        """Add up the time that spans, [spans] each, lie in each cell: -> ns, [CELLS]."""
+        """Sum the time of spans, [spans] each, in each cell: -> ns, [CELLS]."""
         edges = np.linspace(self.start_ns, self.end_ns, CELLS + 1)
         return np.diff(_gone_by(begun_ns, edges) - _gone_by(ended_ns, edges))
 
 
 def _gone_by(times_ns: Int64s, edges: Float64s) -> Float64s:
-    """At each edge, the sum of the time since those of `times_ns` that have come: [edges]."""
+    """At each edge, the sum of the times since all past `times_ns`: [edges]."""
     ordered = np.sort(times_ns).astype(np.float64)
     total = np.concatenate([[0.0], np.cumsum(ordered)])
     come = np.searchsorted(ordered, edges, side="right")

@@ -1,7 +1,7 @@
-"""From a plan to a workload: the words are found, measured with the tokenizer, and looked at.
+"""Makes a workload from a plan: finds the words, measures them, checks them.
 
 All questions to a tokenizer are asked here, before the run; their number does not grow with the
-number of requests, but for recorded texts.
+requests, but for recorded texts.
 """
 
 from itertools import accumulate
@@ -43,7 +43,7 @@ async def make_workload(
 ) -> PromptedWorkload:
     """Give every piece of the plan its words, for class `name`; each class of a seed has its own.
 
-    Raises LoadError for a tokenizer with which that cannot be done, and what the tokenizer raises.
+    Raises LoadError for an unsuitable tokenizer, and the tokenizer's own errors.
     """
     if kind == "token-ids" and isinstance(tokenizer, WordTokenizer):
         expected = "server or a file beside --prompts token-ids"
@@ -105,7 +105,7 @@ async def _cost(
 
 
 def _orders(plan: WorkloadPlan) -> dict[Roles, int]:
-    """Count the calls by the order of roles in their prompts; a warm-up's is there at least."""
+    """Count the calls by the order of roles in their prompts; a warm-up's is included."""
     orders: dict[Roles, int] = {("user",): 0}
     for calls in plan.sessions:
         for call in calls:

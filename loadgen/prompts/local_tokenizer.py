@@ -1,7 +1,7 @@
-"""A tokenizer from a file at hand: `tokenizer.json`, as models are published with.
+"""A tokenizer from a local `tokenizer.json`, as models are published with.
 
-Text is split by the `tokenizers` library, in threads of its own and many texts at a time. A chat's
-template is not in that file but beside it, and needs `transformers`: it is imported only for that.
+Text is split by the `tokenizers` library, in its own threads and many texts at a time. A chat's
+template is in a file beside it, and needs `transformers`, imported only for that.
 """
 
 import logging
@@ -54,7 +54,7 @@ class LocalTokenizer:
         return texts
 
     async def prompt_tokens(self, text: str) -> int:
-        """Count the tokens of `text` with the special tokens that the file says to add."""
+        """Count the tokens of `text` with the file's special tokens."""
         return len(self._splitter.encode(text, add_special_tokens=True).ids)
 
     async def chat_tokens(self, messages: Sequence[tuple[str, str]]) -> int:
@@ -75,7 +75,7 @@ class LocalTokenizer:
 
 
 def _with_template(folder: Path) -> Any:
-    """Load what knows the folder's chat template; raises OptionError if that cannot be."""
+    """Load the folder's chat template; raises OptionError if that cannot be."""
     try:
         from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - seconds, and only for a template
     except ImportError as error:

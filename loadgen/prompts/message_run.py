@@ -1,4 +1,4 @@
-"""Neighbouring segments that one speaker says: one message of a prompt."""
+"""Neighbouring segments of one speaker: one message of a prompt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from loadgen.workloads.session_plan import PromptSegment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageRun:
-    """What `role` says at one go, or the reply to the call at `reply_of`."""
+    """A message of `role`, or the reply to the call at `reply_of`."""
 
     role: Role
     segments: tuple[PromptSegment, ...]
@@ -23,7 +23,7 @@ class MessageRun:
         return sum(segment.tokens for segment in self.segments)
 
     def shorter(self, tokens: int) -> Self:
-        """Take so many tokens off the end, or add them if they are fewer than none.
+        """A copy with this many tokens less at its end; a negative number adds.
 
         One token stays at least, and a recorded text stays whole.
         """

@@ -1,10 +1,9 @@
-"""One long run of tokens, out of which every piece of a prompt is cut.
+"""One long run of tokens, from which every piece of a prompt is cut.
 
-Making a piece of an exact length by tokenising text anew would cost a call per request; two windows
-of a run that is tokenised already have the length by construction, at the cost of two slices. A
-piece is a short head, from one place of the run, and the rest from another: as the places of both
-follow from the piece's key, a run of some thousand tokens begins millions of pieces that no prefix
-cache takes for one another.
+Tokenising text anew for a piece of exact length would cost a call per request; two windows of a
+tokenised run have the length by construction, for two slices. A piece is a short head, from one
+place of the run, and the rest from another: as both places follow from the piece's key, a run of
+some thousand tokens begins millions of pieces that no prefix cache confuses.
 """
 
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ STARTS_MAX: Final = 1 << 14  # looked at: their square is enough keys, and sorti
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PiecePool(Generic[Item]):
-    """The run: `items` are token ids, or texts of one token each; the window past its end begins
-    anew. `starts` are places whose windows of HEAD_TOKENS items all differ.
+    """The run: `items` are token ids, or texts of one token each; it wraps around at its end.
+    `starts` are places whose windows of HEAD_TOKENS items all differ.
 
     Raises ValueError for an empty run and for no start.
     """
@@ -37,7 +36,7 @@ class PiecePool(Generic[Item]):
 
     @classmethod
     def of(cls, items: tuple[Item, ...], *, chance: np.random.Generator) -> Self:
-        """Find places to start, in random order; of windows that are equal, one is kept."""
+        """Find starts, in random order; of equal windows one is kept."""
         if not items:
             raise ValueError("a pool has items, and a place to start")
         numbers = {item: number for number, item in enumerate(dict.fromkeys(items))}
@@ -50,7 +49,7 @@ class PiecePool(Generic[Item]):
 
     @property
     def keys(self) -> int:
-        """How many keys have a beginning of their own; the keys after them repeat these."""
+        """Keys with a beginning of their own; later keys repeat these."""
         return len(self.starts) ** 2
 
     def piece(self, key: int, tokens: int) -> tuple[Item, ...]:

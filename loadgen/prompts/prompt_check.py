@@ -1,4 +1,4 @@
-"""A look at prompts before they are sent: whether they come to what was asked for."""
+"""Checks prompts before they are sent: whether they have the asked lengths."""
 
 from dataclasses import replace
 from typing import Final, Literal, cast
@@ -18,7 +18,7 @@ async def check_prompts(
     kind: Literal["token-ids", "text"],
     api: Api,
 ) -> PromptedWorkload:
-    """Add a note for prompts that are not what was asked for, each with its cause and cure.
+    """Add a note for prompts of another length than asked, each with its cause and cure.
 
     Token ids have their length; of text prompts a sample is split again as the server will do it.
     """
@@ -39,7 +39,7 @@ def _repeated(workload: PromptedWorkload) -> list[str]:
 
 
 def _too_short(workload: PromptedWorkload) -> list[str]:
-    """Requests whose template alone is as long as the prompt that was asked for."""
+    """Requests whose template alone is as long as the asked prompt."""
     if not workload.taken:
         return []
     longer = added = 0

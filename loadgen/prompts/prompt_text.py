@@ -1,8 +1,8 @@
-"""Plain English and code without end: the text that prompts are cut from.
+"""Endless plain English and code, from which prompts are cut.
 
-Sentences and statements are put together by a seeded choice of words, so that text of any length
-has no repeated page in it, and nobody's writing is shipped. It means nothing; what matters is that
-a tokenizer splits it as it splits ordinary text.
+Sentences and statements are made by a seeded choice of words, so that text of any length has no
+repeated page, and no author's writing is shipped. It means nothing; a tokenizer splits it as
+ordinary text.
 """
 
 import random
@@ -72,7 +72,7 @@ _WORD: Final = re.compile("[A-Za-z]+")
 
 
 def paragraphs(seed: int) -> Iterator[str]:
-    """Yield paragraphs for as long as they are asked for; one seed always gives the same ones."""
+    """Yield paragraphs without end; one seed always gives the same ones."""
     return _Writer(random.Random(seed)).paragraphs()
 
 
@@ -84,7 +84,7 @@ def prose_words(seed: int) -> Iterator[str]:
 
 
 class _Writer:
-    """Fills templates with words of its chance's choice. A mark is a letter in braces."""
+    """Fills templates with random words. A mark is a letter in braces."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -114,7 +114,7 @@ class _Writer:
         return " ".join(text[0].upper() + text[1:] for text in sentences)
 
     def _filled(self, template: str) -> str:
-        """Put a fresh word into each mark: a place first, for it has marks itself."""
+        """Put a fresh word into each mark; a place first, for it has marks itself."""
         pieces = template.replace("{p}", self._chance.choice(_PLACES)).split("{")
         return pieces[0] + "".join(self._filled_mark(piece) for piece in pieces[1:])
 

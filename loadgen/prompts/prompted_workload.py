@@ -1,6 +1,6 @@
-"""A plan with its words: sessions of requests, made when the dispatcher asks for them.
+"""A plan with its words: sessions of requests, made on demand.
 
-Making one costs some microseconds: all that needs a tokenizer was done before the run.
+Making one costs some microseconds: the tokenizer was asked before the run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,14 +22,14 @@ Said = tuple[MessageRun, list[Prompt]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PromptedWorkload:
-    """The sessions of `plan` as class `name` sends them; implements `workloads.Workload`.
+    """The sessions of `plan` as class `name`; implements `workloads.Workload`.
 
-    `first_requests` are the ids of the sessions' first requests and, last, how many requests there
-    are. `taken` says by the roles of a prompt's messages how many tokens to take off each for what
-    the prompt has beside them; empty if that is nothing. With `merged`, a prompt is one message,
-    but for replies that `served_history` will replace; otherwise each speaker has its own. The
-    first `keep_replies` requests keep their replies, and those whose replies later ones carry.
-    `words` and `notes` say for reports what prompts are.
+    `first_requests` are the ids of the sessions' first requests and, last, the number of requests.
+    `taken` maps the roles of a prompt's messages to the tokens to take off each for the template;
+    empty if there are none. With `merged`, a prompt is one message, but for replies that
+    `served_history` will replace; otherwise each speaker has its own. The first `keep_replies`
+    requests keep their replies, and those whose replies later ones carry. `words` and `notes`
+    describe prompts for reports.
     """
 
     plan: WorkloadPlan
@@ -69,7 +69,7 @@ class PromptedWorkload:
         return Session(session_id=index, calls=tuple(calls))
 
     def input_tokens(self, segments: Sequence[PromptSegment]) -> int:
-        """How many tokens a prompt of these segments comes to, its template included."""
+        """Tokens of a prompt of these segments, its template included."""
         return self._lengths(segments)[1]
 
     def warmup_request(self, index: int) -> Request:
@@ -104,7 +104,7 @@ class PromptedWorkload:
         )
 
     def _messages(self, segments: Sequence[PromptSegment]) -> tuple[tuple[Message, ...], int]:
-        """Make a prompt's messages, and say how many tokens it comes to, template included."""
+        """A prompt's messages and its tokens, template included."""
         runs, input_tokens = self._lengths(segments)
         said = [(run, [self.wording.piece(segment) for segment in run.segments]) for run in runs]
         if self.merged:
@@ -119,7 +119,7 @@ class PromptedWorkload:
         return messages, input_tokens
 
     def _merged(self, said: Sequence[Said]) -> list[Said]:
-        """Put all into one message, but for replies that the server's own will stand in for."""
+        """All in one message, but for replies that the server's own will replace."""
         merged: list[Said] = []
         for run, pieces in said:
             if merged and not (self._alone(run) or self._alone(merged[-1][0])):
@@ -129,7 +129,7 @@ class PromptedWorkload:
         return merged
 
     def _lengths(self, segments: Sequence[PromptSegment]) -> tuple[list[MessageRun], int]:
-        """Take off what the prompt has beside its contents; say how many tokens it comes to."""
+        """Take the template's tokens off the contents; returns the prompt's tokens."""
         runs = message_runs(segments)
         if not self.taken:
             return runs, sum(run.tokens for run in runs)
@@ -138,7 +138,7 @@ class PromptedWorkload:
         return runs, sum(run.tokens for run in runs) + sum(taken)
 
     def _alone(self, run: MessageRun) -> bool:
-        """Whether the server's own reply will stand in the place of this."""
+        """Whether the server's own reply will replace this."""
         return self.served_history and run.reply_of is not None
 
 

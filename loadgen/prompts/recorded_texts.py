@@ -1,4 +1,4 @@
-"""Recorded texts as they are sent: whole, or their first tokens where a cap cut them."""
+"""Recorded texts to send: whole, or their first tokens under a cap."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +18,7 @@ async def recorded_ids(plan: WorkloadPlan, tokenizer: Tokenizer) -> Mapping[Reco
 
 
 async def recorded_texts(plan: WorkloadPlan, tokenizer: Tokenizer) -> Mapping[Recorded, str]:
-    """Find the text that each recorded text's first tokens are; empty without one."""
+    """The text of each recorded text's first tokens; empty without one."""
     wanted = _wanted(plan)
     texts = list(dict.fromkeys(text for text, _ in wanted))
     ids = dict(zip(texts, await _split(tokenizer, texts), strict=True))

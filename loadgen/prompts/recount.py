@@ -1,8 +1,8 @@
-"""The server's count of generated tokens, held against a count of our own.
+"""Compares the server's count of generated tokens with a count of our own.
 
-Where the server sends the token ids beside the text, their number is the truth. Where it does not,
-the text is tokenised again: tokens need not survive that way, as special ones have no text and a
-tokenizer may join what was generated apart, so a difference is a question and no verdict.
+Token ids sent beside the text are exact. Otherwise the text is tokenised again, which need not give
+the same tokens: special ones have no text, and a tokenizer may join what was generated apart. A
+difference is then a question, not a verdict.
 """
 
 from collections import Counter
@@ -16,10 +16,10 @@ from loadgen.records.tokenizer import Tokenizer
 
 
 async def recount(results: Sequence[Result], tokenizer: Tokenizer, *, limit: int) -> Recount:
-    """Count the tokens of the first `limit` complete replies of each class that were kept.
+    """Count the tokens of the first `limit` kept, complete replies of each class.
 
-    Over gRPC nothing is apart by ids: their number is the count itself. A tokenizer that cannot
-    count is a `problem` in the answer and raises nothing: the run is over.
+    Over gRPC counts by ids always agree: their number is the count itself. A tokenizer's failure is
+    a `problem` in the answer and raises nothing: the run is over.
     """
     kept = _kept(results, limit)
     counted = [(result, result.streamed_ids) for result in kept if result.streamed_ids is not None]
@@ -38,7 +38,7 @@ async def recount(results: Sequence[Result], tokenizer: Tokenizer, *, limit: int
 
 
 def _compared(counted: Sequence[tuple[Result, int]], problem: str) -> Recount:
-    """Hold counts against the usage, and against the chunks of replies that came without it."""
+    """Compare counts with the usage, or without it with the number of chunks."""
     known = [(result, tokens) for result, tokens in counted if result.output_tokens is not None]
     other = [(result, tokens) for result, tokens in counted if result.output_tokens is None]
     by_ids = [(result, tokens) for result, tokens in known if result.streamed_ids is not None]
@@ -61,7 +61,7 @@ def _apart(counted: Sequence[tuple[Result, int]]) -> int:
 
 
 def _kept(results: Sequence[Result], limit: int) -> list[Result]:
-    """The first of each class, by their ids: the order of their ends is the server's."""
+    """The first replies of each class, by ids: the order of their ends is the server's."""
     complete = [
         result
         for result in results

@@ -1,8 +1,8 @@
-"""Words that are one token each, wherever they stand among one another: text of an exact length.
+"""Words of one token each in any order: text of an exact length.
 
-A text of n such words has n tokens by construction, and each of its beginnings as many as it has
-words. That is proved, not hoped for: every ordered pair of the words stands next to each other in
-texts that the tokenizer splits, and a word that does not come out as its own token is dropped.
+A text of n such words has n tokens by construction, and so has each of its beginnings. It is
+verified: every ordered pair of the words occurs in texts that the tokenizer splits, and a word that
+is not its own token is dropped.
 """
 
 from collections.abc import Sequence
@@ -31,9 +31,9 @@ PROOF_WORDS: Final = 2_048  # in one text, far below a context
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SingleTokenWords:
-    """`words` that are one token each, and the `joiner` that stands between any two of them.
+    """`words` of one token each, and the `joiner` between any two of them.
 
-    `told_apart` is False for a tokenizer whose ids say nothing: the count is proved, and no more.
+    `told_apart` is False for a tokenizer whose ids mean nothing: only the count is verified.
     """
 
     words: tuple[str, ...]
@@ -63,10 +63,10 @@ async def find_single_token_words(tokenizer: Tokenizer) -> SingleTokenWords:
 async def _single(
     tokenizer: Tokenizer, joiner: str, words: Sequence[str], *, told_apart: bool
 ) -> dict[str, int | None]:
-    """Words of one token at the start and behind themselves, each with the latter's token id.
+    """Words of one token at the start and after themselves, each with the latter's token id.
 
     Of words with the same token (unknown ones, or upper and lower case) one is kept; without
-    `told_apart` all are, and no id.
+    `told_apart` all are, without ids.
     """
     split = await tokenizer.encode([word + joiner + word for word in words])
     single = [(word, ids[1]) for word, ids in zip(words, split, strict=True) if len(ids) == 2]

@@ -1,8 +1,8 @@
-"""Tokens that a prompt has beside its contents: a chat's template, a completion's special tokens.
+"""Tokens of a prompt beside its contents: a chat's template, a completion's special tokens.
 
-They are measured, once for each order of roles, and taken off the contents, so that the whole
-prompt has the length that was asked for. A message keeps its content in every later turn: a turn's
-cost is therefore taken off its own last message, and only what it costs more than the turn before.
+They are measured once for each order of roles, and taken off the contents, so that the whole prompt
+has the asked length. A message keeps its content in every later turn: only a turn's additional cost
+over the turn before is taken off its own last message.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ Roles = tuple[Role, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateCost:
-    """What prompts cost beside their contents: by the roles of their messages, others `flat`."""
+    """Cost of prompts beside their contents: by the roles of their messages, others `flat`."""
 
     totals: Mapping[Roles, int] = field(default_factory=dict)
     flat: int = 0
@@ -71,5 +71,5 @@ async def chat_cost(
 
 
 async def completion_cost(tokenizer: Tokenizer, *, sample: str, tokens: int) -> TemplateCost:
-    """Measure the special tokens that a completion's text prompt gets, whatever is in it."""
+    """Measure the special tokens of a completion's text prompt, whatever its content."""
     return TemplateCost(flat=max(0, await tokenizer.prompt_tokens(sample) - tokens))

@@ -1,4 +1,4 @@
-"""Runs of tokens for pools: ordinary text, as the model's own tokenizer splits it."""
+"""Runs of tokens for pools: ordinary text, split by the model's own tokenizer."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -15,10 +15,10 @@ CHARACTERS_PER_TOKEN: Final = 4.0  # of English; a wrong guess costs one more ro
 
 
 async def token_run(tokenizer: Tokenizer, *, seed: int, tokens: int) -> tuple[int, ...]:
-    """Have as much of the seed's text split as gives `tokens` token ids.
+    """Split enough of the seed's text for `tokens` token ids.
 
-    Special tokens are left out: a window is cut anywhere, and one in its middle would be odd.
-    Raises LoadError for a tokenizer that makes nothing of a text.
+    Special tokens are left out: a window may be cut anywhere. Raises LoadError for a tokenizer that
+    makes nothing of a text.
     """
     text = paragraphs(seed)
     run: list[int] = []
@@ -36,7 +36,7 @@ async def token_run(tokenizer: Tokenizer, *, seed: int, tokens: int) -> tuple[in
 def word_run(
     words: SingleTokenWords, *, chance: np.random.Generator, tokens: int
 ) -> tuple[str, ...]:
-    """Draw `tokens` of the words; any order of them is as good as another."""
+    """Draw `tokens` of the words, in any order."""
     drawn = chance.integers(len(words.words), size=tokens)  # [tokens]
     return tuple(words.words[number] for number in drawn.tolist())
 

@@ -1,4 +1,4 @@
-"""Words instead of tokens, for servers whose tokenizer cannot be had."""
+"""Counts words instead of tokens, for servers whose tokenizer is unavailable."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,10 @@ from loadgen.errors import LoadError
 
 
 class WordTokenizer:
-    """Counts a word as a token, and no template and no special token at all.
+    """A word is a token; there is no template and no special token.
 
-    The server counts otherwise, usually more; its use stands in the report. Ids are
-    numbers of words in the order of their first sight; they mean nothing to a server.
+    The server counts otherwise, usually more; reports mention it. Ids number words in the order of
+    first use; they mean nothing to a server.
     """
 
     words = "words, each counted as a token: the server's count differs"

@@ -1,6 +1,6 @@
-"""What pieces of prompts are made of: token ids, or words of one token each.
+"""Material of prompts' pieces: token ids, or words of one token each.
 
-A piece without words of its own comes out of a pool; recorded texts stand in a table.
+A piece without words of its own is cut from a pool; recorded texts are in a table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,11 +33,11 @@ class Wording(Protocol):
         ...
 
     def continued(self, content: Prompt) -> Prompt:
-        """Make of a content one that stands behind another in the same prompt."""
+        """A content that continues another in the same prompt."""
         ...
 
     def made(self, key: int, tokens: int) -> Prompt:
-        """Make the piece of this key and length that has no words of its own."""
+        """The piece of this key and length, cut from the pool."""
         ...
 
 

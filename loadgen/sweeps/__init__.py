@@ -1,1 +1,1 @@
-"""Many runs: over rates or concurrencies, to the knee and the highest load that keeps the SLO."""
+"""Sweeps: runs over rates or concurrencies, to the knee and the highest load that keeps the SLO."""

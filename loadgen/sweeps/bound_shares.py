@@ -1,4 +1,4 @@
-"""How surely each bound of an SLO is kept at a load, over all the runs at that load.
+"""Confidence that each bound of an SLO is kept at a load, over all the runs at that load.
 
 A bound `ttft=200ms@p99` is kept if at least 99 % of requests have a TTFT of at most 200 ms. The
 share seen is binomial, so Wilson's interval says where the true one may lie: the bound is kept if
@@ -36,8 +36,8 @@ _TYPED: Final = {name: typed for typed, name in MEASURES.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What one run says of one bound: how many samples there are and how many kept it, and how
-    many times the variance of their sum is that of independent ones (at least 1).
+    """One run's samples of one bound: how many, how many kept it, and the variance of their sum
+    over that of independent ones (at least 1).
     """
 
     samples: int
@@ -48,8 +48,8 @@ class Held:
 def held(record: RunRecord, traffic_class: str, bound: Bound) -> Held:
     """Hold a class's samples in one run against a bound.
 
-    A failed request is infinitely late; one that was aborted says nothing, and so does what was due
-    in the part that is skipped. For ITL each gap is a sample.
+    A failed request is infinitely late; aborted ones and the skipped part do not count. For ITL
+    each gap is a sample.
     """
     dilation = record.header.start.dilation or 1.0
     skip_ns = record.header.skip_s * dilation * 1e9
@@ -70,7 +70,7 @@ def held(record: RunRecord, traffic_class: str, bound: Bound) -> Held:
 def bound_share(
     runs: Sequence[Held], *, traffic_class: str, bound: Bound, tail: float
 ) -> BoundShare:
-    """Put runs together. `tail` is the chance of being wrong on either side, as in 0.025."""
+    """Pool runs. `tail` is the chance of being wrong on either side, as in 0.025."""
     needed = bound.percentile / 100
     samples = sum(run.samples for run in runs)
     words = f"{_TYPED[bound.measure]}={duration_words(bound.limit / 1e3)}@p{bound.percentile:g}"
@@ -103,7 +103,7 @@ def verdict_of(bounds: Sequence[BoundShare]) -> Verdict:
 
 
 def samples_needed(level: Slo, *, tail: float) -> int:
-    """Independent samples without a miss that it takes to say that every bound is kept.
+    """Independent samples without a miss that suffice for every bound.
 
     With no miss in n, Wilson's lower end is n / (n + z²).
     """

@@ -1,4 +1,6 @@
-"""What follows from all the runs of a sweep: the knee, the highest load of the SLO, the Pareto."""
+"""Conclusions from all the runs of a sweep: the knee, the highest load of the SLO, the Pareto
+front.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -15,8 +17,8 @@ from loadgen.sweeps.step_words import notes
 
 @dataclass(kw_only=True)
 class Known:
-    """`helds` are by load, then one row of all bounds for each run; `first` is the first run's
-    header and `time` that of its figures. `cut_short` says that the last point's run was.
+    """State of a sweep. `helds` are by load, then one row of all bounds for each run; `first` is
+    the first run's header and `time` that of its figures; `cut_short`: the last point's run was.
     """
 
     points: list[SweepPoint] = field(default_factory=list)
@@ -31,9 +33,7 @@ class Known:
 
     @property
     def whole(self) -> tuple[SweepPoint, ...]:
-        """The points that figures may be read off: of a run that was cut short they are of less
-        load than was asked for.
-        """
+        """Points with valid figures: a run that was cut short had less load than asked for."""
         return tuple(self.points[:-1] if self.cut_short else self.points)
 
 
@@ -105,10 +105,10 @@ def _pair(point: SweepPoint, tokens_per_s: float | None) -> tuple[float, float] 
 
 
 def pareto_front(values: Sequence[tuple[float, float] | None]) -> tuple[int, ...]:
-    """Return the positions of the points that no other beats, by the first figure, rising.
+    """Positions of the undominated points, by the first figure, rising.
 
-    More is better in both. A point is beaten by one that is at least as good in both and better in
-    one; of equal points the first stays. None is a point that lacks a figure: it is left out.
+    More is better in both. A point is dominated by one that is at least as good in both and better
+    in one; of equal points the first stays. A point without a figure is left out.
     """
     known = [(value, position) for position, value in enumerate(values) if value is not None]
     front: list[int] = []

@@ -1,4 +1,4 @@
-"""The knee of throughput against latency: where more load costs more than it brings.
+"""The knee of throughput against latency: the load beyond which more costs more than it brings.
 
 The rule is Kleinrock's power: the knee is the load at which throughput divided by mean response
 time is largest, which is where a line from the origin touches the curve of latency over throughput
@@ -79,7 +79,7 @@ def _power(load: float, runs: Sequence[SweepPoint]) -> _Power | None:
 
 
 def _mean(values: Sequence[Estimate]) -> Estimate:
-    """Mean of independent runs; its interval is as much narrower as there are more of them."""
+    """Mean of independent runs; its interval narrows with their number."""
     count = len(values)
     value = sum(each.value for each in values) / count
     lows = [each.value - each.low for each in values if each.low is not None]

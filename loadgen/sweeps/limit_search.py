@@ -1,12 +1,12 @@
-"""The search for the highest load that keeps an SLO: which load to run next.
+"""The search for the highest load that keeps an SLO: the next load to run.
 
-First it closes in: the ratio between the highest load that seems to be kept and the lowest that
-does not is halved until it is within the precision. Then it makes sure: what is still open there is
-run again, until it is decided or has had all its runs. A load that stays undecided after those
-counts as not kept, and the search goes on below it; so what it names was kept with confidence.
+First it closes in: the ratio between the highest load that seems to keep it and the lowest that
+does not is halved until it is within the precision. Then it makes sure: undecided loads are run
+again, until they are decided or have had all their runs. A load still undecided counts as not kept,
+and the search goes on below it; so its answer was kept with confidence.
 
-It assumes that more load never does better: loads below one that was kept are not looked at, and
-where a higher load seems kept above one that was not, the lower one counts.
+Assumed: more load never does better. Loads below a kept one are not run, and where a higher load
+seems kept above one that was not, the lower one counts.
 """
 
 import math
@@ -22,8 +22,8 @@ DESCENTS_MAX: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What is known of a load: its verdict, whether the share seen so far would keep the SLO, and
-    whether it may be run again.
+    """Evidence at a load: its verdict, whether the share so far would keep the SLO, and whether it
+    may be run again.
     """
 
     verdict: Verdict
@@ -65,7 +65,7 @@ class LimitSearch:
             raise ValueError(f"a precision of {self.precision}")
 
     def bracket(self, standings: Mapping[float, Standing]) -> Bracket:
-        """Read off what is certain: the answer, when `next_load` has nothing more to run."""
+        """The certain bracket: the answer, when `next_load` is None."""
         kept = max(
             (load for load, each in standings.items() if each.verdict == "kept"), default=None
         )
@@ -85,7 +85,7 @@ class LimitSearch:
         return Bracket(kept=kept, above=min(not_kept, default=None))
 
     def next_load(self, standings: Mapping[float, Standing]) -> float | None:
-        """Return the load to run next, new or once more; None when there is nothing more to find.
+        """The load to run next, new or again; None at the end.
 
         `standings` has at least one load.
         """

@@ -1,4 +1,4 @@
-"""The loads that a sweep goes through: `1,2,4,8`, `1-64x2`, or up to a highest one."""
+"""The loads of a sweep: `1,2,4,8`, `1-64x2`, or up to a highest one."""
 
 import math
 from typing import Final
@@ -42,7 +42,7 @@ def loads_up_to(highest: float) -> tuple[float, ...]:
 
 
 def load_words(load: float) -> str:
-    """Write a load as it is typed and as files are named: no more digits than it needs."""
+    """A load as typed and as in file names: no more digits than needed."""
     return f"{load:.6g}"
 
 

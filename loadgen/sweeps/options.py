@@ -1,4 +1,4 @@
-"""What a sweep was asked to do, checked."""
+"""Checked options of a sweep."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,7 +38,7 @@ class SweepOptions:
 
     @property
     def tail(self) -> float:
-        """Chance of being wrong that each run at a load may use up, on either side."""
+        """Chance of error that each run at a load may use up, on either side."""
         return ERROR_SHARE / self.repeats
 
     @property
@@ -48,8 +48,8 @@ class SweepOptions:
 
     @staticmethod
     def growth(repeat: int) -> int:
-        """How many times the requests of the first run at a load its `repeat`-th one has: 1, 2, 4,
-        8. What a first run leaves undecided takes more than as much again.
+        """Requests of the `repeat`-th run at a load over the first's: 1, 2, 4, 8. An undecided run
+        needs more than the same again.
         """
         return 1 << repeat
 
@@ -76,7 +76,7 @@ class SweepOptions:
         return replace(each, arrivals=replace(each.arrivals, rate=rate, concurrency=concurrency))
 
     def _sized(self, each: ClassOptions, repeat: int) -> ClassOptions:
-        """Make the run so many times as long, in requests or in time, whichever bounds it."""
+        """The run, this many times as long, in requests or in time, whichever bounds it."""
         growth = self.growth(repeat)
         sessions, duration_s = each.workload.sessions, each.arrivals.duration_s
         return replace(

@@ -1,4 +1,4 @@
-"""Whether a run was given more than the server could do, read from its own results.
+"""Detects a run beyond the server's capacity, from its own results.
 
 Open loop. Where requests come faster than they can be served, the backlog (due and not ended) grows
 for as long as they come. The worst case without saturation is a server that can just keep up: its
@@ -48,9 +48,9 @@ GAIN: Final = 0.1
 
 
 def saturation(record: RunRecord, *, closed: bool) -> SaturationFound:
-    """Judge one run; `closed` if the class that is varied is a closed loop.
+    """Judge one run; `closed`: the varied class is a closed loop.
 
-    What was aborted, and what was due in the part that is skipped, is left out.
+    Aborted requests and the skipped part are left out.
     """
     columns = Columns.of(record.results)
     skip_ns = record.header.skip_s * (record.header.start.dilation or 1.0) * 1e9
@@ -88,7 +88,7 @@ def no_more_throughput(points: Sequence[SweepPoint]) -> bool:
 
 
 def _refused(columns: Columns) -> SaturationFound | None:
-    """Say so if more than FAILED_SHARE of the requests failed, beyond chance."""
+    """A sentence if more than FAILED_SHARE of the requests failed, beyond chance."""
     if not columns.failed.any():
         return None
     share = share_estimate(Samples.in_order(columns.failed.astype(np.float64)))
@@ -98,7 +98,7 @@ def _refused(columns: Columns) -> SaturationFound | None:
 
 
 def _backlog(columns: Columns, begin_ns: int, last_ns: int) -> SaturationFound:
-    """Hold the growth of the backlog from `begin_ns` to the last arrival against chance."""
+    """Compare the backlog's growth from `begin_ns` to the last arrival with chance."""
     ended = np.sort(columns.ended_ns)
     due, done = _within(columns.intended_ns, begin_ns, last_ns), _within(ended, begin_ns, last_ns)
     growth = due.size - done.size

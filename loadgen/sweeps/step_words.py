@@ -1,4 +1,4 @@
-"""What a sweep says of its steps while it lasts."""
+"""Progress lines of a sweep."""
 
 from loadgen.durations import duration_words
 from loadgen.records.sweep_record import SweepPoint

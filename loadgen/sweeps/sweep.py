@@ -1,7 +1,7 @@
 """A sweep: runs at rising loads until the server is saturated, then the search for the limit.
 
-How a run is done is an argument, so that the decisions here can be held against servers whose
-knee and limit are known.
+The function that does a run is an argument, so that decisions can be tested against servers with a
+known knee and limit.
 """
 
 import asyncio
@@ -72,8 +72,8 @@ async def run_sweep(
 ) -> SweepRecord:
     """Do the whole sweep; `say` takes a line for each step.
 
-    A run that is interrupted, or that cannot be done, ends the sweep, which then says what it has;
-    the first run's LoadError is raised.
+    A run that is interrupted, or fails, ends the sweep, whose record keeps the rest; the first
+    run's LoadError is raised.
     """
     known = await _Sweep(options, run_at, say).run()
     return concluded(options, known, command=command)
@@ -108,7 +108,7 @@ class _Sweep:
         return known
 
     async def _grid(self) -> None:
-        """Run the loads that were asked for, rising, until the server is saturated."""
+        """Run the given loads, rising, until the server is saturated."""
         known = self._known
         for load in self._options.loads:
             point = await self._point(load)
@@ -120,7 +120,7 @@ class _Sweep:
         known.stopped = "every load was run"
 
     def _reason_to_stop(self, point: SweepPoint) -> str:
-        """Why no higher load is run after this one; empty if there is no reason."""
+        """The reason to run no higher load; empty without one."""
         load = load_words(point.load)
         if point.figures.requests_per_s is None:
             return f"at {load} no request was completed"
@@ -153,7 +153,7 @@ class _Sweep:
         known.stopped = f"{known.stopped}; the search was given up after {RUNS_MAX} runs"
 
     async def _point(self, load: float, stage: Literal["grid", "search"] = "grid") -> SweepPoint:
-        """Do one run and keep what it says; raises LoadError if its figures are of another time."""
+        """Do one run and keep its figures; raises LoadError if they are of another time."""
         known, options = self._known, self._options
         repeat = len(known.helds.get(load, ()))
         asked = options.at(load, position=len(known.points), repeat=repeat)

@@ -1,1 +1,1 @@
-"""What arrives: lengths, sessions and what they share, drawn or read from recorded traces."""
+"""Workloads: lengths, sessions and shared prefixes, drawn or read from recorded traces."""

@@ -1,7 +1,7 @@
 """The Azure LLM inference trace of 2023 (AzurePublicDataset; Patel et al., Splitwise, ISCA 2024).
 
 A CSV of TIMESTAMP,ContextTokens,GeneratedTokens, whose timestamps have seven fractional digits,
-that is ticks of 100 ns. It says nothing of what prompts share: every prompt is one of its own.
+that is ticks of 100 ns. Shared prefixes are not recorded: every prompt is one of its own.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Writes the calls of a plan: hands out keys, keeps lengths below caps, counts what it cut."""
+"""Writes the calls of a plan: assigns keys, caps lengths, counts the cuts."""
 
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -37,7 +37,7 @@ class CallWriter:
     def same(
         self, name: Hashable, tokens: int, *, role: Role = "user", text: str | None = None
     ) -> PromptSegment:
-        """Make a piece that is like all others of that name, as far as the shorter goes."""
+        """Make a piece that shares its beginning with all others of that name."""
         segment = self._segments.get((name, tokens, role))
         if segment is None:
             key = self._keys.setdefault(name, self.keys)
@@ -49,9 +49,9 @@ class CallWriter:
     def call(
         self, history: Segments, own: Segments, output_tokens: int, *, after: tuple[int, ...] = ()
     ) -> CallPlan | None:
-        """Make the call whose prompt is `history`, then `own`; cut to what it may be.
+        """Make the call whose prompt is `history`, then `own`; cut to the caps.
 
-        None, if the history of a call that waits for another leaves no room for a token more.
+        None, if the history of a dependent call leaves no space for another token.
         """
         cap = self._max_input_tokens
         segments = history + own

@@ -1,8 +1,8 @@
-"""Lengths from a histogram file: what somebody counted in traffic of their own.
+"""Lengths from a histogram file, counted in a user's own traffic.
 
-A CSV of two columns, a length and its weight, with or without a header that names them. A length
-is a whole number, or FROM-TO, whose numbers are then all as likely. Weights are any numbers from 0
-on; they need not add up to 1.
+A CSV of two columns, a length and its weight, with or without a header that names them. A length is
+a whole number, or FROM-TO, whose numbers are equally likely. Weights are any numbers from 0 on;
+they need not add up to 1.
 """
 
 import math

@@ -21,7 +21,7 @@ class LengthPairs(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndependentLengths:
-    """Prompts and replies whose lengths have nothing to do with each other."""
+    """Prompts and replies of independent lengths."""
 
     prompt: Lengths
     output: Lengths
@@ -34,7 +34,7 @@ class IndependentLengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ObservedLengths:
-    """Pairs drawn with replacement from those that were seen, so that they stay together.
+    """Observed pairs, drawn with replacement, so that they stay together.
 
     Raises OptionError for arrays that do not match, or without a pair, or tokens outside 1 to
     `TOKENS_MAX`.

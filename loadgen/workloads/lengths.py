@@ -35,7 +35,7 @@ _LOGNORMAL = re.compile(r"([\d.]{1,20}),([\d.]{1,20})(?:,(\d{1,9})-(\d{1,9}))?",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uniform:
-    """Every whole number from `least` to `most` is as likely. Raises ValueError for no number."""
+    """Whole numbers from `least` to `most`, equally likely. Raises ValueError for no number."""
 
     least: int
     most: int
@@ -121,7 +121,7 @@ def lognormal_of_median(
 
 
 def parse_lengths(text: str, *, option: str = "lengths") -> Lengths:
-    """Read a distribution as it is written above.
+    """Parse a distribution as written above.
 
     Raises OptionError, which names `option`, for another form; FileError for a histogram's file
     that cannot be used.

@@ -1,4 +1,4 @@
-"""The JSON schema that replies have to keep to, from a file."""
+"""The JSON schema of replies, from a file."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from loadgen.workloads.trace_lines import read_text
 def read_output_schema(path: Path) -> Mapping[str, Any]:
     """Read the schema; raises FileError, with the line, for a file that is no JSON object.
 
-    Whether the object is a schema that it knows is the server's to say.
+    The server decides whether it knows the schema.
     """
     try:
         schema = json.loads(read_text(path))

@@ -36,13 +36,11 @@ def plan_workload(
 ) -> WorkloadPlan:
     """Plan `sessions` sessions; None: as many as `spec` says, or as the trace has rows.
 
-    With `pool` they are there to be taken as time allows, and their number says nothing.
-
-    `trace` is what `read_trace` gave for the same spec; it is read here if it is not given. Texts
-    of a trace of conversations have been counted by then (`Conversations.counted`), or ValueError.
-    A trace that has fewer rows begins anew, with other words where it has none of its own; there
-    are then no recorded arrivals. Raises FileError for a file, and OptionError for options, that
-    cannot be used.
+    With `pool` they are taken as time allows, and their number is no limit. `trace` is `read_trace`
+    of the same spec, read here by default. Texts of a trace of conversations have been counted by
+    then (`Conversations.counted`), or ValueError. A trace with fewer rows is repeated, with other
+    words where it has none of its own; there are then no recorded arrivals. Raises FileError for a
+    file, and OptionError for options, that cannot be used.
     """
     if trace is None:
         trace = read_trace(spec, sessions=spec.sessions if sessions is None else sessions)
@@ -73,7 +71,7 @@ def plan_workload(
 
 
 def _check(spec: WorkloadSpec, trace: Trace | None) -> None:
-    """Raise OptionError for what does not go with the trace, or lacks one."""
+    """Raise OptionError for options that contradict the trace, or lack one."""
     lengths = (("--input", spec.input_lengths), ("--output", spec.output_lengths))
     if trace is None:
         for option, asked in lengths:
@@ -124,7 +122,7 @@ def _drawn_sessions(
 
 
 def _blocks(writer: CallWriter, recording: Recording, index: int, tokens: int) -> Segments:
-    """Make the blocks of a row's prompt; a row that comes again has words of its own round."""
+    """Make the blocks of a row's prompt; a repeated row has its own words each time."""
     assert recording.blocks is not None  # the caller asked
     again, row = divmod(index, len(recording))
     segments: list[PromptSegment] = []
@@ -172,7 +170,7 @@ def _said(
 def _notes(
     spec: WorkloadSpec, trace: Trace | None, sessions: int, left_out_calls: int
 ) -> Iterator[str]:
-    """Say what a reader of the figures has to know, and cannot see."""
+    """Notes for readers of the figures."""
     if trace is not None:
         yield from trace.notes
         if sessions > len(trace):

@@ -1,4 +1,4 @@
-"""A workload in words, for reports: where it comes from, how much there is, what is laid over."""
+"""A workload in words, for reports: source, amount, options."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,9 +17,9 @@ def plan_words(
     *,
     pool: bool,
 ) -> str:
-    """Say all of it in one line. `sessions` are those that were planned, at least one.
+    """The description in one line. `sessions` are the planned ones, at least one.
 
-    Of a `pool` as many are sent as time allows, and their number is not said.
+    Of a `pool` as many are sent as time allows, so their number is left out.
     """
     return "; ".join([_source(spec, trace), _amount(sessions, pool=pool), *_laid_over(spec)])
 

@@ -1,4 +1,4 @@
-"""What a workload shares with itself: how much of its prompts a prefix cache may find again."""
+"""Prefix reuse of a workload: the part of its prompts that a prefix cache may find again."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from loadgen.workloads.session_plan import CallPlan, PromptSegment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixReuse:
-    """Tokens of all prompts, and those of them that stand at the beginning of an earlier one too.
+    """Tokens of all prompts, and those that begin an earlier prompt too.
 
-    `reused_tokens` is the most that a cache which forgets nothing and was empty can have: replies
-    that later prompts carry count as found, for the server made them itself.
+    `reused_tokens` is the maximum for an unbounded cache that was empty: replies that later prompts
+    carry count as found, for the server made them itself.
     """
 
     input_tokens: int
@@ -46,7 +46,7 @@ class _Beginnings:
         )  # its node, and its tokens
 
     def add(self, segments: Sequence[PromptSegment]) -> int:
-        """Take a prompt in; return how many of its tokens an earlier one begins with."""
+        """Add a prompt; returns how many of its tokens begin an earlier one."""
         node, found_tokens, known = 0, 0, True
         latest, at, tokens = self._latest
         if len(latest) < len(segments) and segments[: len(latest)] == latest:

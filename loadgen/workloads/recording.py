@@ -1,4 +1,4 @@
-"""Recorded traffic as columns: when requests arrived, how long they were, what they shared.
+"""Recorded traffic as columns: arrivals, lengths, shared prefixes.
 
 This module must not know how rows become sessions (`loadgen.workloads.plan`).
 """

@@ -1,8 +1,7 @@
-"""What is left to chance in a workload, drawn at once for all sessions.
+"""Random numbers of a workload, drawn at once for all sessions.
 
-Each purpose has a stream of its own and each session, or call, one number of it. So the first
-sessions of a seed are the same however many there are, and an option that is added changes nothing
-that it has no part in.
+Each purpose has its own stream, and each session, or call, one number of it. So the first sessions
+of a seed do not depend on their number, and an added option changes only its own part.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Plans of sessions without texts: lengths of pieces, shared pieces, dependencies of calls.
 
-A plan says which pieces are the same text, by their key; `loadgen.prompts` finds the words.
+Pieces of the same key are the same text; `loadgen.prompts` finds the words.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,7 +54,7 @@ class CallPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthCuts:
-    """The caps that were put on lengths (None: no cap), and what they took away."""
+    """Caps on lengths (None: no cap), and the amounts cut."""
 
     max_input_tokens: int | None = None
     max_output_tokens: int | None = None

@@ -9,7 +9,7 @@ from loadgen.workloads.session_plan import CallPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What a call adds to the prompt, how long its reply is, and its words, if they are known."""
+    """A call's addition to the prompt, its reply's length, and its words, if known."""
 
     own: Segments
     output_tokens: int

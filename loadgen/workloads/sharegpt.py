@@ -1,9 +1,9 @@
 """Recorded conversations with their own words, in the form of the ShareGPT data sets.
 
 A JSON list (or one JSON object a line) of {"conversations": [{"from": "human", "value": ...},
-{"from": "gpt", "value": ...}, ...]}; what else an entry holds is left alone. The words are sent as
-they are, earlier turns before later ones, so lengths are those of a tokenizer, which this module
-must not know: it names the texts, and is told their counts.
+{"from": "gpt", "value": ...}, ...]}; other fields are ignored. The words are sent as they are,
+earlier turns before later ones, so lengths are a tokenizer's, which this module must not know: it
+names the texts, and receives their counts.
 """
 
 import json
@@ -42,7 +42,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Conversations:
-    """What a file holds, in its order; `tokens` is empty until the texts have been counted."""
+    """A file's content, in order; `tokens` is empty until the texts have been counted."""
 
     items: tuple[Conversation, ...]
     notes: tuple[str, ...] = ()
@@ -59,7 +59,9 @@ class Conversations:
         return tuple(text for text in found if text)
 
     def counted(self, counts: Sequence[int]) -> Self:
-        """Give the number of tokens of each of `texts`; ValueError for another number of them."""
+        """A copy with the number of tokens of each of `texts`; ValueError for another number of
+        them.
+        """
         return replace(self, tokens=dict(zip(self.texts, counts, strict=True)))
 
 
@@ -124,7 +126,7 @@ def _after_space(text: str, place: int) -> int:
 
 
 def _name(number: int, entry: object) -> str:
-    """Name an entry: a file may be one long line. It is `number`, from 1, and may have an id."""
+    """Name an entry by `number`, from 1, and its id if any: a file may be one long line."""
     name = entry.get("id") if isinstance(entry, dict) else None
     known = isinstance(name, str | int) and str(name).isprintable()
     return f"conversation {number} ({str(name)[:40]!r})" if known else f"conversation {number}"

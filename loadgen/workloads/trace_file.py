@@ -1,4 +1,4 @@
-"""Recorded traffic from a file of any of the formats, told apart by how it begins."""
+"""Recorded traffic from a file, whose format is detected by its beginning."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -63,7 +63,7 @@ def read_recording(path: Path, *, kind: TraceFormat = "auto") -> Recording:
 
 
 def trace_format(path: Path) -> TraceFormat:
-    """Tell the format by the file's beginning; raises FileError for one that is none of them."""
+    """The format by the file's beginning; raises FileError for an unknown one."""
     head = read_bytes(path, _HEAD_BYTES).decode("utf-8-sig", errors="replace")
     first = head.lstrip()[:1]
     if first == "[" or (first == "{" and '"conversations"' in head):

@@ -1,7 +1,7 @@
 """Files of recorded traffic, line by line: the first wrong row stops the reading.
 
 A trace with holes would be another workload, so a row is read or refused, with file, line and
-reason, and never skipped in silence.
+reason, never skipped silently.
 """
 
 import gzip
@@ -20,9 +20,9 @@ _GZIP: Final = b"\x1f\x8b"
 
 
 class TraceRow(NamedTuple):
-    """One recorded request: when, by the trace's own clock, and how long.
+    """One recorded request: its time, by the trace's own clock, and its lengths.
 
-    `blocks` names the blocks of its prompt, where the trace says which are alike.
+    `blocks` names the blocks of its prompt, where the trace records shared ones.
     """
 
     at_ns: int

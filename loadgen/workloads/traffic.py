@@ -1,8 +1,8 @@
-"""Requests over time: when each arrives, and how many tokens it brings and asks for.
+"""Requests over time: arrivals, and tokens of prompt and reply.
 
 Recorded or drawn, traffic is three arrays, and an operation on it returns another object. Of a
 prompt only its length is kept: no two share a prefix. Simulators take it; a load is sent from a
-`WorkloadPlan`. This module must not know who serves it.
+`WorkloadPlan`. This module must not know the server.
 """
 
 from dataclasses import dataclass
@@ -85,12 +85,11 @@ class Traffic:
         requests: int | None = None,
         duration_s: float | None = None,
     ) -> Self:
-        """Make up requests that arrive independently of each other, `rate_per_s` on average.
+        """Draw independent arrivals, `rate_per_s` on average.
 
-        So many `requests`, or those of `duration_s`. Gaps, and the lengths, come from streams of
-        their own under the seed: more requests or another rate leave the lengths as they are.
-        Raises OptionError for a rate or an extent that is not above 0, and for both extents or
-        none.
+        The number is `requests`, or that of `duration_s`. Gaps and lengths come from separate
+        streams of the seed: more requests or another rate leave the lengths as they are. Raises
+        OptionError for a rate or an extent that is not above 0, and for both extents or none.
         """
         _check_positive("rate_per_s", rate_per_s)
         if (requests is None) == (duration_s is None):
@@ -134,7 +133,7 @@ class Traffic:
         )
 
     def sped_up(self, factor: float) -> Self:
-        """The same requests with all times divided by `factor`, so the rate is so many times."""
+        """A copy with all times divided by `factor`."""
         _check_positive("factor", factor)
         return type(self)(
             arrival_s=self.arrival_s / factor,
@@ -143,7 +142,7 @@ class Traffic:
         )
 
     def within_context(self, context_tokens: int) -> Self:
-        """Without the requests whose prompt and reply together do not fit in the context."""
+        """Without requests whose prompt and reply together exceed the context."""
         return self.chosen(self.prompt_tokens + self.output_tokens <= context_tokens)
 
     @property

@@ -1,4 +1,4 @@
-"""What a dispatcher sends, as a protocol."""
+"""The protocol of a dispatcher's workload."""
 
 from typing import Protocol
 
@@ -6,7 +6,7 @@ from loadgen.records.request import Session
 
 
 class Workload(Protocol):
-    """The sessions of a traffic class, made when asked for. Immutable, and can be pickled."""
+    """Sessions of a traffic class, made on demand. Immutable, and can be pickled."""
 
     def __len__(self) -> int:
         """How many sessions there are."""

@@ -1,4 +1,4 @@
-"""What was asked of a workload."""
+"""Options of a workload."""
 
 import math
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ TraceFormat = Literal["auto", "azure2023", "mooncake", "sharegpt", "burstgpt"]
 
 
 class Lengths(Protocol):
-    """A distribution of whole numbers from 1 on; `words` is how it was written.
+    """A distribution of whole numbers from 1 on; `words` is its original text.
 
-    The first draws of a seed are the same however many are drawn.
+    The first draws of a seed do not depend on their number.
     """
 
     @property

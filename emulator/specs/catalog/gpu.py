@@ -1,4 +1,4 @@
-"""What GPUs share as chips of the catalog: what they lack, and what nobody publishes of them.
+"""GPUs as chips of the catalog: shared figures, absent parts, unpublished values.
 
 A GPU's multiprocessors are one logical core: a kernel spreads over all of them, and every one sees
 the whole memory. It has no DMA engines between memory and arithmetic, so its DMA rate is that of

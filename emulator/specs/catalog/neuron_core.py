@@ -1,4 +1,4 @@
-"""What AWS's chips share: the systolic array and the DMA of their NeuronCores, from v2 to v4."""
+"""Figures shared by AWS's chips: the systolic array and the DMA of NeuronCores v2 to v4."""
 
 from typing import Final
 
@@ -60,7 +60,7 @@ def array_rate(cores: int, clock_hz: float, times: float, why: str) -> Figure:
 
 
 def elementwise_rate(cores: int, clock_hz: float, source: str) -> Figure:
-    """What an engine does that takes 128 FP32 elements a cycle in each core."""
+    """Rate of an engine that takes 128 FP32 elements a cycle in each core."""
     return Figure(
         value=cores * 128 * clock_hz,
         unit="op/s",
@@ -70,7 +70,7 @@ def elementwise_rate(cores: int, clock_hz: float, source: str) -> Figure:
 
 
 def dma_rate(cores: int, bytes_per_ns: int) -> Figure:
-    """What all DMA engines of a chip reach together, at `bytes_per_ns` each."""
+    """Rate of all DMA engines of a chip together, at `bytes_per_ns` each."""
     return Figure(
         value=cores * _DMA_ENGINES_PER_CORE * bytes_per_ns * GB,
         unit="bytes/s",

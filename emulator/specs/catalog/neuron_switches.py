@@ -1,4 +1,4 @@
-"""The generations of NeuronSwitch in Trn3 UltraServers, and the two readings of their power.
+"""The generations of NeuronSwitch in Trn3 UltraServers, and the two assumptions on their power.
 
 Hops count switches between two chips of a tray, of a rack, and of two racks; how long one takes
 nobody has published, so that is a switch too.

@@ -1,9 +1,9 @@
-"""What each system of the catalog draws beside its chips, by the system's name.
+"""Watts of each catalog system beside its chips, by the system's name.
 
 Few of these are published. NVIDIA's own power manager gives a GB200 tray, its CPUs and GPUs, idle
 and busy; a measured DGX H100 is the check on the boxes. The rest is counted from parts, and the sum
-is held against what the rack is given: where it does not fit, the rack's budget holds the chips
-back, and nothing here is shrunk to hide it.
+is compared with the rack's budget: where it does not fit, the budget throttles the chips, and no
+part is shrunk to hide it.
 """
 
 from types import MappingProxyType
@@ -258,5 +258,5 @@ RACK_POWERS: Final = MappingProxyType(
 
 
 def rack_power_of(system_name: str) -> RackPowerSpec | None:
-    """What that system draws beside its chips; None where nobody has counted it."""
+    """The system's watts beside its chips; None where they are not counted."""
     return RACK_POWERS.get(system_name)
