@@ -25,14 +25,14 @@ from serving.engine.live_machine import LiveMachine
 from serving.engine.model_versions import ModelVersions
 from serving.engine.scheduler_state import RankQueues
 from serving.errors import LeaseRefused
-from serving.policy.day_night.handover import CHANGING_HANDS, Event, Phase
+from serving.policy.day_night.handover import CHANGING_HANDS, HandoverEvent, HandoverPhase
 from serving.wire.control_call import DrainRequest, TrainingNote
 from serving.wire.machine_state import FOR_TRAINING, LeaseState
 
 LEASES_KEPT: Final = 100
 """Leases that have ended and are still told of; those before them are forgotten."""
 
-_OUT: Final = (Phase.TRAINING, Phase.MAINTENANCE)
+_OUT: Final = (HandoverPhase.TRAINING, HandoverPhase.MAINTENANCE)
 
 TrainingHbm = Callable[[int], Mapping[HbmOwner, int]]
 """Bytes of each chip by owner of a training state on so many chips; HbmExhausted when they cannot
@@ -112,14 +112,14 @@ class ChipLeases:
     @property
     def trains(self) -> bool:
         """Whether chips are with a job, or on their way back from one."""
-        out = (lease for lease in self._going_on if lease.phase is not Phase.DRAINING)
+        out = (lease for lease in self._going_on if lease.phase is not HandoverPhase.DRAINING)
         return any(not lease.for_maintenance for lease in out)
 
     @property
     def ranks_open(self) -> NDArray[np.bool_]:
         """Ranks that new requests may go to, bool[ranks]: all but those that drain."""
         is_open = np.ones(self._live.machine.partition.ranks, dtype=np.bool_)
-        for lease in self._ongoing(Phase.DRAINING):
+        for lease in self._ongoing(HandoverPhase.DRAINING):
             is_open[list(lease.state.ranks)] = False
         return is_open
 
@@ -128,7 +128,7 @@ class ChipLeases:
         """Whether a lease goes on by itself once time has passed."""
         return any(lease.phase in CHANGING_HANDS for lease in self._ongoing())
 
-    def _ongoing(self, phase: Phase | None = None) -> list[Lease]:
+    def _ongoing(self, phase: HandoverPhase | None = None) -> list[Lease]:
         return [lease for lease in self._going_on if phase in (None, lease.phase)]
 
     # --- what is asked --------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class ChipLeases:
         if not 0 <= request.grace_s < float("inf"):
             raise ConfigError(field="grace_s", value=request.grace_s, expected="at least 0 seconds")
         machine = self._live.machine
-        draining = {c for lease in self._ongoing(Phase.DRAINING) for c in lease.state.chips}
+        draining = {c for lease in self._ongoing(HandoverPhase.DRAINING) for c in lease.state.chips}
         ranks = chips_that_can_leave(request.chips, machine, self._live.actual, self.phases)
         needs, words = self._fits(request, ranks, draining)
         if request.dry_run:
@@ -163,7 +163,7 @@ class ChipLeases:
         )
         self._leases[self._count] = lease
         self._going_on.append(lease)
-        self._enter(lease, Event.DRAIN, words, until_ns=lease.until_ns)
+        self._enter(lease, HandoverEvent.DRAIN, words, until_ns=lease.until_ns)
         return self._count, words
 
     def _fits(
@@ -205,11 +205,11 @@ class ChipLeases:
         Raises ConfigError for a lease that there never was, LeaseRefused for one that has ended.
         """
         lease = self._of(number)
-        if lease.phase is Phase.DRAINING:
-            self._enter(lease, Event.CANCELLED, "called off while it drained")
+        if lease.phase is HandoverPhase.DRAINING:
+            self._enter(lease, HandoverEvent.CANCELLED, "called off while it drained")
         elif lease.phase in _OUT:
             self._begin_return(lease)
-        elif lease.phase is Phase.SERVING:
+        elif lease.phase is HandoverPhase.SERVING:
             raise LeaseRefused(f"lease {number} has ended: {lease.state.reason}")
         return number
 
@@ -219,7 +219,10 @@ class ChipLeases:
         Raises as `resume`; LeaseRefused also for a lease whose chips are not with a job.
         """
         lease = self._of(note.lease)
-        if lease.for_maintenance or lease.phase not in (Phase.TRAINING, Phase.RESTORING):
+        if lease.for_maintenance or lease.phase not in (
+            HandoverPhase.TRAINING,
+            HandoverPhase.RESTORING,
+        ):
             raise LeaseRefused(f"lease {note.lease} is {lease.phase}: no job has its chips")
         self._ledger.take_note(lease, note)
         return note.lease
@@ -250,7 +253,7 @@ class ChipLeases:
         """
         self.meet_recalls()
         for lease in self._ongoing():
-            if lease.phase is Phase.DRAINING:
+            if lease.phase is HandoverPhase.DRAINING:
                 self._go_on_draining(lease, queues)
             elif lease.phase in _OUT:
                 self._go_on_out(lease)
@@ -261,7 +264,7 @@ class ChipLeases:
         """End the leases whose chips the machine has taken back by itself."""
         for lease in self._ongoing():
             away = self._live.actual.lent[list(lease.state.chips)]
-            if lease.phase is not Phase.DRAINING and not away.all():
+            if lease.phase is not HandoverPhase.DRAINING and not away.all():
                 self._called_back(lease)
 
     def _go_on_draining(self, lease: Lease, queues: Sequence[RankQueues]) -> None:
@@ -270,7 +273,7 @@ class ChipLeases:
         if not self._live.actual.in_service[chips].all() or not machine.ranks_up[ranks].all():
             lost = self._lost(lease)
             why = f"chips {listed(lost)} were lost" if lost else "a rank of it went down"
-            self._enter(lease, Event.CHIP_LOST, f"{why} while it drained")
+            self._enter(lease, HandoverEvent.CHIP_LOST, f"{why} while it drained")
             return
         left = requests_on(ranks, queues)
         now_ns = self._now_ns()
@@ -281,7 +284,7 @@ class ChipLeases:
         try:
             moved = self._experts.leave(chips)
         except ConfigError as error:
-            self._enter(lease, Event.DRAIN_FAILED, str(error))
+            self._enter(lease, HandoverEvent.DRAIN_FAILED, str(error))
             return
         if moved is None:
             return  # a chip was lost meanwhile: look again after the next step
@@ -296,9 +299,9 @@ class ChipLeases:
             drained_requests=max(0, lease.requests - left),
         )
         if lease.for_maintenance:
-            self._enter(lease, Event.EMPTIED, "out of service for maintenance")
+            self._enter(lease, HandoverEvent.EMPTIED, "out of service for maintenance")
         else:
-            self._enter(lease, Event.VACATED, "lent out")
+            self._enter(lease, HandoverEvent.VACATED, "lent out")
 
     def _serve_elsewhere(self, ranks: Sequence[int]) -> bool:
         """Whether requests of `ranks` find others that take them and serve the same weights.
@@ -320,7 +323,9 @@ class ChipLeases:
         lost = self._lost(lease)
         if lost != lease.state.lost_chips:
             where = "out for maintenance" if lease.for_maintenance else "lent out"
-            self._enter(lease, Event.CHIP_LOST, f"chips {listed(lost)} were lost while {where}")
+            self._enter(
+                lease, HandoverEvent.CHIP_LOST, f"chips {listed(lost)} were lost while {where}"
+            )
 
     def _begin_return(self, lease: Lease) -> None:
         """The training state leaves HBM, and chips that work begin to read their weights."""
@@ -328,7 +333,7 @@ class ChipLeases:
         lease.lost = self._lost(lease)
         machine.reclaim(self._positions(lease))
         until_ns = self._read_weights(lease)
-        self._enter(lease, Event.RESUME, "reads its weights", until_ns=until_ns)
+        self._enter(lease, HandoverEvent.RESUME, "reads its weights", until_ns=until_ns)
 
     def _read_weights(self, lease: Lease) -> int:
         """Count that chips that work read what their ranks serve; when they have, in ns."""
@@ -341,7 +346,7 @@ class ChipLeases:
         if lost != lease.lost:
             self._live.machine.hold_training(self._positions(lease), {})
             words = f"chips {listed(lost)} were lost while weights were read"
-            event = Event.SENT_BACK if lease.for_maintenance else Event.CHIP_LOST
+            event = HandoverEvent.SENT_BACK if lease.for_maintenance else HandoverEvent.CHIP_LOST
             self._enter(lease, event, words)
             return
         now_ns = self._now_ns()
@@ -363,7 +368,7 @@ class ChipLeases:
         if ranks:
             warm = self._warm_up(ranks)
             self._ledger.count_warm_up(lease, warm.duration_ns, warm.joules)
-        self._enter(lease, Event.RESTORED, self._back_words(lease))
+        self._enter(lease, HandoverEvent.RESTORED, self._back_words(lease))
 
     def _called_back(self, lease: Lease) -> None:
         """The machine could not go on without some of the chips: it has them, and gets the rest."""
@@ -371,14 +376,14 @@ class ChipLeases:
         if away:
             self._live.pause(self._live.machine.reading(away).duration_ns)
             self._live.take_back(away)
-        if lease.phase is Phase.TRAINING:
+        if lease.phase is HandoverPhase.TRAINING:
             self._ledger.read(lease, lease.state.chips)
-            self._enter(lease, Event.RESUME, "called back")
+            self._enter(lease, HandoverEvent.RESUME, "called back")
         moved = self._experts.come_back()
         if moved is not None:
             self._ledger.count_experts(lease, moved)
         words = "called back: without its chips nobody could have gone on; "
-        self._enter(lease, Event.RESTORED, words + self._back_words(lease))
+        self._enter(lease, HandoverEvent.RESTORED, words + self._back_words(lease))
 
     def _back_words(self, lease: Lease) -> str:
         up = self._live.machine.ranks_up
@@ -390,25 +395,27 @@ class ChipLeases:
         return f"{failed}ranks {listed(down)} stay down"
 
     def _enter(
-        self, lease: Lease, event: Event, reason: str, *, until_ns: int | None = None
+        self, lease: Lease, event: HandoverEvent, reason: str, *, until_ns: int | None = None
     ) -> None:
         """Take `event` through the table; raises HandoverError for one that it does not hold."""
         lease.take(event, now_ns=self._now_ns(), until_ns=until_ns)
         self._live.kept_out = frozenset(
             chip
             for each in self._going_on
-            if each.for_maintenance and each.phase is Phase.MAINTENANCE
+            if each.for_maintenance and each.phase is HandoverPhase.MAINTENANCE
             for chip in each.state.chips
         )
         lease.change(reason=reason, lost_chips=self._lost(lease))
-        if event in (Event.VACATED, Event.EMPTIED, Event.RESTORED):
+        if event in (HandoverEvent.VACATED, HandoverEvent.EMPTIED, HandoverEvent.RESTORED):
             self._ledger.count_handover()
-        if lease.phase is Phase.SERVING:
+        if lease.phase is HandoverPhase.SERVING:
             self._going_on.remove(lease)
             self._forget_old()
 
     def _forget_old(self) -> None:
-        ended = [number for number, each in self._leases.items() if each.phase is Phase.SERVING]
+        ended = [
+            number for number, each in self._leases.items() if each.phase is HandoverPhase.SERVING
+        ]
         for number in ended[:-LEASES_KEPT]:
             del self._leases[number]
 

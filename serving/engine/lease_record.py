@@ -11,7 +11,7 @@ import msgspec
 from emulator.specs.hbm_usage import HbmOwner
 from emulator.units import NS_PER_S
 from serving.engine.scheduler_state import RankQueues
-from serving.policy.day_night.handover import Event, Phase, transition
+from serving.policy.day_night.handover import HandoverEvent, HandoverPhase, transition
 from serving.wire.machine_state import FOR_MAINTENANCE, LeaseState
 
 
@@ -32,9 +32,9 @@ class Lease:
     extra_joules: float = 0.0
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> HandoverPhase:
         """Where its group is in the hand-over."""
-        return Phase(self.state.phase)
+        return HandoverPhase(self.state.phase)
 
     @property
     def for_maintenance(self) -> bool:
@@ -45,7 +45,7 @@ class Lease:
         """Let what is told of it have other fields."""
         self.state = msgspec.structs.replace(self.state, **changes)
 
-    def take(self, event: Event, *, now_ns: int, until_ns: int | None = None) -> None:
+    def take(self, event: HandoverEvent, *, now_ns: int, until_ns: int | None = None) -> None:
         """Take `event` through the table; raises HandoverError for one that it does not hold."""
         before = self.phase
         after = transition(before, event)
@@ -69,7 +69,7 @@ def new_lease_state(
         number=number,
         chips=chips,
         ranks=ranks,
-        phase=str(Phase.SERVING),
+        phase=str(HandoverPhase.SERVING),
         reason=reason,
         since_emulated_s=0.0,
         until_emulated_s=None,

@@ -160,8 +160,8 @@ class DayResult:
 
     @cached_property
     def training_tokens(self) -> float:
-        """Trained."""
-        return float(self.walk.column("tokens").sum())
+        """Trained, those that a killed job lost left out."""
+        return float(self.walk.column("tokens").sum()) - self.walk.totals.tokens_undone
 
     @cached_property
     def training_chip_hours(self) -> float:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
 from serving.analysis.day.day_trace import DAY_S, DayTrace
-from serving.analysis.day.leased_groups import GroupTimes, HandoverTotals, LentGroups
+from serving.analysis.day.leased_groups import GroupTimes, HandoverTotals, LeasedGroups
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
 from serving.policy.day_night.history import DemandHistory
@@ -186,7 +186,7 @@ class _Walk:
         self._handover = handover
         self._terms = terms
         self._policy = policy
-        self._groups = LentGroups(
+        self._groups = LeasedGroups(
             trained=trained, handover=handover, group_idle_watts=curve.idle_watts
         )
         intervals = len(demand.arrivals)
@@ -197,7 +197,6 @@ class _Walk:
         self._times: list[GroupTimes] = []
         self._history = demand.past
         self._changed_s = -float("inf")
-        self._moved = 0.0
         self._reasons: list[tuple[float, int, str]] = []
 
     def run(self) -> DayWalk:
@@ -219,7 +218,7 @@ class _Walk:
             late=self._late,
             group_rates=self._rates,
             times=tuple(self._times),
-            moved=float(self._moved),
+            moved=self._groups.totals.left_rate_per_s * self._handover.moved_requests_per_rate_s,
             totals=self._groups.totals,
             reasons=tuple(self._reasons),
         )
@@ -234,14 +233,9 @@ class _Walk:
     def _look(self, number: int) -> None:
         """Let the policy decide, and begin what it wants."""
         now_s = number * self._terms.interval_s
-        groups = self._groups
         decision = self._policy.decide(self._observed(number, now_s))
-        if decision.serving_groups == groups.serving_or_coming:
-            return
         rate = float(self._rates[number - 1]) if number else 0.0
-        left, came = groups.want(decision.serving_groups)
-        self._moved += left * rate * self._handover.moved_requests_per_rate_s
-        if left or came:
+        if self._groups.want(decision.serving_groups, group_rate_per_s=rate):
             self._changed_s = now_s
             self._reasons.append((now_s, decision.serving_groups, decision.reason))
 
@@ -259,12 +253,12 @@ class _Walk:
             shares = self._curve.share("ttft_share", self._rates[lately])
             kept = ((demand.arrivals[lately] - self._late[lately]) * shares).sum()
             attainment = float(np.clip(kept / arrived, 0.0, 1.0))
-        lent = groups.lent
+        at_job = len(groups.state.job.chips)
         return Observation(
             now_s=demand.begins.timestamp() + now_s,
             history=self._history,
             load_per_s=load_per_s,
-            groups=groups.groups,
+            groups=self._trained.groups,
             serving_groups=groups.serving_or_coming,
             since_change_s=now_s - self._changed_s,
             capacity_per_group_per_s=self._curve.capacity_per_s,
@@ -272,7 +266,7 @@ class _Walk:
             queue=int(self._backlog[number - 1]) if number else 0,
             ttft_attainment=attainment,
             drain_s=self._handover.drain_s,
-            restore_s=self._handover.restore_s + float(self._trained.save_s[lent]),
+            restore_s=self._handover.restore_s + float(self._trained.save_s[at_job]),
         )
 
     def _interval(self, number: int) -> None:

@@ -1,18 +1,42 @@
-"""The groups of a day: which serve, leave, train and come back, and for how long each.
+"""The hand-over machine in virtual time: which groups serve, leave, train and return, and how long.
 
-Time runs in pieces between events (a group is empty, a job has begun, a group is ready), so that
-nothing depends on how long the intervals are in which the day is walked. Every group is in one
-place at any time.
-
-The job has all lent groups. When groups come or go it saves its state, and starts again on those
-that it then has; a save is over before any group goes.
+`serving.policy.day_night.handover_machine` decides, as it does for a running server; here every
+action succeeds after the time that the cost model gives it. Time runs in pieces between events, so
+that nothing depends on the length of the intervals in which the day is walked.
 """
 
+from collections import Counter
 from dataclasses import dataclass, fields
 from typing import Final
 
+import numpy as np
+
 from emulator.errors import ConfigError
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
+from serving.policy.day_night.handover import (
+    Action,
+    HandoverEvent,
+    HandoverLimits,
+    HandoverPhase,
+    JobEvent,
+    JobPhase,
+)
+from serving.policy.day_night.handover_machine import (
+    Desired,
+    GroupHappened,
+    HandoverGroup,
+    HandoverState,
+    HandoverStep,
+    Happened,
+    JobHappened,
+    due,
+    next_limit_s,
+    take,
+    wishes,
+)
+
+LIMITS: Final = HandoverLimits(silent_s=float("inf"))
+"""Emulated seconds; a simulated job is never silent."""
 
 _NEVER: Final = float("inf")
 
@@ -21,8 +45,8 @@ _NEVER: Final = float("inf")
 class GroupTimes:
     """Group-seconds by what groups did, and what came of it. `paused_s` is saving and starting.
 
-    `idle_s` are groups that are lent and too few for a job. `joules` are of all chips that do not
-    serve, leaving ones left out, which work on as those that serve do.
+    `idle_s` are leased groups without a job. `joules` are of all chips that do not serve, leaving
+    ones left out, which work on as those that serve do.
     """
 
     serving_s: float = 0.0
@@ -42,10 +66,11 @@ class GroupTimes:
 
 @dataclass(slots=True, kw_only=True)
 class HandoverTotals:
-    """Hand-overs so far: groups that left and came back, jobs that had to begin again.
+    """Hand-overs so far: groups that have left and have returned, and starts of the job.
 
-    `seconds` are group-seconds on the way, `joules` those of them, `tokens_lost` what the lent
-    groups would have trained while the job saved and started.
+    `seconds` are group-seconds on the way, `joules` those of them, `tokens_lost` what the job's
+    groups would have trained while it saved and started. `tokens_undone` were trained and lost with
+    a job that was killed. `left_rate_per_s` sums the request rates of the groups that left.
     """
 
     left: int = 0
@@ -54,166 +79,193 @@ class HandoverTotals:
     seconds: float = 0.0
     joules: float = 0.0
     tokens_lost: float = 0.0
+    tokens_undone: float = 0.0
+    left_rate_per_s: float = 0.0
 
 
-@dataclass(slots=True)
-class _Batch:
-    """Groups that are on their way together, until a time."""
-
-    groups: int
-    until_s: float
-    watts: float = 0.0
-
-
-class LentGroups:
-    """Mutable: all groups serve at first. Times ascend; nothing happens but in `advance`."""
+class LeasedGroups:
+    """Mutable: all groups serve at first. Times ascend."""
 
     def __init__(
-        self, *, trained: TrainingYield, handover: GroupHandover, group_idle_watts: float
+        self,
+        *,
+        trained: TrainingYield,
+        handover: GroupHandover,
+        group_idle_watts: float,
+        limits: HandoverLimits = LIMITS,
     ) -> None:
         self._trained = trained
         self._handover = handover
         self._idle_watts = group_idle_watts
+        self._limits = limits
+        works = np.flatnonzero(trained.tokens_per_s)
+        self.state = HandoverState(
+            groups=tuple(HandoverGroup(number=n, chips=(n,)) for n in range(trained.groups)),
+            job_groups_min=int(works[0]) if len(works) else trained.groups + 1,
+        )
         self._now_s = 0.0
-        self._leaving: list[_Batch] = []
-        self._restoring: list[_Batch] = []
-        self.groups = trained.groups
-        self.serving = trained.groups
-        self.lent = 0
-        self._going_back = 0  # of the lent, those that wait for the job to save
-        self._saved_at_s = _NEVER  # when a save is over
-        self._ready_at_s = _NEVER  # when the job works again
-        self._working = False
-        self._pausing_groups = 0  # of the lent, those that save or start
-        self._pause_watts = 0.0  # of those
+        self._arrive_s: dict[int, float] = {}  # of groups on their way, by number
+        self._job_ready_s = _NEVER  # when a start or a save is over
+        self._group_rate_per_s = 0.0
+        self._leaving_rate_per_s: dict[int, float] = {}  # of each group as it began to leave
+        self._unsaved_tokens = 0.0
         self.totals = HandoverTotals()
 
     @property
-    def coming(self) -> int:
-        """Groups on their way back, those that wait for the job's state to be saved among them."""
-        return sum(batch.groups for batch in self._restoring) + self._going_back
-
-    @property
     def serving_or_coming(self) -> int:
-        """What a policy counts as serving."""
-        return self.serving + self.coming
+        """What a policy counts as serving: with those that return, or wait for the job to save."""
+        away = (HandoverPhase.DRAINING, HandoverPhase.MAINTENANCE)
+        there = [group for group in self.state.groups if group.phase not in away]
+        return sum(
+            group.phase is not HandoverPhase.TRAINING or group.desired is HandoverPhase.SERVING
+            for group in there
+        )
 
-    def want(self, serving: int) -> tuple[int, int]:
-        """Begin what brings the number of serving groups to this; returns those that leave and
-        those that are called back now.
+    def want(self, serving: int, *, group_rate_per_s: float = 0.0) -> bool:
+        """Ask for so many serving groups; returns whether that is another number than before.
 
-        Groups that still leave are lent first; a call that comes meanwhile waits for the next.
+        `group_rate_per_s` are the requests of a group that serves now.
         """
-        if not 0 <= serving <= self.groups:
-            expected = f"0 to {self.groups} groups"
-            raise ConfigError(field="serving", value=serving, expected=expected)
-        less = min(self.serving, max(0, self.serving_or_coming - serving))
-        if less:
-            self.serving -= less
-            self.totals.left += less
-            self._leaving.append(_Batch(less, self._now_s + self._handover.drain_s))
-        more = min(self.lent - self._going_back, max(0, serving - self.serving_or_coming))
-        if more:
-            self.totals.came_back += more
-            self._going_back += more
-            self._save()
-        return less, more
+        groups = len(self.state.groups)
+        if not 0 <= serving <= groups:
+            raise ConfigError(field="serving", value=serving, expected=f"0 to {groups} groups")
+        self._group_rate_per_s = group_rate_per_s
+        before, desired = self.state.desired, wishes(self.state, serving)
+        if desired == before:
+            return False
+        self.take(Desired(phases=desired))
+        return desired.count(HandoverPhase.SERVING) != before.count(HandoverPhase.SERVING)
+
+    def take(self, *events: Happened) -> None:
+        """Let events happen now, and do what is due then."""
+        for event in events:
+            self._happen(event)
+        while steps := due(self.state, now_s=self._now_s, limits=self._limits):
+            for step in steps:
+                self._happen(self._outcome(step))
 
     def advance(self, to_s: float) -> GroupTimes:
         """Let time pass, with all that happens in it; returns what groups did meanwhile."""
         times = GroupTimes()
-        while True:
-            at_s = min(self._next_s(), to_s)
-            self._pass(max(0.0, at_s - self._now_s), times)
-            self._now_s = max(self._now_s, at_s)
-            if self._next_s() > to_s:
-                break
-            self._happen()
-        placed = self.serving + self.lent
-        placed += sum(batch.groups for batch in self._leaving + self._restoring)
-        assert placed == self.groups, "every group is in one place"
+        while (at_s := self._next_s()) <= to_s:
+            self._pass(at_s - self._now_s, times)
+            self._now_s = at_s
+            self.take(*self._arrivals())
+        self._pass(to_s - self._now_s, times)
+        self._now_s = to_s
         return times
 
     def _next_s(self) -> float:
-        on_way = [batch.until_s for batch in self._leaving + self._restoring]
-        return min([self._saved_at_s, self._ready_at_s, *on_way])
+        limit_s = next_limit_s(self.state, now_s=self._now_s, limits=self._limits)
+        return min([self._job_ready_s, limit_s, *self._arrive_s.values()])
+
+    def _arrivals(self) -> list[Happened]:
+        """Events of this moment: groups that are empty or ready, a job that has begun or saved."""
+        events: list[Happened] = []
+        if self._job_ready_s <= self._now_s:
+            saved = self.state.job.phase is JobPhase.SAVING
+            events.append(JobHappened(event=JobEvent.STOPPED if saved else JobEvent.STEPPED))
+        for number, at_s in self._arrive_s.items():
+            if at_s <= self._now_s:
+                group = self.state.groups[number]
+                event = HandoverEvent.RESTORED
+                if group.phase is HandoverPhase.DRAINING:
+                    out = (HandoverEvent.VACATED, HandoverEvent.EMPTIED)
+                    event = out[group.in_maintenance]
+                events.append(GroupHappened(group=number, event=event))
+        return events
+
+    def _outcome(self, step: HandoverStep) -> Happened:
+        """What comes of an action at once; as an engine does, it keeps the last serving group."""
+        match step.action:
+            case Action.START_JOB:
+                return JobHappened(event=JobEvent.STARTED, chips=step.chips)
+            case Action.STOP_JOB:
+                return JobHappened(event=JobEvent.STOP_ASKED)
+            case Action.KILL_JOB:
+                return JobHappened(event=JobEvent.CRASHED, words="killed")
+        assert step.group is not None
+        serving = self.state.phases.count(HandoverPhase.SERVING)
+        event = {
+            Action.DRAIN: HandoverEvent.DRAIN if serving > 1 else HandoverEvent.REFUSED,
+            Action.CANCEL: HandoverEvent.CANCELLED,
+            Action.RESUME: HandoverEvent.RESUME,
+        }[step.action]
+        return GroupHappened(group=step.group, event=event)
+
+    def _happen(self, event: Happened) -> None:
+        """Take one event, count it, and set the time of what it begins."""
+        was = self.state.job.phase
+        self.state = take(self.state, event, now_s=self._now_s)
+        match event:
+            case GroupHappened(group=number):
+                self._group_moved(number, event.event)
+            case JobHappened():
+                self._job_moved(event.event, was)
+
+    def _group_moved(self, number: int, event: HandoverEvent) -> None:
+        self._arrive_s.pop(number, None)
+        if event is HandoverEvent.VACATED:
+            self.totals.left += 1
+            self.totals.left_rate_per_s += self._leaving_rate_per_s[number]
+        self.totals.came_back += event is HandoverEvent.RESTORED
+        match self.state.groups[number].phase:
+            case HandoverPhase.DRAINING:
+                self._arrive_s[number] = self._now_s + self._handover.drain_s
+                self._leaving_rate_per_s[number] = self._group_rate_per_s
+            case HandoverPhase.RESTORING:
+                self._arrive_s[number] = self._now_s + self._handover.restore_s
+
+    def _job_moved(self, event: JobEvent, was: JobPhase) -> None:
+        job = self.state.job
+        if event is JobEvent.STARTED:
+            self.totals.job_starts += 1
+            self._job_ready_s = self._now_s + float(self._trained.start_s[len(job.chips)])
+        elif event is JobEvent.STOP_ASKED:  # a job that starts has nothing to save
+            saves = was is JobPhase.RUNNING
+            save_s = saves * float(self._trained.save_s[len(job.chips)])
+            self._job_ready_s = self._now_s + save_s
+        elif job.phase is not was:
+            self._job_ready_s = _NEVER
+            if event is JobEvent.CRASHED:
+                self.totals.tokens_undone += self._unsaved_tokens
+            if not job.phase.alive:
+                self._unsaved_tokens = 0.0
 
     def _pass(self, seconds: float, times: GroupTimes) -> None:
-        if not seconds:
+        """Count what all groups do for so long."""
+        if seconds <= 0:
             return
-        trained, lent, totals = self._trained, self.lent, self.totals
-        leaving = sum(batch.groups for batch in self._leaving)
-        restoring = sum(batch.groups for batch in self._restoring)
-        times.serving_s += self.serving * seconds
+        trained, totals = self._trained, self.totals
+        counts, job = Counter(self.state.phases), self.state.job
+        at_job = len(job.chips) if job.phase.alive else 0
+        leaving, restoring = counts[HandoverPhase.DRAINING], counts[HandoverPhase.RESTORING]
+        serving = counts[HandoverPhase.SERVING]
+        idle = len(self.state.groups) - serving - leaving - restoring - at_job
+        times.serving_s += serving * seconds
         times.leaving_s += leaving * seconds
         times.restoring_s += restoring * seconds
-        joules = sum(batch.watts for batch in self._restoring) * seconds
-        pausing = self._saved_at_s < _NEVER or self._ready_at_s < _NEVER
-        on_way_s = (leaving + restoring) * seconds
-        if pausing:
-            times.paused_s += lent * seconds
-            on_way_s += lent * seconds
-            joules += self._pause_watts * seconds
-            joules += (lent - self._pausing_groups) * self._idle_watts * seconds
-            totals.tokens_lost += float(trained.tokens_per_s[lent]) * seconds
-        totals.seconds += on_way_s
-        totals.joules += joules
-        if self._working and not pausing:
-            times.training_s += lent * seconds
-            times.chips_at_work_s += float(trained.chips_at_work[lent]) * seconds
-            times.tokens += float(trained.tokens_per_s[lent]) * seconds
-            joules += float(trained.watts[lent]) * seconds
-        elif not pausing:
-            times.idle_s += lent * seconds
-            joules += lent * self._idle_watts * seconds
-        times.joules += joules
-
-    def _happen(self) -> None:
-        """All events of this moment."""
-        now_s = self._now_s
-        if self._saved_at_s <= now_s:
-            self._saved_at_s = _NEVER
-            self._restore(self._going_back)
-            self._start()
-        if self._ready_at_s <= now_s:
-            self._ready_at_s = _NEVER
-            self._working = True
-        for batch in [each for each in self._restoring if each.until_s <= now_s]:
-            self._restoring.remove(batch)
-            self.serving += batch.groups
-        empty = [each for each in self._leaving if each.until_s <= now_s]
-        if empty:
-            self._leaving = [each for each in self._leaving if each.until_s > now_s]
-            self._save()  # before the new ones: the state lies on the old ones
-            self.lent += sum(each.groups for each in empty)
-
-    def _save(self) -> None:
-        """Stop the job; what it has done since its start is written first."""
-        if self._saved_at_s < _NEVER:
-            return
-        self._ready_at_s = _NEVER
-        seconds = float(self._trained.save_s[self.lent]) if self._working else 0.0
-        self._pausing_groups = self.lent if seconds else 0
-        self._pause_watts = float(self._trained.save_joules[self.lent]) / seconds if seconds else 0
-        self._working = False
-        self._saved_at_s = self._now_s + seconds
-
-    def _start(self) -> None:
-        """Begin on the groups that are lent now, if they are enough."""
-        if not self._trained.tokens_per_s[self.lent]:
-            return
-        seconds = float(self._trained.start_s[self.lent])
-        self._pausing_groups = self.lent if seconds else 0
-        self._pause_watts = float(self._trained.start_joules[self.lent]) / seconds if seconds else 0
-        self._ready_at_s = self._now_s + seconds
-        self.totals.job_starts += 1
-
-    def _restore(self, groups: int) -> None:
-        """Give groups back to serving, which read their weights first."""
-        if not groups:
-            return
+        times.idle_s += idle * seconds
         handover = self._handover
-        self._going_back = 0
-        self.lent -= groups
-        watts = groups * (handover.restore_joules / handover.restore_s if handover.restore_s else 0)
-        self._restoring.append(_Batch(groups, self._now_s + handover.restore_s, watts))
+        watts = restoring * _rate(handover.restore_joules, handover.restore_s)
+        if job.phase is JobPhase.RUNNING:
+            times.training_s += at_job * seconds
+            times.chips_at_work_s += float(trained.chips_at_work[at_job]) * seconds
+            trained_tokens = float(trained.tokens_per_s[at_job]) * seconds
+            times.tokens += trained_tokens
+            self._unsaved_tokens += trained_tokens
+            times.joules += float(trained.watts[at_job]) * seconds
+        elif at_job:
+            times.paused_s += at_job * seconds
+            totals.tokens_lost += float(trained.tokens_per_s[at_job]) * seconds
+            saves = job.phase is JobPhase.SAVING
+            joules = (trained.save_joules if saves else trained.start_joules)[at_job]
+            watts += _rate(joules, (trained.save_s if saves else trained.start_s)[at_job])
+        times.joules += (watts + idle * self._idle_watts) * seconds
+        totals.seconds += (leaving + restoring) * seconds
+        totals.seconds += at_job * seconds if job.phase is not JobPhase.RUNNING else 0.0
+        totals.joules += watts * seconds
+
+
+def _rate(amount: float, seconds: float) -> float:
+    return float(amount) / float(seconds) if seconds else 0.0

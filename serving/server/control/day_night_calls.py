@@ -12,7 +12,7 @@ import msgspec
 
 from emulator.errors import CheckpointError, ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
-from serving.policy.day_night.handover import Phase
+from serving.policy.day_night.handover import HandoverPhase
 from serving.server.control.call_failure import not_now
 from serving.server.control.control_messages import word_of
 from serving.server.control.engine_answer import answer
@@ -69,7 +69,7 @@ class DayNightCalls:
         dry_run = msgspec.structs.replace(asked, dry_run=True)
         await answer(self._engine, dry_run, LeaseReport)  # or it is refused, with figures
         group = controller.group_of(asked.chips)
-        controller.set_phase(group, Phase.TRAINING, grace_s=asked.grace_s)
+        controller.set_phase(group, HandoverPhase.TRAINING, grace_s=asked.grace_s)
         words = f"group {group} is drained, and trains then: see `ultraserve daynight`"
         return LeaseReport(lease=None, reason=words)
 
@@ -95,17 +95,17 @@ class DayNightCalls:
     async def _resume_group(self, controller: DayNight, number: int) -> LeaseReport:
         """Let the controller want that a lease's group serves."""
         look = await controller.look()
-        out = {group.lease.number: group for group in look.groups if group.lease is not None}
+        out = {lease.number: group for group, lease in look.leases.items()}
         if number not in out:
             known = ", ".join(map(str, sorted(out))) or "none is out"
             raise not_now(f"lease={number}: expected one that is out: {known}")
         group = out[number]
         try:
-            controller.set_phase(group.number, Phase.SERVING)
+            controller.set_phase(group, HandoverPhase.SERVING)
         except ConfigError as error:
             raise not_now(str(error)) from error
-        words = f"group {group.number} is called back; its job saves, then it reads its weights"
-        return LeaseReport(lease=group.lease, reason=words)
+        words = f"group {group} is called back; its job saves, then it reads its weights"
+        return LeaseReport(lease=look.leases[group], reason=words)
 
     @answers(GET_DAY_NIGHT)
     async def get_day_night(self, request: pb.GetDayNightRequest) -> DayNightState:
@@ -172,9 +172,9 @@ def drain_request(request: pb.DrainRequest) -> DrainRequest:
     )
 
 
-def phase_of(request: pb.SetPhaseRequest) -> Phase:
+def phase_of(request: pb.SetPhaseRequest) -> HandoverPhase:
     """The phase that a user asks for; raises ConfigError."""
     word = word_of(request, "phase")
-    if word not in (Phase.SERVING, Phase.TRAINING):
+    if word not in (HandoverPhase.SERVING, HandoverPhase.TRAINING):
         raise ConfigError(field="phase", value=word, expected="serving or training")
-    return Phase(word)
+    return HandoverPhase(word)

@@ -8,13 +8,14 @@ whatever error: the next one looks again and goes on.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from emulator.errors import ConfigError
 from serving.policy.day_night.burst import burst_response_s
-from serving.policy.day_night.handover import Action, HandoverLimits, Phase
+from serving.policy.day_night.handover import Action, HandoverLimits, HandoverPhase
+from serving.policy.day_night.handover_machine import HandoverState, HandoverStep, wishes
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Decision, Policy
 from serving.policy.day_night.policy_text import parse_policy
@@ -25,14 +26,12 @@ from serving.server.day_night.day_night_settings import (
     check_weighs,
 )
 from serving.server.day_night.demand_meter import BUCKET_S, Arrivals, DemandMeter, last_end
-from serving.server.day_night.handover_plan import Group, JobSeen, Step, groups_of, plan, wishes
 from serving.server.day_night.job_failure import JobFailure, NextTry, failure_words, next_try
 from serving.server.day_night.job_process import JobProcess
 from serving.server.day_night.job_record import end_job
 from serving.server.day_night.lease_notes import LeaseNotes
+from serving.server.day_night.live_handover import LiveHandover
 from serving.server.day_night.publisher import Publisher
-from serving.server.day_night.retry_backoff import HandoverTries
-from serving.server.day_night.return_times import ReturnTimes
 from serving.server.engine_call import Engine, EngineFailed, EngineGone, ask
 from serving.telemetry.first_token_times import FirstTokenTimes
 from serving.wire.control_call import (
@@ -45,6 +44,7 @@ from serving.wire.control_call import (
     WatchReply,
     WatchRequest,
 )
+from serving.wire.machine_state import LeaseState
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -74,9 +74,8 @@ class Look:
     watch: WatchReply
     observed: Observation
     decision: Decision
-    groups: tuple[Group, ...]
-    desired: tuple[Phase, ...]
-    job: JobSeen
+    handover: HandoverState
+    leases: Mapping[int, LeaseState]  # that groups are out with, by group
 
 
 class DayNight:
@@ -112,13 +111,14 @@ class DayNight:
         ).after(last_end(directory))
         self._meter = DemandMeter(directory, self.clock)
         self.job = JobProcess(directory)
-        self.tries = HandoverTries()
-        self.returns = ReturnTimes()
+        self.handover = LiveHandover(
+            chips=settings.chips, group_chips=settings.group_chips, limits=self._limits
+        )
         self._notes = LeaseNotes()
         self.publisher = Publisher(engine, settings, self._limits)
         self.policy_text = ""
         self.policy: Policy | None = None
-        self._by_hand = [Phase.SERVING] * settings.groups
+        self._by_hand = [HandoverPhase.SERVING] * settings.groups
         self._graces_s: dict[int, float] = {}  # of groups that were asked to train with another one
         self._decided: tuple[int, float] | None = None  # groups that are to serve, since when
         self.restarts = 0
@@ -139,7 +139,7 @@ class DayNight:
         self.policy = None if text == MANUAL else parse_policy(text)
         self.policy_text = text if self.policy is None else str(self.policy)
 
-    def set_phase(self, group: int, phase: Phase, *, grace_s: float | None = None) -> None:
+    def set_phase(self, group: int, phase: HandoverPhase, *, grace_s: float | None = None) -> None:
         """Say what a group is to do while the policy is `manual`.
 
         `grace_s` is that of its drains from now on; the settings' without it. Raises ConfigError
@@ -151,22 +151,22 @@ class DayNight:
         if not 0 <= group < self.settings.groups:
             expected = f"0 to {self.settings.groups - 1}"
             raise ConfigError(field="group", value=group, expected=expected)
-        if phase not in (Phase.SERVING, Phase.TRAINING):
+        if phase not in (HandoverPhase.SERVING, HandoverPhase.TRAINING):
             raise ConfigError(field="phase", value=phase, expected="serving or training")
         wanted = [*self._by_hand]
         wanted[group] = phase
-        if wanted.count(Phase.TRAINING) > self.settings.lend_groups:
+        if wanted.count(HandoverPhase.TRAINING) > self.settings.lend_groups:
             expected = f"at most {self.settings.lend_groups} groups that train"
             raise ConfigError(field="phase", value=phase, expected=expected)
         self._by_hand = wanted
         self._graces_s.pop(group, None)
         if grace_s is not None:
             self._graces_s[group] = grace_s
-        self.job.forgive()
+        self.handover.forgive(now_s=self._wall_s())
 
     def group_of(self, chips: Sequence[int]) -> int:
         """The group that has exactly these chips; raises ConfigError."""
-        for group in groups_of(self.settings.chips, self.settings.group_chips, ()):
+        for group in self.handover.state.groups:
             if group.chips == tuple(sorted(chips)):
                 return group.number
         expected = f"those of one group: {self.settings.group_chips} on end"
@@ -214,16 +214,9 @@ class DayNight:
     async def tick(self) -> None:
         """Look once and do what is to be done now; raises what the engine or the job raises."""
         look = await self.look()
+        steps = self.handover.due(look.now_s)
         await self._tell_of_training(look)
-        steps = plan(
-            look.groups,
-            look.desired,
-            look.job,
-            handovers=self.tries.failures,
-            now_s=look.now_s,
-            limits=self._limits,
-        )
-        is_morning = Phase.TRAINING not in look.desired
+        is_morning = HandoverPhase.TRAINING not in look.handover.desired
         if is_morning and Action.RESUME in [step.action for step in steps]:
             # First, so that what comes back reads the new weights.
             await self.publisher.publish(look.watch.versions, self.job.status(), look.now_s)
@@ -235,35 +228,32 @@ class DayNight:
         watch = await self._told(WatchRequest(), WatchReply)
         now_s = self._wall_s()
         self._meter.read(Arrivals(emulated_s=watch.emulated_s, requests=watch.arrived_requests))
-        groups = groups_of(self.settings.chips, self.settings.group_chips, watch.leases)
-        observed = self._observation(watch, groups)
+        handover = self.handover
+        handover.see(watch.leases, self.job.seen(), now_s=now_s, emulated_s=watch.emulated_s)
+        observed = self._observation(watch)
         if self.policy is None:
-            serving = self._by_hand.count(Phase.SERVING)
+            serving = self._by_hand.count(HandoverPhase.SERVING)
             decision = Decision(serving_groups=serving, reason="set by hand")
-            desired = tuple(self._by_hand)
         else:
             decision = self.policy.decide(observed)
-            desired = wishes(groups, decision.serving_groups)
-            self._by_hand = list(desired)
+            self._by_hand = list(wishes(handover.state, decision.serving_groups))
         if self._decided is None or self._decided[0] != decision.serving_groups:
             self._decided = (decision.serving_groups, observed.now_s)
-        self.tries.look(groups, desired, now_s)
-        self.returns.look(groups, desired, watch.emulated_s)
+        handover.want(self._by_hand, now_s=now_s)
         look = Look(
             now_s=now_s,
             watch=watch,
             observed=observed,
             decision=decision,
-            groups=groups,
-            desired=desired,
-            job=self.job.seen(now_s),
+            handover=handover.state,
+            leases=handover.leases,
         )
         self._tell_of_failure(look)
         return look
 
     def _tell_of_failure(self, look: Look) -> None:
         """A new failure of the job is logged, and told to who listens: once."""
-        failure, before = self.job.failure, self._told_failure
+        failure, before = self.handover.job_failure, self._told_failure
         self._told_failure = failure
         if failure is None or failure is before:
             return
@@ -277,16 +267,17 @@ class DayNight:
         status = self.job.status()
         saved = status is not None and bool(status.checkpoint)
         return next_try(
-            look.job.observed,
-            wanted=Phase.TRAINING in look.desired,
+            look.handover.job,
+            wanted=HandoverPhase.TRAINING in look.handover.desired,
             checkpoint_step=status.checkpoint_step if saved and status is not None else None,
             limits=self._limits,
         )
 
-    def _observation(self, watch: WatchReply, groups: Sequence[Group]) -> Observation:
+    def _observation(self, watch: WatchReply) -> Observation:
         settings, day_s = self.settings, self.clock.day_s(watch.emulated_s)
         if self._decided is None:
-            serving = sum(group.phase in (Phase.SERVING, Phase.RESTORING) for group in groups)
+            there = (HandoverPhase.SERVING, HandoverPhase.RESTORING)
+            serving = sum(phase in there for phase in self.handover.state.phases)
             self._decided = (serving, day_s - DAY_S)
         return Observation(
             now_s=day_s,
@@ -308,7 +299,7 @@ class DayNight:
 
         Never more than it may take: a return that an engine's sleep held up says nothing of others.
         """
-        measured_s = self.returns.last_s
+        measured_s = self.handover.returns.last_s
         if measured_s is None:
             return self.settings.reading_s
         return min(measured_s, self._return_s_max(dilation))
@@ -336,51 +327,51 @@ class DayNight:
         seen_s = BUCKET_S / self.clock.day_s_per_emulated_s + TICK_S / dilation
         return seen_s, burst_response_s(look_s=seen_s, restore_s=self._return_s_max(dilation))
 
-    async def _take(self, step: Step, look: Look) -> None:
-        group = step.group
-        logger.info("%s %s", step.action, "the job" if group is None else f"group {group.number}")
+    async def _take(self, step: HandoverStep, look: Look) -> None:
+        logger.info(
+            "%s %s", step.action, "the job" if step.group is None else f"group {step.group}"
+        )
         match step.action:
             case Action.DRAIN:
-                assert group is not None
-                grace_s = self._graces_s.get(group.number, self.settings.grace_s)
-                request = DrainRequest(chips=group.chips, grace_s=grace_s)
-                await self._hand_over(group, request, look)
+                assert step.group is not None
+                grace_s = self._graces_s.get(step.group, self.settings.grace_s)
+                chips = look.handover.groups[step.group].chips
+                await self._hand_over(step.group, DrainRequest(chips=chips, grace_s=grace_s))
             case Action.CANCEL | Action.RESUME:
-                assert group is not None
-                assert group.lease is not None
-                await self._hand_over(group, ResumeRequest(lease=group.lease.number), look)
+                assert step.group is not None
+                lease = look.leases[step.group].number
+                await self._hand_over(step.group, ResumeRequest(lease=lease))
             case Action.START_JOB:
                 self.job.start(self._job_command(step.chips, look.watch.dilation), step.chips)
             case Action.STOP_JOB:
-                self.job.ask_stop(look.now_s)
+                self.job.ask_stop()
+                self.handover.stop_asked(now_s=look.now_s)
             case Action.KILL_JOB:
                 await asyncio.to_thread(self.job.kill)
 
-    async def _hand_over(
-        self, group: Group, request: DrainRequest | ResumeRequest, look: Look
-    ) -> None:
+    async def _hand_over(self, group: int, request: DrainRequest | ResumeRequest) -> None:
         reply = await ask(self._engine, request)
         if isinstance(reply, Refusal):
-            logger.warning("group %d: %s", group.number, reply.message)
-            self.tries.failed(group.number, reply.message, look.now_s)
+            logger.warning("group %d: %s", group, reply.message)
+            self.handover.refused(group, reply.message, now_s=self._wall_s())
         else:
             assert isinstance(reply, LeaseReport), reply
 
     async def _tell_of_training(self, look: Look) -> None:
         """Tell the engine what the job does on its leases."""
-        status = self.job.status()
-        for group in look.groups:
-            lease = group.lease
-            if lease is None or group.phase is not Phase.TRAINING:
+        status, job_chips = self.job.status(), look.handover.job.chips
+        for number, lease in look.leases.items():
+            group = look.handover.groups[number]
+            if group.phase is not HandoverPhase.TRAINING:
                 continue
             self._notes.begin(lease, status)
-            shared = set(group.working_chips) & set(look.job.chips)
+            shared = set(group.working_chips) & set(job_chips)
             if status is None or not shared:
                 continue
-            note = self._notes.note(lease, status, share=len(shared) / len(look.job.chips))
+            note = self._notes.note(lease, status, share=len(shared) / len(job_chips))
             if note is not None:
                 reply = await ask(self._engine, note)
-                # The lease may have ended meanwhile, and there is nobody to tell.
+                # The lease may have ended meanwhile.
                 assert isinstance(reply, LeaseReport | Refusal), reply
 
     async def _told(self, request: ControlRequest, kind: type[ReplyT]) -> ReplyT:

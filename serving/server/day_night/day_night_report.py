@@ -60,19 +60,18 @@ def day_night_state(day_night: DayNight, look: Look) -> DayNightState:
         forecasts=forecasts(policy, observed),
         burst_response_s=answered_s,
         burst_seen_s=seen_s,
-        return_s=day_night.returns.last_s,
+        return_s=day_night.handover.returns.last_s,
         groups=tuple(
             GroupState(
                 group=group.number,
                 chips=group.chips,
                 phase=group.phase,
-                desired=desired,
-                lease=None if group.lease is None else group.lease.number,
-                failures=0 if tries is None else tries.count,
-                trouble=day_night.tries.words(group.number),
+                desired=group.desired,
+                lease=look.leases[group.number].number if group.number in look.leases else None,
+                failures=group.failures.count,
+                trouble=group.failures.words,
             )
-            for group, desired in zip(look.groups, look.desired, strict=True)
-            for tries in (day_night.tries.failures.get(group.number),)
+            for group in look.handover.groups
         ),
         job=_job_state(day_night, look),
         publish=settings.publish,
@@ -85,12 +84,12 @@ def day_night_state(day_night: DayNight, look: Look) -> DayNightState:
 
 
 def _job_state(day_night: DayNight, look: Look) -> JobState:
-    seen, status = look.job.observed, day_night.job.status()
-    failure, following = day_night.job.failure, day_night.next_try(look)
+    job, status = look.handover.job, day_night.job.status()
+    failure, following = day_night.handover.job_failure, day_night.next_try(look)
     told = JobState(
-        phase=seen.phase,
+        phase=job.phase,
         directory=str(day_night.job.directory),
-        chips=look.job.chips,
+        chips=job.chips,
         pid=day_night.job.pid,
         step=0,
         tokens=0,
@@ -100,7 +99,7 @@ def _job_state(day_night: DayNight, look: Look) -> JobState:
         joules=0.0,
         watts=0.0,
         checkpoint_step=None,
-        failures=seen.starts.count,
+        failures=job.starts.count,
         trouble="" if failure is None else failure_words(failure, following),
         failed_unix_s=None if failure is None else failure.unix_s,
         next_try_unix_s=None if failure is None else following.unix_s,
@@ -115,7 +114,7 @@ def _job_state(day_night: DayNight, look: Look) -> JobState:
         held_out_loss=status.held_out_nats,
         emulated_s=status.emulated_ns / NS_PER_S,
         joules=status.joules,
-        watts=status.watts if seen.phase.alive else 0.0,
+        watts=status.watts if job.phase.alive else 0.0,
         checkpoint_step=status.checkpoint_step if status.checkpoint else None,
     )
 

@@ -6,7 +6,8 @@ A failure is remembered until the job has done a step again, whoever asks for wh
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from serving.policy.day_night.handover import HandoverLimits, JobObserved, JobPhase, backoff_s
+from serving.policy.day_night.handover import HandoverLimits, JobPhase, backoff_s
+from serving.policy.day_night.handover_machine import HandoverJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +34,7 @@ class NextTry:
 
 
 def next_try(
-    job: JobObserved, *, wanted: bool, checkpoint_step: int | None, limits: HandoverLimits
+    job: HandoverJob, *, wanted: bool, checkpoint_step: int | None, limits: HandoverLimits
 ) -> NextTry:
     """What the controller does next about a job that has failed; `wanted`: some group trains."""
     if job.phase.alive:

@@ -1,6 +1,6 @@
-"""The training job as a process below the server: started, looked at, told to stop, ended.
+"""The training job as a process below the server: start it, look at it, ask it to stop, end it.
 
-Its directory says everything else. What is kept in memory here is about this server's own tries.
+The job's directory has all that is known of it; nothing is kept in memory.
 """
 
 import contextlib
@@ -14,10 +14,9 @@ from typing import Final
 import psutil
 
 from emulator.import_path import child_environment
-from serving.policy.day_night.handover import Failures, JobObserved, JobPhase
-from serving.server.day_night.handover_plan import JobSeen
-from serving.server.day_night.job_failure import JobFailure
+from serving.policy.day_night.handover import JobPhase
 from serving.server.day_night.job_record import JobRecord, kill_job, read_record, write_record
+from serving.server.day_night.live_handover import JobSeen
 from serving.server.training import job_status
 from serving.server.training.job_status import JobStatus, read_status
 
@@ -32,12 +31,6 @@ class JobProcess:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._starts = Failures()
-        self.failure: JobFailure | None = None
-        self._stop_asked_s: float | None = None
-        self._ours: JobRecord | None = None  # the last one that was seen since this server began
-        self._first_step: int | None = None
-        self._judged = read_record(directory)  # how it ended was another server's affair
 
     def start(self, command: Sequence[str], chips: Sequence[int]) -> None:
         """Start `command` in a session of its own; raises OSError.
@@ -58,7 +51,6 @@ class JobProcess:
             setsid=True,
         )
         write_record(self.directory, JobRecord.of(pid, chips))
-        self._stop_asked_s = None
 
     @property
     def pid(self) -> int | None:
@@ -66,65 +58,34 @@ class JobProcess:
         record = read_record(self.directory)
         return record.pid if record is not None and record.running else None
 
-    def ask_stop(self, now_s: float) -> None:
-        """Tell it to finish its step, save and end."""
+    def ask_stop(self) -> None:
+        """Ask it to finish its step, save and end."""
         record = read_record(self.directory)
         process = None if record is None else record.process()
         if process is not None:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGTERM)
-            self._stop_asked_s = now_s
 
     def kill(self) -> None:
         """End it and its processes now; blocks for a moment."""
         kill_job(self.directory)
 
-    def forgive(self) -> None:
-        """Try it anew, because somebody wants it; what made it fail stays known."""
-        self._starts = Failures()
-
-    def seen(self, now_s: float) -> JobSeen:
-        """The job as it is, by the wall's Unix time; a new failure is counted."""
+    def seen(self) -> JobSeen:
+        """The job as it is now, by the wall's Unix time."""
         record, status = read_record(self.directory), self.status()
         if record is None:
-            return JobSeen(observed=JobObserved(starts=self._starts), chips=())
+            return JobSeen()
         mine = status if status is not None and status.pid == record.pid else None
-        if record.running:
-            phase = JobPhase.SAVING if self._stop_asked_s is not None else _phase_of_running(mine)
-            self._note_progress(record, mine)
-        else:
-            phase = _phase_of_ended(mine)
-            self._note_end(record, phase, now_s, "" if mine is None else mine.message)
-        observed = JobObserved(
+        phase = _phase_of_running(mine) if record.running else _phase_of_ended(mine)
+        failed = phase in (JobPhase.CRASHED, JobPhase.FAILED)
+        said = "" if mine is None else mine.message
+        return JobSeen(
+            record=record,
             phase=phase,
             heard_s=max(record.started_s, 0.0 if mine is None else _written_s(self.directory)),
-            stop_asked_s=self._stop_asked_s if phase.alive else None,
-            starts=self._starts,
+            step=None if mine is None else mine.step,
+            said=(said or self.last_words()) if failed else "",
         )
-        return JobSeen(observed=observed, chips=record.chips)
-
-    def _note_progress(self, record: JobRecord, status: JobStatus | None) -> None:
-        """A step that is done ends the row of failures."""
-        if record != self._ours:
-            self._ours, self._first_step = record, None
-        if status is None:
-            return
-        if self._first_step is None:
-            self._first_step = status.step
-        if status.step > self._first_step:
-            self._starts, self.failure = Failures(), None
-
-    def _note_end(self, record: JobRecord, phase: JobPhase, now_s: float, said: str) -> None:
-        if record == self._judged:
-            return
-        self._judged = record
-        if phase in (JobPhase.CRASHED, JobPhase.FAILED):
-            self._starts = Failures(count=self._starts.count + 1, last_s=now_s)
-            self.failure = JobFailure(
-                why=" ".join((said or self.last_words() or "it ended without a word").split()),
-                unix_s=now_s,
-                count=self._starts.count,
-            )
 
     def status(self) -> JobStatus | None:
         """What the job has last written; None before it has written anything."""

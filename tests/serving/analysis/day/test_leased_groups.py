@@ -6,17 +6,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from serving.analysis.day.leased_groups import LentGroups
+from serving.analysis.day.leased_groups import LIMITS, LeasedGroups
+from serving.policy.day_night.handover import HandoverLimits, HandoverPhase
 from tests.serving.analysis.day.days import HANDOVER, trained
 
+S, T = HandoverPhase.SERVING, HandoverPhase.TRAINING
 
-def groups(count: int = 4) -> LentGroups:
-    return LentGroups(trained=trained(count), handover=HANDOVER, group_idle_watts=100.0)
+
+def groups(count: int = 4) -> LeasedGroups:
+    return LeasedGroups(trained=trained(count), handover=HANDOVER, group_idle_watts=100.0)
 
 
 def test_a_night_by_hand() -> None:
     lent = groups()
-    assert lent.want(1) == (3, 0)
+    assert lent.want(1)
     night = lent.advance(100.0)
     # 30 s to drain three groups, nothing to save, 20 s to start, 50 s of training at 30 tokens/s.
     assert night.serving_s == 100
@@ -26,7 +29,7 @@ def test_a_night_by_hand() -> None:
     assert night.tokens == 30 * 50
     assert night.joules == pytest.approx(3 * 2_000 + 3 * 300 * 50)
 
-    assert lent.want(2) == (0, 1)
+    assert lent.want(2)
     morning = lent.advance(200.0)
     # 10 s to save, then one group is away for 60 s and the others start again in 20.
     assert morning.paused_s == 3 * 10 + 2 * 20
@@ -61,18 +64,73 @@ def test_groups_called_back_while_the_job_starts_need_not_save() -> None:
 
     assert times.paused_s == 0
     assert times.restoring_s == 2 * 60
-    assert lent.serving == 4
+    assert lent.state.phases == (S, S, S, S)
 
 
 def test_those_that_come_back_count_as_serving_at_once() -> None:
     lent = groups()
-    lent.want(0)
+    lent.want(1)
     lent.advance(100.0)
     lent.want(3)
 
-    assert lent.serving == 0
+    assert lent.state.phases == (S, T, T, T)
     assert lent.serving_or_coming == 3
-    assert lent.want(3) == (0, 0)
+    assert not lent.want(3)
+
+
+def test_a_group_that_is_asked_back_while_it_drains_stays_where_it_is() -> None:
+    lent = groups()
+    lent.want(1, group_rate_per_s=2.0)
+    lent.advance(10.0)
+    lent.want(3)
+    times = lent.advance(100.0)
+
+    assert lent.state.phases == (S, S, S, T)
+    assert times.serving_s == pytest.approx(3 * 90)
+    assert times.restoring_s == 0
+    assert lent.totals.left == 1
+    assert lent.totals.left_rate_per_s == 2.0
+
+
+def test_the_job_waits_for_a_group_that_still_leaves_and_trains_meanwhile() -> None:
+    lent = groups()
+    lent.want(2)
+    lent.advance(60.0)  # 10 s of training
+    lent.want(1)
+    times = lent.advance(100.0)
+
+    # 30 s until the third is empty, in which the two train; then they save, and it has no job.
+    assert times.training_s == 2 * 30
+    assert times.paused_s == 2 * 10
+    assert times.idle_s == 10
+    assert lent.advance(120.0).paused_s == 3 * 20
+    assert lent.totals.job_starts == 2
+
+
+def test_a_job_that_does_not_save_in_time_is_killed_and_loses_what_it_trained() -> None:
+    lent = LeasedGroups(
+        trained=trained(4),
+        handover=HANDOVER,
+        group_idle_watts=100.0,
+        limits=HandoverLimits(stop_s=4.0, silent_s=float("inf")),
+    )
+    lent.want(2)
+    times = lent.advance(100.0)
+    lent.want(4)
+    times = lent.advance(200.0)
+
+    assert times.paused_s == 2 * 4
+    assert lent.state.phases == (S, S, S, S)
+    assert lent.totals.tokens_undone == 20 * 50
+
+
+def test_the_last_group_that_serves_is_not_drained() -> None:
+    lent = groups()
+    lent.want(0)
+    lent.advance(1_000.0)
+
+    assert lent.state.phases == (T, T, T, S)
+    assert lent.state.groups[3].failures.given_up(LIMITS)
 
 
 @settings(max_examples=60, deadline=None)
@@ -99,7 +157,7 @@ def test_group_seconds_are_conserved_and_do_not_depend_on_the_intervals(
     whole.advance(now_s + 30 + 10 + 20)
     whole.want(6)
     whole.advance(now_s + 1_000)
-    assert whole.serving == 6
+    assert whole.state.phases == (S,) * 6
 
 
 def test_a_wish_for_more_groups_than_there_are_is_refused() -> None:

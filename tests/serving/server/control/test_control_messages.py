@@ -29,7 +29,7 @@ from protos.ultraserve.v1 import (
     watch_pb2,
     weights_pb2,
 )
-from serving.policy.day_night.handover import JobPhase, Phase
+from serving.policy.day_night.handover import HandoverPhase, JobPhase
 from serving.server.control import control_messages
 from serving.server.control.control_messages import (
     answered,
@@ -58,7 +58,7 @@ from serving.wire.machine_state import (
 from serving.wire.telemetry import MachineEvent, Telemetry
 from tests.serving.telemetry.machine_states import a_broken_chip, a_state, anything_of, faults
 
-ENUMS: dict[str, type[StrEnum]] = {"Phase": Phase, "JobPhase": JobPhase}
+ENUMS: dict[str, type[StrEnum]] = {"Phase": HandoverPhase, "JobPhase": JobPhase}
 """Of fields that our types have as text, because the words' own room is not below theirs."""
 
 PUBLISH_RULE = StrEnum("PublishRule", {word.upper(): word for word in PUBLISH})
@@ -164,7 +164,7 @@ def test_vllm_s_modes_are_the_wire_s() -> None:
 
 @pytest.mark.parametrize(
     ("alias", "words"),
-    [(PhaseWord, [*Phase]), (JobPhaseWord, [*JobPhase]), (PublishWord, [*PUBLISH])],
+    [(PhaseWord, [*HandoverPhase]), (JobPhaseWord, [*JobPhase]), (PublishWord, [*PUBLISH])],
 )
 def test_a_word_that_is_text_here_is_one_of_its_own_room(
     alias: typing.Any, words: list[str]

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from loadgen.measures.slo import Slo
-from serving.policy.day_night.handover import Event, Phase, transition
+from serving.policy.day_night.handover import HandoverEvent, HandoverPhase, transition
 from serving.server.day_night.day_night_settings import DayNightSettings, TrainingSettings
 from serving.wire.control_call import (
     METHOD,
@@ -115,11 +115,15 @@ class LendingEngine:
             versions=tuple(self.versions),
         )
         for lease in self.leases:
-            if lease.phase == Phase.DRAINING:
-                out = Event.EMPTIED if lease.purpose == FOR_MAINTENANCE else Event.VACATED
+            if lease.phase == HandoverPhase.DRAINING:
+                out = (
+                    HandoverEvent.EMPTIED
+                    if lease.purpose == FOR_MAINTENANCE
+                    else HandoverEvent.VACATED
+                )
                 self._step(lease.number, out)
-            elif lease.phase == Phase.RESTORING:
-                self._step(lease.number, Event.RESTORED)
+            elif lease.phase == HandoverPhase.RESTORING:
+                self._step(lease.number, HandoverEvent.RESTORED)
         return reply
 
     def _drain(self, request: DrainRequest) -> ControlReply:
@@ -137,14 +141,22 @@ class LendingEngine:
 
     def _resume(self, number: int) -> ControlReply:
         lease = self.leases[number - 1]
-        if lease.phase not in (Phase.DRAINING, Phase.TRAINING, Phase.MAINTENANCE):
+        if lease.phase not in (
+            HandoverPhase.DRAINING,
+            HandoverPhase.TRAINING,
+            HandoverPhase.MAINTENANCE,
+        ):
             return Refusal(code=RefusalCode.PRECONDITION, message="it has ended")
-        event = Event.CANCELLED if lease.phase == Phase.DRAINING else Event.RESUME
+        event = (
+            HandoverEvent.CANCELLED
+            if lease.phase == HandoverPhase.DRAINING
+            else HandoverEvent.RESUME
+        )
         return LeaseReport(lease=self._step(number, event), reason="comes back")
 
     def _noted(self, note: TrainingNote) -> ControlReply:
         lease = self.leases[note.lease - 1]
-        assert lease.phase == Phase.TRAINING
+        assert lease.phase == HandoverPhase.TRAINING
         told = {name: getattr(note, name) for name in TrainingTotals.__struct_fields__}
         noted = msgspec.structs.replace(lease, training=TrainingTotals(**told))
         self.leases[note.lease - 1] = noted
@@ -161,9 +173,9 @@ class LendingEngine:
             return Refusal(code=RefusalCode.PRECONDITION, message="there is no version before")
         return self._publish(self.versions[-2].weights_dir)
 
-    def _step(self, number: int, event: Event) -> LeaseState:
+    def _step(self, number: int, event: HandoverEvent) -> LeaseState:
         lease = self.leases[number - 1]
-        phase = transition(Phase(lease.phase), event)
+        phase = transition(HandoverPhase(lease.phase), event)
         self.leases[number - 1] = msgspec.structs.replace(lease, phase=phase)
         return self.leases[number - 1]
 
@@ -177,7 +189,7 @@ class LendingEngine:
     @property
     def going(self) -> list[LeaseState]:
         """Leases that have not ended."""
-        return [lease for lease in self.leases if lease.phase != Phase.SERVING]
+        return [lease for lease in self.leases if lease.phase != HandoverPhase.SERVING]
 
 
 def no_failure(when: str, request: Any) -> None:
@@ -211,7 +223,7 @@ def a_lease(
         number=number,
         chips=tuple(chips),
         ranks=tuple(chips),
-        phase=Phase.DRAINING,
+        phase=HandoverPhase.DRAINING,
         reason="",
         since_emulated_s=since_s,
         until_emulated_s=None,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from emulator.errors import ConfigError
-from serving.policy.day_night.handover import JobPhase, Phase
+from serving.policy.day_night.handover import HandoverPhase, JobPhase
 from serving.server.day_night.day_night_report import day_night_state
 from serving.server.day_night.job_record import read_record
 from serving.telemetry.first_token_times import FirstTokenTimes
@@ -47,7 +47,7 @@ def test_a_night_by_hand(lender: LendingEngine, directory: Path) -> None:
     assert drains == [DrainRequest(chips=(chip,), grace_s=2.0) for chip in (1, 2, 3)]
     assert {asked.lease for asked in lender.asked if isinstance(asked, ResumeRequest)} == {1, 2, 3}
     assert controller.job.pid is None
-    assert controller.returns.last_s == 0.0  # this engine's time stood still meanwhile
+    assert controller.handover.returns.last_s == 0.0  # this engine's time stood still meanwhile
     saved = int((directory / "saved").read_text())
     assert saved > 0
     training = [lease.training for lease in lender.leases]
@@ -111,11 +111,11 @@ def test_by_hand_a_group_at_a_time(lender: LendingEngine, directory: Path) -> No
     controller = a_controller(lender, directory, policy="manual")
 
     async def day() -> None:
-        controller.set_phase(3, Phase.TRAINING)
+        controller.set_phase(3, HandoverPhase.TRAINING)
         await until(controller, trains(controller, chips=1))
-        controller.set_phase(1, Phase.TRAINING)
+        controller.set_phase(1, HandoverPhase.TRAINING)
         await until(controller, trains(controller, chips=2))  # it has begun anew, on both
-        controller.set_phase(3, Phase.SERVING)
+        controller.set_phase(3, HandoverPhase.SERVING)
         await until(controller, trains(controller, chips=1))
         record = read_record(directory)
         assert record is not None
@@ -145,13 +145,13 @@ def test_manual_leaves_everything_as_it_is(lender: LendingEngine, directory: Pat
 @pytest.mark.parametrize(
     ("group", "phase", "line"),
     [
-        (4, Phase.TRAINING, "group=4: expected 0 to 3"),
-        (-1, Phase.TRAINING, "group=-1: expected 0 to 3"),
-        (1, Phase.DRAINING, "phase=draining: expected serving or training"),
+        (4, HandoverPhase.TRAINING, "group=4: expected 0 to 3"),
+        (-1, HandoverPhase.TRAINING, "group=-1: expected 0 to 3"),
+        (1, HandoverPhase.DRAINING, "phase=draining: expected serving or training"),
     ],
 )
 def test_what_no_group_can_do_is_one_line(
-    lender: LendingEngine, directory: Path, group: int, phase: Phase, line: str
+    lender: LendingEngine, directory: Path, group: int, phase: HandoverPhase, line: str
 ) -> None:
     controller = a_controller(lender, directory, policy="manual")
 
@@ -162,10 +162,10 @@ def test_what_no_group_can_do_is_one_line(
 def test_at_least_one_group_serves(lender: LendingEngine, directory: Path) -> None:
     controller = a_controller(lender, directory, policy="manual")
     for group in (0, 1, 2):
-        controller.set_phase(group, Phase.TRAINING)
+        controller.set_phase(group, HandoverPhase.TRAINING)
 
     with pytest.raises(ConfigError, match="at most 3 groups that train"):
-        controller.set_phase(3, Phase.TRAINING)
+        controller.set_phase(3, HandoverPhase.TRAINING)
 
 
 @pytest.mark.process
@@ -247,7 +247,7 @@ def test_a_burst_at_night_takes_chips_back(lender: LendingEngine, directory: Pat
         await until(controller, trains(controller, chips=1))
         look = await controller.look()
         assert look.decision.serving_groups == 3  # 25 a second and a tenth more, of 10 each
-        assert [group.phase for group in look.groups] == ["serving"] * 3 + ["training"]
+        assert list(look.handover.phases) == ["serving"] * 3 + ["training"]
 
     asyncio.run(night())
 
@@ -293,7 +293,7 @@ def test_a_return_that_was_held_up_does_not_cost_the_next_night(
     lender: LendingEngine, directory: Path
 ) -> None:
     controller = a_controller(lender, directory, reading_s=0.5)
-    controller.returns.last_s = 20.0  # the engine slept for most of a day
+    controller.handover.returns.last_s = 20.0  # the engine slept for most of a day
     look = asyncio.run(controller.look())
     assert look.observed.restore_s == pytest.approx((QUICK.stop_s / 10 + 0.5) * 3600)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from serving.policy.day_night.handover import Failures, HandoverLimits, JobObserved, JobPhase, Phase
+from serving.policy.day_night.handover import Failures, HandoverLimits, HandoverPhase, JobPhase
+from serving.policy.day_night.handover_machine import HandoverJob
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.day_night.day_night_report import day_night_state
 from serving.server.day_night.job_failure import JobFailure, NextTry, failure_words, next_try
@@ -20,7 +21,7 @@ NOON_S = 1_700_000_000.0  # 2023-11-14 22:13:20 UTC
 
 
 def of(phase: JobPhase, count: int = 1, *, wanted: bool = True, step: int | None = 50) -> NextTry:
-    job = JobObserved(phase=phase, starts=Failures(count=count, last_s=NOON_S))
+    job = HandoverJob(phase=phase, starts=Failures(count=count, last_s=NOON_S))
     return next_try(job, wanted=wanted, checkpoint_step=step, limits=LIMITS)
 
 
@@ -68,15 +69,15 @@ def test_a_refusal_is_kept_told_once_and_not_erased_by_asking_again(
         return day_night_state(controller, await controller.look()).job
 
     async def day() -> None:
-        controller.set_phase(1, Phase.TRAINING)
-        await until(controller, lambda: controller.job.failure is not None)
+        controller.set_phase(1, HandoverPhase.TRAINING)
+        await until(controller, lambda: controller.handover.job_failure is not None)
         await until(controller, lambda: not lender.going)
         first = await job()
         assert "expected more; it is not started again, for it would end the" in first.trouble
         assert first.failed_unix_s is not None
         assert (first.next_try_unix_s, first.failures) == (None, 1)
-        controller.set_phase(1, Phase.SERVING)
-        controller.set_phase(1, Phase.TRAINING)
+        controller.set_phase(1, HandoverPhase.SERVING)
+        controller.set_phase(1, HandoverPhase.TRAINING)
         for _ in range(3):
             await controller.tick()
         again = await job()
@@ -98,7 +99,7 @@ def test_a_crash_has_the_time_of_the_next_start_and_a_step_ends_it(
 
     async def night() -> None:
         at(lender, NIGHT)
-        await until(controller, lambda: controller.job.failure is not None)
+        await until(controller, lambda: controller.handover.job_failure is not None)
         job = day_night_state(controller, await controller.look()).job
         assert "it ended without a word; it is started again from its beginning at" in job.trouble
         assert job.failed_unix_s is not None

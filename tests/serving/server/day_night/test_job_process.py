@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from serving.policy.day_night.handover import Failures, JobPhase
+from serving.policy.day_night.handover import HandoverLimits, JobPhase
 from serving.server.day_night.job_launcher import NICENESS
 from serving.server.day_night.job_process import JobProcess
 from serving.server.day_night.job_record import (
@@ -22,12 +22,24 @@ from serving.server.day_night.job_record import (
     read_record,
     write_record,
 )
+from serving.server.day_night.live_handover import LiveHandover
 from tests.e2e.hostile_directory import fill_with_modules, imported_in
 from tests.serving.server.day_night.lending_engine import job_command
 
 pytestmark = pytest.mark.process
 
 NOW_S = 1e9
+
+
+def looking(job: JobProcess) -> Callable[[], LiveHandover]:
+    """A server's memory of a job, which looks at it whenever it is asked for."""
+    handover = LiveHandover(chips=4, group_chips=2, limits=HandoverLimits())
+
+    def look() -> LiveHandover:
+        handover.see([], job.seen(), now_s=NOW_S, emulated_s=0.0)
+        return handover
+
+    return look
 
 
 def start(directory: Path, how: str = "works") -> JobProcess:
@@ -44,7 +56,7 @@ def wait(condition: Callable[[], bool], *, wall_s: float = 20) -> None:
 
 
 def phase(job: JobProcess) -> JobPhase:
-    return job.seen(NOW_S).observed.phase
+    return job.seen().phase
 
 
 def test_a_job_from_its_start_to_its_end(directory: Path) -> None:
@@ -52,16 +64,17 @@ def test_a_job_from_its_start_to_its_end(directory: Path) -> None:
     job = start(directory)
     assert phase(job) is JobPhase.STARTING  # at once, before it has said anything
     wait(lambda: phase(job) is JobPhase.RUNNING)
-    assert job.seen(NOW_S).chips == (2, 3)
+    record = job.seen().record
+    assert record is not None
+    assert record.chips == (2, 3)
     assert job.pid is not None
     process = psutil.Process(job.pid)
     assert process.nice() == NICENESS
     assert os.getsid(job.pid) == job.pid  # a terminal's Ctrl-C does not reach it
-    job.ask_stop(NOW_S)
+    job.ask_stop()
     wait(lambda: not phase(job).alive)
     assert phase(job) is JobPhase.STOPPED
     assert job.pid is None
-    assert job.seen(NOW_S).observed.starts == Failures()
     assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
@@ -77,21 +90,27 @@ def test_it_gets_no_file_of_the_server_s(directory: Path) -> None:
 
 
 def test_a_crash_is_counted_once_and_a_step_forgives_it(directory: Path) -> None:
-    job = start(directory, "dies")
-    wait(lambda: phase(job) is JobPhase.CRASHED)
-    assert job.seen(NOW_S).observed.starts.count == 1
-    assert job.seen(NOW_S).observed.starts.count == 1
+    job = JobProcess(directory)
+    look = looking(job)
+    look()
+    job.start(job_command(directory, "dies")((2, 3), 10.0), (2, 3))
+    wait(lambda: look().state.job.phase is JobPhase.CRASHED)
+    for _ in range(2):
+        assert look().state.job.starts.count == 1
+    failure = look().job_failure
+    assert failure is not None
+    assert (failure.why, failure.count) == ("it ended without a word", 1)
     job.start(job_command(directory)((2, 3), 10.0), (2, 3))
-    wait(lambda: phase(job) is JobPhase.RUNNING)
-    wait(lambda: job.seen(NOW_S).observed.starts.count == 0)
+    wait(lambda: look().state.job.starts.count == 0)
+    assert look().job_failure is None
 
 
 def test_how_another_server_s_job_ended_is_not_counted(directory: Path) -> None:
     first = start(directory, "dies")
     wait(lambda: phase(first) is JobPhase.CRASHED)
 
-    seen = JobProcess(directory).seen(NOW_S)
-    assert (seen.observed.phase, seen.observed.starts.count) == (JobPhase.CRASHED, 0)
+    seen = looking(JobProcess(directory))().state.job
+    assert (seen.phase, seen.starts.count) == (JobPhase.CRASHED, 0)
 
 
 def test_a_number_that_is_used_again_is_another_process(directory: Path) -> None:

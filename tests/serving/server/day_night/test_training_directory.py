@@ -26,7 +26,7 @@ def test_one_server_at_a_time_has_it(tmp_path: Path) -> None:
 def test_a_job_that_was_left_in_it_has_ended_by_then(directory: Path) -> None:
     job = JobProcess(directory)
     job.start(job_command(directory)((0,), 10.0), (0,))
-    while job.seen(0.0).observed.phase is not JobPhase.RUNNING:
+    while job.seen().phase is not JobPhase.RUNNING:
         time.sleep(0.01)  # another process is at work
     with held_directory(directory, save_s=20.0):
         assert job.pid is None

@@ -1,0 +1,239 @@
+"""The hand-over machine of a running server: what is seen of leases and job becomes its events.
+
+The engine's leases and the job's process are the truth, so that a step that failed half-way, or
+that the server missed, is made up for by the next look. What this adds to them is what a server
+remembers of its own tries.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from serving.policy.day_night.handover import (
+    HandoverEvent,
+    HandoverLimits,
+    HandoverPhase,
+    JobEvent,
+    JobPhase,
+    transition,
+)
+from serving.policy.day_night.handover_machine import (
+    Desired,
+    GroupHappened,
+    HandoverGroup,
+    HandoverJob,
+    HandoverState,
+    HandoverStep,
+    Happened,
+    JobHappened,
+    due,
+    job_of,
+    reachable,
+    take,
+)
+from serving.server.day_night.job_failure import JobFailure
+from serving.server.day_night.job_record import JobRecord
+from serving.wire.machine_state import FOR_MAINTENANCE, LeaseState
+
+_S, _D, _T = HandoverPhase.SERVING, HandoverPhase.DRAINING, HandoverPhase.TRAINING
+_R, _M = HandoverPhase.RESTORING, HandoverPhase.MAINTENANCE
+
+_ENDS: Final = {
+    JobPhase.STOPPED: JobEvent.STOPPED,
+    JobPhase.FINISHED: JobEvent.FINISHED,
+    JobPhase.FAILED: JobEvent.FAILED,
+    JobPhase.CRASHED: JobEvent.CRASHED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSeen:
+    """The job's process and directory at one moment; `record` is None when none was started.
+
+    `phase` is never SAVING: that it was asked to stop is the server's to know. `heard_s`: when it
+    last gave a sign of life; `step` of its own, None before it has said any; `said`: its last words
+    when it has failed.
+    """
+
+    record: JobRecord | None = None
+    phase: JobPhase = JobPhase.ABSENT
+    heard_s: float = 0.0
+    step: int | None = None
+    said: str = ""
+
+
+class LiveHandover:
+    """Kept by the server's process, which lives as long as its engine; nothing here waits.
+
+    Groups are `group_chips` of the partition's first `chips` each.
+    """
+
+    def __init__(self, *, chips: int, group_chips: int, limits: HandoverLimits) -> None:
+        self.limits = limits
+        self.state = HandoverState(groups=groups_of(chips, group_chips))
+        self.leases: Mapping[int, LeaseState] = {}
+        """The leases that groups are out with, by group."""
+        self.job_failure: JobFailure | None = None
+        """The job's last failure, until it has done a step again."""
+        self.returns = ReturnTimes()
+        self._record: JobRecord | None = None
+        self._first_step: int | None = None
+        self._looked = False
+
+    def see(
+        self, leases: Iterable[LeaseState], job: JobSeen, *, now_s: float, emulated_s: float
+    ) -> None:
+        """Take what has happened to groups and job since the last look."""
+        before, self.leases = self.leases, _by_group(self.state.groups, leases)
+        for group in self.state.groups:
+            number = group.number
+            was, now = before.get(number), self.leases.get(number)
+            its_job = job_of(self.state.job, group)
+            cancelled = group.in_maintenance or reachable(group, its_job, self.limits) is _S
+            if was is not None and now is not None and was.number != now.number:
+                self._take(events_between(group, None, cancelled=cancelled), now_s)
+            group_now = self.state.groups[number]
+            self._take(events_between(group_now, now, cancelled=cancelled), now_s)
+        self._see_job(job, now_s)
+        self._looked = True
+        self.returns.note(self.state.groups, emulated_s)
+
+    def want(self, phases: Sequence[HandoverPhase], *, now_s: float) -> None:
+        """Take a wish for each group."""
+        self._take([Desired(phases=tuple(phases))], now_s)
+
+    def refused(self, group: int, words: str, *, now_s: float) -> None:
+        """Note that the engine did not do what was due for a group."""
+        event = HandoverEvent.REFUSED
+        self._take([GroupHappened(group=group, event=event, words=words)], now_s)
+
+    def stop_asked(self, *, now_s: float) -> None:
+        """Note that the job was asked to stop, if it has not ended meanwhile."""
+        if self.state.job.phase.alive:
+            self._take([JobHappened(event=JobEvent.STOP_ASKED)], now_s)
+
+    def forgive(self, *, now_s: float) -> None:
+        """Let the job start anew at once; its last failure stays known."""
+        self._take([JobHappened(event=JobEvent.FORGIVEN)], now_s)
+
+    def due(self, now_s: float) -> tuple[HandoverStep, ...]:
+        """What is to be done now."""
+        return due(self.state, now_s=now_s, limits=self.limits)
+
+    def _take(self, events: Iterable[Happened], now_s: float) -> None:
+        for event in events:
+            self.state = take(self.state, event, now_s=now_s)
+
+    def _see_job(self, seen: JobSeen, now_s: float) -> None:
+        record, phase = seen.record, seen.phase
+        if record is None:
+            return
+        if not self._looked and not phase.alive:
+            # How another server's job ended is not this one's failure.
+            self._record = record
+            self.state = replace(self.state, job=HandoverJob(phase=phase, chips=record.chips))
+            return
+        if record != self._record:
+            self._record, self._first_step = record, seen.step
+            self._take([JobHappened(event=JobEvent.STARTED, chips=record.chips)], now_s)
+        if phase.alive:
+            self._take([JobHappened(event=JobEvent.HEARD, heard_s=seen.heard_s)], now_s)
+            if phase is JobPhase.RUNNING and self.state.job.phase is JobPhase.STARTING:
+                self._take([JobHappened(event=JobEvent.RAN)], now_s)
+            if self._first_step is None:
+                self._first_step = seen.step
+            elif seen.step is not None and seen.step > self._first_step:
+                self._take([JobHappened(event=JobEvent.STEPPED)], now_s)
+                self.job_failure = None
+        elif self.state.job.phase.alive:
+            words = " ".join(seen.said.split()) or "it ended without a word"
+            self._take([JobHappened(event=_ENDS[phase], words=words)], now_s)
+            if phase in (JobPhase.FAILED, JobPhase.CRASHED):
+                count = self.state.job.starts.count
+                self.job_failure = JobFailure(why=words, unix_s=now_s, count=count)
+
+
+def groups_of(chips: int, group_chips: int) -> tuple[HandoverGroup, ...]:
+    """The groups of a partition's first `chips`, all of them serving."""
+    return tuple(
+        HandoverGroup(number=n, chips=tuple(range(n * group_chips, (n + 1) * group_chips)))
+        for n in range(chips // group_chips)
+    )
+
+
+def _by_group(
+    groups: Sequence[HandoverGroup], leases: Iterable[LeaseState]
+) -> dict[int, LeaseState]:
+    """The newest lease that goes on with chips of each group; none for those that serve."""
+    going = [lease for lease in leases if lease.phase != _S]
+    return {
+        group.number: lease
+        for lease in going
+        for group in groups
+        if set(lease.chips) & set(group.chips)
+    }
+
+
+def events_between(
+    group: HandoverGroup, lease: LeaseState | None, *, cancelled: bool
+) -> Iterator[GroupHappened]:
+    """What has happened to a group that is now out with `lease`, or serves without one.
+
+    Of what went by unseen the shortest way is taken. `cancelled`: its drain was to be called off.
+    """
+    phase, after = group.phase, _S if lease is None else HandoverPhase(lease.phase)
+    maintenance = lease is not None and lease.purpose == FOR_MAINTENANCE
+    lost = () if lease is None else tuple(set(lease.lost_chips) & set(group.chips))
+    reason = "" if lease is None else lease.reason
+    had = group.lost_chips
+
+    def happened(event: HandoverEvent, words: str = "") -> GroupHappened:
+        return GroupHappened(
+            group=group.number, event=event, chips=lost, maintenance=maintenance, words=words
+        )
+
+    match phase, after:
+        case (HandoverPhase.DRAINING, HandoverPhase.SERVING) if cancelled:
+            yield happened(HandoverEvent.CANCELLED)
+        case (HandoverPhase.DRAINING, HandoverPhase.SERVING):
+            yield happened(HandoverEvent.DRAIN_FAILED, "the drain was given up")
+        case (HandoverPhase.RESTORING, HandoverPhase.TRAINING):
+            yield happened(HandoverEvent.RESTORE_FAILED, reason)
+        case (HandoverPhase.RESTORING, HandoverPhase.MAINTENANCE):
+            yield happened(HandoverEvent.SENT_BACK, reason)
+        case _:
+            onward = {
+                _S: HandoverEvent.DRAIN,
+                _D: HandoverEvent.EMPTIED if after is _M else HandoverEvent.VACATED,
+                _T: HandoverEvent.RESUME,
+                _M: HandoverEvent.RESUME,
+                _R: HandoverEvent.RESTORED,
+            }
+            while phase is not after:
+                yield happened(onward[phase])
+                phase = transition(phase, onward[phase])
+                had = () if phase is _S else had
+    if after in (_T, _M) and set(lost) != set(had):
+        yield happened(HandoverEvent.CHIP_LOST, reason)
+
+
+class ReturnTimes:
+    """How long a group takes from being called back to serving: its job saves, weights are read.
+
+    Emulated time, with what the host takes to stop a process. `last_s` is None until a group has
+    come back from training.
+    """
+
+    def __init__(self) -> None:
+        self.last_s: float | None = None
+        self._called: dict[int, float] = {}  # by group, since when
+
+    def note(self, groups: Sequence[HandoverGroup], emulated_s: float) -> None:
+        """Note which groups were called back, and which have come."""
+        for group in groups:
+            if group.desired is not _S:
+                self._called.pop(group.number, None)
+            elif group.phase is _T:
+                self._called.setdefault(group.number, emulated_s)
+            elif group.phase is _S and group.number in self._called:
+                self.last_s = emulated_s - self._called.pop(group.number)
