@@ -5,7 +5,8 @@ from typing import Final
 import altair as alt
 
 from loadgen.measures.comparison import Comparison
-from loadgen.reports.chart_style import (
+from loadgen.reports.comparison_report import figure_words, sides_words
+from reporting.charts import (
     GREEN,
     GREY,
     INK,
@@ -16,7 +17,6 @@ from loadgen.reports.chart_style import (
     TitledChart,
     data_of,
 )
-from loadgen.reports.comparison_report import figure_words, sides_words
 
 _ROW_HEIGHT: Final = 20
 _COLOURS: Final = {

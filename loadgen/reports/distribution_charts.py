@@ -9,7 +9,8 @@ from loadgen.measures.columns import Columns
 from loadgen.measures.run_measures import RunMeasures
 from loadgen.measures.samples import samples_of
 from loadgen.records.arrays import Float64s
-from loadgen.reports.chart_style import (
+from loadgen.reports.run_series import bars, cumulative
+from reporting.charts import (
     BLUE,
     GREEN,
     HEIGHT,
@@ -25,8 +26,7 @@ from loadgen.reports.chart_style import (
     logarithmic,
     rounded,
 )
-from loadgen.reports.figure_text import number
-from loadgen.reports.run_series import bars, cumulative
+from reporting.numbers import number
 
 _CURVES: Final = {
     "ttft_ms": ("TTFT", BLUE),

@@ -6,7 +6,6 @@ from loadgen.measures.columns import Columns
 from loadgen.measures.run_measures import RunMeasures
 from loadgen.measures.samples import samples_of
 from loadgen.records.run_record import RunRecord
-from loadgen.reports.chart_style import TitledChart
 from loadgen.reports.distribution_charts import gap_histogram, latency_distributions
 from loadgen.reports.run_series import Bins
 from loadgen.reports.time_charts import (
@@ -15,6 +14,7 @@ from loadgen.reports.time_charts import (
     rates_over_time,
     tokens_over_time,
 )
+from reporting.charts import TitledChart
 
 
 def run_charts(record: RunRecord, measures: RunMeasures) -> Iterator[TitledChart]:

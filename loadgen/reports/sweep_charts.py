@@ -7,7 +7,8 @@ import altair as alt
 
 from loadgen.records.estimate import Estimate
 from loadgen.records.sweep_record import SweepRecord
-from loadgen.reports.chart_style import (
+from loadgen.reports.sweep_tables import LOAD_WORDS, load_and_unit
+from reporting.charts import (
     BLUE,
     GREEN,
     GREY,
@@ -24,8 +25,7 @@ from loadgen.reports.chart_style import (
     logarithmic,
     shapes,
 )
-from loadgen.reports.figure_text import number
-from loadgen.reports.sweep_words import LOAD_WORDS, load_and_unit
+from reporting.numbers import number
 
 _LATENCIES: Final = (
     ("TTFT", "p50", "ttft_p50_ms"),

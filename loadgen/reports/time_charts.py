@@ -9,7 +9,8 @@ import numpy as np
 
 from loadgen.measures.columns import Columns
 from loadgen.records.run_record import ClassHeader
-from loadgen.reports.chart_style import (
+from loadgen.reports.run_series import Bins, percentile_in_bins, shown_points, under_way
+from reporting.charts import (
     BLUE,
     GREEN,
     GREY,
@@ -27,7 +28,6 @@ from loadgen.reports.chart_style import (
     logarithmic,
     rounded,
 )
-from loadgen.reports.run_series import Bins, percentile_in_bins, shown_points, under_way
 
 DUE: Final = "from when due"
 SENT: Final = "from send"

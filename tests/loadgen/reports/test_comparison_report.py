@@ -6,12 +6,11 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from loadgen.reports.charts import charts_of
 from loadgen.reports.comparison_report import ComparisonReport
-from loadgen.reports.data_forms import to_csv, to_json
-from loadgen.reports.html import to_html
-from loadgen.reports.markdown import to_markdown
-from loadgen.reports.terminal import print_report
+from reporting.data_forms import to_csv, to_json
+from reporting.html import to_html
+from reporting.markdown import to_markdown
+from reporting.terminal import print_report
 from tests.loadgen.reports.made_comparisons import ALL, OF_CHAT, SAME, UNKNOWN, compared
 
 
@@ -89,11 +88,11 @@ def test_json_and_csv_have_both_values_the_interval_and_the_verdict() -> None:
 
 @pytest.mark.long
 def test_the_chart_has_what_can_be_compared_and_the_page_shows_all() -> None:
-    (chart,) = charts_of(ALL)
+    (chart,) = ALL.charts()
     drawn = json.dumps(chart.chart.to_dict())
 
     assert '"figure": "TTFT p99", "relative": 0.25, "low": 0.1, "high": 0.4' in drawn
     assert "average power" not in drawn
-    assert charts_of(compared(UNKNOWN)) == ()
+    assert compared(UNKNOWN).charts() == ()
     assert '<span class="bad">worse</span>' in to_html(ALL)
     assert "| TTFT p99 | ms | 200 | 250 | +25.0 % |" in to_markdown(ALL)

@@ -8,12 +8,12 @@ from rich.console import Console
 
 from loadgen.measures.measurement import measure_run
 from loadgen.records.run_record import RunRecord
-from loadgen.reports.data_forms import to_csv
-from loadgen.reports.document import ReportDocument
-from loadgen.reports.markdown import to_markdown
 from loadgen.reports.run_report import RunReport
 from loadgen.reports.sweep_report import SweepReport
-from loadgen.reports.terminal import print_report
+from reporting.data_forms import to_csv
+from reporting.document import ReportDocument
+from reporting.markdown import to_markdown
+from reporting.terminal import print_report
 from tests.golden import GoldenFolder
 from tests.loadgen.reports.made_comparisons import ALL
 from tests.loadgen.reports.made_runs import FOREIGN, made_run

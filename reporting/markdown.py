@@ -2,8 +2,11 @@
 
 import re
 from collections.abc import Iterator
+from typing import Final
 
-from loadgen.reports.document import Document, Facts, Grid, ReportDocument, plain
+from reporting.document import Document, Facts, ReportDocument, Section, Table
+
+_RULES: Final = {"left": ":--", "right": "--:"}
 
 
 def to_markdown(report: ReportDocument) -> str:
@@ -19,7 +22,7 @@ def _lines(document: Document) -> Iterator[str]:
         yield from ("", f"**{_escaped(document.verdict)}**")
     for section in document.sections:
         yield from ("", f"## {_escaped(section.title)}", "")
-        yield from _facts(section) if isinstance(section, Facts) else _grid(section)
+        yield from _section(section)
     if document.notes:
         yield from ("", "## notes", "")
         yield from (f"- {_escaped(note)}" for note in document.notes)
@@ -27,19 +30,19 @@ def _lines(document: Document) -> Iterator[str]:
         yield from ("", "## repeat", "", "```sh", document.command, "```")
 
 
-def _facts(facts: Facts) -> Iterator[str]:
-    yield from ("| | |", "|:--|:--|")
-    for name, value in facts.rows:
-        yield f"| {_escaped(name)} | {_escaped(value)} |"
-
-
-def _grid(grid: Grid) -> Iterator[str]:
-    yield "| " + " | ".join(_escaped(column.title) for column in grid.columns) + " |"
-    yield "|" + "|".join(":--" if column.words else "--:" for column in grid.columns) + "|"
-    for row in grid.rows:
-        yield "| " + " | ".join(_escaped(plain(cell)) for cell in row) + " |"
-    if grid.foot:
-        yield from ("", _escaped(grid.foot))
+def _section(section: Section) -> Iterator[str]:
+    if isinstance(section, Facts):
+        yield from ("| | |", "|:--|:--|")
+        yield from (f"| {_escaped(name)} | {_escaped(value)} |" for name, value in section.rows)
+    elif isinstance(section, Table):
+        yield f"| {' | '.join(_escaped(column.heading) for column in section.columns)} |"
+        yield f"|{'|'.join(_RULES[column.align] for column in section.columns)}|"
+        for row in section.rows:
+            yield f"| {' | '.join(_escaped(cell.words) for cell in row)} |"
+        if section.foot:
+            yield from ("", _escaped(section.foot))
+    else:
+        yield from (f"- {_escaped(line)}" for line in section.rows)
 
 
 def _escaped(words: str) -> str:

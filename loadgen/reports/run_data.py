@@ -1,18 +1,23 @@
-"""The figures of a run as JSON's values: names are those of `loadgen.measures.definitions`."""
+"""The figures of a run for programs: JSON's values, and rows of CSV.
 
-from collections.abc import Mapping
+Names are those of `loadgen.measures.definitions`.
+"""
+
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 
 from loadgen.measures.definitions import DISTRIBUTIONS, ENERGY, RATES
 from loadgen.measures.run_measures import PERCENTILES, ClassMeasures, Distribution, RunMeasures
 from loadgen.records.estimate import Estimate
 from loadgen.records.run_record import ClassHeader, RunRecord
-from loadgen.reports.figure_text import percentile_name
 from loadgen.reports.run_facts import SERVER_LABELS
+from loadgen.reports.run_tables import shown_classes
+from reporting.document import FigureRow
+from reporting.numbers import percentile_name
 
 
 def run_fields(record: RunRecord, measures: RunMeasures) -> Mapping[str, object]:
-    """Everything there is to say of a run; None for what is not known, and no number is NaN.
+    """All of a run; None for what is not known, and no number is NaN.
 
     The figures at the top are those of all classes together.
     """
@@ -62,7 +67,7 @@ def run_fields(record: RunRecord, measures: RunMeasures) -> Mapping[str, object]
             "busy": measures.busy,
             "late": measures.late,
         },
-        "recount": None if end is None else asdict(end.recount),
+        "recount": None if end is None else end.recount,
         "interrupted": None if end is None else end.interrupted,
         "url": header.url,
         "model": header.model,
@@ -81,7 +86,7 @@ def _asked(header: ClassHeader) -> dict[str, object]:
         "prompts": header.prompts,
         "sessions": header.sessions,
         "asked_requests": header.requests,
-        "asked_arrivals": asdict(header.arrivals),
+        "asked_arrivals": header.arrivals,
     }
 
 
@@ -102,10 +107,8 @@ def _class_fields(measures: ClassMeasures) -> dict[str, object]:
             each.name: _distribution(measures.distributions.get(each.name))
             for each in DISTRIBUTIONS
         },
-        "arrivals": asdict(measures.arrivals),
-        "slo": None
-        if measures.slo is None
-        else {**asdict(measures.slo), "kept": measures.slo.kept},
+        "arrivals": measures.arrivals,
+        "slo": measures.slo and {**asdict(measures.slo), "kept": measures.slo.kept},
     }
 
 
@@ -133,3 +136,59 @@ def _interval(estimate: Estimate) -> list[float | None] | None:
     if estimate.low is None and estimate.high is None:
         return None
     return [estimate.low, estimate.high]
+
+
+def run_figures(record: RunRecord, measures: RunMeasures) -> tuple[FigureRow, ...]:
+    """All figures; those of the server's meters belong to the class `all`."""
+    extra = {"time": measures.time}
+    if record.header.label:
+        extra["label"] = record.header.label
+    return (
+        *(row for each in shown_classes(measures) for row in _class_rows(each, extra)),
+        *(
+            FigureRow(
+                traffic_class=measures.total.name,
+                figure=each.name,
+                unit=each.unit,
+                value=getattr(measures.energy, each.name),
+                extra=extra,
+            )
+            for each in ENERGY
+        ),
+    )
+
+
+def _class_rows(measures: ClassMeasures, extra: Mapping[str, str]) -> Iterator[FigureRow]:
+    def row(
+        figure: str, statistic: str, unit: str, found: Estimate, samples: int | None = None
+    ) -> FigureRow:
+        return FigureRow(
+            traffic_class=measures.name,
+            figure=figure,
+            statistic=statistic,
+            unit=unit,
+            value=found.value,
+            low=found.low,
+            high=found.high,
+            samples=samples,
+            extra=extra,
+        )
+
+    for figure in ("requests", "completed", "failed", "aborted", "input_tokens", "output_tokens"):
+        yield row(figure, "count", "", Estimate(value=float(getattr(measures, figure))))
+    for each in RATES:
+        estimate = measures.rates.get(each.name)
+        if estimate is not None:
+            yield row(each.name, "", each.unit, estimate)
+    for each in DISTRIBUTIONS:
+        found = measures.distributions.get(each.name)
+        if found is None:
+            continue
+        statistics = {
+            "mean": found.mean,
+            "min": Estimate(value=found.least),
+            **{percentile_name(at): found.percentiles[at] for at in found.percentiles},
+            "max": Estimate(value=found.most),
+        }
+        for statistic, estimate in statistics.items():
+            yield row(each.name, statistic, each.unit, estimate, found.samples)

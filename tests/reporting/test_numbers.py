@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.records.estimate import Estimate
-from loadgen.reports.figure_text import interval, number, percent, share_interval
+from reporting.numbers import interval, number, percent, share_interval
 
 
 @pytest.mark.parametrize(

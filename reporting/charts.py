@@ -1,4 +1,4 @@
-"""How all charts look: sizes, colours, axes."""
+"""How all charts look: sizes, colours, axes; and all of a report's as one picture."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,8 +6,13 @@ from math import ceil, floor, log10
 from typing import Any, Final
 
 import altair as alt
+import numpy as np
+import vl_convert
+from numpy.typing import NDArray
 
-from loadgen.records.arrays import Float64s
+from reporting.document import ReportDocument
+
+Float64s = NDArray[np.float64]
 
 WIDTH: Final = 860
 HEIGHT: Final = 230
@@ -24,6 +29,7 @@ PURPLE: Final = "#862e9c"
 RED: Final = "#c92a2a"
 COLOURS: Final = (BLUE, ORANGE, GREEN, PURPLE, "#0b7285", "#5c940d", RED)
 _MANY_DECADES: Final = 3
+_SCALE: Final = 2.0  # pixels per point: sharp on the screens of today
 
 Chart = alt.Chart | alt.LayerChart | alt.FacetChart | alt.VConcatChart
 Row = Mapping[str, float | int | str | bool | None]
@@ -122,3 +128,21 @@ def styled(chart: Chart) -> Chart:
         .configure_title(anchor="start", fontSize=15, subtitleFontSize=12, subtitleColor=INK)
     )
     return made
+
+
+def to_png(report: ReportDocument) -> bytes:
+    """A PNG with all charts, one below the other; empty where there is none."""
+    document, charts = report.document(), report.charts()
+    if not charts:
+        return b""
+    panels = [
+        each.chart.properties(title=alt.TitleParams(text=each.title, subtitle=each.about))
+        for each in charts
+    ]
+    picture = alt.vconcat(*panels, spacing=30).resolve_scale(
+        color="independent", strokeDash="independent"
+    )
+    title = alt.TitleParams(text=document.title, subtitle=document.subtitle, fontSize=20, offset=20)
+    made = styled(picture.properties(title=title, padding=20))
+    png: bytes = vl_convert.vegalite_to_png(made.to_json(), scale=_SCALE)
+    return png
