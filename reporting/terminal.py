@@ -1,7 +1,6 @@
-"""A report as text: for a terminal, in its width and with colours, or as plain lines."""
+"""A report as a person reads it in a terminal: in its width, with colours."""
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
 from rich import box
@@ -10,7 +9,7 @@ from rich.rule import Rule
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from reporting.document import Document, Facts, Lines, ReportDocument, Section, Table
+from reporting.document import Facts, Lines, ReportDocument, Table
 
 PLAIN_WIDTH: Final = 110
 """Columns of a report that goes to a file."""
@@ -102,41 +101,3 @@ def _shown(words: str, style: str = "") -> Text:
     Control characters, which could move the cursor or rewrite lines above, are shown as `\ufffd`.
     """
     return Text(_CONTROL.sub("\ufffd", words), style=style)
-
-
-def document_lines(document: Document) -> Iterator[str]:
-    """The document as lines without colours, as wide as they are: sections apart by empty ones."""
-    yield document.title
-    yield from filter(None, (document.subtitle, document.verdict))
-    for section in document.sections:
-        yield ""
-        yield from section_lines(section)
-
-
-def section_lines(section: Section) -> Iterator[str]:
-    """A section below its title, if it has one: what is below a title is indented by two."""
-    if isinstance(section, Table):
-        rows = table_lines(section)
-    elif isinstance(section, Facts):
-        rows = [f"{name}  {value}".strip() for name, value in section.rows]
-    else:
-        rows = list(section.rows)
-    if section.title:
-        yield section.title
-    yield from (f"{'  ' * bool(section.title)}{row}".rstrip() for row in rows)
-
-
-def table_lines(table: Table, *, indent: int = 0) -> list[str]:
-    """A table's lines: headings, then rows, in columns as wide as their widest cell.
-
-    Two blanks stand between columns; trailing blanks are cut.
-    """
-    written = [tuple(column.heading for column in table.columns)]
-    written += [tuple(cell.words for cell in row) for row in table.rows]
-    widths = [max(map(len, cells)) for cells in zip(*written, strict=True)]
-    sides = ["<" if column.align == "left" else ">" for column in table.columns]
-    lines = (
-        "  ".join(f"{c:{side}{width}}" for c, side, width in zip(row, sides, widths, strict=True))
-        for row in written
-    )
-    return [f"{' ' * indent}{line}".rstrip() for line in lines]

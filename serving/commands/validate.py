@@ -9,12 +9,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from emulator.errors import ConfigError
-from serving.commands.text_table import table_lines
 
 if TYPE_CHECKING:
     from serving.analysis.validate.validation import Validation
@@ -63,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(validation, references)
     else:
+        from serving.analysis.validate.validation_text import report_lines
+
         print("\n".join(report_lines(validation, references)))
     if args.plot is not None:
         from serving.analysis.validate.validation_chart import save_validation_chart
@@ -95,31 +95,3 @@ def _print_json(validation: Validation, references: list[dict[str, Any]]) -> Non
 
     data = msgspec.json.encode(as_data(validation, references))
     print(msgspec.json.format(data, indent=1).decode())
-
-
-def report_lines(validation: Validation, references: list[dict[str, Any]]) -> Iterator[str]:
-    """Rows, excluded rows, scores, seeds, references, factors, assumptions."""
-    from serving.analysis.validate import validation_text as text
-    from serving.analysis.validate.reference_points import reference_table
-    from serving.analysis.validate.validation import scores
-    from serving.analysis.validate.validation_aim import aim_lines
-    from serving.analysis.validate.validation_assumptions import assumptions_of
-
-    last = len(text.ROW_HEADER)
-    yield from table_lines(text.row_table(validation), right=frozenset({0, *range(7, last)}))
-    yield ""
-    yield f"{len(validation.rows)} rows predicted, {len(validation.excluded)} excluded"
-    if validation.excluded:
-        yield from table_lines(text.excluded_table(validation), right=frozenset({0}))
-    yield ""
-    yield from table_lines(text.score_table(validation), right=frozenset(range(3, 8)))
-    yield ""
-    yield from table_lines(text.seed_table(validation), right=frozenset())
-    yield from aim_lines(scores(validation)["tpot"], validation.fits.fresh)
-    yield ""
-    if references:
-        yield from table_lines(reference_table(references), right=frozenset({2, 3, 4}))
-        yield ""
-    yield from table_lines(text.factor_table(validation), right=frozenset({1}))
-    yield ""
-    yield from (f"- {each}" for each in assumptions_of(validation))

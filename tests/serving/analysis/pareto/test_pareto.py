@@ -16,8 +16,8 @@ from serving.analysis.pareto.pareto_report import (
     as_data,
     assumption_lines,
     dollars_per_million_output,
-    point_rows,
-    ratio_rows,
+    point_table,
+    ratio_table,
 )
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
@@ -119,7 +119,9 @@ def test_a_thin_table_keeps_both_ends(two_machines) -> None:
 
 def test_the_table_says_what_each_point_gives(two_machines) -> None:
     machine = two_machines.machines[0]
-    header, *rows = point_rows(machine, two_machines, 100, None)
+    table = point_table(machine, two_machines, 100, None)
+    header = [column.heading for column in table.columns]
+    rows = [[cell.words for cell in row] for row in table.rows]
     point = machine.on_envelope()[0]
     cells = dict(zip(header, rows[0], strict=True))
 
@@ -139,11 +141,11 @@ def test_prices_add_a_column_with_the_whole_machine_s_hour(two_machines) -> None
     prices = Prices(chip_hour_dollars=2.0, kwh_dollars=0.1)
 
     dollars = dollars_per_million_output(point, machine.sweep.system, prices)
-    header, *_ = point_rows(machine, two_machines, 4, prices)
+    table = point_table(machine, two_machines, 4, prices)
 
     hour = 4 * 2.0 + 0.1 * point.drawn_watts / 1_000
     assert dollars == pytest.approx(hour / (point.output_tokens_per_s * 3_600) * 1e6)
-    assert header[-1] == "$/M out"
+    assert table.columns[-1].heading == "$/M out"
 
 
 def test_json_has_every_point_with_its_unit_and_marks_the_envelope(two_machines) -> None:
@@ -161,7 +163,7 @@ def test_json_has_every_point_with_its_unit_and_marks_the_envelope(two_machines)
             assert each["tp"] == point.candidate.partition.tp
             per_mw = each["output_tokens_per_s"] / each["drawn_watts"] * 1e6
             assert each["output_tokens_per_s_per_mw"] == pytest.approx(per_mw)
-    assert ratio_rows(two_machines)[1][0] == "2-trays / 1-trays"
+    assert ratio_table(two_machines).rows[0][0].words == "2-trays / 1-trays"
 
 
 @pytest.mark.long
