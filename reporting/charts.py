@@ -1,8 +1,8 @@
 """How all charts look: sizes, colours, axes; and all of a report's as one picture."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import ceil, floor, log10
+from math import ceil, floor, isnan, log10
 from typing import Any, Final
 
 import altair as alt
@@ -44,9 +44,33 @@ class TitledChart:
     chart: Chart
 
 
-def data_of(rows: Sequence[Row]) -> alt.InlineData:
-    """The rows as a chart's own data: nothing is fetched."""
-    return alt.InlineData(values=[dict(row) for row in rows])
+def titled(
+    title: str, about: str, *layers: Chart, width: float = WIDTH, height: float = HEIGHT
+) -> TitledChart:
+    """The layers as one chart, the first one lowest."""
+    chart = layers[0] if len(layers) == 1 else alt.layer(*layers)
+    return TitledChart(title=title, about=about, chart=chart.properties(width=width, height=height))
+
+
+def chart_of(rows: Iterable[Row]) -> alt.Chart:
+    """A chart with the rows as its own data: nothing is fetched."""
+    return alt.Chart(alt.InlineData(values=[dict(row) for row in rows]))
+
+
+def series_rows(
+    x: tuple[str, Float64s], y: str, series: Mapping[str, Float64s], *, what: str = "what"
+) -> list[Row]:
+    """A row for each value of each series at the points of `x`, which has its name; NaN has none.
+
+    All arrays have as many points, [points].
+    """
+    name, at = x
+    return [
+        {name: point, y: value, what: words}
+        for words, values in series.items()
+        for point, value in zip(rounded(at), rounded(values), strict=True)
+        if not isnan(value)
+    ]
 
 
 def logarithmic(low: float, high: float) -> dict[str, Any]:
