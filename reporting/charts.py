@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, isnan, log10
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import altair as alt
 import numpy as np
@@ -31,7 +31,7 @@ COLOURS: Final = (BLUE, ORANGE, GREEN, PURPLE, "#0b7285", "#5c940d", RED)
 _MANY_DECADES: Final = 3
 _SCALE: Final = 2.0  # pixels per point: sharp on the screens of today
 
-Chart = alt.Chart | alt.LayerChart | alt.FacetChart | alt.VConcatChart
+Chart = alt.Chart | alt.LayerChart | alt.FacetChart | alt.VConcatChart | alt.HConcatChart
 Row = Mapping[str, float | int | str | bool | None]
 
 
@@ -73,15 +73,18 @@ def series_rows(
     ]
 
 
-def logarithmic(low: float, high: float) -> dict[str, Any]:
-    """Scale and axis from `low` to `high`, both above 0, with ticks where people expect them."""
+def logarithmic(low: float, high: float, *, clamp: bool = True) -> dict[str, Any]:
+    """Scale and axis from `low` to `high`, both above 0, with ticks where people expect them.
+
+    Without `clamp` values beyond lie outside, for marks that are clipped.
+    """
     low, high = low / 1.15, high * 1.15
     decades = range(floor(log10(low)), ceil(log10(high)) + 1)
     reach = log10(high / low)
     steps = (1,) if reach > _MANY_DECADES else (1, 2, 5) if reach > 1 else (1, 2, 3, 4, 5, 6, 8)
     ticks = [step * 10.0**decade for decade in decades for step in steps]
     return {
-        "scale": alt.Scale(type="log", nice=False, domain=[low, high], clamp=True),
+        "scale": alt.Scale(type="log", nice=False, domain=[low, high], clamp=clamp),
         "axis": alt.Axis(values=[tick for tick in ticks if low <= tick <= high], format=",~g"),
     }
 
@@ -92,15 +95,16 @@ def colour(
     colours: Sequence[str] = COLOURS,
     *,
     symbol: str = "stroke",
+    orient: Literal["top", "right", "top-right"] = "top",
     room: int = LEGEND_ROOM,
 ) -> alt.Color:
-    """One colour for each name, in their order, with a legend `room` points above the chart."""
+    """One colour for each name, in their order, with a legend `room` points from the chart."""
     chosen = [colours[place % len(colours)] for place in range(len(names))]
     return alt.Color(
         f"{field}:N",
         scale=alt.Scale(domain=list(names), range=chosen),
         legend=alt.Legend(
-            orient="top",
+            orient=orient,
             title=None,
             symbolType=symbol,
             symbolStrokeWidth=3,
@@ -133,9 +137,19 @@ def rounded(values: Float64s) -> list[float]:
     return [float(f"{value:.6g}") for value in values.tolist()]
 
 
-def styled(chart: Chart) -> Chart:
+def picture(
+    title: str, subtitle: Sequence[str], *panels: Chart, spacing: int = 14
+) -> alt.VConcatChart:
+    """The panels one below the other, under a title, in the project's style."""
+    words = alt.TitleParams(text=title, subtitle=list(subtitle), fontSize=17, offset=12)
+    shown = alt.vconcat(*panels, spacing=spacing).resolve_scale(color="independent")
+    made: alt.VConcatChart = styled(shown.properties(title=words, padding=14))
+    return made
+
+
+def styled(chart: Chart) -> Any:
     """A whole picture in the project's style."""
-    made: Chart = (
+    return (
         chart.configure(background="white", font="system-ui, sans-serif")
         .configure_view(stroke=None)
         .configure_axis(
@@ -151,7 +165,6 @@ def styled(chart: Chart) -> Chart:
         .configure_legend(labelFontSize=12, labelColor=INK, titleColor=INK, labelLimit=320)
         .configure_title(anchor="start", fontSize=15, subtitleFontSize=12, subtitleColor=INK)
     )
-    return made
 
 
 def to_png(report: ReportDocument) -> bytes:

@@ -149,9 +149,10 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(report_lines(found, args.rows, prices)))
     for path in (args.png, args.html):
         if path is not None:
-            from serving.analysis.pareto.pareto_chart import save_chart
+            from serving.analysis.chart_file import write_chart
+            from serving.analysis.pareto.pareto_chart import pareto_chart
 
-            save_chart(found, path)
+            write_chart(pareto_chart(found), path, field="picture")
             print(f"wrote {path}", file=sys.stderr)
     return 0
 

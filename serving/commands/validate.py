@@ -17,8 +17,6 @@ from emulator.errors import ConfigError
 if TYPE_CHECKING:
     from serving.analysis.validate.validation import Validation
 
-_PICTURES = (".png", ".svg", ".html")
-
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the `validate` command."""
@@ -65,9 +63,10 @@ def run(args: argparse.Namespace) -> int:
 
         print("\n".join(report_lines(validation, references)))
     if args.plot is not None:
-        from serving.analysis.validate.validation_chart import save_validation_chart
+        from serving.analysis.chart_file import write_chart
+        from serving.analysis.validate.validation_chart import validation_chart
 
-        save_validation_chart(validation, args.plot)
+        write_chart(validation_chart(validation), args.plot, field="plot")
         print(f"wrote {args.plot}", file=sys.stderr)
     if args.refit is not None:
         from serving.analysis.validate.refit import main as refit
@@ -79,13 +78,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_outputs(args: argparse.Namespace) -> None:
     """Refuse what could not be written before the work, not after it."""
-    if args.plot is not None and args.plot.suffix.lower() not in _PICTURES:
-        expected = f"a path that ends in {', '.join(_PICTURES)}"
-        raise ConfigError(field="plot", value=args.plot, expected=expected)
-    for name in ("plot", "refit"):
-        path = getattr(args, name)
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ConfigError(field=name, value=path, expected="a path in a folder that exists")
+    if args.plot is not None:
+        from serving.analysis.chart_file import check_chart_path
+
+        check_chart_path(args.plot, field="plot")
+    if args.refit is not None and not args.refit.absolute().parent.is_dir():
+        expected = "a path in a folder that exists"
+        raise ConfigError(field="refit", value=args.refit, expected=expected)
 
 
 def _print_json(validation: Validation, references: list[dict[str, Any]]) -> None:

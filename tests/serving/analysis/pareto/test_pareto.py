@@ -10,8 +10,9 @@ from emulator.errors import ConfigError
 from emulator.power.efficiency import PowerBasis
 from emulator.power.token_cost import Prices
 from emulator.specs.shipped_fits import calibration_for
+from serving.analysis.chart_file import write_chart
 from serving.analysis.pareto.pareto import pareto, thinned
-from serving.analysis.pareto.pareto_chart import save_chart
+from serving.analysis.pareto.pareto_chart import pareto_chart
 from serving.analysis.pareto.pareto_report import (
     as_data,
     assumption_lines,
@@ -170,7 +171,7 @@ def test_json_has_every_point_with_its_unit_and_marks_the_envelope(two_machines)
 def test_the_picture_is_a_png(two_machines, tmp_path: Path) -> None:
     path = tmp_path / "curve.png"
 
-    save_chart(two_machines, path)
+    write_chart(pareto_chart(two_machines), path, field="picture")
 
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
@@ -182,7 +183,7 @@ def test_the_picture_is_a_png(two_machines, tmp_path: Path) -> None:
 def test_the_page_needs_nothing_but_itself(two_machines, tmp_path: Path) -> None:
     path = tmp_path / "curve.html"
 
-    save_chart(two_machines, path)
+    write_chart(pareto_chart(two_machines), path, field="picture")
 
     page = path.read_text()
     assert loaded_from(page) == []
@@ -198,14 +199,16 @@ def test_a_page_that_loads_something_would_be_noticed() -> None:
 
 
 def test_a_picture_of_another_kind_is_refused(two_machines, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"expected a path that ends in .png or .html"):
-        save_chart(two_machines, tmp_path / "curve.svg")
+    with pytest.raises(ConfigError, match=r"a path that ends in .png, .svg, .html"):
+        write_chart(pareto_chart(two_machines), tmp_path / "curve.gif", field="picture")
 
 
 @pytest.mark.long
 def test_a_picture_that_cannot_be_written_is_refused(two_machines, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="expected a path to write to"):
-        save_chart(two_machines, tmp_path / "nowhere" / "curve.html")
+    with pytest.raises(ConfigError, match="a path in a folder that exists"):
+        write_chart(
+            pareto_chart(two_machines), tmp_path / "nowhere" / "curve.html", field="picture"
+        )
 
 
 @pytest.mark.long

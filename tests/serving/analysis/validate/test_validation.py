@@ -12,6 +12,7 @@ import pytest
 
 from emulator.errors import ConfigError
 from emulator.specs.shipped_fits import shipped_fits
+from serving.analysis.chart_file import write_chart
 from serving.analysis.validate.measured_row import read_rows
 from serving.analysis.validate.measurement_files import measurements_file
 from serving.analysis.validate.prediction_errors import RowError, figures, summary
@@ -19,7 +20,7 @@ from serving.analysis.validate.refit import fit_rows
 from serving.analysis.validate.row_prediction import METRICS, RowPredictor
 from serving.analysis.validate.usable_rows import usable_rows
 from serving.analysis.validate.validation import Validation, scores, validation_of
-from serving.analysis.validate.validation_chart import save_validation_chart
+from serving.analysis.validate.validation_chart import validation_chart
 from serving.analysis.validate.validation_text import (
     as_data,
     row_table,
@@ -251,7 +252,7 @@ def test_a_picture_is_what_its_suffix_says(
 ) -> None:
     path = tmp_path / f"plot{suffix}"
 
-    save_validation_chart(made_up, path)
+    write_chart(validation_chart(made_up), path, field="plot")
 
     assert path.read_bytes().lstrip()[: len(begins)] == begins
     assert path.stat().st_size > 10_000
