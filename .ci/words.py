@@ -73,7 +73,7 @@ REPLACED: Mapping[str, str] = {
 PASSED_OVER = re.compile(
     r"^(?:CHANGELOG\.md|DECISIONS\.md|LICENSE|\.ci/words\.(?:py|json)|tests/contracts/test_words\.py"
     r"|serving/(?:server/)?console/page/.*|.*package-lock\.json|.*_pb2(?:_grpc)?\.pyi?"
-    r"|deploy/grafana/generated/.*)$"
+    r"|deploy/grafana/generated/.*|tests/.*/golden/.*)$"
 )
 
 _FORMER = {

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 from tests.emulator.chip.random_checkpoints import SHAPES, RandomCheckpoints
+from tests.golden import GoldenFolder
 from tests.process_guard import ProcessGuard, lives_among_processes, starts_processes
 
 # As in a chip's process, and before numpy is imported: one thread, and no waiting for a second
@@ -32,6 +33,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fast",
         action="store_true",
         help=f"leave out what is {', '.join(NOT_FAST)}; fewer examples of each property",
+    )
+    parser.addoption(
+        "--update-golden",
+        action="store_true",
+        help="write the texts of tests/**/golden anew, from what the reports say now",
     )
 
 
@@ -62,6 +68,13 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     with item.config.stash[GUARD].holding(item.nodeid):
         return (yield)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> GoldenFolder:
+    """The texts beside the test that asks."""
+    update = request.config.getoption("--update-golden")
+    return GoldenFolder(path=request.path.parent / "golden", update=update)
 
 
 @pytest.fixture(scope="session")

@@ -14,23 +14,26 @@ from loadgen.commands.option_values import new_file
 from loadgen.commands.standard_output import printing
 from loadgen.errors import LoadError, OptionError
 from loadgen.records.run_record import RunRecord
-from loadgen.reports.data_forms import to_csv, to_json
-from loadgen.reports.document import ReportDocument
-from loadgen.reports.markdown import to_markdown
 from loadgen.reports.requests_csv import request_lines
-from loadgen.reports.terminal import print_report, report_console
+from reporting.data_forms import to_csv, to_json
+from reporting.document import ReportDocument
+from reporting.markdown import to_markdown
+from reporting.terminal import print_report, report_console
 
 
 def _html(report: ReportDocument) -> str:
-    from loadgen.reports.html import to_html  # noqa: PLC0415 - Altair alone takes half a second
+    from reporting.html import to_html  # noqa: PLC0415 - Altair alone takes half a second
 
     return to_html(report)
 
 
 def _png(report: ReportDocument) -> bytes:
-    from loadgen.reports.charts import to_png  # noqa: PLC0415 - likewise
+    from reporting.charts import to_png  # noqa: PLC0415 - likewise
 
-    return to_png(report)
+    png = to_png(report)
+    if not png:
+        raise LoadError("there is nothing to draw: no request has ended")
+    return png
 
 
 _FORMS: Final[Mapping[str, tuple[str, Callable[[ReportDocument], str | bytes]]]] = {

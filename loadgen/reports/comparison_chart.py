@@ -5,7 +5,8 @@ from typing import Final
 import altair as alt
 
 from loadgen.measures.comparison import Comparison
-from loadgen.reports.chart_style import (
+from loadgen.reports.comparison_report import figure_words, sides_words
+from reporting.charts import (
     GREEN,
     GREY,
     INK,
@@ -14,9 +15,9 @@ from loadgen.reports.chart_style import (
     WIDTH,
     Row,
     TitledChart,
-    data_of,
+    chart_of,
+    titled,
 )
-from loadgen.reports.comparison_report import figure_words, sides_words
 
 _ROW_HEIGHT: Final = 20
 _COLOURS: Final = {
@@ -49,7 +50,7 @@ def comparison_chart(found: Comparison) -> tuple[TitledChart, ...]:
         scale=alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values())),
         legend=alt.Legend(orient="top", title=None, symbolType="circle"),
     )
-    drawn = alt.Chart(data_of(rows)).encode(
+    drawn = chart_of(rows).encode(
         y=alt.Y("figure:N", sort=order, title=None, axis=alt.Axis(labelLimit=240, grid=True)),
         color=shades,
         tooltip=[
@@ -62,13 +63,13 @@ def comparison_chart(found: Comparison) -> tuple[TitledChart, ...]:
     x = alt.X("low:Q", title=title, axis=alt.Axis(format="+.0%"))
     spans = drawn.mark_rule(strokeWidth=2.5).encode(x=x, x2="high:Q")
     dots = drawn.mark_circle(size=75, opacity=1).encode(x=alt.X("relative:Q", title=title))
-    zero = alt.Chart(data_of([{"at": 0}])).mark_rule(color=INK, strokeWidth=1.2).encode(x="at:Q")
+    zero = chart_of([{"at": 0}]).mark_rule(color=INK, strokeWidth=1.2).encode(x="at:Q")
     return (
-        TitledChart(
-            title="What differs, and by how much",
-            about=f"{sides_words(found)}, {found.time} time; {found.method}",
-            chart=alt.layer(zero, spans, dots).properties(
-                width=WIDTH - 160, height=_ROW_HEIGHT * len(rows)
-            ),
+        titled(
+            "What differs, and by how much",
+            f"{sides_words(found)}, {found.time} time; {found.method}",
+            *(zero, spans, dots),
+            width=WIDTH - 160,
+            height=_ROW_HEIGHT * len(rows),
         ),
     )

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from loadgen.measures.comparison import Comparison, Difference, Side
 from loadgen.measures.definitions import DISTRIBUTIONS, ENERGY, RATES
 from loadgen.records.counted import counted
-from loadgen.reports.document import NOTHING, Cell, Column, Document, Facts, FigureRow, Grid, Tone
-from loadgen.reports.figure_text import number
+from reporting.document import Cell, Column, Document, Facts, FigureRow, Table, Tone, table_of
+from reporting.numbers import NOTHING, signed_percent
 
 _DEFINITIONS: Final = {each.name: each for each in (*DISTRIBUTIONS, *RATES, *ENERGY)}
 _TONES: Final[Mapping[str, Tone]] = {
@@ -21,6 +21,9 @@ _TONES: Final[Mapping[str, Tone]] = {
 
 _TRAFFIC: Final = ("api", "workload", "prompts", "arrivals", "requests")
 """Settings of `Comparison.apart` that make the traffic; a class's name and `: ` may be before."""
+
+if TYPE_CHECKING:
+    from reporting.charts import TitledChart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,26 +42,26 @@ class ComparisonReport:
             verdict=verdict_words(found),
             sections=(
                 Facts(title="sides", rows=tuple(_sides(found))),
-                *(_grid(found, name) for name in classes),
+                *(_table(found, name) for name in classes),
             ),
             notes=found.notes,
         )
 
-    def fields(self) -> Mapping[str, object]:
+    def fields(self) -> object:
         """For programs."""
         found = self.comparison
         return {
             "time": found.time,
-            "a": asdict(found.a),
-            "b": asdict(found.b),
+            "a": found.a,
+            "b": found.b,
             "method": found.method,
-            "settings_apart": {name: list(both) for name, both in found.apart.items()},
+            "settings_apart": found.apart,
             "beyond_noise": len(found.beyond_noise),
             "differences": [
                 {**asdict(each), "unit": _unit(each), "beyond_noise": each.beyond_noise}
                 for each in found.differences
             ],
-            "notes": list(found.notes),
+            "notes": found.notes,
         }
 
     def figures(self) -> tuple[FigureRow, ...]:
@@ -83,6 +86,14 @@ class ComparisonReport:
             for each in self.comparison.differences
         )
 
+    def charts(self) -> "tuple[TitledChart, ...]":
+        """The differences of all classes together."""
+        from loadgen.reports.comparison_chart import (  # noqa: PLC0415 - Altair takes a while
+            comparison_chart,
+        )
+
+        return comparison_chart(self.comparison)
+
 
 def sides_words(found: Comparison) -> str:
     """Which side is judged against which, by their labels if those tell them apart."""
@@ -92,7 +103,7 @@ def sides_words(found: Comparison) -> str:
 
 
 def verdict_words(found: Comparison) -> str:
-    """All of it in a few words; first of all whether both sides had the same to do."""
+    """The outcome in a few words, beginning with whether both sides had the same traffic."""
     apart = dict.fromkeys(name.rpartition(": ")[2] for name in found.apart)
     traffic = [name for name in apart if name in _TRAFFIC]
     warned = f"not the same traffic ({', '.join(traffic)} differ): " if traffic else ""
@@ -135,43 +146,36 @@ def _side(side: Side) -> str:
     return f"{counted(side.runs, 'run')}, {completed} completed, {side.failed:,} failed"
 
 
-def _grid(found: Comparison, traffic_class: str) -> Grid:
+def _table(found: Comparison, traffic_class: str) -> Table:
     whose = f" of {traffic_class}" if traffic_class else ""
-    return Grid(
+    return table_of(
+        _COLUMNS,
+        [each for each in found.differences if each.traffic_class == traffic_class],
         title=f"differences{whose}, in {found.time} time",
-        columns=(
-            Column(title="", words=True),
-            Column(title="unit", words=True, rank=1),
-            Column(title="a"),
-            Column(title="b"),
-            Column(title="difference"),
-            Column(title="95 % interval"),
-            Column(title="p", rank=2),
-            Column(title="", words=True),
-        ),
-        rows=tuple(_row(each) for each in found.differences if each.traffic_class == traffic_class),
     )
 
 
-def _row(each: Difference) -> tuple[str | Cell, ...]:
-    tone = _TONES[each.verdict]
-    between = NOTHING
-    if each.low is not None and each.high is not None:
-        between = f"{_signed(each.low)} .. {_signed(each.high)}"
-    return (
-        figure_words(each),
-        Cell(words=_unit(each), tone="dim"),
-        number(each.a),
-        number(each.b),
-        Cell(words=_signed(each.relative), tone=tone),
-        Cell(words=between, tone="dim"),
-        Cell(words=NOTHING if each.p_value is None else f"{each.p_value:.3f}", tone="dim"),
-        Cell(words=each.verdict, tone=tone),
-    )
+def _judged(each: Difference, words: str) -> Cell:
+    return Cell(words=words, tone=_TONES[each.verdict])
 
 
-def _signed(share: float | None) -> str:
-    if share is None:
+def _between(each: Difference) -> str:
+    if each.low is None or each.high is None:
         return NOTHING
-    words = f"{100 * share:+.1f} %"
-    return "0.0 %" if words in ("+0.0 %", "-0.0 %") else words
+    return f"{signed_percent(each.low)} .. {signed_percent(each.high)}"
+
+
+def _relative(each: Difference) -> str:
+    return NOTHING if each.relative is None else signed_percent(each.relative)
+
+
+_COLUMNS: Final[tuple[Column[Difference], ...]] = (
+    Column("", figure_words, align="left"),
+    Column("unit", _unit, align="left", rank=1, tone="dim"),
+    Column("a", lambda each: each.a),
+    Column("b", lambda each: each.b),
+    Column("difference", lambda each: _judged(each, _relative(each))),
+    Column("95 % interval", _between, tone="dim"),
+    Column("p", lambda each: each.p_value, ".3f", rank=2, tone="dim"),
+    Column("", lambda each: _judged(each, each.verdict), align="left"),
+)

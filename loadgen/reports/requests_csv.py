@@ -14,7 +14,7 @@ from loadgen.measures.samples import values_ms
 from loadgen.records.arrays import Float64s
 from loadgen.records.result import Result
 from loadgen.records.run_record import RunRecord
-from loadgen.reports.data_forms import text_cell
+from reporting.data_forms import text_cell
 
 COLUMNS: Final = (
     *("class", "request_id", "session_id", "turn", "worker"),

@@ -3,30 +3,32 @@
 Nothing here measures; the figures are `loadgen.measures`'.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from loadgen.measures.run_measures import RunMeasures
 from loadgen.records.run_record import RunRecord
-from loadgen.reports.document import Document, Facts, FigureRow, Grid
+from loadgen.reports.run_data import run_fields, run_figures
 from loadgen.reports.run_facts import (
     class_facts,
     client_facts,
     dilation_words,
     request_facts,
+    run_verdict,
     server_facts,
 )
-from loadgen.reports.run_fields import run_fields
-from loadgen.reports.run_figures import run_figures
 from loadgen.reports.run_tables import (
-    arrivals_grid,
+    arrivals_table,
     energy_section,
-    latency_grids,
-    slo_grids,
-    throughput_grid,
-    user_grid,
+    latency_tables,
+    slo_tables,
+    throughput_table,
+    user_table,
 )
-from loadgen.reports.run_verdict import run_verdict
+from reporting.document import Document, FigureRow, Section
+
+if TYPE_CHECKING:
+    from reporting.charts import TitledChart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -39,29 +41,30 @@ class RunReport:
     def document(self) -> Document:
         """For people."""
         record, measures = self.record, self.measures
-        header = record.header
+        header, several = record.header, len(record.header.classes) > 1
         label = f" · {header.label}" if header.label else ""
+        sections: tuple[Section, ...] = (
+            server_facts(record, measures),
+            *(class_facts(each, several=several) for each in header.classes),
+            request_facts(record, measures),
+            arrivals_table(record, measures),
+            *latency_tables(measures),
+            user_table(measures),
+            throughput_table(measures),
+            *slo_tables(measures),
+            energy_section(measures),
+            client_facts(record, measures),
+        )
         return Document(
             title=f"UltraServe load report{label}",
             subtitle=f"{header.model} at {header.url} · {header.started_at} · {_time(self)}",
-            sections=_not_empty(
-                server_facts(record, measures),
-                *(class_facts(each, several=len(header.classes) > 1) for each in header.classes),
-                request_facts(record, measures),
-                arrivals_grid(record, measures),
-                *latency_grids(measures),
-                user_grid(measures),
-                throughput_grid(measures),
-                *slo_grids(measures),
-                energy_section(measures),
-                client_facts(record, measures),
-            ),
+            sections=tuple(section for section in sections if section.rows),  # of what completed
             verdict=run_verdict(record, measures),
             notes=measures.warnings,
             command=header.command,
         )
 
-    def fields(self) -> Mapping[str, object]:
+    def fields(self) -> object:
         """For programs."""
         return run_fields(self.record, self.measures)
 
@@ -69,14 +72,15 @@ class RunReport:
         """For spreadsheets."""
         return run_figures(self.record, self.measures)
 
+    def charts(self) -> "tuple[TitledChart, ...]":
+        """Latency over time and as distributions, arrivals, and what was in flight."""
+        from loadgen.reports.run_charts import run_charts  # noqa: PLC0415 - Altair takes a while
+
+        return tuple(run_charts(self.record, self.measures))
+
 
 def _time(report: RunReport) -> str:
     measures = report.measures
     if measures.time == "emulated":
         return f"emulated time, 1 s is {dilation_words(report.record, measures)}"
     return "wall time"
-
-
-def _not_empty(*sections: Facts | Grid) -> tuple[Facts | Grid, ...]:
-    """Without tables that have no row: nothing completed that they could be of."""
-    return tuple(section for section in sections if section.rows)

@@ -1,19 +1,21 @@
 """The figures of a run as tables."""
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Final
 
 from loadgen.measures.definitions import DISTRIBUTIONS, ENERGY, RATES, Definition
 from loadgen.measures.run_measures import (
     PERCENTILES,
+    BoundKept,
     ClassMeasures,
     Distribution,
     RunMeasures,
     SloKept,
 )
-from loadgen.records.run_record import AskedArrivals, RunRecord
-from loadgen.reports.document import NOTHING, UNKNOWN, Cell, Column, Facts, Grid
-from loadgen.reports.figure_text import (
+from loadgen.records.run_record import ClassHeader, RunRecord
+from reporting.document import UNKNOWN, Cell, Column, Facts, Table, table_of
+from reporting.numbers import (
     interval,
     number,
     percent,
@@ -23,7 +25,9 @@ from loadgen.reports.figure_text import (
 )
 
 INTERVAL: Final = "95 % interval"
-_WITH_INTERVAL: Final = {50.0: 3, 90.0: 5, 99.0: 3}
+_RANKS: Final = {95.0: 4, 99.9: 2}
+"""The rank of a percentile's column; 0 for the others."""
+_INTERVAL_RANKS: Final = {50.0: 3, 90.0: 5, 99.0: 3}
 """The rank of each column of intervals, by its percentile."""
 _SHARES: Final = ("failed_share", "attainment", "prefix_hit_share")
 _BY_NAME: Final = {each.name: each for each in DISTRIBUTIONS}
@@ -36,187 +40,159 @@ def shown_classes(measures: RunMeasures) -> tuple[ClassMeasures, ...]:
     return (measures.total,)
 
 
-def arrivals_grid(record: RunRecord, measures: RunMeasures) -> Grid:
-    """What was asked of arrivals, the schedule that was drawn for it, and what was kept."""
-    times = sorted({header.arrivals.time for header in record.header.classes})
-    several = len(record.header.classes) > 1
+def arrivals_table(record: RunRecord, measures: RunMeasures) -> Table:
+    """The arrivals that were asked for, the schedule that was drawn, and the one that was kept."""
+    headers = record.header.classes
+    several = len(headers) > 1
     rows = [
-        ((header.name if place == 0 else ""), *row) if several else row
-        for header in record.header.classes
-        for place, row in enumerate(_arrivals(header.arrivals, measures.classes.get(header.name)))
+        (header.name if place == 0 else "", *row)
+        for header in headers
+        for place, row in enumerate(_arrivals(header, measures.classes.get(header.name)))
     ]
-    return Grid(
+    times = sorted({header.arrivals.time for header in headers})
+    columns: list[Column[tuple[object, ...]]] = [
+        Column("class", itemgetter(0), align="left"),
+        Column("", itemgetter(1), align="left"),
+        Column("asked", itemgetter(2)),
+        Column("drawn", itemgetter(3)),
+        Column("kept", itemgetter(4)),
+    ]
+    return table_of(
+        columns if several else columns[1:],
+        rows,
         title=f"arrivals: sessions per {' or '.join(times)} s, and how unevenly they come",
-        columns=(
-            *([Column(title="class", words=True)] if several else []),
-            Column(title="", words=True),
-            Column(title="asked"),
-            Column(title="drawn"),
-            Column(title="kept"),
-        ),
-        rows=tuple(rows),
         foot="drawn: by the schedule, from the seed. gap CV: deviation / mean of the gaps, 1 for "
         "Poisson; dispersion: variance / mean of counts, 1 for Poisson",
     )
 
 
-def _arrivals(asked: AskedArrivals, found: ClassMeasures | None) -> Iterator[tuple[str, ...]]:
-    kept = None if found is None else found.arrivals
+def _arrivals(header: ClassHeader, found: ClassMeasures | None) -> Iterator[tuple[object, ...]]:
+    asked, kept = header.arrivals, None if found is None else found.arrivals
     if asked.concurrency is not None:
-        yield "sessions at once, at most", f"{asked.concurrency:,}", NOTHING, NOTHING
-    yield (
-        "rate, 1/s",
-        number(asked.asked_rate_per_s),
-        number(asked.rate_per_s),
-        number(kept.rate_per_s if kept else None),
-    )
-    yield (
-        "gap CV",
-        number(asked.asked_gap_cv),
-        number(asked.gap_cv),
-        number(kept.gap_cv if kept else None),
-    )
-    yield (
-        "dispersion",
-        NOTHING,
-        number(asked.dispersion),
-        number(kept.dispersion if kept else None),
-    )
+        yield "sessions at once, at most", asked.concurrency, None, None
+    yield "rate, 1/s", asked.asked_rate_per_s, asked.rate_per_s, kept and kept.rate_per_s
+    yield "gap CV", asked.asked_gap_cv, asked.gap_cv, kept and kept.gap_cv
+    yield "dispersion", None, asked.dispersion, kept and kept.dispersion
 
 
-def latency_grids(measures: RunMeasures) -> Iterator[Grid]:
-    """A table of latencies for each class, and for all; the first says from when they count."""
-    several = len(measures.classes) > 1
+def latency_tables(measures: RunMeasures) -> Iterator[Table]:
+    """Latencies of each class, and of all; the foot of the first says from when they count."""
     foot = "TTFT, E2E and NTPOT count from when a request was due, whenever it was sent"
-    said = False
     for each in shown_classes(measures):
-        whose = f" of {each.name}" if several else ""
         rows = [
-            _latency(definition, each.distributions[definition.name])
+            (definition, each.distributions[definition.name])
             for definition in DISTRIBUTIONS
             if definition.unit == "ms" and definition.name in each.distributions
         ]
         if rows:
-            yield Grid(
-                title=f"latency{whose}, {measures.time} ms",
-                columns=_latency_columns(),
-                rows=tuple(rows),
-                foot="" if said else foot,
-            )
-            said = True
+            title = f"latency{_whose(measures, each.name)}, {measures.time} ms"
+            yield table_of(_latency_columns(), rows, title=title, foot=foot)
+            foot = ""
 
 
-def _latency_columns() -> tuple[Column, ...]:
-    ranks = {95.0: 4, 99.9: 2}
-    columns = [Column(title="", words=True), Column(title="mean", rank=1)]
-    for percentile in PERCENTILES:
-        columns.append(
-            Column(title=percentile_name(percentile), rank=ranks.get(percentile, 0)),
-        )
-        if percentile in _WITH_INTERVAL:
-            columns.append(Column(title=INTERVAL, rank=_WITH_INTERVAL[percentile]))
-    return (*columns, Column(title="max", rank=1), Column(title="samples", rank=6))
+def _whose(measures: RunMeasures, name: str) -> str:
+    return f" of {name}" if len(measures.classes) > 1 else ""
 
 
-def _latency(definition: Definition, found: Distribution) -> tuple[str | Cell, ...]:
-    cells: list[str | Cell] = [definition.label, value_of(found.mean)]
-    for percentile in PERCENTILES:
-        estimate = found.percentiles.get(percentile)
-        cells.append(value_of(estimate))
-        if percentile in _WITH_INTERVAL:
-            cells.append(Cell(words=interval(estimate), tone="dim"))
-    return (*cells, number(found.most), Cell(words=f"{found.samples:,}", tone="dim"))
+def _latency_columns() -> Iterator[Column[tuple[Definition, Distribution]]]:
+    yield Column("", lambda row: row[0].label, align="left")
+    yield Column("mean", lambda row: row[1].mean, value_of, rank=1)
+    for at in PERCENTILES:
+
+        def estimate(row: tuple[Definition, Distribution], at: float = at) -> object:
+            return row[1].percentiles.get(at)
+
+        yield Column(percentile_name(at), estimate, value_of, rank=_RANKS.get(at, 0))
+        if at in _INTERVAL_RANKS:
+            rank = _INTERVAL_RANKS[at]
+            yield Column(INTERVAL, estimate, interval, rank=rank, tone="dim")
+    yield Column("max", lambda row: row[1].most, rank=1)
+    yield Column("samples", lambda row: row[1].samples, rank=6, tone="dim")
 
 
-def user_grid(measures: RunMeasures) -> Grid:
-    """What a user sees of speed: more is better, so that the least is the tail."""
+def user_table(measures: RunMeasures) -> Table:
+    """The speed that a user sees: more is better, so that the least is the tail."""
     several = len(measures.classes) > 1
-    rows = []
-    for each in shown_classes(measures):
-        whose = f", {each.name}" if several else ""
-        for name, found in each.distributions.items():
-            definition = _BY_NAME.get(name)
-            if definition is not None and definition.better == "higher":
-                middle = found.percentiles.get(50.0)
-                rows.append(
-                    (
-                        f"{definition.label}{whose}",
-                        number(found.least),
-                        value_of(middle),
-                        Cell(words=interval(middle), tone="dim"),
-                        value_of(found.mean),
-                        number(found.most),
-                    )
-                )
-    return Grid(
-        title=f"interactivity, tokens per {measures.time} s and user",
-        columns=(
-            Column(title="", words=True),
-            Column(title="least"),
-            Column(title="p50"),
-            Column(title=INTERVAL, rank=2),
-            Column(title="mean", rank=1),
-            Column(title="max", rank=1),
-        ),
-        rows=tuple(rows),
+    rows = [
+        (f"{_BY_NAME[name].label}{f', {each.name}' if several else ''}", found)
+        for each in shown_classes(measures)
+        for name, found in each.distributions.items()
+        if name in _BY_NAME and _BY_NAME[name].better == "higher"
+    ]
+    columns: tuple[Column[tuple[str, Distribution]], ...] = (
+        Column("", lambda row: row[0], align="left"),
+        Column("least", lambda row: row[1].least),
+        Column("p50", lambda row: row[1].percentiles.get(50.0), value_of),
+        Column(INTERVAL, lambda row: row[1].percentiles.get(50.0), interval, rank=2, tone="dim"),
+        Column("mean", lambda row: row[1].mean, value_of, rank=1),
+        Column("max", lambda row: row[1].most, rank=1),
     )
+    return table_of(columns, rows, title=f"interactivity, tokens per {measures.time} s and user")
 
 
-def throughput_grid(measures: RunMeasures) -> Grid:
+def throughput_table(measures: RunMeasures) -> Table:
     """Figures with one value per run."""
     classes = shown_classes(measures)
-    columns = [Column(title="", words=True), Column(title="unit", words=True, rank=1)]
-    for place, each in enumerate(classes):
-        last = place == len(classes) - 1
-        columns.append(Column(title=each.name if len(classes) > 1 else "value"))
-        columns.append(Column(title=INTERVAL, rank=2 if last else 3))
-    rows = []
-    for definition in RATES:
-        found = [each.rates.get(definition.name) for each in classes]
-        if not any(found):
-            continue
-        row: list[str | Cell] = [definition.label, definition.unit]
-        for estimate in found:
-            share = definition.name in _SHARES
-            value = percent(estimate.value) if share and estimate else value_of(estimate)
-            between = share_interval(estimate) if share else interval(estimate)
-            row.extend((value, Cell(words=between, tone="dim")))
-        rows.append(tuple(row))
-    return Grid(
+    columns: list[Column[Definition]] = [
+        Column("", lambda row: row.label, align="left"),
+        Column("unit", lambda row: row.unit, align="left", rank=1),
+    ]
+    for each in classes:
+        name = each.name if len(classes) > 1 else "value"
+        rank = 2 if each is classes[-1] else 3
+
+        def value(row: Definition, each: ClassMeasures = each) -> object:
+            found = each.rates.get(row.name)
+            return found and (percent if row.name in _SHARES else number)(found.value)
+
+        def between(row: Definition, each: ClassMeasures = each) -> object:
+            form = share_interval if row.name in _SHARES else interval
+            return form(each.rates.get(row.name))
+
+        columns += [Column(name, value), Column(INTERVAL, between, rank=rank, tone="dim")]
+    return table_of(
+        columns,
+        [row for row in RATES if any(each.rates.get(row.name) for each in classes)],
         title=f"throughput over the window, in {measures.time} s",
-        columns=tuple(columns),
-        rows=tuple(rows),
     )
 
 
-def slo_grids(measures: RunMeasures) -> Iterator[Grid]:
-    """How each class with an SLO did."""
+def slo_tables(measures: RunMeasures) -> Iterator[Table]:
+    """The bounds of each class with an SLO, and whether they were kept."""
     for each in measures.classes.values():
         if each.slo is not None:
-            whose = f" of {each.name}" if len(measures.classes) > 1 else ""
-            yield Grid(
-                title=f"SLO{whose}: {each.slo.words}",
-                columns=(
-                    Column(title="bound", words=True),
-                    Column(title="limit"),
-                    Column(title="measured"),
-                    Column(title="", words=True),
-                ),
-                rows=tuple(_bounds(each.slo)),
+            yield table_of(
+                _BOUND_COLUMNS,
+                each.slo.bounds,
+                title=f"SLO{_whose(measures, each.name)}: {each.slo.words}",
                 foot=_attained(each.slo, measures.time),
             )
 
 
-def _bounds(slo: SloKept) -> Iterator[tuple[str | Cell, ...]]:
-    for bound in slo.bounds:
-        definition = _BY_NAME.get(bound.measure)
-        label, unit = (definition.label, definition.unit) if definition else (bound.measure, "")
-        yield (
-            f"{label} {percentile_name(bound.percentile)}",
-            f"{number(bound.limit)} {unit}".strip(),
-            "infinite" if bound.value is None else f"{number(bound.value)} {unit}".strip(),
-            Cell(words="kept", tone="good") if bound.kept else Cell(words="missed", tone="bad"),
-        )
+def _bound_label(bound: BoundKept) -> str:
+    definition = _BY_NAME.get(bound.measure)
+    label = definition.label if definition else bound.measure
+    return f"{label} {percentile_name(bound.percentile)}"
+
+
+def _of_bound(bound: BoundKept, value: float | None) -> str:
+    definition = _BY_NAME.get(bound.measure)
+    unit = definition.unit if definition else ""
+    return "infinite" if value is None else f"{number(value)} {unit}".strip()
+
+
+_BOUND_COLUMNS: Final[tuple[Column[BoundKept], ...]] = (
+    Column("bound", _bound_label, align="left"),
+    Column("limit", lambda bound: _of_bound(bound, bound.limit)),
+    Column("measured", lambda bound: _of_bound(bound, bound.value)),
+    Column(
+        "",
+        lambda bound: (
+            Cell(words="kept", tone="good") if bound.kept else Cell(words="missed", tone="bad")
+        ),
+        align="left",
+    ),
+)
 
 
 def _attained(slo: SloKept, time: str) -> str:
@@ -238,9 +214,7 @@ def energy_section(measures: RunMeasures) -> Facts:
     if all(value is None for value in found.values()):
         words = f"power, energy and tokens/s per MW and per chip are {UNKNOWN}"
         return Facts(title=title, rows=(("energy", words),))
-    rows = tuple(
-        (definition.label, _metered(definition, found[definition])) for definition in found
-    )
+    rows = tuple((each.label, _metered(each, value)) for each, value in found.items())
     if measures.energy.metered_s is not None:
         rows += (("metered", f"{measures.energy.metered_s:,.3f} {measures.time} s"),)
     return Facts(title=title, rows=rows)

@@ -7,7 +7,8 @@ import altair as alt
 
 from loadgen.records.estimate import Estimate
 from loadgen.records.sweep_record import SweepRecord
-from loadgen.reports.chart_style import (
+from loadgen.reports.sweep_tables import LOAD_WORDS, load_and_unit
+from reporting.charts import (
     BLUE,
     GREEN,
     GREY,
@@ -15,17 +16,16 @@ from loadgen.reports.chart_style import (
     INK,
     ORANGE,
     PURPLE,
-    WIDTH,
     Row,
     TitledChart,
+    chart_of,
     colour,
     dashes,
-    data_of,
     logarithmic,
     shapes,
+    titled,
 )
-from loadgen.reports.figure_text import number
-from loadgen.reports.sweep_words import LOAD_WORDS, load_and_unit
+from reporting.numbers import number
 
 _LATENCIES: Final = (
     ("TTFT", "p50", "ttft_p50_ms"),
@@ -80,7 +80,7 @@ def _marks(sweep: SweepRecord) -> tuple[list[alt.Chart], list[alt.Chart]]:
         rows.append({"load": sweep.best.load, "words": words, "y": y})
     if not rows:
         return [], []
-    base = alt.Chart(data_of(rows)).encode(x="load:Q")
+    base = chart_of(rows).encode(x="load:Q")
     words = base.mark_text(color=INK, fontWeight="bold").encode(
         text="words:N", y=alt.Y("y:Q", scale=None)
     )
@@ -109,7 +109,7 @@ def _throughput_rows(sweep: SweepRecord) -> list[Row]:
 def _throughput(sweep: SweepRecord, rows: Sequence[Row]) -> TitledChart:
     names = list(dict.fromkeys(str(row["what"]) for row in rows))
     title = f"requests per {sweep.time} s"
-    drawn = alt.Chart(data_of(rows)).encode(
+    drawn = chart_of(rows).encode(
         x=_load_x(sweep),
         color=colour("what", names, (BLUE, GREEN), room=_ROOM),
         tooltip=["load:Q", "per_s:Q", "low:Q", "high:Q", "what:N"],
@@ -124,10 +124,14 @@ def _throughput(sweep: SweepRecord, rows: Sequence[Row]) -> TitledChart:
         y=alt.Y("per_s:Q", title=title), shape=shapes("what", names)
     )
     rules, words = _marks(sweep)
-    return TitledChart(
-        title="Throughput against load",
-        about="Each point with its 95 % interval; the line goes through the mean of each load.",
-        chart=alt.layer(*rules, means, spans, dots, *words).properties(width=WIDTH, height=HEIGHT),
+    return titled(
+        "Throughput against load",
+        "Each point with its 95 % interval; the line goes through the mean of each load.",
+        *rules,
+        means,
+        spans,
+        dots,
+        *words,
     )
 
 
@@ -155,7 +159,7 @@ def _latency(sweep: SweepRecord, rows: Sequence[Row]) -> TitledChart:
     shown = [name for name in _SHADES if any(row["measure"] == name for row in rows)]
     axis = logarithmic(min(numbers), max(numbers))
     title = f"{sweep.time} ms"
-    drawn = alt.Chart(data_of(rows)).encode(
+    drawn = chart_of(rows).encode(
         x=_load_x(sweep),
         color=colour("measure", shown, [_SHADES[name] for name in shown], room=_ROOM),
         tooltip=["load:Q", "ms:Q", "low:Q", "high:Q", "measure:N", "percentile:N"],
@@ -170,12 +174,15 @@ def _latency(sweep: SweepRecord, rows: Sequence[Row]) -> TitledChart:
     )
     dots = drawn.mark_circle(size=40, opacity=1).encode(y=alt.Y("ms:Q", title=title, **axis))
     rules, words = _marks(sweep)
-    return TitledChart(
-        title="Latency against load",
-        about="Each point with its 95 % interval. Latencies count from when requests were due.",
-        chart=alt.layer(*rules, lines, spans, dots, *words).properties(
-            width=WIDTH, height=HEIGHT + 70
-        ),
+    return titled(
+        "Latency against load",
+        "Each point with its 95 % interval. Latencies count from when requests were due.",
+        *rules,
+        lines,
+        spans,
+        dots,
+        *words,
+        height=HEIGHT + 70,
     )
 
 
@@ -205,12 +212,12 @@ def _pareto(sweep: SweepRecord, rows: Sequence[Row], title: str) -> TitledChart:
     )
     y = alt.Y("value:Q", title=f"output {title}, {sweep.time} s", scale=alt.Scale(zero=True))
     line = (
-        alt.Chart(data_of(best))
+        chart_of(best)
         .mark_line(color=ORANGE, strokeWidth=2, interpolate="linear")
         .encode(x=x, y=y, order="user:Q")
     )
     dots = (
-        alt.Chart(data_of(rows))
+        chart_of(rows)
         .mark_circle(size=80, opacity=1)
         .encode(
             x=x,
@@ -219,10 +226,13 @@ def _pareto(sweep: SweepRecord, rows: Sequence[Row], title: str) -> TitledChart:
             tooltip=["load:N", "user:Q", "value:Q"],
         )
     )
-    words = alt.Chart(data_of(best)).mark_text(dy=-12, color=INK).encode(x=x, y=y, text="number:N")
-    return TitledChart(
-        title=f"Output {title} against interactivity",
-        about=f"Numbers at the points are the load: {LOAD_WORDS[sweep.axis]}. "
+    words = chart_of(best).mark_text(dy=-12, color=INK).encode(x=x, y=y, text="number:N")
+    return titled(
+        f"Output {title} against interactivity",
+        f"Numbers at the points are the load: {LOAD_WORDS[sweep.axis]}. "
         "Further up and to the right is better.",
-        chart=alt.layer(line, dots, words).properties(width=WIDTH, height=HEIGHT + 90),
+        line,
+        dots,
+        words,
+        height=HEIGHT + 90,
     )

@@ -1,13 +1,24 @@
 """The report of a sweep: each point, the knee, the highest load that keeps the SLO, and Pareto."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 from loadgen.records.estimate import Estimate
 from loadgen.records.sweep_record import PointFigures, SweepPoint, SweepRecord
-from loadgen.reports.document import Document, Facts, FigureRow, Grid
-from loadgen.reports.sweep_tables import bounds_grid, pareto_grid, points_grid
-from loadgen.reports.sweep_words import LOAD_WORDS, findings, point_notes, sweep_facts
+from loadgen.reports.sweep_tables import (
+    LOAD_WORDS,
+    bounds_table,
+    findings,
+    pareto_table,
+    point_notes,
+    points_table,
+    sweep_facts,
+)
+from reporting.document import Document, FigureRow, Section
+
+if TYPE_CHECKING:
+    from reporting.charts import TitledChart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -20,18 +31,18 @@ class SweepReport:
         """For people."""
         sweep = self.sweep
         axis = "rates" if sweep.axis == "rate" else "concurrencies"
-        sections: list[Facts | Grid] = [
+        sections: list[Section] = [
             findings(sweep),
-            points_grid(sweep),
+            points_table(sweep),
         ]
         if any(point.bounds for point in sweep.points):
-            sections.append(bounds_grid(sweep))
+            sections.append(bounds_table(sweep))
         for title, places, name in (
             ("tokens/s per MW", sweep.pareto_per_mw, "tokens_per_s_per_mw"),
             ("tokens/s per chip", sweep.pareto_per_chip, "tokens_per_s_per_chip"),
         ):
             if places:
-                sections.append(pareto_grid(sweep, title, places, name))
+                sections.append(pareto_table(sweep, title, places, name))
         sections.append(sweep_facts(sweep))
         return Document(
             title=f"UltraServe sweep over {axis}",
@@ -41,13 +52,19 @@ class SweepReport:
             command=sweep.command,
         )
 
-    def fields(self) -> Mapping[str, object]:
+    def fields(self) -> object:
         """For programs."""
-        return asdict(self.sweep)
+        return self.sweep
 
     def figures(self) -> tuple[FigureRow, ...]:
         """For spreadsheets: a row for each figure of each point."""
         return tuple(row for point in self.sweep.points for row in _rows(self.sweep, point))
+
+    def charts(self) -> "tuple[TitledChart, ...]":
+        """Throughput and latency with the knee, and the two Pareto curves."""
+        from loadgen.reports.sweep_charts import sweep_charts  # noqa: PLC0415 - Altair takes a while
+
+        return tuple(sweep_charts(self.sweep))
 
 
 def _rows(sweep: SweepRecord, point: SweepPoint) -> Iterator[FigureRow]:
@@ -67,8 +84,6 @@ def _rows(sweep: SweepRecord, point: SweepPoint) -> Iterator[FigureRow]:
         yield FigureRow(
             traffic_class="all",
             figure=each.name,
-            statistic="",
-            unit="",
             value=measured.value,
             low=measured.low,
             high=measured.high,

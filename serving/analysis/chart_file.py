@@ -1,6 +1,5 @@
 """A chart written to a file, in the format of the path's suffix."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,17 +14,23 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def write_chart(
-    chart: alt.TopLevelMixin, path: Path, *, field: str, kinds: Sequence[str] = tuple(_OPTIONS)
-) -> None:
-    """Write `chart` to `path`, whose suffix is one of `kinds`; `field` names the path in errors.
-
-    Raises ConfigError for another suffix, or a path that cannot be written.
-    """
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in kinds:
-        suffixes = " or ".join(f".{each}" for each in kinds)
+def check_chart_path(path: Path, *, field: str) -> None:
+    """Raises ConfigError for a path that no picture can be written to, before any work is done."""
+    if path.suffix.lower().removeprefix(".") not in _OPTIONS:
+        suffixes = ", ".join(f".{each}" for each in _OPTIONS)
         raise ConfigError(field=field, value=path, expected=f"a path that ends in {suffixes}")
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(field=field, value=path, expected="a path in a folder that exists")
+
+
+def write_chart(chart: alt.TopLevelMixin, path: Path, *, field: str) -> None:
+    """Write `chart` to `path`; `field` names the path in errors.
+
+    Raises ConfigError for another suffix than .png, .svg and .html, or a path that cannot be
+    written.
+    """
+    check_chart_path(path, field=field)
+    kind = path.suffix.lower().removeprefix(".")
     options: dict[str, Any] = {"format": kind, **_OPTIONS[kind]}
     try:
         chart.save(str(path), **options)

@@ -1,7 +1,9 @@
 """The catalog in a line per chip and per system, for who does not know yet what to ask for."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
+from emulator.specs.assumptions import AssumptionSet
 from emulator.specs.chip import ChipSpec
 from emulator.specs.chips import CHIPS, DATA_SHEETS
 from emulator.specs.data_sheet import DataSheet
@@ -9,8 +11,9 @@ from emulator.specs.figure import Figure
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS
 from emulator.units import GB, GIB
+from reporting.document import Column, table_of
+from reporting.plain_text import table_lines
 from serving.commands.catalog_section import joined
-from serving.commands.text_table import table_lines
 
 _NONE = "-"
 _UNKNOWN = "?"
@@ -35,47 +38,52 @@ _SYSTEM_COLUMNS = (
 
 def overview_lines() -> Iterator[str]:
     """Two tables, of chips and of systems, and how to read them."""
-    chips = [("chip", "maker", *(title for title, _, _ in _CHIP_COLUMNS), "")]
-    chips += [_chip_row(chip) for chip in CHIPS.values()]
-    chips += [_chip_row(sheet) for sheet in DATA_SHEETS.values()]
-    yield from table_lines(chips, right=frozenset(range(2, 2 + len(_CHIP_COLUMNS))))
+    chips: list[Column[ChipSpec | DataSheet]] = [
+        Column("chip", lambda chip: chip.name, align="left"),
+        Column("maker", lambda chip: chip.maker, align="left"),
+        *_figures(_CHIP_COLUMNS),
+        Column("", _note, align="left"),
+    ]
+    known: list[ChipSpec | DataSheet] = [*CHIPS.values(), *DATA_SHEETS.values()]
+    yield from table_lines(table_of(chips, known))
     yield ""
-    header = ("system", "chips", "of", "joined", *(title for title, _, _ in _SYSTEM_COLUMNS))
-    systems = [(*header, "switches")]
-    systems += [_system_row(system) for system in SYSTEMS.values()]
-    numbers = {1, *range(4, 4 + len(_SYSTEM_COLUMNS))}
-    yield from table_lines(systems, right=frozenset(numbers))
+    systems: list[Column[SystemSpec]] = [
+        Column("system", lambda system: system.name, align="left"),
+        Column("chips", lambda system: system.chips.count, "d"),
+        Column("of", lambda system: system.chip.name, align="left"),
+        Column("joined", joined, align="left"),
+        *_figures(_SYSTEM_COLUMNS),
+        Column("switches", lambda system: _names(system.variants), align="left"),
+    ]
+    yield from table_lines(table_of(systems, SYSTEMS.values()))
     yield ""
     yield "Dense rates; links per direction, inside a tray; GB = 10^9 bytes."
     yield f"* assumed   {_UNKNOWN} unpublished   {_NONE} has none"
     yield "ultraserve describe NAME [--reading SWITCH=READING] prints each figure with its source."
 
 
-def _chip_row(chip: ChipSpec | DataSheet) -> tuple[str, ...]:
-    figures = dict(chip.figures())
-    unknown = chip.unknown if isinstance(chip, DataSheet) else ()
-    cells = (
-        _UNKNOWN if label in unknown else _cell(figures.get(label), unit)
-        for _, label, unit in _CHIP_COLUMNS
-    )
+def _figures(columns: Iterable[tuple[str, str, float]]) -> Iterator[Column[Any]]:
+    """A column for each title, figure and unit."""
+    for title, label, unit in columns:
+
+        def cell(
+            of: ChipSpec | DataSheet | SystemSpec, label: str = label, unit: float = unit
+        ) -> str:
+            if isinstance(of, DataSheet) and label in of.unknown:
+                return _UNKNOWN
+            return _cell(dict(of.figures()).get(label), unit)
+
+        yield Column(title, cell)
+
+
+def _note(chip: ChipSpec | DataSheet) -> str:
     if isinstance(chip, DataSheet):
-        note = "announced, cannot be timed" if chip.announced else "cannot be timed"
-    else:
-        note = _switch_names(chip)
-    return (chip.name, chip.maker, *cells, note)
+        return "announced, cannot be timed" if chip.announced else "cannot be timed"
+    return f"switches: {_names(chip.switches)}" if chip.switches else ""
 
 
-def _system_row(system: SystemSpec) -> tuple[str, ...]:
-    figures = dict(system.figures())
-    cells = (_cell(figures.get(label), unit) for _, label, unit in _SYSTEM_COLUMNS)
-    switches = ", ".join(switch.name for switch in system.variants)
-    chips = str(system.chips.count)
-    return (system.name, chips, system.chip.name, joined(system), *cells, switches)
-
-
-def _switch_names(chip: ChipSpec) -> str:
-    names = ", ".join(switch.name for switch in chip.switches)
-    return f"switches: {names}" if names else ""
+def _names(switches: Iterable[AssumptionSet]) -> str:
+    return ", ".join(switch.name for switch in switches)
 
 
 def _cell(figure: Figure | None, unit: float) -> str:

@@ -1,16 +1,27 @@
 """An entry of the catalog as text: a table of its figures, then what belongs to it alone."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from emulator.memory.lnc import CoreMap
 from emulator.specs.figure import Figure
 from emulator.units import GIB
+from reporting.document import Column, table_of
+from reporting.numbers import with_prefix
+from reporting.plain_text import table_lines
 from serving.commands.catalog_section import Section, SwitchShown
-from serving.commands.text_table import table_lines
 
-_SCALED_UNITS = ("bytes", "bytes/s", "FLOP/s", "op/s")
-_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
-_VALUE_COLUMN = 1
+_SOURCED: Final[tuple[Column[tuple[str, ...]], ...]] = (
+    Column("figure", align="left"),
+    Column("value"),
+    Column("unit", align="left"),
+    Column("source", align="left"),
+)
+_UNTITLED: Final[tuple[Column[tuple[str, ...]], ...]] = (
+    Column("", align="left"),
+    Column(""),
+    Column("", align="left"),
+)
 
 
 def section_lines(section: Section) -> Iterator[str]:
@@ -20,10 +31,12 @@ def section_lines(section: Section) -> Iterator[str]:
         yield f"  {section.about}"
     if section.status:
         yield f"  {section.status}"
-    rows = [("figure", "value", "unit", "source")]
-    rows += [(label, *readable(figure), figure.source) for label, figure in section.figures]
+    rows = [
+        (label, *with_prefix(figure.value, figure.unit), figure.source)
+        for label, figure in section.figures
+    ]
     rows += [(label, "unknown", "", "unpublished") for label in section.unknown]
-    yield from _indented(2, table_lines(rows, right=frozenset({_VALUE_COLUMN})))
+    yield from table_lines(table_of(_SOURCED, rows), indent=2)
     for shown in section.switches:
         yield ""
         yield from _switch_lines(shown)
@@ -39,14 +52,12 @@ def _switch_lines(shown: SwitchShown) -> Iterator[str]:
         mark = " (on)" if reading is shown.on else ""
         yield f"    {shown.switch.name}={reading.name}{mark}: {reading.why}"
         rows = [
-            (label, *readable(value)) if isinstance(value, Figure) else (label, value, "")
+            (label, *with_prefix(value.value, value.unit))
+            if isinstance(value, Figure)
+            else (label, value, "")
             for label, value in reading.figures.items()
         ]
-        yield from _indented(6, table_lines(rows, right=frozenset({_VALUE_COLUMN})))
-
-
-def _indented(blanks: int, lines: list[str]) -> Iterator[str]:
-    return (" " * blanks + line for line in lines)
+        yield from table_lines(table_of(_UNTITLED, rows), indent=6)
 
 
 def _core_map_lines(mapped: CoreMap) -> Iterator[str]:
@@ -65,16 +76,3 @@ def _core_map_lines(mapped: CoreMap) -> Iterator[str]:
             f"    NC {core.core}: physical {physical}, HBM stack {stacks}, {seen_gib:.0f} GiB"
             + (f", shared with {shared}" if shared else "")
         )
-
-
-def readable(figure: Figure) -> tuple[str, str]:
-    """Value and unit for a reader: large byte and operation counts in M, G or T (powers of ten)."""
-    value, unit = figure.value, figure.unit
-    if unit in _SCALED_UNITS:
-        for factor, prefix in _PREFIXES:
-            if value >= factor:
-                short = {"bytes": "B", "bytes/s": "B/s"}.get(unit, unit)
-                value, unit = value / factor, prefix + short
-                break
-    digits = 0 if value == int(value) else 2 if value >= 1 else 3
-    return f"{value:,.{digits}f}", unit

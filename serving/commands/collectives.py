@@ -9,7 +9,7 @@ It starts nothing.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,10 +20,11 @@ from emulator.fabric.traffic_classes import TrafficClass
 from emulator.specs.assumptions import with_assumptions
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
+from reporting.data_forms import json_text
+from reporting.document import Column, table_of
+from reporting.plain_text import table_lines
 from serving.commands.collective_claims import claim_of, claim_text, size_text
-from serving.commands.json_text import json_text
 from serving.commands.shared_traffic import shared_lines, shared_text, traffic_name
-from serving.commands.text_table import table_lines
 
 _UNITS = {"B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZES_MAX = 64
@@ -233,19 +234,8 @@ def _text(lines: list[Line], systems: list[SystemSpec]) -> Iterator[str]:
             yield ""
         names = [line.system for line in own[:count]]
         yield f"{operation}, {own[0].ranks} ranks: {' | '.join(names)}"
-        header = ["size"]
-        for index in range(count):
-            header += ["us", "algorithm", "bus GB/s"] + (["x faster"] if index else [])
-        rows = [header]
-        for at in range(0, len(own), count):
-            row = [size_text(own[at].size_bytes)]
-            for index, line in enumerate(own[at : at + count]):
-                row += [f"{line.duration_ns / 1e3:,.1f}", line.algorithm]
-                row += [f"{line.bus_bytes_per_s / 1e9:,.1f}"]
-                row += [f"{line.times_as_long:.2f}"] if index else []
-            rows.append(row)
-        words = {index for index, cell in enumerate(header) if cell == "algorithm"}
-        yield from table_lines(rows, right=frozenset(range(len(header))) - words)
+        rows = [tuple(own[at : at + count]) for at in range(0, len(own), count)]
+        yield from table_lines(table_of(_columns(count), rows))
         for index, system in enumerate(systems):
             claim = claim_of(Operation(operation), systems[0], system)
             if claim is not None:
@@ -256,6 +246,21 @@ def _text(lines: list[Line], systems: list[SystemSpec]) -> Iterator[str]:
     yield from map(_latency_text, systems)
     yield "* assumed, `ultraserve describe` says why"
     yield "links and HBM at their full rates; nothing is added up inside switches"
+
+
+def _columns(count: int) -> Iterator[Column[tuple[Line, ...]]]:
+    """Of a row of one size, its line on each of `count` systems."""
+    yield Column("size", lambda row: size_text(row[0].size_bytes))
+    for index in range(count):
+
+        def of(name: str, index: int = index) -> Callable[[tuple[Line, ...]], object]:
+            return lambda row: getattr(row[index], name)
+
+        yield Column("us", of("duration_ns"), ",.1f", scale=1e3)
+        yield Column("algorithm", of("algorithm"), align="left")
+        yield Column("bus", of("bus_bytes_per_s"), ",.1f", unit="GB/s", scale=1e9)
+        if index:
+            yield Column("x faster", of("times_as_long"), ".2f")
 
 
 def _latency_text(system: SystemSpec) -> str:

@@ -10,9 +10,9 @@ import webbrowser
 from urllib.parse import quote
 
 from emulator.errors import ConfigError
+from reporting.data_forms import json_text
 from serving.access.opening_page import OPENING_WALL_S, opening_page
 from serving.commands.control_connection import add_connection_arguments, connect, shown_key
-from serving.commands.json_text import json_text
 from serving.server.control.control_address import ControlAddress
 from serving.wire import control_call
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from emulator.errors import ConfigError
+from reporting.data_forms import json_text
 from serving.commands.calibration_argument import add_calibration_argument
-from serving.commands.json_text import json_text
 from serving.commands.reading_argument import add_reading_argument
 
 if TYPE_CHECKING:
@@ -196,18 +196,19 @@ def run(args: argparse.Namespace) -> int:
     if processes < 1:
         raise ConfigError(field="processes", value=processes, expected="at least 1")
     if args.plot is not None:
-        from serving.analysis.day.day_chart import checked_picture
+        from serving.analysis.chart_file import check_chart_path
 
-        checked_picture(args.plot)
+        check_chart_path(args.plot, field="plot")
     try:
         found = virtual_day(settings_of(args), processes=processes, progress=_tell)
     except KeyboardInterrupt:
         _tell("ultraserve day: interrupted, no day was walked")
         return 130
     if args.plot is not None:
-        from serving.analysis.day.day_chart import save_chart
+        from serving.analysis.chart_file import write_chart
+        from serving.analysis.day.day_chart import day_chart
 
-        save_chart(found, args.plot)
+        write_chart(day_chart(found), args.plot, field="plot")
         _tell(f"picture: {args.plot}")
     print(json_text(day_data(found)) if args.json else "\n".join(day_lines(found)))
     return 0

@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from emulator.units import GB
+from reporting.data_forms import json_text
+from reporting.document import Column, table_of
+from reporting.plain_text import table_lines
 from serving.commands.control_connection import (
     add_change_arguments,
     add_connection_arguments,
     connect,
 )
-from serving.commands.json_text import json_text
-from serving.commands.text_table import table_lines
 from serving.wire import control_call
 
 if TYPE_CHECKING:
     from serving.wire.day_night_state import DayNightState, GroupState, JobState
     from serving.wire.machine_state import LeaseState
-
-_GROUPS = ("group", "chips", "phase", "wanted", "lease", "failures", "last failure")
-_LEASES = (
-    *("lease", "chips", "phase", "since s", "ended", "moved", "experts", "links GB", "storage GB"),
-    *("drain ms", "experts ms", "vacate ms", "restore ms", "warm ms", "J"),
-)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -82,15 +78,14 @@ def day_night_lines(state: DayNightState) -> Iterator[str]:
     if state.restarts:
         yield f"began again {state.restarts} times, the last time after {state.trouble}"
     yield ""
-    yield from table_lines([_GROUPS, *map(_group_row, state.groups)], right=frozenset({0, 4, 5}))
+    yield from table_lines(table_of(_GROUPS, state.groups))
     yield ""
     yield from _job_lines(state.job)
     yield from _version_lines(state)
     if state.leases:
         yield ""
         yield "hand-overs, the last ones, in emulated time; J of the chips while they changed hands"
-        rows = [_LEASES, *map(_lease_row, state.leases)]
-        yield from table_lines(rows, right=frozenset(range(len(_LEASES))) - {1, 2})
+        yield from table_lines(table_of(_LEASES, state.leases))
         yield from _trained_lines(state.leases)
 
 
@@ -148,18 +143,6 @@ def _version_lines(state: DayNightState) -> Iterator[str]:
     yield f"publishing {state.publish}{': ' if state.published else ''}{state.published}"
 
 
-def _group_row(group: GroupState) -> tuple[str, ...]:
-    return (
-        str(group.group),
-        chips_text(group.chips),
-        group.phase,
-        group.desired,
-        "-" if group.lease is None else str(group.lease),
-        str(group.failures),
-        group.trouble or "-",
-    )
-
-
 def _job_lines(job: JobState) -> Iterator[str]:
     line = f"job {job.phase}"
     if job.pid is not None:
@@ -175,28 +158,6 @@ def _job_lines(job: JobState) -> Iterator[str]:
         )
     if job.trouble:
         yield f"  {job.trouble}"
-
-
-def _lease_row(lease: LeaseState) -> tuple[str, ...]:
-    return (
-        str(lease.number),
-        chips_text(lease.chips),
-        "ended" if lease.phase == "serving" else lease.phase,
-        f"{lease.since_emulated_s:.3f}",
-        str(lease.drained_requests),
-        str(lease.moved_requests),
-        f"{lease.experts_moved:,}",
-        f"{lease.bytes_links / 1e9:,.3f}",
-        f"{lease.bytes_storage / 1e9:,.3f}",
-        *(
-            f"{seconds * 1e3:,.3f}"
-            for seconds in (
-                *(lease.drain_s, lease.experts_s, lease.vacate_s),
-                *(lease.restore_s, lease.warm_s),
-            )
-        ),
-        f"{lease.joules:,.1f}",
-    )
 
 
 def _trained_lines(leases: Sequence[LeaseState]) -> Iterator[str]:
@@ -218,3 +179,35 @@ def chips_text(chips: tuple[int, ...]) -> str:
     if len(chips) > 2 and chips == tuple(range(chips[0], chips[-1] + 1)):
         return f"{chips[0]}-{chips[-1]}"
     return ",".join(map(str, chips))
+
+
+_GROUPS: Final[tuple[Column[GroupState], ...]] = (
+    Column("group", lambda group: group.group, "d"),
+    Column("chips", lambda group: chips_text(group.chips), align="left"),
+    Column("phase", lambda group: group.phase, align="left"),
+    Column("wanted", lambda group: group.desired, align="left"),
+    Column("lease", lambda group: group.lease, "d"),
+    Column("failures", lambda group: group.failures, "d"),
+    Column("last failure", lambda group: group.trouble or None, align="left"),
+)
+_LEASES: Final[tuple[Column[LeaseState], ...]] = (
+    Column("lease", lambda lease: lease.number, "d"),
+    Column("chips", lambda lease: chips_text(lease.chips), align="left"),
+    Column(
+        "phase",
+        lambda lease: "ended" if lease.phase == "serving" else lease.phase,
+        align="left",
+    ),
+    Column("since", lambda lease: lease.since_emulated_s, ".3f", unit="s"),
+    Column("ended", lambda lease: lease.drained_requests, "d"),
+    Column("moved", lambda lease: lease.moved_requests, "d"),
+    Column("experts", lambda lease: lease.experts_moved, ","),
+    Column("links", lambda lease: lease.bytes_links, ",.3f", unit="GB", scale=GB),
+    Column("storage", lambda lease: lease.bytes_storage, ",.3f", unit="GB", scale=GB),
+    Column("drain", lambda lease: lease.drain_s * 1e3, ",.3f", unit="ms"),
+    Column("experts", lambda lease: lease.experts_s * 1e3, ",.3f", unit="ms"),
+    Column("vacate", lambda lease: lease.vacate_s * 1e3, ",.3f", unit="ms"),
+    Column("restore", lambda lease: lease.restore_s * 1e3, ",.3f", unit="ms"),
+    Column("warm", lambda lease: lease.warm_s * 1e3, ",.3f", unit="ms"),
+    Column("J", lambda lease: lease.joules, ",.1f"),
+)

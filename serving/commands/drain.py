@@ -6,12 +6,12 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
+from reporting.data_forms import json_text
 from serving.commands.control_connection import (
     OUTCOMES,
     add_change_arguments,
     connect,
 )
-from serving.commands.json_text import json_text
 from serving.wire import control_call
 
 if TYPE_CHECKING:

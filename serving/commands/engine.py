@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
+from reporting.data_forms import json_text
+from reporting.document import Column, table_of
+from reporting.plain_text import table_lines
 from serving.commands.control_connection import add_change_arguments, connect
-from serving.commands.json_text import json_text
-from serving.commands.text_table import table_lines
 from serving.wire import control_call
 
 if TYPE_CHECKING:
     from serving.server.control.control_client import ControlClient
-    from serving.wire.admission_report import AdmissionReport
+    from serving.wire.admission_report import AdmissionReport, ClassReport
     from serving.wire.control_call import EngineSleepState
 
 _MODES = ("abort", "wait", "keep")
@@ -34,10 +35,6 @@ _OF_THE_DOOR = ("drain", "undrain", "admission")
 
 _WAIT_S: Final = 60.0
 _POLL_S: Final = 0.2
-_CLASSES: Final = (
-    *("class", "inside", "queued", "waiting", "entered", "finished", "aborted", "failed"),
-    *("refused", "by reason"),
-)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -183,18 +180,25 @@ def admission_lines(admission: AdmissionReport) -> Iterator[str]:
     if admission.expected_wait_s is not None:
         wait_s = admission.expected_wait_s
         yield f"a short request would wait {wait_s:.3g} emulated s for its first token"
-    rows = [
-        (
-            each.work_class.value,
-            *(f"{count:,}" for count in (each.in_flight, each.queued, each.waiting, each.entered)),
-            *(f"{count:,}" for count in (each.finished, each.aborted, each.failed)),
-            f"{sum(each.refused.values()):,}",
-            ", ".join(f"{reason} {count:,}" for reason, count in sorted(each.refused.items()))
-            or "-",
-        )
-        for each in admission.classes
-    ]
-    yield from table_lines([_CLASSES, *rows], right=frozenset(range(1, len(_CLASSES) - 1)))
+    yield from table_lines(table_of(_CLASSES, admission.classes))
+
+
+def _refusals(each: ClassReport) -> str:
+    return ", ".join(f"{reason} {count:,}" for reason, count in sorted(each.refused.items())) or "-"
+
+
+_CLASSES: Final[tuple[Column[ClassReport], ...]] = (
+    Column("class", lambda each: each.work_class.value, align="left"),
+    Column("inside", lambda each: each.in_flight, ","),
+    Column("queued", lambda each: each.queued, ","),
+    Column("waiting", lambda each: each.waiting, ","),
+    Column("entered", lambda each: each.entered, ","),
+    Column("finished", lambda each: each.finished, ","),
+    Column("aborted", lambda each: each.aborted, ","),
+    Column("failed", lambda each: each.failed, ","),
+    Column("refused", lambda each: sum(each.refused.values()), ","),
+    Column("by reason", _refusals, align="left"),
+)
 
 
 def rest_line(rest: EngineSleepState) -> str:

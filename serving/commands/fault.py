@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from emulator.errors import ConfigError, UltraServeError
 from emulator.specs.fault import Fault, FaultKind, LinkTier
+from reporting.data_forms import json_text
+from reporting.document import Column, table_of
+from reporting.plain_text import table_lines
 from serving.commands.control_connection import (
     OUTCOMES,
     add_change_arguments,
     add_connection_arguments,
     connect,
 )
-from serving.commands.json_text import json_text
-from serving.commands.text_table import table_lines
 from serving.wire import control_call
 
 if TYPE_CHECKING:
@@ -38,12 +39,6 @@ _KINDS: Final = {
     FaultKind.CUT_LINK: ("a chip's lanes of one tier are cut", ("chip", "tier", "lanes")),
     FaultKind.PULL_SWITCH_TRAY: ("a rack has one switch tray less", ("rack",)),
 }
-
-_HEADER = (
-    *("no.", "fault", "injected s", "survivable", "stage", "recovery ms", "wall s"),
-    *("moved", "failed", "reloaded", "reason"),
-)
-_RIGHT = frozenset({0, 2, 5, 6, 7, 8, 9})
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -229,27 +224,21 @@ def record_line(record: FaultRecord) -> str:
 
 def fault_lines(faults: Iterable[FaultRecord]) -> list[str]:
     """A table of faults; figures of a recovery that has not ended are dashes."""
-    rows: list[tuple[str, ...]] = [_HEADER]
-    for record in faults:
-        recovery = record.recovery
-        figures = ("-",) * 5
-        if recovery is not None:
-            figures = (
-                f"{recovery.emulated_ns / 1e6:,.3f}",
-                f"{recovery.wall_s:.2f}",
-                str(recovery.requests_moved),
-                str(recovery.requests_failed),
-                str(recovery.experts_reloaded),
-            )
-        rows.append(
-            (
-                str(record.number),
-                fault_words(record.fault),
-                f"{record.injected_emulated_s:.6f}",
-                "yes" if record.survivable else "no",
-                record.stage.value,
-                *figures,
-                record.reason,
-            )
-        )
-    return table_lines(rows, right=_RIGHT)
+
+    def of(name: str) -> Callable[[FaultRecord], object]:
+        return lambda record: record.recovery and getattr(record.recovery, name)
+
+    columns: tuple[Column[FaultRecord], ...] = (
+        Column("no.", lambda record: record.number, "d"),
+        Column("fault", lambda record: fault_words(record.fault), align="left"),
+        Column("injected", lambda record: record.injected_emulated_s, ".6f", unit="s"),
+        Column("survivable", lambda record: "yes" if record.survivable else "no", align="left"),
+        Column("stage", lambda record: record.stage.value, align="left"),
+        Column("recovery", of("emulated_ns"), ",.3f", unit="ms", scale=1e6),
+        Column("wall", of("wall_s"), ".2f", unit="s"),
+        Column("moved", of("requests_moved"), "d"),
+        Column("failed", of("requests_failed"), "d"),
+        Column("reloaded", of("experts_reloaded"), "d"),
+        Column("reason", lambda record: record.reason, align="left"),
+    )
+    return table_lines(table_of(columns, faults))

@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from emulator.errors import ConfigError
+from reporting.data_forms import json_text
+from reporting.document import Column, table_of
+from reporting.plain_text import table_lines
 from serving.access.key_file import read_key_file
 from serving.access.key_file_edit import add_key, revoke_key
 from serving.access.secret import draw_secret, hash_of
 from serving.access.stored_key import Scope, StoredKey, check_name
-from serving.commands.json_text import json_text
-from serving.commands.text_table import table_lines
 from serving.policy.admission.work import Client, KeyLimits, WorkClass
 
 _LIMITS = (
@@ -141,19 +142,19 @@ def _row(key: StoredKey) -> dict[str, object]:
 def _lines(keys: Sequence[StoredKey]) -> list[str]:
     if not keys:
         return ["no keys"]
-    rows = [["name", "opens", "class", "requests/min", "tokens/min", "concurrent", "expires"]]
     now = datetime.now(UTC)
-    for key in keys:
-        limits = key.client.limits
-        counts = (limits.requests_per_minute, limits.tokens_per_minute, limits.concurrent)
-        expires = "never" if key.expires is None else key.expires.isoformat(timespec="minutes")
-        rows.append(
-            [
-                key.client.name,
-                " ".join(sorted(key.scopes)),
-                key.client.work_class,
-                *("-" if count is None else f"{count:,}" for count in counts),
-                f"{expires} (past)" if key.is_expired(now) else expires,
-            ]
-        )
-    return table_lines(rows, right=frozenset({3, 4, 5}))
+
+    def expires(key: StoredKey) -> str:
+        words = "never" if key.expires is None else key.expires.isoformat(timespec="minutes")
+        return f"{words} (past)" if key.is_expired(now) else words
+
+    columns: tuple[Column[StoredKey], ...] = (
+        Column("name", lambda key: key.client.name, align="left"),
+        Column("opens", lambda key: " ".join(sorted(key.scopes)), align="left"),
+        Column("class", lambda key: key.client.work_class, align="left"),
+        Column("requests/min", lambda key: key.client.limits.requests_per_minute, ","),
+        Column("tokens/min", lambda key: key.client.limits.tokens_per_minute, ","),
+        Column("concurrent", lambda key: key.client.limits.concurrent, ","),
+        Column("expires", expires, align="left"),
+    )
+    return table_lines(table_of(columns, keys))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, TypeVar
 from emulator.errors import ConfigError
 from serving.commands.calibration_argument import add_calibration_argument
 from serving.commands.reading_argument import add_reading_argument
-from serving.commands.text_table import table_lines
 
 if TYPE_CHECKING:
     from emulator.power.token_cost import Prices
@@ -146,12 +144,15 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         _write_json(found, args.json, prices)
     if args.json != "-":
+        from serving.analysis.pareto.pareto_report import report_lines
+
         print("\n".join(report_lines(found, args.rows, prices)))
     for path in (args.png, args.html):
         if path is not None:
-            from serving.analysis.pareto.pareto_chart import save_chart
+            from serving.analysis.chart_file import write_chart
+            from serving.analysis.pareto.pareto_chart import pareto_chart
 
-            save_chart(found, path)
+            write_chart(pareto_chart(found), path, field="picture")
             print(f"wrote {path}", file=sys.stderr)
     return 0
 
@@ -297,28 +298,3 @@ def _write_json(found: Pareto, where: str, prices: Prices | None) -> None:
     except OSError as error:
         expected = f"a path to write to ({error.strerror})"
         raise ConfigError(field="json", value=where, expected=expected) from error
-
-
-def report_lines(found: Pareto, rows: int, prices: Prices | None) -> Iterator[str]:
-    """Each machine's envelope, then how the machines compare, then the vendor's claims."""
-    from serving.analysis.pareto.pareto_report import (
-        HEADER,
-        assumption_lines,
-        finding_rows,
-        point_rows,
-        ratio_rows,
-    )
-
-    words = {HEADER.index(name) for name in ("precision", "prefill")}
-    right = frozenset(range(len(HEADER) + 1)) - words
-    for machine in found.machines:
-        yield from assumption_lines(machine, found)
-        yield from table_lines(point_rows(machine, found, rows, prices), right=right)
-        yield ""
-    if len(found.machines) > 1:
-        yield from table_lines(ratio_rows(found), right=frozenset({1, 2}))
-        yield ""
-    if found.vendor_findings:
-        yield from table_lines(finding_rows(found.vendor_findings), right=frozenset({1}))
-        yield ""
-    yield "Modelled, not measured. Figures and their sources: ultraserve describe NAME."

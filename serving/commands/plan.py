@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from emulator.errors import ConfigError
+from reporting.data_forms import json_text
 from serving.commands.calibration_argument import add_calibration_argument
-from serving.commands.json_text import json_text
 from serving.commands.reading_argument import add_reading_argument
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
-from serving.commands.json_text import json_text
+from reporting.data_forms import json_text
 from serving.commands.power_text import report_lines
 from serving.commands.reading_argument import add_reading_argument
 

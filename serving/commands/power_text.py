@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from serving.commands.text_table import table_lines
+from reporting.document import Column, table_of
+from reporting.numbers import NOTHING, four_digits
+from reporting.plain_text import table_lines
 
 if TYPE_CHECKING:
-    from serving.commands.power import PowerOverview
+    from emulator.power.efficiency import PowerEfficiency
+    from serving.commands.power import PowerOverview, SourcedFigure
 
 _LABELS: Final = {
     "chip_watts": "chips",
@@ -56,37 +59,34 @@ def report_lines(report: PowerOverview, *, sources: bool = False) -> Iterator[st
     yield from _assumption_lines(report)
     if sources:
         yield ""
-        figures = [("figure", "value", "unit", "source")]
-        figures += [
-            (each.name, _readable(each.value), each.unit, each.source) for each in report.figures
-        ]
-        yield from table_lines(figures, right=frozenset({1}))
+        yield from table_lines(table_of(_FIGURES, report.figures))
 
 
 def _state_lines(report: PowerOverview) -> Iterator[str]:
     """A column for each state: where its watts go, and what holds its chips back."""
-    rows = [("watts", *(state.name for state in report.states))]
+    rows: list[tuple[object, ...]] = []
     for index, (name, _) in enumerate(report.states[0].facility.parts()):
         drawn = [state.facility.parts()[index][1] for state in report.states]
         if any(drawn):
             season = (report.season.replace("-", "_"),) if name == "cooling_watts" else ()
             assumed = _assumed(report, (*_FIGURES_OF[name], *season))
             label = _LABELS[name] + ("*" if assumed else "")
-            rows.append((label, *(f"{watts:,.0f}" for watts in drawn)))
+            rows.append((label, *drawn))
     rows += [
-        ("total", *(f"{watts:,.0f}" for watts in report.total_watts)),
+        ("total", *report.total_watts),
         (
             "racks' input, of provisioned",
             *(f"{watts / report.provisioned_watts:.1%}" for watts in report.it_watts),
         ),
-        ("each chip", *(f"{state.watts_per_chip:,.0f}" for state in report.states)),
-        (
-            "each chip, not held back",
-            *(f"{state.wanted_watts_per_chip:,.0f}" for state in report.states),
-        ),
+        ("each chip", *(state.watts_per_chip for state in report.states)),
+        ("each chip, not held back", *(each.wanted_watts_per_chip for each in report.states)),
         ("times as long", *(f"{state.slow_factor:.2f}" for state in report.states)),
     ]
-    yield from table_lines(rows, right=frozenset(range(1, len(rows[0]))))
+    columns: list[Column[tuple[object, ...]]] = [
+        Column("watts", align="left"),
+        *(Column(state.name, form=",.0f") for state in report.states),
+    ]
+    yield from table_lines(table_of(columns, rows))
 
 
 def _assumption_lines(report: PowerOverview) -> Iterator[str]:
@@ -114,16 +114,7 @@ def _source(report: PowerOverview, name: str) -> str:
 def _token_lines(report: PowerOverview) -> Iterator[str]:
     if report.tokens_per_megawatt:
         yield ""
-        rows: list[tuple[str, ...]] = [("tokens/s/MW", "output", "input", "total", "watts", "")]
-        rows += [
-            (
-                each.basis.value,
-                *(f"{value:,.0f}" for value in (each.output, each.input, each.total, each.watts)),
-                each.why,
-            )
-            for each in report.tokens_per_megawatt
-        ]
-        yield from table_lines(rows, right=frozenset({1, 2, 3, 4}))
+        yield from table_lines(table_of(_PER_MEGAWATT, report.tokens_per_megawatt))
     if report.cost is not None:
         cost = report.cost
         kinds = {
@@ -137,10 +128,22 @@ def _token_lines(report: PowerOverview) -> Iterator[str]:
             f"{cost.energy_dollars_per_hour:,.2f} energy"
         )
         yield "dollars per million tokens: " + ", ".join(
-            f"{kind} {'-' if price is None else f'{price:,.4f}'}" for kind, price in kinds.items()
+            f"{kind} {NOTHING if price is None else f'{price:,.4f}'}"
+            for kind, price in kinds.items()
         )
 
 
-def _readable(value: float) -> str:
-    """Whole from a thousand on, four digits below."""
-    return f"{value:,.0f}" if value >= 1_000 else f"{value:.4g}"
+_FIGURES: Final[tuple[Column[SourcedFigure], ...]] = (
+    Column("figure", lambda each: each.name, align="left"),
+    Column("value", lambda each: each.value, four_digits),
+    Column("unit", lambda each: each.unit, align="left"),
+    Column("source", lambda each: each.source, align="left"),
+)
+_PER_MEGAWATT: Final[tuple[Column[PowerEfficiency], ...]] = (
+    Column("tokens/s/MW", lambda each: each.basis.value, align="left"),
+    Column("output", lambda each: each.output, ",.0f"),
+    Column("input", lambda each: each.input, ",.0f"),
+    Column("total", lambda each: each.total, ",.0f"),
+    Column("watts", lambda each: each.watts, ",.0f"),
+    Column("", lambda each: each.why, align="left"),
+)

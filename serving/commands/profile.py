@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from emulator.specs.overlap import Overlap
+from reporting.data_forms import json_text
 from serving.commands.calibration_argument import add_calibration_argument
 from serving.commands.control_connection import add_connection_arguments
-from serving.commands.json_text import json_text
 from serving.commands.reading_argument import add_reading_argument
 from serving.settings import Settings
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from serving.commands.text_table import table_lines
+from reporting.document import Column, table_of
+from reporting.numbers import percent
+from reporting.plain_text import table_lines
 
 if TYPE_CHECKING:
     from serving.analysis.profile.profile_summary import (
@@ -36,16 +38,17 @@ def summary_lines(summary: ProfileSummary) -> Iterator[str]:
     )
     idle_s = summary.window_s - summary.step_s - summary.pause_s
     yield (
-        f"{summary.window_s:.3f} emulated s: {_share(summary.step_s / summary.window_s)} in steps, "
-        f"{_share(summary.pause_s / summary.window_s)} held up, "
-        f"{_share(max(0.0, idle_s) / summary.window_s)} idle"
+        f"{summary.window_s:.3f} emulated s: "
+        f"{percent(summary.step_s / summary.window_s)} in steps, "
+        f"{percent(summary.pause_s / summary.window_s)} held up, "
+        f"{percent(max(0.0, idle_s) / summary.window_s)} idle"
     )
     per_s = (summary.prefill_tokens / summary.window_s, summary.decode_tokens / summary.window_s)
     yield f"{per_s[0]:,.0f} prompt tokens/s, {per_s[1]:,.0f} decoded tokens/s"
     intensity = summary.flops_per_hbm_byte
     yield (
-        f"in steps: MFU {_share(summary.mfu)} of {ceilings.flops_per_s / 1e12:,.0f} TFLOP/s "
-        f"{ceilings.flops_format} a chip, MBU {_share(summary.mbu)} of "
+        f"in steps: MFU {percent(summary.mfu)} of {ceilings.flops_per_s / 1e12:,.0f} TFLOP/s "
+        f"{ceilings.flops_format} a chip, MBU {percent(summary.mbu)} of "
         f"{ceilings.hbm_bytes_per_s / 1e12:,.2f} TB/s"
         + (f", {intensity:,.1f} FLOP per HBM byte" if intensity is not None else "")
     )
@@ -68,29 +71,32 @@ def summary_lines(summary: ProfileSummary) -> Iterator[str]:
 
 def _use_table(summary: ProfileSummary) -> list[str]:
     """Busy shares: all steps, the busiest chip, then each phase's mean chip."""
-    header = (
-        "busy in steps",
-        "mean",
-        "busiest",
-        "chip",
-        *(str(one.phase) for one in summary.phases),
-    )
-    rows: list[Sequence[str]] = [header]
-    for index, use in enumerate(summary.engines):
-        by_phase = (_share(phase.engines[index].mean_share) for phase in summary.phases)
-        busiest = (_share(use.busiest_share), str(use.busiest_chip))
-        rows.append((use.engine, _share(use.mean_share), *busiest, *by_phase))
+    rows: list[tuple[object, ...]] = [
+        (
+            use.engine,
+            use.mean_share,
+            percent(use.busiest_share),
+            str(use.busiest_chip),
+            *(phase.engines[index].mean_share for phase in summary.phases),
+        )
+        for index, use in enumerate(summary.engines)
+    ]
     for name in ("mfu", "mbu"):
-        by_phase = (_share(getattr(phase, name)) for phase in summary.phases)
-        rows.append((name.upper(), _share(getattr(summary, name)), "", "", *by_phase))
-    return table_lines(rows, right=frozenset(range(1, len(header))))
+        of_phases = (getattr(phase, name) for phase in summary.phases)
+        rows.append((name.upper(), getattr(summary, name), "", "", *of_phases))
+    columns: list[Column[tuple[object, ...]]] = [
+        Column("busy in steps", align="left"),
+        *(Column(name, form=percent) for name in ("mean", "busiest", "chip")),
+        *(Column(str(phase.phase), form=percent) for phase in summary.phases),
+    ]
+    return table_lines(table_of(columns, rows))
 
 
 def phase_lines(phase: PhaseSummary) -> Iterator[str]:
     """One phase: how much of the time, where it goes, what holds it up and what relieves it."""
     tokens = (phase.prefill_tokens / phase.steps, phase.decode_tokens / phase.steps)
     yield (
-        f"{phase.phase}: {phase.steps:,} steps, {_share(phase.time_share)} of step time, "
+        f"{phase.phase}: {phase.steps:,} steps, {percent(phase.time_share)} of step time, "
         f"{phase.mean_ns / 1e6:.3f} ms each, {tokens[0]:,.0f} prompt and {tokens[1]:,.0f} decoded "
         f"tokens a step, {phase.chip_joules_per_token:.4g} J a token"
     )
@@ -115,19 +121,15 @@ def _busy(engines: Sequence[EngineUse], what: str) -> str:
     name = _ENGINE_OF.get(what, what)
     for use in engines:
         if use.engine == name:
-            return f" ({name} busy {_share(use.mean_share)} of the time)"
+            return f" ({name} busy {percent(use.mean_share)} of the time)"
     return ""
 
 
 def _part(part: PartShare) -> str:
     waits = "" if part.bound is None else f" (for {part.bound})"
-    return f"{part.part} {_share(part.share)}{waits}"
+    return f"{part.part} {percent(part.share)}{waits}"
 
 
 def _relief(relief: Relief) -> str:
     speed = "" if relief.factor is None else f" {relief.factor:g} x as fast"
-    return f"{relief.what}{speed}: {_share(relief.shorter_share)} shorter"
-
-
-def _share(share: float) -> str:
-    return f"{100 * share:.1f} %"
+    return f"{relief.what}{speed}: {percent(relief.shorter_share)} shorter"

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
+from reporting.data_forms import json_text
 from serving.commands.control_connection import add_change_arguments, connect
-from serving.commands.json_text import json_text
 from serving.wire import control_call
 
 if TYPE_CHECKING:

@@ -2,13 +2,13 @@
 
 import argparse
 
+from reporting.data_forms import json_text
 from serving.commands.control_connection import (
     OUTCOMES,
     add_change_arguments,
     connect,
 )
 from serving.commands.drain import report_line
-from serving.commands.json_text import json_text
 from serving.wire import control_call
 
 

@@ -2,8 +2,8 @@
 
 import argparse
 
+from reporting.data_forms import json_text
 from serving.commands.control_connection import add_change_arguments, connect
-from serving.commands.json_text import json_text
 from serving.commands.publish import version_line
 from serving.wire import control_call
 

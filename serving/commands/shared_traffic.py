@@ -6,6 +6,7 @@ its bytes to the chip half the group further on. All starts at once.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -13,8 +14,9 @@ from emulator.errors import ConfigError
 from emulator.fabric.shared_links import SharedLinks
 from emulator.fabric.traffic_classes import TrafficClass, traffic_classes
 from emulator.specs.system import SystemSpec
+from reporting.document import Column, table_of
+from reporting.plain_text import table_lines
 from serving.commands.collective_claims import size_text
-from serving.commands.text_table import table_lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,15 +85,13 @@ def shared_text(lines: list[SharedLine]) -> Iterator[str]:
         classes = own[0].classes
         order = f"{classes} classes, each before the next" if classes > 1 else "shared fairly"
         yield f"{system}, all-to-all and other traffic at once: {order}"
-        rows = [("all-to-all", "traffic", "a chip", "us alone", "us together")]
-        rows += [
-            (
-                size_text(line.all_to_all_bytes),
-                line.traffic,
-                size_text(line.bytes_per_chip),
-                f"{line.alone_ns / 1e3:,.1f}",
-                f"{line.together_ns / 1e3:,.1f}",
-            )
-            for line in own
-        ]
-        yield from table_lines(rows, right=frozenset({0, 2, 3, 4}))
+        yield from table_lines(table_of(_COLUMNS, own))
+
+
+_COLUMNS: Final[tuple[Column[SharedLine], ...]] = (
+    Column("all-to-all", lambda line: size_text(line.all_to_all_bytes)),
+    Column("traffic", lambda line: line.traffic, align="left"),
+    Column("a chip", lambda line: size_text(line.bytes_per_chip)),
+    Column("us alone", lambda line: line.alone_ns / 1e3, ",.1f"),
+    Column("us together", lambda line: line.together_ns / 1e3, ",.1f"),
+)

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from emulator.errors import ConfigError
 from emulator.units import GIB
+from reporting.data_forms import json_text
+from reporting.document import Column, table_of
+from reporting.plain_text import table_lines
 from serving.commands.control_connection import add_connection_arguments, connect
 from serving.commands.fault import stall_line
-from serving.commands.json_text import json_text
-from serving.commands.text_table import table_lines
 from serving.wire import control_call
 
 if TYPE_CHECKING:
     from serving.wire.machine_state import ChipState, ExpertBalance, MachineState
-
-_HEADER = (
-    *("chip", "rack", "tray", "at", "rank", "health", "HBM GiB", "of"),
-    *("experts", "of", "watts"),
-)
-_RIGHT = frozenset({0, 1, 2, 3, 4, 6, 7, 8, 9, 10})
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -98,7 +93,7 @@ def state_lines(state: MachineState) -> Iterator[str]:
     if state.sleep.asleep:
         yield f"asleep: {', '.join(state.sleep.asleep)}"
     yield ""
-    yield from table_lines([_HEADER, *map(_chip_row, state.chips)], right=_RIGHT)
+    yield from table_lines(table_of(_CHIPS, state.chips))
 
 
 def hbm_lines(state: MachineState, chip: int) -> list[str]:
@@ -107,17 +102,17 @@ def hbm_lines(state: MachineState, chip: int) -> list[str]:
         raise ConfigError(field="chip", value=chip, expected=f"0 to {len(state.chips) - 1}")
     stacks = state.chips[chip].stacks
     owners = sorted({owner for stack in stacks for owner in stack.owner_bytes})
-    rows = [("owner", *(f"stack {stack.stack}" for stack in stacks), "chip")]
-    for owner in owners:
-        held = [stack.owner_bytes.get(owner, 0) for stack in stacks]
-        rows.append((owner, *(f"{count:,}" for count in (*held, sum(held)))))
+    rows = [(owner, *(stack.owner_bytes.get(owner, 0) for stack in stacks)) for owner in owners]
     used = [sum(stack.owner_bytes.values()) for stack in stacks]
     capacity = [stack.capacity_bytes for stack in stacks]
-    free = [have - taken for have, taken in zip(capacity, used, strict=True)]
-    for label, counts in (("free", free), ("capacity", capacity)):
-        rows.append((label, *(f"{count:,}" for count in (*counts, sum(counts)))))
-    right = frozenset(range(1, len(stacks) + 2))
-    return [f"HBM of chip {chip}, bytes", *table_lines(rows, right=right)]
+    free = (have - taken for have, taken in zip(capacity, used, strict=True))
+    rows += [("free", *free), ("capacity", *capacity)]
+    columns: list[Column[tuple[Any, ...]]] = [
+        Column("owner", align="left"),
+        *(Column(f"stack {stack.stack}", form=",") for stack in stacks),
+        Column("chip", lambda row: sum(row[1:]), ","),
+    ]
+    return [f"HBM of chip {chip}, bytes", *table_lines(table_of(columns, rows))]
 
 
 def _balance_line(balance: ExpertBalance) -> str:
@@ -132,17 +127,8 @@ def _balance_line(balance: ExpertBalance) -> str:
     return line
 
 
-def _chip_row(chip: ChipState) -> tuple[str, ...]:
-    return (
-        *map(str, (chip.chip, chip.rack, chip.tray, chip.position)),
-        "spare" if chip.spare else "-" if chip.rank is None else str(chip.rank),
-        chip_health(chip),
-        f"{chip.hbm_used_bytes / GIB:,.2f}",
-        f"{chip.hbm_capacity_bytes / GIB:,.0f}",
-        f"{chip.expert_slots_filled:,}",
-        f"{chip.expert_slots:,}",
-        f"{chip.watts:,.0f}",
-    )
+def _rank_words(chip: ChipState) -> str | None:
+    return "spare" if chip.spare else None if chip.rank is None else str(chip.rank)
 
 
 def chip_health(chip: ChipState) -> str:
@@ -155,3 +141,18 @@ def chip_health(chip: ChipState) -> str:
     words += [f"stack {stack.stack} failed" for stack in chip.stacks if stack.failed]
     words += [f"{cut.tier} {cut.lanes_cut} of {cut.lanes} lanes cut" for cut in chip.cut_links]
     return ", ".join(words)
+
+
+_CHIPS: Final[tuple[Column[ChipState], ...]] = (
+    Column("chip", lambda chip: chip.chip, "d"),
+    Column("rack", lambda chip: chip.rack, "d"),
+    Column("tray", lambda chip: chip.tray, "d"),
+    Column("at", lambda chip: chip.position, "d"),
+    Column("rank", _rank_words),
+    Column("health", chip_health, align="left"),
+    Column("HBM", lambda chip: chip.hbm_used_bytes, ",.2f", unit="GiB", scale=GIB),
+    Column("of", lambda chip: chip.hbm_capacity_bytes, ",.0f", scale=GIB),
+    Column("experts", lambda chip: chip.expert_slots_filled, ","),
+    Column("of", lambda chip: chip.expert_slots, ","),
+    Column("watts", lambda chip: chip.watts, ",.0f"),
+)

@@ -9,9 +9,9 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
+from reporting.data_forms import json_text
 from serving.commands.control_connection import add_connection_arguments
 from serving.commands.engine_snapshots import EngineLooks
-from serving.commands.json_text import json_text
 
 if TYPE_CHECKING:
     from serving.telemetry.neuron_tools.host_sample import HostSample

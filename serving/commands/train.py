@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emulator.data import BUNDLED_WEIGHTS, SMALL_MOE_DIR, weights_directory
-from serving.commands.json_text import json_text
+from reporting.data_forms import json_text
 
 if TYPE_CHECKING:
     from serving.server.training.job import Trainer, TrainingJob

@@ -9,17 +9,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from emulator.errors import ConfigError
-from serving.commands.text_table import table_lines
 
 if TYPE_CHECKING:
     from serving.analysis.validate.validation import Validation
-
-_PICTURES = (".png", ".svg", ".html")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -63,11 +59,14 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(validation, references)
     else:
+        from serving.analysis.validate.validation_text import report_lines
+
         print("\n".join(report_lines(validation, references)))
     if args.plot is not None:
-        from serving.analysis.validate.validation_chart import save_validation_chart
+        from serving.analysis.chart_file import write_chart
+        from serving.analysis.validate.validation_chart import validation_chart
 
-        save_validation_chart(validation, args.plot)
+        write_chart(validation_chart(validation), args.plot, field="plot")
         print(f"wrote {args.plot}", file=sys.stderr)
     if args.refit is not None:
         from serving.analysis.validate.refit import main as refit
@@ -79,13 +78,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _check_outputs(args: argparse.Namespace) -> None:
     """Refuse what could not be written before the work, not after it."""
-    if args.plot is not None and args.plot.suffix.lower() not in _PICTURES:
-        expected = f"a path that ends in {', '.join(_PICTURES)}"
-        raise ConfigError(field="plot", value=args.plot, expected=expected)
-    for name in ("plot", "refit"):
-        path = getattr(args, name)
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ConfigError(field=name, value=path, expected="a path in a folder that exists")
+    if args.plot is not None:
+        from serving.analysis.chart_file import check_chart_path
+
+        check_chart_path(args.plot, field="plot")
+    if args.refit is not None and not args.refit.absolute().parent.is_dir():
+        expected = "a path in a folder that exists"
+        raise ConfigError(field="refit", value=args.refit, expected=expected)
 
 
 def _print_json(validation: Validation, references: list[dict[str, Any]]) -> None:
@@ -95,31 +94,3 @@ def _print_json(validation: Validation, references: list[dict[str, Any]]) -> Non
 
     data = msgspec.json.encode(as_data(validation, references))
     print(msgspec.json.format(data, indent=1).decode())
-
-
-def report_lines(validation: Validation, references: list[dict[str, Any]]) -> Iterator[str]:
-    """Rows, excluded rows, scores, seeds, references, factors, assumptions."""
-    from serving.analysis.validate import validation_text as text
-    from serving.analysis.validate.reference_points import reference_table
-    from serving.analysis.validate.validation import scores
-    from serving.analysis.validate.validation_aim import aim_lines
-    from serving.analysis.validate.validation_assumptions import assumptions_of
-
-    last = len(text.ROW_HEADER)
-    yield from table_lines(text.row_table(validation), right=frozenset({0, *range(7, last)}))
-    yield ""
-    yield f"{len(validation.rows)} rows predicted, {len(validation.excluded)} excluded"
-    if validation.excluded:
-        yield from table_lines(text.excluded_table(validation), right=frozenset({0}))
-    yield ""
-    yield from table_lines(text.score_table(validation), right=frozenset(range(3, 8)))
-    yield ""
-    yield from table_lines(text.seed_table(validation), right=frozenset())
-    yield from aim_lines(scores(validation)["tpot"], validation.fits.fresh)
-    yield ""
-    if references:
-        yield from table_lines(reference_table(references), right=frozenset({2, 3, 4}))
-        yield ""
-    yield from table_lines(text.factor_table(validation), right=frozenset({1}))
-    yield ""
-    yield from (f"- {each}" for each in assumptions_of(validation))

@@ -21,7 +21,15 @@ with open(os.path.join(os.path.dirname(__file__), {list!r}), "a") as seen:
 def fill_with_modules(directory: Path) -> None:
     """Put a `NAME.py` there for the standard library, what is installed, and our own packages."""
     names = {*sys.stdlib_module_names, *packages_distributions()}
-    names |= {"emulator", "serving", "loadgen", "protos", "sitecustomize", "usercustomize"}
+    names |= {
+        "emulator",
+        "serving",
+        "loadgen",
+        "protos",
+        "reporting",
+        "sitecustomize",
+        "usercustomize",
+    }
     for name in names:
         if name.isidentifier():
             path = directory / f"{name}.py"

@@ -1,107 +1,61 @@
-"""The day as a picture: demand, chips, power and latency over the hours; PNG, SVG or HTML."""
+"""The day as a picture: demand, chips, power and latency over the hours."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
 from datetime import timedelta
 from math import ceil
-from pathlib import Path
 from typing import Any, Final
 
 import altair as alt
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.errors import ConfigError
-from serving.analysis.chart_file import write_chart
+from reporting.charts import (
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    RED,
+    Row,
+    chart_of,
+    colour,
+    picture,
+    series_rows,
+)
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.virtual_day import VirtualDay
 
 Float64s = NDArray[np.float64]
 
-SUFFIXES: Final = (".png", ".svg", ".html")
 _WIDTH: Final = 900
 _HOUR_S: Final = 3_600.0
 _DAYS_BY_HOUR: Final = 2
 _POINTS_MAX: Final = 288
 _LINE_MAX: Final = 110
-_GREY, _BLUE, _ORANGE, _GREEN, _PALE, _RED = (
-    "#495057",
-    "#1f77b4",
-    "#e8590c",
-    "#2b8a3e",
-    "#ced4da",
-    "#c92a2a",
-)
 _WATTS_PER_KILOWATT: Final = 1e3
-_USES: Final = {
-    "serving": ("serving_s", _BLUE),
-    "on the way": ("", "#fab005"),
-    "training": ("training_s", _GREEN),
-    "idle": ("idle_s", _PALE),
-}
-
-
-def checked_picture(path: Path) -> None:
-    """Raises ConfigError for a path that no picture is written to, before any work is done."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(field="plot", value=path, expected="a path in .png, .svg or .html")
-    if not path.absolute().parent.is_dir():
-        raise ConfigError(field="plot", value=path, expected="a path in a folder that exists")
-
-
-def save_chart(day: VirtualDay, path: Path) -> None:
-    """Write the picture of the first policy at the headline's load, beside `never`.
-
-    Raises ConfigError for a path that cannot be written.
-    """
-    checked_picture(path)
-    write_chart(day_chart(day), path, field="plot")
+_USES: Final = {"serving": BLUE, "on the way": "#fab005", "training": GREEN, "idle": "#ced4da"}
 
 
 def day_chart(day: VirtualDay) -> alt.VConcatChart:
     """Four panels over one axis of time."""
     load = day.headline
     result, never = load.results[0], load.never
-    panels: list[Any] = [
+    source = day.settings.question.trace.source
+    return picture(
+        f"{day.settings.sweep.model.name} on {day.settings.machines} x "
+        f"{day.settings.sweep.system.name} under the policy {result.policy}",
+        (
+            f"{result.slo_attainment:.2%} of the requests within {day.settings.slo}; "
+            f"{result.training_tokens / 1e9:,.3g} billion tokens trained in "
+            f"{result.training_chip_hours:,.0f} chip-hours; {result.energy_mwh:,.3g} MWh",
+            f"highest rate {load.peak_share:.0%} of the capacity; {_short(source)}",
+            "modelled, not measured",
+        ),
         _demand(result),
         _chips(result),
         _power(result, never),
         _latency(day, result),
         _attainment(result),
-    ]
-    source = day.settings.question.trace.source
-    kept = f"{result.slo_attainment:.2%} of the requests within {day.settings.slo}"
-    title = alt.TitleParams(
-        text=f"{day.settings.sweep.model.name} on {day.settings.machines} x "
-        f"{day.settings.sweep.system.name} under the policy {result.policy}",
-        subtitle=[
-            f"{kept}; {result.training_tokens / 1e9:,.3g} billion tokens trained in "
-            f"{result.training_chip_hours:,.0f} chip-hours; {result.energy_mwh:,.3g} MWh",
-            f"highest rate {load.peak_share:.0%} of the capacity; {_short(source)}",
-            "modelled, not measured",
-        ],
-        anchor="start",
-        fontSize=17,
-        subtitleFontSize=12,
-        subtitleColor=_GREY,
-        offset=12,
     )
-    chart: alt.VConcatChart = (
-        alt.vconcat(*panels, spacing=14)
-        .resolve_scale(color="independent")
-        .properties(title=title, background="white", padding=14)
-        .configure_view(stroke=None)
-        .configure_axis(
-            gridColor="#f1f3f5",
-            domainColor="#868e96",
-            tickColor="#868e96",
-            labelFontSize=11,
-            titleFontSize=11,
-            titleFontWeight="normal",
-            titleColor=_GREY,
-        )
-        .configure_legend(labelFontSize=11, title=None, symbolSize=90, symbolStrokeWidth=2.5)
-    )
-    return chart
 
 
 def _short(text: str) -> str:
@@ -129,13 +83,10 @@ def _hours(result: DayResult) -> list[float]:
     return [first_h + (n + 0.5) * step_h for n in range(len(demand.arrivals) // span)]
 
 
-def _rows(
-    result: DayResult, series: Iterable[tuple[str, Float64s]], value: str
-) -> Iterator[dict[str, Any]]:
-    times, span = _hours(result), _span(result)
-    for name, values in series:
-        for at, mean in zip(times, _means(values, span).tolist(), strict=True):
-            yield {"hour": at, "what": name, value: float(f"{mean:.5g}")}
+def _rows(result: DayResult, series: Mapping[str, Float64s], value: str) -> list[Row]:
+    span = _span(result)
+    means = {name: _means(values, span) for name, values in series.items()}
+    return series_rows(("hour", np.array(_hours(result))), value, means)
 
 
 def _x(result: DayResult, *, last: bool = False) -> alt.X:
@@ -163,26 +114,21 @@ def _x(result: DayResult, *, last: bool = False) -> alt.X:
     return alt.X("hour:Q", axis=axis, scale=alt.Scale(domain=[first_h, end_h], nice=False))
 
 
-def _chart(rows: Iterable[dict[str, Any]]) -> alt.Chart:
-    return alt.Chart(alt.InlineData(values=list(rows)))
-
-
-def _colours(names: dict[str, str]) -> alt.Color:
-    scale = alt.Scale(domain=list(names), range=list(names.values()))
-    return alt.Color("what:N", scale=scale, legend=alt.Legend(orient="right", labelLimit=150))
+def _shades(names: Mapping[str, str], *, symbol: str = "stroke") -> alt.Color:
+    return colour("what", list(names), list(names.values()), symbol=symbol, orient="right")
 
 
 def _lines(
     result: DayResult, series: dict[str, tuple[Float64s, str]], *, title: str, height: int
 ) -> Any:
-    rows = _rows(result, ((name, values) for name, (values, _) in series.items()), "value")
+    rows = _rows(result, {name: values for name, (values, _) in series.items()}, "value")
     return (
-        _chart(rows)
+        chart_of(rows)
         .mark_line(strokeWidth=1.8, interpolate="monotone")
         .encode(
             x=_x(result),
             y=alt.Y("value:Q", title=title, axis=alt.Axis(tickCount=4)),
-            color=_colours({name: colour for name, (_, colour) in series.items()}),
+            color=_shades({name: shade for name, (_, shade) in series.items()}),
         )
         .properties(width=_WIDTH, height=height)
     )
@@ -195,7 +141,7 @@ def _demand(result: DayResult) -> Any:
     can = groups * result.machine.curve.capacity_per_s
     return _lines(
         result,
-        {"demand": (arrived, _BLUE), "capacity that serves": (can, _ORANGE)},
+        {"demand": (arrived, BLUE), "capacity that serves": (can, ORANGE)},
         title="requests/s",
         height=130,
     )
@@ -215,16 +161,15 @@ def _chips(result: DayResult) -> Any:
     columns["idle"] = sum(
         (walk.column(name) for name in ("training_s", "idle_s")), start=-columns["training"]
     )
-    rows = _rows(result, ((name, values * to_chips) for name, values in columns.items()), "chips")
-    order = {name: place for place, name in enumerate(_USES)}
-    ordered = [row | {"order": order[row["what"]]} for row in rows]
+    rows = _rows(result, {name: values * to_chips for name, values in columns.items()}, "chips")
+    order = list(_USES)
     return (
-        _chart(ordered)
+        chart_of({**row, "order": order.index(str(row["what"]))} for row in rows)
         .mark_area(interpolate="step", line=False, opacity=0.88)
         .encode(
             x=_x(result),
             y=alt.Y("chips:Q", title="chips", stack="zero", axis=alt.Axis(tickCount=4)),
-            color=_colours({name: colour for name, (_, colour) in _USES.items()}),
+            color=_shades(_USES, symbol="square"),
             order=alt.Order("order:Q"),
         )
         .properties(width=_WIDTH, height=150)
@@ -232,9 +177,9 @@ def _chips(result: DayResult) -> Any:
 
 
 def _power(result: DayResult, never: DayResult) -> Any:
-    series = {result.policy: (result.facility_watts / _WATTS_PER_KILOWATT, _RED)}
+    series = {result.policy: (result.facility_watts / _WATTS_PER_KILOWATT, RED)}
     if never is not result:
-        series["never"] = (never.facility_watts / _WATTS_PER_KILOWATT, _GREY)
+        series["never"] = (never.facility_watts / _WATTS_PER_KILOWATT, INK)
     return _lines(result, series, title="kW at the meter", height=110)
 
 
@@ -249,11 +194,11 @@ def _latency(day: VirtualDay, result: DayResult) -> Any:
     tpot_s = curve.seconds("tpot_p99_s", walk.group_rates)
     series = {}
     if slo.ttft_s is not None:
-        series[f"TTFT p99 / {slo.ttft_s * 1e3:g} ms"] = (ttft_s / slo.ttft_s, _BLUE)
+        series[f"TTFT p99 / {slo.ttft_s * 1e3:g} ms"] = (ttft_s / slo.ttft_s, BLUE)
     if slo.tpot_s is not None:
-        series[f"TPOT p99 / {slo.tpot_s * 1e3:g} ms"] = (tpot_s / slo.tpot_s, _ORANGE)
+        series[f"TPOT p99 / {slo.tpot_s * 1e3:g} ms"] = (tpot_s / slo.tpot_s, ORANGE)
     lines = _lines(result, series, title="p99 over its limit", height=110)
-    limit = _chart([{"value": 1.0}]).mark_rule(strokeDash=[4, 4], color=_GREY).encode(y="value:Q")
+    limit = chart_of([{"value": 1.0}]).mark_rule(strokeDash=[4, 4], color=INK).encode(y="value:Q")
     return alt.layer(lines, limit).properties(width=_WIDTH, height=110)
 
 
@@ -281,8 +226,8 @@ def _attainment(result: DayResult) -> Any:
         scale=alt.Scale(domain=[low, 1.0], nice=False, clamp=True),
         axis=alt.Axis(format=".1%", tickCount=3),
     )
-    bars = _chart(rows).mark_line(interpolate="step-after", strokeWidth=1.8, color=_GREEN)
-    limit = _chart([{"value": required}]).mark_rule(strokeDash=[4, 4], color=_GREY)
+    bars = chart_of(rows).mark_line(interpolate="step-after", strokeWidth=1.8, color=GREEN)
+    limit = chart_of([{"value": required}]).mark_rule(strokeDash=[4, 4], color=INK)
     return alt.layer(bars.encode(x=_x(result, last=True), y=y), limit.encode(y=y)).properties(
         width=_WIDTH, height=80
     )

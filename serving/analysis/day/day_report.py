@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
+from reporting.plain_text import table_lines
 from serving.analysis.day.day_comparison import LoadComparison
 from serving.analysis.day.day_method import assumptions, method
 from serving.analysis.day.day_result import DayResult
@@ -11,9 +12,9 @@ from serving.analysis.day.day_tables import (
     BILLION,
     EXA,
     HOUR_S,
-    account_lines,
-    handover_lines,
-    headline_lines,
+    account_table,
+    handover_table,
+    headline_table,
 )
 from serving.analysis.day.exact_hour import BothWays, ExactHour
 from serving.analysis.day.replica_run import RatePoint
@@ -45,12 +46,12 @@ def day_lines(day: VirtualDay) -> Iterator[str]:
     yield ("Tokens served and trained per MWh at the meter, and both weighed by their model flops")
     for load in day.loads:
         yield f"Highest rate {_of_capacity(load)}"
-        yield from headline_lines(load)
+        yield from table_lines(headline_table(load), indent=2)
         yield ""
     yield "What that took"
     for load in day.loads:
         yield f"Highest rate {_of_capacity(load)}"
-        yield from account_lines(load)
+        yield from table_lines(account_table(load), indent=2)
         yield ""
     yield from _freed_lines(day)
     yield ""
@@ -102,7 +103,7 @@ def _freed_lines(day: VirtualDay) -> Iterator[str]:
         f"Chip-hours freed and the cost of hand-overs at {load.peak_share:.0%}; the demand itself "
         f"stays {_unused(day):.1%} below its highest rate in the mean"
     )
-    yield from handover_lines(load)
+    yield from table_lines(handover_table(load), indent=2)
     if day.settings.question.trace.is_schedule:
         yield (
             f"  The operator's own schedule freed {_unused(day):.1%} of the node-hours of its peak;"

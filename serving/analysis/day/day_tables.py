@@ -1,8 +1,8 @@
-"""A virtual day's tables: what a megawatt-hour gave under each policy, and what that took."""
+"""A virtual day's tables: tokens per megawatt-hour under each policy, and their costs."""
 
-from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from reporting.document import Column, Table, table_of
 from serving.analysis.day.day_comparison import LoadComparison
 from serving.analysis.day.day_result import DayResult
 
@@ -13,112 +13,72 @@ HOUR_S: Final = 3_600.0
 KWH_J: Final = 3.6e6
 
 
-def headline_lines(load: LoadComparison) -> Iterator[str]:
+def headline_table(load: LoadComparison) -> Table:
     """Tokens per MWh of serving and of training, apart, and both by their flops, held against
     `never`, the best fixed split and the oracle; of a policy that fails the target no ratio.
     """
-    best = load.fixed.policy
-    header = (
-        "policy",
-        "SLO kept",
-        "served Mtok/MWh",
-        "trained Mtok/MWh",
-        "both, Eflop/MWh",
-        "x never",
-        f"x {best}",
-        "x oracle",
-        "",
+
+    def times(name: str, other: DayResult) -> Column[DayResult]:
+        def ratio(result: DayResult) -> float | None:
+            return result.flops_per_mwh / other.flops_per_mwh if result.keeps_target else None
+
+        return Column(f"x {name}", ratio, ".2f")
+
+    columns: tuple[Column[DayResult], ...] = (
+        _policy(load),
+        Column("SLO kept", lambda result: result.slo_attainment, ".3%"),
+        Column("served", lambda r: r.output_tokens_per_mwh, ",.0f", unit="Mtok/MWh", scale=MILLION),
+        Column(
+            "trained", lambda r: r.training_tokens_per_mwh, ",.0f", unit="Mtok/MWh", scale=MILLION
+        ),
+        Column("both,", lambda result: result.flops_per_mwh, ",.1f", unit="Eflop/MWh", scale=EXA),
+        times("never", load.never),
+        times(load.fixed.policy, load.fixed),
+        times("oracle", load.oracle),
+        Column("", lambda result: "" if result.keeps_target else "FAILED"),
     )
-    against = (load.never, load.fixed, load.oracle)
-    yield from _table(header, load, lambda result: _headline_row(result, against))
+    return table_of(columns, load.everything)
 
 
-def _headline_row(result: DayResult, against: Sequence[DayResult]) -> tuple[str, ...]:
-    kept = result.keeps_target
-    return (
-        f"{result.slo_attainment:.3%}",
-        f"{result.output_tokens_per_mwh / MILLION:,.0f}",
-        f"{result.training_tokens_per_mwh / MILLION:,.0f}",
-        f"{result.flops_per_mwh / EXA:,.1f}",
-        *(f"{result.flops_per_mwh / each.flops_per_mwh:.2f}" if kept else "-" for each in against),
-        "" if kept else "FAILED",
-    )
-
-
-def account_lines(load: LoadComparison) -> Iterator[str]:
+def account_table(load: LoadComparison) -> Table:
     """Limits kept, tokens, chip-hours, hand-overs and energy."""
-    header = (
-        "policy",
-        "TTFT kept",
-        "TPOT kept",
-        "served Gtok",
-        "trained Gtok",
-        "training chip-h",
-        "chip-h freed",
-        "groups left+back",
-        "MWh",
+    columns: tuple[Column[DayResult], ...] = (
+        _policy(load),
+        Column("TTFT kept", lambda result: result.attainment("ttft_share"), ".3%"),
+        Column("TPOT kept", lambda result: result.attainment("tpot_share"), ".3%"),
+        Column("served", lambda r: r.served_output_tokens, ",.2f", unit="Gtok", scale=BILLION),
+        Column("trained", lambda r: r.training_tokens, ",.2f", unit="Gtok", scale=BILLION),
+        Column("training chip-h", lambda result: result.training_chip_hours, ",.0f"),
+        Column("chip-h freed", lambda result: result.freed_share, ".1%"),
+        Column("groups left+back", lambda r: f"{r.walk.totals.left}+{r.walk.totals.came_back}"),
+        Column("MWh", lambda result: result.energy_mwh, ",.3f"),
     )
-    yield from _table(header, load, _account_row)
+    return table_of(columns, load.everything)
 
 
-def _account_row(result: DayResult) -> tuple[str, ...]:
-    totals = result.walk.totals
-    return (
-        f"{result.attainment('ttft_share'):.3%}",
-        f"{result.attainment('tpot_share'):.3%}",
-        f"{result.served_output_tokens / BILLION:,.2f}",
-        f"{result.training_tokens / BILLION:,.2f}",
-        f"{result.training_chip_hours:,.0f}",
-        f"{result.freed_share:.1%}",
-        f"{totals.left}+{totals.came_back}",
-        f"{result.energy_mwh:,.3f}",
-    )
-
-
-def handover_lines(load: LoadComparison) -> Iterator[str]:
-    """What was freed, of all chip-hours and of those of the groups that serve at the highest
-    demand, and what the hand-overs cost.
+def handover_table(load: LoadComparison) -> Table:
+    """The chip-hours freed, of all and of those of the groups that serve at the highest demand, and
+    the costs of the hand-overs.
     """
-    header = (
-        "policy",
-        "of all chip-h",
-        "of its peak's",
-        "on the way, chip-h",
-        "kWh",
-        "Mtok not trained",
-        "job starts",
-        "requests moved",
+
+    def chip_hours(result: DayResult) -> float:
+        return result.walk.totals.seconds * result.machine.group_chips / HOUR_S
+
+    columns: tuple[Column[DayResult], ...] = (
+        _policy(load),
+        Column("of all chip-h", lambda result: result.freed_share, ".1%"),
+        Column("of its peak's", lambda result: result.freed_share_of_peak, ".1%"),
+        Column("on the way, chip-h", chip_hours, ",.1f"),
+        Column("kWh", lambda result: result.walk.totals.joules, ",.2f", scale=KWH_J),
+        Column("Mtok not trained", lambda r: r.walk.totals.tokens_lost, ",.0f", scale=MILLION),
+        Column("job starts", lambda result: result.walk.totals.job_starts, "d"),
+        Column("requests moved", lambda result: result.walk.moved, ",.0f"),
     )
-    yield from _table(header, load, _handover_row)
+    return table_of(columns, load.everything)
 
 
-def _handover_row(result: DayResult) -> tuple[str, ...]:
-    totals = result.walk.totals
-    return (
-        f"{result.freed_share:.1%}",
-        f"{result.freed_share_of_peak:.1%}",
-        f"{totals.seconds * result.machine.group_chips / HOUR_S:,.1f}",
-        f"{totals.joules / KWH_J:,.2f}",
-        f"{totals.tokens_lost / MILLION:,.0f}",
-        f"{totals.job_starts}",
-        f"{result.walk.moved:,.0f}",
-    )
+def _policy(load: LoadComparison) -> Column[DayResult]:
+    def name(result: DayResult) -> str:
+        return f"{result.policy} (best split)" if result is load.fixed else result.policy
 
-
-def _table(
-    header: tuple[str, ...],
-    load: LoadComparison,
-    row: Callable[[DayResult], tuple[str, ...]],
-) -> Iterator[str]:
-    """Columns wide enough for all, the first one to the left."""
-    rows = [header]
-    for result in load.everything:
-        name = f"{result.policy} (best split)" if result is load.fixed else result.policy
-        rows.append((name, *row(result)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for cells in rows:
-        first, *others = (
-            cell.ljust(width) if index == 0 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        yield "  ".join(["", first, *others]).rstrip()
+    return Column("policy", name, align="left")

@@ -1,15 +1,14 @@
-"""The headline curve as a picture: a PNG, or an HTML file that needs nothing but itself."""
+"""The headline curve as a picture."""
 
-from collections.abc import Iterable, Iterator
-from math import ceil, floor, log10
-from pathlib import Path
+from collections.abc import Iterator
+from math import log10
 from typing import Any, Final
 
 import altair as alt
 import numpy as np
 
 from emulator.power.efficiency import PowerBasis
-from serving.analysis.chart_file import write_chart
+from reporting.charts import INK, Row, chart_of, colour, logarithmic, picture
 from serving.analysis.pareto.pareto import MachineCurve, Pareto
 from serving.analysis.pareto.pareto_claims import Finding
 from serving.analysis.steady_state.operating_point import OperatingPoint
@@ -22,8 +21,6 @@ _LINE_SAMPLES: Final = 300
 _WIDTH, _HEIGHT, _RATIO_HEIGHT, _CLAIM_HEIGHT = 820, 440, 190, 18
 _BELOW: Final = 6.0
 """How many times less than the least of any envelope the picture still shows."""
-_COLOURS: Final = ("#1f77b4", "#e8590c", "#2b8a3e", "#862e9c", "#c92a2a", "#0b7285", "#5c940d")
-_GREY: Final = "#495057"
 _ROUNDING: Final = 1e-9
 _BASIS_IN_WORDS: Final = {
     PowerBasis.PROVISIONED: "of the racks' budget",
@@ -32,14 +29,6 @@ _BASIS_IN_WORDS: Final = {
 }
 _USER: Final = "tokens/s/user"
 _PER_MW: Final = "tokens/s/MW"
-
-
-def save_chart(pareto: Pareto, path: Path) -> None:
-    """Writes the picture in the format of the path's suffix, .png or .html.
-
-    Raises ConfigError for another suffix, or a path that cannot be written.
-    """
-    write_chart(pareto_chart(pareto), path, field="picture", kinds=("png", "html"))
 
 
 def pareto_chart(pareto: Pareto) -> alt.VConcatChart:
@@ -53,87 +42,53 @@ def pareto_chart(pareto: Pareto) -> alt.VConcatChart:
         panels.append(_ratios(pareto))
     if pareto.vendor_findings:
         panels.append(_claims(pareto.vendor_findings))
-    title = alt.TitleParams(
-        text=f"{first.model.name}: output tokens/s per megawatt against tokens/s per user",
-        subtitle=[
+    return picture(
+        f"{first.model.name}: output tokens/s per megawatt against tokens/s per user",
+        (
             f"{shape.prompt_tokens:,} prompt and {shape.output_tokens:,} output tokens; "
             f"power {pareto.basis}; overlap {first.assumptions.overlap_name}; "
             f"calibration {first.assumptions.calibration_name}; modelled, not measured",
             "line and large points: the upper envelope; small points: other partitions, batches, "
             "precisions and LNCs",
-        ],
-        anchor="start",
-        fontSize=17,
-        subtitleFontSize=12,
-        subtitleColor=_GREY,
-        offset=12,
-    )
-    chart: alt.VConcatChart = (
-        alt.vconcat(*panels, spacing=26)
-        .properties(title=title)
-        .configure_view(stroke=None)
-        .configure_axis(gridColor="#e9ecef", domainColor="#868e96", labelFontSize=11)
-    )
-    return chart
-
-
-def _logarithmic(low: float, high: float) -> dict[str, Any]:
-    """A scale from `low` to `high` with ticks at 1, 2 and 5 times powers of ten."""
-    decades = range(floor(log10(low)), ceil(log10(high)) + 1)
-    ticks = [step * 10.0**decade for decade in decades for step in (1, 2, 5)]
-    return {
-        "scale": alt.Scale(type="log", nice=False, domain=[low, high], clamp=False),
-        "axis": alt.Axis(
-            values=[tick for tick in ticks if low <= tick <= high], format="~s", titleFontSize=12
         ),
-    }
+        *panels,
+        spacing=26,
+    )
 
 
 def _x_axis(pareto: Pareto) -> alt.X:
     """The same for all panels, so that they can be read against each other."""
     low = min(float(machine.envelope.x[0]) for machine in pareto.machines) / 2
-    high = max(machine.envelope.reach for machine in pareto.machines) * 1.15
+    high = max(machine.envelope.reach for machine in pareto.machines)
     title = "interactivity: output tokens/s per user"
-    return alt.X(f"{_USER}:Q", title=title, **_logarithmic(low, high))
+    return alt.X(f"{_USER}:Q", title=title, **logarithmic(low, high, clamp=False))
 
 
-def _colour(pareto: Pareto, *, legend: bool) -> alt.Color:
+def _shades(pareto: Pareto) -> alt.Color:
     names = [machine.name for machine in pareto.machines]
-    colours = [_COLOURS[place % len(_COLOURS)] for place in range(len(names))]
-    shown = alt.Legend(
-        orient="top-right", title=None, symbolOpacity=1, symbolSize=120, labelFontSize=13
-    )
-    return alt.Color(
-        "system:N",
-        scale=alt.Scale(domain=names, range=colours),
-        legend=shown if legend else None,
-    )
+    return colour("system", names, orient="top-right", room=0)
 
 
 def _curves(pareto: Pareto) -> Panel:
-    x, colour = _x_axis(pareto), _colour(pareto, legend=True)
+    x, shades = _x_axis(pareto), _shades(pareto)
     heights = [machine.envelope.y for machine in pareto.machines]
     low, high = min(float(y[-1]) for y in heights), max(float(y[0]) for y in heights)
     y = alt.Y(
         f"{_PER_MW}:Q",
         title=f"output tokens/s per MW {_BASIS_IN_WORDS[pareto.basis]}",
-        **_logarithmic(low / _BELOW, high * 1.5),
+        **logarithmic(low / _BELOW, high * 1.5, clamp=False),
     )
     names = ["system", _USER, _PER_MW, "partition", "precision", "batch", "users"]
     tooltip = [alt.Tooltip(f"{name}:{_type_of(name)}") for name in names]
-    cloud = _chart(_cloud(pareto)).mark_circle(size=7, opacity=0.22, clip=True)
-    line = _chart(_line(pareto)).mark_line(strokeWidth=2.5)
-    best = _chart(_best(pareto)).mark_circle(size=42, opacity=1)
+    cloud = chart_of(_cloud(pareto)).mark_circle(size=7, opacity=0.22, clip=True)
+    line = chart_of(_line(pareto)).mark_line(strokeWidth=2.5)
+    best = chart_of(_best(pareto)).mark_circle(size=42, opacity=1)
     layers = [
-        cloud.encode(x=x, y=y, color=colour, tooltip=tooltip),
-        line.encode(x=x, y=y, color=colour),
-        best.encode(x=x, y=y, color=colour, tooltip=tooltip),
+        cloud.encode(x=x, y=y, color=shades, tooltip=tooltip),
+        line.encode(x=x, y=y, color=shades),
+        best.encode(x=x, y=y, color=shades, tooltip=tooltip),
     ]
     return alt.layer(*_bands(pareto, x), *layers).properties(width=_WIDTH, height=_HEIGHT)
-
-
-def _chart(rows: Iterable[dict[str, Any]]) -> alt.Chart:
-    return alt.Chart(alt.InlineData(values=list(rows)))
 
 
 def _type_of(name: str) -> str:
@@ -146,7 +101,7 @@ def _bands(pareto: Pareto, x: alt.X) -> list[alt.Chart]:
         return []
     headline = pareto.vendor_findings[0]
     rows = [{_USER: span.low, "to": span.high} for span in headline.reached]
-    return [_chart(rows).mark_rect(opacity=0.12, color=_GREY).encode(x=x, x2="to:Q")]
+    return [chart_of(rows).mark_rect(opacity=0.12, color=INK).encode(x=x, x2="to:Q")]
 
 
 def _ratios(pareto: Pareto) -> Panel:
@@ -167,15 +122,15 @@ def _ratios(pareto: Pareto) -> Panel:
         peaks.append({_USER: each.largest_at, "ratio": each.largest, "what": words})
     ratios = [row["ratio"] for row in rows] + [mark["ratio"] for mark in marks]
     title = ["times the tokens/s per MW", f"of {base}"]
-    y = alt.Y("ratio:Q", title=title, **_logarithmic(min(ratios) / 1.2, max(ratios) * 1.5))
-    line = _chart(rows).mark_line(strokeWidth=2.5)
-    rule = _chart(marks).mark_rule(strokeDash=[4, 4], color=_GREY)
-    words = _chart(marks).mark_text(align="left", dx=4, dy=-7, x=0, color=_GREY, fontSize=11)
-    peak = _chart(peaks).mark_text(dy=-10, fontSize=12, fontWeight="bold")
+    y = alt.Y("ratio:Q", title=title, **logarithmic(min(ratios), max(ratios) * 1.3))
+    line = chart_of(rows).mark_line(strokeWidth=2.5)
+    rule = chart_of(marks).mark_rule(strokeDash=[4, 4], color=INK)
+    words = chart_of(marks).mark_text(align="left", dx=4, dy=-7, x=0, color=INK, fontSize=11)
+    peak = chart_of(peaks).mark_text(dy=-10, fontSize=12, fontWeight="bold")
     return alt.layer(
         *_bands(pareto, x),
         rule.encode(y=y),
-        line.encode(x=x, y=y, color=_colour(pareto, legend=False)),
+        line.encode(x=x, y=y, color=_shades(pareto).legend(None)),
         words.encode(y=y, text="what:N"),
         peak.encode(x=x, y=y, text="what:N"),
     ).properties(width=_WIDTH, height=_RATIO_HEIGHT)
@@ -183,7 +138,7 @@ def _ratios(pareto: Pareto) -> Panel:
 
 def _claims(found: tuple[Finding, ...]) -> Panel:
     """The vendor's claims beside the model's answers, a line each."""
-    rows = [
+    rows: list[Row] = [
         {
             "line": place,
             "claim": f"{each.claim.measure.value}: {each.claim.ratio:g}x",
@@ -192,7 +147,7 @@ def _claims(found: tuple[Finding, ...]) -> Panel:
         for place, each in enumerate(found)
     ]
     y = alt.Y("line:O", axis=None)
-    text = _chart(rows).mark_text(align="left", fontSize=12, color=_GREY)
+    text = chart_of(rows).mark_text(align="left", fontSize=12, color=INK)
     return (
         alt.layer(
             text.encode(y=y, x=alt.value(0), text="claim:N"),

@@ -1,52 +1,48 @@
 """The headline curve as lines of text and as plain data for JSON."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import isfinite
 from typing import Any, Final
 
 from emulator.power.token_cost import Prices, token_cost
 from emulator.specs.shipped_fits import FITTED, shipped_fits
 from emulator.specs.system import SystemSpec
+from reporting.document import Column, Table, table_of
+from reporting.plain_text import table_lines
 from serving.analysis.pareto.pareto import MachineCurve, Pareto, thinned
 from serving.analysis.pareto.pareto_claims import Finding, RatioCurve
 from serving.analysis.steady_state.operating_point import OperatingPoint
-from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.sweep import Sweep
-
-Rows = list[tuple[str, ...]]
-
-HEADER: Final = (
-    "tok/s/user",
-    "tok/s/MW",
-    "tok/s",
-    "users",
-    "precision",
-    "replicas",
-    "chips",
-    "tp",
-    "ep",
-    "lnc",
-    "batch",
-    "prefill",
-    "TTFT ms",
-    "W/chip",
-)
-"""A point of an envelope; with prices, "$/M out" follows."""
 
 _RATIO_POINTS: Final = 9
 
 
-def point_rows(machine: MachineCurve, pareto: Pareto, most: int, prices: Prices | None) -> Rows:
-    """The envelope as rows of a table, a header first, with at most `most` points."""
-    header = (*HEADER, "$/M out") if prices else HEADER
-    rows: Rows = [header]
-    for point in thinned(machine.on_envelope(), most):
-        cells = _cells(point, pareto)
-        if prices:
-            dollars = dollars_per_million_output(point, machine.sweep.system, prices)
-            cells = (*cells, f"{dollars:,.3f}")
-        rows.append(cells)
-    return rows
+def point_table(machine: MachineCurve, pareto: Pareto, most: int, prices: Prices | None) -> Table:
+    """The envelope, with at most `most` points; with prices, what its tokens cost."""
+
+    def partition(name: str) -> Callable[[OperatingPoint], object]:
+        return lambda point: getattr(point.candidate.partition, name)
+
+    def dollars(point: OperatingPoint) -> float | None:
+        if prices is None:
+            return None
+        return dollars_per_million_output(point, machine.sweep.system, prices)
+
+    columns: list[Column[OperatingPoint]] = [
+        Column("tok/s/user", lambda point: point.tokens_per_s_per_user, ",.1f"),
+        Column("tok/s/MW", lambda p: p.output_tokens_per_s_per_mw(pareto.basis), ",.0f"),
+        Column("tok/s", lambda point: point.output_tokens_per_s, ",.0f"),
+        Column("users", lambda point: point.users, ",.0f"),
+        Column("precision", lambda point: point.precision, align="left"),
+        Column("replicas", lambda point: point.candidate.replicas, "d"),
+        *(Column(name, partition(name), "d") for name in ("chips", "tp", "ep", "lnc")),
+        Column("batch", lambda point: point.batch, "d"),
+        Column("prefill", _prefill_words, align="left"),
+        Column("TTFT", lambda point: point.ttft_ns, ",.1f", unit="ms", scale=1e6),
+        Column("W/chip", lambda point: point.chip_watts, ",.0f"),
+        *([Column("$/M out", dollars, ",.3f")] if prices else []),
+    ]
+    return table_of(columns, thinned(machine.on_envelope(), most))
 
 
 def dollars_per_million_output(point: OperatingPoint, system: SystemSpec, prices: Prices) -> float:
@@ -62,29 +58,11 @@ def dollars_per_million_output(point: OperatingPoint, system: SystemSpec, prices
     return cost.dollars_per_million_output
 
 
-def _cells(point: OperatingPoint, pareto: Pareto) -> tuple[str, ...]:
-    partition, prefill = point.candidate.partition, point.prefill
-    return (
-        f"{point.tokens_per_s_per_user:,.1f}",
-        f"{point.output_tokens_per_s_per_mw(pareto.basis):,.0f}",
-        f"{point.output_tokens_per_s:,.0f}",
-        f"{point.users:,.0f}",
-        point.precision,
-        f"{point.candidate.replicas}",
-        f"{partition.chips}",
-        f"{partition.tp}",
-        f"{partition.ep}",
-        f"{partition.lnc}",
-        f"{point.batch}",
-        "same chips" if prefill is None else _in_words(prefill),
-        f"{point.ttft_ns / 1e6:,.1f}",
-        f"{point.chip_watts:,.0f}",
-    )
-
-
-def _in_words(candidate: PartitionCandidate) -> str:
-    partition = candidate.partition
-    return f"{candidate.replicas} x {partition.chips} (tp {partition.tp} ep {partition.ep})"
+def _prefill_words(point: OperatingPoint) -> str:
+    if point.prefill is None:
+        return "same chips"
+    partition = point.prefill.partition
+    return f"{point.prefill.replicas} x {partition.chips} (tp {partition.tp} ep {partition.ep})"
 
 
 def assumption_lines(machine: MachineCurve, pareto: Pareto) -> Iterator[str]:
@@ -117,24 +95,30 @@ def _routing(sweep: Sweep) -> str:
     return f"{sweep.routing} (expected loads)" if sweep.model.experts else "none (dense)"
 
 
-def finding_rows(found: tuple[Finding, ...]) -> Rows:
-    """The vendor's claims beside the model's answers, a header first."""
-    rows: Rows = [("the vendor's claim", "says", "the model")]
-    rows += [
-        (each.claim.measure.value, f"{each.claim.ratio:g}x", each.in_words()) for each in found
-    ]
-    return rows
+def finding_table(found: tuple[Finding, ...]) -> Table:
+    """The vendor's claims beside the model's answers."""
+    columns: tuple[Column[Finding], ...] = (
+        Column("the vendor's claim", lambda each: each.claim.measure.value, align="left"),
+        Column("says", lambda each: f"{each.claim.ratio:g}x"),
+        Column("the model", lambda each: each.in_words(), align="left"),
+    )
+    return table_of(columns, found)
 
 
-def ratio_rows(pareto: Pareto) -> Rows:
-    """Each further machine against the first, along interactivity, a header first."""
-    rows: Rows = [("tok/s/MW at equal tok/s/user", "tok/s/user", "ratio")]
+def ratio_table(pareto: Pareto) -> Table:
+    """Each further machine against the first, along interactivity."""
     first = pareto.machines[0].name
-    for machine, curve in pareto.ratios():
-        for index in _evenly(curve):
-            x, ratio = float(curve.x[index]), float(curve.ratio[index])
-            rows.append((f"{machine.name} / {first}", f"{x:,.1f}", f"{ratio:.2f}x"))
-    return rows
+    rows = [
+        (f"{machine.name} / {first}", float(curve.x[index]), float(curve.ratio[index]))
+        for machine, curve in pareto.ratios()
+        for index in _evenly(curve)
+    ]
+    columns: tuple[Column[tuple[str, float, float]], ...] = (
+        Column("tok/s/MW at equal tok/s/user", align="left"),
+        Column("tok/s/user", form=",.1f"),
+        Column("ratio", lambda row: f"{row[2]:.2f}x"),
+    )
+    return table_of(columns, rows)
 
 
 def _evenly(curve: RatioCurve) -> list[int]:
@@ -239,3 +223,18 @@ def _finding_data(found: Finding) -> dict[str, Any]:
         "readings": dict(found.readings),
         "in_words": found.in_words(),
     }
+
+
+def report_lines(found: Pareto, rows: int, prices: Prices | None) -> Iterator[str]:
+    """Each machine's envelope, then how the machines compare, then the vendor's claims."""
+    for machine in found.machines:
+        yield from assumption_lines(machine, found)
+        yield from table_lines(point_table(machine, found, rows, prices))
+        yield ""
+    if len(found.machines) > 1:
+        yield from table_lines(ratio_table(found))
+        yield ""
+    if found.vendor_findings:
+        yield from table_lines(finding_table(found.vendor_findings))
+        yield ""
+    yield "Modelled, not measured. Figures and their sources: ultraserve describe NAME."

@@ -65,19 +65,6 @@ def reference_data(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-def reference_table(found: list[dict[str, Any]]) -> list[list[str]]:
-    """Rows of text: what, unit, measured, predicted, error, conditions."""
-    table = [["published", "unit", "measured", "predicted", "error", "conditions"]]
-    for each in found:
-        numbers = [
-            f"{each[name]:,.4g}" if each[name] < 1e4 else f"{each[name]:,.0f}"
-            for name in ("measured", "predicted")
-        ]
-        error = f"{100 * each['error']:+.1f}%"
-        table.append([each["name"], each["unit"], *numbers, error, each["conditions"]])
-    return table
-
-
 def _rows(path: Path) -> list[dict[str, str]]:
     if not path.is_file():
         return []

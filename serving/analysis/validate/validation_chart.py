@@ -1,11 +1,10 @@
 """Measured against predicted as a picture: a panel for each metric, a colour for each machine."""
 
-from pathlib import Path
 from typing import Any, Final
 
 import altair as alt
 
-from serving.analysis.chart_file import write_chart
+from reporting.charts import chart_of, picture
 from serving.analysis.validate.row_prediction import METRICS
 from serving.analysis.validate.validation import Validation, measured_of
 
@@ -18,26 +17,17 @@ _SCALES: Final = {"tpot": 1e3, "ttft": 1.0, "tokens_per_s": 1.0}
 _SIDE: Final = 330
 
 
-def save_validation_chart(validation: Validation, path: Path) -> None:
-    """Writes the picture in the format of the path's suffix: .png, .svg or .html.
-
-    Raises ConfigError for another suffix, or a path that cannot be written.
-    """
-    write_chart(validation_chart(validation), path, field="plot")
-
-
-def validation_chart(validation: Validation) -> alt.HConcatChart:
+def validation_chart(validation: Validation) -> alt.VConcatChart:
     """All metrics side by side on logarithmic axes, with lines of no error and of 12 %."""
     data = validation.fits.data
-    title = alt.TitleParams(
-        text=f"{validation.path.name}: predicted against measured",
-        subtitle=[
+    return picture(
+        f"{validation.path.name}: predicted against measured",
+        (
             f"{len(validation.rows)} rows, by the fit of {data['date']} to {data['rows']} rows; "
             "dashed: 12 % off",
-        ],
-        anchor="start",
+        ),
+        alt.hconcat(*(_panel(validation, metric) for metric in METRICS)),
     )
-    return alt.hconcat(*(_panel(validation, metric) for metric in METRICS)).properties(title=title)
 
 
 def _panel(validation: Validation, metric: str) -> alt.LayerChart | alt.FacetChart:
@@ -53,12 +43,12 @@ def _panel(validation: Validation, metric: str) -> alt.LayerChart | alt.FacetCha
         for end in ends
     ]
     line = (
-        alt.Chart(alt.InlineData(values=lines))
+        chart_of(lines)
         .mark_line(clip=True, color="#888", strokeWidth=1, strokeDash=[4, 4])
         .encode(x=x, y=y, detail="line:N")
     )
     circles = (
-        alt.Chart(alt.InlineData(values=points))
+        chart_of(points)
         .mark_point(size=28, opacity=0.75)
         .encode(
             x=x,

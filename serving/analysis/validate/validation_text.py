@@ -1,97 +1,108 @@
 """A validation as a reader sees it: every row's signed error, then what the errors come to."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from emulator.specs.figure import Figure
+from reporting.document import Column, Table, table_of
+from reporting.plain_text import table_lines
 from serving.analysis.validate.prediction_errors import RowError
 from serving.analysis.validate.row_prediction import METRICS
-from serving.analysis.validate.usable_rows import UsableRow
+from serving.analysis.validate.usable_rows import ExcludedRow, UsableRow
 from serving.analysis.validate.validation import Validation, measured_of, scores
-from serving.analysis.validate.validation_aim import AIM, LEAST_ROWS, misses
+from serving.analysis.validate.validation_aim import AIM, LEAST_ROWS, aim_lines, misses
 from serving.analysis.validate.validation_assumptions import assumptions_of
 
-Table = list[list[str]]
-
-ROW_HEADER: Final = (
-    *("line", "hardware", "framework", "fmt", "spec", "isl/osl", "workers", "users"),
-    *("TPOT ms", "predicted", "error", "blind", "TTFT s", "predicted", "error"),
-    *("tok/s/chip", "predicted", "error"),
-)
-SCORE_HEADER: Final = ("metric", "rows that", "hardware", "rows", "mean", "median", "p90", "bias")
 _SCALES: Final = {"tpot": 1e3, "ttft": 1.0, "tokens_per_s": 1.0}
+_HEADINGS: Final = {"tpot": "TPOT ms", "ttft": "TTFT s", "tokens_per_s": "tok/s/chip"}
 _NAMES: Final = {"tpot": "TPOT", "ttft": "TTFT", "tokens_per_s": "tokens/s per chip"}
+
+
+def report_lines(validation: Validation, references: list[dict[str, Any]]) -> Iterator[str]:
+    """Rows, excluded rows, scores, seeds, references, factors, assumptions."""
+    yield from table_lines(row_table(validation))
+    yield ""
+    yield f"{len(validation.rows)} rows predicted, {len(validation.excluded)} excluded"
+    if validation.excluded:
+        yield from table_lines(table_of(_EXCLUDED, validation.excluded))
+    yield ""
+    yield from table_lines(score_table(validation))
+    yield ""
+    yield from table_lines(seed_table(validation))
+    yield from aim_lines(scores(validation)["tpot"], validation.fits.fresh)
+    yield ""
+    if references:
+        yield from table_lines(table_of(_REFERENCES, references))
+        yield ""
+    yield from table_lines(table_of(_FACTORS, validation.fits.everything.figures()))
+    yield ""
+    yield from (f"- {each}" for each in assumptions_of(validation))
 
 
 def row_table(validation: Validation) -> Table:
     """Predictions by the fit on everything; `blind` is the mean error of TPOT by fits that had not
     seen the row, a dash for rows that no half left out.
     """
-    table = [list(ROW_HEADER)]
-    for place, row in enumerate(validation.rows):
-        configuration = row.measured.configuration
-        cells = [
-            str(row.measured.line),
-            configuration.hardware,
-            configuration.framework,
-            configuration.precision,
-            "mtp" if configuration.speculative else "-",
-            configuration.workload,
-            configuration.layout,
-            str(row.measured.users),
-        ]
-        for metric in METRICS:
-            cells += _metric_cells(validation, place, row, metric)
-        table.append(cells)
-    return table
+    columns = [*_CONFIGURATION]
+    for metric in METRICS:
+        columns += _metric_columns(validation, metric)
+    return table_of(columns, enumerate(validation.rows))
 
 
-def _metric_cells(validation: Validation, place: int, row: UsableRow, metric: str) -> Iterator[str]:
-    scale = _SCALES[metric]
-    measured = measured_of(row.measured, metric)
-    predicted = float(validation.everything.of(metric)[place])
-    yield "-" if measured is None else _short(measured * scale)
-    yield _short(predicted * scale)
-    yield "-" if measured is None else percent(predicted / measured - 1)
+def _metric_columns(validation: Validation, metric: str) -> Iterator[Column[tuple[int, UsableRow]]]:
+    """Measured, predicted and the error, of rows with their places in the validation."""
+
+    def measured(row: tuple[int, UsableRow]) -> float | None:
+        return measured_of(row[1].measured, metric)
+
+    def predicted(row: tuple[int, UsableRow]) -> float:
+        return float(validation.everything.of(metric)[row[0]])
+
+    def error(row: tuple[int, UsableRow]) -> float | None:
+        found = measured(row)
+        return None if found is None else predicted(row) / found - 1
+
+    def blind(row: tuple[int, UsableRow]) -> float | None:
+        signed = [each.signed for each in validation.of_row(row[0])[metric].values()]
+        return sum(signed) / len(signed) if signed else None
+
+    yield Column(_HEADINGS[metric], measured, _short, scale=1 / _SCALES[metric])
+    yield Column("predicted", predicted, _short, scale=1 / _SCALES[metric])
+    yield Column("error", error, "+.1%")
     if metric == "tpot":
-        blind = [each.signed for each in validation.of_row(place)[metric].values()]
-        yield percent(sum(blind) / len(blind)) if blind else "-"
+        yield Column("blind", blind, "+.1%")
+
+
+def _rounded(value: float) -> str:
+    return f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}"
 
 
 def _short(value: float) -> str:
     return f"{value:.2f}" if value < 100 else f"{value:.0f}"
 
 
-def percent(share: float) -> str:
-    """A signed share of what was measured."""
-    return f"{100 * share:+.1f}%"
-
-
 def score_table(validation: Validation) -> Table:
     """Absolute errors by metric, by what the fit had seen, and by machine."""
     found = scores(validation)
-    table = [list(SCORE_HEADER)]
-    for metric in METRICS:
-        of = found[metric]
-        for name, words in (("fitted", "were fitted"), ("held_out", "were held out")):
-            table += _score_rows(_NAMES[metric], words, of[name])
-    return table
+    rows = [
+        row
+        for metric in METRICS
+        for name, words in (("fitted", "were fitted"), ("held_out", "were held out"))
+        for row in _score_rows(_NAMES[metric], words, found[metric][name])
+    ]
+    return table_of(_SCORES, rows)
 
 
-def _score_rows(metric: str, words: str, found: dict[str, Any]) -> Table:
-    rows = [[metric, words, "all", *_score_cells(found)]]
+def _score_rows(metric: str, words: str, found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def row(hardware: str, of: dict[str, Any]) -> dict[str, Any]:
+        return {"metric": metric, "words": words, "hardware": hardware, **of}
+
+    yield row("all", found)
     for machine, own in found["by_hardware"].items():
-        rows.append([metric, words, machine, *_score_cells(own)])
+        yield row(machine, own)
         if own["mtp"]["rows"] and own["plain"]["rows"]:
-            rows.append([metric, words, f"{machine} plain", *_score_cells(own["plain"])])
-            rows.append([metric, words, f"{machine} mtp", *_score_cells(own["mtp"])])
-    return rows
-
-
-def _score_cells(found: dict[str, Any]) -> list[str]:
-    if not found["rows"]:
-        return ["0", "-", "-", "-", "-"]
-    errors = [f"{100 * found[name]:.1f}%" for name in ("mape", "median_ape", "p90_ape")]
-    return [str(found["rows"]), *errors, percent(found["bias"])]
+            yield row(f"{machine} plain", own["plain"])
+            yield row(f"{machine} mtp", own["mtp"])
 
 
 def seed_table(validation: Validation) -> Table:
@@ -100,36 +111,71 @@ def seed_table(validation: Validation) -> Table:
     """
     found = scores(validation)["tpot"]
     machines = sorted(found["fitted"]["by_hardware"])
-    table = [["held-out TPOT, median", *machines, "all"]]
-    for each in found["seeds"]:
-        by_hardware = each["by_hardware"]
-        cells = [_median_cell(by_hardware.get(machine)) for machine in machines]
-        table.append([f"seed {each['seed']}", *cells, _median_cell(each)])
-    alone = found["leave_one_machine_out"]
-    cells = [_median_cell(alone.get(machine)) for machine in machines]
-    table.append(["machine left out", *cells, ""])
-    return table
+    rows = [
+        (f"seed {each['seed']}", {**each["by_hardware"], "all": each}) for each in found["seeds"]
+    ]
+    rows.append(("machine left out", {**found["leave_one_machine_out"], "all": ""}))
+
+    def median(machine: str) -> Callable[[tuple[str, dict[str, Any]]], object]:
+        return lambda row: _median_words(row[1].get(machine))
+
+    columns: list[Column[tuple[str, dict[str, Any]]]] = [
+        Column("held-out TPOT, median", lambda row: row[0], align="left"),
+        *(Column(machine, median(machine), align="left") for machine in (*machines, "all")),
+    ]
+    return table_of(columns, rows)
 
 
-def _median_cell(found: dict[str, Any] | None) -> str:
+def _median_words(found: dict[str, Any] | str | None) -> str | None:
+    if isinstance(found, str):
+        return found
     if not found or not found["rows"]:
-        return "-"
+        return None
     return f"{100 * found['median_ape']:.1f}% ({found['rows']})"
 
 
-def excluded_table(validation: Validation) -> Table:
-    """Lines that were not predicted, and why."""
-    return [["line", "hardware", "excluded because"]] + [
-        [str(each.line), each.hardware, each.reason] for each in validation.excluded
-    ]
-
-
-def factor_table(validation: Validation) -> Table:
-    """Every factor of the fit on everything, and the constants beside them."""
-    table = [["factor", "value", "unit"]]
-    for name, figure in validation.fits.everything.figures():
-        table.append([name, f"{figure.value:.4g}", figure.unit])
-    return table
+_CONFIGURATION: Final[tuple[Column[tuple[int, UsableRow]], ...]] = (
+    Column("line", lambda row: row[1].measured.line, "d"),
+    Column("hardware", lambda row: row[1].measured.configuration.hardware, align="left"),
+    Column("framework", lambda row: row[1].measured.configuration.framework, align="left"),
+    Column("fmt", lambda row: row[1].measured.configuration.precision, align="left"),
+    Column(
+        "spec",
+        lambda row: "mtp" if row[1].measured.configuration.speculative else None,
+        align="left",
+    ),
+    Column("isl/osl", lambda row: row[1].measured.configuration.workload, align="left"),
+    Column("workers", lambda row: row[1].measured.configuration.layout, align="left"),
+    Column("users", lambda row: row[1].measured.users, "d"),
+)
+_EXCLUDED: Final[tuple[Column[ExcludedRow], ...]] = (
+    Column("line", lambda each: each.line, "d"),
+    Column("hardware", lambda each: each.hardware, align="left"),
+    Column("excluded because", lambda each: each.reason, align="left"),
+)
+_SCORES: Final[tuple[Column[dict[str, Any]], ...]] = (
+    Column("metric", lambda row: row["metric"], align="left"),
+    Column("rows that", lambda row: row["words"], align="left"),
+    Column("hardware", lambda row: row["hardware"], align="left"),
+    Column("rows", lambda row: row["rows"], "d"),
+    Column("mean", lambda row: row["mape"], ".1%"),
+    Column("median", lambda row: row["median_ape"], ".1%"),
+    Column("p90", lambda row: row["p90_ape"], ".1%"),
+    Column("bias", lambda row: row["bias"], "+.1%"),
+)
+_REFERENCES: Final[tuple[Column[dict[str, Any]], ...]] = (
+    Column("published", lambda each: each["name"], align="left"),
+    Column("unit", lambda each: each["unit"], align="left"),
+    Column("measured", lambda each: each["measured"], _rounded),
+    Column("predicted", lambda each: each["predicted"], _rounded),
+    Column("error", lambda each: each["error"], "+.1%"),
+    Column("conditions", lambda each: each["conditions"], align="left"),
+)
+_FACTORS: Final[tuple[Column[tuple[str, Figure]], ...]] = (
+    Column("factor", lambda row: row[0], align="left"),
+    Column("value", lambda row: row[1].value, ".4g"),
+    Column("unit", lambda row: row[1].unit, align="left"),
+)
 
 
 def as_data(validation: Validation, references: list[dict[str, Any]]) -> dict[str, Any]:

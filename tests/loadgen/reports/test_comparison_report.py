@@ -6,77 +6,12 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from loadgen.measures.comparison import Comparison, Difference, Side
-from loadgen.reports.charts import charts_of
 from loadgen.reports.comparison_report import ComparisonReport
-from loadgen.reports.data_forms import to_csv, to_json
-from loadgen.reports.html import to_html
-from loadgen.reports.markdown import to_markdown
-from loadgen.reports.terminal import print_report
-
-WORSE = Difference(
-    figure="ttft_ms",
-    statistic="p99",
-    traffic_class="",
-    a=200.0,
-    b=250.0,
-    relative=0.25,
-    low=0.1,
-    high=0.4,
-    p_value=0.002,
-    verdict="worse",
-)
-SAME = Difference(
-    figure="output_tokens_per_s",
-    statistic="",
-    traffic_class="",
-    a=1_000.0,
-    b=999.999,
-    relative=-0.000001,
-    low=-0.05,
-    high=0.05,
-    p_value=0.9,
-    verdict="within noise",
-)
-UNKNOWN = Difference(
-    figure="average_watts", statistic="", traffic_class="", a=None, b=900.0, verdict="unknown"
-)
-OF_CHAT = Difference(
-    figure="tpot_ms",
-    statistic="p50",
-    traffic_class="chat",
-    a=20.0,
-    b=18.0,
-    relative=-0.1,
-    low=-0.12,
-    high=-0.08,
-    p_value=0.0,
-    verdict="better",
-)
-
-
-def report(
-    *differences: Difference, labels: tuple[str, str] = ("before", "after")
-) -> ComparisonReport:
-    def side(label: str) -> Side:
-        return Side(
-            label=label, runs=1, command=f"loadgen run --label {label}", completed=400, failed=2
-        )
-
-    return ComparisonReport(
-        comparison=Comparison(
-            time="emulated",
-            a=side(labels[0]),
-            b=side(labels[1]),
-            differences=differences,
-            method="blocks of neighbours, drawn again",
-            apart={"seed": ("1", "2")},
-            notes=("one run a side",),
-        )
-    )
-
-
-ALL = report(WORSE, SAME, UNKNOWN, OF_CHAT)
+from reporting.data_forms import to_csv, to_json
+from reporting.html import to_html
+from reporting.markdown import to_markdown
+from reporting.terminal import print_report
+from tests.loadgen.reports.made_comparisons import ALL, OF_CHAT, SAME, UNKNOWN, compared
 
 
 def printed(made: ComparisonReport, *, width: int = 110) -> str:
@@ -115,7 +50,7 @@ def test_a_narrow_terminal_keeps_the_verdicts() -> None:
 
 
 def test_equal_sides_are_said_to_be_equal_and_labels_that_are_alike_are_left_out() -> None:
-    text = printed(report(SAME, labels=("x", "x")))
+    text = printed(compared(SAME, labels=("x", "x")))
 
     assert "UltraServe comparison: b against a" in text
     assert "none of 1 figure differs beyond noise" in text
@@ -123,18 +58,18 @@ def test_equal_sides_are_said_to_be_equal_and_labels_that_are_alike_are_left_out
 
 def test_what_is_unknown_is_not_counted_among_what_does_not_differ() -> None:
     assert "none of 2 figures differs beyond noise; 1 unknown" in printed(
-        report(SAME, SAME, UNKNOWN)
+        compared(SAME, SAME, UNKNOWN)
     )
-    assert "1 unknown, no figure can be compared" in printed(report(UNKNOWN))
+    assert "1 unknown, no figure can be compared" in printed(compared(UNKNOWN))
 
 
 def test_sides_that_had_other_traffic_are_told_so_before_any_verdict() -> None:
     apart = {"seed": ("1", "2"), "chat: workload": ("512 in", "64 in"), "arrivals": ("4/s", "8/s")}
-    made = replace(report(OF_CHAT).comparison, apart=apart)
+    made = replace(compared(OF_CHAT).comparison, apart=apart)
     head = printed(ComparisonReport(comparison=made)).splitlines()[2]
 
     assert head.startswith("not the same traffic (workload, arrivals differ): of 1 figure 1 better")
-    assert "not the same traffic" not in printed(report(OF_CHAT))
+    assert "not the same traffic" not in printed(compared(OF_CHAT))
 
 
 def test_json_and_csv_have_both_values_the_interval_and_the_verdict() -> None:
@@ -153,11 +88,11 @@ def test_json_and_csv_have_both_values_the_interval_and_the_verdict() -> None:
 
 @pytest.mark.long
 def test_the_chart_has_what_can_be_compared_and_the_page_shows_all() -> None:
-    (chart,) = charts_of(ALL)
+    (chart,) = ALL.charts()
     drawn = json.dumps(chart.chart.to_dict())
 
     assert '"figure": "TTFT p99", "relative": 0.25, "low": 0.1, "high": 0.4' in drawn
     assert "average power" not in drawn
-    assert charts_of(report(UNKNOWN)) == ()
+    assert compared(UNKNOWN).charts() == ()
     assert '<span class="bad">worse</span>' in to_html(ALL)
     assert "| TTFT p99 | ms | 200 | 250 | +25.0 % |" in to_markdown(ALL)

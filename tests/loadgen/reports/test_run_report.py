@@ -9,13 +9,13 @@ from loadgen.measures.measurement import measure_run
 from loadgen.records.result import Result
 from loadgen.records.run_record import RunRecord
 from loadgen.records.server_reading import ServerReading
-from loadgen.reports.data_forms import to_json
-from loadgen.reports.document import ReportDocument
-from loadgen.reports.figure_text import number
-from loadgen.reports.html import to_html
-from loadgen.reports.markdown import to_markdown
 from loadgen.reports.run_report import RunReport
-from loadgen.reports.terminal import print_report
+from reporting.data_forms import to_json
+from reporting.document import ReportDocument
+from reporting.html import to_html
+from reporting.markdown import to_markdown
+from reporting.numbers import number
+from reporting.terminal import print_report
 from tests.loadgen.reports.made_runs import EMULATED, FOREIGN, MS, class_header, made_run
 
 METERED = replace(EMULATED, emulated_s=0.1, chip_joules=60.0, facility_joules=100.0)

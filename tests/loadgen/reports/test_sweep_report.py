@@ -7,11 +7,10 @@ import pytest
 from rich.console import Console
 
 from loadgen.records.sweep_record import PointFigures, SaturationFound, SweepPoint, SweepRecord
-from loadgen.reports.charts import charts_of
-from loadgen.reports.data_forms import to_csv, to_json
-from loadgen.reports.markdown import to_markdown
 from loadgen.reports.sweep_report import SweepReport
-from loadgen.reports.terminal import print_report
+from reporting.data_forms import to_csv, to_json
+from reporting.markdown import to_markdown
+from reporting.terminal import print_report
 from tests.loadgen.reports.made_sweeps import made_sweep
 
 
@@ -90,7 +89,7 @@ def test_without_an_slo_a_knee_or_meters_nothing_is_said_of_them() -> None:
     assert "Pareto" not in text
     assert "knee" not in text
     assert "in flight 4: 2 replies have another length" in text
-    assert charts_of(SweepReport(sweep=sweep)) == ()
+    assert SweepReport(sweep=sweep).charts() == ()
     assert json.loads(to_json(SweepReport(sweep=sweep)))["knee"] is None
 
 
@@ -128,7 +127,7 @@ def test_csv_and_json_have_every_figure_of_every_point() -> None:
 
 @pytest.mark.long
 def test_the_charts_show_the_knee_and_the_points_that_no_other_beats() -> None:
-    drawn_charts = charts_of(SweepReport(sweep=made_sweep()))
+    drawn_charts = SweepReport(sweep=made_sweep()).charts()
     charts = {each.title: each.chart.to_dict() for each in drawn_charts}
 
     assert list(charts) == [

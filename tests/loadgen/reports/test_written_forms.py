@@ -10,10 +10,10 @@ from markdown_it import MarkdownIt
 
 from loadgen.measures.measurement import measure_run
 from loadgen.records.run_record import RunRecord
-from loadgen.reports.data_forms import text_cell, to_csv
-from loadgen.reports.markdown import to_markdown
 from loadgen.reports.requests_csv import COLUMNS, request_lines
 from loadgen.reports.run_report import RunReport
+from reporting.data_forms import text_cell, to_csv
+from reporting.markdown import to_markdown
 from tests.loadgen.reports.made_runs import made_run
 
 

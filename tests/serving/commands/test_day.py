@@ -9,6 +9,7 @@ import pytest
 from emulator.errors import ConfigError, UltraServeError
 from loadgen.errors import LoadError
 from serving.commands import day as command
+from tests.serving.commands.small_day import SMALL_DAY, hours, lengths
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
@@ -17,33 +18,14 @@ def parsed(*arguments: str) -> argparse.Namespace:
     return parser.parse_args(["day", *arguments])
 
 
-def lengths(path: Path) -> Path:
-    rows = (
-        f'{{"timestamp": {at}, "input_length": {300 + at % 7}, "output_length": {3 + at % 4}}}'
-        for at in range(200)
-    )
-    path.write_text("\n".join(rows) + "\n")
-    return path
-
-
-def hours(path: Path) -> Path:
-    rows = (f"{h},2024-05-10T{h:02}:00Z,{n},0" for h, n in enumerate((900, 100, 900)))
-    path.write_text("hour_index,utc_hour_start,requests_est,rps_est\n" + "\n".join(rows) + "\n")
-    return path
-
-
 @pytest.mark.slow
+@pytest.mark.process
 def test_a_day_is_walked_in_words_in_json_and_in_a_picture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     picture = tmp_path / "day.png"
-    args = parsed(
-        *("--model", "qwen3-30b-a3b", "--replica-chips", "2", "--lnc", "2", "--ep", "2"),
-        *("--tp", "1", "--trace", str(hours(tmp_path / "hours.csv")), "--policy", "fixed:54"),
-        *("--lengths", str(lengths(tmp_path / "lengths.jsonl")), "--requests", "40"),
-        *("--slo", "ttft=200ms,tpot=30ms@p90", "--peak", "50", "--processes", "1"),
-        *("--max-num-seqs", "32", "--json", "--plot", str(picture)),
-    )
+    files = ("--trace", str(hours(tmp_path)), "--lengths", str(lengths(tmp_path)))
+    args = parsed(*SMALL_DAY, *files, "--json", "--plot", str(picture))
     assert args.run(args) == 0
     captured = capsys.readouterr()
     data = json.loads(captured.out)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reporting.plain_text import table_lines
 from serving.analysis.day.day_comparison import DayQuestion, LoadComparison, compare
-from serving.analysis.day.day_tables import account_lines, handover_lines, headline_lines
+from serving.analysis.day.day_tables import account_table, handover_table, headline_table
 from serving.analysis.day.day_trace import DayTrace
 from serving.analysis.day.day_trace_file import sample_week
 from serving.analysis.day.day_walk import WalkTerms
@@ -64,7 +65,7 @@ def test_on_a_day_with_a_night_the_order_is_never_fixed_demand_oracle() -> None:
 
 def test_a_policy_that_misses_the_target_is_marked_and_held_against_nothing() -> None:
     load = compared(sample_week(), "fixed:2", "demand")
-    header, failed, kept, *_ = headline_lines(load)
+    header, failed, kept, *_ = table_lines(headline_table(load))
 
     assert load.result("fixed:2").slo_attainment < 0.99
     assert failed.split()[0] == "fixed:2"
@@ -74,8 +75,8 @@ def test_a_policy_that_misses_the_target_is_marked_and_held_against_nothing() ->
     against = [demand.flops_per_mwh / each.flops_per_mwh for each in (load.never, load.fixed)]
     assert [float(cell) for cell in kept.split()[-3:-1]] == pytest.approx(against, abs=0.006)
     assert f"x {load.fixed.policy}" in header
-    for lines in (account_lines(load), handover_lines(load)):
-        assert len(list(lines)) == 1 + len(load.everything)
+    for table in (account_table(load), handover_table(load)):
+        assert len(table.rows) == len(load.everything)
 
 
 @pytest.mark.long

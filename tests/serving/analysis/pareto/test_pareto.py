@@ -10,14 +10,15 @@ from emulator.errors import ConfigError
 from emulator.power.efficiency import PowerBasis
 from emulator.power.token_cost import Prices
 from emulator.specs.shipped_fits import calibration_for
+from serving.analysis.chart_file import write_chart
 from serving.analysis.pareto.pareto import pareto, thinned
-from serving.analysis.pareto.pareto_chart import save_chart
+from serving.analysis.pareto.pareto_chart import pareto_chart
 from serving.analysis.pareto.pareto_report import (
     as_data,
     assumption_lines,
     dollars_per_million_output,
-    point_rows,
-    ratio_rows,
+    point_table,
+    ratio_table,
 )
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
@@ -119,7 +120,9 @@ def test_a_thin_table_keeps_both_ends(two_machines) -> None:
 
 def test_the_table_says_what_each_point_gives(two_machines) -> None:
     machine = two_machines.machines[0]
-    header, *rows = point_rows(machine, two_machines, 100, None)
+    table = point_table(machine, two_machines, 100, None)
+    header = [column.heading for column in table.columns]
+    rows = [[cell.words for cell in row] for row in table.rows]
     point = machine.on_envelope()[0]
     cells = dict(zip(header, rows[0], strict=True))
 
@@ -139,11 +142,11 @@ def test_prices_add_a_column_with_the_whole_machine_s_hour(two_machines) -> None
     prices = Prices(chip_hour_dollars=2.0, kwh_dollars=0.1)
 
     dollars = dollars_per_million_output(point, machine.sweep.system, prices)
-    header, *_ = point_rows(machine, two_machines, 4, prices)
+    table = point_table(machine, two_machines, 4, prices)
 
     hour = 4 * 2.0 + 0.1 * point.drawn_watts / 1_000
     assert dollars == pytest.approx(hour / (point.output_tokens_per_s * 3_600) * 1e6)
-    assert header[-1] == "$/M out"
+    assert table.columns[-1].heading == "$/M out"
 
 
 def test_json_has_every_point_with_its_unit_and_marks_the_envelope(two_machines) -> None:
@@ -161,14 +164,14 @@ def test_json_has_every_point_with_its_unit_and_marks_the_envelope(two_machines)
             assert each["tp"] == point.candidate.partition.tp
             per_mw = each["output_tokens_per_s"] / each["drawn_watts"] * 1e6
             assert each["output_tokens_per_s_per_mw"] == pytest.approx(per_mw)
-    assert ratio_rows(two_machines)[1][0] == "2-trays / 1-trays"
+    assert ratio_table(two_machines).rows[0][0].words == "2-trays / 1-trays"
 
 
 @pytest.mark.long
 def test_the_picture_is_a_png(two_machines, tmp_path: Path) -> None:
     path = tmp_path / "curve.png"
 
-    save_chart(two_machines, path)
+    write_chart(pareto_chart(two_machines), path, field="picture")
 
     data = path.read_bytes()
     assert data.startswith(b"\x89PNG\r\n\x1a\n")
@@ -180,7 +183,7 @@ def test_the_picture_is_a_png(two_machines, tmp_path: Path) -> None:
 def test_the_page_needs_nothing_but_itself(two_machines, tmp_path: Path) -> None:
     path = tmp_path / "curve.html"
 
-    save_chart(two_machines, path)
+    write_chart(pareto_chart(two_machines), path, field="picture")
 
     page = path.read_text()
     assert loaded_from(page) == []
@@ -196,14 +199,16 @@ def test_a_page_that_loads_something_would_be_noticed() -> None:
 
 
 def test_a_picture_of_another_kind_is_refused(two_machines, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"expected a path that ends in .png or .html"):
-        save_chart(two_machines, tmp_path / "curve.svg")
+    with pytest.raises(ConfigError, match=r"a path that ends in .png, .svg, .html"):
+        write_chart(pareto_chart(two_machines), tmp_path / "curve.gif", field="picture")
 
 
 @pytest.mark.long
 def test_a_picture_that_cannot_be_written_is_refused(two_machines, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="expected a path to write to"):
-        save_chart(two_machines, tmp_path / "nowhere" / "curve.html")
+    with pytest.raises(ConfigError, match="a path in a folder that exists"):
+        write_chart(
+            pareto_chart(two_machines), tmp_path / "nowhere" / "curve.html", field="picture"
+        )
 
 
 @pytest.mark.long

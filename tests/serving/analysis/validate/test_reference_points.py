@@ -5,7 +5,7 @@ import pytest
 from emulator.specs.published_trainings import PUBLISHED_TRAININGS
 from serving.analysis.validate.expert_parallel_rates import EPLB_RATIO, deepep_us, node_rates
 from serving.analysis.validate.launch_points import TOKENS_PER_MW_POINTS, tokens_per_mw
-from serving.analysis.validate.reference_points import reference_data, reference_table, references
+from serving.analysis.validate.reference_points import reference_data, references
 from serving.analysis.validate.trainium_points import TRAINIUM_POINTS, trainium_ns
 from tests.serving.analysis.validate.made_up_measurements import public_measurements
 
@@ -78,4 +78,3 @@ def test_every_point_of_the_public_files_is_predicted() -> None:
     found = reference_data(PUBLIC)
 
     assert len(found) == (len(lines) - 1) + 8 + len((*TRAINIUM_POINTS, *PUBLISHED_TRAININGS))
-    assert len(reference_table(found)) == len(found) + 1

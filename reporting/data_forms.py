@@ -1,0 +1,67 @@
+"""A report for programs: JSON, and CSV with a row for each statistic of each figure."""
+
+import csv
+import io
+from typing import Final
+
+import msgspec
+
+from reporting.document import ReportDocument
+
+COLUMNS: Final = (
+    *("class", "figure", "statistic", "unit", "value"),
+    *("low_95", "high_95", "samples"),
+)
+
+
+def to_csv(report: ReportDocument) -> str:
+    """Return the report as CSV text with a header row (RFC 4180); unknown values are empty.
+
+    Columns that only some rows have come last, in the order in which they are met.
+    """
+    rows = report.figures()
+    extra = tuple(dict.fromkeys(name for row in rows for name in row.extra))
+    file = io.StringIO(newline="")
+    writer = csv.writer(file)
+    writer.writerow((*COLUMNS, *extra))
+    for row in rows:
+        writer.writerow(
+            (
+                *map(text_cell, (row.traffic_class, row.figure, row.statistic, row.unit)),
+                *("" if x is None else repr(x) for x in (row.value, row.low, row.high)),
+                "" if row.samples is None else row.samples,
+                *(text_cell(row.extra.get(name, "")) for name in extra),
+            )
+        )
+    return file.getvalue()
+
+
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes for the start of a formula, which it would run."""
+
+
+def text_cell(words: str) -> str:
+    """The words as a spreadsheet shows them; after an apostrophe where it would run them.
+
+    Numbers stay as they are, negative ones too.
+    """
+    if not words.startswith(_FORMULA):
+        return words
+    try:
+        float(words)
+    except ValueError:
+        return f"'{words}"
+    return words
+
+
+def to_json(report: ReportDocument) -> str:
+    """The report as JSON text."""
+    return f"{json_text(report.fields())}\n"
+
+
+def json_text(value: object) -> str:
+    """A value's JSON, indented; frozen types have their own field names, NaN is null.
+
+    The same value has the same bytes.
+    """
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()

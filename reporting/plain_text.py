@@ -1,0 +1,44 @@
+"""A report as lines without colours, as wide as they are."""
+
+from collections.abc import Iterator
+
+from reporting.document import Document, Facts, Section, Table
+
+
+def document_lines(document: Document) -> Iterator[str]:
+    """The document as lines; an empty line stands before each section."""
+    yield document.title
+    yield from filter(None, (document.subtitle, document.verdict))
+    for section in document.sections:
+        yield ""
+        yield from section_lines(section)
+
+
+def section_lines(section: Section) -> Iterator[str]:
+    """A section below its title, if it has one: what is below a title is indented by two."""
+    if isinstance(section, Table):
+        rows = table_lines(section)
+    elif isinstance(section, Facts):
+        rows = [f"{name}  {value}".strip() for name, value in section.rows]
+    else:
+        rows = list(section.rows)
+    if section.title:
+        yield section.title
+    yield from (f"{'  ' * bool(section.title)}{row}".rstrip() for row in rows)
+
+
+def table_lines(table: Table, *, indent: int = 0) -> list[str]:
+    """A table's lines: headings, then rows, in columns as wide as their widest cell.
+
+    Two blanks stand between columns; trailing blanks are cut, and headings that are all empty.
+    """
+    written = [tuple(cell.words for cell in row) for row in table.rows]
+    if any(column.heading for column in table.columns):
+        written.insert(0, tuple(column.heading for column in table.columns))
+    widths = [max(map(len, cells)) for cells in zip(*written, strict=True)]
+    sides = ["<" if column.align == "left" else ">" for column in table.columns]
+    lines = (
+        "  ".join(f"{c:{side}{width}}" for c, side, width in zip(row, sides, widths, strict=True))
+        for row in written
+    )
+    return [f"{' ' * indent}{line}".rstrip() for line in lines]

@@ -1,0 +1,99 @@
+"""Whole texts of the commands that start no server, each held against its golden file.
+
+Those that simulate are `process`: what they import looks at the platform with `file`.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from serving.main import main
+from tests.golden import GoldenFolder
+from tests.serving.analysis.validate.made_up_measurements import VARIED, write_rows
+from tests.serving.commands.small_day import SMALL_DAY, hours, lengths
+
+PARETO = (
+    *("pareto", "--model", "gpt-oss-20b", "--systems", "dgx-h200,trn2.48xlarge", "--tp", "1"),
+    *("--ep", "1,2", "--precision", "fp8", "--batch", "1,16", "--processes", "1"),
+)
+CLAIMS = (
+    *("pareto", "--model", "gpt-oss-120b", "--systems", "trn2-ultraserver,trn3-nl72x2"),
+    *("--lnc", "2", "--ep", "4,16", "--tp", "1", "--precision", "fp8", "--batch", "1,16,64"),
+    *("--processes", "1"),
+)
+PLAN = (
+    *("plan", "--model", "qwen3-30b-a3b", "--slo", "ttft=300ms,tpot=20ms@p90", "--chips", "1"),
+    *("--lnc", "2", "--requests", "30", "--processes", "1", "--tries", "1"),
+    *("--rate", "60", "--isl", "400", "--osl", "12"),
+)
+TOKENS = ("--output-tokens-per-s", "5000", "--input-tokens-per-s", "7000")
+
+COMMANDS = {
+    "pareto": PARETO,
+    "pareto_priced_pools": (
+        *PARETO,
+        *("--chip-hour-dollars", "2", "--serving", "disaggregated"),
+    ),
+    "pareto_claims": CLAIMS,
+    "power": ("power", "trn3-nl72x2"),
+    "power_priced": (
+        *("power", "trn3-nl72x2", "--busy", "dma=0.8,tensor_fp8=0.2", *TOKENS),
+        *("--chip-hour", "2", "--kwh", "0.1", "--sources"),
+    ),
+    "describe": ("describe",),
+    "describe_system": ("describe", "trn3-nl72x2"),
+    "describe_chip": ("describe", "trainium3"),
+    "describe_model": ("describe", "gpt-oss-120b"),
+    "collectives": ("collectives",),
+    "collectives_beside": ("collectives", "--beside", "kv-transfer=64MiB,checkpoint=1GiB"),
+}
+SIMULATIONS = {
+    "plan": PLAN,
+    "plan_priced_pools": (
+        *(*PLAN, "--price-hour", "500", "--price-kwh", "0.1", "--disaggregated"),
+    ),
+    "profile": ("profile", "--model", "qwen3-30b-a3b", "--requests", "20", "--out", "trace.json"),
+}
+
+
+def text_of(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(list(command)) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_prints_its_report(
+    name: str, golden: GoldenFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    golden.holds(f"{name}.txt", text_of(COMMANDS[name], capsys))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", SIMULATIONS)
+def test_a_simulation_prints_its_report(
+    name: str,
+    golden: GoldenFolder,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    golden.holds(f"{name}.txt", text_of(SIMULATIONS[name], capsys))
+
+
+@pytest.mark.process
+def test_a_validation_prints_every_row(
+    golden: GoldenFolder, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = write_rows(tmp_path / "rows.csv", [*VARIED, {"usable": "0"}])
+    golden.holds("validate.txt", text_of(("validate", "--data", str(path)), capsys))
+
+
+@pytest.mark.process
+def test_a_day_prints_what_its_policies_gave(
+    golden: GoldenFolder, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    files = ("--trace", str(hours(tmp_path)), "--lengths", str(lengths(tmp_path)))
+    text = text_of(("day", *SMALL_DAY, *files), capsys)
+    golden.holds("day.txt", re.sub(r"wall time: .*|[\d.]+ s of wall time", "WALL TIME", text))
