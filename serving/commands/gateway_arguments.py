@@ -25,7 +25,6 @@ from serving.access.loopback import is_loopback
 from serving.access.secret import CHOSEN_LENGTH_MIN, hash_of
 from serving.access.tls_files import TlsFiles
 from serving.access.unsafe_environment import refuse_unsafe_environment
-from serving.commands.disallowed_flags import refuse_disallowed_flags
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.server.control.control_address import DEFAULT_PORT as CONTROL_PORT
 from serving.server.gateway.gateway_settings import GatewaySettings
@@ -116,12 +115,9 @@ def gateway_options(
 
     Raises:
         ConfigError: what contradicts itself, cannot be read, or would be open to strangers.
-        UnsupportedFlag: what would go past the doors: vLLM's own gRPC server, keys or TLS files in
-            its --config file, and the like.
     """
     secrets = _take_keys(args, environment)
     refuse_unsafe_environment(environment)
-    refuse_disallowed_flags(args.unknown)
     tls = _tls(args)
     if tls is not None:
         tls.check()
