@@ -15,6 +15,7 @@ from typing import (  # fmt: skip
     Any,
     ClassVar,
     Final,
+    Literal,
     Protocol,
     TypeVar,
     Union,
@@ -62,9 +63,12 @@ def option(
     `flags` are its spellings, in place of `--name-of-the-field` (without the unit `_s`). Those with
     the same `one_of` exclude each other, and with `needs_one` one of them is required. A default
     that `text` does not tell is told after it. `settings` go to argparse over what the annotation
-    says: bool is a switch, `tuple[T, ...]` may be given again, StrEnum has choices.
+    says: bool is a switch, `tuple[T, ...]` may be given again, Literal and StrEnum have choices. A
+    type as `default`, such as dict, is called for each object.
     """
     said = _Option(text=text, flags=flags, one_of=one_of, needs_one=needs_one, settings=settings)
+    if isinstance(default, type):
+        return field(default_factory=default, metadata={_KEY: said})
     return field(default=default, metadata={_KEY: said})
 
 
@@ -95,16 +99,23 @@ def add_options(
                 exclusive[said.one_of] = place.add_mutually_exclusive_group(required=said.needs_one)
             place = exclusive[said.one_of]
         flags = said.flags or (flag_of(each.name),)
-        default = each.default if defaults is None else defaults.get(each.name, each.default)
+        made = each.default_factory
+        default = each.default if made is MISSING else made()
+        if defaults is not None:
+            default = defaults.get(each.name, default)
         settings = _settings(said, hints[each.name], default)
         if defaults is not None and default is not MISSING:
             settings["default"] = [*default] if settings.get("action") == "append" else default
         place.add_argument(*flags, dest=each.name, **settings)
 
 
-def given_options(kind: type[OptionClass], args: argparse.Namespace) -> dict[str, Any]:
-    """The fields of `kind` that were given, and their values."""
-    given = {each.name: getattr(args, each.name) for each in fields(kind) if each.name in args}
+def given_options(
+    kind: type[OptionClass], args: argparse.Namespace | Mapping[str, Any]
+) -> dict[str, Any]:
+    """The options of `kind` that were given, by field, and their values."""
+    values = vars(args) if isinstance(args, argparse.Namespace) else args
+    names = [each.name for each in fields(kind) if _KEY in each.metadata]
+    given = {name: values[name] for name in names if name in values}
     return {name: tuple(one) if isinstance(one, list) else one for name, one in given.items()}
 
 
@@ -139,12 +150,19 @@ def _settings(said: _Option, hint: Any, default: Any) -> dict[str, Any]:
     if kind is bool:
         settings["action"] = "store_false" if default is True else "store_true"
     else:
-        is_words = issubclass(kind, StrEnum)
-        settings |= {"type": str if is_words else kind, "metavar": _METAVARS.get(kind)}
-        settings["choices"] = [*map(str, kind)] if is_words else None
+        words = _words(hint)
+        settings |= {"type": str if words else kind, "metavar": _METAVARS.get(kind)}
+        settings["choices"] = words or None
         if repeats and "type" not in said.settings:
             settings["action"] = "append"
     return settings | said.settings
+
+
+def _words(hint: Any) -> list[str]:
+    """The words that a Literal or a StrEnum allows."""
+    if get_origin(hint) is Literal:
+        return [*get_args(hint)]
+    return [*map(str, hint)] if isinstance(hint, type) and issubclass(hint, StrEnum) else []
 
 
 def _value_type(hint: Any) -> tuple[Any, bool]:
@@ -162,7 +180,7 @@ def _help(text: str, default: Any) -> str:
     if text is HIDDEN:
         return argparse.SUPPRESS
     text = text.replace("%", "%%")
-    if default in (MISSING, None, "", ()) or isinstance(default, bool) or "(default" in text:
+    if default in (MISSING, None, "", (), {}) or isinstance(default, bool) or "(default" in text:
         return text
     if isinstance(default, int | float):
         default = f"{default:,}" if isinstance(default, int) else f"{default:g}"
