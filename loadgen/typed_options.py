@@ -33,7 +33,7 @@ _METAVARS: Final = {int: "N", float: "X", Path: "FILE"}
 
 
 class OptionClass(Protocol):
-    """A dataclass of options; "title: text" of its own group in a help is its `GROUP`."""
+    """A dataclass of options; `GROUP` is "title: text" of its own, and its heirs', in a help."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -134,7 +134,7 @@ def _group_of(kind: type, name: str) -> tuple[str, str]:
     owner = next(
         c for c in reversed(kind.__mro__) if name in vars(c).get("__dataclass_fields__", ())
     )
-    title, _, text = vars(owner).get("GROUP", "").partition(": ")
+    title, _, text = getattr(owner, "GROUP", "").partition(": ")
     return title, text
 
 

@@ -118,7 +118,7 @@ class MachineOptions(CostModelOptions):
 class PrefillOptions:
     """How a rank's scheduler holds prefills back."""
 
-    GROUP = "running"
+    GROUP = "schedulers"
 
     prefill_policy: str | None = option(
         None,

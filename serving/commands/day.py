@@ -115,6 +115,8 @@ class PolicyOptions:
 class DayOptions(PolicyOptions, DemandOptions, SimulationOptions, ReplicaOptions):
     """All of a day."""
 
+    GROUP = "machine"
+
     chips: str | None = option(
         None, "of one replica (default: chosen)", "--replica-chips", metavar="N,..."
     )

@@ -77,7 +77,7 @@ class TrafficOptions:
 class PlanOptions(TrafficOptions, PriceOptions, SimulationOptions, ReplicaOptions):
     """All of a plan."""
 
-    GROUP = "plan"
+    GROUP = SimulationOptions.GROUP
 
     disaggregated: bool = option(False, "add prefill and decode pools, by the steady state alone")
     tries: int = option(3, "partitions to simulate")

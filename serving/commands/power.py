@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 class PowerOptions(JsonOptions, PriceOptions, SeasonOptions, AssumptionOptions):
     """What is asked of a system's power."""
 
+    GROUP = ""
+
     chips: int | None = option(None, "of the system, with their share (default: all)")
     busy: str | None = option(
         None,

@@ -52,8 +52,6 @@ class EngineLimits:
 class SchedulerLimits(PrefillOptions):
     """vLLM's bounds of a rank under vLLM's names; `max_model_len` None is the model's own."""
 
-    GROUP = "schedulers: as of `ultraserve serve`"
-
     max_num_seqs: int = option(64, "requests at once on a rank")
     max_num_batched_tokens: int = option(8_192, "new tokens of a rank in a step")
     block_tokens: int = option(16, "tokens of a KV block", "--block-size")
