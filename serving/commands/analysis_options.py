@@ -199,14 +199,14 @@ def check_least(name: str, value: int | None, least: int) -> None:
 
 
 def interruptible(
-    command: str, work: Callable[..., Found], asked: object, *, processes: int | None
+    work: Callable[..., Found], asked: object, *, processes: int | None, ended: str
 ) -> Found | None:
-    """What `work` finds, with its progress on stderr; None, after one line, when interrupted."""
+    """What `work` finds, with its progress on stderr; None, after `ended`, when interrupted."""
     at_once = min(2, os.cpu_count() or 1) if processes is None else processes
     try:
         return work(asked, processes=at_once, progress=say)
     except KeyboardInterrupt:
-        say(f"ultraserve {command}: interrupted, nothing was found")
+        say(ended)
         return None
 
 

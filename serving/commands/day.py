@@ -154,7 +154,8 @@ def run(args: argparse.Namespace) -> int:
         from serving.analysis.day.day_chart import checked_picture, save_chart
 
         checked_picture(args.plot)
-    found = interruptible("day", virtual_day, settings_of(args), processes=args.processes)
+    ended = "ultraserve day: interrupted, no day was walked"
+    found = interruptible(virtual_day, settings_of(args), processes=args.processes, ended=ended)
     if found is None:
         return 130
     if args.plot is not None:

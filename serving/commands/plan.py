@@ -126,7 +126,8 @@ def run(args: argparse.Namespace) -> int:
     from serving.analysis.plan.plan_report import plan_data, plan_lines
 
     question = question_of(args)
-    found = interruptible("plan", plan, question, processes=args.processes)
+    ended = "ultraserve plan: interrupted, nothing was planned"
+    found = interruptible(plan, question, processes=args.processes, ended=ended)
     if found is None:
         return 130
     print(json_text(plan_data(found)) if args.json else "\n".join(plan_lines(found)))
@@ -175,10 +176,8 @@ def _demand(options: PlanOptions, model: ModelSpec) -> tuple[Demand, Day]:
     )
     traffic = recorded
     if options.speed_up is not None:
-        traffic, words = (
-            traffic.sped_up(options.speed_up),
-            f"{words}, {options.speed_up:g} times as fast",
-        )
+        traffic = traffic.sped_up(options.speed_up)
+        words = f"{words}, {options.speed_up:g} times as fast"
     if options.scale is not None:
         traffic = multiplied(traffic, options.scale, seed=options.seed)
         words = f"{words}, {options.scale:g} times the requests"
