@@ -5,6 +5,7 @@ flags of `ultraserve serve`. A wrong key or value stops the start and names itse
 """
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from emulator.errors import ConfigError
 from emulator.specs.overlap import Overlap
 from emulator.specs.shipped_fits import CALIBRATIONS, calibration_name
+from loadgen.typed_options import option
 
 KEY = "ultraserve"
 """The name under which the settings lie in vLLM's additional config."""
@@ -53,19 +55,6 @@ _WORDS = {
     "prefill_policy": "a policy's name",
     "ray_address": "host:port",
 }
-_MAY_BE_ABSENT = frozenset(
-    {
-        "ep",
-        "lnc",
-        "model",
-        "routing",
-        "expect_concurrency",
-        "pue",
-        "prefill_policy",
-        "eplb",
-        "ray_address",
-    }
-)
 _SWITCHES = ("computes", "exclusive_cores")
 _WHOLE_NUMBERS = {
     "chips": 1,
@@ -79,62 +68,149 @@ _WHOLE_NUMBERS = {
 """The least that each may be; what fits together is the partition's to say."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The platform's settings.
+@dataclass(frozen=True, kw_only=True)
+class AssumptionOptions:
+    """How a machine's sources are taken."""
+
+    GROUP = "machine"
+
+    assumptions: Sequence[str] = option(
+        (),
+        "where sources disagree about a machine, take another assumption (repeatable; "
+        "`ultraserve describe NAME` lists the switches)",
+        "--assumption",
+        metavar="SWITCH=ASSUMPTION",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostModelOptions(AssumptionOptions):
+    """What the time of a step rests on, whichever command asks for it."""
+
+    overlap: str = option(
+        "none",
+        "how far the exchange of tokens hides behind computing",
+        metavar="{" + ",".join(Overlap) + "}",
+    )
+    calibration: str = option(
+        "fitted",
+        "fitted: with the overheads of real stacks, as `ultraserve validate` holds them against "
+        "measurements (default); roofline: what the hardware allows",
+        type=calibration_name,
+        metavar="{" + ",".join(CALIBRATIONS) + "}",
+    )
+    routing: str | None = option(
+        None,
+        "where the tokens of a catalog model go: uniform, zipf:S, or a file of recorded expert "
+        "loads (default: uniform)",
+        metavar="HOW",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineOptions(CostModelOptions):
+    """One machine of the catalog."""
+
+    system: str = option("trn3-nl72x2", "machine of the catalog", metavar="NAME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrefillOptions:
+    """How a rank's scheduler holds prefills back."""
+
+    GROUP = "schedulers"
+
+    prefill_policy: str | None = option(
+        None,
+        "how prefills are held back for decodes: none, staggered:RANKS, capped:TOKENS or "
+        "balanced:STEPS:FLOOR:CEILING (default: balanced:64:256:1024)",
+        metavar="POLICY",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionOptions(MachineOptions):
+    """Chips of one engine, and how they divide a model."""
+
+    GROUP = "partition: chips = tp x dp; experts lie on whole groups of ep chips"
+
+    chips: int = option(4, "chips (default: tp x dp, or 4)")
+    tp: int = option(
+        1,
+        "chips of a rank, which divide its attention heads and KV cache",
+        *("--tp", "--tensor-parallel-size", "-tp"),
+    )
+    ep: int | None = option(
+        None, "chips over which the experts are spread (default: all)", "--ep", "--ep-degree"
+    )
+    lnc: int | None = option(
+        None,
+        "physical NeuronCores of a logical one: 1, 2 or 8 (default: the chip's; 8 is announced by "
+        "the vendor, not released)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningOptions(PrefillOptions):
+    """How an engine runs."""
+
+    GROUP = "running"
+
+    clock: str = option(
+        "auto",
+        "real, auto or dilated:K (K wall seconds per emulated second; auto follows the load, so "
+        "that this host just keeps up)",
+    )
+    expect_concurrency: int | None = option(
+        None,
+        "requests under way at a time, of all ranks, that --clock auto begins for (default: one a "
+        "rank); from then on it follows what is measured",
+    )
+    pue: float | None = option(None, "facility PUE (default: the system's)")
+    ray_address: str | None = option(
+        None,
+        "a running Ray cluster whose nodes hold the chips (default: a Ray of our own)",
+        metavar="HOST:PORT",
+    )
+    hang_timeout_s: float = option(
+        30.0,
+        "emulated seconds until a silent chip is given up (default: 30, the Neuron runtime's)",
+        metavar="S",
+    )
+    silence_timeout_s: float = option(
+        10.0,
+        "wall seconds until a chip is given up whose process does nothing at all, though no fault "
+        "was injected",
+        metavar="S",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(RunningOptions, PartitionOptions):
+    """The platform's settings: the options of a deployment, and what they resolve to.
 
     Attributes:
-        system: catalog name of the machine.
-        ultraserver: which machine of that kind it is: engines with the same name have partitions of
-            one machine, engines with different ones have machines, racks and power of their own.
-        chips: chips of the partition, from `first_chip` of the machine on.
-        tp: chips that make one data-parallel rank and divide its attention heads.
-        ep: chips over which the experts are spread, in groups; None spreads them over all chips.
-        lnc: physical NeuronCores of a logical one; None takes the chip's default.
-        spares: more chips of the machine that stand by for lost ones.
+        first_chip: of the machine, from which on the partition's chips are.
         model: catalog name of the model that sets time, HBM and energy; None when the weights
             that compute the tokens set them too.
         computes: False makes tokens up instead of computing them (`--weights none`).
-        routing: where the timed model's tokens go when its own router is not computed: see
-            `emulator.timing.expert_distribution.ExpertDistribution`; None is uniform.
-        clock: see `ClockSetting`.
-        expect_concurrency: requests under way at a time, of all ranks, that `auto` begins for;
-            None begins for one a rank. From then on it follows what is measured.
-        pue: power usage effectiveness of the facility; None takes the system's own.
-        overlap: how far the exchange of tokens hides behind computing: see `Overlap`.
-        calibration: what real stacks add to the roofline: `fitted`, or `roofline` for nothing.
-        readings: switches of the machine where sources disagree, each "SWITCH=READING".
-        prefill_policy: how prefills are held back for decodes; see `serving.policy`.
         eplb: vLLM's own `--eplb-config` object; None leaves experts where they are.
-        ray_address: a running Ray cluster to join; None starts one of our own.
-        hang_timeout_s: emulated seconds until a chip that does not answer is given up.
-        silence_timeout_s: wall seconds until a chip is given up whose process does nothing at all,
-            without a fault that was injected.
         exclusive_cores: the cores were asked for by number: no other process may have them.
     """
 
-    system: str = "trn3-nl72x2"
-    ultraserver: str = "0"
-    chips: int = 4
-    tp: int = 1
-    ep: int | None = None
-    lnc: int | None = None
+    GROUP = PartitionOptions.GROUP
+
+    ultraserver: str = option(
+        "0",
+        "which machine of that kind it is: engines of one name have partitions of one machine, and "
+        "no two get the same cores of it where they name them",
+        metavar="NAME",
+    )
+    spares: int = option(0, "chips that stand by for lost ones")
     first_chip: int = 0
-    spares: int = 0
     model: str | None = None
     computes: bool = True
-    routing: str | None = None
-    clock: str = "auto"
-    expect_concurrency: int | None = None
-    pue: float | None = None
-    overlap: str = "none"
-    calibration: str = "fitted"
-    readings: Sequence[str] = ()
-    prefill_policy: str | None = None
     eplb: Mapping[str, Any] | None = None
-    ray_address: str | None = None
-    hang_timeout_s: float = 30.0
-    silence_timeout_s: float = 10.0
     exclusive_cores: bool = False
 
     def __post_init__(self) -> None:
@@ -159,15 +235,16 @@ class Settings:
         self._check("silence_timeout_s", silence_fits, "at least 1 second of wall time")
         self._check("overlap", self.overlap in tuple(Overlap), " or ".join(Overlap))
         self._check("calibration", self.calibration in CALIBRATIONS, " or ".join(CALIBRATIONS))
-        named = isinstance(self.readings, list | tuple) and all(
-            isinstance(text, str) for text in self.readings
+        named = isinstance(self.assumptions, list | tuple) and all(
+            isinstance(text, str) for text in self.assumptions
         )
-        self._check("readings", named, "a list of SWITCH=READING")
+        self._check("assumptions", named, "a list of SWITCH=ASSUMPTION")
         self._check("eplb", isinstance(self.eplb, Mapping), "an object of settings")
 
     def _check(self, name: str, fits: bool, expected: str) -> None:
         value = getattr(self, name)
-        if not fits and not (value is None and name in _MAY_BE_ABSENT):
+        absent = value is None and self.__dataclass_fields__[name].default is None
+        if not fits and not absent:
             raise ConfigError(field=name, value=value, expected=expected)
 
     @property
@@ -187,15 +264,22 @@ class Settings:
             raise ConfigError(field=KEY, value=given, expected="an object of settings")
         known = [field.name for field in fields(cls)]
         for name, value in given.items():
-            if name not in known:
+            if name not in (*known, "readings"):
                 raise ConfigError(
                     field=f"{KEY}.{name}",
                     value=value,
                     expected=f"one of the keys {', '.join(known)}",
                 )
         settings = dict(given)
-        if isinstance(readings := settings.get("readings"), list):  # JSON has no tuples
-            settings["readings"] = tuple(readings)
+        if "readings" in settings:
+            warnings.warn(
+                f"{KEY}.readings is now called assumptions; the next release refuses the old name",
+                FutureWarning,
+                stacklevel=2,
+            )
+            settings["assumptions"] = settings.pop("readings")
+        if isinstance(assumptions := settings.get("assumptions"), list):  # JSON has no tuples
+            settings["assumptions"] = tuple(assumptions)
         if isinstance(calibration := settings.get("calibration"), str):
             settings["calibration"] = calibration_name(calibration)
         return cls(**settings)

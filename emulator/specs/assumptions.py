@@ -64,7 +64,7 @@ class AssumptionSet:
             if assumption.name == name:
                 return assumption
         names = ", ".join(assumption.name for assumption in self.assumptions)
-        raise ConfigError(field=f"reading {self.name}", value=name, expected=f"one of {names}")
+        raise ConfigError(field=f"assumption {self.name}", value=name, expected=f"one of {names}")
 
     def assumption_of(self, spec: object) -> Assumption | None:
         """The assumption of `spec`; None when its figures were set in another way."""
@@ -90,13 +90,13 @@ def apply_assumption(spec: Spec, assumption: Assumption) -> Spec:
 
 
 def with_assumptions(spec: AssumingSpec, texts: Iterable[str]) -> AssumingSpec:
-    """`spec` under other assumptions, each text "SWITCH=READING", in their order.
+    """`spec` under other assumptions, each text "SWITCH=ASSUMPTION", in their order.
 
     Raises ConfigError for a text of another form, and for sets and assumptions that `spec` lacks.
     """
     for text in texts:
         name, equals, assumption = text.partition("=")
         if not (name and equals and assumption):
-            raise ConfigError(field="reading", value=text, expected="SWITCH=READING")
+            raise ConfigError(field="assumption", value=text, expected="SWITCH=ASSUMPTION")
         spec = spec.assuming(name, assumption)
     return spec

@@ -126,4 +126,5 @@ class ChipSpec:
             if switch.name == name:
                 return apply_assumption(self, switch.assumption(assumption))
         names = ", ".join(switch.name for switch in self.switches) or "none"
-        raise ConfigError(field="reading", value=name, expected=f"a switch of {self.name}: {names}")
+        expected = f"a switch of {self.name}: {names}"
+        raise ConfigError(field="assumption", value=name, expected=expected)

@@ -174,7 +174,7 @@ class SystemSpec:
             return replace(self, chip=self.chip.assuming(name, assumption))
         names = ", ".join(switch.name for switch in (*self.variants, *self.chip.switches))
         raise ConfigError(
-            field="reading", value=name, expected=f"a switch of {self.name}: {names or 'none'}"
+            field="assumption", value=name, expected=f"a switch of {self.name}: {names or 'none'}"
         )
 
 

@@ -10,7 +10,7 @@ from loadgen.arrivals.closed_loop import ClosedLoop
 from loadgen.arrivals.gaps import RenewalArrivals
 from loadgen.arrivals.pacer import Pacer
 from loadgen.arrivals.piecewise_linear import PiecewiseLinear
-from loadgen.arrivals.rate_shape import RateShape, parse_rate
+from loadgen.arrivals.rate_shape import CONCURRENCY_FORMS, RateShape, parse_rate
 from loadgen.arrivals.schedule import ArrivalSchedule, by_rate, recorded
 from loadgen.errors import OptionError
 from loadgen.records.arrival_process import arrival_process
@@ -18,9 +18,6 @@ from loadgen.records.run_record import AskedArrivals
 
 # Times of 100 million sessions are 0.8 GB; more is a slip of the hand, not a run.
 SESSIONS_MAX: Final = 100_000_000
-CONCURRENCY_FORMS: Final = (
-    "N, ramp:FROM-TO/TIME, series:0s=1,60s=16,... or series:FILE.csv, never below 1"
-)
 
 
 def make_pacer(

@@ -18,6 +18,9 @@ RATE_FORMS: Final = (
     "a number above 0, sine:MEAN,AMPLITUDE,PERIOD, ramp:FROM-TO/TIME, series:0s=2,60s=10,... "
     "or series:FILE.csv (rows of seconds,rate)"
 )
+CONCURRENCY_FORMS: Final = (
+    "N, ramp:FROM-TO/TIME, series:0s=1,60s=16,... or series:FILE.csv, never below 1"
+)
 
 
 class RateShape(Protocol):

@@ -4,34 +4,26 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from loadgen.arrivals.arrival_spec import ArrivalSpec
-from loadgen.arrivals.make_pacer import CONCURRENCY_FORMS
-from loadgen.arrivals.rate_shape import parse_rate
+from loadgen.arrivals.rate_shape import CONCURRENCY_FORMS, parse_rate
 from loadgen.errors import OptionError
 from loadgen.runs.options import ClassOptions
+from loadgen.typed_options import given_options
 from loadgen.workloads.lengths import parse_lengths
 from loadgen.workloads.sample_trace import BUNDLED_TRACE
 from loadgen.workloads.workload_spec import WorkloadSpec
 
 DEFAULT_CLASS: Final = "default"
-_ARRIVALS: Final = ("gaps", "speedup", "duration_s", "start_s", "wall_time", "max_in_flight")
-_WORKLOAD: Final = (
-    *("trace_format", "sessions", "window_s", "think_s", "fan_out", "output_schema"),
-    *("max_input_tokens", "max_output_tokens"),
-)
-_ASKING: Final = ("api", "history", "extra_body", "temperature", "ignore_eos", "slo")
 
 
 def class_options(values: Mapping[str, Any], *, name: str = DEFAULT_CLASS) -> ClassOptions:
     """Check what was given for one class, and fill in what was not; raises OptionError."""
-    chat = values.get("api") == "chat"
-    return ClassOptions(
-        name=name,
-        workload=_workload(values),
-        arrivals=_arrivals(values),
-        prompts=values.get("prompts", "text" if chat else "token-ids"),
-        headers=dict(values.get("headers", ())),
-        **_given(values, _ASKING),
-    )
+    given = given_options(ClassOptions, values)
+    if given.get("api") == "chat":
+        given = {"prompts": "text", **given}
+    if "headers" in given:
+        given["headers"] = dict(given["headers"])
+    parts = {"name": name, "workload": _workload(values), "arrivals": _arrivals(values)}
+    return ClassOptions(**given | parts)
 
 
 def _workload(values: Mapping[str, Any]) -> WorkloadSpec:
@@ -42,8 +34,8 @@ def _workload(values: Mapping[str, Any]) -> WorkloadSpec:
         _check_drawn(values, drawn)
     prefix_tokens, prefix_groups = values.get("shared_prefix", (0, 1))
     long_share, long_tokens = values.get("long_context", (0.0, 0))
+    given = given_options(WorkloadSpec, values) | {"trace": trace}
     return WorkloadSpec(
-        trace=trace,
         shared_prefix_tokens=prefix_tokens,
         shared_prefix_groups=prefix_groups,
         long_share=long_share,
@@ -51,7 +43,7 @@ def _workload(values: Mapping[str, Any]) -> WorkloadSpec:
         turns=parse_lengths(values["turns"], option="--turns") if "turns" in values else None,
         input_lengths=lengths.get("input"),
         output_lengths=lengths.get("output"),
-        **_given(values, _WORKLOAD),
+        **given,
     )
 
 
@@ -84,10 +76,10 @@ def _arrivals(values: Mapping[str, Any]) -> ArrivalSpec:
     if not recorded and values.get("speedup", 1.0) != 1.0:
         expected = "recorded arrivals, without --rate or --concurrency"
         raise OptionError(option="--speedup", value=f"{values['speedup']:g}", expected=expected)
-    given = _given(values, _ARRIVALS)
-    if "burstiness" in values:
-        given = {"gaps": "gamma", "burstiness": values["burstiness"], **given}
-    return ArrivalSpec(rate=rate, concurrency=concurrency, **given)
+    given = given_options(ArrivalSpec, values)
+    if "burstiness" in given:
+        given = {"gaps": "gamma", **given}
+    return ArrivalSpec(**given)
 
 
 def _check_concurrency(concurrency: str, max_in_flight: int | None) -> None:
@@ -101,7 +93,3 @@ def _check_concurrency(concurrency: str, max_in_flight: int | None) -> None:
     if max_in_flight is not None and int(concurrency) > max_in_flight:
         expected = f"at most --max-in-flight, {max_in_flight}"
         raise OptionError(option="--concurrency", value=concurrency, expected=expected)
-
-
-def _given(values: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: values[name] for name in names if name in values}

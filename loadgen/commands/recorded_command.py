@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from loadgen.commands.secret_names import open_header
 from loadgen.commands.traffic_class_spec import (
     FILE_OPTION,
     SPEC_OPTION,
@@ -16,6 +15,7 @@ from loadgen.commands.traffic_class_spec import (
 )
 from loadgen.durations import duration_words, parse_duration_s
 from loadgen.runs.options import ClassOptions, RunOptions
+from loadgen.secret_names import open_header
 
 PROGRAM: Final = "ultraserve-loadgen"
 HEADER: Final = "--header"

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from loadgen.commands.option_values import new_file
 from loadgen.commands.standard_output import printing
 from loadgen.errors import LoadError, OptionError
+from loadgen.option_values import new_file
 from loadgen.records.run_record import RunRecord
 from loadgen.reports.requests_csv import request_lines
 from reporting.data_forms import to_csv, to_json

@@ -8,7 +8,6 @@ from typing import Final
 from loadgen.commands import exit_codes
 from loadgen.commands.class_arguments import add_class_arguments
 from loadgen.commands.one_line_parser import Commands, OneLineParser
-from loadgen.commands.option_values import new_file
 from loadgen.commands.recorded_command import recorded_command
 from loadgen.commands.report_files import (
     add_report_arguments,
@@ -17,7 +16,6 @@ from loadgen.commands.report_files import (
 )
 from loadgen.commands.run_arguments import (
     KEY_VARIABLE,
-    add_run_arguments,
     add_server_arguments,
     files_read,
     run_options,
@@ -28,6 +26,8 @@ from loadgen.dispatch.event_loop import run_to_end
 from loadgen.measures.definitions import help_text
 from loadgen.measures.measurement import measure_run
 from loadgen.reports.run_report import RunReport
+from loadgen.runs.options import RunOptions
+from loadgen.typed_options import add_options
 
 NAME: Final = "run"
 EXAMPLES: Final = """\
@@ -56,15 +56,7 @@ def add(commands: Commands) -> OneLineParser:
     add_server_arguments(parser)
     add_class_arguments(parser)
     add_traffic_class_arguments(parser)
-    add_run_arguments(parser)
-    parser.add_argument_group("results").add_argument(
-        "--results",
-        type=new_file,
-        default=None,
-        metavar="FILE",
-        help="write the run as JSON lines, each request as it ends: what `report` and `compare` "
-        "read; a file that is not there yet, or empty",
-    )
+    add_options(parser, RunOptions)
     add_report_arguments(parser, requests=True)
     parser.add_argument("--quiet", action="store_true", default=False, help="show no progress")
     return parser

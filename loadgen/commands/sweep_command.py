@@ -12,12 +12,10 @@ from typing import Final
 from loadgen.commands import exit_codes
 from loadgen.commands.class_arguments import add_class_arguments
 from loadgen.commands.one_line_parser import Commands, OneLineParser
-from loadgen.commands.option_values import above_zero, count, share
 from loadgen.commands.recorded_command import recorded_command, recorded_command_of_point
 from loadgen.commands.report_files import add_report_arguments, check_report_files, hand_over
 from loadgen.commands.run_arguments import (
     KEY_VARIABLE,
-    add_run_arguments,
     add_server_arguments,
     files_read,
     run_options,
@@ -31,6 +29,7 @@ from loadgen.commands.watched_run import watched_run
 from loadgen.dispatch.event_loop import run_to_end
 from loadgen.errors import LoadError, OptionError
 from loadgen.measures.definitions import help_text
+from loadgen.option_values import above_zero
 from loadgen.records.run_record import RunRecord
 from loadgen.records.sweep_record import NAME as SWEEP_NAME
 from loadgen.records.sweep_record import Axis, SweepRecord, write_sweep
@@ -39,11 +38,10 @@ from loadgen.runs.options import RunOptions
 from loadgen.sweeps.load_grid import FORMS, load_words, loads_up_to, parse_loads
 from loadgen.sweeps.options import SweepOptions
 from loadgen.sweeps.sweep import run_sweep
+from loadgen.typed_options import add_options
 
 NAME: Final = "sweep"
 DEFAULT_SESSIONS: Final = 500
-DEFAULT_PRECISION: Final = 0.05
-DEFAULT_REPEATS: Final = 4
 
 METHOD: Final = """\
 method:
@@ -79,7 +77,7 @@ def add(commands: Commands) -> OneLineParser:
     add_server_arguments(parser)
     add_class_arguments(parser, loads=False)
     add_traffic_class_arguments(parser)
-    add_run_arguments(parser)
+    add_options(parser, RunOptions, without=("results",))
     add_report_arguments(parser, requests=False)
     parser.add_argument("--quiet", action="store_true", default=False, help="show no progress")
     return parser
@@ -104,21 +102,7 @@ def _add_loads(group: argparse._ArgumentGroup) -> None:
         metavar="CLASS",
         help="the class whose load it is, where there are several; the others stay as they are",
     )
-    group.add_argument(
-        "--precision",
-        type=share,
-        default=DEFAULT_PRECISION,
-        metavar="SHARE",
-        help="with --slo: how close the highest load is searched, as in 5%% (default: %(default)s)",
-    )
-    group.add_argument(
-        "--repeats",
-        type=count,
-        default=DEFAULT_REPEATS,
-        metavar="N",
-        help="with --slo: most runs at one load, each but the first with twice as many requests "
-        "(default: %(default)s)",
-    )
+    add_options(group, SweepOptions)
     group.add_argument(
         "--dir",
         dest="folder",

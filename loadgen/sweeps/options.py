@@ -4,11 +4,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from loadgen import option_values
 from loadgen.errors import OptionError
 from loadgen.measures.slo import Slo
 from loadgen.records.sweep_record import Axis
 from loadgen.runs.options import ClassOptions, RunOptions
 from loadgen.sweeps.load_grid import load_words
+from loadgen.typed_options import option
 
 ERROR_SHARE: Final = 0.05
 """Chance of a wrong verdict on a load, all the runs at it included."""
@@ -28,8 +30,17 @@ class SweepOptions:
     loads: tuple[float, ...]
     vary: str
     folder: Path
-    precision: float = 0.05
-    repeats: int = 4
+    precision: float = option(
+        0.05,
+        "with --slo: how close the highest load is searched, as in 5%",
+        type=option_values.share,
+        metavar="SHARE",
+    )
+    repeats: int = option(
+        4,
+        "with --slo: most runs at one load, each but the first with twice as many requests",
+        type=option_values.count,
+    )
 
     def __post_init__(self) -> None:
         names = [each.name for each in self.run.classes]

@@ -9,7 +9,10 @@ from typing import Any, Final, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen import option_values
 from loadgen.errors import OptionError
+from loadgen.typed_options import option
+from loadgen.workloads.output_schema import read_output_schema
 
 # Sessions are planned before any is sent, in some hundred bytes each, and no context is longer:
 # more is a slip of the hand, not a run.
@@ -38,7 +41,7 @@ class Lengths(Protocol):
 class WorkloadSpec:
     """Either a trace (None: lengths are drawn) or synthetic lengths, and what is laid over them.
 
-    - `sessions` is how many (None: as many rows as the trace has, or as arrivals have times for).
+    - `sessions` None: as many rows as the trace has, or as arrivals have times for.
     - `input_lengths` are those of each call's own piece of prompt: what is shared, and what was
       said before, comes on top. With a trace they stand in place of the recorded lengths, as do
       `output_lengths`.
@@ -54,32 +57,68 @@ class WorkloadSpec:
     Raises OptionError for what does not go together.
     """
 
-    trace: Path | None = None
-    trace_format: TraceFormat = "auto"
+    GROUP = "workload"
+
+    trace: Path | None = option(
+        None,
+        "recorded workload: Azure 2023 CSV, Mooncake JSONL, ShareGPT JSON, BurstGPT CSV (default: "
+        "a synthetic one in the Azure format that comes with this tool)",
+    )
+    trace_format: TraceFormat = option("auto", "format of --trace (default: auto, by its content)")
     input_lengths: Lengths | None = None
     output_lengths: Lengths | None = None
-    sessions: int | None = None
-    window_s: tuple[float, float] | None = None
+    sessions: int | None = option(
+        None,
+        "send N sessions: the first N rows of a trace (default: all), or so many as are drawn",
+        *("--requests", "--sessions"),
+        type=option_values.count,
+    )
+    window_s: tuple[float, float] | None = option(
+        None,
+        "only what the trace recorded from one time to another, as in 10m-70m",
+        type=option_values.window_s,
+        metavar="FROM-TO",
+    )
     shared_prefix_tokens: int = 0
     shared_prefix_groups: int = 1
     turns: Lengths | None = None
-    think_s: float = 0.0
-    fan_out: tuple[int, int] | None = None
+    think_s: float = option(
+        0.0,
+        "time between a reply and the session's next request, in the time that --rate is in",
+        type=option_values.duration_s,
+        metavar="TIME",
+    )
+    fan_out: tuple[int, int] | None = option(
+        None,
+        "an agent: a plan, WIDTH calls at once that share its context, a join; DEPTH times",
+        type=option_values.fan_out,
+        metavar="WIDTH[xDEPTH]",
+    )
     long_share: float = 0.0
     long_tokens: int = 0
-    output_schema: Mapping[str, Any] | None = None
-    max_input_tokens: int | None = None
-    max_output_tokens: int | None = None
+    output_schema: Mapping[str, Any] | None = option(
+        None,
+        "structured output: replies have to keep to the JSON schema in FILE",
+        "--schema",
+        type=lambda text: read_output_schema(Path(text)),
+        metavar="FILE",
+    )
+    max_input_tokens: int | None = option(
+        None, "cut longer prompts to N tokens", type=option_values.count
+    )
+    max_output_tokens: int | None = option(
+        None, "cut longer replies to N tokens", type=option_values.count
+    )
 
     def __post_init__(self) -> None:
-        for option, count in (
+        for flag, number in (
             ("--requests", self.sessions),
             ("--max-input-tokens", self.max_input_tokens),
             ("--max-output-tokens", self.max_output_tokens),
         ):
-            if count is not None and not 1 <= count <= COUNT_MAX:
+            if number is not None and not 1 <= number <= COUNT_MAX:
                 expected = f"a number from 1 to {COUNT_MAX:,}"
-                raise OptionError(option=option, value=count, expected=expected)
+                raise OptionError(option=flag, value=number, expected=expected)
         self._check_window()
         self._check_shape()
         self._check_prefix()

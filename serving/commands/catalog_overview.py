@@ -59,7 +59,7 @@ def overview_lines() -> Iterator[str]:
     yield ""
     yield "Dense rates; links per direction, inside a tray; GB = 10^9 bytes."
     yield f"* assumed   {_UNKNOWN} unpublished   {_NONE} has none"
-    yield "ultraserve describe NAME [--reading SWITCH=READING] prints each figure with its source."
+    yield "ultraserve describe NAME [--assumption SWITCH=ASSUMPTION]: each figure with its source."
 
 
 def _figures(columns: Iterable[tuple[str, str, float]]) -> Iterator[Column[Any]]:

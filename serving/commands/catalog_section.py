@@ -20,7 +20,7 @@ from emulator.specs.systems import SYSTEMS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwitchShown:
-    """A switch, and which of its readings is on; None when none of them is."""
+    """A switch, and which of its assumptions is on; None when none of them is."""
 
     switch: AssumptionSet
     on: Assumption | None
@@ -53,27 +53,27 @@ def catalog_sections() -> tuple[Section, ...]:
     return tuple(section for section in _catalog() if section.kind != "model")
 
 
-def sections_of(name: str, readings: Sequence[str] = ()) -> tuple[Section, ...]:
-    """The entry of that name, in any case, with `readings` on, each "SWITCH=READING"; a system's
-    chip after it.
+def sections_of(name: str, assumptions: Sequence[str] = ()) -> tuple[Section, ...]:
+    """The entry of that name, in any case, with `assumptions` on, each "SWITCH=ASSUMPTION"; a
+    system's chip after it.
 
-    Raises ConfigError for a name or a reading that there is not.
+    Raises ConfigError for a name or an assumption that there is not.
     """
     asked, name = name, name.lower()
     if name in SYSTEMS:
-        system = with_assumptions(SYSTEMS[name], readings)
+        system = with_assumptions(SYSTEMS[name], assumptions)
         return _of_system(system), _of_chip(system.chip)
     if name in CHIPS:
-        return (_of_chip(with_assumptions(CHIPS[name], readings)),)
+        return (_of_chip(with_assumptions(CHIPS[name], assumptions)),)
     names = {name, *(sheet.name for sheet in DATA_SHEETS.values() if name in sheet.aliases)}
     found = tuple(section for section in _catalog() if section.name in names)
     if not found:
         known = [section.name for section in _catalog()]
         expected = f"one of {', '.join(known)}{did_you_mean(asked, known)}"
         raise ConfigError(field="name", value=asked, expected=expected)
-    if readings:
+    if assumptions:
         raise ConfigError(
-            field="reading", value=readings[0], expected=f"nothing: {name} has no switches"
+            field="assumption", value=assumptions[0], expected=f"nothing: {name} has no switches"
         )
     return found
 

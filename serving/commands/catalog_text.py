@@ -46,16 +46,16 @@ def section_lines(section: Section) -> Iterator[str]:
 
 
 def _switch_lines(shown: SwitchShown) -> Iterator[str]:
-    """A switch: each reading, why, and what it sets."""
+    """A switch: each assumption, why, and what it sets."""
     yield f"  switch {shown.switch.name}"
-    for reading in shown.switch.assumptions:
-        mark = " (on)" if reading is shown.on else ""
-        yield f"    {shown.switch.name}={reading.name}{mark}: {reading.why}"
+    for assumption in shown.switch.assumptions:
+        mark = " (on)" if assumption is shown.on else ""
+        yield f"    {shown.switch.name}={assumption.name}{mark}: {assumption.why}"
         rows = [
             (label, *with_prefix(value.value, value.unit))
             if isinstance(value, Figure)
             else (label, value, "")
-            for label, value in reading.figures.items()
+            for label, value in assumption.figures.items()
         ]
         yield from table_lines(table_of(_UNTITLED, rows), indent=6)
 

@@ -54,8 +54,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--system",
         default="trn2-ultraserver,trn3-nl72x2",
-        metavar="A,B[:SWITCH=READING]",
-        help="systems of the catalog, perhaps with other readings of their sources, as `describe` "
+        metavar="A,B[:SWITCH=ASSUMPTION]",
+        help="systems of the catalog, perhaps under other assumptions, as `describe` "
         "lists them; all are held against the first (default: %(default)s)",
     )
     parser.add_argument(
@@ -210,9 +210,9 @@ def _names(field: str, text: str) -> list[str]:
 
 
 def _system(text: str) -> SystemSpec:
-    """The system of "NAME:SWITCH=READING:...", whose name then is that text."""
-    name, *readings = text.split(":")
-    return replace(with_assumptions(system_by_name(name), readings), name=text)
+    """The system of "NAME:SWITCH=ASSUMPTION:...", whose name then is that text."""
+    name, *assumptions = text.split(":")
+    return replace(with_assumptions(system_by_name(name), assumptions), name=text)
 
 
 def _operation(name: str) -> Operation:

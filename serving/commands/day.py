@@ -6,15 +6,20 @@ It starts no server: one replica is simulated exactly at several rates, then pol
 from __future__ import annotations
 
 import argparse
-import os
-import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
+from loadgen.typed_options import add_options, option, read_options
 from reporting.data_forms import json_text
-from serving.commands.calibration_argument import add_calibration_argument
-from serving.commands.reading_argument import add_reading_argument
+from serving.commands.analysis_options import (
+    ReplicaOptions,
+    SimulationOptions,
+    interruptible,
+    say,
+)
+from serving.traffic.engine_limits import SchedulerLimits
 
 if TYPE_CHECKING:
     from emulator.specs.model import ModelSpec
@@ -27,10 +32,96 @@ if TYPE_CHECKING:
 
 _ALL: Final = ("demand", "schedule:22:00-06:00", "price:assumed")
 _KINDS: Final = ("all", "demand", "fixed", "never", "oracle", "price", "schedule")
-_OVERLAPS: Final = ("none", "two-batch", "full")
-_SEASONS: Final = ("peak", "summer", "spring-autumn", "winter")
 _ISL, _OSL, _SPREAD, _SYNTHETIC_PAIRS = 1_155, 211, 0.8, 20_000
 _DAY_S: Final = 86_400.0
+_HEADLINE_SHARE: Final = 0.7
+_SCHEDULERS: Final = {"max_num_seqs": 1_024, "block_tokens": 32}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemandOptions:
+    """What is served, and how well."""
+
+    GROUP = "demand"
+
+    slo: str = option(
+        "ttft=1s,tpot=30ms@p99",
+        "of TTFT and TPOT, which requests keep both at once",
+        metavar="TARGET",
+    )
+    trace: str = option(
+        "sample",
+        "requests by hour (CSV as the Azure 2024 traces were digitised), nodes by time of day (CSV "
+        "as DeepSeek's), recorded requests, or built in: deepseek, sample",
+        metavar="FILE",
+    )
+    days: int | None = option(None, "to walk (default: 1)", one_of="length")
+    week: bool = option(False, "7 days", one_of="length")
+    first_day: int | None = option(
+        None,
+        "counted from 0 (default: the busiest of the trace; its first one for several days)",
+    )
+    peak: str = option(
+        "50,70,90",
+        "of what the machines serve within the target, that the trace's highest rate is scaled to",
+        metavar="PERCENT",
+    )
+    lengths: Path | None = option(
+        None,
+        "draw prompts and replies from those of a recorded trace (default: lognormal, mean "
+        f"{_ISL:,} and {_OSL} tokens)",
+    )
+    cold: bool = option(
+        False,
+        "policies know nothing from before a walk that begins with the trace (without it: they are "
+        "shown the trace's last day as the day before)",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyOptions:
+    """Who decides, and how chips change hands."""
+
+    GROUP = "policies"
+
+    policy: str = option(
+        "demand",
+        "never, schedule:22:00-06:00@Europe/Berlin, demand, price:FILE, oracle or fixed:N",
+    )
+    policies: tuple[str, ...] = option(
+        (),
+        "more of them to compare, or all; may be repeated; never, the best fixed split and the "
+        "oracle are always there",
+        metavar="A,B,C",
+    )
+    train_model: str | None = option(
+        None, "of the catalog (default: the served one)", metavar="NAME"
+    )
+    grace: float = option(30.0, "of a drain", metavar="SECONDS")
+    start_seconds: float = option(
+        30.0,
+        "until processes run and models are loaded, weights left out; assumed",
+        metavar="SECONDS",
+    )
+    check_hour: float | None = option(
+        None,
+        "of the walk: hold it against the exact run of one replica (minutes of wall time)",
+        metavar="H",
+    )
+    check_minutes: float = option(60.0, "so long", metavar="N")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DayOptions(PolicyOptions, DemandOptions, SimulationOptions, ReplicaOptions):
+    """All of a day."""
+
+    GROUP = "machine"
+
+    chips: str | None = option(
+        None, "of one replica (default: chosen)", "--replica-chips", metavar="N,..."
+    )
+    ultraservers: int = option(1, "machines")
+    plot: Path | None = option(None, "a picture: .png, .svg or .html")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -45,142 +136,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         epilog="Example: ultraserve day --trace sample --model gpt-oss-120b --policy demand --plot "
         "day.png",
     )
-    parser.add_argument("--model", required=True, metavar="NAME", help="a model of the catalog")
-    parser.add_argument("--system", metavar="NAME", help="a machine of the catalog (the default)")
-    parser.add_argument(
-        "--slo",
-        default="ttft=1s,tpot=30ms@p99",
-        metavar="TARGET",
-        help="of TTFT and TPOT, which requests keep both at once (%(default)s)",
-    )
-    _add_traffic(parser)
-    _add_policies(parser)
-    _add_machine(parser)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="a picture: .png, .svg or .html")
-    parser.add_argument("--json", action="store_true", help="print JSON, in base units")
+    add_options(parser, DayOptions, defaults={"requests": 800})
+    add_options(parser, SchedulerLimits, defaults=_SCHEDULERS)
     parser.set_defaults(run=run)
-
-
-def _add_traffic(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("demand")
-    group.add_argument(
-        "--trace",
-        default="sample",
-        metavar="FILE",
-        help="requests by hour (CSV as the Azure 2024 traces were digitised), nodes by time of day "
-        "(CSV as DeepSeek's), recorded requests, or built in: deepseek, sample (%(default)s)",
-    )
-    length = group.add_mutually_exclusive_group()
-    length.add_argument("--days", type=int, metavar="N", help="to walk (1)")
-    length.add_argument("--week", action="store_true", help="7 days")
-    group.add_argument(
-        "--first-day",
-        type=int,
-        metavar="N",
-        help="counted from 0 (the busiest of the trace; its first one for several days)",
-    )
-    group.add_argument(
-        "--peak",
-        default="50,70,90",
-        metavar="PERCENT",
-        help="of what the machines serve within the target, that the trace's highest rate is "
-        "scaled to (%(default)s)",
-    )
-    group.add_argument(
-        "--lengths",
-        type=Path,
-        metavar="FILE",
-        help="draw prompts and replies from those of a recorded trace (without it: lognormal, mean "
-        f"{_ISL} and {_OSL} tokens)",
-    )
-    group.add_argument(
-        "--cold",
-        action="store_true",
-        help="policies know nothing from before a walk that begins with the trace (without it: "
-        "they are shown the trace's last day as the day before)",
-    )
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="(%(default)s)")
-
-
-def _add_policies(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("policies")
-    group.add_argument(
-        "--policy",
-        default="demand",
-        help="never, schedule:22:00-06:00@Europe/Berlin, demand, price:FILE, oracle or fixed:N "
-        "(%(default)s)",
-    )
-    group.add_argument(
-        "--policies",
-        action="append",
-        metavar="A,B,C",
-        help="more of them to compare, or all; may be repeated; never, the best fixed split and "
-        "the oracle are always there",
-    )
-    group.add_argument(
-        "--train-model", metavar="NAME", help="of the catalog (default: the served one)"
-    )
-    group.add_argument(
-        "--grace", type=float, default=30.0, metavar="SECONDS", help="of a drain (%(default)g)"
-    )
-    group.add_argument(
-        "--start-seconds",
-        type=float,
-        default=30.0,
-        metavar="SECONDS",
-        help="until processes run and models are loaded, weights left out; assumed (%(default)g)",
-    )
-    group.add_argument(
-        "--check-hour",
-        type=float,
-        metavar="H",
-        help="of the walk: hold it against the exact run of one replica (minutes of wall time)",
-    )
-    group.add_argument(
-        "--check-minutes", type=float, default=60.0, metavar="N", help="so long (%(default)g)"
-    )
-
-
-def _add_machine(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("machine and server")
-    group.add_argument(
-        "--ultraservers", type=int, default=1, metavar="N", help="machines (%(default)s)"
-    )
-    group.add_argument(
-        "--replica-chips", type=int, metavar="N", help="of one replica (default: chosen)"
-    )
-    for name, what in (
-        ("tp", "chips of a rank"),
-        ("ep", "chips of an expert group"),
-        ("lnc", "physical cores of a logical one"),
-    ):
-        group.add_argument(f"--{name}", type=int, metavar="N", help=f"{what} (default: any)")
-    group.add_argument("--precision", metavar="NAME", help="of weights (as stored)")
-    group.add_argument("--routing", default="uniform", help="uniform, zipf:S, or a file of loads")
-    group.add_argument("--overlap", choices=_OVERLAPS, default="none", help="(%(default)s)")
-    add_calibration_argument(group, default="fitted")
-    add_reading_argument(group, default=[])
-    group.add_argument("--season", choices=_SEASONS, default="peak", help="(%(default)s)")
-    for name, default in (
-        ("gpu-memory-utilization", 0.92),
-        ("max-num-seqs", 1_024),
-        ("max-num-batched-tokens", 8_192),
-        ("block-size", 32),
-    ):
-        group.add_argument(
-            f"--{name}",
-            type=type(default),
-            default=default,
-            metavar="N",
-            help="as of `ultraserve serve` (%(default)s)",
-        )
-    group.add_argument("--prefill-policy", metavar="POLICY", help="as of `ultraserve serve`")
-    group.add_argument(
-        "--requests", type=int, default=800, metavar="N", help="to judge a rate by (%(default)s)"
-    )
-    group.add_argument(
-        "--processes", type=int, metavar="N", help="that simulate at once (default: up to 2)"
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -192,30 +150,22 @@ def run(args: argparse.Namespace) -> int:
     from serving.analysis.day.day_report import day_data, day_lines
     from serving.analysis.day.virtual_day import virtual_day
 
-    processes = args.processes if args.processes is not None else min(2, os.cpu_count() or 1)
-    if processes < 1:
-        raise ConfigError(field="processes", value=processes, expected="at least 1")
     if args.plot is not None:
         from serving.analysis.chart_file import check_chart_path
 
         check_chart_path(args.plot, field="plot")
-    try:
-        found = virtual_day(settings_of(args), processes=processes, progress=_tell)
-    except KeyboardInterrupt:
-        _tell("ultraserve day: interrupted, no day was walked")
+    ended = "ultraserve day: interrupted, no day was walked"
+    found = interruptible(virtual_day, settings_of(args), processes=args.processes, ended=ended)
+    if found is None:
         return 130
     if args.plot is not None:
         from serving.analysis.chart_file import write_chart
         from serving.analysis.day.day_chart import day_chart
 
         write_chart(day_chart(found), args.plot, field="plot")
-        _tell(f"picture: {args.plot}")
+        say(f"picture: {args.plot}")
     print(json_text(day_data(found)) if args.json else "\n".join(day_lines(found)))
     return 0
-
-
-def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def settings_of(args: argparse.Namespace) -> DaySettings:
@@ -225,64 +175,55 @@ def settings_of(args: argparse.Namespace) -> DaySettings:
     from serving.analysis.day.day_trace_file import day_trace
     from serving.analysis.day.exact_hour import HourCheck
     from serving.analysis.day.virtual_day import DaySettings
-    from serving.traffic.engine_limits import EngineLimits
     from serving.traffic.slo import parse_slo
 
-    if args.seed < 0:
-        raise ConfigError(field="seed", value=args.seed, expected="from 0 on")
-    slo = parse_slo(args.slo)
-    model = model_by_name(args.model)
-    trace = day_trace(args.trace)
-    lengths, words = _lengths(args, model, trace)
-    sweep = _sweep(args, model, lengths)
-    question = _question(args, trace)
+    options = read_options(DayOptions, args)
+    schedulers = read_options(SchedulerLimits, args)
+    slo = parse_slo(options.slo)
+    model = model_by_name(options.model)
+    trace = day_trace(options.trace)
+    lengths, words = _lengths(options, model, trace)
+    sweep = options.mean_sweep(lengths.prompt_tokens, lengths.output_tokens, schedulers)
     check = None
-    if args.check_hour is not None:
-        length_s = args.check_minutes * 60.0
-        check = HourCheck(begin_s=args.check_hour * 3_600.0, length_s=length_s)
+    if options.check_hour is not None:
+        length_s = options.check_minutes * 60.0
+        check = HourCheck(begin_s=options.check_hour * 3_600.0, length_s=length_s)
     shares = [bound.share for bound in slo.bounds]
     return DaySettings(
         sweep=sweep,
-        machines=args.ultraservers,
+        machines=options.ultraservers,
         slo=slo,
         lengths=lengths,
         lengths_in_words=words,
-        limits=EngineLimits(
-            max_num_batched_tokens=args.max_num_batched_tokens,
-            max_num_seqs=args.max_num_seqs,
-            kv_blocks_per_rank=2,
-            block_tokens=args.block_size,
-            max_model_len=model.max_context_tokens,
-            prefill_policy=args.prefill_policy,
-        ),
-        job=_job(args, sweep),
-        question=question,
-        curve=CurveTerms(required_share=max(shares), judged=args.requests, seed=args.seed),
-        grace_s=args.grace,
-        headline_share=0.7,
+        limits=replace(schedulers, max_model_len=model.max_context_tokens),
+        job=_job(options, sweep),
+        question=_question(options, trace),
+        curve=CurveTerms(required_share=max(shares), judged=options.requests, seed=options.seed),
+        grace_s=options.grace,
+        headline_share=_HEADLINE_SHARE,
         check=check,
     )
 
 
-def _question(args: argparse.Namespace, trace: DayTrace) -> DayQuestion:
+def _question(options: DayOptions, trace: DayTrace) -> DayQuestion:
     from serving.analysis.day.day_comparison import DayQuestion
     from serving.analysis.day.day_walk import WalkTerms
 
     try:
-        shares = tuple(float(part) / 100 for part in args.peak.split(","))
+        shares = tuple(float(part) / 100 for part in options.peak.split(","))
     except ValueError:
         expected = "percentages such as 50,70,90"
-        raise ConfigError(field="peak", value=args.peak, expected=expected) from None
-    days = 7 if args.week else 1 if args.days is None else args.days
+        raise ConfigError(field="peak", value=options.peak, expected=expected) from None
+    days = 7 if options.week else 1 if options.days is None else options.days
     if days < 1:
         raise ConfigError(field="days", value=days, expected="at least 1")
-    first = args.first_day
+    first = options.first_day
     if first is None:
         first = trace.busiest_day() if days == 1 else 0
     # A trace of less than a day is walked whole.
     whole = days * _DAY_S if trace.days or days > 1 else trace.length_s
-    policies = [args.policy]
-    for text in args.policies or ():
+    policies = [options.policy]
+    for text in options.policies:
         for each in _split(text):
             policies += _ALL if each == "all" else [each]
     return DayQuestion(
@@ -291,8 +232,8 @@ def _question(args: argparse.Namespace, trace: DayTrace) -> DayQuestion:
         length_s=whole,
         policies=tuple(dict.fromkeys(policies)),
         peak_shares=shares,
-        terms=WalkTerms(seed=args.seed),
-        cold=args.cold,
+        terms=WalkTerms(seed=options.seed),
+        cold=options.cold,
     )
 
 
@@ -308,9 +249,7 @@ def _split(text: str) -> list[str]:
     return found
 
 
-def _lengths(
-    args: argparse.Namespace, model: ModelSpec, trace: DayTrace
-) -> tuple[ObservedLengths, str]:
+def _lengths(options: DayOptions, model: ModelSpec, trace: DayTrace) -> tuple[ObservedLengths, str]:
     """Pairs of lengths within the context, and where they come from."""
     import numpy as np
 
@@ -319,14 +258,14 @@ def _lengths(
     from loadgen.workloads.traffic import Traffic
 
     context = model.max_context_tokens
-    recorded = Traffic.recorded(args.lengths) if args.lengths is not None else trace.traffic
+    recorded = Traffic.recorded(options.lengths) if options.lengths is not None else trace.traffic
     if recorded is not None:
         within = recorded.within_context(context)
         if not len(within):
             raise ConfigError(
-                field="lengths", value=args.lengths, expected=f"some within {context:,} tokens"
+                field="lengths", value=options.lengths, expected=f"some within {context:,} tokens"
             )
-        name = args.lengths.name if args.lengths is not None else "the trace itself"
+        name = options.lengths.name if options.lengths is not None else "the trace itself"
         words = f"lengths drawn from {len(within):,} pairs of {name}"
         if len(within) < len(recorded):
             words += f", {len(recorded) - len(within):,} longer than the context left out"
@@ -336,7 +275,7 @@ def _lengths(
         prompt=lognormal_of_median(median=round(_ISL * ratio), sigma=_SPREAD, most=context // 2),
         output=lognormal_of_median(median=round(_OSL * ratio), sigma=_SPREAD, most=context // 4),
     )
-    rng = np.random.default_rng(args.seed)
+    rng = np.random.default_rng(options.seed)
     prompts, outputs = lengths.draw_pairs(rng, _SYNTHETIC_PAIRS)
     words = (
         f"made-up lengths (assumed): lognormal, sigma {_SPREAD:g}, means of about {_ISL:,} prompt "
@@ -345,53 +284,7 @@ def _lengths(
     return ObservedLengths(prompt_tokens=prompts, output_tokens=outputs), words
 
 
-def _sweep(args: argparse.Namespace, model: ModelSpec, lengths: ObservedLengths) -> Sweep:
-    """The machine and the partitions, about requests of the mean lengths."""
-    from emulator.memory.chip_contents import HbmTerms
-    from emulator.specs.assumptions import with_assumptions
-    from emulator.specs.overlap import Overlap
-    from emulator.specs.rack_power import Season
-    from emulator.specs.shipped_fits import calibration_for
-    from emulator.specs.systems import system_by_name
-    from serving.analysis.steady_state.partitions import PartitionFilter
-    from serving.analysis.steady_state.precision import as_stored_or_narrowest
-    from serving.analysis.steady_state.request_shape import RequestShape
-    from serving.analysis.steady_state.step_assumptions import StepAssumptions
-    from serving.analysis.steady_state.sweep import Sweep
-    from serving.settings import Settings
-
-    system = with_assumptions(system_by_name(args.system or Settings().system), args.reading)
-    asked: dict[str, Any] = {
-        name: (value,)
-        for name, value in (
-            ("chips", args.replica_chips),
-            ("tp", args.tp),
-            ("ep", args.ep),
-            ("lnc", args.lnc),
-        )
-        if value is not None
-    }
-    return Sweep(
-        system=system,
-        model=model,
-        shape=RequestShape(
-            prompt_tokens=max(1, round(float(lengths.prompt_tokens.mean()))),
-            output_tokens=max(1, round(float(lengths.output_tokens.mean()))),
-            batched_tokens_max=args.max_num_batched_tokens,
-        ),
-        asked=PartitionFilter(**asked),
-        precisions=(args.precision or as_stored_or_narrowest(system.chip, model),),
-        terms=HbmTerms(utilization=args.gpu_memory_utilization),
-        assumptions=StepAssumptions(
-            overlap=Overlap(args.overlap),
-            calibration=calibration_for(system.chip.name, name=args.calibration),
-        ),
-        routing=args.routing,
-        season=Season(args.season),
-    )
-
-
-def _job(args: argparse.Namespace, sweep: Sweep) -> JobTerms:
+def _job(options: DayOptions, sweep: Sweep) -> JobTerms:
     from emulator.faults.recovery_time import RecoveryRates
     from emulator.specs.models import model_by_name
     from emulator.specs.training_recipe import TrainingRecipe
@@ -399,9 +292,9 @@ def _job(args: argparse.Namespace, sweep: Sweep) -> JobTerms:
 
     return JobTerms(
         system=sweep.system,
-        model=model_by_name(args.train_model) if args.train_model else sweep.model,
+        model=model_by_name(options.train_model) if options.train_model else sweep.model,
         recipe=TrainingRecipe(),
         calibration=sweep.assumptions.calibration,
         rates=RecoveryRates(),
-        start_s=args.start_seconds,
+        start_s=options.start_seconds,
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
+from loadgen.typed_options import add_options, option
 from serving.commands.drain import GRACE_S
 from serving.policy.day_night.options import duration_s
 from serving.policy.day_night.policy_text import parse_policy
@@ -35,101 +36,91 @@ OUTPUT_TOKENS: Final = 211
 _NEEDS: Final = "--day-night or --schedule with it"
 
 
-def add_day_night_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags."""
-    group = parser.add_argument_group(
-        "day and night", "chips that demand does not need train a model, and come back"
-    )
-    group.add_argument(
-        "--day-night",
+@dataclass(frozen=True, kw_only=True)
+class HandoverOptions:
+    """Who decides, and how chips change hands."""
+
+    GROUP = "day and night: chips that demand does not need train a model, and come back"
+
+    day_night: str | None = option(
+        None,
+        "who decides: schedule:22:00-06:00@ZONE, demand, price:FILE, fixed:GROUPS, never or manual "
+        "(default: chips only serve)",
         metavar="POLICY",
-        help="who decides: schedule:22:00-06:00@ZONE, demand, price:FILE, fixed:GROUPS, never or "
-        "manual (default: chips only serve)",
     )
-    group.add_argument(
-        "--schedule", metavar="HH:MM-HH:MM[@ZONE]", help="the same as --day-night schedule:..."
+    schedule: str | None = option(
+        None, "the same as --day-night schedule:...", metavar="HH:MM-HH:MM[@ZONE]"
     )
-    group.add_argument(
-        "--day-length",
-        metavar="S",
-        help="emulated seconds of a day, such as 120s or 24h (default: 24h)",
+    day_length: str | None = option(
+        None, "emulated seconds of a day, such as 120s or 24h (default: 24h)", metavar="S"
     )
-    group.add_argument(
-        "--day-start",
+    day_start: str | None = option(
+        None,
+        "the time of day at the start (default: what the clock on the wall says)",
         metavar="HH:MM[@ZONE]",
-        help="the time of day at the start (default: what the clock on the wall says)",
     )
-    group.add_argument(
-        "--group-chips",
-        type=int,
-        metavar="N",
-        help="chips that change hands together, whole ranks whose HBM holds a training state "
+    group_chips: int | None = option(
+        None,
+        "chips that change hands together, whole ranks whose HBM holds a training state "
         "(default: the fewest that do)",
     )
-    group.add_argument(
-        "--lend-chips", type=int, metavar="N", help="at most so many train (default: half)"
-    )
-    group.add_argument(
-        "--drain-grace",
+    lend_chips: int | None = option(None, "at most so many train (default: half)")
+    drain_grace: str | None = option(
+        None,
+        "emulated seconds that running requests of leaving chips have to end before they go on "
+        f"elsewhere (default: {GRACE_S:g}s)",
         metavar="S",
-        help="emulated seconds that running requests of leaving chips have to end before they go "
-        f"on elsewhere (default: {GRACE_S:g}s)",
     )
-    _add_target(parser)
-    _add_training(parser)
 
 
-def _add_target(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "what a group serves", "by which policies keep as many groups as the load needs"
-    )
-    group.add_argument(
-        "--slo", metavar="TARGET", help=f"of TTFT and TPOT, emulated (default: {SLO})"
-    )
-    group.add_argument(
-        "--isl",
-        type=int,
-        metavar="N",
-        help=f"mean prompt tokens of a request (default: {PROMPT_TOKENS:,})",
-    )
-    group.add_argument(
-        "--osl", type=int, metavar="N", help=f"mean reply tokens (default: {OUTPUT_TOKENS})"
-    )
-    group.add_argument(
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions:
+    """What requests are promised, and what a group serves within it."""
+
+    GROUP = "what a group serves: by which policies keep as many groups as the load needs"
+
+    slo: str | None = option(None, f"of TTFT and TPOT, emulated (default: {SLO})", metavar="TARGET")
+    isl: int | None = option(None, f"mean prompt tokens of a request (default: {PROMPT_TOKENS:,})")
+    osl: int | None = option(None, f"mean reply tokens (default: {OUTPUT_TOKENS})")
+    group_requests_per_s: float | None = option(
+        None,
+        "requests that a group serves in an emulated second within the target (default: from the "
+        "cost model, of requests of --isl and --osl)",
         "--group-requests-per-s",
-        type=float,
         metavar="R",
-        help="requests that a group serves in an emulated second within the target (default: from "
-        "the cost model, of requests of --isl and --osl)",
     )
 
 
-def _add_training(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("training", "what lent chips do; see `ultraserve train`")
-    group.add_argument(
-        "--train-dir",
-        metavar="DIR",
-        help=f"where the job and its checkpoints live (default: {DIRECTORY})",
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """What leased chips do."""
+
+    GROUP = "training: what leased chips do; see `ultraserve train`"
+
+    train_dir: str | None = option(
+        None, f"where the job and its checkpoints live (default: {DIRECTORY})", metavar="DIR"
     )
-    group.add_argument(
-        "--train-corpus",
-        metavar="DIR",
-        help="text to train on (default: the running Python's standard library)",
+    train_corpus: str | None = option(
+        None, "text to train on (default: the running Python's standard library)", metavar="DIR"
     )
-    group.add_argument("--train-learning-rate", type=float, metavar="R", help="default: the job's")
-    group.add_argument(
-        "--publish",
-        choices=PUBLISH,
-        help="if-better: when all groups are called back, the night's weights are served if their "
+    train_learning_rate: float | None = option(
+        None, "the highest (default: the job's)", metavar="R"
+    )
+    publish: str | None = option(
+        None,
+        "if-better: when all groups are called back, the night's weights are served if their "
         "held-out loss is lower (default: never)",
+        choices=PUBLISH,
     )
 
 
-_FLAGS: Final = (
-    *("day_length", "day_start", "group_chips", "lend_chips", "drain_grace"),
-    *("slo", "isl", "osl", "group_requests_per_s"),
-    *("train_dir", "train_corpus", "train_learning_rate", "publish"),
-)
+_GROUPS: Final = (HandoverOptions, TargetOptions, TrainingOptions)
+
+
+def add_day_night_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    for kind in _GROUPS:
+        add_options(parser, kind)
 
 
 def day_night_settings(
@@ -142,7 +133,7 @@ def day_night_settings(
     """
     policy = _policy(args)
     if policy is None:
-        for name in _FLAGS:
+        for name in (each.name for kind in _GROUPS for each in fields(kind)):
             if getattr(args, name) is not None:
                 raise ConfigError(field=name, value=getattr(args, name), expected=_NEEDS)
         return None

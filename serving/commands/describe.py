@@ -1,8 +1,8 @@
 """`ultraserve describe`: a chip, a system or a model, each figure with its unit and its source.
 
-It prints what the catalog holds and starts nothing. Where sources disagree it lists the readings,
-and shows the figures of the one that is asked for. JSON carries base units as the cost model uses
-them; the tables scale them for reading.
+It prints what the catalog holds and starts nothing. Where sources disagree it lists the
+assumptions, and shows the figures of the one that is asked for. JSON carries base units as the cost
+model uses them; the tables scale them for reading.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ import sys
 from emulator.errors import ConfigError
 from emulator.memory.lnc import CoreMap
 from emulator.specs.figure import Figure
+from loadgen.typed_options import add_options
+from serving.commands.analysis_options import JsonOptions
 from serving.commands.catalog_overview import overview_lines
 from serving.commands.catalog_section import Section, SwitchShown, catalog_sections, sections_of
 from serving.commands.catalog_text import section_lines
-from serving.commands.reading_argument import add_reading_argument
+from serving.settings import AssumptionOptions
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -33,19 +35,21 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         metavar="NAME",
         help="what to print (default: all chips and systems, a line each)",
     )
-    add_reading_argument(parser, default=[])
-    parser.add_argument("--json", action="store_true", help="print JSON, in base units")
+    for kind in (AssumptionOptions, JsonOptions):
+        add_options(parser, kind)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the named entry, or the chips and systems; 2 and one line on stderr if unknown."""
     try:
-        if args.name is None and args.reading:
+        if args.name is None and args.assumptions:
             raise ConfigError(
-                field="reading", value=args.reading[0], expected="the NAME of a chip or a system"
+                field="assumption",
+                value=args.assumptions[0],
+                expected="the NAME of a chip or a system",
             )
-        sections = sections_of(args.name, args.reading) if args.name else catalog_sections()
+        sections = sections_of(args.name, args.assumptions) if args.name else catalog_sections()
     except ConfigError as error:
         print(f"ultraserve describe: {error}", file=sys.stderr)
         return 2

@@ -10,12 +10,13 @@ import argparse
 import ssl
 import stat
 from collections.abc import Iterable, MutableMapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from emulator.errors import ConfigError
 from emulator.specs.models import MODELS
+from loadgen.typed_options import HIDDEN, add_options, given_options, option, read_options
 from serving.access.control_key import ENVIRONMENT as CONTROL_KEY_VARIABLE
 from serving.access.control_key import read_control_key
 from serving.access.key_file import is_open_to_readers
@@ -24,7 +25,6 @@ from serving.access.loopback import is_loopback
 from serving.access.secret import CHOSEN_LENGTH_MIN, hash_of
 from serving.access.tls_files import TlsFiles
 from serving.access.unsafe_environment import refuse_unsafe_environment
-from serving.commands.disallowed_flags import refuse_disallowed_flags
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.server.control.control_address import DEFAULT_PORT as CONTROL_PORT
 from serving.server.gateway.gateway_settings import GatewaySettings
@@ -53,121 +53,56 @@ class GatewayOptions:
         return arguments
 
 
-def add_gateway_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags."""
-    group = parser.add_argument_group("gateway", "who may enter, over what, and how much")
-    group.add_argument("--host", default="127.0.0.1", help="address (default: %(default)s)")
-    group.add_argument(
-        "--port", type=int, default=8_000, help="of the OpenAI server (default: %(default)s)"
-    )
-    group.add_argument(
-        "--grpc-port",
-        type=int,
-        metavar="PORT",
-        help="of vllm.grpc.engine.VllmEngine (default: no such service)",
-    )
-    _add_keys(group)
-    _add_tls(group)
-    _add_limits(group)
-    group.add_argument(
-        "--control-host",
-        metavar="HOST",
-        default="127.0.0.1",
-        help="address of the control service; beyond loopback it needs --tls-cert (default: "
-        "%(default)s)",
-    )
-    group.add_argument(
-        "--control-port",
-        metavar="PORT",
-        type=int,
-        default=CONTROL_PORT,
-        help="of the control service, for `ultraserve state` and `ultraserve fault` "
-        "(default: %(default)s; 0: no such service)",
-    )
-    group.add_argument(
-        "--control-key-file",
-        type=Path,
-        metavar="FILE",
-        help="the key of the control service, in one line (default: one is drawn at each start; "
-        "commands of the same user find it)",
-    )
+@dataclass(frozen=True, kw_only=True)
+class EntryOptions:
+    """Where the server listens, and who may enter."""
 
+    GROUP = "gateway: who may enter, over what, and how much"
 
-def _add_keys(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--api-keys",
-        type=Path,
-        metavar="FILE",
-        help="keys of clients, with limits: see `ultraserve key` (default: nobody needs a key)",
+    host: str = option("127.0.0.1", "address")
+    port: int = option(8_000, "of the OpenAI server (default: 8000)", metavar="PORT")
+    control_host: str = option(
+        "127.0.0.1", "address of the control service; beyond loopback it needs --tls-cert"
     )
-    group.add_argument(
-        API_KEY_FLAG,
+    control_port: int = option(
+        CONTROL_PORT,
+        "of the control service, for `ultraserve state` and `ultraserve fault` "
+        f"(default: {CONTROL_PORT}; 0: no such service)",
+        metavar="PORT",
+    )
+    api_key: tuple[str, ...] | None = option(
+        None,
+        "keys without limits, as vLLM has them; other users can see them while the server starts, "
+        f"and never in {API_KEY_VARIABLE}",
         nargs="+",
         action="extend",
         metavar="KEY",
-        help="keys without limits, as vLLM has them; other users can see them while the server "
-        f"starts, and never in {API_KEY_VARIABLE}",
     )
-    group.add_argument(
-        "--insecure-no-key",
-        action="store_true",
-        help="listen beyond this machine although nobody needs a key",
+    insecure_no_key: bool = option(False, "listen beyond this machine although no key is needed")
+    tls_cert: Path | None = option(
+        None,
+        "certificate of HTTP, gRPC and the control service",
+        *("--tls-cert", "--ssl-certfile"),
+        metavar="PEM",
     )
+    tls_key: Path | None = option(
+        None, "its private key", "--tls-key", "--ssl-keyfile", metavar="PEM"
+    )
+    tls_client_ca: Path | None = option(
+        None,
+        "clients must show a certificate of this authority",
+        *("--tls-client-ca", "--ssl-ca-certs"),
+        metavar="PEM",
+    )
+    ssl_cert_reqs: int | None = option(None, HIDDEN)
 
 
-def _add_tls(group: argparse._ArgumentGroup) -> None:
-    for flag, vllm_flag, what in (
-        ("--tls-cert", "--ssl-certfile", "certificate of HTTP, gRPC and the control service"),
-        ("--tls-key", "--ssl-keyfile", "its private key"),
-        ("--tls-client-ca", "--ssl-ca-certs", "clients must show a certificate of this authority"),
-    ):
-        group.add_argument(flag, vllm_flag, type=Path, metavar="PEM", help=what)
-    group.add_argument("--ssl-cert-reqs", type=int, help=argparse.SUPPRESS)
-
-
-def _add_limits(group: argparse._ArgumentGroup) -> None:
-    limits, settings = AdmissionLimits(), GatewaySettings()
-    for flag, value, text in (
-        ("--queue-requests", limits.queue_requests, "requests that wait for their first token"),
-        ("--queue-tokens", limits.queue_tokens, "tokens of their prompts"),
-        ("--batch-queue-requests", limits.batch_queue_requests, "batch requests that wait"),
-        ("--batch-queue-tokens", limits.batch_queue_tokens, "tokens of their prompts"),
-        ("--max-body-bytes", settings.body_bytes_max, "bytes of a request"),
-    ):
-        group.add_argument(
-            flag, type=int, default=value, metavar="N", help=f"{text}, at most (default: {value:,})"
-        )
-    for flag, seconds, text in (
-        ("--batch-wait", limits.batch_wait_s, "emulated seconds that a batch request waits"),
-        ("--request-timeout", settings.request_wall_s_max, "wall seconds of a request"),
-        (
-            "--drain-timeout",
-            settings.drain_wall_s_max,
-            "wall seconds that requests have to end when the server is told to",
-        ),
-    ):
-        group.add_argument(
-            flag,
-            type=float,
-            default=seconds,
-            metavar="S",
-            help=f"{text}, at most (default: {seconds:g})",
-        )
-    group.add_argument(
-        "--ttft-target",
-        type=float,
-        metavar="S",
-        help="emulated seconds to the first token; interactive requests that would wait longer are "
-        "refused at once (default: no target, and the queues alone bound the wait)",
-    )
-    group.add_argument(
-        "--interactive-headroom",
-        type=float,
-        default=limits.interactive_headroom,
-        metavar="SHARE",
-        help="of seats and KV cache that batch requests leave to interactive ones "
-        "(default: %(default)g)",
-    )
+def add_gateway_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags."""
+    add_options(parser, EntryOptions)
+    limits = parser.add_argument_group("gateway's limits")
+    for kind in (GatewaySettings, AdmissionLimits):
+        add_options(limits, kind)
 
 
 def gateway_options(
@@ -180,27 +115,21 @@ def gateway_options(
 
     Raises:
         ConfigError: what contradicts itself, cannot be read, or would be open to strangers.
-        UnsupportedFlag: what would bypass the gateway: vLLM's own gRPC server, keys or TLS files in
-            its --config file, and the like.
     """
     secrets = _take_keys(args, environment)
     refuse_unsafe_environment(environment)
-    refuse_disallowed_flags(args.unknown)
     tls = _tls(args)
     if tls is not None:
         tls.check()
-    settings = GatewaySettings(
-        limits=_limits(args),
-        grpc_host=args.host,
-        grpc_port=args.grpc_port,
-        key_file=None if args.api_keys is None else args.api_keys.absolute(),
-        key_hashes=tuple(hash_of(secret) for _, secret in secrets),
-        control_key_file=_control_key_file(args),
-        tls=tls,
-        body_bytes_max=args.max_body_bytes,
-        request_wall_s_max=args.request_timeout,
-        drain_wall_s_max=args.drain_timeout,
-    )
+    given = given_options(GatewaySettings, args) | {
+        "limits": read_options(AdmissionLimits, args),
+        "grpc_host": args.host,
+        "key_file": None if args.key_file is None else args.key_file.absolute(),
+        "key_hashes": tuple(hash_of(secret) for _, secret in secrets),
+        "control_key_file": _control_key_file(args),
+        "tls": tls,
+    }
+    settings = GatewaySettings(**given)
     _check_ports(args)
     if not is_loopback(args.control_host) and tls is None:
         raise ConfigError(
@@ -293,11 +222,6 @@ def _tls(args: argparse.Namespace) -> TlsFiles | None:
         key=key.absolute(),
         client_ca=None if client_ca is None else client_ca.absolute(),
     )
-
-
-def _limits(args: argparse.Namespace) -> AdmissionLimits:
-    names = [each.name for each in fields(AdmissionLimits)]
-    return AdmissionLimits(**{name: getattr(args, name.removesuffix("_s")) for name in names})
 
 
 def _control_key_file(args: argparse.Namespace) -> Path | None:

@@ -8,20 +8,42 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
+from loadgen.typed_options import add_options, option, read_options
 from reporting.data_forms import json_text
+from serving.commands.analysis_options import JsonOptions, PriceOptions, SeasonOptions
 from serving.commands.power_text import report_lines
-from serving.commands.reading_argument import add_reading_argument
+from serving.settings import AssumptionOptions
 
 if TYPE_CHECKING:
     from emulator.power.efficiency import PowerEfficiency
     from emulator.power.power_state import PowerState
     from emulator.power.system_power import SystemPower
-    from emulator.power.token_cost import Prices, TokenCost
+    from emulator.power.token_cost import TokenCost
 
-_SEASONS: Final = ("peak", "summer", "spring-autumn", "winter")
+
+@dataclass(frozen=True, kw_only=True)
+class PowerOptions(JsonOptions, PriceOptions, SeasonOptions, AssumptionOptions):
+    """What is asked of a system's power."""
+
+    GROUP = ""
+
+    chips: int | None = option(None, "of the system, with their share (default: all)")
+    busy: str | None = option(
+        None,
+        "one state instead of the named ones, such as dma=0.8,tensor_fp8=0.2",
+        metavar="ENGINE=SHARE,...",
+    )
+    pue: float | None = option(None, "of your site on its worst day, at least 1", metavar="RATIO")
+    output_tokens_per_s: float | None = option(
+        None, "of all the chips together; needs --busy", "--output-tokens-per-s", metavar="N"
+    )
+    input_tokens_per_s: float | None = option(
+        None, "of all the chips together; needs --busy", "--input-tokens-per-s", metavar="N"
+    )
+    sources: bool = option(False, "print where each figure comes from too")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,70 +91,42 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "provisioned, as drawn and all-in; with prices, dollars per million tokens.",
     )
     parser.add_argument("system", metavar="SYSTEM", help="see `ultraserve describe`")
-    parser.add_argument(
-        "--chips", type=int, metavar="N", help="of the system, with their share (default: all)"
-    )
-    parser.add_argument(
-        "--season", choices=_SEASONS, default="peak", help="the weather (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--busy",
-        metavar="ENGINE=SHARE,...",
-        help="one state instead of the named ones, such as dma=0.8,tensor_fp8=0.2",
-    )
-    add_reading_argument(parser, default=[])
-    parser.add_argument(
-        "--pue", type=float, metavar="RATIO", help="of your site on its worst day, at least 1"
-    )
-    for kind in ("output", "input"):
-        parser.add_argument(
-            f"--{kind}-tokens-per-s",
-            type=float,
-            metavar="N",
-            help="of all the chips together; needs --busy",
-        )
-    parser.add_argument("--chip-hour", type=float, metavar="DOLLARS", help="price of a chip")
-    parser.add_argument("--system-hour", type=float, metavar="DOLLARS", help="or of the system")
-    parser.add_argument("--kwh", type=float, metavar="DOLLARS", help="price of energy")
-    parser.add_argument(
-        "--sources", action="store_true", help="print where each figure comes from too"
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON, in base units")
+    add_options(parser, PowerOptions)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the report; returns 0. Raises ConfigError for a wrong argument."""
-    report = power_report(args)
-    lines = report_lines(report, sources=args.sources)
+    options = read_options(PowerOptions, args)
+    report = power_report(args.system, options)
+    lines = report_lines(report, sources=options.sources)
     print(json_text(report) if args.json else "\n".join(lines))
     return 0
 
 
-def power_report(args: argparse.Namespace) -> PowerOverview:
+def power_report(name: str, options: PowerOptions) -> PowerOverview:
     """The figures that the arguments ask for; raises ConfigError."""
     from emulator.power.power_state import NAMED_STATES, power_state
     from emulator.power.system_power import SystemPower
     from emulator.specs.assumptions import with_assumptions
     from emulator.specs.figure import Figure
-    from emulator.specs.rack_power import Season
     from emulator.specs.systems import system_by_name
 
-    system = with_assumptions(system_by_name(args.system), args.reading)
-    if args.pue is not None:
-        if not 1 <= args.pue < float("inf"):
-            raise ConfigError(field="pue", value=args.pue, expected="at least 1")
-        own = Figure(value=args.pue, unit=system.pue.unit, source="set by the user")
+    system = with_assumptions(system_by_name(name), options.assumptions)
+    if options.pue is not None:
+        if not 1 <= options.pue < float("inf"):
+            raise ConfigError(field="pue", value=options.pue, expected="at least 1")
+        own = Figure(value=options.pue, unit=system.pue.unit, source="set by the user")
         system = replace(system, pue=own)
     power = SystemPower(system)
-    chips = power.system.chips.count if args.chips is None else args.chips
-    season = Season(args.season)
-    asked = NAMED_STATES if args.busy is None else {"given": parse_busy(args.busy)}
+    chips = power.system.chips.count if options.chips is None else options.chips
+    season = options.season_of()
+    asked = NAMED_STATES if options.busy is None else {"given": parse_busy(options.busy)}
     states = tuple(
-        power_state(power, busy, name=name, chips=chips, season=season)
-        for name, busy in asked.items()
+        power_state(power, busy, name=state, chips=chips, season=season)
+        for state, busy in asked.items()
     )
-    tokens, cost = _tokens(args, power, chips, states)
+    tokens, cost = _tokens(options, power, chips, states)
     return PowerOverview(
         system=power.system.name,
         cooling=power.system.power.cooling.value if power.system.power else None,
@@ -188,40 +182,28 @@ def parse_busy(text: str) -> Mapping[str, float]:
 
 
 def _tokens(
-    args: argparse.Namespace, power: SystemPower, chips: int, states: tuple[PowerState, ...]
+    options: PowerOptions, power: SystemPower, chips: int, states: tuple[PowerState, ...]
 ) -> tuple[tuple[PowerEfficiency, ...], TokenCost | None]:
-    """Yardsticks of the one state, where tokens are given; the cost, where prices are too."""
+    """Efficiencies of the one state, where tokens are given; the cost, where prices are too."""
     from emulator.power.efficiency import TokenRates, tokens_per_megawatt
     from emulator.power.token_cost import token_cost
 
-    prices = _prices(args)
-    if args.output_tokens_per_s is None and args.input_tokens_per_s is None:
+    prices = options.prices()
+    if options.output_tokens_per_s is None and options.input_tokens_per_s is None:
         if prices is not None:
             expected = "tokens to divide by, of output or of input"
             raise ConfigError(field="output-tokens-per-s", value="none", expected=expected)
         return (), None
-    if args.busy is None:
+    if options.busy is None:
         raise ConfigError(
             field="busy", value="none", expected="how busy the engines are at that many tokens"
         )
     rates = TokenRates(
-        output_tokens_per_s=args.output_tokens_per_s or 0.0,
-        input_tokens_per_s=args.input_tokens_per_s or 0.0,
+        output_tokens_per_s=options.output_tokens_per_s or 0.0,
+        input_tokens_per_s=options.input_tokens_per_s or 0.0,
     )
     drawn = states[0].facility.total_watts
     tokens = tokens_per_megawatt(power, rates, chips=chips, drawn_watts=drawn)
     if prices is None:
         return tokens, None
     return tokens, token_cost(prices, rates, system=power.system, chips=chips, drawn_watts=drawn)
-
-
-def _prices(args: argparse.Namespace) -> Prices | None:
-    from emulator.power.token_cost import Prices
-
-    if args.chip_hour is None and args.system_hour is None and args.kwh is None:
-        return None
-    return Prices(
-        chip_hour_dollars=args.chip_hour,
-        system_hour_dollars=args.system_hour,
-        kwh_dollars=args.kwh,
-    )

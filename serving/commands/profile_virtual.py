@@ -3,74 +3,84 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from emulator.specs.assumptions import with_assumptions
-from emulator.specs.models import model_by_name
-from emulator.specs.overlap import Overlap
-from emulator.specs.partition import Partition
-from emulator.specs.shipped_fits import FITTED, calibration_for
-from emulator.specs.systems import system_by_name
-from emulator.timing.expert_distribution import ExpertDistribution
-from loadgen.workloads.length_pairs import IndependentLengths
-from loadgen.workloads.lengths import lognormal_of_median
-from loadgen.workloads.traffic import Traffic
-from serving.analysis.profile.profile_traffic import profile_traffic
-from serving.analysis.steady_state.step_assumptions import StepAssumptions
-from serving.engine.step_recording import STEPS_DEFAULT
-from serving.settings import Settings
-from serving.simulator import SchedulerLimits
+from loadgen.typed_options import option, read_options
+from serving.commands.analysis_options import one_of
+from serving.settings import PartitionOptions
+from serving.traffic.engine_limits import SchedulerLimits
 
 if TYPE_CHECKING:
     from emulator.ultraserver.ceilings import Ceilings
+    from loadgen.workloads.traffic import Traffic
     from serving.analysis.profile.profiled_run import ProfiledRun
+
+
+@dataclass(frozen=True, kw_only=True)
+class VirtualOptions(PartitionOptions):
+    """Traffic in virtual time, and the engine that serves it."""
+
+    GROUP = "traffic in virtual time"
+
+    model: str | None = option(
+        None, "a catalog name: simulate instead of recording a server", metavar="NAME"
+    )
+    rate: float = option(10.0, "requests per second, Poisson", metavar="R")
+    requests: int = option(200, "requests to serve")
+    prompt_tokens: int = option(1_024, "median prompt")
+    output_tokens: int = option(128, "median reply")
+    spread: float = option(0.5, "of both lengths, lognormal; 0 for fixed ones", metavar="SIGMA")
+    seed: int = option(0, "of arrivals and lengths")
 
 
 def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
     """Simulate what the arguments say; raises ConfigError or HbmExhausted."""
-    system = with_assumptions(
-        system_by_name(_given(args.system, Settings().system)), _given(args.reading, ())
-    )
-    model = model_by_name(args.model)
-    chips = _given(args.chips, Settings().chips)
+    from emulator.specs.assumptions import with_assumptions
+    from emulator.specs.models import model_by_name
+    from emulator.specs.overlap import Overlap
+    from emulator.specs.partition import Partition
+    from emulator.specs.shipped_fits import calibration_for
+    from emulator.specs.systems import system_by_name
+    from emulator.timing.expert_distribution import ExpertDistribution
+    from serving.analysis.profile.profile_traffic import profile_traffic
+    from serving.analysis.steady_state.step_assumptions import StepAssumptions
+    from serving.engine.step_recording import STEPS_DEFAULT
+
+    options = read_options(VirtualOptions, args)
+    assert options.model is not None
+    system = with_assumptions(system_by_name(options.system), options.assumptions)
+    model = model_by_name(options.model)
     partition = Partition(
-        chips=chips,
-        tp=_given(args.tp, 1),
-        ep=_given(args.ep, chips),
-        lnc=_given(args.lnc, system.chip.default_lnc.count),
+        chips=options.chips,
+        tp=options.tp,
+        ep=options.chips if options.ep is None else options.ep,
+        lnc=system.chip.default_lnc.count if options.lnc is None else options.lnc,
     )
     return profile_traffic(
-        _traffic(args),
+        _traffic(options),
         system,
         model,
         partition,
-        distribution=ExpertDistribution.parse(_given(args.routing, "uniform"), model, seed=0),
-        limits=SchedulerLimits(
-            max_num_seqs=_given(args.max_num_seqs, 64),
-            max_num_batched_tokens=_given(args.max_num_batched_tokens, 8_192),
-            prefill_policy=args.prefill_policy,
-        ),
-        steps_max=_given(args.steps, STEPS_DEFAULT),
+        distribution=ExpertDistribution.parse(options.routing or "uniform", model, seed=0),
+        limits=read_options(SchedulerLimits, args),
+        steps_max=STEPS_DEFAULT if args.steps is None else args.steps,
         assumed=StepAssumptions(
-            overlap=Overlap(_given(args.overlap, Overlap.NONE)),
-            calibration=calibration_for(system.chip.name, name=_given(args.calibration, FITTED)),
+            overlap=one_of(Overlap, "overlap", options.overlap),
+            calibration=calibration_for(system.chip.name, name=options.calibration),
         ),
     )
 
 
-def _traffic(args: argparse.Namespace) -> Traffic:
-    spread = _given(args.spread, 0.5)
+def _traffic(options: VirtualOptions) -> Traffic:
+    from loadgen.workloads.length_pairs import IndependentLengths
+    from loadgen.workloads.lengths import lognormal_of_median
+    from loadgen.workloads.traffic import Traffic
+
     lengths = IndependentLengths(
-        prompt=lognormal_of_median(median=_given(args.prompt_tokens, 1_024), sigma=spread),
-        output=lognormal_of_median(median=_given(args.output_tokens, 128), sigma=spread),
+        prompt=lognormal_of_median(median=options.prompt_tokens, sigma=options.spread),
+        output=lognormal_of_median(median=options.output_tokens, sigma=options.spread),
     )
     return Traffic.poisson(
-        rate_per_s=_given(args.rate, 10.0),
-        lengths=lengths,
-        seed=_given(args.seed, 0),
-        requests=_given(args.requests, 200),
+        rate_per_s=options.rate, lengths=lengths, seed=options.seed, requests=options.requests
     )
-
-
-def _given(value: Any, default: Any) -> Any:
-    return default if value is None else value

@@ -4,7 +4,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-RENAMED: Final[Mapping[str, str]] = {"--reserve": "--interactive-headroom"}
+RENAMED: Final[Mapping[str, str]] = {
+    "--reserve": "--interactive-headroom",
+    "--reading": "--assumption",
+}
 
 
 def with_new_names(arguments: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from emulator.memory.core_claims import CoreClaim, claims_directory
 from serving.access.control_claim import claimed_control_port, control_lock_path
@@ -23,7 +23,6 @@ from serving.commands.gateway_arguments import (
     gateway_options,
 )
 from serving.commands.serve_arguments import add_arguments, resolve_arguments
-from serving.errors import UnsupportedFlag
 from serving.server.control.control_address import ENVIRONMENT as CONTROL_ENVIRONMENT
 from serving.server.control.control_address import MIDDLEWARE, NO_SERVICE, ControlAddress
 
@@ -36,6 +35,11 @@ _SAVE_S: Final = 20.0
 
 _SEATS: Final = 256
 """Requests that a rank has at once, as vLLM's server has it unless it is told otherwise."""
+
+_HBM_SHARE: Final = 0.92
+"""vLLM's default of --gpu-memory-utilization."""
+
+_Number = TypeVar("_Number", int, float)
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -60,18 +64,16 @@ def run(args: argparse.Namespace) -> int:
     """
     hide_in_process_list(flags=(API_KEY_FLAG,))
     settings, weights_dir = resolve_arguments(args)
-    refuse_second_config(args.unknown)
-    refuse_spans_without_stats(args.unknown)
     gateway = gateway_options(args, os.environ)
     day_night = day_night_settings(args, settings, weights_dir)
     # vLLM takes seconds to import; wrong settings are told before.
     from serving.engine.deployment import resolve_deployment
 
     deployment = resolve_deployment(settings, weights_dir)
-    utilization = _utilization(args.unknown)
+    utilization = _peeked(args.unknown, "--gpu-memory-utilization", _HBM_SHARE)
     deployment.machine(utilization)  # refuses a model that does not fit
     if day_night is not None:
-        seats = _seats(args.unknown)
+        seats = max(1, _peeked(args.unknown, "--max-num-seqs", _SEATS))
         day_night = with_cost_model(
             day_night, args, deployment, seats=seats, utilization=utilization
         )
@@ -90,7 +92,13 @@ def run(args: argparse.Namespace) -> int:
         if args.control_port and gateway.settings.control_key_file is None:
             held.enter_context(kept_control_key(args.control_port))
         vllm_arguments = [*gateway.vllm_arguments(), *args.unknown, "--middleware", MIDDLEWARE]
-        return serve(deployment, host=args.host, port=args.port, vllm_arguments=vllm_arguments)
+        return serve(
+            deployment,
+            host=args.host,
+            port=args.port,
+            vllm_arguments=vllm_arguments,
+            given_arguments=args.unknown,
+        )
 
 
 def _environment(args: argparse.Namespace, gateway: GatewayOptions) -> dict[str, str]:
@@ -149,43 +157,18 @@ def kept_control_key(port: int) -> Iterator[None]:
         yield
 
 
-def _utilization(vllm_arguments: list[str]) -> float:
-    """Read --gpu-memory-utilization; vLLM's default when it is absent or not for us to judge."""
+def _peeked(vllm_arguments: list[str], flag: str, default: _Number) -> _Number:
+    """A number among vLLM's flags; `default` when it is absent or not for us to judge."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument(
-        "--gpu-memory-utilization", "--gpu_memory_utilization", type=float, default=0.92
+        flag,
+        f"--{flag[2:].replace('-', '_')}",
+        type=type(default),
+        default=default,
+        dest="number",
     )
     try:
-        return float(parser.parse_known_args(vllm_arguments)[0].gpu_memory_utilization)
+        number: _Number = parser.parse_known_args(vllm_arguments)[0].number
     except argparse.ArgumentError:
-        return 0.92  # vLLM's parser tells what is wrong with it
-
-
-def _seats(vllm_arguments: list[str]) -> int:
-    """Read --max-num-seqs; vLLM's default when it is absent or not for us to judge."""
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
-    parser.add_argument("--max-num-seqs", "--max_num_seqs", type=int, default=_SEATS)
-    try:
-        return max(1, int(parser.parse_known_args(vllm_arguments)[0].max_num_seqs))
-    except argparse.ArgumentError:
-        return _SEATS  # vLLM's parser tells what is wrong with it
-
-
-def refuse_spans_without_stats(vllm_arguments: list[str]) -> None:
-    """Raise UnsupportedFlag where vLLM would make spans of stats that it does not keep."""
-    given = {argument.partition("=")[0].replace("_", "-") for argument in vllm_arguments}
-    if given >= {"--otlp-traces-endpoint", "--disable-log-stats"}:
-        raise UnsupportedFlag(
-            flag="--disable-log-stats",
-            reason="--otlp-traces-endpoint makes the requests' spans of these stats",
-        )
-
-
-def refuse_second_config(vllm_arguments: list[str]) -> None:
-    """Raise UnsupportedFlag for an additional config of the user's, which would replace ours."""
-    for argument in vllm_arguments:
-        if argument.replace("_", "-").startswith("--additional-config"):
-            raise UnsupportedFlag(
-                flag=argument,
-                reason="this command fills it; use its own flags, or stock `vllm serve`",
-            )
+        return default  # vLLM's parser tells what is wrong with it
+    return number

@@ -8,6 +8,7 @@ import argparse
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,177 +18,14 @@ from emulator.memory.core_request import CoreRequest, compiled_lnc, resolve_core
 from emulator.memory.neuron_environment import NeuronEnvironment
 from emulator.specs.assumptions import with_assumptions
 from emulator.specs.models import MODELS, unknown_model
-from emulator.specs.overlap import Overlap
 from emulator.specs.systems import system_by_name
-from serving.commands.calibration_argument import add_calibration_argument
+from loadgen.typed_options import add_options, given_options, option
 from serving.commands.day_night_arguments import add_day_night_arguments
 from serving.commands.gateway_arguments import add_gateway_arguments
-from serving.commands.reading_argument import add_reading_argument
 from serving.errors import UnsupportedFlag
 from serving.settings import Settings
 
 NO_WEIGHTS = "none"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add every flag that is not vLLM's to read."""
-    _add_model(parser)
-    _add_partition(parser)
-    _add_experts(parser)
-    add_gateway_arguments(parser)
-    add_day_night_arguments(parser)
-    _add_running(parser)
-
-
-def _add_running(parser: argparse.ArgumentParser) -> None:
-    defaults = Settings()
-    running = parser.add_argument_group("running")
-    running.add_argument(
-        "--clock",
-        default=defaults.clock,
-        help="real, auto or dilated:K (K wall seconds per emulated second; auto follows the load, "
-        "so that this host just keeps up; default: %(default)s)",
-    )
-    running.add_argument(
-        "--expect-concurrency",
-        metavar="N",
-        type=int,
-        help="requests under way at a time that --clock auto begins for (default: one a rank); "
-        "from then on it follows what is measured",
-    )
-    running.add_argument("--pue", type=float, help="facility PUE (default: the system's)")
-    add_calibration_argument(running, default=defaults.calibration)
-    running.add_argument(
-        "--overlap",
-        choices=tuple(Overlap),
-        default=defaults.overlap,
-        help="how far the exchange of tokens hides behind computing (default: %(default)s)",
-    )
-    running.add_argument(
-        "--prefill-policy",
-        metavar="POLICY",
-        help="how prefills are held back for decodes: none, staggered:RANKS, capped:TOKENS or "
-        "balanced:STEPS:FLOOR:CEILING (default: balanced:64:256:1024)",
-    )
-    running.add_argument(
-        "--ray-address",
-        metavar="HOST:PORT",
-        help="a running Ray cluster whose nodes hold the chips (default: a Ray of our own)",
-    )
-    running.add_argument(
-        "--hang-timeout",
-        type=float,
-        metavar="S",
-        default=defaults.hang_timeout_s,
-        help="emulated seconds until a silent chip is given up (default: %(default)g, the Neuron "
-        "runtime's)",
-    )
-    running.add_argument(
-        "--silence-timeout",
-        type=float,
-        metavar="S",
-        default=defaults.silence_timeout_s,
-        help="wall seconds until a chip is given up whose process does nothing at all, though no "
-        "fault was injected (default: %(default)g)",
-    )
-
-
-def _add_model(parser: argparse.ArgumentParser) -> None:
-    model = parser.add_argument_group("model")
-    model.add_argument(
-        "--model",
-        help="a catalog name (sets time, HBM and energy; the stand-in weights make the tokens) or "
-        "a checkpoint directory (sets both). Default: the bundled small MoE. "
-        f"Catalog: {', '.join(sorted(MODELS))}",
-    )
-    model.add_argument(
-        "--weights",
-        metavar="DIR",
-        help="checkpoint that makes the tokens when --model is a catalog name, or bundled "
-        f"weights: {', '.join(BUNDLED_WEIGHTS)} (default: the first, which is random), or "
-        f"{NO_WEIGHTS}: tokens are made up, nothing is computed",
-    )
-    model.add_argument(
-        "--routing",
-        metavar="HOW",
-        help="where the tokens of a catalog model go: uniform, zipf:S, or a file of recorded "
-        "expert loads (default: uniform)",
-    )
-
-
-def _add_partition(parser: argparse.ArgumentParser) -> None:
-    defaults = Settings()
-    part = parser.add_argument_group(
-        "partition", "chips = tp x dp; experts lie on whole groups of ep chips"
-    )
-    part.add_argument("--system", default=defaults.system, help="machine (default: %(default)s)")
-    part.add_argument(
-        "--ultraserver",
-        metavar="NAME",
-        default=defaults.ultraserver,
-        help="which machine of that kind: servers that name their cores share one by its name, and "
-        "no two get the same cores of it (default: %(default)s)",
-    )
-    add_reading_argument(part, default=[])
-    part.add_argument("--chips", type=int, help=f"chips (default: tp x dp, or {defaults.chips})")
-    part.add_argument(
-        "--tp",
-        "--tensor-parallel-size",
-        "-tp",
-        type=int,
-        dest="tp",
-        help="chips of a rank, which divide its attention heads and KV cache (default: 1)",
-    )
-    part.add_argument(
-        "--dp",
-        "--data-parallel-size",
-        "-dp",
-        "--attention-dp-size",
-        type=int,
-        dest="dp",
-        help="data-parallel ranks (default: chips / tp)",
-    )
-    part.add_argument(
-        "--ep",
-        "--ep-degree",
-        type=int,
-        dest="ep",
-        help="chips over which the experts are spread (default: all)",
-    )
-    part.add_argument(
-        "--enable-expert-parallel",
-        "-ep",
-        action="store_true",
-        help="accepted: experts are always spread over chips",
-    )
-    part.add_argument(
-        "--lnc",
-        type=int,
-        help="physical NeuronCores of a logical one: 1, 2 or 8 (default: the chip's; 8 is "
-        "announced by the vendor, not released)",
-    )
-    part.add_argument(
-        "--spares", type=int, default=defaults.spares, help="chips that stand by for lost ones"
-    )
-
-
-def _add_experts(parser: argparse.ArgumentParser) -> None:
-    experts = parser.add_argument_group("expert balancing")
-    experts.add_argument(
-        "--eplb",
-        type=int,
-        metavar="S",
-        help="rebalance experts every S steps (vLLM's --enable-eplb with step_interval S)",
-    )
-    experts.add_argument(
-        "--enable-eplb", action="store_true", help="rebalance experts as --eplb-config says"
-    )
-    experts.add_argument(
-        "--eplb-config",
-        type=_json_object,
-        metavar="JSON",
-        help="vLLM's own: window_size, step_interval, num_redundant_experts, ...",
-    )
 
 
 def _json_object(text: str) -> dict[str, Any]:
@@ -198,6 +36,67 @@ def _json_object(text: str) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise argparse.ArgumentTypeError("not a JSON object")
     return parsed
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """The model that is timed, and the weights that make the tokens."""
+
+    GROUP = "model"
+
+    model: str | None = option(
+        None,
+        "a catalog name (sets time, HBM and energy; the stand-in weights make the tokens) or a "
+        "checkpoint directory (sets both). Default: the bundled small MoE. "
+        f"Catalog: {', '.join(sorted(MODELS))}",
+        metavar="MODEL",
+    )
+    weights: str | None = option(
+        None,
+        "checkpoint that makes the tokens when --model is a catalog name, or bundled weights: "
+        f"{', '.join(BUNDLED_WEIGHTS)} (default: the first, which is random), or {NO_WEIGHTS}: "
+        "tokens are made up, nothing is computed",
+        metavar="DIR",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelOptions:
+    """Ranks and experts in vLLM's words."""
+
+    GROUP = "ranks and experts"
+
+    dp: int | None = option(
+        None,
+        "data-parallel ranks (default: chips / tp)",
+        *("--dp", "--data-parallel-size", "-dp", "--attention-dp-size"),
+    )
+    enable_expert_parallel: bool = option(
+        False,
+        "accepted: experts are always spread over chips",
+        *("--enable-expert-parallel", "-ep"),
+    )
+    eplb: int | None = option(
+        None,
+        "rebalance experts every S steps (vLLM's --enable-eplb with step_interval S)",
+        metavar="S",
+    )
+    enable_eplb: bool = option(False, "rebalance experts as --eplb-config says")
+    eplb_config: Mapping[str, Any] | None = option(
+        None,
+        "vLLM's own: window_size, step_interval, num_redundant_experts, ...",
+        type=_json_object,
+        metavar="JSON",
+    )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add every flag that is not vLLM's to read."""
+    add_options(parser, ModelOptions)
+    add_options(parser, Settings, defaults=None)
+    add_options(parser, ParallelOptions)
+    add_gateway_arguments(parser)
+    add_day_night_arguments(parser)
 
 
 def resolve_arguments(
@@ -215,33 +114,18 @@ def resolve_arguments(
     _take_underscored(args)
     model = _model_argument(args)
     time_model, weights_dir = _model_and_weights(args, model)
-    tp = 1 if args.tp is None else args.tp
-    cores = _cores(args, os.environ if environment is None else environment, tp, weights_dir)
-    settings = Settings(
-        system=args.system,
-        ultraserver=args.ultraserver,
-        chips=cores.chips,
-        tp=tp,
-        ep=args.ep,
-        lnc=cores.lnc,
-        first_chip=cores.first_chip,
-        spares=args.spares,
-        model=time_model,
-        computes=args.weights != NO_WEIGHTS,
-        routing=args.routing,
-        clock=args.clock,
-        expect_concurrency=args.expect_concurrency,
-        pue=args.pue,
-        overlap=args.overlap,
-        calibration=args.calibration,
-        readings=tuple(args.reading),
-        prefill_policy=args.prefill_policy,
-        eplb=_eplb(args),
-        ray_address=args.ray_address,
-        hang_timeout_s=args.hang_timeout,
-        silence_timeout_s=args.silence_timeout,
-        exclusive_cores=cores.exclusive,
-    )
+    given = given_options(Settings, args)
+    cores = _cores(args, os.environ if environment is None else environment, given, weights_dir)
+    resolved = {
+        "chips": cores.chips,
+        "lnc": cores.lnc,
+        "first_chip": cores.first_chip,
+        "model": time_model,
+        "computes": args.weights != NO_WEIGHTS,
+        "eplb": _eplb(args),
+        "exclusive_cores": cores.exclusive,
+    }
+    settings = Settings(**given | resolved)
     if settings.clock == "virtual":
         raise ConfigError(
             field="clock", value="virtual", expected="real, auto or dilated:K behind a socket"
@@ -300,7 +184,10 @@ def _model_and_weights(args: argparse.Namespace, model: str | None) -> tuple[str
 
 
 def _cores(
-    args: argparse.Namespace, environment: Mapping[str, str], tp: int, weights_dir: Path
+    args: argparse.Namespace,
+    environment: Mapping[str, str],
+    given: Mapping[str, Any],
+    weights_dir: Path,
 ) -> CoreRequest:
     """The LNC and the chips that flags, environment and the compiled model agree on."""
     path = weights_dir / "neuron_config.json"
@@ -311,32 +198,33 @@ def _cores(
         except (OSError, ValueError) as error:
             raise ConfigError(field=str(path), value=error, expected="JSON") from error
         compiled = compiled_lnc(config) if isinstance(config, dict) else None
+    defaults = Settings()
+    tp = given.get("tp", defaults.tp)
+    system = system_by_name(given.get("system", defaults.system))
     return resolve_cores(
         NeuronEnvironment.read(environment),
-        lnc_flag=args.lnc,
-        chips_flag=_chips(args, tp),
+        lnc_flag=given.get("lnc"),
+        chips_flag=_chips(given.get("chips"), tp=tp, dp=args.dp),
         compiled_lnc=compiled,
-        default_chips=tp if tp > Settings().chips else Settings().chips,
-        system=with_assumptions(system_by_name(args.system), args.reading),
+        default_chips=max(tp, defaults.chips),
+        system=with_assumptions(system, given.get("assumptions", ())),
     )
 
 
-def _chips(args: argparse.Namespace, tp: int) -> int | None:
+def _chips(chips: int | None, *, tp: int, dp: int | None) -> int | None:
     """The chips that --chips, or --dp with --tp, ask for; None when neither does."""
-    chips: int | None = args.chips
-    for name in ("tp", "dp"):
-        size = getattr(args, name)
+    for name, size in (("tp", tp), ("dp", dp)):
         if size is not None and size < 1:
             raise ConfigError(field=name, value=size, expected="a whole number of at least 1")
-    if args.dp is None:
+    if dp is None:
         return chips
-    if chips is not None and tp * args.dp != chips:
+    if chips is not None and tp * dp != chips:
         raise ConfigError(
             field="dp",
-            value=args.dp,
+            value=dp,
             expected=f"chips = tp x dp, so {chips / tp:g} on {chips} chips with tp {tp}",
         )
-    return int(tp * args.dp)
+    return tp * dp
 
 
 def _eplb(args: argparse.Namespace) -> dict[str, Any] | None:

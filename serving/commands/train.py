@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from emulator.data import BUNDLED_WEIGHTS, SMALL_MOE_DIR, weights_directory
+from emulator.data import SMALL_MOE_DIR, weights_directory
+from loadgen.typed_options import add_options, read_options
 from reporting.data_forms import json_text
 
 if TYPE_CHECKING:
     from serving.server.training.job import Trainer, TrainingJob
-    from serving.server.training.job_spec import JobSpec
     from serving.server.training.job_status import CurvePoint, JobStatus
 
 _SHOWN_EVERY_STEPS = 10
@@ -25,7 +25,6 @@ _SHOWN_EVERY_STEPS = 10
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the `train` command."""
     from serving.server.training.job_spec import JobSpec
-    from serving.server.training.learning_rate import Decay
 
     parser = subparsers.add_parser(
         "train",
@@ -35,129 +34,18 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "checkpoint. SIGTERM or Ctrl-C saves a checkpoint and ends.",
         epilog="Example: ultraserve train --output job --chips 2 --steps 500 --init 1",
     )
-    spec = JobSpec(weights=str(SMALL_MOE_DIR))
-    _add_job(parser, spec)
-    _add_learning(parser, spec, tuple(Decay))
-    _add_machine(parser, spec)
-    parser.set_defaults(run=run)
-
-
-def _add_job(parser: argparse.ArgumentParser, spec: JobSpec) -> None:
-    job = parser.add_argument_group("job")
+    job = parser.add_argument_group("the job's files and its answer")
     job.add_argument(
         "--output", type=Path, required=True, metavar="DIR", help="the job's directory"
     )
-    job.add_argument(
-        "--weights",
-        default=spec.weights,
-        metavar="DIR",
-        help="Hugging Face checkpoint to begin from, or bundled weights: "
-        f"{', '.join(BUNDLED_WEIGHTS)} (default: the first)",
-    )
-    job.add_argument(
-        "--init",
-        dest="fresh_seed",
-        type=int,
-        metavar="SEED",
-        help="draw fresh weights of that architecture instead of reading its own",
-    )
-    job.add_argument(
-        "--corpus",
-        default="",
-        metavar="DIR",
-        help="folder of *.py, *.md, *.rst and *.txt files; a hash of the name holds 1 in 20 out "
-        "(default: the *.py files of the running Python's standard library, tests included)",
-    )
-    _number(job, "--steps", spec.steps, "optimizer steps until it is done")
-    _number(job, "--batch-tokens", spec.batch_tokens, "tokens of a step, on all chips together")
-    _number(job, "--sequence-tokens", spec.sequence_tokens, "tokens of a sequence")
-    _number(
-        job, "--micro-batch-tokens", spec.micro_batch_tokens, "tokens that a chip takes at once"
-    )
-    _number(job, "--seed", spec.seed, "of the order of the data")
-    job.add_argument(
-        "--overfit",
-        dest="one_batch",
-        action="store_true",
-        help="learn the first batch again and again",
-    )
-    _number(job, "--save-every", spec.save_every_steps, "steps between checkpoints")
-    _number(job, "--keep", spec.keep_checkpoints, "checkpoints kept")
-    _number(
-        job,
-        "--eval-every",
-        spec.eval_every_steps,
-        "steps between held-out losses; 0 takes them with checkpoints alone",
-    )
-    _number(job, "--eval-sequences", spec.eval_sequences, "held-out windows that are taken")
     job.add_argument(
         "--compare-gzip",
         action="store_true",
         help="at the end, take the loss of all held-out files and compare it with gzip -9",
     )
     job.add_argument("--json", action="store_true", help="print the job's last status as JSON")
-
-
-_FIELD_OF_FLAG = {
-    "--save-every": "save_every_steps",
-    "--keep": "keep_checkpoints",
-    "--eval-every": "eval_every_steps",
-    "--warmup": "warmup_steps",
-}
-"""Flags that are shorter than their setting."""
-
-
-def _number(group: argparse._ArgumentGroup, flag: str, value: int | float, text: str) -> None:
-    group.add_argument(
-        flag,
-        dest=_FIELD_OF_FLAG.get(flag, flag.removeprefix("--").replace("-", "_")),
-        type=type(value),
-        default=value,
-        metavar="N",
-        help=f"{text} (default: %(default)s)",
-    )
-
-
-def _add_learning(
-    parser: argparse.ArgumentParser, spec: JobSpec, schedules: tuple[str, ...]
-) -> None:
-    learning = parser.add_argument_group("learning")
-    _number(learning, "--learning-rate", spec.learning_rate, "the highest")
-    _number(learning, "--warmup", spec.warmup_steps, "steps until the highest rate")
-    learning.add_argument(
-        "--schedule", choices=schedules, default=spec.schedule, help="default: %(default)s"
-    )
-    _number(learning, "--final-share", spec.final_share, "of the highest rate at the end")
-    _number(learning, "--decay-share", spec.decay_share, "of all steps in which wsd decays")
-    _number(learning, "--weight-decay", spec.weight_decay, "of AdamW")
-    _number(learning, "--clip-norm", spec.clip_norm, "largest norm of all gradients")
-    _number(learning, "--balance-coefficient", spec.balance_coefficient, "of the balance loss")
-    learning.add_argument(
-        "--precision",
-        choices=("bf16", "fp32"),
-        default=spec.precision,
-        help="of products; sums, weights and moments are FP32 (default: %(default)s)",
-    )
-
-
-def _add_machine(parser: argparse.ArgumentParser, spec: JobSpec) -> None:
-    machine = parser.add_argument_group("machine")
-    _number(machine, "--chips", spec.chips, "chips that it trains on")
-    _number(machine, "--first-chip", spec.first_chip, "the first one's number in the system")
-    machine.add_argument("--system", default=spec.system, help="default: %(default)s")
-    machine.add_argument(
-        "--model",
-        metavar="NAME",
-        help="catalog model that sets time, HBM and energy (default: the weights' own)",
-    )
-    machine.add_argument(
-        "--dilation",
-        type=float,
-        metavar="K",
-        help="wall seconds per emulated second (default: does not wait)",
-    )
-    machine.add_argument("--ray-address", metavar="HOST:PORT", help="a Ray cluster to join")
-    _number(machine, "--restarts-max", spec.restarts_max, "restarts of lost chips in a row")
+    add_options(parser, JobSpec, defaults={"weights": str(SMALL_MOE_DIR)})
+    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -166,8 +54,6 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UltraServeError: a wrong setting, or a job that cannot go on.
     """
-    from dataclasses import fields
-
     from emulator.errors import ConfigError
     from serving.server.training.job import TrainingJob
     from serving.server.training.job_directory import JobDirectory, note_refused
@@ -176,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
     args.weights = str(weights_directory(args.weights).resolve())
     args.corpus = str(Path(args.corpus).resolve()) if args.corpus else ""
     try:
-        spec = JobSpec(**{field.name: getattr(args, field.name) for field in fields(JobSpec)})
+        spec = read_options(JobSpec, args)
     except ConfigError as error:
         note_refused(args.output, error)
         raise

@@ -224,7 +224,7 @@ def _eplb(
 
 
 def _system(settings: Settings) -> SystemSpec:
-    system = with_assumptions(system_by_name(settings.system), settings.readings)
+    system = with_assumptions(system_by_name(settings.system), settings.assumptions)
     if settings.pue is None:
         return system
     return replace(system, pue=replace(system.pue, value=settings.pue, source="given by the user"))

@@ -16,6 +16,7 @@ from typing import Final
 from emulator.data import BUNDLED_WEIGHTS
 from serving.engine.deployment import Deployment
 from serving.errors import RefusedByVllm
+from serving.plugin.disallowed_flags import refuse_disallowed_flags
 from serving.plugin.model_parsers import parser_arguments
 from serving.process.parent_death_watchdog import DIRECTORY_PREFIX, cleared_by_engine
 from serving.process.server_shutdown import ServerEnd, server_end
@@ -47,10 +48,18 @@ _COMPACT_JSON: Final = {"backend": "xgrammar", "disable_any_whitespace": True}
 _CONFIG_FILE: Final = "--config"
 
 
-def serve(deployment: Deployment, *, host: str, port: int, vllm_arguments: list[str]) -> int:
-    """Run `vllm serve` on `deployment` until it stops; returns its exit code.
+def serve(
+    deployment: Deployment,
+    *,
+    host: str,
+    port: int,
+    vllm_arguments: list[str],
+    given_arguments: list[str],
+) -> int:
+    """Run `vllm serve` on `deployment` until it is stopped; returns its exit code.
 
-    `vllm_arguments` follow ours, so that the user's spelling wins.
+    `vllm_arguments` go to vLLM's parser as they are, after ours, so that a user's spelling wins;
+    `given_arguments` are those of them that the user gave.
 
     Raises:
         UltraServeError: this platform, or vLLM's configuration, refuses an argument.
@@ -73,6 +82,7 @@ def serve(deployment: Deployment, *, host: str, port: int, vllm_arguments: list[
     from vllm.entrypoints.cli.main import main
 
     end_start_on_signals()
+    refuse_disallowed_flags(given_arguments)
     with (
         tempfile.TemporaryDirectory(prefix=f"{DIRECTORY_PREFIX}vllm-") as sockets,
         cleared_by_engine(Path(sockets)),

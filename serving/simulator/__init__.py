@@ -5,8 +5,9 @@
 
 from serving.simulator.run import Run, known_percentile
 from serving.simulator.simulate import StepWatcher, simulate
-from serving.simulator.simulated_deployment import SchedulerLimits, SimulatedDeployment
+from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulation_workers import SimulationWorkers
+from serving.traffic.engine_limits import SchedulerLimits
 
 __all__ = [
     "Run",

@@ -11,42 +11,11 @@ from emulator.specs.shipped_fits import FITTED, calibration_for
 from emulator.specs.systems import system_by_name
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import StepCostModel
-from serving.traffic.engine_limits import EngineLimits
+from serving.traffic.engine_limits import EngineLimits, SchedulerLimits
 
-BLOCK_TOKENS: Final = 16
-"""vLLM's default block."""
 HBM_SHARE: Final = 0.92
 """vLLM's default --gpu-memory-utilization, as `ultraserve serve` has it."""
 ROUTING_SEED: Final = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerLimits:
-    """vLLM's bounds of a rank under vLLM's names, with the defaults of `ultraserve profile`.
-
-    `prefill_policy` None is the default one.
-    """
-
-    max_num_seqs: int = 64
-    max_num_batched_tokens: int = 8_192
-    block_tokens: int = BLOCK_TOKENS
-    max_model_len: int | None = None
-    prefill_policy: str | None = None
-
-    def with_kv(self, capacity_tokens: int) -> EngineLimits:
-        """The limits with KV blocks for this many tokens.
-
-        A rank gets two blocks at least, vLLM's minimum. Raises ConfigError for what `EngineLimits`
-        refuses.
-        """
-        return EngineLimits(
-            max_num_batched_tokens=self.max_num_batched_tokens,
-            max_num_seqs=self.max_num_seqs,
-            kv_blocks_per_rank=max(2, capacity_tokens // self.block_tokens),
-            block_tokens=self.block_tokens,
-            max_model_len=self.max_model_len,
-            prefill_policy=self.prefill_policy,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -1,8 +1,10 @@
 """Bounds of one engine's schedulers: vLLM's flags, and the KV that fits into HBM."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from emulator.errors import ConfigError
+from loadgen.typed_options import option
+from serving.settings import PrefillOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,3 +46,22 @@ class EngineLimits:
                 value=self.max_num_batched_tokens,
                 expected=f"at least max_num_seqs, {self.max_num_seqs}",
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerLimits(PrefillOptions):
+    """vLLM's bounds of a rank under vLLM's names; `max_model_len` None is the model's own."""
+
+    max_num_seqs: int = option(64, "requests at once on a rank")
+    max_num_batched_tokens: int = option(8_192, "new tokens of a rank in a step")
+    block_tokens: int = option(16, "tokens of a KV block", "--block-size")
+    max_model_len: int | None = None
+
+    def with_kv(self, capacity_tokens: int) -> EngineLimits:
+        """Of a rank whose HBM holds the keys and values of so many tokens.
+
+        A rank without room has the two blocks that vLLM asks for at least. Raises ConfigError for
+        what `EngineLimits` refuses.
+        """
+        kv_blocks = max(2, capacity_tokens // self.block_tokens)
+        return EngineLimits(kv_blocks_per_rank=kv_blocks, **asdict(self))

@@ -38,14 +38,14 @@ def gateway_options_of(
     args: argparse.Namespace, keys: Path, environment: dict[str, str]
 ) -> GatewayOptions:
     """The gateway options that the flags mean, with the file `keys` where the command names one."""
-    if args.api_keys is not None:
+    if args.key_file is not None:
         hashed = hash_of(draw_secret())
         keys.write_text(f'[[key]]\nname = "client"\nhash = "{hashed}"\n', encoding="utf-8")
         keys.chmod(0o600)
-        args.api_keys = keys
+        args.key_file = keys
     return gateway_options(args, environment)
 
 
 def end_wall_s_max(args: argparse.Namespace) -> float:
     """Wall seconds from SIGTERM to the server's end, at most."""
-    return float(args.drain_timeout) + _BOUND_WALL_S
+    return float(args.drain_wall_s_max) + _BOUND_WALL_S

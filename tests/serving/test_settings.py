@@ -91,7 +91,7 @@ WRONG = [
     ("prefill_policy", 3, "a policy's name"),
     ("overlap", "three-batch", "none or two-batch or full"),
     ("calibration", "guessed", "roofline or fitted"),
-    ("readings", "links=aws_text", "a list of SWITCH=READING"),
+    ("assumptions", "links=aws_text", "a list of SWITCH=ASSUMPTION"),
     ("ray_address", 6379, "host:port"),
     *[
         (name, value, "true or false")

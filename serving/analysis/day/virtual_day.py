@@ -23,7 +23,7 @@ from serving.analysis.day.training_table import JobTerms, group_handover, traini
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
 from serving.analysis.steady_state.sweep import Sweep
 from serving.simulator.simulation_workers import SimulationWorkers
-from serving.traffic.engine_limits import EngineLimits
+from serving.traffic.engine_limits import SchedulerLimits
 
 Progress = Callable[[str], None]
 
@@ -43,7 +43,7 @@ class DaySettings:
     slo: Slo
     lengths: ObservedLengths
     lengths_in_words: str
-    limits: EngineLimits
+    limits: SchedulerLimits
     job: JobTerms
     question: DayQuestion
     curve: CurveTerms
@@ -196,14 +196,13 @@ def _chosen(settings: DaySettings) -> tuple[ReplicaChoice, ReplicaUnderTest]:
         longest_tokens=int((lengths.prompt_tokens + lengths.output_tokens).max()),
         seats=limits.max_num_seqs,
     )
-    blocks = max(2, choice.candidate.kv_capacity_tokens // limits.block_tokens)
     return choice, ReplicaUnderTest(
         system=settings.sweep.system,
         model=settings.sweep.model_at(choice.precision),
         candidate=choice.candidate,
         assumptions=settings.sweep.assumptions,
         routing=settings.sweep.routing,
-        limits=replace(limits, kv_blocks_per_rank=blocks),
+        limits=limits.with_kv(choice.candidate.kv_capacity_tokens),
         lengths=lengths,
         slo=settings.slo,
     )

@@ -26,7 +26,7 @@ from serving.simulator import SimulationWorkers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanQuestion:
     """What is asked: `sweep` has the machine, the model, one precision and what may be tried;
-    `readings` say which sources the machine's figures follow, where it is not the usual one.
+    `assumptions` say which sources the machine's figures follow, where it is not the usual one.
     """
 
     sweep: Sweep
@@ -37,7 +37,7 @@ class PlanQuestion:
     check: CheckTerms
     search: SearchTerms
     disaggregated: bool = False
-    readings: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

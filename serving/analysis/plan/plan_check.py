@@ -8,7 +8,7 @@ is long.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -29,17 +29,14 @@ SHOWN_PERCENTILES: Final = (50.0, 90.0, 99.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckTerms:
-    """How sizes are checked: vLLM's bounds of a rank, requests to judge, and where chance begins.
+    """How sizes are checked: the bounds of a rank, requests to judge, and where chance begins.
 
     `early_end` ends a run as soon as it is certain to miss, which leaves percentiles open.
     """
 
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    block_tokens: int
-    prefill_policy: str | None = None
-    judged: int = 600
-    seed: int = 0
+    schedulers: SchedulerLimits
+    judged: int
+    seed: int
     early_end: bool = True
 
 
@@ -149,13 +146,9 @@ def check_size(task: SizeTask) -> Check:
         first_chip=candidate.first_chip,
         distribution=ExpertDistribution.parse(sweep.routing, model, seed=ROUTING_SEED),
     )
-    limits = SchedulerLimits(
-        max_num_seqs=terms.max_num_seqs,
-        max_num_batched_tokens=terms.max_num_batched_tokens,
-        block_tokens=terms.block_tokens,
-        max_model_len=model.max_context_tokens,
-        prefill_policy=terms.prefill_policy,
-    ).with_kv(candidate.kv_capacity_tokens)
+    limits = replace(terms.schedulers, max_model_len=model.max_context_tokens).with_kv(
+        candidate.kv_capacity_tokens
+    )
     deployment = SimulatedDeployment(cost_model=costs, limits=limits)
     # One of several may miss what all together keep, so that none of them settles it alone.
     early_end = terms.early_end and len(shares) == 1

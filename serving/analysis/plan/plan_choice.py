@@ -53,8 +53,8 @@ class SearchTerms:
     Raises ConfigError for a number below 1.
     """
 
-    tries: int = 3
-    tokens_max: int = 1_500_000
+    tries: int
+    tokens_max: int
 
     def __post_init__(self) -> None:
         for name in ("tries", "tokens_max"):
@@ -72,7 +72,7 @@ def choose(
     progress: Progress,
 ) -> Choice:
     """Find the size. Raises ConfigError when none of the partitions tried meets the target."""
-    options = Options(sweep, demand, slo, seats=terms.max_num_seqs)
+    options = Options(sweep, demand, slo, seats=terms.schedulers.max_num_seqs)
     promising = [option for option in options.smallest_first() if option.meets]
     if not promising:
         raise _out_of_reach(options.known(), slo)

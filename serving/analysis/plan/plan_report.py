@@ -19,7 +19,7 @@ ULTRASERVERS = ("trn2-ultraserver", "trn3-")
 def assumptions(plan: Plan) -> tuple[str, ...]:
     """What the answer rests on beside the catalog's figures."""
     question = plan.question
-    sweep, check = question.sweep, question.check
+    sweep, check = question.sweep, question.check.schedulers
     said = [
         "modelled, not measured; TTFT and TPOT are the engine's, without the front end and the way "
         "to the client",
@@ -39,7 +39,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         f"cooling of season {sweep.season.value}, all day",
         f"the day: {plan.night.day.source}",
     ]
-    said += [f"read as {reading}" for reading in question.readings]
+    said += [f"read as {each}" for each in question.assumptions]
     if plan.choice.check.requests < 100:
         said.append(f"only {plan.choice.check.requests} requests were judged: percentiles are weak")
     return tuple(said)
@@ -241,7 +241,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
                 }
                 for bound in question.slo.bounds
             ],
-            "readings": question.readings,
+            "readings": question.assumptions,
             "traffic": question.demand.in_words(),
             "peak_requests_per_s": question.demand.peak_rate_per_s,
             "peak_input_tokens_per_s": plan.rates.input_tokens_per_s,

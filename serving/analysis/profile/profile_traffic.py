@@ -18,7 +18,7 @@ from serving.analysis.profile.profiled_run import RELIEF_FACTOR, ProfiledChip, P
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.engine.step_recording import StepRecording
 from serving.simulator import SchedulerLimits, SimulatedDeployment, simulate
-from serving.simulator.simulated_deployment import BLOCK_TOKENS, HBM_SHARE
+from serving.simulator.simulated_deployment import HBM_SHARE
 
 
 def profile_traffic(
@@ -38,8 +38,8 @@ def profile_traffic(
     """
     machine = _machine(system, model, partition, distribution, assumed=assumed or StepAssumptions())
     cost_model = machine.cost_model
-    blocks = machine.kv_tokens_per_rank // BLOCK_TOKENS
-    machine.take_kv(blocks * BLOCK_TOKENS)
+    blocks = machine.kv_tokens_per_rank // limits.block_tokens
+    machine.take_kv(blocks * limits.block_tokens)
     recording = StepRecording(1, steps_max)
     deployment = SimulatedDeployment(
         cost_model=cost_model,

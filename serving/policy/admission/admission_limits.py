@@ -3,33 +3,37 @@
 from dataclasses import dataclass
 
 from emulator.errors import ConfigError
+from loadgen.typed_options import option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionLimits:
     """The bounds of one server's gateway.
 
-    Attributes:
-        queue_requests, queue_tokens: interactive requests that have entered and wait for their
-            first token, and the tokens of their prompts.
-        batch_queue_requests, batch_queue_tokens: the same for batch work that waits at the gateway.
-        batch_wait_s: emulated seconds that batch work waits at most.
-        ttft_target_s: emulated; interactive work that would wait longer is refused at once. None:
-            no target.
-        interactive_headroom: share of the engine's seats and KV that batch work leaves to
-            interactive work.
-
     Raises:
         ConfigError: a bound that lets nothing enter, or a share that is none.
     """
 
-    queue_requests: int = 8_192
-    queue_tokens: int = 32_000_000
-    batch_queue_requests: int = 65_536
-    batch_queue_tokens: int = 256_000_000
-    batch_wait_s: float = 86_400.0
-    ttft_target_s: float | None = None
-    interactive_headroom: float = 0.25
+    queue_requests: int = option(
+        8_192, "interactive requests that wait for their first token, at most"
+    )
+    queue_tokens: int = option(32_000_000, "tokens of their prompts, at most")
+    batch_queue_requests: int = option(65_536, "batch requests that wait at the gateway, at most")
+    batch_queue_tokens: int = option(256_000_000, "tokens of their prompts, at most")
+    batch_wait_s: float = option(
+        86_400.0, "emulated seconds that a batch request waits, at most", metavar="S"
+    )
+    ttft_target_s: float | None = option(
+        None,
+        "emulated seconds to the first token; interactive requests that would wait longer are "
+        "refused at once (default: no target, and the queues alone bound the wait)",
+        metavar="S",
+    )
+    interactive_headroom: float = option(
+        0.25,
+        "share of seats and KV cache that batch requests leave to interactive ones",
+        metavar="SHARE",
+    )
 
     def __post_init__(self) -> None:
         for name in ("queue_requests", "queue_tokens", "batch_queue_requests"):

@@ -12,6 +12,7 @@ from typing import Final, Self
 import msgspec
 
 from emulator.errors import ConfigError
+from loadgen.typed_options import option
 from serving.access.tls_files import TlsFiles
 from serving.policy.admission.admission_limits import AdmissionLimits
 
@@ -23,27 +24,40 @@ class GatewaySettings:
     """The doors of one server.
 
     Attributes:
-        grpc_host, grpc_port: of `vllm.grpc.engine.VllmEngine`; None: no such gateway.
-        key_file: keys of clients, see `serving.access`; None: none.
+        grpc_host: of `vllm.grpc.engine.VllmEngine`.
         key_hashes: of keys given by flag or environment, as `serving.access` hashes them.
-        control_key_file: the control service's own key, which the user keeps there; None: it is
-            drawn at each start, see `serving.access.control_key`.
         tls: for HTTP, gRPC, and the control service beyond loopback; None: plain text.
-        body_bytes_max: of a request, both protocols.
-        request_wall_s_max: wall seconds that a request may take.
-        drain_wall_s_max: wall seconds that requests have to end when the server is told to.
     """
 
     limits: AdmissionLimits = field(default_factory=AdmissionLimits)
     grpc_host: str = "127.0.0.1"
-    grpc_port: int | None = None
-    key_file: Path | None = None
+    grpc_port: int | None = option(
+        None, "of vllm.grpc.engine.VllmEngine (default: no such service)", metavar="PORT"
+    )
+    key_file: Path | None = option(
+        None,
+        "keys of clients, with limits: see `ultraserve key` (default: clients need no key)",
+        "--api-keys",
+    )
     key_hashes: tuple[str, ...] = ()
-    control_key_file: Path | None = None
+    control_key_file: Path | None = option(
+        None,
+        "the key of the control service, in one line (default: one is drawn at each start; "
+        "commands of the same user find it)",
+    )
     tls: TlsFiles | None = None
-    body_bytes_max: int = 16 * 2**20
-    request_wall_s_max: float = 3_600.0
-    drain_wall_s_max: float = 30.0
+    body_bytes_max: int = option(
+        16 * 2**20, "bytes of a request, both protocols, at most", "--max-body-bytes"
+    )
+    request_wall_s_max: float = option(
+        3_600.0, "wall seconds of a request, at most", "--request-timeout", metavar="S"
+    )
+    drain_wall_s_max: float = option(
+        30.0,
+        "wall seconds that requests have to end when the server is told to, at most",
+        "--drain-timeout",
+        metavar="S",
+    )
 
     def __post_init__(self) -> None:
         if self.grpc_port is not None:

@@ -7,7 +7,9 @@ from typing import Final
 
 import msgspec
 
+from emulator.data import BUNDLED_WEIGHTS
 from emulator.errors import ConfigError
+from loadgen.typed_options import REQUIRED, option
 from serving.server.training.learning_rate import Decay, LearningRate
 
 _WHOLE_NUMBERS: Final = {
@@ -56,56 +58,74 @@ MAY_CHANGE: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """A training job.
+    """A training job."""
 
-    Attributes:
-        weights: directory of the Hugging Face checkpoint to begin from.
-        fresh_seed: draws fresh weights of that architecture instead of reading them; None reads.
-        corpus: folder of text; empty for the running Python's standard library.
-        chips: chips that it trains on; `first_chip` is the first one's number in the system.
-        steps: optimizer steps until it is done.
-        batch_tokens: tokens of a step, all chips together; `micro_batch_tokens` those that a chip
-            takes at once.
-        precision: bf16 (products of BF16 operands, sums in FP32) or fp32.
-        balance_coefficient: what the load-balancing loss, summed over layers, counts for.
-        one_batch: learns the first step's batch again and again.
-        eval_every_steps: how often the held-out loss is taken beside checkpoints; 0 never.
-        eval_sequences: held-out windows that are taken, spread over the held-out text.
-        model: catalog name of the model that sets time, HBM and energy; None: the weights' own.
-        dilation: wall seconds per emulated second; None does not wait.
-        restarts_max: how often in a row chips that are lost are started again without a new
-            checkpoint in between.
-    """
+    GROUP = "job"
 
-    weights: str
-    fresh_seed: int | None = None
-    corpus: str = ""
-    chips: int = 2
-    first_chip: int = 0
-    steps: int = 1000
-    batch_tokens: int = 4096
-    sequence_tokens: int = 256
-    micro_batch_tokens: int = 4096
-    learning_rate: float = 2e-3
-    warmup_steps: int = 50
-    schedule: str = Decay.COSINE.value
-    final_share: float = 0.1
-    decay_share: float = 0.2
-    weight_decay: float = 0.1
-    clip_norm: float = 1.0
-    balance_coefficient: float = 0.01
-    precision: str = "bf16"
-    seed: int = 0
-    one_batch: bool = False
-    save_every_steps: int = 200
-    eval_every_steps: int = 50
-    eval_sequences: int = 64
-    keep_checkpoints: int = 2
-    model: str | None = None
-    system: str = "trn3-nl72x2"
-    dilation: float | None = None
-    ray_address: str | None = None
-    restarts_max: int = 3
+    weights: str = option(
+        REQUIRED,
+        "Hugging Face checkpoint to begin from, or bundled weights: "
+        f"{', '.join(BUNDLED_WEIGHTS)} (default: the first)",
+        metavar="DIR",
+    )
+    fresh_seed: int | None = option(
+        None,
+        "draw fresh weights of that architecture instead of reading its own",
+        "--init",
+        metavar="SEED",
+    )
+    corpus: str = option(
+        "",
+        "folder of *.py, *.md, *.rst and *.txt files; a hash of the name holds 1 in 20 out "
+        "(default: the *.py files of the running Python's standard library, tests included)",
+        metavar="DIR",
+    )
+    chips: int = option(2, "chips that it trains on")
+    first_chip: int = option(0, "the first one's number in the system")
+    steps: int = option(1000, "optimizer steps until it is done")
+    batch_tokens: int = option(4096, "tokens of a step, on all chips together")
+    sequence_tokens: int = option(256, "tokens of a sequence")
+    micro_batch_tokens: int = option(4096, "tokens that a chip takes at once")
+    learning_rate: float = option(2e-3, "the highest", metavar="N")
+    warmup_steps: int = option(50, "steps until the highest rate", "--warmup")
+    schedule: str = option(
+        Decay.COSINE.value, "of the learning rate", choices=[each.value for each in Decay]
+    )
+    final_share: float = option(0.1, "of the highest rate at the end", metavar="N")
+    decay_share: float = option(0.2, "of all steps in which wsd decays", metavar="N")
+    weight_decay: float = option(0.1, "of AdamW", metavar="N")
+    clip_norm: float = option(1.0, "largest norm of all gradients", metavar="N")
+    balance_coefficient: float = option(
+        0.01, "of the load-balancing loss, summed over layers", metavar="N"
+    )
+    precision: str = option(
+        "bf16",
+        "of products; sums, weights and moments are FP32",
+        choices=_PRECISIONS,
+    )
+    seed: int = option(0, "of the order of the data")
+    one_batch: bool = option(False, "learn the first batch again and again", "--overfit")
+    save_every_steps: int = option(200, "steps between checkpoints", "--save-every")
+    eval_every_steps: int = option(
+        50,
+        "steps between held-out losses; 0 takes them with checkpoints alone",
+        "--eval-every",
+    )
+    eval_sequences: int = option(64, "held-out windows that are taken, spread over the text")
+    keep_checkpoints: int = option(2, "checkpoints kept", "--keep")
+    model: str | None = option(
+        None,
+        "catalog model that sets time, HBM and energy (default: the weights' own)",
+        metavar="NAME",
+    )
+    system: str = option("trn3-nl72x2", "machine of the catalog", metavar="NAME")
+    dilation: float | None = option(
+        None, "wall seconds per emulated second (default: does not wait)", metavar="K"
+    )
+    ray_address: str | None = option(None, "a Ray cluster to join", metavar="HOST:PORT")
+    restarts_max: int = option(
+        3, "restarts of lost chips in a row without a new checkpoint in between"
+    )
 
     def __post_init__(self) -> None:
         for name, least in _WHOLE_NUMBERS.items():

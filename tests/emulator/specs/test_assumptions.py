@@ -102,14 +102,18 @@ def test_readings_of_different_switches_may_come_in_any_order(texts: list[str]) 
 
 @pytest.mark.parametrize("text", ["links", "links=", "=lanes", ""])
 def test_a_reading_that_is_not_switch_equals_reading_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="expected SWITCH=READING"):
+    with pytest.raises(ConfigError, match="expected SWITCH=ASSUMPTION"):
         with_assumptions(TRN3_NL72X2, [text])
 
 
 def test_an_unknown_switch_or_reading_is_refused_with_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"reading=lanes: .*switch-generation, power, hop, links"):
+    with pytest.raises(
+        ConfigError, match=r"assumption=lanes: .*switch-generation, power, hop, links"
+    ):
         with_assumptions(TRN3_NL72X2, ["lanes=links"])
-    with pytest.raises(ConfigError, match=r"reading links=some: expected one of lanes, aws_text"):
+    with pytest.raises(
+        ConfigError, match=r"assumption links=some: expected one of lanes, aws_text"
+    ):
         with_assumptions(TRAINIUM3, ["links=some"])
     with pytest.raises(ConfigError, match="a switch of h100: none"):
         with_assumptions(CHIPS["h100"], ["links=lanes"])

@@ -85,7 +85,7 @@ def test_sizes_are_a_range_or_a_list(text: str, sizes: list[int]) -> None:
         (["--op", "gather"], "op=gather: expected one of all-gather"),
         (["--op", ","], "op=,: expected at least one name"),
         (["--system", "trn9"], "system=trn9: expected one of"),
-        (["--system", "trn3-nl72x2:links"], "reading=links: expected SWITCH=READING"),
+        (["--system", "trn3-nl72x2:links"], "assumption=links: expected SWITCH=ASSUMPTION"),
         (["--chips", "65"], "chips=65: expected 1 to 64, the chips of trn2-ultraserver"),
         (["--ranks", "63"], "ranks=63: expected at least 2 ranks, a multiple of the 64 chips"),
     ],

@@ -124,8 +124,13 @@ def test_every_name_is_described_as_text_and_as_json(
 def test_a_system_shows_the_figures_of_the_readings_that_are_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    readings = ("--reading", "switch-generation=v2-320-lane", "--reading", "links=aws_text")
-    assert run("trn3-nl72x2", *readings, "--json") == 0
+    assumptions = (
+        "--assumption",
+        "switch-generation=v2-320-lane",
+        "--assumption",
+        "links=aws_text",
+    )
+    assert run("trn3-nl72x2", *assumptions, "--json") == 0
 
     system, chip = json.loads(capsys.readouterr().out)
     assert system["about"] == "144 x trainium3, switched, v2-320-lane"
@@ -140,7 +145,7 @@ def test_a_system_shows_the_figures_of_the_readings_that_are_asked_for(
 def test_each_switch_lists_its_readings_what_they_set_and_which_is_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert run("trainium3", "--reading", "hbm=nki") == 0
+    assert run("trainium3", "--assumption", "hbm=nki") == 0
 
     text = capsys.readouterr().out
     _, after = text.split("\n  switch hbm\n")
@@ -154,12 +159,15 @@ def test_each_switch_lists_its_readings_what_they_set_and_which_is_on(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("trn3-nl72x2", "--reading", "links"), "reading=links: expected SWITCH=READING"),
-        (("trainium3", "--reading", "hbm=5"), "reading hbm=5: expected one of spec, nki"),
-        (("h100", "--reading", "hbm=5"), "reading=hbm: expected a switch of h100: none"),
-        (("trainium4", "--reading", "hbm=5"), "expected nothing: trainium4 has no switches"),
-        (("mixtral-8x7b", "--reading", "hbm=5"), "expected nothing: mixtral-8x7b has no switches"),
-        (("--reading", "hbm=nki"), "expected the NAME of a chip or a system"),
+        (("trn3-nl72x2", "--assumption", "links"), "assumption=links: expected SWITCH=ASSUMPTION"),
+        (("trainium3", "--assumption", "hbm=5"), "assumption hbm=5: expected one of spec, nki"),
+        (("h100", "--assumption", "hbm=5"), "assumption=hbm: expected a switch of h100: none"),
+        (("trainium4", "--assumption", "hbm=5"), "expected nothing: trainium4 has no switches"),
+        (
+            ("mixtral-8x7b", "--assumption", "hbm=5"),
+            "expected nothing: mixtral-8x7b has no switches",
+        ),
+        (("--assumption", "hbm=nki"), "expected the NAME of a chip or a system"),
     ],
 )
 def test_a_wrong_reading_is_one_line_on_stderr_and_exit_code_2(

@@ -12,7 +12,6 @@ from serving.access.secret import draw_secret, hash_of
 from serving.access.tls_files import TlsFiles
 from serving.commands.gateway_arguments import GatewayOptions, gateway_options
 from serving.commands.serve_arguments import resolve_arguments
-from serving.errors import UnsupportedFlag
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.server.gateway.gateway_settings import GatewaySettings
 from tests.serving.access.key_files import written
@@ -244,11 +243,6 @@ def test_a_file_s_error_comes_with_no_key_in_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         options_of("--api-keys", str(path))
     assert SECRET not in str(raised.value)
-
-
-def test_no_disallowed_flag_reaches_vllm() -> None:
-    with pytest.raises(UnsupportedFlag, match=r"^--ho: spell out --host"):
-        options_of("--max-num-seqs", "8", "--ho")
 
 
 def test_a_variable_s_white_space_is_no_part_of_its_key() -> None:

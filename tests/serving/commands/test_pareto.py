@@ -68,7 +68,7 @@ def test_a_reading_is_taken_by_the_machines_that_have_its_switch(capsys) -> None
         (machine,) = json.loads(capsys.readouterr().out)["machines"]
         return float(machine["points"][0]["tokens_per_s_per_user"])
 
-    assert per_user("--reading", "links=aws_text") < per_user()
+    assert per_user("--assumption", "links=aws_text") < per_user()
 
 
 def test_an_lnc_is_for_the_machines_whose_chips_have_it(capsys) -> None:
@@ -121,8 +121,8 @@ def test_prices_add_dollars(capsys) -> None:
         (["--calibration", "mine"], "calibration=mine: expected one of roofline, fitted"),
         (["--power", "nuclear"], "power=nuclear: expected one of provisioned, drawn, all-in"),
         (["--season", "monsoon"], "season=monsoon: expected one of peak,"),
-        (["--reading", "links"], "links"),
-        (["--reading", "nothing=x"], "reading=nothing"),
+        (["--assumption", "links"], "links"),
+        (["--assumption", "nothing=x"], "assumption=nothing"),
         (["--routing", "zipf:x"], "routing=zipf:x: expected"),
         (["--units", "0"], "units=0: expected at least 1"),
         (["--gpu-memory-utilization", "2"], "gpu_memory_utilization=2.0: expected above 0"),

@@ -142,7 +142,7 @@ def test_a_chip_that_has_not_the_stored_format_takes_the_narrowest_that_it_has()
         (("--rate", "-1"), "rate"),
         (("--rate", "5", "--model", "gpt-9"), "model"),
         (("--rate", "5", "--system", "abacus"), "system"),
-        (("--rate", "5", "--reading", "moon=blue"), "reading"),
+        (("--rate", "5", "--assumption", "moon=blue"), "assumption"),
         (("--rate", "5", "--isl", "0"), "isl"),
         (("--rate", "5", "--spread", "-1"), "spread"),
         (("--rate", "5", "--scale", "2"), "scale"),

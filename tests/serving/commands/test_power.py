@@ -37,7 +37,7 @@ def test_the_states_stand_side_by_side_and_add_up(capsys: pytest.CaptureFixture[
 def test_a_rack_that_cannot_feed_its_chips_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     run("trn3-nl72x2")
     assert "not the 1,000 W that a chip may draw" in capsys.readouterr().out
-    run("trn3-nl72x2", "--reading", "power=rack")
+    run("trn3-nl72x2", "--assumption", "power=rack")
     assert "not the" not in capsys.readouterr().out
 
 
@@ -154,7 +154,7 @@ def test_every_figure_behind_the_watts_shows_its_source(capsys: pytest.CaptureFi
         (("dgx-h200", "--chips", "9"), "chips=9: expected 1 to 8"),
         (("dgx-h200", "--output-tokens-per-s", "1"), "busy=none"),
         (("dgx-h200", "--kwh", "1"), "output-tokens-per-s=none"),
-        (("dgx-h200", "--reading", "x"), "reading=x"),
+        (("dgx-h200", "--assumption", "x"), "assumption=x"),
         (("dgx-h200", "--pue", "0.9"), "pue=0.9: expected at least 1"),
         (("dgx-h200", "--pue", "nan"), "pue=nan"),
     ],

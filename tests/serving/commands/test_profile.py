@@ -202,7 +202,7 @@ def test_an_overlap_is_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (("--rate", "5"), "rate=5.0: expected nothing without --model"),
         (("--overlap", "full"), "overlap=full: expected nothing without --model"),
         ((*MOE, "--calibration", "guessed"), "calibration=guessed: expected one of roofline"),
-        ((*MOE, "--reading", "weather=wet"), "reading="),
+        ((*MOE, "--assumption", "weather=wet"), "assumption="),
         (("--chips", "5"), "chips=5: expected nothing without --model"),
         (("--model", "qwen3-30b-a3b", "--seconds", "5"), "seconds=5.0: expected nothing with"),
         (("--seconds", "0"), "seconds=0.0: expected a number above 0"),

@@ -61,7 +61,9 @@ def served(
     arguments: Sequence[str] = ("--port", "82"),
 ) -> int:
     monkeypatch.setattr(cli, "main", vllm)
-    return openai_app.serve(deployment, host="::1", port=81, vllm_arguments=[*arguments])
+    return openai_app.serve(
+        deployment, host="::1", port=81, vllm_arguments=[*arguments], given_arguments=[]
+    )
 
 
 def test_vllm_reads_our_arguments_and_then_the_user_s(

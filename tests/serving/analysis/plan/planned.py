@@ -17,6 +17,7 @@ from serving.analysis.plan.plan_demand import RateDemand
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.analysis.steady_state.request_shape import RequestShape
 from serving.analysis.steady_state.sweep import Sweep
+from serving.traffic.engine_limits import SchedulerLimits
 
 SYSTEM = system_by_name("trn3-nl72x2")
 MODEL = model_by_name("qwen3-30b-a3b")
@@ -38,7 +39,9 @@ DEMAND = RateDemand(
     lengths_in_words="short ones",
 )
 CHECK = CheckTerms(
-    max_num_seqs=64, max_num_batched_tokens=2_048, block_tokens=32, judged=120, seed=1
+    schedulers=SchedulerLimits(max_num_seqs=64, max_num_batched_tokens=2_048, block_tokens=32),
+    judged=120,
+    seed=1,
 )
 QUESTION = PlanQuestion(
     sweep=SWEEP,
@@ -46,7 +49,7 @@ QUESTION = PlanQuestion(
     slo=Slo.parse("ttft=300ms,tpot=20ms@p95"),
     day=deepseek_day(),
     check=CHECK,
-    search=SearchTerms(tries=2),
+    search=SearchTerms(tries=2, tokens_max=1_500_000),
 )
 
 

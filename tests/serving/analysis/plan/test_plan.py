@@ -82,7 +82,7 @@ def test_machines_are_as_few_as_hold_the_replicas() -> None:
             slo=Slo.parse("ttft=400ms@p90"),
             demand=replace(DEMAND, rate_per_s=100.0),
             check=replace(CHECK, judged=40),
-            search=SearchTerms(tries=1),
+            search=SearchTerms(tries=1, tokens_max=1_500_000),
         )
     )
 
@@ -175,7 +175,7 @@ def test_a_stricter_target_never_needs_fewer_chips() -> None:
                 sweep=ONE_CHIP,
                 slo=Slo.parse(f"ttft={limit}ms@p90"),
                 check=replace(CHECK, judged=40),
-                search=SearchTerms(tries=1),
+                search=SearchTerms(tries=1, tokens_max=1_500_000),
             )
         ).choice.check.chips
         for limit in (400, 200, 120)
@@ -197,7 +197,7 @@ def test_pools_are_told_apart_from_what_was_simulated(found: Plan) -> None:
     asked = question(
         check=replace(CHECK, judged=20),
         demand=replace(DEMAND, rate_per_s=1.0),
-        search=SearchTerms(tries=1),
+        search=SearchTerms(tries=1, tokens_max=1_500_000),
         disaggregated=True,
     )
     with_pools = plan(asked)
@@ -213,7 +213,7 @@ def test_pools_are_told_apart_from_what_was_simulated(found: Plan) -> None:
 
 
 def test_the_report_tells_size_checks_money_and_assumptions(found: Plan) -> None:
-    read = replace(found, question=replace(found.question, readings=("power=rack",)))
+    read = replace(found, question=replace(found.question, assumptions=("power=rack",)))
     text = "\n".join(plan_lines(read))
 
     assert "  read as power=rack" in text

@@ -47,8 +47,8 @@ def test_a_check_is_the_simulation_of_one_share(twenty: Check) -> None:
         SWEEP.system, SWEEP.model, replace(ONE_CHIP.partition, first_chip=ONE_CHIP.first_chip)
     )
     limits = EngineLimits(
-        max_num_batched_tokens=CHECK.max_num_batched_tokens,
-        max_num_seqs=CHECK.max_num_seqs,
+        max_num_batched_tokens=CHECK.schedulers.max_num_batched_tokens,
+        max_num_seqs=CHECK.schedulers.max_num_seqs,
         kv_blocks_per_rank=ONE_CHIP.kv_capacity_tokens // 32,
         block_tokens=32,
     )

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from loadgen.commands.secret_names import secret_member
 from loadgen.durations import parse_duration_s
 from loadgen.records.plain_number import plain_number
+from loadgen.secret_names import secret_member
 
 COUNT_MAX: Final = 10**9
 """More of anything than can be planned or sent: a slip of the hand."""

@@ -1,0 +1,215 @@
+"""The options that `plan`, `day`, `pareto` and `power` share, and what they make of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from emulator.errors import ConfigError
+from loadgen.typed_options import REQUIRED, option
+from serving.settings import CostModelOptions, MachineOptions
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from emulator.power.token_cost import Prices
+    from emulator.specs.rack_power import Season
+    from emulator.specs.system import SystemSpec
+    from serving.analysis.steady_state.request_shape import RequestShape
+    from serving.analysis.steady_state.sweep import Sweep
+    from serving.traffic.engine_limits import SchedulerLimits
+
+    Int64s = npt.NDArray[np.int64]
+
+Word = TypeVar("Word", bound=StrEnum)
+Found = TypeVar("Found")
+
+_PARTITION: Final = ("chips", "tp", "ep", "lnc")
+_USD: Final[Mapping[str, Any]] = {"metavar": "USD"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeasonOptions:
+    """The weather that cooling works in."""
+
+    GROUP = "machine"
+
+    season: str = option("peak", "the weather: peak, summer, spring-autumn, winter", metavar="NAME")
+
+    def season_of(self) -> Season:
+        """The season; raises ConfigError."""
+        from emulator.specs.rack_power import Season
+
+        return one_of(Season, "season", self.season)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(CostModelOptions, SeasonOptions):
+    """The model, the partitions to try, and the terms of their HBM and power."""
+
+    GROUP = "what to try: by default everything that fits"
+
+    model: str = option(REQUIRED, "a model of the catalog", metavar="NAME")
+    chips: str | None = option(None, "chips of one replica", metavar="N,...")
+    tp: str | None = option(None, "chips of a rank", metavar="N,...")
+    ep: str | None = option(None, "chips of an expert group", metavar="N,...")
+    lnc: str | None = option(
+        None,
+        "physical cores of a logical one; an announced LNC only when it is named",
+        metavar="N,...",
+    )
+    precision: str | None = option(
+        None, "of weights: bf16, fp8, mxfp4, nvfp4, stored", metavar="NAME,..."
+    )
+    gpu_memory_utilization: float = option(0.92, "share of HBM to use", metavar="SHARE")
+
+    def sweep(self, system: SystemSpec, shape: RequestShape) -> Sweep:
+        """The question for `system` and requests of `shape`; raises ConfigError."""
+        from emulator.memory.chip_contents import HbmTerms
+        from emulator.specs.models import model_by_name
+        from emulator.specs.overlap import Overlap
+        from emulator.specs.shipped_fits import calibration_for
+        from serving.analysis.steady_state.partitions import PartitionFilter
+        from serving.analysis.steady_state.step_assumptions import StepAssumptions
+        from serving.analysis.steady_state.sweep import Sweep
+
+        asked: dict[str, Any] = {
+            name: whole_numbers(name, getattr(self, name)) for name in _PARTITION
+        }
+        return Sweep(
+            system=system,
+            model=model_by_name(self.model),
+            shape=shape,
+            asked=PartitionFilter(**asked),
+            precisions=tuple(self.precision.split(",")) if self.precision else (),
+            terms=HbmTerms(utilization=self.gpu_memory_utilization),
+            assumptions=StepAssumptions(
+                overlap=one_of(Overlap, "overlap", self.overlap),
+                calibration=calibration_for(system.chip.name, name=self.calibration),
+            ),
+            routing=self.routing or "uniform",
+            season=self.season_of(),
+        )
+
+
+def whole_numbers(name: str, text: str | None) -> tuple[int, ...]:
+    """Read `1,2,4`; raises ConfigError."""
+    if text is None:
+        return ()
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(field=name, value=text, expected="whole numbers, as 1,2,4") from None
+
+
+def one_of(kind: type[Word], field: str, value: str) -> Word:
+    """The word of `kind`; raises ConfigError for another one."""
+    try:
+        return kind(value)
+    except ValueError:
+        expected = f"one of {', '.join(map(str, kind))}"
+        raise ConfigError(field=field, value=value, expected=expected) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaOptions(SweepOptions, MachineOptions):
+    """Replicas of one machine, which are simulated."""
+
+    def mean_sweep(
+        self, prompt_tokens: Int64s, output_tokens: Int64s, schedulers: SchedulerLimits
+    ) -> Sweep:
+        """The question for requests of the mean lengths, in one precision; raises ConfigError."""
+        from emulator.specs.assumptions import with_assumptions
+        from emulator.specs.systems import system_by_name
+        from serving.analysis.steady_state.precision import as_stored_or_narrowest
+        from serving.analysis.steady_state.request_shape import RequestShape
+
+        system = with_assumptions(system_by_name(self.system), self.assumptions)
+        shape = RequestShape(
+            prompt_tokens=max(1, round(float(prompt_tokens.mean()))),
+            output_tokens=max(1, round(float(output_tokens.mean()))),
+            batched_tokens_max=schedulers.max_num_batched_tokens,
+        )
+        sweep = self.sweep(system, shape)
+        stored = as_stored_or_narrowest(system.chip, sweep.model)
+        return replace(sweep, precisions=sweep.precisions or (stored,))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PriceOptions:
+    """What a user pays; no price is built in."""
+
+    GROUP = "prices"
+
+    chip_hour_dollars: float | None = option(
+        None, "of a chip", "--chip-hour-dollars", "--price-chip-hour", "--chip-hour", **_USD
+    )
+    system_hour_dollars: float | None = option(
+        None,
+        "or of an UltraServer",
+        "--system-hour-dollars",
+        "--price-hour",
+        "--system-hour",
+        **_USD,
+    )
+    kwh_dollars: float | None = option(
+        None, "of energy, at the utility's meter", "--kwh-dollars", "--price-kwh", "--kwh", **_USD
+    )
+
+    def prices(self) -> Prices | None:
+        """None where none was given; raises ConfigError."""
+        from emulator.power.token_cost import Prices
+
+        names = ("chip_hour_dollars", "system_hour_dollars", "kwh_dollars")
+        given = {name: getattr(self, name) for name in names}
+        return Prices(**given) if any(value is not None for value in given.values()) else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonOptions:
+    """The form of the answer."""
+
+    json: bool = option(False, "print JSON, in base units")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationOptions(JsonOptions):
+    """How long simulations are, and which processes run them."""
+
+    GROUP = "simulation"
+
+    requests: int = option(600, "to judge by")
+    seed: int = option(0, "of arrivals and lengths")
+    processes: int | None = option(None, "that simulate at once (default: up to 2)")
+
+    def __post_init__(self) -> None:
+        check_least("seed", self.seed, 0)
+        check_least("processes", self.processes, 1)
+
+
+def check_least(name: str, value: int | None, least: int) -> None:
+    """Raise ConfigError, which names the option, for a value below `least`."""
+    if value is not None and value < least:
+        raise ConfigError(field=name.replace("_", "-"), value=value, expected=f"at least {least}")
+
+
+def interruptible(
+    work: Callable[..., Found], asked: object, *, processes: int | None, ended: str
+) -> Found | None:
+    """What `work` finds, with its progress on stderr; None, after `ended`, when interrupted."""
+    at_once = min(2, os.cpu_count() or 1) if processes is None else processes
+    try:
+        return work(asked, processes=at_once, progress=say)
+    except KeyboardInterrupt:
+        say(ended)
+        return None
+
+
+def say(line: str) -> None:
+    """Print talk, which is no result."""
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,63 @@
+"""Flags that `ultraserve serve` reads itself, refused where vLLM's parser finds them.
+
+vLLM takes beginnings of flags for them, dots and underscores in them, and flags from the YAML file
+of its `--config`; so its own parser is asked what a command line gives it.
+"""
+
+import argparse
+from typing import Final
+
+from emulator.errors import ConfigError
+from serving.errors import UnsupportedFlag
+
+_SPELL_OUT: Final = "give it to `ultraserve serve`, spelled out, on the command line"
+_OURS: Final = {
+    "grpc": "--grpc-port PORT serves gRPC beside HTTP",
+    "additional_config": "this command fills it; use its own flags, or stock `vllm serve`",
+    **dict.fromkeys(
+        (
+            *("api_key", "host", "port"),
+            *("ssl_certfile", "ssl_keyfile", "ssl_ca_certs", "ssl_cert_reqs"),
+        ),
+        _SPELL_OUT,
+    ),
+}
+"""vLLM's settings that decide which requests enter, and where, or that carry ours."""
+
+
+def refuse_disallowed_flags(arguments: list[str]) -> None:
+    """Raise UnsupportedFlag for `arguments` that give vLLM what is ours to read, or spans of stats
+    that it does not keep; ConfigError for a `--config` file that cannot be read.
+
+    What vLLM's parser refuses ends the process, as it does later.
+    """
+    given = _parsed(arguments)
+    for name, reason in _OURS.items():
+        if getattr(given, name) is not None:
+            raise UnsupportedFlag(flag=f"--{name.replace('_', '-')}", reason=reason)
+    if given.otlp_traces_endpoint is not None and given.disable_log_stats:
+        raise UnsupportedFlag(
+            flag="--disable-log-stats",
+            reason="--otlp-traces-endpoint makes the requests' spans of these stats",
+        )
+
+
+def _parsed(arguments: list[str]) -> argparse.Namespace:
+    """What vLLM makes of them; what is ours is None unless it is given."""
+    import yaml  # type: ignore[import-untyped]
+    from vllm.entrypoints.cli.serve import ServeSubcommand
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = FlexibleArgumentParser(prog="vllm")
+    serve = ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
+    serve.set_defaults(**dict.fromkeys(_OURS))
+    try:
+        # A model's name comes first, as it does when the server starts.
+        given: argparse.Namespace = parser.parse_args(["serve", "model", *arguments])
+    except (OSError, ValueError, AttributeError, RecursionError, yaml.YAMLError) as error:
+        if "--config" not in arguments:
+            raise
+        path = "".join(arguments[arguments.index("--config") + 1 :][:1])
+        expected = f"a YAML file of vLLM's flags, as `name: value` ({error})"
+        raise ConfigError(field="config", value=path, expected=expected) from error
+    return given
