@@ -34,7 +34,7 @@ class Order(Paint):
     empty: bool = option(False, "without furniture", one_of="use")
     let: bool = option(False, "to others", one_of="use")
     heated: bool = option(True, "not in summer", "--no-heating")
-    keys: dict[str, str] = option(dict, "by door", type=lambda text: dict([text.split("=")]))
+    keys: dict[str, str] = option(dict, "by class", type=lambda text: dict([text.split("=")]))
     shelves: int = 3
 
 
