@@ -85,6 +85,13 @@ def add_gateway_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: %(default)s; 0: no such service)",
     )
     group.add_argument(
+        "--console-port",
+        metavar="PORT",
+        type=int,
+        help="of the live page that `ultraserve console` shows, on the control service's address "
+        "(default: the port after --control-port; 0: no such page)",
+    )
+    group.add_argument(
         "--control-key-file",
         type=Path,
         metavar="FILE",
@@ -196,6 +203,7 @@ def gateway_options(
         key_file=None if args.api_keys is None else args.api_keys.absolute(),
         key_hashes=tuple(hash_of(secret) for _, secret in secrets),
         control_key_file=_control_key_file(args),
+        console_port=args.console_port,
         tls=tls,
         body_bytes_max=args.max_body_bytes,
         request_wall_s_max=args.request_timeout,
@@ -215,6 +223,13 @@ def gateway_options(
         *_exposure(args, tls, is_open=is_open),
     ]
     return GatewayOptions(settings=settings, warnings=tuple(warnings))
+
+
+def console_port(args: argparse.Namespace) -> int:
+    """The console's port; 0 where there is none."""
+    if not args.control_port:
+        return 0
+    return int(args.control_port + 1 if args.console_port is None else args.console_port)
 
 
 def _take_keys(
@@ -311,10 +326,12 @@ def _control_key_file(args: argparse.Namespace) -> Path | None:
 def _check_ports(args: argparse.Namespace) -> None:
     """Raise ConfigError when two services are to have one port."""
     taken = {args.port: "--port"}
-    for field in ("grpc_port", "control_port"):
-        port = getattr(args, field)
+    ports = {"grpc_port": args.grpc_port, "control_port": args.control_port}
+    for field, port in {**ports, "console_port": console_port(args)}.items():
         if not port:  # no such service
             continue
+        if field == "console_port" and not 1 <= port <= 65_535:
+            raise ConfigError(field=field, value=port, expected="1 to 65535")
         if port in taken:
             raise ConfigError(field=field, value=port, expected=f"another port than {taken[port]}")
         taken[port] = f"--{field.replace('_', '-')}"

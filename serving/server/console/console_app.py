@@ -16,7 +16,7 @@ from aiohttp import web
 
 from emulator.errors import ConfigError
 from serving.access.request_credential import shown_key
-from serving.server.connections.arrival import HEAD_WAIT_S
+from serving.server.connections.connection_registry import HEAD_WAIT_S
 from serving.server.console.call_answer import CallAnswer, Calls, failed
 from serving.server.console.console_sessions import LIFE_WALL_S, ConsoleSessions
 from serving.server.console.event_response import EventResponse, takes_gzip

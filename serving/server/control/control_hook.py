@@ -12,7 +12,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from serving.access.control_key import held_control_key
+from serving.access.control_key import held_control_key, noted_console_port
 from serving.access.key_ring import KeyRing
 from serving.plugin.request_spans import extend_spans
 from serving.plugin.response_model_version import begin_response, name_weights_in_responses
@@ -98,6 +98,9 @@ class ControlHook:
             secret = held.enter_context(
                 held_control_key(address.port, os.environ, key_file=key_file)
             )
+            console = address.console(settings.console_port) if settings.console_port != 0 else None
+            if console is not None:
+                held.enter_context(noted_console_port(address.port, console.port, os.environ))
         gateway = Gateway(engine, settings, control_secret=secret)
         self._http = gateway.before(self._app, missing=missing_paths(state))
         describe_app(app, version=version("ultraserve"), needs_key=not gateway.keys.is_open)
@@ -113,6 +116,7 @@ class ControlHook:
                         door=gateway.admission,
                         latencies=latencies(engine),
                         hardware=gateway.hardware,
+                        console_port=settings.console_port,
                     ),
                     admits=gateway.keys.admits_control,
                     named=partial(_key_name, gateway.keys),

@@ -28,6 +28,7 @@ class GatewaySettings:
         key_hashes: of keys given by flag or environment, as `serving.access` hashes them.
         control_key_file: the control service's own key, which the user keeps there; None: it is
             drawn at each start, see `serving.access.control_key`.
+        console_port: of the console; None: the port after the control service's; 0: no console.
         tls: for HTTP, gRPC, and the control service beyond loopback; None: plain text.
         body_bytes_max: of a request, both protocols.
         request_wall_s_max: wall seconds that a request may take.
@@ -40,6 +41,7 @@ class GatewaySettings:
     key_file: Path | None = None
     key_hashes: tuple[str, ...] = ()
     control_key_file: Path | None = None
+    console_port: int | None = None
     tls: TlsFiles | None = None
     body_bytes_max: int = 16 * 2**20
     request_wall_s_max: float = 3_600.0

@@ -21,7 +21,7 @@ from tests.serving.commands.serve_flags import parse
 SECRET = draw_secret()
 
 
-def door(*flags: str, environment: dict[str, str] | None = None) -> GatewayOptions:
+def parsed(*flags: str, environment: dict[str, str] | None = None) -> GatewayOptions:
     return gateway_options(read(*flags), {} if environment is None else environment)
 
 
@@ -45,7 +45,7 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
 
 
 def test_without_flags_this_machine_alone_is_served_and_needs_no_key() -> None:
-    assert door() == GatewayOptions(settings=GatewaySettings(), warnings=())
+    assert parsed() == GatewayOptions(settings=GatewaySettings(), warnings=())
 
 
 def test_each_flag_sets_what_it_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_each_flag_sets_what_it_names(tmp_path: Path, monkeypatch: pytest.Monkey
         "--request-timeout 8 --drain-timeout 0"
     )
 
-    assert door(*words.split()).settings == GatewaySettings(
+    assert parsed(*words.split()).settings == GatewaySettings(
         limits=AdmissionLimits(
             queue_requests=1,
             queue_tokens=2,
@@ -108,6 +108,10 @@ def test_the_settings_reach_another_process_as_they_are(pem: TlsFiles, tmp_path:
         ("--grpc-port 65536", "grpc_port=65536: expected 1 to 65535"),
         ("--grpc-port 8000", "grpc_port=8000: expected another port than --port"),
         ("--grpc-port 50051", "control_port=50051: expected another port than --grpc-port"),
+        ("--grpc-port 50052", "console_port=50052: expected another port than --grpc-port"),
+        ("--console-port 50051", "console_port=50051: expected another port than --control-port"),
+        ("--console-port 65536", "console_port=65536: expected 1 to 65535"),
+        ("--control-port 65535", "console_port=65536: expected 1 to 65535"),
         ("--control-port 8000", "control_port=8000: expected another port than --port"),
         ("--api-keys /none.toml", "api_keys=/none.toml: expected a file to read (No such"),
         ("--control-key-file none", "control_key_file=none: expected a file to read (No such"),
@@ -120,21 +124,22 @@ def test_the_settings_reach_another_process_as_they_are(pem: TlsFiles, tmp_path:
 )
 def test_what_contradicts_itself_is_one_line(flags: str, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        door(*flags.split())
+        parsed(*flags.split())
 
     assert str(raised.value).startswith(message)
     assert "\n" not in str(raised.value)
 
 
 def test_no_control_service_takes_no_port() -> None:
-    assert door("--control-port", "0", "--grpc-port", "50051").settings.grpc_port == 50_051
-    door("--port", "0", "--control-port", "0")  # any port, and none
+    assert parsed("--control-port", "0", "--grpc-port", "50051").settings.grpc_port == 50_051
+    parsed("--port", "0", "--control-port", "0")  # any port, and none
+    parsed("--console-port", "0", "--grpc-port", "50052")  # no console
 
 
 @pytest.mark.parametrize("name", ["VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_INSECURE_SERIALIZATION"])
 def test_vllm_s_development_endpoints_stay_off(name: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{name}=1: expected unset"):
-        door(environment={name: "1"})
+        parsed(environment={name: "1"})
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.0.0.1", "a-name"])
@@ -142,8 +147,8 @@ def test_an_address_beyond_this_machine_without_keys_is_refused_unless_it_is_sai
     host: str,
 ) -> None:
     with pytest.raises(ConfigError, match=r"^host=.*: expected --api-keys, .*--insecure-no-key"):
-        door("--host", host)
-    (told,) = door("--host", host, "--insecure-no-key").warnings
+        parsed("--host", host)
+    (told,) = parsed("--host", host, "--insecure-no-key").warnings
     assert told == f"host={host}: whoever reaches it may use it: nobody needs a key"
 
 
@@ -151,14 +156,14 @@ def test_with_keys_it_is_told_that_they_travel_in_plain_text(pem: TlsFiles, tmp_
     keys = ("--host", "0.0.0.0", "--api-keys", str(written(tmp_path, "")))
     tls = ("--tls-cert", str(pem.certificate), "--tls-key", str(pem.key))
 
-    assert door(*keys).warnings == (
+    assert parsed(*keys).warnings == (
         "host=0.0.0.0: keys and prompts travel in plain text: --tls-cert, --tls-key",
     )
-    assert door(*keys, *tls).warnings == ()
+    assert parsed(*keys, *tls).warnings == ()
     with pytest.raises(ConfigError, match=r"^host=0.0.0.0: expected --api-keys"):
-        door("--host", "0.0.0.0", *tls)
+        parsed("--host", "0.0.0.0", *tls)
     # Who shows a certificate of the authority is known.
-    assert door("--host", "0.0.0.0", *tls, "--tls-client-ca", str(pem.client_ca)).warnings == ()
+    assert parsed("--host", "0.0.0.0", *tls, "--tls-client-ca", str(pem.client_ca)).warnings == ()
 
 
 def test_vllm_gets_tls_and_the_order_of_classes_and_no_key(pem: TlsFiles, tmp_path: Path) -> None:
@@ -175,7 +180,7 @@ def test_vllm_gets_tls_and_the_order_of_classes_and_no_key(pem: TlsFiles, tmp_pa
             for flag, path in paths.items()
             for word in (spelled[flag] if rename else flag, str(path))
         ]
-        made = door(*flags, "--api-key", SECRET, "--api-keys", str(written(tmp_path)))
+        made = parsed(*flags, "--api-key", SECRET, "--api-keys", str(written(tmp_path)))
         assert made.settings.tls == pem
         assert made.vllm_arguments() == [
             *("--scheduling-policy", "priority"),
@@ -183,7 +188,7 @@ def test_vllm_gets_tls_and_the_order_of_classes_and_no_key(pem: TlsFiles, tmp_pa
             *("--ssl-ca-certs", str(pem.client_ca), "--ssl-cert-reqs", str(int(ssl.CERT_REQUIRED))),
         ]
     with pytest.raises(ConfigError, match=r"^ssl_cert_reqs=0: expected 2 with --tls-client-ca"):
-        door(*flags, "--ssl-cert-reqs", "0")
+        parsed(*flags, "--ssl-cert-reqs", "0")
 
 
 def test_keys_are_taken_out_of_flags_and_environment() -> None:
@@ -200,13 +205,13 @@ def test_keys_are_taken_out_of_flags_and_environment() -> None:
 
 
 def test_a_key_that_was_given_twice_is_one() -> None:
-    made = door("--api-key", SECRET, SECRET, environment={"VLLM_API_KEY": SECRET})
+    made = parsed("--api-key", SECRET, SECRET, environment={"VLLM_API_KEY": SECRET})
 
     assert made.settings.key_hashes == (hash_of(SECRET),)
 
 
 def test_a_short_key_is_told_and_not_shown() -> None:
-    made = door("--api-key", SECRET, "token-abc123", environment={"VLLM_API_KEY": "sesame"})
+    made = parsed("--api-key", SECRET, "token-abc123", environment={"VLLM_API_KEY": "sesame"})
 
     assert [told.partition(";")[0] for told in made.warnings] == [
         "--api-key, number 2: a key of 12 characters can be guessed",
@@ -215,49 +220,49 @@ def test_a_short_key_is_told_and_not_shown() -> None:
 
 
 def test_an_empty_variable_is_no_key_and_an_empty_flag_is_a_mistake() -> None:
-    assert door(environment={"VLLM_API_KEY": ""}).settings.key_hashes == ()
+    assert parsed(environment={"VLLM_API_KEY": ""}).settings.key_hashes == ()
     with pytest.raises(ConfigError, match=r"^api_key=\(empty\): expected a key"):
-        door("--api-key", "")
+        parsed("--api-key", "")
 
 
 def test_a_model_behind_the_keys_is_not_taken_for_one() -> None:
     with pytest.raises(ConfigError, match=r"^api_key=\(a model's name\): expected keys; give"):
-        door("--api-key", SECRET, "qwen3-30b-a3b")
+        parsed("--api-key", SECRET, "qwen3-30b-a3b")
 
 
 def test_a_file_that_others_can_read_is_told(pem: TlsFiles, tmp_path: Path) -> None:
     path = written(tmp_path)
     flags = ["--api-keys", str(path), "--tls-cert", str(pem.certificate), "--tls-key", str(pem.key)]
     pem.key.chmod(0o640)
-    assert door(*flags).warnings == ()
+    assert parsed(*flags).warnings == ()
     path.chmod(0o640)
     pem.key.chmod(0o604)
     told = [f"other users can read {each}: chmod 600 {each}" for each in (path, pem.key)]
-    assert door(*flags).warnings == tuple(told)
+    assert parsed(*flags).warnings == tuple(told)
     pem.key.chmod(0o600)
 
 
 def test_a_file_s_error_comes_with_no_key_in_it(tmp_path: Path) -> None:
     path = written(tmp_path, f"[[key]]\nname = 'a'\nhash = '{SECRET}'\n")
     with pytest.raises(ConfigError) as raised:
-        door("--api-keys", str(path))
+        parsed("--api-keys", str(path))
     assert SECRET not in str(raised.value)
 
 
 def test_nothing_goes_past_the_doors_to_vllm() -> None:
     with pytest.raises(UnsupportedFlag, match=r"^--ho: spell out --host"):
-        door("--max-num-seqs", "8", "--ho")
+        parsed("--max-num-seqs", "8", "--ho")
 
 
 def test_a_variable_s_white_space_is_no_part_of_its_key() -> None:
-    made = door(environment={"VLLM_API_KEY": f" {SECRET}\n"})
+    made = parsed(environment={"VLLM_API_KEY": f" {SECRET}\n"})
 
     assert made.settings.key_hashes == (hash_of(SECRET),)
-    assert door(environment={"VLLM_API_KEY": "\n"}).settings.key_hashes == ()
+    assert parsed(environment={"VLLM_API_KEY": "\n"}).settings.key_hashes == ()
 
 
 def test_the_control_key_of_commands_is_handed_on_to_nobody() -> None:
     environment = {"ULTRASERVE_CONTROL_KEY": SECRET, "HOME": "here"}
-    door(environment=environment)
+    parsed(environment=environment)
 
     assert environment == {"HOME": "here"}
