@@ -12,7 +12,11 @@ from urllib.parse import quote
 from emulator.errors import ConfigError
 from serving.access.control_key import find_console_port
 from serving.access.opening_page import OPENING_WALL_S, opening_page
-from serving.commands.control_connection import add_connection_arguments, connect, shown_key
+from serving.commands.control_connection import (
+    add_connection_arguments,
+    connect,
+    control_credential,
+)
 from serving.commands.json_text import json_text
 from serving.server.control.control_address import ControlAddress
 from serving.wire import control_call
@@ -52,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
         UltraServeError: no key, a server that does not answer or know it, or no browser to open.
     """
     address = ControlAddress.parse(args.address)
-    key = shown_key(args, address)
+    key = control_credential(args, address)
     with connect(args) as client:
         client.call(control_call.GET_REST)  # somebody is there, and the key is right
     assert key is not None, "a server without a key has answered"

@@ -35,7 +35,7 @@ def refuse_disallowed_flags(vllm_arguments: Sequence[str]) -> None:
             raise UnsupportedFlag(
                 flag=f"--config {path}",
                 reason=f"{name.removeprefix('--')}: give keys, addresses and TLS files on the "
-                "command line, for all doors at once",
+                "command line, for HTTP and gRPC at once",
             )
 
 

@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
         UltraServeError: vLLM refuses, or a server that does not answer.
     """
     if args.action in _OF_THE_DOOR:
-        return _run_door(args)
+        return _run_admission(args)
     with connect(args) as client:
         if args.action == "reset_prefix_cache":
             client.call(
@@ -146,42 +146,42 @@ def _act(client: ControlClient, args: argparse.Namespace) -> EngineSleepState:
     return client.call(control_call.GET_REST)
 
 
-def _run_door(args: argparse.Namespace) -> int:
+def _run_admission(args: argparse.Namespace) -> int:
     wait_s = getattr(args, "wait", None)
     if wait_s is not None and not 0 < wait_s < float("inf"):
         raise ConfigError(field="wait", value=wait_s, expected="a number above 0")
     with connect(args) as client:
         if args.action == "drain":
-            door = client.call(
+            admission = client.call(
                 control_call.DRAIN_ENGINE, reason=args.reason, retry_after_s=args.retry_after
             )
         elif args.action == "undrain":
-            door = client.call(control_call.UNDRAIN_ENGINE)
+            admission = client.call(control_call.UNDRAIN_ENGINE)
         else:
-            door = client.call(control_call.GET_ADMISSION)
+            admission = client.call(control_call.GET_ADMISSION)
         if wait_s is not None:
-            door = wait_until_empty(client, door, wait_s)
-    print(json_text(door) if args.json else "\n".join(door_lines(door)))
-    return int(wait_s is not None and door.in_flight > 0)
+            admission = wait_until_empty(client, admission, wait_s)
+    print(json_text(admission) if args.json else "\n".join(admission_lines(admission)))
+    return int(wait_s is not None and admission.in_flight > 0)
 
 
 def wait_until_empty(
-    client: ControlClient, door: AdmissionReport, wait_s: float
+    client: ControlClient, admission: AdmissionReport, wait_s: float
 ) -> AdmissionReport:
     """The gateway when nobody is inside, or as it is after `wait_s` wall seconds."""
     end_s = time.monotonic() + wait_s
-    while door.in_flight and time.monotonic() < end_s:
+    while admission.in_flight and time.monotonic() < end_s:
         time.sleep(_POLL_S)  # polls another process
-        door = client.call(control_call.GET_ADMISSION)
-    return door
+        admission = client.call(control_call.GET_ADMISSION)
+    return admission
 
 
-def door_lines(door: AdmissionReport) -> Iterator[str]:
+def admission_lines(admission: AdmissionReport) -> Iterator[str]:
     """Whether it is open, and a line for each class of work."""
-    how = "open" if door.is_open else f"closed: {door.closed}"
-    yield f"the gateway is {how}; {door.in_flight:,} requests inside"
-    if door.expected_wait_s is not None:
-        wait_s = door.expected_wait_s
+    how = "open" if admission.is_open else f"closed: {admission.closed}"
+    yield f"the gateway is {how}; {admission.in_flight:,} requests inside"
+    if admission.expected_wait_s is not None:
+        wait_s = admission.expected_wait_s
         yield f"a short request would wait {wait_s:.3g} emulated s for its first token"
     rows = [
         (
@@ -192,7 +192,7 @@ def door_lines(door: AdmissionReport) -> Iterator[str]:
             ", ".join(f"{reason} {count:,}" for reason, count in sorted(each.refused.items()))
             or "-",
         )
-        for each in door.classes
+        for each in admission.classes
     ]
     yield from table_lines([_CLASSES, *rows], right=frozenset(range(1, len(_CLASSES) - 1)))
 

@@ -1,4 +1,4 @@
-"""The flags of `ultraserve serve` for its doors: keys, TLS, limits, ports. And what they mean.
+"""The flags of `ultraserve serve` for its gateway: keys, TLS, limits, ports. And what they mean.
 
 Where vLLM has a flag for the same its spelling is read too. Keys never go on to vLLM: it would log
 them, and would guard a part of its endpoints alone.
@@ -20,7 +20,7 @@ from serving.access.control_key import ENVIRONMENT as CONTROL_KEY_VARIABLE
 from serving.access.control_key import read_control_key
 from serving.access.key_file import is_open_to_readers
 from serving.access.key_ring import KeyRing
-from serving.access.loopback import is_loopback
+from serving.access.listen_address import is_loopback
 from serving.access.secret import CHOSEN_LENGTH_MIN, hash_of
 from serving.access.tls_files import TlsFiles
 from serving.access.unsafe_environment import refuse_unsafe_environment
@@ -187,8 +187,8 @@ def gateway_options(
 
     Raises:
         ConfigError: what contradicts itself, cannot be read, or would be open to strangers.
-        UnsupportedFlag: what would go past the doors: vLLM's own gRPC server, keys or TLS files in
-            its --config file, and the like.
+        UnsupportedFlag: what would bypass admission control: vLLM's own gRPC server, keys or TLS
+            files in its --config file, and the like.
     """
     secrets = _take_keys(args, environment)
     refuse_unsafe_environment(environment)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from emulator.memory.core_claims import CoreClaim, claims_directory
 from serving.access.control_claim import claimed_control_port, control_lock_path
 from serving.access.control_key import console_port_path, control_key_path
-from serving.access.free_port import check_port
+from serving.access.listen_address import check_port
 from serving.access.process_listing import hide_in_process_list
 from serving.commands.day_night_arguments import day_night_settings, with_cost_model
 from serving.commands.gateway_arguments import (
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     settings, weights_dir = resolve_arguments(args)
     refuse_second_config(args.unknown)
     refuse_spans_without_stats(args.unknown)
-    doors = gateway_options(args, os.environ)
+    gateway = gateway_options(args, os.environ)
     day_night = day_night_settings(args, settings, weights_dir)
     # vLLM takes seconds to import; wrong settings are told before.
     from serving.engine.deployment import resolve_deployment
@@ -77,9 +77,9 @@ def run(args: argparse.Namespace) -> int:
             day_night, args, deployment, seats=seats, utilization=utilization
         )
     check_ports(args)
-    for warning in doors.warnings:
+    for warning in gateway.warnings:
         print(f"ultraserve serve: {warning}", file=sys.stderr)
-    os.environ |= _environment(args, doors)
+    os.environ |= _environment(args, gateway)
     from serving.plugin.openai_app import serve
     from serving.server.day_night.training_directory import held_directory
 
@@ -88,18 +88,18 @@ def run(args: argparse.Namespace) -> int:
         if day_night is not None:
             held.enter_context(held_directory(day_night.training.directory, save_s=_SAVE_S))
             os.environ |= day_night.to_environment()
-        if args.control_port and doors.settings.control_key_file is None:
+        if args.control_port and gateway.settings.control_key_file is None:
             held.enter_context(kept_control_key(args.control_port))
-        vllm_arguments = [*doors.vllm_arguments(), *args.unknown, "--middleware", MIDDLEWARE]
+        vllm_arguments = [*gateway.vllm_arguments(), *args.unknown, "--middleware", MIDDLEWARE]
         return serve(deployment, host=args.host, port=args.port, vllm_arguments=vllm_arguments)
 
 
-def _environment(args: argparse.Namespace, doors: GatewayOptions) -> dict[str, str]:
-    """What the middleware in vLLM's API process reads: doors, and where the control service is."""
+def _environment(args: argparse.Namespace, gateway: GatewayOptions) -> dict[str, str]:
+    """The variables that the middleware in vLLM's API process reads."""
     address = NO_SERVICE
     if args.control_port:
         address = str(ControlAddress(host=args.control_host, port=args.control_port))
-    return {**doors.settings.to_environment(), CONTROL_ENVIRONMENT: address}
+    return {**gateway.settings.to_environment(), CONTROL_ENVIRONMENT: address}
 
 
 def check_ports(args: argparse.Namespace) -> None:

@@ -41,7 +41,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "watch",
         help="print what a running server does, as it happens",
         description="Print what a running server does, as it happens: a line of figures each so "
-        "often, rates per emulated second; or what happens to its chips, weights and doors.",
+        "often, rates per emulated second; or what happens to its chips, weights and admission.",
     )
     parser.add_argument("--events", action="store_true", help="print what happens, not figures")
     parser.add_argument(

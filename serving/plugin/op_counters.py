@@ -13,7 +13,7 @@ from vllm.v1.metrics.perf import PerfMetricsProm, PerfStats
 from serving.wire.hardware import HardwareReport
 
 
-class CountedWork(PerfMetricsProm):
+class OpCounters(PerfMetricsProm):
     """Takes the place of vLLM's; counts move when somebody looks at the hardware."""
 
     def __init__(self, *given: Any, **named: Any) -> None:

@@ -18,7 +18,9 @@ from vllm.entrypoints.serve.utils import fingerprint
 from serving.plugin.request_place import WEIGHTS_KEY
 
 _FIELD = "system_fingerprint"
-_gathered: ContextVar[list[str] | None] = ContextVar("ultraserve_response_weights", default=None)
+_gathered: ContextVar[list[str] | None] = ContextVar(
+    "ultraserve_response_model_version", default=None
+)
 
 
 def begin_response() -> None:

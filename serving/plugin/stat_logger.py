@@ -14,7 +14,7 @@ from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from emulator.errors import ConfigError
 from emulator.sim.epochs import EpochMap
-from serving.plugin.op_counters import CountedWork
+from serving.plugin.op_counters import OpCounters
 from serving.plugin.platform import deployment_of
 from serving.telemetry.clock_epochs import emulated_duration_s
 from serving.telemetry.first_token_times import FirstTokenTimes
@@ -32,7 +32,7 @@ class EmulatedStatLogger(PrometheusStatLogger):
         ConfigError: a virtual clock behind a socket, where clients' waiting would not be emulated.
     """
 
-    _perf_metrics_cls = CountedWork
+    _perf_metrics_cls = OpCounters
 
     def __init__(self, vllm_config: VllmConfig, engine_indexes: list[int] | None = None) -> None:
         deployment = deployment_of(vllm_config)
@@ -90,7 +90,7 @@ class EmulatedStatLogger(PrometheusStatLogger):
         """Show what the engine answered to a control call; both are of one moment."""
         self._is_asked = True
         self._recorder.record(snapshot)
-        assert isinstance(self.perf_metrics_prom, CountedWork)
+        assert isinstance(self.perf_metrics_prom, OpCounters)
         self.perf_metrics_prom.take(report)
 
     @property

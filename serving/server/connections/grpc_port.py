@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from serving.access.free_port import check_port
+from serving.access.listen_address import check_port
 from serving.access.renewed_context import RenewedContext
 from serving.access.tls_files import TlsFiles
 from serving.errors import PortInUse

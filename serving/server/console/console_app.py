@@ -15,7 +15,7 @@ import msgspec
 from aiohttp import web
 
 from emulator.errors import ConfigError
-from serving.access.request_credential import shown_key
+from serving.access.secret import request_credential
 from serving.server.connections.connection_registry import HEAD_WAIT_S
 from serving.server.console.call_answer import CallAnswer, Calls, failed
 from serving.server.console.console_sessions import LIFE_WALL_S, ConsoleSessions
@@ -222,7 +222,7 @@ class ConsoleApp:
         if request.method != "POST":
             raise web.HTTPMethodNotAllowed(request.method, ["POST"])
         method = request.match_info["method"]
-        key = shown_key(request.headers.items())
+        key = request_credential(request.headers.items())
         if key is None:
             key = self.sessions.key_of(request.cookies.get(self._cookie))
             if key is not None and self._calls.changes(method):
@@ -268,13 +268,13 @@ class ConsoleApp:
         return response.response
 
     def _may_look(self, request: web.Request) -> bool:
-        key = shown_key(request.headers.items())
+        key = request_credential(request.headers.items())
         if key is None:
             return self.sessions.key_of(request.cookies.get(self._cookie)) is not None
         return self._admits(key)
 
     def _no_key(self, request: web.Request) -> web.Response:
-        shown = shown_key(request.headers.items()) is not None
+        shown = request_credential(request.headers.items()) is not None
         return _as_response(failed("unauthenticated", _WRONG_KEY if shown else _NO_KEY))
 
 

@@ -86,7 +86,7 @@ class Looks(Protocol):
     async def latency(self, *, max_age_s: float) -> bytes | None:
         """How long requests took of late."""
 
-    async def door(self) -> bytes | None:
+    async def admission(self) -> bytes | None:
         """Who is inside, who waits, what was refused."""
 
 
@@ -141,7 +141,7 @@ class EventStream:
                     self._happened(),
                     self._again("hardware", self._hardware, often_s),
                     self._again("latency", self._latency, often_s),
-                    self._again("door", looks.door, often_s),
+                    self._again("door", looks.admission, often_s),
                     self._again("daynight", self._day_night, seldom_s, self._leases_changed),
                     self._again("experts", self._experts, seldom_s),
                     self._signs_of_life(),

@@ -5,9 +5,8 @@ from collections.abc import AsyncGenerator
 import msgspec
 
 from serving.server.console.event_stream import HardwareEvent
-from serving.server.control.admission_report import admission_report
 from serving.server.control.day_night_calls import day_night_look
-from serving.server.control.engine_admission import EngineDoor
+from serving.server.control.engine_admission import EngineAdmission, admission_report
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.day_night.controller import DayNight
 from serving.server.engine_call import Engine, EngineFailed, ask
@@ -19,7 +18,7 @@ from serving.wire.telemetry import Event
 
 
 class ConsoleLooks:
-    """All of them; those of `door`, `day_night` and `latencies` only where these are."""
+    """All of them; those of `admission`, `day_night` and `latencies` only where these are."""
 
     def __init__(
         self,
@@ -28,13 +27,13 @@ class ConsoleLooks:
         hardware: SnapshotPoller,
         *,
         day_night: DayNight | None = None,
-        door: EngineDoor | None = None,
+        admission: EngineAdmission | None = None,
         latencies: Latencies | None = None,
     ) -> None:
         self._engine = engine
         self._watch = watch
         self._controller = day_night
-        self._door = door
+        self._admission = admission
         self._latencies = latencies
         self._hardware = hardware
         self._experts = SingleFlight(self._ask_experts)
@@ -92,9 +91,13 @@ class ConsoleLooks:
         report = None if self._latencies is None else self._latencies(now_s)
         return None if report is None else msgspec.json.encode(report)
 
-    async def door(self) -> bytes | None:
-        """Who is inside, who waits; None where requests pass no door."""
-        return None if self._door is None else msgspec.json.encode(admission_report(self._door))
+    async def admission(self) -> bytes | None:
+        """Who is inside, who waits; None where requests pass no admission."""
+        return (
+            None
+            if self._admission is None
+            else msgspec.json.encode(admission_report(self._admission))
+        )
 
     def forget(self) -> None:
         """Something was changed: nobody is shown any more how it was before."""

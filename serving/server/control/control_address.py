@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from emulator.errors import ConfigError
-from serving.access.loopback import is_loopback
+from serving.access.listen_address import is_loopback
 
 DEFAULT_PORT: Final = 50051
 

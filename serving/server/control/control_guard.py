@@ -19,7 +19,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from serving.access.request_credential import shown_key
+from serving.access.secret import request_credential
 from serving.server.connections.named_connections import NamedConnections
 from serving.server.control.action_ledger import KEY_HEADER, ActionLedger
 from serving.server.control.call_failure import failure_of_call, stream_over, too_many
@@ -171,7 +171,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         about_health = method.startswith(_HEALTH)
         metadata = handler_call_details.invocation_metadata or ()
-        secret = shown_key(metadata)
+        secret = request_credential(metadata)
         if not about_health and not self._admits(secret):
             return refusing(_no_key())
         handler = await continuation(handler_call_details)

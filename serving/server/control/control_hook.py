@@ -1,4 +1,4 @@
-"""Puts the doors before vLLM's HTTP app and runs what is beside it: an ASGI middleware.
+"""Puts the gateway before vLLM's HTTP app and runs the services beside it: an ASGI middleware.
 
 vLLM stays as it is: `vllm serve --middleware serving.server.control.control_hook.ControlHook` puts
 the class around its app, and a middleware sees the app's lifespan as well as its requests. By then
@@ -33,11 +33,11 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 
 class ControlHook:
-    """The doors of the app, and the services that run while it is up.
+    """The gateway of the app, and the services that run while it is up.
 
     Responses name the weights that made them: see `serving.plugin.response_model_version`.
 
-    The environment says how: `ULTRASERVE_FRONT_DOOR` of the doors, `ULTRASERVE_CONTROL_ADDRESS` of
+    The environment says how: `ULTRASERVE_GATEWAY` of the gateway, `ULTRASERVE_CONTROL_ADDRESS` of
     the control service, `ULTRASERVE_DAY_NIGHT` of chips that train by night. A server has one API
     process, so this is the only one of it.
 
@@ -82,7 +82,7 @@ class ControlHook:
                 held.close()
 
     def _open(self, app: Any, held: ExitStack) -> list[Service]:
-        """Put the doors before the app; gives the services of this process, in their order.
+        """Put the gateway before the app; gives the services of this process, in their order.
 
         The control service's key lies in its file as long as `held` is not closed.
         """
@@ -113,7 +113,7 @@ class ControlHook:
                     address,
                     ServerParts(
                         day_night=day_night,
-                        door=gateway.admission,
+                        admission=gateway.admission,
                         latencies=latencies(engine),
                         hardware=gateway.hardware,
                         console_port=settings.console_port,

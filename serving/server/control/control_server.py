@@ -31,7 +31,7 @@ from serving.server.control.control_guard import (
     unnamed,
 )
 from serving.server.control.control_service import ControlService
-from serving.server.control.engine_admission import EngineDoor
+from serving.server.control.engine_admission import EngineAdmission
 from serving.server.control.engine_sleep_state import ServedEngine
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.control.generic_service import SERVICE as DESCRIPTOR
@@ -66,14 +66,14 @@ class ServerParts:
     """What a server may have beside its engine, and the control service shows or steers.
 
     Attributes:
-        day_night: None without a controller; `door` where requests pass none.
+        day_night: None without a controller; `admission` where requests pass none.
         hardware: what others look at too; without, the server has a watch of its own.
         latencies: of the newest requests; None where nothing is logged.
         console_port: None: the port after the control service's; 0: no console.
     """
 
     day_night: DayNight | None = None
-    door: EngineDoor | None = None
+    admission: EngineAdmission | None = None
     hardware: SnapshotPoller | None = None
     latencies: Latencies | None = None
     console_port: int | None = None
@@ -111,7 +111,7 @@ class ControlServer:
             )
         self._address = address
         parts = parts or ServerParts()
-        self.watch = EngineWatch(engine, parts.door)
+        self.watch = EngineWatch(engine, parts.admission)
         self._health = health.aio.HealthServicer()
         self.watch.on_gone = self._engine_gone
         if parts.day_night is not None:
@@ -122,7 +122,7 @@ class ControlServer:
             self.watch,
             hardware,
             day_night=parts.day_night,
-            door=parts.door,
+            admission=parts.admission,
             latencies=parts.latencies,
         )
         names = NamedConnections()
@@ -134,7 +134,7 @@ class ControlServer:
         service = ControlService(
             engine,
             parts.day_night,
-            door=parts.door,
+            admission=parts.admission,
             watch=self.watch,
             hardware=hardware,
         )

@@ -13,9 +13,8 @@ import msgspec
 from emulator.errors import CheckpointError, ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
 from serving.policy.day_night.handover import Phase
-from serving.server.control.call_failure import not_now
+from serving.server.control.call_failure import answer, not_now
 from serving.server.control.control_messages import word_of
-from serving.server.control.engine_answer import answer
 from serving.server.control.engine_sleep_state import ServedEngine
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.control.generic_service import answers

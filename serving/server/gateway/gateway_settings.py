@@ -1,4 +1,4 @@
-"""What the server's process is told of its doors: read from flags once, passed on as JSON.
+"""Settings of a server's gateway: read from flags once, passed to the server's process as JSON.
 
 vLLM starts the process's app and hands it nothing of ours, so the settings travel in the
 environment. No secret is in them: keys are hashed or lie in files.
@@ -15,12 +15,12 @@ from emulator.errors import ConfigError
 from serving.access.tls_files import TlsFiles
 from serving.policy.admission.admission_limits import AdmissionLimits
 
-ENVIRONMENT: Final = "ULTRASERVE_FRONT_DOOR"
+ENVIRONMENT: Final = "ULTRASERVE_GATEWAY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """The doors of one server.
+    """The gateway of one server.
 
     Attributes:
         grpc_host, grpc_port: of `vllm.grpc.engine.VllmEngine`; None: no such gateway.

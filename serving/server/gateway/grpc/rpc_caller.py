@@ -11,7 +11,7 @@ from typing import Final
 import grpc
 
 from serving.access.key_ring import KeyRing
-from serving.access.request_credential import shown_key
+from serving.access.secret import request_credential
 from serving.policy.admission.work import Client, WorkClass
 from serving.server.gateway.grpc.generate_request import CLASS_METADATA, work_class_of
 from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure
@@ -78,7 +78,7 @@ def caller_of(method: str, metadata: Metadata, keys: KeyRing) -> Caller:
         return Caller(client=Client(), work_class=Client().work_class)
     metadata = tuple(metadata)
     said = {key.lower(): value for key, value in metadata if isinstance(value, str)}
-    secret = shown_key(metadata)
+    secret = request_credential(metadata)
     client = keys.client_of(secret)
     if client is None:
         raise _turned_away(keys, secret)

@@ -27,6 +27,6 @@ def stumbled(error: Exception, path: str) -> HttpError:
     logger.warning("a request to %s could not be read: %s at %s", path, type(error).__name__, place)
     return HttpError(
         status=HTTPStatus.BAD_REQUEST,
-        code="unreadable_request",
+        code="malformed_request",
         message="the request has a shape that cannot be read",
     )

@@ -25,7 +25,7 @@ from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ControlClient
 from serving.server.control.control_server import ControlServer, ServerParts
 from serving.server.control.control_tls import ControlTls
-from serving.server.control.engine_admission import EngineDoor
+from serving.server.control.engine_admission import EngineAdmission
 from serving.server.day_night.controller import DayNight
 from serving.wire.control_call import (
     METHOD,
@@ -293,7 +293,7 @@ def control_server(
     engine: Any,
     day_night: DayNight | None = None,
     *,
-    door: EngineDoor | None = None,
+    admission: EngineAdmission | None = None,
     console_port: int | None = None,
     served: Callable[[ControlServer], None] = lambda _: None,
     **given: Any,
@@ -308,7 +308,7 @@ def control_server(
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def serve() -> None:
-        parts = ServerParts(day_night=day_night, door=door, console_port=console_port)
+        parts = ServerParts(day_night=day_night, admission=admission, console_port=console_port)
         server = ControlServer(engine, address, parts, admits=lambda shown: shown == key, **given)
         await server.start()
         served(server)

@@ -150,7 +150,7 @@ def test_a_mistake_of_ours_in_a_stream_ends_its_connection_and_says_no_second_st
             raise KeyError("ours")
         return b"{}"
 
-    monkeypatch.setattr(ConsoleLooks, "door", broken)
+    monkeypatch.setattr(ConsoleLooks, "admission", broken)
     vllm_log = logging.getLogger("vllm")
     vllm_log.addHandler(caplog.handler)
     said = b""
