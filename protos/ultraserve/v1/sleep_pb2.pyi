@@ -32,7 +32,7 @@ class _RestModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RestMode.Val
     REST_MODE_KEEP: _RestMode.ValueType  # 3
 
 class RestMode(_RestMode, metaclass=_RestModeEnumTypeWrapper):
-    """What becomes of running requests."""
+    """What a sleep or a pause does to running requests."""
 
 REST_MODE_UNSPECIFIED: RestMode.ValueType  # 0
 """vLLM's own choice, which is to abort them."""
