@@ -25,7 +25,7 @@ from serving.server.day_night.job_command import job_commands
 from serving.server.gateway.gateway import Gateway, Service
 from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.http.asgi import App, Message, Receive, Scope, Send
-from serving.server.gateway.http.missing_apis import missing_paths
+from serving.server.gateway.http.http_refusals import missing_paths
 from serving.server.gateway.http.open_api import describe_app
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from serving.plugin.engine_shutdown import abort_requests, end_engine, fail_requests, leave_signals
 from serving.policy.admission.refusal import RefusalReason
-from serving.process.server_shutdown import server_end
+from serving.process.server_shutdown import server_shutdown
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's process shows
 
@@ -71,7 +71,7 @@ class GracefulShutdown:
         self._server = server
         self._admission = admission
         self._drain_wall_s_max = drain_wall_s_max
-        self._process = server_end.get(None)
+        self._process = server_shutdown.get(None)
         self._signals = 0
         self._caught = 0
         self._ending: asyncio.Task[None] | None = None

@@ -19,8 +19,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving.server.gateway.http.asgi import Scope
-from serving.server.gateway.http.connection_answers import error_of_limit, raw_answer
 from serving.server.gateway.http.http_errors import answer
+from serving.server.gateway.http.http_refusals import error_of_limit, raw_answer
 from serving.server.gateway.http.tls_arrival import TlsArrival
 from serving.server.gateway.ingress_account import Holding, IngressAccount
 from serving.server.gateway.ingress_limits import Limit

@@ -38,9 +38,8 @@ from serving.server.gateway.http.http_exchange import (
     TOOK_TOO_LONG,
     HttpExchange,
 )
+from serving.server.gateway.http.http_refusals import STUMBLES, missing_api, stumbled
 from serving.server.gateway.http.json_body import check_json, refuse_values
-from serving.server.gateway.http.malformed_request import STUMBLES, stumbled
-from serving.server.gateway.http.missing_apis import missing_api
 from serving.server.gateway.http.model_card import ModelCards
 from serving.server.gateway.http.probes import Probes
 from serving.server.gateway.http.rate_headers import rate_headers
