@@ -235,7 +235,8 @@ class ServerProcess:
     def _left(self) -> list[str]:
         self.look()
         files = [str(path) for path in self.folder.glob("ultraserve*") if path != self._runtime]
-        files += [str(path) for path in self._runtime.glob("control-*")]
+        files += [str(path) for path in self._runtime.glob("*.key")]
+        files += [str(path) for path in self._runtime.glob("*.console")]
         files += [str(path) for path in self._left_memory()]
         ports = [
             f"port {port}"
