@@ -19,7 +19,8 @@ def is_loopback(host: str) -> bool:
 
 
 def check_port(host: str, port: int, *, field: str = "port", host_field: str = "host") -> None:
-    """Raise PortInUse when another program listens on `host`:`port`, ConfigError when nobody can.
+    """Raise PortInUse when another program listens on `host`:`port`, ConfigError for an address
+    that is not this machine's.
 
     `field` and `host_field` name the flags.
     """

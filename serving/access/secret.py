@@ -38,7 +38,7 @@ def draw_secret() -> str:
 
 
 def hash_of(secret: str) -> str:
-    """What is kept of `secret`: `sha256:` and 64 hex digits. Any text has one."""
+    """The stored form of `secret`: `sha256:` and 64 hex digits. Any text has one."""
     return f"sha256:{digest_of(secret).hex()}"
 
 

@@ -20,9 +20,8 @@ import grpc.aio
 import uvloop
 
 from serving.server.connections.client_connection import GrpcConnection
-from serving.server.connections.grpc_relay import GrpcSocket
+from serving.server.connections.grpc_relay import GrpcSocket, NamedConnections
 from serving.server.connections.listening_port import ListeningPort
-from serving.server.connections.named_connections import NamedConnections
 
 CALLS: Final = 3_000
 TOKENS: Final = 200

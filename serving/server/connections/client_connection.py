@@ -154,7 +154,7 @@ class GrpcConnection(ClientConnection):
     @property
     def is_stranger(self) -> bool:
         """Whether no key was shown on it."""
-        return self._gated is None or self._gated.is_stranger
+        return self._gated is None or self._gated.gate.is_stranger
 
     @property
     def waits_for_turn(self) -> bool:

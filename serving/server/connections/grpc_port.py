@@ -16,9 +16,8 @@ from serving.access.tls_files import TlsFiles
 from serving.errors import PortInUse
 from serving.server.connections.client_connection import GrpcConnection
 from serving.server.connections.connection_registry import PortLimits
-from serving.server.connections.grpc_relay import GrpcSocket
+from serving.server.connections.grpc_relay import GrpcSocket, NamedConnections
 from serving.server.connections.listening_port import ListeningPort
-from serving.server.connections.named_connections import NamedConnections
 from serving.server.connections.private_socket import private_socket
 
 _ALPN: Final = ("h2",)

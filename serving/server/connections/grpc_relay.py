@@ -6,13 +6,13 @@ holds is not read any further either.
 """
 
 import asyncio
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from socket import IPPROTO_TCP, TCP_INFO
 from typing import Final, cast
 
 from serving.server.connections.frame_heads import SeenFrames
-from serving.server.connections.named_connections import NamedConnections
 from serving.server.connections.private_socket import connected
 from serving.server.connections.stream_gate import BadHeaders, StreamGate
 from serving.server.connections.stream_turns import GateClock, PortTurns
@@ -22,6 +22,10 @@ FLUSH_WALL_S_MAX: Final = 5.0
 
 _ESTABLISHED: Final = 1
 """tcpi_state of tcp_info (linux/tcp.h), its first byte: TCP_ESTABLISHED of net/tcp_states.h."""
+
+
+_PEER: Final = "unix-abstract:"
+"""Before the name of a client's socket, as gRPC's core writes it."""
 
 
 class RelaySide(asyncio.Protocol):
@@ -108,19 +112,6 @@ class GatedSide(RelaySide):
         self.on_lost: Callable[[], None] = lambda: None
         self._is_held = False  # the server takes no more
 
-    @property
-    def is_stranger(self) -> bool:
-        """Whether no key was shown on it."""
-        return self.gate.is_stranger
-
-    def took(self) -> None:
-        """The server has taken a call on it."""
-        self.gate.took()
-
-    def showed(self, key: str) -> None:
-        """The server has taken a call on it with the key of this name."""
-        self.gate.showed(key)
-
     def data_received(self, data: bytes) -> None:
         """Hand on what may go on."""
         try:
@@ -206,6 +197,49 @@ class WatchedSide(RelaySide):
             self._gate.answered(streams)
 
 
+class NamedConnections:
+    """One port's connections by the names that the server behind it knows them by.
+
+    The server reports that it has taken a call, that a key was shown, or that a connection should
+    end. A client that reaches the server some other way has no name here, and is left alone. No
+    name is used twice, and none can be guessed.
+    """
+
+    def __init__(self) -> None:
+        self._by_peer: dict[str, GatedSide] = {}
+
+    def add(self, side: GatedSide) -> str:
+        """Its name, as a socket is bound to it; it lasts until the connection ends."""
+        name = f"ultraserve-{secrets.token_hex(16)}"
+        self._by_peer[_PEER + name] = side
+        side.on_lost = lambda: self.remove(name)
+        return name
+
+    def remove(self, name: str) -> None:
+        """Forget it; idempotent."""
+        self._by_peer.pop(_PEER + name, None)
+
+    def took(self, peer: str) -> None:
+        """The server has taken a call of `peer`, as gRPC calls it."""
+        if (side := self._by_peer.get(peer)) is not None:
+            side.gate.took()
+
+    def showed(self, peer: str, key: str) -> None:
+        """The server has taken a call of `peer` with the key of this name."""
+        if (side := self._by_peer.get(peer)) is not None:
+            side.gate.showed(key)
+
+    def cut_off_stranger(self, peer: str) -> None:
+        """End the connection of `peer` at once, unless a key was shown on it."""
+        if (side := self._by_peer.get(peer)) is not None and side.gate.is_stranger:
+            side.cut_off()
+
+    def cut_off(self, peer: str) -> None:
+        """End the connection of `peer` at once."""
+        if (side := self._by_peer.get(peer)) is not None:
+            side.cut_off()
+
+
 class GrpcSocket:
     """The gRPC server that listens at `path`, and tells `names` what it learns of its callers.
 
@@ -225,7 +259,6 @@ class GrpcSocket:
         here.join(beyond)
         here.connection_made(client)  # before the server can say anything
         name = self._names.add(here)
-        here.on_lost = lambda: self._names.remove(name)
         try:
             await loop.create_unix_connection(lambda: beyond, sock=connected(self._path, name))
         except OSError:

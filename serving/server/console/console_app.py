@@ -1,4 +1,4 @@
-"""What the control port says in HTTP: the page, sessions, calls in JSON, and the stream of events.
+"""The console's HTTP app: the page, sessions, calls in JSON, and the stream of events.
 
 Every request names this server as a host, and what is no plain page is asked by our own page or by
 none. The cookie of a session lets one look; a call that changes something shows the key itself.
@@ -162,7 +162,7 @@ class ConsoleApp:
         except ConfigError as error:
             return _as_response(failed("invalid_argument", str(error)))
         except (web.HTTPException, ConnectionError):
-            raise  # aiohttp's own words, or nobody to say any to
+            raise  # aiohttp's own answer, or a client that has gone
         except Exception:
             logger.exception("%s %.200r failed", request.method, request.path)
             return _as_response(failed("internal", "the server failed; its log says how"))
@@ -312,7 +312,7 @@ def _not_json() -> web.Response:
 
 
 def _interval_s(request: web.Request) -> float:
-    """What is asked for; raises ConfigError for what is no number."""
+    """The interval that the request names; raises ConfigError for a malformed one."""
     text = request.query.get("interval_s", f"{INTERVAL_S:g}")
     try:
         return float(text)
@@ -322,7 +322,7 @@ def _interval_s(request: web.Request) -> float:
 
 
 def _timeout_s(request: web.Request) -> float | None:
-    """Connect's `Connect-Timeout-Ms`; raises ConfigError for what is none."""
+    """Connect's `Connect-Timeout-Ms`; raises ConfigError for a malformed one."""
     text = request.headers.get("Connect-Timeout-Ms")
     if text is None:
         return None

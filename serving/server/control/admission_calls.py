@@ -1,4 +1,4 @@
-"""The control service's calls about who may enter, and what the engine remembers of prefixes."""
+"""The control service's calls about admission and the prefix cache."""
 
 from typing import Final
 
@@ -38,13 +38,13 @@ class AdmissionCalls:
 
     @answers(GET_ADMISSION)
     async def get_admission(self, request: pb.GetAdmissionRequest) -> AdmissionReport:
-        """Say who is inside, who waits, and what was refused."""
+        """Requests inside, waiting and refused."""
         del request
         return admission_report(self._present())
 
     @answers(DRAIN_ENGINE)
     async def drain_engine(self, request: pb.DrainEngineRequest) -> AdmissionReport:
-        """Close the admission."""
+        """Close admission."""
         if len(request.reason) > REASON_LENGTH_MAX:
             expected = f"at most {REASON_LENGTH_MAX} characters"
             raise ConfigError(field="reason", value=f"{request.reason[:20]}...", expected=expected)

@@ -79,7 +79,7 @@ def too_many(what: str, most: int) -> CallRefused:
 
 
 def server_ends() -> CallRefused:
-    """Told to whoever still watches."""
+    """The end of a stream when the server ends."""
     return CallRefused(
         RpcFailure(
             code=grpc.StatusCode.UNAVAILABLE,
@@ -91,7 +91,7 @@ def server_ends() -> CallRefused:
 
 
 def stream_over() -> CallRefused:
-    """Told to whoever has listened as long as one may."""
+    """The end of a stream that has lasted as long as it may."""
     return CallRefused(
         RpcFailure(
             code=grpc.StatusCode.UNAVAILABLE,
@@ -103,7 +103,7 @@ def stream_over() -> CallRefused:
 
 
 def watch_failed() -> CallRefused:
-    """Told to whoever watches when the server itself cannot watch its engine any more."""
+    """The end of a stream whose server cannot watch its engine any more."""
     return CallRefused(
         RpcFailure(
             code=grpc.StatusCode.INTERNAL,

@@ -55,7 +55,7 @@ class ConsoleLooks:
         return self._watch.events(after)
 
     async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareEvent | None:
-        """The machine; None when nobody has ever looked, and the engine takes longer than that."""
+        """The machine; None before the first look of an engine that is slow to answer."""
         try:
             look = await self._hardware.fresh(max_age_s, within_s)
         except TimeoutError:
@@ -73,7 +73,7 @@ class ConsoleLooks:
         return msgspec.json.encode(reply.load) if reply.load.tokens else None
 
     async def day_night(self, *, max_age_s: float) -> bytes | None:
-        """Who serves, who trains, and why; None without a controller."""
+        """Chips that serve and train, and why; None without a controller."""
         return await self._day_night.fresh(max_age_s)
 
     async def _ask_day_night(self) -> bytes | None:
@@ -92,7 +92,7 @@ class ConsoleLooks:
         return None if report is None else msgspec.json.encode(report)
 
     async def admission(self) -> bytes | None:
-        """Who is inside, who waits; None where requests pass no admission."""
+        """Requests inside and waiting; None without admission control."""
         return (
             None
             if self._admission is None
@@ -100,7 +100,7 @@ class ConsoleLooks:
         )
 
     def forget(self) -> None:
-        """Something was changed: nobody is shown any more how it was before."""
+        """Something has changed: show no earlier state."""
         self._hardware.forget()
         for look in (self._experts, self._day_night):
             look.forget()

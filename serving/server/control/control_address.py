@@ -1,4 +1,4 @@
-"""Where the control service listens: on this machine alone unless it is told otherwise."""
+"""The control service's address, by default on this machine's loopback."""
 
 import re
 from dataclasses import dataclass, replace

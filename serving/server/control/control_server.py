@@ -14,7 +14,7 @@ from emulator.errors import ConfigError
 from serving.access.tls_files import TlsFiles
 from serving.server.connections.connection_registry import PortLimits
 from serving.server.connections.grpc_port import GrpcPort, PortAddress
-from serving.server.connections.named_connections import NamedConnections
+from serving.server.connections.grpc_relay import NamedConnections
 from serving.server.console.console_app import ConsoleApp
 from serving.server.console.console_port import STOP_GRACE_S, ConsolePort
 from serving.server.control.console_snapshots import ConsoleLooks
@@ -87,7 +87,7 @@ class ControlServer:
 
     Raises:
         ConfigError: an address beyond loopback without TLS.
-        ConfigError, PortInUse: in `start`, when nobody, or another program, can listen there, or
+        ConfigError, PortInUse: in `start`, when the address cannot be listened on, or
             its TLS files are wrong.
     """
 

@@ -1,8 +1,8 @@
 """Looks at the engine again and again, for everybody who watches: one poller, one history.
 
 The poller runs as long as the server, slowly while nobody watches, so that events have numbers and
-a history whoever listens. A watcher holds nothing but its place in that history: one that reads
-slowly loses the oldest, and is told how many. A watcher that goes is forgotten.
+a history for later watchers. A watcher holds nothing but its place in that history: one that reads
+slowly loses the oldest, with their number. A watcher that goes is forgotten.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ EVENTS_KEPT: Final = 4_096
 """Events that the server remembers; a record of each is about a kilobyte."""
 
 _IDLE_S: Final = 1.0
-"""Wall seconds between two looks while nobody wants one earlier."""
+"""Wall seconds between two looks without a watcher that wants one earlier."""
 
 
 class EngineWatch:
@@ -199,7 +199,7 @@ class EngineWatch:
         self._tell()
 
     async def _poll(self) -> None:
-        """Look until the end; what is our own mistake is one, and in the log."""
+        """Look until the end; a defect of the server goes to the log."""
         try:
             await self._look_again_and_again()
         except Exception:

@@ -91,7 +91,7 @@ class EngineAnswers:
 
 
 def _shown_of(rpc: Rpc[ShownT], reply: ControlReply) -> ShownT:
-    """A reply is what is shown, or has it in the field that the response's first is named after."""
+    """The shown part of a reply: itself, or the field named as the response's first."""
     if isinstance(reply, rpc.shows):
         return reply
     (field,) = SERVICE.methods_by_name[rpc.name].output_type.fields[:1]

@@ -20,7 +20,7 @@ REPLIES_KEPT: Final = 64
 """Questions whose last answer is remembered."""
 
 REFRESH_WALL_S: Final = 5.0
-"""How often the state is asked for while nobody does, so that there is one to show."""
+"""Period of asking for the state without a reader, so that there is one to show."""
 
 ReplyT = TypeVar("ReplyT", bound=ControlReply)
 

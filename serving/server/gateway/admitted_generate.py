@@ -1,4 +1,4 @@
-"""Every generation goes by the gateway: whoever calls `engine.generate` has a permit, or gets one.
+"""Admission of every generation: a caller of `engine.generate` has a permit, or gets one.
 
 vLLM's HTTP app and its gRPC service both call `generate` of one AsyncLLM. It is wrapped once: what
 is really asked for is declared there, batch work awaits its turn, the class of work is the

@@ -63,7 +63,7 @@ class SnapshotPoller:
         Raises:
             EngineGone: the engine has ended; there is nothing to look at any more.
             EngineFailed: its answer is an error.
-            TimeoutError: it took over `within_s` wall seconds, and nobody has ever looked before.
+            TimeoutError: it took over `within_s` wall seconds, and there is no earlier look.
         """
         try:
             # Not `wait_for`, which forgets that it was cancelled when the look comes just then.
@@ -75,7 +75,7 @@ class SnapshotPoller:
             return self._last
 
     def forget(self) -> None:
-        """Something was changed: whoever asks from now on is shown a look of after that."""
+        """Something has changed: later callers get a newer look."""
         self._shared.forget()
 
     async def _look(self) -> HardwareLook:

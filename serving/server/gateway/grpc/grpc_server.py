@@ -18,7 +18,7 @@ from smg_grpc_proto import vllm_engine_pb2_grpc  # type: ignore[import-untyped]
 from serving.access.key_ring import KeyRing
 from serving.server.connections.connection_registry import PortLimits
 from serving.server.connections.grpc_port import GrpcPort, PortAddress
-from serving.server.connections.named_connections import NamedConnections
+from serving.server.connections.grpc_relay import NamedConnections
 from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.grpc.connection_options import HANDSHAKE_WALL_S, connection_options

@@ -1,4 +1,4 @@
-"""Who a request of HTTP is from, and which paths ask for nobody.
+"""The client of a request of HTTP, and the paths that need none.
 
 A key comes as `Authorization: Bearer KEY`, as OpenAI's clients send it, or as `x-api-key: KEY`, as
 Anthropic's do. With keys everything but probes needs one: metrics and the API's description too

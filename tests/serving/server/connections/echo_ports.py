@@ -11,9 +11,8 @@ from pathlib import Path
 from serving.access.renewed_context import RenewedContext
 from serving.server.connections.client_connection import GrpcConnection, HttpConnection
 from serving.server.connections.connection_registry import PortLimits
-from serving.server.connections.grpc_relay import GrpcSocket
+from serving.server.connections.grpc_relay import GrpcSocket, NamedConnections
 from serving.server.connections.listening_port import ListeningPort
-from serving.server.connections.named_connections import NamedConnections
 from tests.serving.server.control.small_engine import free_port
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

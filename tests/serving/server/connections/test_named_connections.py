@@ -3,7 +3,7 @@
 import asyncio
 
 from serving.server.connections.connection_registry import PortLimits
-from serving.server.connections.named_connections import NamedConnections
+from serving.server.connections.grpc_relay import NamedConnections
 from tests.serving.server.connections.echo_ports import PREFACE, Echo, Port, a_port, framed
 from tests.serving.server.connections.test_listening_port import ended, run
 
