@@ -1,9 +1,9 @@
-"""A port of this network that leads to another address, byte for byte.
+"""Ports of this network that lead to other addresses, byte for byte.
 
-    python console_port.py 0.0.0.0:50052 127.0.0.1:50051
+    python console_port.py 0.0.0.0:50061 127.0.0.1:50051 0.0.0.0:50062 127.0.0.1:50052
 
-compose.yaml runs it in the engine's network, so that the control port, which listens on loopback
-there, can be published. Who may do what stays the control port's to say: it wants its key.
+compose.yaml runs it in the engine's network, so that the control port and the console's, which
+listen on loopback there, can be published. Both still want their key.
 """
 
 import asyncio
@@ -30,8 +30,16 @@ def end(writer: asyncio.StreamWriter) -> None:
     asyncio.get_running_loop().call_later(LAST_WALL_S, writer.transport.abort)
 
 
-async def main(listen: str, target: str) -> None:
-    """Listen until the process is ended."""
+async def main(*addresses: str) -> None:
+    """Lead each address to the one after it, until the process is ended."""
+    pairs = zip(addresses[::2], addresses[1::2], strict=True)
+    async with asyncio.TaskGroup() as group:
+        for listen, target in pairs:
+            group.create_task(lead(listen, target))
+
+
+async def lead(listen: str, target: str) -> None:
+    """Listen until the task is cancelled."""
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers = [writer]

@@ -1,1 +1,1 @@
-"""Who somebody is: keys, hashed at rest, and the certificates of a server."""
+"""Authentication: keys, hashed at rest, and the certificates of a server."""

@@ -58,7 +58,7 @@ def claimed_control_port(port: int, environment: Mapping[str, str]) -> Iterator[
 
 @contextlib.contextmanager
 def held_if_free(path: Path) -> Iterator[bool]:
-    """Whether nobody has the claim that lies at `path`; nobody gets it while the block runs."""
+    """Whether the claim at `path` is free; it stays so while the block runs."""
     with _tried(path) as holder:
         yield holder is None
 

@@ -64,6 +64,41 @@ def held_control_key(
                     path.unlink()
 
 
+def console_port_path(port: int, environment: Mapping[str, str]) -> Path:
+    """Where the console's port of the server is noted whose control service has `port`."""
+    return claims_directory(environment) / f"control-{port}.console"
+
+
+@contextlib.contextmanager
+def noted_console_port(
+    port: int, console_port: int, environment: Mapping[str, str]
+) -> Iterator[None]:
+    """Note `console_port` for commands of this user; the note is removed at the end.
+
+    Raises ConfigError for a directory that is not this user's alone.
+    """
+    path = console_port_path(port, environment)
+    make_private_directory(path.parent)
+    _write_private(path, str(console_port))
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def find_console_port(port: int, environment: Mapping[str, str]) -> int | None:
+    """The console's port that the server of this user noted; None without a note of this user's.
+
+    Raises ConfigError for a directory that is not this user's alone: the key goes to that port.
+    """
+    path = console_port_path(port, environment)
+    if not os.path.lexists(path):
+        return None
+    check_private_directory(path.parent)
+    status, data = _read(path, follow=False)
+    return int(data) if status.st_uid == os.getuid() and data.strip().isdigit() else None
+
+
 def read_control_key(path: Path) -> str:
     """The key in the file; raises ConfigError, also for a file that other users can read."""
     status, data = _read(path)

@@ -140,7 +140,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _lock(directory: int, path: Path) -> None:
-    """Raises ConfigError after _WAIT_S: whoever may read a directory can hold it, for ever."""
+    """Raises ConfigError after _WAIT_S: each reader of a directory can hold it, for ever."""
     end_s = time.monotonic() + _WAIT_S
     while True:
         with contextlib.suppress(BlockingIOError):

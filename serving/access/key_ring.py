@@ -106,7 +106,7 @@ class KeyRing:
     def is_open(self) -> bool:
         """Whether no key was ever configured, so that everybody is anonymous.
 
-        A file that holds no key is not that: nobody enters.
+        A file without keys is not open: it admits none.
         """
         return self._key_file is None and not self._given
 
@@ -123,7 +123,7 @@ class KeyRing:
         return Holder(client=found.client, scopes=frozenset(found.scopes))
 
     def client_of(self, secret: str | None) -> Client | None:
-        """Who may ask for inference with it; everybody, as `anonymous`, when the ring is open.
+        """The client that may ask for inference with it; `anonymous` when the ring is open.
 
         None: it is no key of ours, or opens something else alone (`holder_of` tells which).
         """
@@ -137,7 +137,7 @@ class KeyRing:
     def admits_control(self, secret: str | None) -> bool:
         """Whether it opens the control service: this run's own key, or one with that scope.
 
-        Nobody is admitted without a key, whatever else is open.
+        None is admitted without a key, whatever else is open.
         """
         holder = self.holder_of(secret)
         is_own = self._control is not None and hmac.compare_digest(
@@ -146,7 +146,7 @@ class KeyRing:
         return is_own or (holder is not None and Scope.CONTROL in holder.scopes)
 
     def reload(self) -> None:
-        """Read the file again; raises nothing: what is wrong is logged, and the old keys stay."""
+        """Read the file again; raises nothing: an error is logged, and the old keys stay."""
         if self._key_file is None:
             return
         try:

@@ -17,7 +17,7 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 
 class RenewedContext:
-    """What is in `files`, for connections that speak one of `protocols` (ALPN's, ours first).
+    """The context of `files`, for connections that speak one of `protocols` (ALPN).
 
     With a `client_ca` only its clients are let in; `port` is whose it is, in the log. Raises
     ConfigError when it is made of files that are wrong.

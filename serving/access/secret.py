@@ -1,4 +1,4 @@
-"""The secret of a key: how it is drawn, and what is kept of it.
+"""The secret of a key: how it is drawn, what is kept of it, and where a request shows it.
 
 What is kept is its plain SHA-256. A slow, salted hash protects secrets that people choose, because
 those can be guessed; of a secret with 256 random bits no guess ever comes near, so a fast hash
@@ -10,6 +10,7 @@ the same way and never written to a file by us; a short one is told.
 import hashlib
 import re
 import secrets
+from collections.abc import Iterable
 from typing import Final
 
 SECRET_BYTES: Final = 32
@@ -22,6 +23,12 @@ CHOSEN_LENGTH_MIN: Final = 20
 """Characters below which a secret that a user chose is called short: 20 random letters and digits
 have 119 bits."""
 
+HEADERS: Final = ("authorization", "x-api-key")
+"""Where a request shows its key, the first before the second: `Bearer KEY` as OpenAI's clients send
+it, `KEY` as Anthropic's do."""
+
+_BEARER: Final = "bearer"
+
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -31,7 +38,7 @@ def draw_secret() -> str:
 
 
 def hash_of(secret: str) -> str:
-    """What is kept of `secret`: `sha256:` and 64 hex digits. Any text has one."""
+    """The stored form of `secret`: `sha256:` and 64 hex digits. Any text has one."""
     return f"sha256:{digest_of(secret).hex()}"
 
 
@@ -49,3 +56,24 @@ def digest_in(text: str) -> bytes:
     """The SHA-256 [32 bytes] that a hash spells."""
     assert is_hash(text)
     return bytes.fromhex(text.removeprefix("sha256:"))
+
+
+def request_credential(headers: Iterable[tuple[str, str | bytes]]) -> str | None:
+    """The key in a request's headers or a call's metadata; None for none, or for two of a kind.
+
+    Of two headers of one name an intermediary may have read, or added, either. A value in bytes is
+    no key. `x-api-key` counts where `authorization` has no bearer's key.
+    """
+    shown: dict[str, str | bytes] = {}
+    for name, value in headers:
+        kind = name.lower()
+        if kind in HEADERS:
+            if kind in shown:
+                return None
+            shown[kind] = value
+    authorization, own = (shown.get(kind, "") for kind in HEADERS)
+    if isinstance(authorization, str):
+        scheme, _, key = authorization.strip().partition(" ")
+        if scheme.lower() == _BEARER and key.strip():
+            return key.strip()
+    return own.strip() or None if isinstance(own, str) else None

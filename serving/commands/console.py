@@ -11,8 +11,13 @@ from urllib.parse import quote
 
 from emulator.errors import ConfigError
 from reporting.data_forms import json_text
+from serving.access.control_key import find_console_port
 from serving.access.opening_page import OPENING_WALL_S, opening_page
-from serving.commands.control_connection import add_connection_arguments, connect, shown_key
+from serving.commands.control_connection import (
+    add_connection_arguments,
+    connect,
+    control_credential,
+)
 from serving.server.control.control_address import ControlAddress
 from serving.wire import control_call
 
@@ -34,6 +39,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "its own (snap, Flatpak) does not find such files: open the printed address in it",
     )
     add_connection_arguments(parser)
+    parser.add_argument(
+        "--console-port",
+        type=int,
+        metavar="PORT",
+        help="of the page (default: the one that this user's server on that address has noted, "
+        "else the port after the control service's)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -44,15 +56,23 @@ def run(args: argparse.Namespace) -> int:
         UltraServeError: no key, a server that does not answer or know it, or no browser to open.
     """
     address = ControlAddress.parse(args.address)
-    key = shown_key(args, address)
+    key = control_credential(args, address)
     with connect(args) as client:
         client.call(control_call.GET_REST)  # somebody is there, and the key is right
     assert key is not None, "a server without a key has answered"
-    url = console_url(address, key)
+    url = console_url(address.console(_port(args, address)), key)
     print(json_text({"url": url}) if args.json else url, flush=True)
     if args.open:
         _open(url)
     return 0
+
+
+def _port(args: argparse.Namespace, address: ControlAddress) -> int | None:
+    """The page's port; None where nothing says it."""
+    port: int | None = args.console_port
+    if port is None and address.is_loopback:
+        return find_console_port(address.port, os.environ)
+    return port
 
 
 def _open(url: str) -> None:

@@ -89,7 +89,7 @@ def connect(args: argparse.Namespace) -> ControlClient:
     from serving.server.control.control_client import ControlClient
     from serving.server.control.control_tls import ControlTls
 
-    key = shown_key(args, address)
+    key = control_credential(args, address)
     given = any((args.tls_ca, args.tls_cert, args.tls_key))
     tls = ControlTls(ca=args.tls_ca, certificate=args.tls_cert, key=args.tls_key) if given else None
     waits = getattr(args, "waits_for_outcome", False)
@@ -103,7 +103,7 @@ def connect(args: argparse.Namespace) -> ControlClient:
     )
 
 
-def shown_key(args: argparse.Namespace, address: ControlAddress) -> str | None:
+def control_credential(args: argparse.Namespace, address: ControlAddress) -> str | None:
     """The key that is shown to the service at `address`; None when there is none to be found.
 
     Raises ConfigError.

@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
         UltraServeError: vLLM refuses, or a server that does not answer.
     """
     if args.action in _OF_THE_DOOR:
-        return _run_door(args)
+        return _run_admission(args)
     with connect(args) as client:
         if args.action == "reset_prefix_cache":
             client.call(
@@ -143,7 +143,7 @@ def _act(client: ControlClient, args: argparse.Namespace) -> EngineSleepState:
     return client.call(control_call.GET_REST)
 
 
-def _run_door(args: argparse.Namespace) -> int:
+def _run_admission(args: argparse.Namespace) -> int:
     wait_s = getattr(args, "wait", None)
     if wait_s is not None and not 0 < wait_s < float("inf"):
         raise ConfigError(field="wait", value=wait_s, expected="a number above 0")

@@ -21,7 +21,7 @@ from serving.access.control_key import ENVIRONMENT as CONTROL_KEY_VARIABLE
 from serving.access.control_key import read_control_key
 from serving.access.key_file import is_open_to_readers
 from serving.access.key_ring import KeyRing
-from serving.access.loopback import is_loopback
+from serving.access.listen_address import is_loopback
 from serving.access.secret import CHOSEN_LENGTH_MIN, hash_of
 from serving.access.tls_files import TlsFiles
 from serving.access.unsafe_environment import refuse_unsafe_environment
@@ -146,6 +146,13 @@ def gateway_options(
     return GatewayOptions(settings=settings, warnings=tuple(warnings))
 
 
+def console_port(args: argparse.Namespace) -> int:
+    """The console's port; 0 where there is none."""
+    if not args.control_port:
+        return 0
+    return int(args.control_port + 1 if args.console_port is None else args.console_port)
+
+
 def _take_keys(
     args: argparse.Namespace, environment: MutableMapping[str, str]
 ) -> list[tuple[str, str]]:
@@ -235,10 +242,12 @@ def _control_key_file(args: argparse.Namespace) -> Path | None:
 def _check_ports(args: argparse.Namespace) -> None:
     """Raise ConfigError when two services are to have one port."""
     taken = {args.port: "--port"}
-    for field in ("grpc_port", "control_port"):
-        port = getattr(args, field)
+    ports = {"grpc_port": args.grpc_port, "control_port": args.control_port}
+    for field, port in {**ports, "console_port": console_port(args)}.items():
         if not port:  # no such service
             continue
+        if field == "console_port" and not 1 <= port <= 65_535:
+            raise ConfigError(field=field, value=port, expected="1 to 65535")
         if port in taken:
             raise ConfigError(field=field, value=port, expected=f"another port than {taken[port]}")
         taken[port] = f"--{field.replace('_', '-')}"

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from emulator.memory.core_claims import CoreClaim, claims_directory
 from serving.access.control_claim import claimed_control_port, control_lock_path
-from serving.access.control_key import control_key_path
-from serving.access.free_port import check_port
+from serving.access.control_key import console_port_path, control_key_path
+from serving.access.listen_address import check_port
 from serving.access.process_listing import hide_in_process_list
 from serving.commands.day_night_arguments import day_night_settings, with_cost_model
 from serving.commands.gateway_arguments import (
     API_KEY_FLAG,
     GatewayOptions,
+    console_port,
     gateway_options,
 )
 from serving.commands.serve_arguments import add_arguments, resolve_arguments
@@ -102,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _environment(args: argparse.Namespace, gateway: GatewayOptions) -> dict[str, str]:
-    """What the middleware in vLLM's API process reads: gateway and control service."""
+    """The variables that the middleware in vLLM's API process reads."""
     address = NO_SERVICE
     if args.control_port:
         address = str(ControlAddress(host=args.control_host, port=args.control_port))
@@ -118,6 +119,8 @@ def check_ports(args: argparse.Namespace) -> None:
         check_port(
             args.control_host, args.control_port, field="control_port", host_field="control_host"
         )
+    if port := console_port(args):
+        check_port(args.control_host, port, field="console_port", host_field="control_host")
 
 
 @contextlib.contextmanager
@@ -152,8 +155,12 @@ def kept_control_key(port: int) -> Iterator[None]:
     """
     from serving.process.parent_death_watchdog import cleared_by_engine
 
-    key, lock = (path(port, os.environ) for path in (control_key_path, control_lock_path))
-    with claimed_control_port(port, os.environ), cleared_by_engine(key, unless_held=lock):
+    lock = control_lock_path(port, os.environ)
+    with (
+        claimed_control_port(port, os.environ),
+        cleared_by_engine(control_key_path(port, os.environ), unless_held=lock),
+        cleared_by_engine(console_port_path(port, os.environ), unless_held=lock),
+    ):
         yield
 
 

@@ -19,7 +19,7 @@ from serving.errors import RefusedByVllm
 from serving.plugin.disallowed_flags import refuse_disallowed_flags
 from serving.plugin.model_parsers import parser_arguments
 from serving.process.parent_death_watchdog import DIRECTORY_PREFIX, cleared_by_engine
-from serving.process.server_shutdown import ServerEnd, server_end
+from serving.process.server_shutdown import ServerShutdown, server_shutdown
 from serving.process.start_signals import end_imports_on_signals, end_start_on_signals
 
 _ENVIRONMENT = {
@@ -93,8 +93,8 @@ def serve(
 
 def _run(main: Callable[[], object]) -> int:
     """Let vLLM have the process; returns the exit code."""
-    end = ServerEnd()
-    token = server_end.set(end)
+    end = ServerShutdown()
+    token = server_shutdown.set(end)
     try:
         main()
     except SystemExit as error:
@@ -104,7 +104,7 @@ def _run(main: Callable[[], object]) -> int:
         raise
     finally:
         end.ended()
-        server_end.reset(token)
+        server_shutdown.reset(token)
     return end.code
 
 

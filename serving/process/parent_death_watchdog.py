@@ -118,7 +118,7 @@ def _clear(path: Path, unless_held: str | None) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove what is this user's own; raises OSError."""
+    """Remove a file or directory of this user; raises OSError."""
     status = path.lstat()
     if status.st_uid != os.getuid():
         return

@@ -1,7 +1,7 @@
-"""How a server's process ends, for whoever started it: vLLM's server returns, and says nothing.
+"""Exit code and time limit of a server's end, which vLLM's server, when it returns, does not give.
 
-`serve` in `openai_app` sets the variable for the time that vLLM's server has the process; what
-runs inside vLLM's app finds it there. Where it is not set the process is somebody else's.
+`serve` in `openai_app` sets the variable while vLLM's server runs; code inside vLLM's app reads it.
+Without it the process is not a server of `ultraserve`.
 """
 
 import os
@@ -14,11 +14,11 @@ HUNG_CODE: Final = 70
 """EX_SOFTWARE of sysexits.h: the server did not end by itself within its bound."""
 
 
-class ServerEnd:
+class ServerShutdown:
     """The end of one server's process.
 
-    `code` is its exit code, 0 unless somebody has set another. `leave` takes the process away at
-    once, with a code and without a word; the engine's process clears up after it.
+    `code` is its exit code. `leave` ends the process at once with a code; the engine's process
+    clears up after it.
     """
 
     def __init__(self, leave: Callable[[int], object] = os._exit) -> None:
@@ -29,7 +29,7 @@ class ServerEnd:
     def within(self, wall_s: float) -> None:
         """Leave in `wall_s`, unless the server has ended; in place of a bound that was set before.
 
-        A thread sees to it: a loop that hangs would not.
+        By a thread, because the loop may hang.
         """
         self.ended()
         self._bound = threading.Timer(wall_s, lambda: self._leave(self.code or HUNG_CODE))
@@ -43,4 +43,4 @@ class ServerEnd:
             bound.cancel()
 
 
-server_end: Final[ContextVar[ServerEnd]] = ContextVar("server_end")
+server_shutdown: Final[ContextVar[ServerShutdown]] = ContextVar("server_shutdown")

@@ -25,7 +25,7 @@ class ClassReport(Plain, frozen=True, kw_only=True):
 
 
 class AdmissionReport(Plain, frozen=True, kw_only=True):
-    """Admission of both protocols, DoorReport on the wire; `closed` is the words that refused
+    """Admission of both protocols; `closed` is the words that refused
     clients get, empty while requests are admitted.
     """
 

@@ -401,7 +401,7 @@ def reply_from_json(text: str) -> ControlReply:
 
 
 class EngineSleepState(Plain, frozen=True, kw_only=True):
-    """Whether the engine sleeps, and whether it holds requests back; EngineRest on the wire."""
+    """Whether the engine sleeps, and whether it holds requests back."""
 
     sleeping: bool
     paused: bool
@@ -477,4 +477,4 @@ UNDRAIN_ENGINE: Final = Rpc(name="UndrainEngine", shows=AdmissionReport)
 RPCS: Final[dict[str, Rpc[Any]]] = {
     row.name: row for row in list(globals().values()) if isinstance(row, Rpc)
 }
-"""The table: every unary call, by its name. A stream has no row; see `watch_calls`."""
+"""The table: every unary call, by its name. A stream has no row; see `control_service`."""

@@ -81,6 +81,7 @@ def attacked_server(kind: Server) -> Iterator[AttackedServer]:
                 http_port=process.port,
                 grpc_port=grpc_port,
                 control_port=process.control_port,
+                console_port=process.control_port + 1,
                 model=MODEL,
                 key=attacker,
                 authority=str(folder / "authority.pem") if tls else "",

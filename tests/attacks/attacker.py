@@ -67,7 +67,8 @@ class Attacker:
         sock.setblocking(False)
         try:
             await asyncio.get_running_loop().sock_connect(sock, (HOST, port))
-            tls = None if plain or port == self.target.control_port else self.target.tls(*protocols)
+            local = (self.target.control_port, self.target.console_port)
+            tls = None if plain or port in local else self.target.tls(*protocols)
             reader, writer = await asyncio.open_connection(
                 sock=sock,
                 ssl=tls,

@@ -1,4 +1,4 @@
-"""The control port's HTTP: the console's page, its sessions and its JSON calls, without the key."""
+"""The console's port: the console's page, its sessions and its JSON calls, without the key."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from tests.attacks.target import HOST
 
 
 def _head(attacker: Attacker, method: str, path: str, *lines: str) -> bytes:
-    name = f"{HOST}:{attacker.target.control_port}"
+    name = f"{HOST}:{attacker.target.console_port}"
     return head(method, path, *lines).replace(b"host: a", f"host: {name}".encode(), 1)
 
 
@@ -21,7 +21,7 @@ async def sign_ins(attacker: Attacker) -> None:
     """Sessions begun with a new wrong key each."""
 
     async def one() -> None:
-        wire = await attacker.connect(attacker.target.control_port)
+        wire = await attacker.connect(attacker.target.console_port)
         for _ in range(50):
             body = json.dumps({"key": f"us-{attacker.random.getrandbits(256):064x}"}).encode()
             kind = "content-type: application/json"
@@ -43,7 +43,7 @@ async def bodies(attacker: Attacker) -> None:
     body = b"x" * (2**24 - 1)
 
     async def one() -> None:
-        wire = await attacker.connect(attacker.target.control_port)
+        wire = await attacker.connect(attacker.target.console_port)
         path = attacker.random.choice(paths)
         with contextlib.suppress(OSError):  # an answer may lie there
             await wire.send(_head(attacker, "POST", path, f"content-length: {2**24}"))
@@ -57,7 +57,7 @@ async def event_streams(attacker: Attacker) -> None:
     """Streams of events asked for without a key, and never read."""
 
     async def one() -> None:
-        wire = await attacker.connect(attacker.target.control_port, receive_buffer_bytes=4096)
+        wire = await attacker.connect(attacker.target.console_port, receive_buffer_bytes=4096)
         await wire.send(_head(attacker, "GET", "/stream"))
         await wire.answer(wait_s=1.0)
         await asyncio.sleep(attacker.budget.wall_s)
@@ -69,16 +69,29 @@ CROWD = Budget(connections=250, sent_bytes=4_000_000)
 
 ATTACKS = (
     Attack(
-        name="control-header-lines",
-        what="80 MB of short header lines to the control port",
-        run=partial(endless, first=START, piece=LINE, control=True),
+        name="console-header-lines",
+        what="80 MB of short header lines to the console",
+        run=partial(endless, first=START, piece=LINE, port="console_port"),
         budget=Budget(connections=60),
         cheap=True,
     ),
     Attack(
-        name="control-slow-heads",
-        what="250 heads to the control port, a byte each half second",
-        run=partial(slow_headers, control=True),
+        name="control-header-lines",
+        what="80 MB of short header lines to the control port",
+        run=partial(endless, first=START, piece=LINE, port="control_port"),
+        budget=Budget(connections=60),
+        cheap=True,
+    ),
+    Attack(
+        name="console-slow-heads",
+        what="250 heads to the console, a byte each half second",
+        run=partial(slow_headers, port="console_port"),
+        budget=CROWD,
+    ),
+    Attack(
+        name="console-silent",
+        what="250 connections to the console that say nothing",
+        run=partial(silent, port="console_port"),
         budget=CROWD,
     ),
     Attack(
@@ -102,7 +115,7 @@ ATTACKS = (
     Attack(
         name="console-pages-unread",
         what="the console's page asked for without end, and never read",
-        run=partial(pipelined, request=head("GET", "/"), control=True),
+        run=partial(pipelined, request=head("GET", "/"), port="console_port"),
         budget=Budget(connections=60, sent_bytes=20_000_000, bytes_per_s=2_000_000),
     ),
     Attack(

@@ -13,12 +13,13 @@ FAST_CLIENT = Budget(connections=60, sent_bytes=300_000_000, bytes_per_s=100_000
 CROWD = Budget(connections=300, sent_bytes=4_000_000)
 
 
-async def endless(attacker: Attacker, *, first: bytes, piece: bytes, control: bool = False) -> None:
+async def endless(
+    attacker: Attacker, *, first: bytes, piece: bytes, port: str = "http_port"
+) -> None:
     """Send `first` and then `piece` for ever, on a new connection whenever one is closed."""
 
     async def one() -> None:
-        port = attacker.target.control_port if control else attacker.target.http_port
-        wire = await attacker.connect(port)
+        wire = await attacker.connect(getattr(attacker.target, port))
         try:
             await wire.send(first)
             while not wire.reader.at_eof():
@@ -31,12 +32,11 @@ async def endless(attacker: Attacker, *, first: bytes, piece: bytes, control: bo
     await attacker.again(one)
 
 
-async def slow_headers(attacker: Attacker, *, count: int = 250, control: bool = False) -> None:
+async def slow_headers(attacker: Attacker, *, count: int = 250, port: str = "http_port") -> None:
     """A byte of a head every half second, on each of many connections."""
-    port = attacker.target.control_port if control else attacker.target.http_port
 
     async def one() -> None:
-        wire = await attacker.connect(port)
+        wire = await attacker.connect(getattr(attacker.target, port))
         for byte in head("GET", "/livez", "x-long: " + "a" * 100):
             await wire.send(bytes((byte,)))
             await asyncio.sleep(0.5)
@@ -66,12 +66,12 @@ async def half_open(attacker: Attacker) -> None:
     await attacker.crowd(200, one)
 
 
-async def pipelined(attacker: Attacker, *, request: bytes, control: bool = False) -> None:
+async def pipelined(attacker: Attacker, *, request: bytes, port: str = "http_port") -> None:
     """Requests one behind the other, and nobody who reads the answers."""
 
     async def one() -> None:
-        port = attacker.target.control_port if control else attacker.target.http_port
-        wire = await attacker.connect(port, receive_buffer_bytes=4096)
+        number = getattr(attacker.target, port)
+        wire = await attacker.connect(number, receive_buffer_bytes=4096)
         try:
             while True:
                 await wire.send(request * 200)

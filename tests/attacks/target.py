@@ -13,13 +13,14 @@ class Target:
 
     Attributes:
         authority: the file of the authority whose certificates are believed; empty without TLS.
-            The control port is on loopback and has none.
+            The control port and the console's are on loopback and have none.
         key: a key of the attacker's or of the honest client's.
     """
 
     http_port: int
     grpc_port: int
     control_port: int
+    console_port: int
     model: str
     key: str
     authority: str = ""

@@ -17,6 +17,7 @@ from tests.attacks.target import HOST, Target
 WALL_S = 0.3
 SENDS_NOTHING = {
     "silent-connections",
+    "console-silent",
     "control-silent",
     "tls-silent",
     "tls-grpc-silent",
@@ -58,6 +59,7 @@ async def _attack_a_sink(
         http_port=port,
         grpc_port=port,
         control_port=port if not is_tls else 1,
+        console_port=port if not is_tls else 1,
         model="m",
         key="k",
         authority=file if attack.on is Server.TLS else "",

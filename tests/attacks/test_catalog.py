@@ -76,7 +76,9 @@ async def _attack_a_sink(
 
     server = await asyncio.start_server(serve, HOST, 0)
     port = server.sockets[0].getsockname()[1]
-    target = Target(http_port=port, grpc_port=port, control_port=port, model="m", key="k")
+    target = Target(
+        http_port=port, grpc_port=port, control_port=port, console_port=port, model="m", key="k"
+    )
     attack = Attack(name="a", what="", run=run, budget=budget)  # type: ignore[arg-type]
     answers = await attacked(attack, target, seed=1)
     await asyncio.sleep(0.05)  # lets the sink see the end

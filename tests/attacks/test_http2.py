@@ -67,7 +67,9 @@ def uploaded(reply: bytes, size: int) -> tuple[bytes, Answers]:
     async def both() -> Answers:
         server = await asyncio.start_server(serve, HOST, 0)
         port = server.sockets[0].getsockname()[1]
-        target = Target(http_port=port, grpc_port=port, control_port=port, model="m", key="k")
+        target = Target(
+            http_port=port, grpc_port=port, control_port=port, console_port=port, model="m", key="k"
+        )
         attack = Attack(name="a", what="", run=upload, budget=Budget(wall_s=0.4))
         answers = await attacked(attack, target, seed=1)
         await asyncio.sleep(0.05)  # lets the server see the end

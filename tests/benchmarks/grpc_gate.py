@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,9 +19,9 @@ import grpc
 import grpc.aio
 import uvloop
 
-from serving.server.connections.grpc_socket import GrpcSocket
-from serving.server.connections.named_connections import NamedConnections
-from serving.server.connections.shared_port import SharedPort
+from serving.server.connections.client_connection import GrpcConnection
+from serving.server.connections.grpc_relay import GrpcSocket, NamedConnections
+from serving.server.connections.listening_port import ListeningPort
 
 CALLS: Final = 3_000
 TOKENS: Final = 200
@@ -87,10 +88,11 @@ async def measure() -> None:
         bare_port = served.add_insecure_port("127.0.0.1:0")
         served.add_insecure_port(f"unix:{path}")
         await served.start()
-        shared = SharedPort(name="the port", http=None, grpc_socket=GrpcSocket(path, names))
+        make = partial(GrpcConnection, GrpcSocket(path, names), b"")
+        gated = ListeningPort(make, name="the port")
         gated_port = bare_port + 1
-        shared.listen("127.0.0.1", gated_port)
-        await shared.start()
+        gated.listen("127.0.0.1", gated_port)
+        await gated.start()
         for kind, at_a_time, count in (
             ("unary", 16, CALLS),
             ("stream", STREAMS, STREAMS * TOKENS),
@@ -99,10 +101,10 @@ async def measure() -> None:
             for _ in range(ROUNDS):
                 for name, port in (("bare", bare_port), ("gated", gated_port)):
                     figures[name].append(await cpu_us(port, kind, CALLS, at_a_time, count))
-            bare, gated = (statistics.median(figures[name]) for name in ("bare", "gated"))
+            medians = [statistics.median(figures[name]) for name in ("bare", "gated")]
             what = "call" if kind == "unary" else "token"
-            print(f"a {what}: {bare:.0f} us of CPU without the gate, {gated:.0f} us with it")
-        await shared.stop()
+            print(f"a {what}: {medians[0]:.0f} us of CPU bare, {medians[1]:.0f} us gated")
+        await gated.stop()
         await served.stop(None)
 
 

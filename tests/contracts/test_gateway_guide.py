@@ -4,6 +4,7 @@ import re
 import shlex
 from pathlib import Path
 
+from serving.commands.gateway_arguments import console_port
 from serving.commands.serve_arguments import resolve_arguments
 from tests.e2e.gateway_process import FLAGS, VARIABLE
 from tests.serving.commands.serve_flags import parse
@@ -39,5 +40,9 @@ def test_the_guide_s_engines_have_the_ports_that_the_gateway_is_told_of() -> Non
     settings = [resolve_arguments(each, {})[0] for each in asked]
     assert [each.ultraserver for each in settings] == ["0", "0", "a", "b"]
     for pair in (asked[:2], asked[2:]):
-        ports = [port for each in pair for port in (each.port, each.grpc_port, each.control_port)]
+        ports = [
+            port
+            for each in pair
+            for port in (each.port, each.grpc_port, each.control_port, console_port(each))
+        ]
         assert len(set(ports)) == len(ports)

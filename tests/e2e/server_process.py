@@ -38,9 +38,13 @@ Process = tuple[int, float]  # a process id may be used again; with its start it
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """A port that is free, and the one after it, which is a console's."""
+    while True:
+        with socket.socket() as probe, socket.socket() as after, contextlib.suppress(OSError):
+            probe.bind((HOST, 0))
+            port = int(probe.getsockname()[1])
+            after.bind((HOST, port + 1))
+            return port
 
 
 def is_open(port: int) -> bool:
@@ -93,6 +97,11 @@ class ServerProcess:
         self._popen.wait()
         self._log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def console_url(self) -> str:
+        """Of the page; the server has not been told another port than its default."""
+        return f"http://{HOST}:{self.control_port + 1}"
 
     @property
     def own_environment(self) -> dict[str, str]:
@@ -227,9 +236,12 @@ class ServerProcess:
         self.look()
         files = [str(path) for path in self.folder.glob("ultraserve*") if path != self._runtime]
         files += [str(path) for path in self._runtime.glob("*.key")]
+        files += [str(path) for path in self._runtime.glob("*.console")]
         files += [str(path) for path in self._left_memory()]
         ports = [
-            f"port {port}" for port in (self.port, self.control_port) if port and is_open(port)
+            f"port {port}"
+            for port in (self.port, self.control_port, self.control_port and self.control_port + 1)
+            if port and is_open(port)
         ]
         return [*self.running().values(), *files, *ports]
 

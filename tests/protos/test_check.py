@@ -58,7 +58,7 @@ def test_the_contract_breaks_nothing_of_the_last_commit_s(buf: Path, tmp_path: P
     [
         ("control.proto", "service ControlService", "service Control", "SERVICE_SUFFIX|suffixed"),
         ("lease.proto", "PHASE_SERVING", "SERVING", "prefixed"),
-        ("rest.proto", "bool paused", "bool isPaused", "lower_snake_case"),
+        ("sleep.proto", "bool paused", "bool isPaused", "lower_snake_case"),
     ],
 )
 def test_a_contract_in_another_style_is_found(
@@ -73,11 +73,11 @@ def test_a_contract_in_another_style_is_found(
 @pytest.mark.parametrize(
     ("name", "old", "new", "breaks"),
     [
-        ("rest.proto", "bool paused = 2;", "bool paused = 3;", True),
-        ("rest.proto", "bool paused = 2;", "int32 paused = 2;", True),
-        ("rest.proto", "  bool paused = 2;\n", "", True),
+        ("sleep.proto", "bool paused = 2;", "bool paused = 3;", True),
+        ("sleep.proto", "bool paused = 2;", "int32 paused = 2;", True),
+        ("sleep.proto", "  bool paused = 2;\n", "", True),
         ("control.proto", "  rpc GetRest(GetRestRequest) returns (GetRestResponse);\n", "", True),
-        ("rest.proto", "bool paused = 2;", "bool paused = 2;\n  bool dreams = 3;", False),
+        ("sleep.proto", "bool paused = 2;", "bool paused = 2;\n  bool dreams = 3;", False),
     ],
 )
 def test_a_change_that_breaks_clients_is_found_and_an_addition_is_none(
@@ -141,7 +141,7 @@ def test_the_contract_is_compared_with_the_commit_before_it(contract: Path) -> N
     assert check.reference(contract) is None  # the change that makes it compares with that
     commit(contract)
     assert check.reference(contract) is None  # and so does its own commit
-    change(contract, "rest.proto", "bool paused = 2;", "bool paused = 2;\n  bool dreams = 3;")
+    change(contract, "sleep.proto", "bool paused = 2;", "bool paused = 2;\n  bool dreams = 3;")
     assert check.reference(contract) == "HEAD"
     before = head(contract)
     commit(contract)
@@ -155,7 +155,7 @@ def test_a_break_is_found_however_many_commits_ago_it_was_made(
     git(contract, "init", "-q")
     commit(contract)
     before = head(contract)
-    change(contract, "rest.proto", "bool paused = 2;", "bool paused = 3;")
+    change(contract, "sleep.proto", "bool paused = 2;", "bool paused = 3;")
     commit(contract)
     for number in range(3):
         (contract / f"other-{number}.txt").write_text("another file")
@@ -170,14 +170,14 @@ def test_a_break_is_found_however_many_commits_ago_it_was_made(
 def test_a_clone_without_that_commit_says_so(contract: Path, tmp_path: Path) -> None:
     git(contract, "init", "-q")
     commit(contract)
-    change(contract, "rest.proto", "bool paused = 2;", "bool paused = 2;\n  bool dreams = 3;")
+    change(contract, "sleep.proto", "bool paused = 2;", "bool paused = 2;\n  bool dreams = 3;")
     commit(contract)
     shallow = tmp_path / "shallow"
     git(tmp_path, "clone", "-q", "--depth", "1", f"file://{contract}", str(shallow))
 
     with pytest.raises(check.TooShallow):
         check.reference(shallow)
-    change(shallow, "rest.proto", "bool dreams = 3;", "int32 dreams = 3;")
+    change(shallow, "sleep.proto", "bool dreams = 3;", "int32 dreams = 3;")
     assert check.reference(shallow) == "HEAD"  # which is there
 
 
@@ -185,11 +185,11 @@ def test_a_clone_without_that_commit_says_so(contract: Path, tmp_path: Path) -> 
 def test_the_contract_of_a_commit_is_taken_out_as_it_was(contract: Path, tmp_path: Path) -> None:
     git(contract, "init", "-q")
     commit(contract)
-    before = (contract / "ultraserve/v1/rest.proto").read_text()
-    change(contract, "rest.proto", "bool paused = 2;", "bool paused = 3;")
+    before = (contract / "ultraserve/v1/sleep.proto").read_text()
+    change(contract, "sleep.proto", "bool paused = 2;", "bool paused = 3;")
     check.extract("HEAD", tmp_path / "was", contract)
 
-    assert (tmp_path / "was/ultraserve/v1/rest.proto").read_text() == before
+    assert (tmp_path / "was/ultraserve/v1/sleep.proto").read_text() == before
 
 
 @pytest.mark.process

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dultraserve/v1/admission.proto\x12\rultraserve.v1\"\xc4\x01\n\nDoorReport\x12\x0f\n\x07is_open\x18\x01 \x01(\x08\x12\x0e\n\x06\x63losed\x18\x02 \x01(\t\x12\x11\n\tin_flight\x18\x03 \x01(\x03\x12\x11\n\tsequences\x18\x04 \x01(\x03\x12\x1c\n\x0f\x65xpected_wait_s\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08margin_s\x18\x06 \x01(\x01\x12+\n\x07\x63lasses\x18\x07 \x03(\x0b\x32\x1a.ultraserve.v1.ClassReportB\x12\n\x10_expected_wait_s\"\xe3\x02\n\x0b\x43lassReport\x12,\n\nwork_class\x18\x01 \x01(\x0e\x32\x18.ultraserve.v1.WorkClass\x12\x11\n\tin_flight\x18\x02 \x01(\x03\x12\x0e\n\x06queued\x18\x03 \x01(\x03\x12\x15\n\rqueued_tokens\x18\x04 \x01(\x03\x12\x0f\n\x07waiting\x18\x05 \x01(\x03\x12\x16\n\x0ewaiting_tokens\x18\x06 \x01(\x03\x12\x0f\n\x07\x65ntered\x18\x07 \x01(\x03\x12\x10\n\x08\x66inished\x18\x08 \x01(\x03\x12\x0f\n\x07\x61\x62orted\x18\t \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\n \x01(\x03\x12\x15\n\rrefused_later\x18\x0b \x01(\x03\x12\x38\n\x07refused\x18\x0c \x03(\x0b\x32\'.ultraserve.v1.ClassReport.RefusedEntry\x1a.\n\x0cRefusedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01*Y\n\tWorkClass\x12\x1a\n\x16WORK_CLASS_UNSPECIFIED\x10\x00\x12\x1a\n\x16WORK_CLASS_INTERACTIVE\x10\x01\x12\x14\n\x10WORK_CLASS_BATCH\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dultraserve/v1/admission.proto\x12\rultraserve.v1\"\xc9\x01\n\x0f\x41\x64missionReport\x12\x0f\n\x07is_open\x18\x01 \x01(\x08\x12\x0e\n\x06\x63losed\x18\x02 \x01(\t\x12\x11\n\tin_flight\x18\x03 \x01(\x03\x12\x11\n\tsequences\x18\x04 \x01(\x03\x12\x1c\n\x0f\x65xpected_wait_s\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08margin_s\x18\x06 \x01(\x01\x12+\n\x07\x63lasses\x18\x07 \x03(\x0b\x32\x1a.ultraserve.v1.ClassReportB\x12\n\x10_expected_wait_s\"\xe3\x02\n\x0b\x43lassReport\x12,\n\nwork_class\x18\x01 \x01(\x0e\x32\x18.ultraserve.v1.WorkClass\x12\x11\n\tin_flight\x18\x02 \x01(\x03\x12\x0e\n\x06queued\x18\x03 \x01(\x03\x12\x15\n\rqueued_tokens\x18\x04 \x01(\x03\x12\x0f\n\x07waiting\x18\x05 \x01(\x03\x12\x16\n\x0ewaiting_tokens\x18\x06 \x01(\x03\x12\x0f\n\x07\x65ntered\x18\x07 \x01(\x03\x12\x10\n\x08\x66inished\x18\x08 \x01(\x03\x12\x0f\n\x07\x61\x62orted\x18\t \x01(\x03\x12\x0e\n\x06\x66\x61iled\x18\n \x01(\x03\x12\x15\n\rrefused_later\x18\x0b \x01(\x03\x12\x38\n\x07refused\x18\x0c \x03(\x0b\x32\'.ultraserve.v1.ClassReport.RefusedEntry\x1a.\n\x0cRefusedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01*Y\n\tWorkClass\x12\x1a\n\x16WORK_CLASS_UNSPECIFIED\x10\x00\x12\x1a\n\x16WORK_CLASS_INTERACTIVE\x10\x01\x12\x14\n\x10WORK_CLASS_BATCH\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,12 +33,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CLASSREPORT_REFUSEDENTRY']._loaded_options = None
   _globals['_CLASSREPORT_REFUSEDENTRY']._serialized_options = b'8\001'
-  _globals['_WORKCLASS']._serialized_start=605
-  _globals['_WORKCLASS']._serialized_end=694
-  _globals['_DOORREPORT']._serialized_start=49
-  _globals['_DOORREPORT']._serialized_end=245
-  _globals['_CLASSREPORT']._serialized_start=248
-  _globals['_CLASSREPORT']._serialized_end=603
-  _globals['_CLASSREPORT_REFUSEDENTRY']._serialized_start=557
-  _globals['_CLASSREPORT_REFUSEDENTRY']._serialized_end=603
+  _globals['_WORKCLASS']._serialized_start=610
+  _globals['_WORKCLASS']._serialized_end=699
+  _globals['_ADMISSIONREPORT']._serialized_start=49
+  _globals['_ADMISSIONREPORT']._serialized_end=250
+  _globals['_CLASSREPORT']._serialized_start=253
+  _globals['_CLASSREPORT']._serialized_end=608
+  _globals['_CLASSREPORT_REFUSEDENTRY']._serialized_start=562
+  _globals['_CLASSREPORT_REFUSEDENTRY']._serialized_end=608
 # @@protoc_insertion_point(module_scope)

@@ -29,7 +29,7 @@ from protos.ultraserve.v1 import machine_pb2 as _machine_pb2
 from protos.ultraserve.v1 import placement_pb2 as _placement_pb2
 from protos.ultraserve.v1 import power_pb2 as _power_pb2
 from protos.ultraserve.v1 import recording_pb2 as _recording_pb2
-from protos.ultraserve.v1 import rest_pb2 as _rest_pb2
+from protos.ultraserve.v1 import sleep_pb2 as _sleep_pb2
 from protos.ultraserve.v1 import system_pb2 as _system_pb2
 from protos.ultraserve.v1 import watch_pb2 as _watch_pb2
 from protos.ultraserve.v1 import weights_pb2 as _weights_pb2
@@ -897,12 +897,12 @@ class SleepRequest(_message.Message):
     """1: weights go to host memory; 2: they are given up and read again; 0: vLLM's own choice, which is
     1. What is level 0 to vLLM, and leaves HBM as it is, is PauseGeneration with keep_cache.
     """
-    mode: _rest_pb2.RestMode.ValueType
+    mode: _sleep_pb2.RestMode.ValueType
     def __init__(
         self,
         *,
         level: _builtins.int = ...,
-        mode: _rest_pb2.RestMode.ValueType = ...,
+        mode: _sleep_pb2.RestMode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -918,11 +918,11 @@ class SleepResponse(_message.Message):
 
     REST_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def rest(self) -> _rest_pb2.EngineRest: ...
+    def rest(self) -> _sleep_pb2.EngineSleepState: ...
     def __init__(
         self,
         *,
-        rest: _rest_pb2.EngineRest | None = ...,
+        rest: _sleep_pb2.EngineSleepState | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["rest", b"rest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -960,11 +960,11 @@ class WakeUpResponse(_message.Message):
 
     REST_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def rest(self) -> _rest_pb2.EngineRest: ...
+    def rest(self) -> _sleep_pb2.EngineSleepState: ...
     def __init__(
         self,
         *,
-        rest: _rest_pb2.EngineRest | None = ...,
+        rest: _sleep_pb2.EngineSleepState | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["rest", b"rest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -980,13 +980,13 @@ class PauseGenerationRequest(_message.Message):
 
     MODE_FIELD_NUMBER: _builtins.int
     KEEP_CACHE_FIELD_NUMBER: _builtins.int
-    mode: _rest_pb2.RestMode.ValueType
+    mode: _sleep_pb2.RestMode.ValueType
     keep_cache: _builtins.bool
     """Keep the KV cache; vLLM clears it unless it is told so."""
     def __init__(
         self,
         *,
-        mode: _rest_pb2.RestMode.ValueType = ...,
+        mode: _sleep_pb2.RestMode.ValueType = ...,
         keep_cache: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
@@ -1003,11 +1003,11 @@ class PauseGenerationResponse(_message.Message):
 
     REST_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def rest(self) -> _rest_pb2.EngineRest: ...
+    def rest(self) -> _sleep_pb2.EngineSleepState: ...
     def __init__(
         self,
         *,
-        rest: _rest_pb2.EngineRest | None = ...,
+        rest: _sleep_pb2.EngineSleepState | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["rest", b"rest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -1038,11 +1038,11 @@ class ResumeGenerationResponse(_message.Message):
 
     REST_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def rest(self) -> _rest_pb2.EngineRest: ...
+    def rest(self) -> _sleep_pb2.EngineSleepState: ...
     def __init__(
         self,
         *,
-        rest: _rest_pb2.EngineRest | None = ...,
+        rest: _sleep_pb2.EngineSleepState | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["rest", b"rest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -1073,11 +1073,11 @@ class GetRestResponse(_message.Message):
 
     REST_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def rest(self) -> _rest_pb2.EngineRest: ...
+    def rest(self) -> _sleep_pb2.EngineSleepState: ...
     def __init__(
         self,
         *,
-        rest: _rest_pb2.EngineRest | None = ...,
+        rest: _sleep_pb2.EngineSleepState | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["rest", b"rest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -1143,11 +1143,11 @@ class GetAdmissionResponse(_message.Message):
 
     DOOR_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def door(self) -> _admission_pb2.DoorReport: ...
+    def door(self) -> _admission_pb2.AdmissionReport: ...
     def __init__(
         self,
         *,
-        door: _admission_pb2.DoorReport | None = ...,
+        door: _admission_pb2.AdmissionReport | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["door", b"door"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -1187,11 +1187,11 @@ class DrainEngineResponse(_message.Message):
 
     DOOR_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def door(self) -> _admission_pb2.DoorReport: ...
+    def door(self) -> _admission_pb2.AdmissionReport: ...
     def __init__(
         self,
         *,
-        door: _admission_pb2.DoorReport | None = ...,
+        door: _admission_pb2.AdmissionReport | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["door", b"door"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
@@ -1222,11 +1222,11 @@ class UndrainEngineResponse(_message.Message):
 
     DOOR_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def door(self) -> _admission_pb2.DoorReport: ...
+    def door(self) -> _admission_pb2.AdmissionReport: ...
     def __init__(
         self,
         *,
-        door: _admission_pb2.DoorReport | None = ...,
+        door: _admission_pb2.AdmissionReport | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["door", b"door"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...

@@ -391,7 +391,7 @@ class ControlServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DrainEngine(self, request, context):
-        """Closes the door of both protocols: new requests are refused as DRAINING, and those inside go
+        """Closes admission of both protocols: new requests are refused as DRAINING, and those inside go
         on. What is left of them is in the answer, and in GetAdmission. FAILED_PRECONDITION, here and in
         the next: the server itself has closed it, because it ends.
         """

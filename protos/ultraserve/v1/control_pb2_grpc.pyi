@@ -115,7 +115,7 @@ class ControlServiceStub:
     GetAdmission: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetAdmissionRequest, _control_pb2.GetAdmissionResponse]
     """Who is inside, who waits, and what was refused."""
     DrainEngine: _grpc.UnaryUnaryMultiCallable[_control_pb2.DrainEngineRequest, _control_pb2.DrainEngineResponse]
-    """Closes the door of both protocols: new requests are refused as DRAINING, and those inside go
+    """Closes admission of both protocols: new requests are refused as DRAINING, and those inside go
     on. What is left of them is in the answer, and in GetAdmission. FAILED_PRECONDITION, here and in
     the next: the server itself has closed it, because it ends.
     """
@@ -205,7 +205,7 @@ class ControlServiceAsyncStub(ControlServiceStub):
     GetAdmission: _aio.UnaryUnaryMultiCallable[_control_pb2.GetAdmissionRequest, _control_pb2.GetAdmissionResponse]  # type: ignore[assignment]
     """Who is inside, who waits, and what was refused."""
     DrainEngine: _aio.UnaryUnaryMultiCallable[_control_pb2.DrainEngineRequest, _control_pb2.DrainEngineResponse]  # type: ignore[assignment]
-    """Closes the door of both protocols: new requests are refused as DRAINING, and those inside go
+    """Closes admission of both protocols: new requests are refused as DRAINING, and those inside go
     on. What is left of them is in the answer, and in GetAdmission. FAILED_PRECONDITION, here and in
     the next: the server itself has closed it, because it ends.
     """
@@ -460,7 +460,7 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _control_pb2.DrainEngineRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.DrainEngineResponse, _abc.Awaitable[_control_pb2.DrainEngineResponse]]:
-        """Closes the door of both protocols: new requests are refused as DRAINING, and those inside go
+        """Closes admission of both protocols: new requests are refused as DRAINING, and those inside go
         on. What is left of them is in the answer, and in GetAdmission. FAILED_PRECONDITION, here and in
         the next: the server itself has closed it, because it ends.
         """

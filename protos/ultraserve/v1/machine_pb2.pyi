@@ -10,7 +10,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from protos.ultraserve.v1 import fault_pb2 as _fault_pb2
 from protos.ultraserve.v1 import lease_pb2 as _lease_pb2
-from protos.ultraserve.v1 import rest_pb2 as _rest_pb2
+from protos.ultraserve.v1 import sleep_pb2 as _sleep_pb2
 from protos.ultraserve.v1 import weights_pb2 as _weights_pb2
 import builtins as _builtins
 import sys
@@ -106,7 +106,7 @@ class MachineState(_message.Message):
         """Of the weights, in the order of their numbers."""
 
     @_builtins.property
-    def sleep(self) -> _rest_pb2.SleepState: ...
+    def sleep(self) -> _sleep_pb2.SleepState: ...
     @_builtins.property
     def stall(self) -> Global___StallState:
         """Absent while the machine is free to compute."""
@@ -135,7 +135,7 @@ class MachineState(_message.Message):
         expert_balance: Global___ExpertBalance | None = ...,
         leases: _abc.Iterable[_lease_pb2.LeaseState] | None = ...,
         versions: _abc.Iterable[_weights_pb2.VersionState] | None = ...,
-        sleep: _rest_pb2.SleepState | None = ...,
+        sleep: _sleep_pb2.SleepState | None = ...,
         stall: Global___StallState | None = ...,
         age_s: _builtins.float = ...,
         clock_epoch: _builtins.int = ...,

@@ -9,7 +9,7 @@ from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from protos.ultraserve.v1 import fault_pb2 as _fault_pb2
 from protos.ultraserve.v1 import lease_pb2 as _lease_pb2
 from protos.ultraserve.v1 import machine_pb2 as _machine_pb2
-from protos.ultraserve.v1 import rest_pb2 as _rest_pb2
+from protos.ultraserve.v1 import sleep_pb2 as _sleep_pb2
 from protos.ultraserve.v1 import weights_pb2 as _weights_pb2
 import builtins as _builtins
 import sys
@@ -241,7 +241,7 @@ Global___Telemetry: _TypeAlias = Telemetry  # noqa: Y015
 class Event(_message.Message):
     """What has changed from one look at the engine to the next: of several stages that lie between two
     looks the last one is told. Each stage of a fault is told by itself, with the time at which it was
-    reached; so is a call that closes or opens the door.
+    reached; so is a call that closes or opens admission.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -275,7 +275,7 @@ class Event(_message.Message):
     @_builtins.property
     def version(self) -> _weights_pb2.VersionState: ...
     @_builtins.property
-    def sleep(self) -> _rest_pb2.SleepState: ...
+    def sleep(self) -> _sleep_pb2.SleepState: ...
     def __init__(
         self,
         *,
@@ -287,7 +287,7 @@ class Event(_message.Message):
         fault: _fault_pb2.FaultRecord | None = ...,
         lease: _lease_pb2.LeaseState | None = ...,
         version: _weights_pb2.VersionState | None = ...,
-        sleep: _rest_pb2.SleepState | None = ...,
+        sleep: _sleep_pb2.SleepState | None = ...,
         ranks_up: _builtins.int | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_ranks_up", b"_ranks_up", "fault", b"fault", "lease", b"lease", "ranks_up", b"ranks_up", "sleep", b"sleep", "version", b"version"]  # noqa: Y015

@@ -1,8 +1,8 @@
 """Where frames of HTTP/2 begin in a stream of bytes that comes in any pieces. Pure.
 
 A frame is a head of 9 bytes, which says how long its payload is, and the payload, which nobody
-reads here: https://www.rfc-editor.org/rfc/rfc9113#section-4.1. What is no HTTP/2 is cut somehow;
-whoever gets the bytes in the end finds that out.
+reads here: https://www.rfc-editor.org/rfc/rfc9113#section-4.1. Bytes that are no HTTP/2 are cut
+somehow; the server behind refuses them.
 """
 
 import struct

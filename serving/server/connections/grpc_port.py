@@ -1,29 +1,30 @@
 """A port in front of a gRPC server, which listens on a socket that only this user reaches.
 
-TLS ends at the port. What speaks HTTP/1 goes to a protocol of this process, where there is one.
+TLS ends at the port. A client of HTTP/1 gets one answer that names gRPC.
 """
 
-import asyncio
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from serving.access.free_port import check_port
+from serving.access.listen_address import check_port
 from serving.access.renewed_context import RenewedContext
 from serving.access.tls_files import TlsFiles
 from serving.errors import PortInUse
-from serving.server.connections.first_bytes import Speech
-from serving.server.connections.grpc_socket import GrpcSocket
-from serving.server.connections.named_connections import NamedConnections
+from serving.server.connections.client_connection import GrpcConnection
+from serving.server.connections.connection_registry import PortLimits
+from serving.server.connections.grpc_relay import GrpcSocket, NamedConnections
+from serving.server.connections.listening_port import ListeningPort
 from serving.server.connections.private_socket import private_socket
-from serving.server.connections.shared_port import PortLimits, SharedPort
+
+_ALPN: Final = ("h2",)
 
 
 class GrpcServer(Protocol):
-    """What of `grpc.aio.Server` is needed."""
+    """The part of `grpc.aio.Server` that a port needs."""
 
     def add_insecure_port(self, address: str) -> int:
         """Listen there too, once it is started."""
@@ -45,13 +46,24 @@ class PortAddress:
     field: str
     host_field: str = "host"
 
+    def listen(self, port: ListeningPort) -> None:
+        """Take it.
+
+        Raises PortInUse when another program listens there, ConfigError for an address that is not
+        this machine's.
+        """
+        try:
+            port.listen(self.host, self.port)
+        except OSError as error:
+            check_port(self.host, self.port, field=self.field, host_field=self.host_field)
+            raise PortInUse(self.host, self.port, field=self.field) from error
+
 
 class GrpcPort:
     """One port, from `start` to `stop`, which also start and stop `server`; `names` has its
-    connections.
+    connections. `hint` tells a client of HTTP/1 where HTTP is served.
 
-    `start` raises PortInUse when another program listens there, ConfigError for an address that is
-    not this machine's and for wrong TLS files.
+    `start` raises as `PortAddress.listen`, and ConfigError for wrong TLS files.
     """
 
     def __init__(
@@ -62,63 +74,60 @@ class GrpcPort:
         names: NamedConnections | None,
         tls: TlsFiles | None,
         limits: PortLimits | None,
+        hint: str,
     ) -> None:
         self._server = server
         self._address = address
         self._names = names
         self._tls = tls
         self._limits = limits
-        self._shared: SharedPort | None = None
+        self._refusal = _refusal(f"{address.name} speaks gRPC (HTTP/2) alone: {hint}\n")
+        self._port: ListeningPort | None = None
         self._held = ExitStack()
 
     @property
     def connections(self) -> int:
         """Connections that are open now."""
-        return 0 if self._shared is None else self._shared.connections
+        return 0 if self._port is None else self._port.connections
 
-    async def start(
-        self,
-        *,
-        http: Callable[[], asyncio.Protocol] | None = None,
-        is_at_work: Callable[[asyncio.BaseTransport], bool] = lambda _: False,
-    ) -> Path:
-        """Listen; returns the server's own socket. For `http` and `is_at_work` see SharedPort."""
-        address, tls = self._address, None
+    async def start(self) -> Path:
+        """Listen; returns the server's own socket."""
+        name, tls = self._address.name, None
         if self._tls is not None:
-            protocols = (Speech.HTTP_2,) if http is None else (Speech.HTTP_1, Speech.HTTP_2)
-            tls = RenewedContext(self._tls, protocols=protocols, port=address.name)
+            tls = RenewedContext(self._tls, protocols=_ALPN, port=name)
         path = self._held.enter_context(private_socket(os.environ))
-        shared = SharedPort(
-            name=address.name,
-            http=http,
-            is_at_work=is_at_work,
-            grpc_socket=GrpcSocket(path, self._names),
-            tls=tls,
-            limits=self._limits,
-        )
+        make = partial(GrpcConnection, GrpcSocket(path, self._names), self._refusal)
+        port = ListeningPort(make, name=name, tls=tls, limits=self._limits)
         try:
-            shared.listen(address.host, address.port)
-        except OSError as error:
+            self._address.listen(port)
+        except Exception:
             self._held.close()
-            host, port, field = address.host, address.port, address.field
-            check_port(host, port, field=field, host_field=address.host_field)
-            raise PortInUse(host, port, field=field) from error
-        self._shared = shared
+            raise
+        self._port = port
         self._server.add_insecure_port(f"unix:{path}")
         await self._server.start()
-        await shared.start()
+        await port.start()
         return path
 
     async def close(self) -> None:
         """Accept no more connections; open ones stay. Idempotent."""
-        if self._shared is not None:
-            await self._shared.close()
+        if self._port is not None:
+            await self._port.close()
 
     async def stop(self, grace_s: float) -> None:
         """End; calls that are at work have `grace_s`. Idempotent."""
         await self.close()
         await self._server.stop(grace_s)
-        if self._shared is not None:
-            await self._shared.ended()
-            await self._shared.stop()
+        if self._port is not None:
+            await self._port.ended()
+            await self._port.stop()
         self._held.close()
+
+
+def _refusal(text: str) -> bytes:
+    """The one answer to a client of HTTP/1."""
+    head = (
+        "HTTP/1.1 505 HTTP Version Not Supported\r\nConnection: close\r\n"
+        f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(text.encode())}\r\n\r\n"
+    )
+    return (head + text).encode()

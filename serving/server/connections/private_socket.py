@@ -1,6 +1,6 @@
 """The socket behind a port of ours: a file in a directory that only this user can enter.
 
-Who could reach it would pass by TLS, though not by the key.
+A client that reached it would bypass TLS, though not the key.
 """
 
 import contextlib
@@ -61,7 +61,7 @@ def connected(path: Path, name: str) -> socket.socket:
 
 
 def _remove_left_behind(directory: Path) -> None:
-    """Remove sockets of servers that were killed: nobody listens there."""
+    """Remove sockets of servers that were killed."""
     for path in directory.glob("grpc-*.sock"):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
             if time.time() - path.stat().st_mtime < _SETTLED_S:

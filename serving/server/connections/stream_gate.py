@@ -5,7 +5,7 @@ the server says that it has taken the call, or after HOLD_S. A stream that its c
 before keeps its turn for all of that: the server has the work. A stranger of whom that is true
 waits with its like from then on, until it has an answer. Frames that cost the receiver more
 than the sender have a pace, far above what a client's calls bring. What waits is not read any
-further, so nobody is refused.
+further, so none is refused.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ counts in the server's own event loop, so one that stands still begins no calls 
 
 BLOCK_BYTES_MAX: Final = 64 * 2**10
 """Of a call's headers as they are sent: four times what the server takes, so that it can still say
-so to who is only wrong. Longer ones end the connection."""
+so to an honest client. Longer ones end the connection."""
 
 SMALL_BYTES: Final = 256
 """A DATA frame with less costs about what one with nothing does."""

@@ -1,8 +1,8 @@
-"""Whose new call is on its way to the server: turns, given in turn to those who wait.
+"""Turns of new calls on their way to the server, given in turn to the connections that wait.
 
-gRPC's server for Python takes calls one after the other, whoever's they are, at some 0.35 ms each,
+gRPC's server for Python takes calls of all clients one after the other, at some 0.35 ms each,
 and its core reads new ones a hundred times as fast. So calls wait here, each connection's by
-themselves, and few are on their way at a time: who begins many waits for them itself. Calls that
+themselves, and few are on their way at a time: a client of many calls waits for itself. Calls that
 are answered at once would still have the server do nothing else, so strangers' have a pace too.
 """
 
@@ -25,8 +25,8 @@ KEY_TURNS: Final = 32
 """Of all connections that have shown one and the same key."""
 
 RESTED_S: Final = 1.0
-"""Who has had no turn for so long is next. Less than the time between two checks of health, and
-more than a connection waits between two turns when a thousand want them."""
+"""A connection without a turn for so long is next. Less than the time between two checks of health,
+and more than a connection waits between two turns when a thousand want them."""
 
 STRANGERS_CALLS: Final = 64
 STRANGERS_CALLS_PERIOD_S: Final = 0.25
@@ -42,7 +42,7 @@ STRANGERS_FRAMES_PER_S: Final = 10_000
 
 
 class Timer(Protocol):
-    """What is to happen later."""
+    """A call that is to happen later."""
 
     def cancel(self) -> None:
         """It is not."""
@@ -86,7 +86,7 @@ class StreamTurns:
         return self._taken
 
     def begin(self, one: Waiting) -> bool:
-        """Take a turn if there is one; otherwise `one` is told when it has it."""
+        """Take a turn if there is one; otherwise `one.turn_came` is called with it."""
         if not (self._rested or self._others) and self._is_free():
             self._take(one)
             return True

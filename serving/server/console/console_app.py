@@ -1,4 +1,4 @@
-"""What the control port says in HTTP: the page, sessions, calls in JSON, and the stream of events.
+"""The console's HTTP app: the page, sessions, calls in JSON, and the stream of events.
 
 Every request names this server as a host, and what is no plain page is asked by our own page or by
 none. The cookie of a session lets one look; a call that changes something shows the key itself.
@@ -15,8 +15,8 @@ import msgspec
 from aiohttp import web
 
 from emulator.errors import ConfigError
-from serving.access.request_credential import shown_key
-from serving.server.connections.arrival import HEAD_WAIT_S
+from serving.access.secret import request_credential
+from serving.server.connections.connection_registry import HEAD_WAIT_S
 from serving.server.console.call_answer import CallAnswer, Calls, failed
 from serving.server.console.console_sessions import LIFE_WALL_S, ConsoleSessions
 from serving.server.console.event_response import EventResponse, takes_gzip
@@ -162,7 +162,7 @@ class ConsoleApp:
         except ConfigError as error:
             return _as_response(failed("invalid_argument", str(error)))
         except (web.HTTPException, ConnectionError):
-            raise  # aiohttp's own words, or nobody to say any to
+            raise  # aiohttp's own answer, or a client that has gone
         except Exception:
             logger.exception("%s %.200r failed", request.method, request.path)
             return _as_response(failed("internal", "the server failed; its log says how"))
@@ -222,7 +222,7 @@ class ConsoleApp:
         if request.method != "POST":
             raise web.HTTPMethodNotAllowed(request.method, ["POST"])
         method = request.match_info["method"]
-        key = shown_key(request.headers.items())
+        key = request_credential(request.headers.items())
         if key is None:
             key = self.sessions.key_of(request.cookies.get(self._cookie))
             if key is not None and self._calls.changes(method):
@@ -268,13 +268,13 @@ class ConsoleApp:
         return response.response
 
     def _may_look(self, request: web.Request) -> bool:
-        key = shown_key(request.headers.items())
+        key = request_credential(request.headers.items())
         if key is None:
             return self.sessions.key_of(request.cookies.get(self._cookie)) is not None
         return self._admits(key)
 
     def _no_key(self, request: web.Request) -> web.Response:
-        shown = shown_key(request.headers.items()) is not None
+        shown = request_credential(request.headers.items()) is not None
         return _as_response(failed("unauthenticated", _WRONG_KEY if shown else _NO_KEY))
 
 
@@ -312,7 +312,7 @@ def _not_json() -> web.Response:
 
 
 def _interval_s(request: web.Request) -> float:
-    """What is asked for; raises ConfigError for what is no number."""
+    """The interval that the request names; raises ConfigError for a malformed one."""
     text = request.query.get("interval_s", f"{INTERVAL_S:g}")
     try:
         return float(text)
@@ -322,7 +322,7 @@ def _interval_s(request: web.Request) -> float:
 
 
 def _timeout_s(request: web.Request) -> float | None:
-    """Connect's `Connect-Timeout-Ms`; raises ConfigError for what is none."""
+    """Connect's `Connect-Timeout-Ms`; raises ConfigError for a malformed one."""
     text = request.headers.get("Connect-Timeout-Ms")
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""Who may look without showing the key again: sessions of browsers, in this process's memory.
+"""Sessions of browsers, which may look without the key; in this process's memory.
 
 A session is made of a key and stands for it: it is as good as the key is, asked anew each time, and
 ends by itself. It lets one look; whatever changes something wants the key. The cookie holds a

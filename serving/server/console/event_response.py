@@ -39,7 +39,7 @@ class EventResponse:
         await self.write(b"retry: 2000\n\n")
 
     async def write(self, data: bytes) -> None:
-        """Raises ReaderGone when nobody takes it."""
+        """Write; raises ReaderGone when the reader does not take it."""
         if self._packing is not None:
             data = self._packing.compress(data) + self._packing.flush(zlib.Z_SYNC_FLUSH)
         try:

@@ -78,7 +78,7 @@ class Looks(Protocol):
         """The machine, not older than that, or the last look when the engine takes longer."""
 
     async def day_night(self, *, max_age_s: float) -> bytes | None:
-        """Who serves and who trains."""
+        """Chips that serve and train."""
 
     async def experts(self, *, max_age_s: float) -> bytes | None:
         """What experts were asked."""
@@ -86,12 +86,12 @@ class Looks(Protocol):
     async def latency(self, *, max_age_s: float) -> bytes | None:
         """How long requests took of late."""
 
-    async def door(self) -> bytes | None:
-        """Who is inside, who waits, what was refused."""
+    async def admission(self) -> bytes | None:
+        """Requests inside, waiting and refused."""
 
 
 class ReaderGone(Exception):
-    """Nobody reads any more, or may."""
+    """The reader has gone, or its session has ended."""
 
 
 Send = Callable[[bytes], Awaitable[None]]
@@ -141,7 +141,7 @@ class EventStream:
                     self._happened(),
                     self._again("hardware", self._hardware, often_s),
                     self._again("latency", self._latency, often_s),
-                    self._again("door", looks.door, often_s),
+                    self._again("door", looks.admission, often_s),
                     self._again("daynight", self._day_night, seldom_s, self._leases_changed),
                     self._again("experts", self._experts, seldom_s),
                     self._signs_of_life(),
@@ -154,7 +154,7 @@ class EventStream:
             pass  # the server ends, or there is nobody: the response's end says it
 
     async def _happened(self) -> None:
-        """What happened is told in its order; its end is the stream's."""
+        """Write events in their order; their end is the stream's."""
         before = self._looks.last_number - HISTORY_EVENTS_MAX
         dropped = max(0, before - self._after)
         async with aclosing(self._looks.happened(self._after + dropped)) as events:

@@ -10,7 +10,7 @@ from typing import Final
 
 from yarl import URL
 
-from serving.access.loopback import is_loopback
+from serving.access.listen_address import is_loopback
 
 _OUR_OWN: Final = ("same-origin", "none")
 """Of Sec-Fetch-Site: our page, or the user's own doing, such as a typed address."""

@@ -142,7 +142,7 @@ def _tell_late(name: str, key: str, outcome: "asyncio.Task[Any]") -> None:
 
 
 def checked_key(key: str) -> str:
-    """Raises ConfigError for what is no key."""
+    """The key; raises ConfigError for a malformed one."""
     if not 0 < len(key) <= KEY_LENGTH_MAX or not (key.isascii() and key.isprintable()):
         raise ConfigError(
             field="idempotency_key",

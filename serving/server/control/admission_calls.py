@@ -1,13 +1,16 @@
-"""The control service's calls about who may enter, and what the engine remembers of prefixes."""
+"""The control service's calls about admission and the prefix cache."""
 
 from typing import Final
 
 from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
-from serving.server.control.admission_closing import RETRY_S, DoorClosing
-from serving.server.control.admission_report import admission_report
 from serving.server.control.call_failure import not_now
-from serving.server.control.engine_admission import EngineDoor
+from serving.server.control.engine_admission import (
+    RETRY_S,
+    AdmissionClosing,
+    EngineAdmission,
+    admission_report,
+)
 from serving.server.control.engine_sleep_state import ServedEngine
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.control.generic_service import answers
@@ -26,42 +29,42 @@ REASON_LENGTH_MAX: Final = 200
 
 
 class AdmissionCalls:
-    """A part of the control service; `_door` is None where requests pass none."""
+    """A part of the control service; `_admission` is None where requests pass none."""
 
     _engine: ServedEngine
-    _door: EngineDoor | None
-    _closing: DoorClosing
+    _admission: EngineAdmission | None
+    _closing: AdmissionClosing
     _watch: EngineWatch
 
     @answers(GET_ADMISSION)
     async def get_admission(self, request: pb.GetAdmissionRequest) -> AdmissionReport:
-        """Say who is inside, who waits, and what was refused."""
+        """Requests inside, waiting and refused."""
         del request
-        return admission_report(self._the_door())
+        return admission_report(self._present())
 
     @answers(DRAIN_ENGINE)
     async def drain_engine(self, request: pb.DrainEngineRequest) -> AdmissionReport:
-        """Close the door."""
+        """Close admission."""
         if len(request.reason) > REASON_LENGTH_MAX:
             expected = f"at most {REASON_LENGTH_MAX} characters"
             raise ConfigError(field="reason", value=f"{request.reason[:20]}...", expected=expected)
         if not 0 <= request.retry_after_s <= RETRY_S_MAX:
             expected = f"0 to {RETRY_S_MAX:,.0f} seconds"
             raise ConfigError(field="retry_after_s", value=request.retry_after_s, expected=expected)
-        door = self._the_door()
+        admission = self._present()
         words = " ".join(request.reason.split()) or DRAINING
-        self._closing.drain(door, words, request.retry_after_s or RETRY_S)
-        self._watch.look_at_door()
-        return admission_report(door)
+        self._closing.drain(admission, words, request.retry_after_s or RETRY_S)
+        self._watch.look_at_admission()
+        return admission_report(admission)
 
     @answers(UNDRAIN_ENGINE)
     async def undrain_engine(self, request: pb.UndrainEngineRequest) -> AdmissionReport:
         """Open it again."""
         del request
-        door = self._the_door()
-        self._closing.undrain(door)
-        self._watch.look_at_door()
-        return admission_report(door)
+        admission = self._present()
+        self._closing.undrain(admission)
+        self._watch.look_at_admission()
+        return admission_report(admission)
 
     @answers(RESET_PREFIX_CACHE)
     async def reset_prefix_cache(self, request: pb.ResetPrefixCacheRequest) -> None:
@@ -70,7 +73,7 @@ class AdmissionCalls:
         if not await while_there(self._engine, reset):
             raise not_now("running requests hold blocks of the prefix cache")
 
-    def _the_door(self) -> EngineDoor:
-        if self._door is None:
-            raise not_now("requests of this server pass no door")
-        return self._door
+    def _present(self) -> EngineAdmission:
+        if self._admission is None:
+            raise not_now("requests of this server pass no admission control")
+        return self._admission

@@ -1,15 +1,18 @@
-"""How a call of the control service fails: what its handlers raise -> a code with details.
+"""Failures of the control service's calls: exceptions of its handlers -> a code with details.
 
-Handlers raise; `control_guard` ends the call. Nothing here is UNKNOWN: what is nobody's fault but
-ours is INTERNAL, and the log says more than the client is told.
+Handlers raise; `control_guard` ends the call. Nothing here is UNKNOWN: a defect of the server is
+INTERNAL, and the log has more of it than the client.
 """
 
-from typing import Final
+from typing import Final, TypeVar
 
 import grpc
 
-from serving.server.engine_call import EngineFailed, EngineGone
+from serving.server.engine_call import Engine, EngineFailed, EngineGone, ask
 from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, failure_of
+from serving.wire.control_call import ControlReply, ControlRequest, Refusal, RefusalCode
+
+ReplyT = TypeVar("ReplyT", bound=ControlReply)
 
 RETRY_S: Final = 1.0
 """Wall seconds. What a client is told to wait: calls are short, and a server that starts again
@@ -21,7 +24,7 @@ STREAM_OVER: Final = "STREAM_OVER"
 
 
 def not_now(message: str) -> CallRefused:
-    """What could be asked for, and cannot be now."""
+    """The failure of a call that is right, but not now."""
     code = grpc.StatusCode.FAILED_PRECONDITION
     return CallRefused(RpcFailure(code=code, message=message, reason="NOT_NOW"))
 
@@ -76,7 +79,7 @@ def too_many(what: str, most: int) -> CallRefused:
 
 
 def server_ends() -> CallRefused:
-    """Told to whoever still watches."""
+    """The end of a stream when the server ends."""
     return CallRefused(
         RpcFailure(
             code=grpc.StatusCode.UNAVAILABLE,
@@ -88,7 +91,7 @@ def server_ends() -> CallRefused:
 
 
 def stream_over() -> CallRefused:
-    """Told to whoever has listened as long as one may."""
+    """The end of a stream that has lasted as long as it may."""
     return CallRefused(
         RpcFailure(
             code=grpc.StatusCode.UNAVAILABLE,
@@ -100,7 +103,7 @@ def stream_over() -> CallRefused:
 
 
 def watch_failed() -> CallRefused:
-    """Told to whoever watches when the server itself cannot watch its engine any more."""
+    """The end of a stream whose server cannot watch its engine any more."""
     return CallRefused(
         RpcFailure(
             code=grpc.StatusCode.INTERNAL,
@@ -134,3 +137,28 @@ def failure_of_call(error: BaseException) -> RpcFailure:
                 retry_after_s=RETRY_S,
             )
     return failure_of(error)
+
+
+async def answer(engine: Engine, request: ControlRequest, kind: type[ReplyT]) -> ReplyT:
+    """The engine's reply, which is of `kind`.
+
+    Raises CallRefused with the engine's words, EngineGone, EngineFailed.
+    """
+    reply = await ask(engine, request)
+    if isinstance(reply, Refusal):
+        raise _refused(reply)
+    assert isinstance(reply, kind), reply
+    return reply
+
+
+def _refused(refusal: Refusal) -> CallRefused:
+    if refusal.code is RefusalCode.PRECONDITION:
+        return not_now(refusal.message)
+    return CallRefused(
+        RpcFailure(
+            code=grpc.StatusCode.INVALID_ARGUMENT,
+            message=refusal.message,
+            reason="INVALID_FIELD",
+            field=refusal.field,
+        )
+    )

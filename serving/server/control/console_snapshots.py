@@ -5,9 +5,8 @@ from collections.abc import AsyncGenerator
 import msgspec
 
 from serving.server.console.event_stream import HardwareEvent
-from serving.server.control.admission_report import admission_report
 from serving.server.control.day_night_calls import day_night_look
-from serving.server.control.engine_admission import EngineDoor
+from serving.server.control.engine_admission import EngineAdmission, admission_report
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.day_night.controller import DayNight
 from serving.server.engine_call import Engine, EngineFailed, ask
@@ -19,7 +18,7 @@ from serving.wire.telemetry import MachineEvent
 
 
 class ConsoleLooks:
-    """All of them; those of `door`, `day_night` and `latencies` only where these are."""
+    """All of them; those of `admission`, `day_night` and `latencies` only where these are."""
 
     def __init__(
         self,
@@ -28,13 +27,13 @@ class ConsoleLooks:
         hardware: SnapshotPoller,
         *,
         day_night: DayNight | None = None,
-        door: EngineDoor | None = None,
+        admission: EngineAdmission | None = None,
         latencies: Latencies | None = None,
     ) -> None:
         self._engine = engine
         self._watch = watch
         self._controller = day_night
-        self._door = door
+        self._admission = admission
         self._latencies = latencies
         self._hardware = hardware
         self._experts = SingleFlight(self._ask_experts)
@@ -56,7 +55,7 @@ class ConsoleLooks:
         return self._watch.events(after)
 
     async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareEvent | None:
-        """The machine; None when nobody has ever looked, and the engine takes longer than that."""
+        """The machine; None before the first look of an engine that is slow to answer."""
         try:
             look = await self._hardware.fresh(max_age_s, within_s)
         except TimeoutError:
@@ -74,7 +73,7 @@ class ConsoleLooks:
         return msgspec.json.encode(reply.load) if reply.load.tokens else None
 
     async def day_night(self, *, max_age_s: float) -> bytes | None:
-        """Who serves, who trains, and why; None without a controller."""
+        """Chips that serve and train, and why; None without a controller."""
         return await self._day_night.fresh(max_age_s)
 
     async def _ask_day_night(self) -> bytes | None:
@@ -92,12 +91,16 @@ class ConsoleLooks:
         report = None if self._latencies is None else self._latencies(now_s)
         return None if report is None else msgspec.json.encode(report)
 
-    async def door(self) -> bytes | None:
-        """Who is inside, who waits; None where requests pass no door."""
-        return None if self._door is None else msgspec.json.encode(admission_report(self._door))
+    async def admission(self) -> bytes | None:
+        """Requests inside and waiting; None without admission control."""
+        return (
+            None
+            if self._admission is None
+            else msgspec.json.encode(admission_report(self._admission))
+        )
 
     def forget(self) -> None:
-        """Something was changed: nobody is shown any more how it was before."""
+        """Something has changed: show no earlier state."""
         self._hardware.forget()
         for look in (self._experts, self._day_night):
             look.forget()

@@ -1,11 +1,11 @@
-"""Where the control service listens: on this machine alone unless it is told otherwise."""
+"""The control service's address, by default on this machine's loopback."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from emulator.errors import ConfigError
-from serving.access.loopback import is_loopback
+from serving.access.listen_address import is_loopback
 
 DEFAULT_PORT: Final = 50051
 
@@ -47,6 +47,10 @@ class ControlAddress:
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
         return cls(host=host, port=int(port))
+
+    def console(self, port: int | None = None) -> Self:
+        """The console's address on this host: at `port`, or at the port after the service's own."""
+        return replace(self, port=self.port + 1 if port is None else port)
 
     @property
     def is_loopback(self) -> bool:

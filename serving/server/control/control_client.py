@@ -35,7 +35,7 @@ UNKNOWN: Final = 4
 
 
 class ServerUnreachable(UltraServeError):
-    """Nobody answers at the address, or not in time; indefinite when a call was under way."""
+    """No answer from the address in time; indefinite when a call was under way."""
 
 
 class OutcomeUnknown(ServerUnreachable):

@@ -19,8 +19,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from serving.access.request_credential import shown_key
-from serving.server.connections.named_connections import NamedConnections
+from serving.access.secret import request_credential
+from serving.server.connections.grpc_relay import NamedConnections
 from serving.server.control.action_ledger import KEY_HEADER, ActionLedger
 from serving.server.control.call_failure import failure_of_call, stream_over, too_many
 from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, abort_for
@@ -38,7 +38,7 @@ WATCHES_MAX: Final = 32
 """Streams at a time, besides."""
 
 HEALTH_WATCHES_MAX: Final = 64
-"""Who watches health, and needs no key."""
+"""Watches of health at a time, which need no key."""
 
 HEALTH_CHECKS_MAX: Final = 128
 """Those that have not sent their message are among them, for as long as that is waited for."""
@@ -62,7 +62,7 @@ _MOMENT_S: Final = 0.1
 """What a look has left when the engine's time is over, however late the loop is."""
 
 STREAM_WALL_S_MAX: Final = 3_600.0
-"""Of a stream; whoever wants more begins another where it ended."""
+"""Of a stream; a client begins another where it ended."""
 
 HEALTH_CHECK_WALL_S_MAX: Final = 5.0
 """Of a call without a key, with its message's way and the answer's; of a watch, till it is read."""
@@ -171,7 +171,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         about_health = method.startswith(_HEALTH)
         metadata = handler_call_details.invocation_metadata or ()
-        secret = shown_key(metadata)
+        secret = request_credential(metadata)
         if not about_health and not self._admits(secret):
             return refusing(_no_key())
         handler = await continuation(handler_call_details)
@@ -323,7 +323,7 @@ async def _timeout(wall_s: float) -> AsyncIterator[None]:
 
 
 class _Ending:
-    """Ends the call as what is raised inside says it; what is our own mistake is in the log.
+    """Ends the call by the exception raised inside; a defect of the server goes to the log.
 
     So is, in one line, the end of a call that `asked` describes.
     """

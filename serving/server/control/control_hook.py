@@ -1,4 +1,4 @@
-"""Puts the doors before vLLM's HTTP app and runs what is beside it: an ASGI middleware.
+"""Puts the gateway before vLLM's HTTP app and runs the services beside it: an ASGI middleware.
 
 vLLM stays as it is: `vllm serve --middleware serving.server.control.control_hook.ControlHook` puts
 the class around its app, and a middleware sees the app's lifespan as well as its requests. By then
@@ -12,7 +12,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from serving.access.control_key import held_control_key
+from serving.access.control_key import held_control_key, noted_console_port
 from serving.access.key_ring import KeyRing
 from serving.plugin.request_spans import extend_spans
 from serving.plugin.response_model_version import begin_response, name_weights_in_responses
@@ -25,7 +25,7 @@ from serving.server.day_night.job_command import job_commands
 from serving.server.gateway.gateway import Gateway, Service
 from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.http.asgi import App, Message, Receive, Scope, Send
-from serving.server.gateway.http.missing_apis import missing_paths
+from serving.server.gateway.http.http_refusals import missing_paths
 from serving.server.gateway.http.open_api import describe_app
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
@@ -33,11 +33,11 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 
 class ControlHook:
-    """The doors of the app, and the services that run while it is up.
+    """The gateway of the app, and the services that run while it is up.
 
     Responses name the weights that made them: see `serving.plugin.response_model_version`.
 
-    The environment says how: `ULTRASERVE_FRONT_DOOR` of the doors, `ULTRASERVE_CONTROL_ADDRESS` of
+    The environment says how: `ULTRASERVE_GATEWAY` of the gateway, `ULTRASERVE_CONTROL_ADDRESS` of
     the control service, `ULTRASERVE_DAY_NIGHT` of chips that train by night. A server has one API
     process, so this is the only one of it.
 
@@ -82,7 +82,7 @@ class ControlHook:
                 held.close()
 
     def _open(self, app: Any, held: ExitStack) -> list[Service]:
-        """Put the doors before the app; gives the services of this process, in their order.
+        """Put the gateway before the app; gives the services of this process, in their order.
 
         The control service's key lies in its file as long as `held` is not closed.
         """
@@ -98,6 +98,9 @@ class ControlHook:
             secret = held.enter_context(
                 held_control_key(address.port, os.environ, key_file=key_file)
             )
+            console = address.console(settings.console_port) if settings.console_port != 0 else None
+            if console is not None:
+                held.enter_context(noted_console_port(address.port, console.port, os.environ))
         gateway = Gateway(engine, settings, control_secret=secret)
         self._http = gateway.before(self._app, missing=missing_paths(state))
         describe_app(app, version=version("ultraserve"), needs_key=not gateway.keys.is_open)
@@ -110,9 +113,10 @@ class ControlHook:
                     address,
                     ServerParts(
                         day_night=day_night,
-                        door=gateway.admission,
+                        admission=gateway.admission,
                         latencies=latencies(engine),
                         hardware=gateway.hardware,
+                        console_port=settings.console_port,
                     ),
                     admits=gateway.keys.admits_control,
                     named=partial(_key_name, gateway.keys),

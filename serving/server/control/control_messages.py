@@ -66,7 +66,7 @@ def respond(kind: type[M], value: object, **more: Any) -> M:
 
 
 def request_fields(message: Message) -> dict[str, Any]:
-    """What a request asks for, by field; None for what is absent.
+    """The fields of a request; None for absent ones.
 
     Raises ConfigError for a whole number below 0, of which no field has a use, and for a fault that
     cannot be.
@@ -84,7 +84,7 @@ def request_fields(message: Message) -> dict[str, Any]:
 
 
 def request_message(kind: type[M], fields: Mapping[str, object]) -> M:
-    """The inverse: a request of type `kind` with these fields; what is None is absent.
+    """The inverse: a request of type `kind` with these fields; None is absent.
 
     An enum's value is its word, or empty for the server's own choice. Raises ConfigError for a word
     that the enum has not.

@@ -12,9 +12,11 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from emulator.errors import ConfigError
 from serving.access.tls_files import TlsFiles
-from serving.server.connections.named_connections import NamedConnections
-from serving.server.connections.shared_port import PortLimits
+from serving.server.connections.connection_registry import PortLimits
+from serving.server.connections.grpc_port import GrpcPort, PortAddress
+from serving.server.connections.grpc_relay import NamedConnections
 from serving.server.console.console_app import ConsoleApp
+from serving.server.console.console_port import STOP_GRACE_S, ConsolePort
 from serving.server.control.console_snapshots import ConsoleLooks
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_guard import (
@@ -28,9 +30,8 @@ from serving.server.control.control_guard import (
     GuardLimits,
     unnamed,
 )
-from serving.server.control.control_port import ControlPort
 from serving.server.control.control_service import ControlService
-from serving.server.control.engine_admission import EngineDoor
+from serving.server.control.engine_admission import EngineAdmission
 from serving.server.control.engine_sleep_state import ServedEngine
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.control.generic_service import SERVICE as DESCRIPTOR
@@ -46,6 +47,8 @@ from serving.telemetry.latency_window import Latencies
 logger = logging.getLogger(f"vllm.{__name__}")
 
 SERVICE: Final[str] = DESCRIPTOR.full_name
+
+_HINT: Final = "the live page has a port of its own, and `ultraserve console` prints its address"
 
 _STREAMS_MAX: Final = 64
 """Of one connection; more than a client has a use for."""
@@ -63,15 +66,17 @@ class ServerParts:
     """What a server may have beside its engine, and the control service shows or steers.
 
     Attributes:
-        day_night: None without a controller; `door` where requests pass none.
+        day_night: None without a controller; `admission` where requests pass none.
         hardware: what others look at too; without, the server has a watch of its own.
         latencies: of the newest requests; None where nothing is logged.
+        console_port: None: the port after the control service's; 0: no console.
     """
 
     day_night: DayNight | None = None
-    door: EngineDoor | None = None
+    admission: EngineAdmission | None = None
     hardware: SnapshotPoller | None = None
     latencies: Latencies | None = None
+    console_port: int | None = None
 
 
 class ControlServer:
@@ -82,7 +87,7 @@ class ControlServer:
 
     Raises:
         ConfigError: an address beyond loopback without TLS.
-        ConfigError, PortInUse: in `start`, when nobody, or another program, can listen there, or
+        ConfigError, PortInUse: in `start`, when the address cannot be listened on, or
             its TLS files are wrong.
     """
 
@@ -106,7 +111,7 @@ class ControlServer:
             )
         self._address = address
         parts = parts or ServerParts()
-        self.watch = EngineWatch(engine, parts.door)
+        self.watch = EngineWatch(engine, parts.admission)
         self._health = health.aio.HealthServicer()
         self.watch.on_gone = self._engine_gone
         if parts.day_night is not None:
@@ -117,7 +122,7 @@ class ControlServer:
             self.watch,
             hardware,
             day_night=parts.day_night,
-            door=parts.door,
+            admission=parts.admission,
             latencies=parts.latencies,
         )
         names = NamedConnections()
@@ -129,7 +134,7 @@ class ControlServer:
         service = ControlService(
             engine,
             parts.day_night,
-            door=parts.door,
+            admission=parts.admission,
             watch=self.watch,
             hardware=hardware,
         )
@@ -138,32 +143,39 @@ class ControlServer:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         services = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(services, self._server)
-        calls = JsonCalls()
+        self._calls = JsonCalls()
         self.console = ConsoleApp(
-            calls=calls,
+            calls=self._calls,
             looks=self._looks,
             admits=admits,
             own_host=address.host if address.is_loopback else None,
             cookie=f"ultraserve-{address.port}",
         )
-        self.port = ControlPort(
-            self._server,
-            address,
-            console=self.console,
-            calls=calls,
-            names=names,
-            tls=None if address.is_loopback else tls,
-            limits=port_limits,
+        tls = None if address.is_loopback else tls
+        where = _port_address("control", address)
+        self.port = GrpcPort(
+            self._server, where, names=names, tls=tls, limits=port_limits, hint=_HINT
         )
+        self.console_port: ConsolePort | None = None
+        if parts.console_port != 0:
+            where = _port_address("console", address.console(parts.console_port))
+            self.console_port = ConsolePort(self.console, where, tls=tls, limits=port_limits)
 
     async def start(self) -> None:
         """Listen."""
         for name in ("", SERVICE):
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        await self.port.start()
+        self._calls.start(await self.port.start())
+        if self.console_port is not None:
+            await self.console_port.start()
         self.watch.start()
         self._replies.start()
-        logger.info("control service ultraserve.v1 and its console on %s", self._address)
+        logger.info("control service ultraserve.v1 on %s", self._address)
+        if self.console_port is not None:
+            logger.info(
+                "console on %s; `ultraserve console` prints its address with the key",
+                self.console_port.url,
+            )
 
     async def stop(self) -> None:
         """End, with a moment for calls that are at work; idempotent."""
@@ -171,12 +183,26 @@ class ControlServer:
         await self.watch.stop()
         await self.guard.ledger.stop()
         await self._replies.stop()
-        await self.port.stop()
+        await self.port.close()
+        if self.console_port is not None:
+            await self.console_port.stop()
+        await self._calls.stop()
+        await self.port.stop(STOP_GRACE_S)
         await self._looks.stop()
 
     async def _engine_gone(self) -> None:
         for name in ("", SERVICE):
             await self._health.set(name, health_pb2.HealthCheckResponse.NOT_SERVING)
+
+
+def _port_address(which: str, address: ControlAddress) -> PortAddress:
+    return PortAddress(
+        name=f"the {which} port",
+        host=address.host,
+        port=address.port,
+        field=f"{which}_port",
+        host_field="control_host",
+    )
 
 
 def _grpc_server(guard: ControlGuard) -> grpc.aio.Server:

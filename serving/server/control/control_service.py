@@ -7,6 +7,8 @@ and night go to the server's controller, about admission to its controller, vLLM
 vLLM. What cannot be is raised: see `call_failure`.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from pathlib import PurePath
 from typing import Final
 
@@ -14,15 +16,14 @@ from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
 from serving.server.control.action_ledger import ANSWER_WALL_S_MAX
 from serving.server.control.admission_calls import AdmissionCalls
-from serving.server.control.admission_closing import DoorClosing
+from serving.server.control.call_failure import answer
+from serving.server.control.control_messages import respond
 from serving.server.control.day_night_calls import DayNightCalls
-from serving.server.control.engine_admission import EngineDoor
-from serving.server.control.engine_answer import answer
+from serving.server.control.engine_admission import AdmissionClosing, EngineAdmission
 from serving.server.control.engine_sleep_state import ServedEngine
 from serving.server.control.engine_watch import EngineWatch
-from serving.server.control.generic_service import answers
+from serving.server.control.generic_service import answers, streams
 from serving.server.control.sleep_calls import SleepCalls
-from serving.server.control.watch_calls import WatchCalls
 from serving.server.day_night.controller import DayNight
 from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.wire.control_call import GET_HARDWARE, PUBLISH, PublishRequest, VersionReport
@@ -39,7 +40,7 @@ _HARDWARE_AGE_S_MAX: Final = 0.0
 """Two calls after each other get two snapshots; those at the same time share one."""
 
 
-class ControlService(SleepCalls, DayNightCalls, AdmissionCalls, WatchCalls):
+class ControlService(SleepCalls, DayNightCalls, AdmissionCalls):
     """The calls that are not the engine's alone; see `generic_service`."""
 
     def __init__(
@@ -47,15 +48,15 @@ class ControlService(SleepCalls, DayNightCalls, AdmissionCalls, WatchCalls):
         engine: ServedEngine,
         day_night: DayNight | None = None,
         *,
-        door: EngineDoor | None = None,
+        admission: EngineAdmission | None = None,
         watch: EngineWatch,
         hardware: SnapshotPoller,
     ) -> None:
         self._engine = engine
         self._hardware = hardware
         self._day_night = day_night
-        self._door = door
-        self._closing = DoorClosing(door)
+        self._admission = admission
+        self._closing = AdmissionClosing(admission)
         self._watch = watch
 
     @answers(GET_HARDWARE)
@@ -75,6 +76,26 @@ class ControlService(SleepCalls, DayNightCalls, AdmissionCalls, WatchCalls):
         reply = await answer(self._engine, asked, VersionReport)
         self._watch.look_now()
         return reply
+
+    @streams("WatchTelemetry")
+    async def watch_telemetry(
+        self, request: pb.WatchTelemetryRequest
+    ) -> AsyncIterator[pb.WatchTelemetryResponse]:
+        """Show the engine again and again."""
+        async with aclosing(self._watch.telemetry(request.interval_s)) as looks:
+            async for look, skipped in looks:
+                yield respond(pb.WatchTelemetryResponse, look, skipped=skipped)
+
+    @streams("WatchEvents")
+    async def watch_events(
+        self, request: pb.WatchEventsRequest
+    ) -> AsyncIterator[pb.WatchEventsResponse]:
+        """Tell what happens."""
+        after = request.after if request.HasField("after") else None
+        run = request.run if request.HasField("run") else None
+        async with aclosing(self._watch.events(after, run)) as events:
+            async for event, lost in events:
+                yield respond(pb.WatchEventsResponse, event, lost=lost, run=self._watch.run)
 
 
 def checked_path(weights_dir: str) -> str:

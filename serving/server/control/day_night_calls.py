@@ -13,9 +13,8 @@ import msgspec
 from emulator.errors import CheckpointError, ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
 from serving.policy.day_night.handover import HandoverPhase
-from serving.server.control.call_failure import not_now
+from serving.server.control.call_failure import answer, not_now
 from serving.server.control.control_messages import word_of
-from serving.server.control.engine_answer import answer
 from serving.server.control.engine_sleep_state import ServedEngine
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.control.generic_service import answers
@@ -149,14 +148,14 @@ class DayNightCalls:
 
 
 async def day_night_look(controller: DayNight) -> DayNightState:
-    """Who serves, who trains, and why."""
+    """Chips that serve and train, and why."""
     look: Look = await controller.look()
     # What a forecast expects of a whole day takes a part of a second, beside requests.
     return await asyncio.to_thread(day_night_state, controller, look)
 
 
 def drain_request(request: pb.DrainRequest) -> DrainRequest:
-    """What is asked of the engine; raises ConfigError for what no machine could do."""
+    """The engine's request; raises ConfigError for one that no machine could do."""
     if not request.chips or min(request.chips) < 0:
         raise ConfigError(field="chips", value=list(request.chips), expected="chips, from 0 on")
     if not 0 <= request.grace_s < float("inf"):

@@ -1,23 +1,112 @@
-"""The door of the requests, as far as the control service has to do with it."""
+"""Admission control as the control service sees it: its state, and what closes it.
 
-from typing import Protocol
+Calls drain it, and a sleeping engine closes it. A drain goes before a sleep, so that a server that
+is drained and asleep says that it drains, and stays drained when it wakes up. Admission that the
+server itself has closed, because it ends, is neither opened nor closed here.
+"""
+
+from typing import Final, Protocol
 
 from serving.policy.admission.admission_counts import AdmissionCounts
+from serving.policy.admission.entry import Outcome
 from serving.policy.admission.refusal import RefusalReason, Refused
+from serving.server.control.call_failure import not_now
+from serving.wire.admission_report import AdmissionReport, ClassReport
+
+RETRY_S: Final = 5.0
+"""Wall seconds that clients are told to wait where a call names none: a gateway finds another
+server meanwhile."""
 
 
-class EngineDoor(Protocol):
-    """What lets requests in; see `serving.server.gateway.admission_controller`."""
+class EngineAdmission(Protocol):
+    """The controller of `serving.server.gateway.admission_controller`."""
 
     @property
     def closed(self) -> Refused | None:
-        """What a request is told that comes now; None while it is open."""
+        """The refusal of a request that comes now; None while it is open."""
 
     def close(self, reason: RefusalReason, message: str, retry_after_s: float) -> None:
-        """Refuse what comes from now on."""
+        """Refuse new requests from now on."""
 
     def open(self) -> None:
-        """Let requests in again."""
+        """Admit requests again."""
 
     def state(self) -> AdmissionCounts:
-        """Who is inside, who waits, and what was refused."""
+        """Requests inside, waiting and refused."""
+
+
+def admission_report(admission: EngineAdmission) -> AdmissionReport:
+    """How it stands now."""
+    state, closed = admission.state(), admission.closed
+    return AdmissionReport(
+        is_open=closed is None,
+        closed="" if closed is None else str(closed),
+        in_flight=state.in_flight,
+        sequences=state.sequences,
+        expected_wait_s=state.expected_wait_s,
+        margin_s=state.margin_s,
+        classes=tuple(
+            ClassReport(
+                work_class=work_class,
+                in_flight=each.in_flight,
+                queued=each.queued,
+                queued_tokens=each.queued_tokens,
+                waiting=each.waiting,
+                waiting_tokens=each.waiting_tokens,
+                entered=each.entered,
+                finished=each.left.get(Outcome.FINISHED, 0),
+                aborted=each.left.get(Outcome.ABORTED, 0),
+                failed=each.left.get(Outcome.FAILED, 0),
+                refused_later=each.left.get(Outcome.REFUSED, 0),
+                refused={str(reason): count for reason, count in each.refused.items() if count},
+            )
+            for work_class, each in state.classes.items()
+        ),
+    )
+
+
+class AdmissionClosing:
+    """Closes and opens `admission` for the control service's calls; None: there is none."""
+
+    def __init__(self, admission: EngineAdmission | None) -> None:
+        self._admission = admission
+        self._ours: Refused | None = None  # the refusal that was set here
+        self._drain: tuple[str, float] | None = None
+        self._sleep: str | None = None
+
+    def drain(self, admission: EngineAdmission, words: str, retry_after_s: float) -> None:
+        """Refuse new work until `undrain`; fails while the server itself has closed."""
+        self._refuse_unless_ours(admission)
+        self._drain = (words, retry_after_s)
+        self._apply(admission)
+
+    def undrain(self, admission: EngineAdmission) -> None:
+        """Admit new work again, unless the engine sleeps; fails as `drain` does."""
+        self._refuse_unless_ours(admission)
+        self._drain = None
+        self._apply(admission)
+
+    def sleep(self, words: str | None) -> None:
+        """The engine sleeps or pauses, in these words; None: it does not."""
+        if self._admission is not None and words != self._sleep:
+            self._sleep = words
+            self._apply(self._admission)
+
+    def _apply(self, admission: EngineAdmission) -> None:
+        if not self._is_ours(admission):
+            return
+        if self._drain is not None:
+            words, retry_after_s = self._drain
+            admission.close(RefusalReason.DRAINING, words, retry_after_s)
+        elif self._sleep is not None:
+            admission.close(RefusalReason.RESTING, self._sleep, RETRY_S)
+        else:
+            admission.open()
+        self._ours = admission.closed
+
+    def _is_ours(self, admission: EngineAdmission) -> bool:
+        return admission.closed is None or admission.closed is self._ours
+
+    def _refuse_unless_ours(self, admission: EngineAdmission) -> None:
+        if not self._is_ours(admission):
+            raise not_now(f"the server has closed admission: {admission.closed}")

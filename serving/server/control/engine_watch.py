@@ -1,8 +1,8 @@
 """Looks at the engine again and again, for everybody who watches: one poller, one history.
 
 The poller runs as long as the server, slowly while nobody watches, so that events have numbers and
-a history whoever listens. A watcher holds nothing but its place in that history: one that reads
-slowly loses the oldest, and is told how many. A watcher that goes is forgotten.
+a history for later watchers. A watcher holds nothing but its place in that history: one that reads
+slowly loses the oldest, with their number. A watcher that goes is forgotten.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from msgspec import structs
 from emulator.errors import ConfigError
 from serving.server.control.action_ledger import ANSWER_WALL_S_MAX
 from serving.server.control.call_failure import not_now, server_ends, watch_failed
-from serving.server.control.engine_admission import EngineDoor
-from serving.server.control.machine_events import Change, changes, door_change
+from serving.server.control.engine_admission import EngineAdmission
+from serving.server.control.machine_events import Change, admission_change, changes
 from serving.server.engine_call import ENGINE_GONE, Engine, EngineFailed, EngineGone, ask
 from serving.wire.control_call import TelemetryReply, TelemetryRequest
 from serving.wire.machine_state import StallState
@@ -36,19 +36,19 @@ EVENTS_KEPT: Final = 4_096
 """Events that the server remembers; a record of each is about a kilobyte."""
 
 _IDLE_S: Final = 1.0
-"""Wall seconds between two looks while nobody wants one earlier."""
+"""Wall seconds between two looks without a watcher that wants one earlier."""
 
 
 class EngineWatch:
-    """From `start` to `stop`, in the loop of the engine's client. `door` is None without one.
+    """From `start` to `stop`, in the loop of the engine's client. `admission` is None without one.
 
     `watchers` counts the streams that have not ended; `run` is another one in each server.
     """
 
-    def __init__(self, engine: Engine, door: EngineDoor | None = None) -> None:
+    def __init__(self, engine: Engine, admission: EngineAdmission | None = None) -> None:
         self.run = secrets.token_hex(8)
         self._engine = engine
-        self._door = door
+        self._admission = admission
         self.on_gone: Callable[[], Awaitable[None]] | None = None
         self._history: deque[MachineEvent] = deque(maxlen=EVENTS_KEPT)
         self._numbered = 0
@@ -188,9 +188,9 @@ class EngineWatch:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    def look_at_door(self) -> None:
-        """The door has been closed or opened: that is told, however soon it changes again."""
-        self._take_door()
+    def look_at_admission(self) -> None:
+        """Report that admission was closed or opened, however soon it changes again."""
+        self._take_admission()
         self._tell()
 
     def job_failed(self, words: str) -> None:
@@ -199,7 +199,7 @@ class EngineWatch:
         self._tell()
 
     async def _poll(self) -> None:
-        """Look until the end; what is our own mistake is one, and in the log."""
+        """Look until the end; a defect of the server goes to the log."""
         try:
             await self._look_again_and_again()
         except Exception:
@@ -233,18 +233,18 @@ class EngineWatch:
         self._looked_s = time.monotonic()
         for change in changes(before, look) if before is not None else ():
             self._add(change)
-        self._take_door()
+        self._take_admission()
 
-    def _take_door(self) -> None:
-        closed = self._door.closed if self._door is not None else None
+    def _take_admission(self) -> None:
+        closed = self._admission.closed if self._admission is not None else None
         words = "" if closed is None else str(closed)
-        change = door_change(self._closed, words)
+        change = admission_change(self._closed, words)
         self._closed = words
         if change is not None:
             self._add(change)
 
     async def _take_end(self) -> None:
-        self._take_door()
+        self._take_admission()
         self._add(Change(kind=EventKind.ENGINE_GONE, words=ENGINE_GONE))
         self._end = EngineGone
         if self.on_gone is not None:

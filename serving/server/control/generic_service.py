@@ -15,8 +15,8 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from protos.ultraserve.v1 import control_pb2 as pb
+from serving.server.control.call_failure import answer
 from serving.server.control.control_messages import request_fields, respond
-from serving.server.control.engine_answer import answer
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.control.last_replies import LastReplies
 from serving.server.engine_call import Engine
@@ -91,7 +91,7 @@ class EngineAnswers:
 
 
 def _shown_of(rpc: Rpc[ShownT], reply: ControlReply) -> ShownT:
-    """A reply is what is shown, or has it in the field that the response's first is named after."""
+    """The shown part of a reply: itself, or the field named as the response's first."""
     if isinstance(reply, rpc.shows):
         return reply
     (field,) = SERVICE.methods_by_name[rpc.name].output_type.fields[:1]

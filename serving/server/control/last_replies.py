@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from serving.server.control.action_ledger import ANSWER_WALL_S_MAX
-from serving.server.control.call_failure import engine_busy
-from serving.server.control.engine_answer import answer
+from serving.server.control.call_failure import answer, engine_busy
 from serving.server.engine_call import Engine, EngineFailed, EngineGone
 from serving.server.gateway.grpc.rpc_errors import CallRefused
 from serving.wire.control_call import ControlReply, ControlRequest, StateReply, StateRequest
@@ -21,7 +20,7 @@ REPLIES_KEPT: Final = 64
 """Questions whose last answer is remembered."""
 
 REFRESH_WALL_S: Final = 5.0
-"""How often the state is asked for while nobody does, so that there is one to show."""
+"""Period of asking for the state without a reader, so that there is one to show."""
 
 ReplyT = TypeVar("ReplyT", bound=ControlReply)
 

@@ -64,8 +64,8 @@ def changes(before: TelemetryReply, after: TelemetryReply) -> Iterator[Change]:
         yield Change(kind=EventKind.SLEEP, words=words, sleep=after.sleep)
 
 
-def door_change(before: str, after: str) -> Change | None:
-    """The door has closed or opened; the words say why it is closed, and are empty while open."""
+def admission_change(before: str, after: str) -> Change | None:
+    """Admission has closed or opened; the words say why it is closed, and are empty while open."""
     if before == after:
         return None
     words = f"closed: {after}" if after else "open"

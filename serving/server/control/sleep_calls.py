@@ -8,9 +8,9 @@ from google.protobuf.message import Message
 from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
 from serving.policy.day_night.handover import CHANGING_HANDS
-from serving.server.control.admission_closing import DoorClosing
 from serving.server.control.call_failure import not_now
 from serving.server.control.control_messages import word_of
+from serving.server.control.engine_admission import AdmissionClosing
 from serving.server.control.engine_sleep_state import (
     MODES,
     ServedEngine,
@@ -37,11 +37,11 @@ from serving.wire.control_call import (
 class SleepCalls:
     """A part of the control service.
 
-    The door is closed while the engine rests: who entered would wait until somebody wakes it up.
+    Admission is closed while the engine sleeps: requests would wait until it is woken up.
     """
 
     _engine: ServedEngine
-    _closing: DoorClosing
+    _closing: AdmissionClosing
     _watch: EngineWatch
     _last_look: "asyncio.Future[EngineSleepState] | None" = None
 
@@ -49,7 +49,7 @@ class SleepCalls:
     async def sleep(self, request: pb.SleepRequest) -> EngineSleepState:
         """Let weights and KV leave HBM."""
         level, mode = checked_level(request.level), mode_of(request)
-        return await self._rest(self._sleep(level, mode))
+        return await self._done(self._sleep(level, mode))
 
     async def _sleep(self, level: int, mode: str) -> None:
         """Refuse before vLLM aborts or holds requests: the engine itself is asked only then."""
@@ -71,13 +71,13 @@ class SleepCalls:
     async def wake_up(self, request: pb.WakeUpRequest) -> EngineSleepState:
         """Let them come back."""
         tags = checked_tags(request.tags)
-        return await self._rest(self._engine.wake_up(tags))
+        return await self._done(self._engine.wake_up(tags))
 
     @answers(PAUSE_GENERATION)
     async def pause_generation(self, request: pb.PauseGenerationRequest) -> EngineSleepState:
         """Hold requests back."""
         pause = self._pause(mode_of(request), clear_cache=not request.keep_cache)
-        return await self._rest(pause)
+        return await self._done(pause)
 
     async def _pause(self, mode: str, *, clear_cache: bool) -> None:
         self._close(HOLDS_BACK)
@@ -87,8 +87,7 @@ class SleepCalls:
     async def resume_generation(self, request: pb.ResumeGenerationRequest) -> EngineSleepState:
         """Let requests go on."""
         del request
-        rest = await self._rest(self._engine.resume_generation())
-        return rest
+        return await self._done(self._engine.resume_generation())
 
     @answers(GET_REST)
     async def get_rest(self, request: pb.GetRestRequest) -> EngineSleepState:
@@ -96,8 +95,8 @@ class SleepCalls:
         del request
         return await while_there(self._engine, sleep_state_of(self._engine))
 
-    async def _rest(self, call: Awaitable[object]) -> EngineSleepState:
-        """How the engine rests once `call` is done; what vLLM refuses is told in its words."""
+    async def _done(self, call: Awaitable[object]) -> EngineSleepState:
+        """The engine's sleep state once `call` is done; a refusal has vLLM's words."""
         try:
             await while_there(self._engine, call)
             return await self._look()
@@ -105,26 +104,26 @@ class SleepCalls:
             await self._look()
             raise not_now(str(error)) from error
         except asyncio.CancelledError:
-            self._last_look = asyncio.ensure_future(self._look())  # nobody waits for it
+            self._last_look = asyncio.ensure_future(self._look())  # no caller waits for it
             raise
 
     async def _look(self) -> EngineSleepState:
-        """How the engine rests; the door is closed while it does."""
-        rest = await while_there(self._engine, sleep_state_of(self._engine))
-        if rest.sleeping or rest.paused:
-            self._close(SLEEPS if rest.sleeping else HOLDS_BACK)
+        """The engine's sleep state; admission is closed while it sleeps or pauses."""
+        state = await while_there(self._engine, sleep_state_of(self._engine))
+        if state.sleeping or state.paused:
+            self._close(SLEEPS if state.sleeping else HOLDS_BACK)
         else:
             self._close(None)
         self._watch.look_now()
-        return rest
+        return state
 
     def _close(self, words: str | None) -> None:
-        self._closing.rest(words)
-        self._watch.look_at_door()
+        self._closing.sleep(words)
+        self._watch.look_at_admission()
 
 
 def mode_of(request: Message) -> str:
-    """What is to become of running requests, vLLM's default when nothing is said.
+    """The fate of running requests; unspecified: vLLM's default.
 
     Raises ConfigError.
     """

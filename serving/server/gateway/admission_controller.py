@@ -27,7 +27,7 @@ also when nothing happens. Assumed: half a second more or less is nothing to a j
 
 
 class AdmissionController:
-    """Lets requests in and knows what is inside.
+    """Admits requests and accounts for those inside.
 
     `capacity` is asked whenever something happens, and its dilation turns `clock`'s wall seconds
     into emulated ones.
@@ -93,7 +93,7 @@ class AdmissionController:
             self._metrics.refused(work_class, refused.reason)
 
     def rate(self, client: Client) -> RateState:
-        """What is left of the client's limits."""
+        """The client's remaining limits."""
         return self._admission.rate(client, self.now_s())
 
     # ---- for those who run the server

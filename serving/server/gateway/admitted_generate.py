@@ -1,4 +1,4 @@
-"""Every generation goes by the gateway: whoever calls `engine.generate` has a permit, or gets one.
+"""Admission of every generation: a caller of `engine.generate` has a permit, or gets one.
 
 vLLM's HTTP app and its gRPC service both call `generate` of one AsyncLLM. It is wrapped once: what
 is really asked for is declared there, batch work awaits its turn, the class of work is the
@@ -36,7 +36,7 @@ PROMPT_LOGPROBS_MAX: Final = 2**13
 makes an object and text of each in the server's loop, 20 us each: 84,000 stood all others still for
 1.5 s and more. As many as a prompt of 4,096 tokens has with one alternative at each."""
 
-_MARK: Final = "goes_by_the_door"
+_MARK: Final = "goes_by_present"
 
 _Generate = Callable[..., AsyncGenerator[Any, None]]
 
@@ -77,7 +77,7 @@ class _Generation:
 
 
 def admit_generation(engine: Any, admission: AdmissionController) -> None:
-    """Put `door` before `generate` of `engine`, vLLM's AsyncLLM; again it changes nothing."""
+    """Put admission control before vLLM's AsyncLLM.generate; idempotent."""
     if hasattr(engine.check_admission, _MARK):
         return
     watch = RequestWatch(engine, _generation.get, admission.look_soon)

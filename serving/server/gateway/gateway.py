@@ -49,7 +49,7 @@ class Service(Protocol):
 class Gateway:
     """Keys, admission and readiness, which both protocols share.
 
-    `engine` is vLLM's AsyncLLM; from here on every generation of it goes by `door`.
+    `engine` is vLLM's AsyncLLM; from here on every generation of it passes admission control.
     `control_secret` is the control service's own key, None where it has none.
 
     Raises ConfigError for a key file that is wrong.

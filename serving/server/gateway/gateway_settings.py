@@ -1,4 +1,4 @@
-"""What the server's process is told of its doors: read from flags once, passed on as JSON.
+"""Settings of a server's gateway: read from flags once, passed to the server's process as JSON.
 
 vLLM starts the process's app and hands it nothing of ours, so the settings travel in the
 environment. No secret is in them: keys are hashed or lie in files.
@@ -16,16 +16,17 @@ from loadgen.typed_options import option
 from serving.access.tls_files import TlsFiles
 from serving.policy.admission.admission_limits import AdmissionLimits
 
-ENVIRONMENT: Final = "ULTRASERVE_FRONT_DOOR"
+ENVIRONMENT: Final = "ULTRASERVE_GATEWAY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewaySettings:
-    """The doors of one server.
+    """The gateway of one server.
 
     Attributes:
         grpc_host: of `vllm.grpc.engine.VllmEngine`.
         key_hashes: of keys given by flag or environment, as `serving.access` hashes them.
+        console_port: None: the port after the control service's; 0: no console.
         tls: for HTTP, gRPC, and the control service beyond loopback; None: plain text.
     """
 
@@ -44,6 +45,12 @@ class GatewaySettings:
         None,
         "the key of the control service, in one line (default: one is drawn at each start; "
         "commands of the same user find it)",
+    )
+    console_port: int | None = option(
+        None,
+        "of the live page that `ultraserve console` shows, on the control service's address "
+        "(default: the port after --control-port; 0: no such page)",
+        metavar="PORT",
     )
     tls: TlsFiles | None = None
     body_bytes_max: int = option(

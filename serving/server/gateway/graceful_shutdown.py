@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 from serving.plugin.engine_shutdown import abort_requests, end_engine, fail_requests, leave_signals
 from serving.policy.admission.refusal import RefusalReason
-from serving.process.server_shutdown import server_end
+from serving.process.server_shutdown import server_shutdown
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's process shows
 
@@ -48,7 +48,7 @@ _LOOK_WALL_S: Final = 0.2
 
 
 class ClosableAdmission(Protocol):
-    """What is asked of the gateway."""
+    """The part of the gateway that a shutdown needs."""
 
     def close(self, reason: RefusalReason, message: str, retry_after_s: float) -> None:
         """Refuse new work."""
@@ -71,7 +71,7 @@ class GracefulShutdown:
         self._server = server
         self._admission = admission
         self._drain_wall_s_max = drain_wall_s_max
-        self._process = server_end.get(None)
+        self._process = server_shutdown.get(None)
         self._signals = 0
         self._caught = 0
         self._ending: asyncio.Task[None] | None = None
@@ -135,7 +135,7 @@ class GracefulShutdown:
             self._leave(_CLOSE_WALL_S if self._signals < _TWICE else 0)
 
     async def _empty(self, wait_wall_s: float) -> None:
-        """Wait until nobody is inside; who stays is ended, by us or with the engine."""
+        """Wait until no request is inside; the rest is aborted here or ends with the engine."""
         if await self._is_empty(wait_wall_s):
             return
         if self._engine.errored:
@@ -156,7 +156,7 @@ class GracefulShutdown:
         return False
 
     def _end_now(self, number: signal.Signals) -> None:
-        """Stop waiting; whoever is inside is cut off."""
+        """Stop waiting; requests inside are cut off."""
         logger.warning("%s again: the server ends now", number.name)
         self._end_with(128 + number)
         self._end_within(_SECOND_WALL_S)
@@ -170,7 +170,7 @@ class GracefulShutdown:
         self._server.should_exit = True
 
     async def _watch_engine(self) -> None:
-        """End the server when its engine is gone and nobody has asked for an end."""
+        """End the server when its engine is gone without a request for that."""
         while not self._engine.errored:
             await asyncio.sleep(_LOOK_WALL_S)
         if self._ending is not None:

@@ -26,7 +26,7 @@ _KNOWN_MAX: Final = 256
 
 
 class GrammarLimits:
-    """What is left of each key's minute."""
+    """The remaining budget of each key's minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -37,7 +37,7 @@ class GrammarLimits:
         """Charge `client` for the grammar of vLLM's StructuredOutputsParams.
 
         Raises:
-            GrammarTooHeavy: nobody may have it compiled.
+            GrammarTooHeavy: it is above the bound of a single grammar.
             Refused: the key has had as much compiled in a minute as it may.
         """
         weight = grammar_weight(structured)

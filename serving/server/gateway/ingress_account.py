@@ -1,4 +1,4 @@
-"""Who has sent how much that the server holds: one account for HTTP and gRPC. Pure, no clock.
+"""Bytes that the server holds, by sender: one account for HTTP and gRPC. Pure, no clock.
 
 A holding is one connection, body or call. It begins as a stranger's and becomes a key's when it is
 authenticated. Strangers are never refused for the others' sake: when they are too many, or hold too
@@ -144,7 +144,7 @@ class IngressAccount:
         return limit
 
     def check(self) -> None:
-        """Assert that what is held is the sum of what each holds."""
+        """Assert that the total is the sum of all holders' bytes."""
         held = sum(holding.held_bytes for holding in self._strangers)
         assert held == self.stranger_bytes, (held, self.stranger_bytes)
         assert sum(self._key_bytes.values()) == self.keyed_bytes

@@ -1,4 +1,4 @@
-"""Gives memory that nobody uses any more back to the system: glibc keeps most of what is freed.
+"""Gives freed memory back to the system: glibc keeps most of it.
 
 What many clients sent together lies in pieces between other things, and free() returns only the end
 of a heap. Measured: 3,000 half heads of 30 kB left 61 MiB in the process when they had gone, and 7

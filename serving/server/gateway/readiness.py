@@ -46,14 +46,14 @@ REST_RETRY_S: Final = 5.0
 another server meanwhile."""
 
 Source = Callable[[], Refused | None]
-"""One more reason to serve nobody, None while there is none; cheap, for each request asks it."""
+"""A further reason to refuse all requests, or None; cheap, because each request asks it."""
 
 _NOT_ASKED: Final = "the engine has not answered yet"
 _UNKNOWN: Final = "the engine's state could not be asked for"
 
 
 class RestingEngine(Engine, Protocol):
-    """What is asked of vLLM's AsyncLLM."""
+    """The part of vLLM's AsyncLLM that readiness needs."""
 
     async def is_sleeping(self) -> bool:
         """Whether something of it is not in HBM."""
@@ -137,7 +137,7 @@ class Readiness:
         return None if refused is None else refused.again(RateState())
 
     def _said(self) -> Refused | None:
-        """What is known without asking the engine."""
+        """The state as far as it is known without asking the engine."""
         if self._engine.errored:
             return _refused(RefusalReason.ENGINE_GONE, ENGINE_GONE, ENGINE_RETRY_S)
         return next((said for source in self._sources if (said := source()) is not None), None)
@@ -145,7 +145,7 @@ class Readiness:
     async def _ask_now_and_then(self) -> None:
         look = self._begin_look()
         if not look.done():
-            # Whoever asks may go; the look goes on for the next one.
+            # A caller may go; the look goes on for the next one.
             await asyncio.wait({look}, timeout=ANSWER_WITHIN_S)
 
     def _begin_look(self) -> "asyncio.Task[None]":
@@ -164,7 +164,7 @@ class Readiness:
         except (EngineGone, EngineFailed) as error:
             self._engine_says = str(error)
         except Exception:
-            # Whatever it was, nobody knows that the engine takes requests.
+            # Whatever it was, the engine may not take requests.
             if self._engine_says != _UNKNOWN:
                 logger.exception(_UNKNOWN)
             self._engine_says = _UNKNOWN

@@ -1,4 +1,4 @@
-"""One answer for all who ask at a time: what takes a while to find out is found out once."""
+"""Coalesces concurrent calls of a slow question, and caches the answer."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 class SingleFlight(Generic[T]):
-    """What `ask` says, kept; nobody is asked while nobody wants to know."""
+    """The answers of `ask`, which is called on demand only."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class SingleFlight(Generic[T]):
     async def fresh(self, max_age_s: float) -> T:
         """An answer to a question that was asked at most `max_age_s` wall seconds ago.
 
-        Raises what `ask` does. Whoever stops waiting leaves it to the others.
+        Raises what `ask` does. A cancelled caller leaves the call to the others.
         """
         asking = self._asking
         if asking is None or self._is_old(asking, max_age_s):
@@ -37,11 +37,11 @@ class SingleFlight(Generic[T]):
         return await asyncio.shield(asking)
 
     def forget(self) -> None:
-        """Whoever asks from now on is told nothing that was asked before; who waits still is."""
+        """Answer later callers from a new call; those that wait keep the one under way."""
         self._asking = None
 
     async def stop(self) -> None:
-        """End what is under way; idempotent."""
+        """Cancel the call under way; idempotent."""
         under_way = set(self._under_way)
         for asking in under_way:
             asking.cancel()
@@ -56,7 +56,7 @@ class SingleFlight(Generic[T]):
         return failed or self._clock() - self._asked_s > max_age_s
 
     def _seen(self, asking: "asyncio.Task[T]") -> None:
-        """A failure is told to who waits; when nobody does any more, it is no news to asyncio."""
+        """Retrieve the exception, so that asyncio does not warn when no waiter is left."""
         self._under_way.discard(asking)
         if not asking.cancelled():
             asking.exception()

@@ -64,7 +64,7 @@ def test_ports_are_published_on_loopback_alone(compose: dict[str, Any]) -> None:
     ports = [port for each in compose["services"].values() for port in each.get("ports", [])]
 
     assert {each.rpartition(":")[0] for each in ports} == {
-        f"127.0.0.1:{port}" for port in (3000, 8000, 9090, 50051)
+        f"127.0.0.1:{port}" for port in (3000, 8000, 9090, 50051, 50052)
     }
 
 

@@ -1,4 +1,4 @@
-"""deploy/compose/console_port.py, run as compose.yaml runs it, in front of a real control port."""
+"""deploy/compose/console_port.py, run as compose.yaml runs it, before a real server's two ports."""
 
 import asyncio
 import contextlib
@@ -27,9 +27,10 @@ WAIT_S = 30.0
 
 @contextlib.contextmanager
 def leading(target: ControlAddress) -> Iterator[ControlAddress]:
-    """A port that leads to `target`, once it is open."""
+    """A port that leads to `target`, and the one after it to its console, once they are open."""
     here = ControlAddress.parse(f"127.0.0.1:{free_port()}")
-    command = [sys.executable, str(FOLDER / "console_port.py"), str(here), str(target)]
+    pairs = (here.console(), target.console(), here, target)
+    command = [sys.executable, str(FOLDER / "console_port.py"), *map(str, pairs)]
     with subprocess.Popen(command) as process:
         try:
             end_s = time.monotonic() + WAIT_S
@@ -76,7 +77,7 @@ def test_a_client_that_never_ends_is_let_go_soon_after_the_target_has_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     script = runpy.run_path(str(FOLDER / "console_port.py"))
-    monkeypatch.setitem(script["main"].__globals__, "LAST_WALL_S", 0.1)
+    monkeypatch.setitem(script["lead"].__globals__, "LAST_WALL_S", 0.1)
 
     async def bye(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"bye")
@@ -86,7 +87,7 @@ def test_a_client_that_never_ends_is_let_go_soon_after_the_target_has_ended(
         async with await asyncio.start_server(bye, "127.0.0.1", 0) as target:
             ports = [free_port(), target.sockets[0].getsockname()[1]]
             addresses = [f"127.0.0.1:{port}" for port in ports]
-            leads = asyncio.create_task(script["main"](*addresses))
+            leads = asyncio.create_task(script["lead"](*addresses))
             before = asyncio.all_tasks()
             async with asyncio.timeout(WAIT_S):
                 client = None
@@ -107,20 +108,22 @@ def test_a_client_that_never_ends_is_let_go_soon_after_the_target_has_ended(
     asyncio.run(ended())
 
 
-def test_compose_publishes_it_as_the_control_port_of_the_engine_whose_network_it_shares() -> None:
+def test_compose_publishes_the_ports_of_the_engine_whose_network_it_shares() -> None:
     engine, console = SERVICES["engine"], SERVICES["console"]
-    listen, target = (ControlAddress.parse(each) for each in console["command"])
+    addresses = [ControlAddress.parse(each) for each in console["command"]]
     args = served(engine["command"])
 
     assert console["network_mode"] == "service:engine"
     assert console["image"] == engine["image"]
     assert "secrets" not in console
-    assert (target.host, target.port) == ("127.0.0.1", args.control_port)
+    control = ControlAddress(port=args.control_port)
+    assert addresses[1::2] == [control, control.console()]
     # The page's address names the port that is published: what `console` prints can be opened.
-    assert f"127.0.0.1:{args.control_port}:{listen.port}" in engine["ports"]
+    for listen, target in zip(addresses[::2], addresses[1::2], strict=True):
+        assert listen.host == "0.0.0.0"
+        assert f"127.0.0.1:{target.port}:{listen.port}" in engine["ports"]
     (mount,) = console["volumes"]
     source, inside, mode = mount.split(":")
     assert (FOLDER / source).is_file()
     assert console["entrypoint"] == ["tini", "--", "python", inside]
     assert mode == "ro"
-    assert listen.host == "0.0.0.0"

@@ -13,7 +13,7 @@ from serving.wire.day_night_state import DayNightState
 from tests.deploy.console.opened_page import OpenedPage, opened
 from tests.deploy.console.told_looks import Told, eventually
 from tests.e2e.server_answers import control
-from tests.e2e.server_process import HOST, ServerProcess
+from tests.e2e.server_process import ServerProcess
 
 # The browser comes first: where there is none, no engine is started for a test that is skipped.
 pytestmark = [
@@ -31,7 +31,7 @@ ROW = f'[data-group="{GROUP}"]'
 
 @pytest.fixture
 def tab(browser: Browser, live_server: ServerProcess, key: str) -> Iterator[OpenedPage]:
-    with opened(browser, f"http://{HOST}:{live_server.control_port}") as tab:
+    with opened(browser, live_server.console_url) as tab:
         tab.open(key)
         yield tab
 

@@ -11,7 +11,7 @@ from serving.wire import control_call
 from tests.deploy.console.opened_page import OpenedPage, opened
 from tests.deploy.console.told_looks import Told, eventually
 from tests.e2e.server_answers import control
-from tests.e2e.server_process import HOST, ServerProcess
+from tests.e2e.server_process import ServerProcess
 from tests.live_server import CHIPS, Load
 
 # The browser comes first: where there is none, no engine is started for a test that is skipped.
@@ -27,7 +27,7 @@ WAIT_WALL_MS = 60_000
 
 @pytest.fixture
 def tab(browser: Browser, live_server: ServerProcess, key: str) -> Iterator[OpenedPage]:
-    with opened(browser, f"http://{HOST}:{live_server.control_port}") as tab:
+    with opened(browser, live_server.console_url) as tab:
         tab.open(key)
         yield tab
 

@@ -14,7 +14,7 @@ from serving.wire import control_call
 from serving.wire.machine_snapshot import ExpertChoices, MachineSnapshot
 from serving.wire.telemetry import MachineEvent
 from tests.e2e.server_answers import control
-from tests.e2e.server_process import HOST, ServerProcess
+from tests.e2e.server_process import ServerProcess
 from tests.live_server import CHIPS, Load
 
 pytestmark = pytest.mark.engine
@@ -26,8 +26,7 @@ SEEN_WITHIN_S = 2.0
 @pytest.fixture
 def looking(live_server: ServerProcess, key: str) -> Iterator[httpx.Client]:
     """A browser that has a session."""
-    url = f"http://{HOST}:{live_server.control_port}"
-    with httpx.Client(base_url=url, timeout=60, trust_env=False) as client:
+    with httpx.Client(base_url=live_server.console_url, timeout=60, trust_env=False) as client:
         client.post("/session", json={"key": key}).raise_for_status()
         yield client
 
@@ -127,7 +126,7 @@ def test_a_fault_asked_for_in_json_is_seen_at_once_and_healed(
     assert number in healed.raise_for_status().json()["report"]["healed"]
 
 
-def test_two_servers_things_work_beside_each_other_on_the_port(
+def test_the_stream_of_a_page_and_of_grpc_work_beside_each_other(
     live_server: ServerProcess, looking: httpx.Client
 ) -> None:
     stream = told(looking)

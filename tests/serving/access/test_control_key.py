@@ -13,8 +13,10 @@ from emulator.errors import ConfigError
 from serving.access.control_key import (
     ENVIRONMENT,
     control_key_path,
+    find_console_port,
     find_control_key,
     held_control_key,
+    noted_console_port,
     read_control_key,
 )
 
@@ -241,3 +243,20 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         read_control_key(tmp_path / "none")
     with pytest.raises(ConfigError, match=r"^control_key_file="):
         read_control_key(Path(os.devnull))
+
+
+def test_a_console_s_port_is_noted_as_long_as_its_server_runs(tmp_path: Path) -> None:
+    environment = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    assert find_console_port(50_051, environment) is None
+    with noted_console_port(50_051, 60_000, environment):
+        assert find_console_port(50_051, environment) == 60_000
+        assert find_console_port(50_052, environment) is None
+    assert find_console_port(50_051, environment) is None
+
+
+def test_a_note_in_a_directory_that_others_may_write_is_refused(tmp_path: Path) -> None:
+    environment = {"XDG_RUNTIME_DIR": str(tmp_path)}
+    with noted_console_port(50_051, 60_000, environment):
+        (tmp_path / "ultraserve").chmod(0o777)
+        with pytest.raises(ConfigError):
+            find_console_port(50_051, environment)

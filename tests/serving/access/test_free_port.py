@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from emulator.errors import ConfigError
-from serving.access.free_port import check_port
+from serving.access.listen_address import check_port
 from serving.errors import PortInUse
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.access.loopback import is_loopback
+from serving.access.listen_address import is_loopback
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.access.request_credential import shown_key
+from serving.access.secret import request_credential
 
 Headers = list[tuple[str, str | bytes]]
 
@@ -27,13 +27,13 @@ Headers = list[tuple[str, str | bytes]]
     ],
 )
 def test_a_key_is_the_bearer_s_or_the_other_header_s(headers: Headers, key: str | None) -> None:
-    assert shown_key(headers) == key
+    assert request_credential(headers) == key
 
 
 @pytest.mark.parametrize("first", ["Bearer abc", "Bearer d", "", "Basic d"])
 @pytest.mark.parametrize("name", ["authorization", "Authorization"])
 def test_a_header_that_is_there_twice_shows_no_key(first: str, name: str) -> None:
     twice: Headers = [(name, first), ("authorization", "Bearer abc")]
-    assert shown_key(twice) is None
-    assert shown_key([("x-api-key", "d"), ("x-api-key", "d")]) is None
-    assert shown_key([*twice, ("x-api-key", "d")]) is None
+    assert request_credential(twice) is None
+    assert request_credential([("x-api-key", "d"), ("x-api-key", "d")]) is None
+    assert request_credential([*twice, ("x-api-key", "d")]) is None

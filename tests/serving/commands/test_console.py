@@ -1,5 +1,6 @@
 """`ultraserve console` against a real control server with a small engine behind it."""
 
+import contextlib
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 import httpx
 import pytest
 
+from serving.access.control_key import noted_console_port
 from serving.commands import console
 from serving.commands.console import console_url
 from serving.main import main
@@ -36,6 +38,19 @@ def test_the_address_is_one_that_a_browser_opens_and_its_fragment_the_key_that_o
             assert browser.post(f"{page}session", json={"key": key}).status_code == 204
         assert run(address, "--json") == 0
         assert json.loads(capsys.readouterr().out) == {"url": url.geturl()}
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_a_console_on_another_port_is_found_by_its_note_or_its_flag(
+    noted: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    console_port = free_port()
+    with control_server(SmallEngine(), console_port=console_port) as address:
+        note = noted_console_port(address.port, console_port, os.environ)
+        with note if noted else contextlib.nullcontext():
+            assert run(address, *(() if noted else ("--console-port", str(console_port)))) == 0
+    url = urlsplit(capsys.readouterr().out.strip())
+    assert url.port == console_port
 
 
 def test_a_browser_is_opened_when_that_is_asked_for(

@@ -107,6 +107,10 @@ def test_the_settings_reach_another_process_as_they_are(pem: TlsFiles, tmp_path:
         ("--grpc-port 65536", "grpc_port=65536: expected 1 to 65535"),
         ("--grpc-port 8000", "grpc_port=8000: expected another port than --port"),
         ("--grpc-port 50051", "control_port=50051: expected another port than --grpc-port"),
+        ("--grpc-port 50052", "console_port=50052: expected another port than --grpc-port"),
+        ("--console-port 50051", "console_port=50051: expected another port than --control-port"),
+        ("--console-port 65536", "console_port=65536: expected 1 to 65535"),
+        ("--control-port 65535", "console_port=65536: expected 1 to 65535"),
         ("--control-port 8000", "control_port=8000: expected another port than --port"),
         ("--api-keys /none.toml", "api_keys=/none.toml: expected a file to read (No such"),
         ("--control-key-file none", "control_key_file=none: expected a file to read (No such"),
@@ -128,6 +132,7 @@ def test_what_contradicts_itself_is_one_line(flags: str, message: str) -> None:
 def test_no_control_service_takes_no_port() -> None:
     assert options_of("--control-port", "0", "--grpc-port", "50051").settings.grpc_port == 50_051
     options_of("--port", "0", "--control-port", "0")  # any port, and none
+    options_of("--console-port", "0", "--grpc-port", "50052")  # no console
 
 
 @pytest.mark.parametrize("name", ["VLLM_SERVER_DEV_MODE", "VLLM_ALLOW_INSECURE_SERIALIZATION"])

@@ -24,7 +24,7 @@ from serving.engine.deployment import Deployment, resolve_deployment
 from serving.errors import RefusedByVllm, UnsupportedFlag
 from serving.plugin import openai_app
 from serving.process import start_signals
-from serving.process.server_shutdown import server_end
+from serving.process.server_shutdown import server_shutdown
 from serving.settings import Settings
 
 STRUCTURED = "--structured-outputs-config"
@@ -197,11 +197,11 @@ def test_the_exit_code_is_the_app_s_where_vllm_has_none(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def vllm() -> None:
-        server_end.get().code = 3
-        server_end.get().within(600.0)
+        server_shutdown.get().code = 3
+        server_shutdown.get().within(600.0)
 
     assert served(deployment, vllm, monkeypatch) == 3
-    assert server_end.get(None) is None
+    assert server_shutdown.get(None) is None
     timers = [each for each in threading.enumerate() if isinstance(each, threading.Timer)]
     for timer in timers:
         timer.join(5)  # a cancelled one ends in its own thread

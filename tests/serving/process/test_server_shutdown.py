@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from serving.process.server_shutdown import HUNG_CODE, ServerEnd
+from serving.process.server_shutdown import HUNG_CODE, ServerShutdown
 
 WAIT_S = 10.0
 
@@ -24,7 +24,7 @@ class Leaving:
 
 def test_a_process_is_left_at_its_bound_whatever_its_threads_do() -> None:
     leaving = Leaving()
-    end = ServerEnd(leaving)
+    end = ServerShutdown(leaving)
 
     end.within(60.0)
     end.within(0.01)
@@ -35,7 +35,7 @@ def test_a_process_is_left_at_its_bound_whatever_its_threads_do() -> None:
 
 def test_a_code_that_was_set_until_then_is_kept() -> None:
     leaving = Leaving()
-    end = ServerEnd(leaving)
+    end = ServerShutdown(leaving)
 
     end.within(0.05)
     end.code = 143
@@ -44,12 +44,12 @@ def test_a_code_that_was_set_until_then_is_kept() -> None:
     assert leaving.codes == [143]
 
 
-@pytest.mark.parametrize("again", [ServerEnd.ended, lambda end: end.within(60.0)])
+@pytest.mark.parametrize("again", [ServerShutdown.ended, lambda end: end.within(60.0)])
 def test_a_bound_that_was_taken_back_or_replaced_is_none(
-    again: Callable[[ServerEnd], None],
+    again: Callable[[ServerShutdown], None],
 ) -> None:
     leaving = Leaving()
-    end = ServerEnd(leaving)
+    end = ServerShutdown(leaving)
 
     end.within(0.1)
     again(end)

@@ -36,7 +36,7 @@ _ERRORS: Final = {code.value[0]: code for code in grpc.StatusCode if code is not
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallMeaning:
-    """What is known of a call beside its handler's words.
+    """Facts of a call beside its handler's words.
 
     Attributes:
         subject: whose limits it counts against.

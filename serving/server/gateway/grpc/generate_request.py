@@ -87,7 +87,7 @@ def asked_of(message: Any, client: Client, work_class: WorkClass, *, context_tok
 
 
 def engine_id(client: Client, request_id: str) -> str:
-    """The engine's name for a client's request: nobody else's, HTTP's neither."""
+    """The engine's name for a client's request, unique over gRPC and HTTP."""
     return f"grpc:{quote(client.name, safe='')}:{request_id}"
 
 
@@ -119,7 +119,7 @@ def refuse_id(request_id: str, *, field: str) -> None:
 
 
 def wrong(field: str, message: str, *, reason: str = INVALID_FIELD, **figures: int) -> CallRefused:
-    """What is told of a request with a wrong field."""
+    """The failure of a request with a wrong field."""
     return CallRefused(
         RpcFailure(
             code=grpc.StatusCode.INVALID_ARGUMENT,
@@ -132,7 +132,7 @@ def wrong(field: str, message: str, *, reason: str = INVALID_FIELD, **figures: i
 
 
 def too_long(field: str, *, prompt_tokens: int, context_tokens: int) -> CallRefused:
-    """What is told of a prompt that leaves no room for a token of an answer."""
+    """The failure of a prompt that leaves no context for a token of an answer."""
     return wrong(
         field,
         f"{field}: expected fewer than {context_tokens} tokens, the model's context, "

@@ -19,11 +19,11 @@ LIVE: Final = ""
 READY: Final = "vllm.grpc.engine.VllmEngine"
 
 WATCHERS_MAX: Final = 128
-"""At a time; for one more the oldest watch ends. Whoever watches needs no key and keeps a
+"""At a time; for one more the oldest watch ends. A watcher needs no key and keeps a
 connection, so these are few of those that the port takes."""
 
 WATCH_WALL_S: Final = 300.0
-"""A watch ends after so long; whoever means well watches again."""
+"""A watch ends after so long; its client may watch again."""
 
 _LOOK_EVERY_S: Final = 0.2
 """While somebody watches."""
@@ -35,7 +35,7 @@ _NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Reasons(Protocol):
-    """What is asked; see `serving.server.gateway.readiness`."""
+    """The questions to `serving.server.gateway.readiness`."""
 
     def not_alive(self) -> str | None:
         """Why the process should be started anew; None while it should not."""

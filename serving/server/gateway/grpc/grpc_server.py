@@ -16,9 +16,9 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 from smg_grpc_proto import vllm_engine_pb2_grpc  # type: ignore[import-untyped]
 
 from serving.access.key_ring import KeyRing
+from serving.server.connections.connection_registry import PortLimits
 from serving.server.connections.grpc_port import GrpcPort, PortAddress
-from serving.server.connections.named_connections import NamedConnections
-from serving.server.connections.shared_port import PortLimits
+from serving.server.connections.grpc_relay import NamedConnections
 from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.grpc.connection_options import HANDSHAKE_WALL_S, connection_options
@@ -95,7 +95,12 @@ class EngineGrpcServer:
         )
         self._is_plain = settings.tls is None
         self._port = GrpcPort(
-            self._server, self._address, names=names, tls=settings.tls, limits=PORT_LIMITS
+            self._server,
+            self._address,
+            names=names,
+            tls=settings.tls,
+            limits=PORT_LIMITS,
+            hint="OpenAI's HTTP API is at --port",
         )
         # Its import reaches into vLLM's command line and logging: not where no such gateway is.
         from serving.server.gateway.grpc.engine_servicer import EngineServicer

@@ -27,7 +27,7 @@ STRANGER_TURNS: Final = 2
 """At a time, over all connections."""
 
 STRANGER_WAIT_S: Final = 1.0
-"""Wall seconds that the message of a call without a key has while nobody waits behind it."""
+"""Wall seconds that the message of a call without a key has while no other waits behind it."""
 
 STRANGER_HASTE_S: Final = 0.05
 """The same while somebody does."""
@@ -51,7 +51,7 @@ STREAM_TURNS: Final = 2
 """At a time, of one key, for messages of calls that send several (reflection)."""
 
 STREAM_WAIT_S: Final = 5.0
-"""Wall seconds that such a call may be silent while nobody waits behind it."""
+"""Wall seconds that such a call may be silent while no other waits behind it."""
 
 STREAM_HASTE_S: Final = 0.5
 """The same while somebody does: the way there and back of an answer and the next question."""
@@ -60,7 +60,7 @@ _RETRY_S: Final = 1.0
 
 
 class HeldMessage:
-    """What is counted of a message, from its turn until `let_go`."""
+    """The counted bytes of a message, from its turn until `let_go`."""
 
     def __init__(self, account: IngressAccount, holding: Holding) -> None:
         self._account = account

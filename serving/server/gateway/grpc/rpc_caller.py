@@ -1,4 +1,4 @@
-"""Who calls, and what each method wants of a caller: a pure table.
+"""The caller of a gRPC call, and the rights that each method wants: a pure table.
 
 A key travels as `authorization: Bearer KEY`, as for HTTP, or as `x-api-key`.
 """
@@ -11,7 +11,7 @@ from typing import Final
 import grpc
 
 from serving.access.key_ring import KeyRing
-from serving.access.request_credential import shown_key
+from serving.access.secret import request_credential
 from serving.policy.admission.work import Client, WorkClass
 from serving.server.gateway.grpc.generate_request import CLASS_METADATA, work_class_of
 from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure
@@ -61,7 +61,7 @@ def needs_no_key(method: str) -> bool:
 
 
 def caller_of(method: str, metadata: Metadata, keys: KeyRing) -> Caller:
-    """Who calls `method`; raises CallRefused for one who may not."""
+    """The caller of `method`; raises CallRefused for one without the right."""
     if (call := _CONTROL_CALLS.get(method)) is not None:
         raise refused(
             grpc.StatusCode.PERMISSION_DENIED,
@@ -78,7 +78,7 @@ def caller_of(method: str, metadata: Metadata, keys: KeyRing) -> Caller:
         return Caller(client=Client(), work_class=Client().work_class)
     metadata = tuple(metadata)
     said = {key.lower(): value for key, value in metadata if isinstance(value, str)}
-    secret = shown_key(metadata)
+    secret = request_credential(metadata)
     client = keys.client_of(secret)
     if client is None:
         raise _turned_away(keys, secret)
@@ -86,12 +86,12 @@ def caller_of(method: str, metadata: Metadata, keys: KeyRing) -> Caller:
 
 
 def refused(code: grpc.StatusCode, reason: str, message: str) -> CallRefused:
-    """What is told of a call that may not be."""
+    """The failure of a call without the right."""
     return CallRefused(RpcFailure(code=code, message=message, reason=reason))
 
 
 def _turned_away(keys: KeyRing, secret: str | None) -> CallRefused:
-    """A caller who is somebody else lacks a permission; one who is nobody has to say who."""
+    """PERMISSION_DENIED for a known caller, UNAUTHENTICATED for an unknown one."""
     wanted = "expected a key for inference"
     if keys.holder_of(secret) is not None:
         return refused(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED", wanted)

@@ -93,7 +93,7 @@ class RpcFailure:
 
 
 class CallRefused(UltraServeError):
-    """A call that is refused before anything of it runs; `failure` is what its client is told."""
+    """A call that is refused before any of it runs; its client gets `failure`."""
 
     def __init__(self, failure: RpcFailure) -> None:
         super().__init__(failure.message)
@@ -103,7 +103,7 @@ class CallRefused(UltraServeError):
 def failure_of(error: BaseException, *, subject: str = "engine") -> RpcFailure:
     """How a call fails that met `error`; `subject` is whose key a refusal may be about.
 
-    What is not known is INTERNAL, and its words stay in the server's log.
+    An unknown exception is INTERNAL; its words stay in the server's log.
     """
     if isinstance(error, CallRefused):
         return error.failure

@@ -75,7 +75,7 @@ class StrangerAnswers:
 
 
 class AnsweredContext:
-    """Everything of a call's context, but that what is written has a time."""
+    """A call's context whose writes have a time limit."""
 
     def __init__(self, context: Any, answers: StrangerAnswers) -> None:
         self._context = context

@@ -1,4 +1,4 @@
-"""Calls that nobody handles: of no method, with a message that cannot be read, of somebody unknown.
+"""Calls without a handler: unknown methods, unreadable messages, unknown callers.
 
 Both ports refuse them in the same words, with google.rpc's details; gRPC's own would have none.
 """
@@ -38,7 +38,7 @@ def message_in(raw: bytes, deserialize: Callable[[bytes], M], *, bytes_max: int,
 
 
 def not_served(method: str) -> RpcFailure:
-    """What a call of a method is told that there is not."""
+    """The failure of a call of an unknown method."""
     code = grpc.StatusCode.UNIMPLEMENTED
     return RpcFailure(code=code, message=f"{method}: no such method", reason="NOT_SERVED")
 

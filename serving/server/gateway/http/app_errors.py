@@ -1,4 +1,4 @@
-"""What vLLM's app answers when it fails, and what is answered in its place.
+"""Answers of a failing vLLM app, and those sent in their place.
 
 Its framework has words of its own for a path that is not there; an engine that is gone, or has no
 rank up, is an "Internal server error" to it; and a stream that fails before its first token is a

@@ -19,8 +19,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving.server.gateway.http.asgi import Scope
-from serving.server.gateway.http.connection_answers import error_of_limit, raw_answer
 from serving.server.gateway.http.http_errors import answer
+from serving.server.gateway.http.http_refusals import error_of_limit, raw_answer
 from serving.server.gateway.http.tls_arrival import TlsArrival
 from serving.server.gateway.ingress_account import Holding, IngressAccount
 from serving.server.gateway.ingress_limits import Limit
@@ -29,7 +29,7 @@ _PART_BYTES: Final = 64 * 2**10
 """What the parser is given at once, so that what it holds is known to within that."""
 
 _VLLM_HEAD_BYTES: Final = 4 * 2**20
-"""vLLM's H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT, which is what it sets when nobody asked for it."""
+"""vLLM's H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT, which vLLM sets without a flag."""
 
 _FIELD_BYTES: Final = 256
 """What a field of a head takes beside its letters: two objects of bytes, and a tuple."""
@@ -109,7 +109,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._unparsed_bytes = 0  # at most so many of which the parser made neither head nor body
         self._fields = self._field_bytes = 0
         self._heads_bytes = 0  # of requests that are not answered
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._slow_header_guard: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
         self._reader_timer: asyncio.TimerHandle | None = None
 
@@ -117,7 +117,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Count it among the strangers, and give it its time for a first head."""
         super().connection_made(transport)
         self._holding = self._account.arrive(self)
-        self._await_head()
+        self._guard_slow_header()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Give everything back."""
@@ -159,13 +159,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._hold()
 
     def _hold(self) -> None:
-        """Bring the account up to date; whoever has begun a head has a time to end it."""
+        """Bring the account up to date, and bound the time of an open head."""
         assert self._holding is not None
         held_bytes = self._heads_bytes + self._unparsed_bytes
         if self._unparsed_bytes:
             held_bytes += _FIELD_BYTES * self._fields
-            if self._in_head and self._head_timer is None:
-                self._await_head()
+            if self._in_head and self._slow_header_guard is None:
+                self._guard_slow_header()
         more_bytes = held_bytes - self._holding.held_bytes
         if more_bytes > 0:
             limit = self._account.hold(self._holding, more_bytes)
@@ -201,9 +201,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._in_head = False
         self._unparsed_bytes = 0
         self._heads_bytes += head_bytes + _FIELD_BYTES * self._fields
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+        if self._slow_header_guard is not None:
+            self._slow_header_guard.cancel()
+            self._slow_header_guard = None
         super().on_headers_complete()
         self.scope.setdefault("path", "")
         key = self._key_of(cast("Scope", self.scope))
@@ -220,7 +220,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             await answer(send, error_of_limit(self._key_limit), path=scope["path"], headers=[])
 
     def on_body(self, body: bytes) -> None:
-        """Keep it for who has a key; nobody reads a stranger's."""
+        """Keep it for a client with a key; a stranger's is not read."""
         self._unparsed_bytes = 0
         if not self._is_stranger:
             super().on_body(body)
@@ -251,11 +251,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     # Ends of a connection before its client's time.
 
-    def _await_head(self) -> None:
-        self._head_timer = self.loop.call_later(self._limits.head_wait_s, self._head_is_overdue)
+    def _guard_slow_header(self) -> None:
+        self._slow_header_guard = self.loop.call_later(
+            self._limits.head_wait_s, self._head_is_overdue
+        )
 
     def _head_is_overdue(self) -> None:
-        self._head_timer = None
+        self._slow_header_guard = None
         limit = self._account.refuse(Limit.HEAD_TIME)
         if self._unparsed_bytes:
             self._refuse(limit)
@@ -276,7 +278,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._linger(self.transport.abort)
 
     def _linger(self, end: Callable[[], None]) -> None:
-        """Let the client send for a moment what is thrown away, so that it reads its answer."""
+        """Discard what the client sends for a moment, so that it reads its answer."""
         if self._linger_timer is not None:
             self._linger_timer.cancel()
         self._linger_timer = self.loop.call_later(self._limits.linger_s, end)
@@ -342,7 +344,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         holding, self._holding = self._holding, None
         if holding is not None:
             self._account.leave(holding)
-        for timer in (self._head_timer, self._linger_timer, self._reader_timer):
+        for timer in (self._slow_header_guard, self._linger_timer, self._reader_timer):
             if timer is not None:
                 timer.cancel()
-        self._head_timer = self._linger_timer = self._reader_timer = None
+        self._slow_header_guard = self._linger_timer = self._reader_timer = None

@@ -1,4 +1,4 @@
-"""Who a request of HTTP is from, and which paths ask for nobody.
+"""The client of a request of HTTP, and the paths that need none.
 
 A key comes as `Authorization: Bearer KEY`, as OpenAI's clients send it, or as `x-api-key: KEY`, as
 Anthropic's do. With keys everything but probes needs one: metrics and the API's description too
@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Final
 
 from serving.access.key_ring import KeyRing
-from serving.access.request_credential import HEADERS, shown_key
+from serving.access.secret import HEADERS, request_credential
 from serving.policy.admission.work import Client
 from serving.server.gateway.http.asgi import Scope, path_of
 from serving.server.gateway.http.http_errors import HttpError, HttpRefused
@@ -87,7 +87,7 @@ def may_enter(keys: KeyRing, scope: Scope, path: str) -> bool:
 def _secret_of(scope: Scope) -> str | None:
     """The key that the request shows; None when it shows none."""
     names = {name.encode(): name for name in HEADERS}
-    return shown_key(
+    return request_credential(
         (names[key], bytes(value).decode("latin-1"))
         for key, value in scope["headers"]
         if key in names

@@ -1,4 +1,4 @@
-"""What HTTP clients are told when the gateway does not let a request pass, in the API's own shapes.
+"""Errors of the HTTP gateway in the shapes of the APIs.
 
 OpenAI's clients read `{"error": {"message", "type", "param", "code"}}`; Anthropic's, on its paths,
 `{"type": "error", "error": {"type", "message"}}`. `code` is a word that stays the same while
@@ -48,7 +48,7 @@ class HttpError:
 
     Attributes:
         status, code, message: as above.
-        retry_after_s: wall seconds after which the same request may do; None: nobody knows.
+        retry_after_s: wall seconds after which the same request may do; None: unknown.
         rate: what is left of the client's limits, where that is known.
         closes: the connection; what of the request is still on its way is not kept.
         allows: the methods that the path takes, where the request's is none of them.

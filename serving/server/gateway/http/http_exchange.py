@@ -147,7 +147,7 @@ class HttpExchange:
         await answer(self._send, error, path=self.path, headers=others)
 
     def end(self, error: HttpError) -> "asyncio.Future[None]":
-        """Tell the app that nobody waits any more, and the client `error`; idempotent.
+        """Tell the app that the client has gone, and send the client `error`; idempotent.
 
         The future is done when the client has been told.
         """

@@ -1,4 +1,4 @@
-"""The HTTP gateway before vLLM's app: who asks, within which limits, for how much work.
+"""The HTTP gateway before vLLM's app: caller, limits and work of each request.
 
 Pure ASGI, so that streams pass as they are: a chunk costs one function call. In this order, the
 cheap before the dear:
@@ -38,9 +38,8 @@ from serving.server.gateway.http.http_exchange import (
     TOOK_TOO_LONG,
     HttpExchange,
 )
+from serving.server.gateway.http.http_refusals import STUMBLES, missing_api, stumbled
 from serving.server.gateway.http.json_body import check_json, refuse_values
-from serving.server.gateway.http.malformed_request import STUMBLES, stumbled
-from serving.server.gateway.http.missing_apis import missing_api
 from serving.server.gateway.http.model_card import ModelCards
 from serving.server.gateway.http.probes import Probes
 from serving.server.gateway.http.rate_headers import rate_headers
@@ -120,7 +119,7 @@ class HttpGateway:
         except Refused as refused:
             await answer(send, error_of(refused), path=path, headers=headers)
         except ClientGone:
-            return  # there is nobody to tell
+            return  # the client has gone
 
     async def _pass(
         self,
@@ -138,7 +137,7 @@ class HttpGateway:
             ClientGone: before its body was complete.
         """
         method: str = scope["method"]
-        if is_open(scope, path):  # whatever its body is, nobody reads it
+        if is_open(scope, path):  # its body is not read
             exchange = HttpExchange(
                 receive,
                 send,
@@ -194,7 +193,7 @@ class HttpGateway:
         await self._run_with(permit, scope, exchange)
 
     async def _refuse_unserved(self, work_class: WorkClass) -> None:
-        """Raise Refused where the engine would serve nobody."""
+        """Raise Refused where the engine serves no requests."""
         refused = await self._probes.readiness.refusal()
         if refused is not None:
             self._admission.count_refusal(refused, work_class)
@@ -244,7 +243,7 @@ class HttpGateway:
             permit.leave(outcome)
 
     async def _run(self, scope: Scope, exchange: HttpExchange) -> None:
-        """Run the app; the client is told when that takes too long."""
+        """Run the app, and answer 504 when that takes too long."""
         told: list[asyncio.Future[None]] = []
         timer = asyncio.get_running_loop().call_later(
             self._request_wall_s_max, lambda: told.append(exchange.end(TOOK_TOO_LONG))

@@ -22,7 +22,7 @@ LOOK_EVERY_S: Final = 1.0
 
 
 class HttpCertificate:
-    """Keeps `context`, the server's, at what is in `files`, between `start` and `stop`."""
+    """Renews the server's `context` from `files`, between `start` and `stop`."""
 
     def __init__(
         self, context: ssl.SSLContext, files: TlsFiles, *, look_every_s: float = LOOK_EVERY_S

@@ -14,7 +14,7 @@ from serving.server.gateway.http.admin_refusal import REFUSED_PATHS
 from serving.server.gateway.http.http_access import OPEN_PATHS
 from serving.server.gateway.http.http_errors import ANTHROPIC_PATHS
 from serving.server.gateway.http.http_gateway import generates
-from serving.server.gateway.http.missing_apis import missing_paths
+from serving.server.gateway.http.http_refusals import missing_paths
 from serving.server.gateway.http.model_card import LIST_PATH
 
 TITLE: Final = "UltraServe"

@@ -1,4 +1,4 @@
-"""The headers that OpenAI's clients read: what is left of a key's limits, and when to come back.
+"""Headers that OpenAI's clients read: the rest of a key's limits, and when to retry.
 
 Source: https://platform.openai.com/docs/guides/rate-limits (`x-ratelimit-*`, durations as "1s",
 "6m0s"); openai-python and openai-node wait as `retry-after-ms`, else `retry-after`, says.

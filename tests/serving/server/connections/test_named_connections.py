@@ -2,10 +2,10 @@
 
 import asyncio
 
-from serving.server.connections.named_connections import NamedConnections
-from serving.server.connections.shared_port import PortLimits
-from tests.serving.server.connections.shared_ports import PREFACE, Echo, Port, a_port, framed
-from tests.serving.server.connections.test_shared_port import ended, run
+from serving.server.connections.connection_registry import PortLimits
+from serving.server.connections.grpc_relay import NamedConnections
+from tests.serving.server.connections.echo_ports import PREFACE, Echo, Port, a_port, framed
+from tests.serving.server.connections.test_listening_port import ended, run
 
 
 def test_of_too_many_without_a_key_the_one_that_was_silent_for_longest_makes_room() -> None:
@@ -23,7 +23,7 @@ def test_of_too_many_without_a_key_the_one_that_was_silent_for_longest_makes_roo
             names.cut_off(_peer(port.echoes[2]))
             assert await ended(*other)
             names.cut_off("unix:")  # who has no name is left alone
-            assert port.shared.connections == 2
+            assert port.listening.connections == 2
 
     run(test())
 
@@ -48,7 +48,7 @@ def test_a_port_that_strangers_fill_still_takes_who_may_have_a_key() -> None:
             for reader, writer in (known, newest):
                 writer.write(framed(b"here"))
                 assert (await reader.readexactly(13)).endswith(b"here")
-            assert port.shared.connections <= limits.connections
+            assert port.listening.connections <= limits.connections
 
     run(test())
 

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.server.connections import stream_gate, stream_turns
-from serving.server.connections.gated_side import GatedSide, WatchedSide
-from serving.server.connections.splice import spliced
+from serving.server.connections.grpc_relay import GatedSide, WatchedSide
 from serving.server.connections.stream_gate import BLOCK_BYTES_MAX, HOLD_S, BadHeaders
 from serving.server.connections.stream_turns import (
     DOUBTFUL_PERIOD_S,
@@ -318,7 +317,7 @@ def test_who_goes_while_it_waits_takes_no_turn_with_it(port: PortTurns, clock: C
     def came() -> tuple[GatedSide, Socket, Socket]:
         side, client, server = GatedSide(port, clock), Socket(), Socket()
         beyond = WatchedSide(side.gate)
-        spliced(side, beyond)
+        side.join(beyond)
         side.connection_made(client)  # type: ignore[arg-type]
         beyond.connection_made(server)  # type: ignore[arg-type]
         side.data_received(PREFACE + frame(HEADERS, 1, b"h" * 50))

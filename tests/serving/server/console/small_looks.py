@@ -86,7 +86,7 @@ class SmallLooks:
         del max_age_s
         return self._look("latency")
 
-    async def door(self) -> bytes | None:
+    async def admission(self) -> bytes | None:
         return self._look("door")
 
 

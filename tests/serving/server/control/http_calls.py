@@ -1,4 +1,4 @@
-"""The control port as a browser, or a program without gRPC, uses it."""
+"""The console's port as a browser, or a program without gRPC, uses it."""
 
 import contextlib
 import os
@@ -22,7 +22,8 @@ def key_of(address: ControlAddress) -> str:
 @contextlib.contextmanager
 def browser(address: ControlAddress, **given: Any) -> Iterator[httpx.Client]:
     """A client without a key; it keeps cookies."""
-    with httpx.Client(base_url=f"http://{address}", timeout=10, trust_env=False, **given) as client:
+    url = f"http://{address.console()}"
+    with httpx.Client(base_url=url, timeout=10, trust_env=False, **given) as client:
         yield client
 
 

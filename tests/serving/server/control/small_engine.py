@@ -25,7 +25,7 @@ from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ControlClient
 from serving.server.control.control_server import ControlServer, ServerParts
 from serving.server.control.control_tls import ControlTls
-from serving.server.control.engine_admission import EngineDoor
+from serving.server.control.engine_admission import EngineAdmission
 from serving.server.day_night.controller import DayNight
 from serving.wire.control_call import (
     METHOD,
@@ -279,9 +279,13 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that is free, and the one after it, which is a console's."""
+    while True:
+        with socket.socket() as probe, socket.socket() as after, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+            after.bind(("127.0.0.1", port + 1))
+            return port
 
 
 @contextlib.contextmanager
@@ -289,7 +293,8 @@ def control_server(
     engine: Any,
     day_night: DayNight | None = None,
     *,
-    door: EngineDoor | None = None,
+    admission: EngineAdmission | None = None,
+    console_port: int | None = None,
     served: Callable[[ControlServer], None] = lambda _: None,
     **given: Any,
 ) -> Iterator[ControlAddress]:
@@ -303,7 +308,7 @@ def control_server(
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def serve() -> None:
-        parts = ServerParts(day_night=day_night, door=door)
+        parts = ServerParts(day_night=day_night, admission=admission, console_port=console_port)
         server = ControlServer(engine, address, parts, admits=lambda shown: shown == key, **given)
         await server.start()
         served(server)

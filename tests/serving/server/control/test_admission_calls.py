@@ -1,4 +1,4 @@
-"""The door of the requests by the control service, and as commands: a real door before nothing."""
+"""Admission by the control service, and by commands: a real controller before nothing."""
 
 import json
 from collections.abc import Iterator
@@ -51,17 +51,17 @@ def engine() -> ForgetfulEngine:
 
 
 @pytest.fixture
-def door() -> AdmissionController:
+def admission() -> AdmissionController:
     capacity = Capacity(seats=8, kv_tokens=100_000, prefill_tokens_per_step=8_192)
     return AdmissionController(AdmissionLimits(queue_requests=1), lambda: capacity)
 
 
 @pytest.fixture
 def address(
-    engine: ForgetfulEngine, door: AdmissionController, monkeypatch: pytest.MonkeyPatch
+    engine: ForgetfulEngine, admission: AdmissionController, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ControlAddress]:
     monkeypatch.setattr(engine_watch, "_IDLE_S", 0.05)
-    with control_server(engine, door=door) as listening:
+    with control_server(engine, admission=admission) as listening:
         yield listening
 
 
@@ -69,10 +69,12 @@ def run(*arguments: str, address: ControlAddress) -> int:
     return main(["engine", *arguments, "--address", str(address)])
 
 
-def test_the_door_s_counts_are_the_door_s(client: ControlClient, door: AdmissionController) -> None:
-    permit = door.enter(WORK)
+def test_admission_s_counts_are_the_controller_s(
+    client: ControlClient, admission: AdmissionController
+) -> None:
+    permit = admission.enter(WORK)
     with pytest.raises(Refused):
-        door.enter(WORK)
+        admission.enter(WORK)
     report = client.call(control_call.GET_ADMISSION)
     interactive, batch = report.classes
 
@@ -86,9 +88,9 @@ def test_the_door_s_counts_are_the_door_s(client: ControlClient, door: Admission
 
 
 def test_a_drained_engine_lets_nobody_in_until_it_is_undrained(
-    client: ControlClient, door: AdmissionController
+    client: ControlClient, admission: AdmissionController
 ) -> None:
-    inside = door.enter(WORK)
+    inside = admission.enter(WORK)
     report = client.call(
         control_call.DRAIN_ENGINE, reason="the rack is\nserviced", retry_after_s=30.0
     )
@@ -96,15 +98,15 @@ def test_a_drained_engine_lets_nobody_in_until_it_is_undrained(
     assert (report.is_open, report.closed) == (False, "the rack is serviced")
     assert report.in_flight == 1
     with pytest.raises(Refused, match="the rack is serviced") as refused:
-        door.enter(WORK)
+        admission.enter(WORK)
     assert refused.value.reason is RefusalReason.DRAINING
     assert refused.value.retry_after_s == 30.0
     inside.leave(Outcome.FINISHED)
     assert client.call(control_call.UNDRAIN_ENGINE).is_open
-    door.enter(WORK).leave(Outcome.FINISHED)
+    admission.enter(WORK).leave(Outcome.FINISHED)
 
 
-def test_a_door_that_closes_and_opens_is_an_event(client: ControlClient) -> None:
+def test_a_admission_that_closes_and_opens_is_an_event(client: ControlClient) -> None:
     events = client.events(after=0)
     client.call(control_call.DRAIN_ENGINE)
     closed, _ = next(events)
@@ -116,7 +118,7 @@ def test_a_door_that_closes_and_opens_is_an_event(client: ControlClient) -> None
     assert opened.words == "open"
 
 
-def test_a_door_that_closes_and_opens_between_two_looks_is_two_events(
+def test_a_admission_that_closes_and_opens_between_two_looks_is_two_events(
     engine: ForgetfulEngine, client: ControlClient
 ) -> None:
     engine.silent = True  # no look ends meanwhile
@@ -128,15 +130,15 @@ def test_a_door_that_closes_and_opens_between_two_looks_is_two_events(
     assert words == ["closed: first", "open", "closed: second", "open"]
 
 
-def test_no_call_opens_a_door_that_the_server_has_closed_itself(
-    client: ControlClient, door: AdmissionController
+def test_no_call_opens_a_admission_that_the_server_has_closed_itself(
+    client: ControlClient, admission: AdmissionController
 ) -> None:
     client.call(control_call.DRAIN_ENGINE)
-    door.close(RefusalReason.DRAINING, "the server ends", 1.0)
+    admission.close(RefusalReason.DRAINING, "the server ends", 1.0)
 
-    with pytest.raises(RefusedByServer, match="the server has closed its door: the server ends"):
+    with pytest.raises(RefusedByServer, match="the server has closed admission: the server ends"):
         client.call(control_call.UNDRAIN_ENGINE)
-    with pytest.raises(RefusedByServer, match="the server has closed its door: the server ends"):
+    with pytest.raises(RefusedByServer, match="the server has closed admission: the server ends"):
         client.call(control_call.DRAIN_ENGINE, reason="mine")
     assert client.call(control_call.GET_ADMISSION).closed == "the server ends"
 
@@ -150,11 +152,15 @@ def test_no_call_opens_a_door_that_the_server_has_closed_itself(
     ],
 )
 def test_a_drain_that_cannot_be_meant_is_refused(
-    reason: str, retry_after_s: float, words: str, client: ControlClient, door: AdmissionController
+    reason: str,
+    retry_after_s: float,
+    words: str,
+    client: ControlClient,
+    admission: AdmissionController,
 ) -> None:
     with pytest.raises(RefusedByServer, match=words):
         client.call(control_call.DRAIN_ENGINE, reason=reason, retry_after_s=retry_after_s)
-    assert door.closed is None
+    assert admission.closed is None
 
 
 def test_prefixes_are_forgotten_unless_requests_hold_them(
@@ -169,18 +175,18 @@ def test_prefixes_are_forgotten_unless_requests_hold_them(
     assert engine.forgot == [False, False, True]
 
 
-def test_a_server_without_a_door_says_so(engine: ForgetfulEngine) -> None:
+def test_a_server_without_a_admission_says_so(engine: ForgetfulEngine) -> None:
     with (
         control_server(engine) as address,
         connected(address) as client,
-        pytest.raises(RefusedByServer, match="pass no door"),
+        pytest.raises(RefusedByServer, match="pass no admission"),
     ):
         client.call(control_call.GET_ADMISSION)
 
 
 @pytest.mark.long
-def test_the_door_by_command(
-    address: ControlAddress, door: AdmissionController, capsys: pytest.CaptureFixture[str]
+def test_the_admission_by_command(
+    address: ControlAddress, admission: AdmissionController, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("drain", "--reason", "tonight", address=address) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -188,7 +194,7 @@ def test_the_door_by_command(
     assert [line.split()[0] for line in lines[1:]] == ["class", "interactive", "batch"]
     assert run("undrain", "--json", address=address) == 0
     assert json.loads(capsys.readouterr().out)["is_open"] is True
-    permit = door.enter(WORK)
+    permit = admission.enter(WORK)
     assert run("drain", "--wait", "0.3", address=address) == 1
     assert capsys.readouterr().out.splitlines()[0].endswith("; 1 requests inside")
     permit.leave(Outcome.FINISHED)

@@ -173,8 +173,8 @@ def attack_on(engine: Any, day_night: DayNight | None = None) -> Iterator[Attack
     """A server before `engine`, under attack; nothing is left of it at the end."""
     made: list[ControlServer] = []
     capacity = Capacity(seats=8, kv_tokens=100_000, prefill_tokens_per_step=8_192)
-    door = AdmissionController(AdmissionLimits(), lambda: capacity)
-    with control_server(engine, day_night, door=door, served=made.append) as address:
+    admission = AdmissionController(AdmissionLimits(), lambda: capacity)
+    with control_server(engine, day_night, admission=admission, served=made.append) as address:
         attack = Attack(made[0], address)
         yield attack
         attack.end()

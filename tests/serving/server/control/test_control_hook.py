@@ -54,7 +54,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> ControlAddress:
 
 @pytest.fixture(autouse=True)
 def metrics_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process has one door; this one has many."""
+    """A process has one admission; this one has many."""
     registry = CollectorRegistry()
     for module in ("gateway_metrics", "ingress_metrics"):
         monkeypatch.setattr(f"serving.telemetry.{module}.REGISTRY", registry)
@@ -185,7 +185,7 @@ def test_vllm_s_engine_client_is_an_engine_as_the_service_needs_it() -> None:
     assert isinstance(AsyncLLM.errored, property)
 
 
-def test_requests_go_by_the_door_once_the_app_is_up(
+def test_requests_go_by_the_admission_once_the_app_is_up(
     address: ControlAddress, engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = GatewaySettings(key_hashes=(hash_of("a" * 40),))

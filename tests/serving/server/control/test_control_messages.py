@@ -24,7 +24,7 @@ from protos.ultraserve.v1 import (
     placement_pb2,
     power_pb2,
     recording_pb2,
-    rest_pb2,
+    sleep_pb2,
     system_pb2,
     watch_pb2,
     weights_pb2,
@@ -66,8 +66,6 @@ PURPOSE = StrEnum("LeasePurpose", {word.upper(): word for word in (FOR_TRAINING,
 REST_MODE = StrEnum("RestMode", {word.upper(): word for word in MODES})
 
 RENAMED = {
-    "EngineRest": "EngineSleepState",
-    "DoorReport": "AdmissionReport",
     "HardwareReport": "MachineSnapshot",
     "PowerReport": "MachinePower",
     "Event": "MachineEvent",
@@ -78,7 +76,7 @@ RENAMED = {
 
 FILES = [
     *(admission_pb2, day_night_pb2, fault_pb2, lease_pb2, machine_pb2, placement_pb2, power_pb2),
-    *(hardware_pb2, recording_pb2, rest_pb2, system_pb2, watch_pb2, weights_pb2, control_pb2),
+    *(hardware_pb2, recording_pb2, sleep_pb2, system_pb2, watch_pb2, weights_pb2, control_pb2),
 ]
 
 
@@ -142,7 +140,7 @@ def test_every_method_has_a_request_and_a_response_of_its_own() -> None:
 def test_a_message_has_the_fields_and_an_enum_the_words_of_its_type(
     kind: typing.Any, descriptor: typing.Any
 ) -> None:
-    assert kind.__name__ == RENAMED.get(descriptor.name, descriptor.name)
+    assert kind.__name__ == descriptor.name
     if issubclass(kind, StrEnum):
         words = [control_messages._word(descriptor, value.number) for value in descriptor.values]
         assert words == ["unspecified", *kind]
@@ -156,7 +154,7 @@ def encoded_names(kind: typing.Any) -> list[str]:
 
 
 def test_vllm_s_modes_are_the_wire_s() -> None:
-    descriptor = rest_pb2.RestMode.DESCRIPTOR
+    descriptor = sleep_pb2.RestMode.DESCRIPTOR
     words = [control_messages._word(descriptor, value.number) for value in descriptor.values]
 
     assert words == ["unspecified", *MODES]

@@ -1,4 +1,4 @@
-"""The control port as a whole: gRPC and HTTP beside each other, keys, sessions, pages, streams."""
+"""The control service's two ports: gRPC beside HTTP, keys, sessions, pages, streams."""
 
 import asyncio
 import http.client
@@ -16,7 +16,7 @@ import trustme
 
 from emulator.memory.core_claims import claims_directory
 from emulator.specs.fault import Fault, FaultKind
-from serving.server.connections.shared_port import PortLimits
+from serving.server.connections.connection_registry import PortLimits
 from serving.server.console import console_app, event_stream
 from serving.server.control import engine_watch
 from serving.server.control.control_address import ControlAddress
@@ -39,7 +39,7 @@ LOSE = {"fault": {"kind": "FAULT_KIND_LOSE_CHIP", "chip": 1}}
 
 
 @pytest.mark.long
-def test_both_protocols_are_served_on_one_port_at_a_time(address: ControlAddress) -> None:
+def test_both_ports_serve_at_a_time(address: ControlAddress) -> None:
     def over_grpc(_: int) -> int:
         with connected(address) as client:
             return client.call(control_call.GET_STATE).steps
@@ -51,6 +51,23 @@ def test_both_protocols_are_served_on_one_port_at_a_time(address: ControlAddress
     with ThreadPoolExecutor(8) as pool:
         steps = [*pool.map(over_grpc, range(8)), *pool.map(over_http, range(8))]
     assert steps == [1234] * 16
+
+
+def test_a_browser_on_the_control_port_is_sent_to_the_console(address: ControlAddress) -> None:
+    response = httpx.get(f"http://{address}", trust_env=False, timeout=10)
+    assert response.status_code == 505
+    assert response.text == (
+        "the control port speaks gRPC (HTTP/2) alone: the live page has a port of its own, and "
+        "`ultraserve console` prints its address\n"
+    )
+
+
+def test_a_server_without_a_console_has_grpc_alone(engine: SmallEngine) -> None:
+    with control_server(engine, console_port=0) as address:
+        with connected(address) as client:
+            assert client.call(control_call.GET_STATE).steps == 1234
+        with pytest.raises(httpx.ConnectError), browser(address) as client:
+            client.get("/")
 
 
 # ---- who may
@@ -151,7 +168,7 @@ def test_a_name_that_is_pointed_at_loopback_is_told_nothing(
     host: str, address: ControlAddress
 ) -> None:
     for method, path in (("GET", "/"), ("GET", "/stream"), ("POST", f"{SERVICE}/GetState")):
-        wire = http.client.HTTPConnection(address.host, address.port, timeout=10)
+        wire = http.client.HTTPConnection(address.host, address.console().port, timeout=10)
         wire.putrequest(method, path, skip_host=True)
         wire.putheader("Host", host)
         wire.putheader("Authorization", f"Bearer {key_of(address)}")
@@ -284,7 +301,7 @@ def test_the_server_s_end_ends_its_streams_at_once(engine: SmallEngine) -> None:
     with ThreadPoolExecutor(1) as pool:
         with control_server(engine, served=made.append) as address:
             client = httpx.Client(
-                base_url=f"http://{address}", headers=with_key(address), trust_env=False
+                base_url=f"http://{address.console()}", headers=with_key(address), trust_env=False
             )
             reading = pool.submit(read_stream, client, until=lambda _: False)
             wait_until(lambda: made[0].console.streams == 1)
@@ -361,11 +378,11 @@ def test_beyond_loopback_both_speak_tls_and_the_cookie_is_secure(
     with far_away(engine, written(tmp_path, authority)) as everywhere:
         here = ControlAddress(port=everywhere.port)
         with httpx.Client(
-            base_url=f"https://{here}", verify=trusting(authority), trust_env=False
+            base_url=f"https://{here.console()}", verify=trusting(authority), trust_env=False
         ) as client:
             response = client.post("/session", json={"key": key_of(here)})
             assert "; Secure" in response.headers["set-cookie"]
-            own = {"Origin": f"https://{here}", "Sec-Fetch-Site": "same-origin"}
+            own = {"Origin": f"https://{here.console()}", "Sec-Fetch-Site": "same-origin"}
             state = client.post(f"{SERVICE}/GetState", json={}, headers=own)
             assert state.json()["state"]["steps"] == "1234"
         with connected(here, tls=ControlTls(ca=tmp_path / "ca.pem")) as control:
@@ -378,7 +395,7 @@ def test_with_an_authority_of_clients_a_page_too_wants_a_certificate(
     engine: SmallEngine, authority: trustme.CA, tmp_path: Path
 ) -> None:
     with far_away(engine, written(tmp_path, authority, client_ca=authority)) as everywhere:
-        url = f"https://127.0.0.1:{everywhere.port}"
+        url = f"https://{ControlAddress(port=everywhere.port).console()}"
         with pytest.raises(httpx.HTTPError):
             httpx.get(url, verify=trusting(authority), trust_env=False)
         with httpx.Client(verify=trusting(authority, mine=True), trust_env=False) as client:
@@ -411,6 +428,9 @@ def test_the_port_s_limits_are_the_server_s(engine: SmallEngine) -> None:
     made: list[ControlServer] = []
     limits = PortLimits(head_wait_s=0.2)
     with control_server(engine, served=made.append, port_limits=limits) as address:
-        silent = asyncio.run(_connected(address))
-        wait_until(lambda: made[0].port.connections == 0)
-        silent.close()
+        for where in (address, address.console()):
+            silent = asyncio.run(_connected(where))
+            silent.settimeout(5)
+            assert silent.recv(1) == b""
+            silent.close()
+        assert made[0].port.connections == 0

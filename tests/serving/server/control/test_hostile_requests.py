@@ -1,4 +1,4 @@
-"""What somebody without a key sends to the control port over HTTP: what it costs, what it is told.
+"""What somebody without a key sends to the console's port: what it costs, what it is told.
 
 Bytes are written to the socket: no client of HTTP would send them.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from serving.server.connections.shared_port import PortLimits
+from serving.server.connections.connection_registry import PortLimits
 from serving.server.console import console_app
 from serving.server.console.console_app import SESSION_BYTES_MAX
 from serving.server.control.console_snapshots import ConsoleLooks
@@ -25,7 +25,7 @@ JSON_KIND = b"Content-Type: application/json\r\n"
 
 @contextlib.contextmanager
 def connected(address: ControlAddress) -> Iterator[socket.socket]:
-    with socket.create_connection((address.host, address.port), timeout=10) as client:
+    with socket.create_connection((address.host, address.console().port), timeout=10) as client:
         yield client
 
 
@@ -67,7 +67,7 @@ def test_who_has_no_key_keeps_nobody_out_and_who_has_one_is_kept(engine: SmallEn
     waits = head(b"POST /session") + JSON_KIND + b"Content-Length: 100\r\n\r\n{"
     half = head(b"GET /session") + b"\r\nGET /x"
     made: list[ControlServer] = []
-    limits = PortLimits(http=4)
+    limits = PortLimits(connections=4)
     with (
         control_server(engine, served=made.append, port_limits=limits) as address,
         looking(address) as client,
@@ -76,7 +76,7 @@ def test_who_has_no_key_keeps_nobody_out_and_who_has_one_is_kept(engine: SmallEn
     ):
         for number in range(12):
             held.enter_context(connected(address)).sendall((waits, half)[number % 2])
-        wait_until(lambda: made[0].port.connections == 4)
+        wait_until(lambda: made[0].console_port.connections == 4)
         with browser(address) as other:
             assert other.get("/").status_code == 200
         assert made[0].console.streams == 1
@@ -150,7 +150,7 @@ def test_a_mistake_of_ours_in_a_stream_ends_its_connection_and_says_no_second_st
             raise KeyError("ours")
         return b"{}"
 
-    monkeypatch.setattr(ConsoleLooks, "door", broken)
+    monkeypatch.setattr(ConsoleLooks, "admission", broken)
     vllm_log = logging.getLogger("vllm")
     vllm_log.addHandler(caplog.handler)
     said = b""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from serving.server.control.machine_events import changes, door_change
+from serving.server.control.machine_events import admission_change, changes
 from serving.wire.control_call import TelemetryReply
 from serving.wire.machine_state import (
     FaultEvent,
@@ -82,10 +82,10 @@ def test_a_machine_that_stands_still_is_told_and_that_it_goes_on() -> None:
     assert list(changes(still, still)) == []
 
 
-def test_a_door_that_closes_says_why() -> None:
-    assert door_change("", "") is None
-    assert door_change("draining", "draining") is None
-    closed, opened = door_change("", "draining"), door_change("draining", "")
+def test_a_admission_that_closes_says_why() -> None:
+    assert admission_change("", "") is None
+    assert admission_change("draining", "draining") is None
+    closed, opened = admission_change("", "draining"), admission_change("draining", "")
     assert closed is not None
     assert opened is not None
     assert (closed.kind, closed.words) == (EventKind.DOOR, "closed: draining")

@@ -25,7 +25,7 @@ from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import Client, Work, WorkClass
-from serving.process.server_shutdown import HUNG_CODE, ServerEnd, server_end
+from serving.process.server_shutdown import HUNG_CODE, ServerShutdown, server_shutdown
 from serving.server.gateway import graceful_shutdown
 from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.graceful_shutdown import GracefulShutdown
@@ -43,7 +43,7 @@ class Process:
 
     def __init__(self) -> None:
         self.left: list[int] = []
-        self.end = ServerEnd(self.left.append)
+        self.end = ServerShutdown(self.left.append)
 
 
 class SmallServer:
@@ -147,10 +147,10 @@ def _own_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def process() -> Iterator[Process]:
     process = Process()
-    token = server_end.set(process.end)
+    token = server_shutdown.set(process.end)
     yield process
     process.end.ended()
-    server_end.reset(token)
+    server_shutdown.reset(token)
 
 
 def told(number: signal.Signals) -> None:

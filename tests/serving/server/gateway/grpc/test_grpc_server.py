@@ -8,7 +8,7 @@ import pytest
 
 from emulator.errors import ConfigError
 from serving.errors import PortInUse
-from serving.server.connections.named_connections import NamedConnections
+from serving.server.connections.grpc_relay import NamedConnections
 from tests.serving.server.gateway.grpc import grpc_doors
 from tests.serving.server.gateway.grpc.grpc_doors import grpc_door
 

@@ -21,8 +21,8 @@ from serving.server.control.control_server import ControlServer
 from serving.server.gateway.ingress_account import IngressAccount
 from serving.server.gateway.ingress_limits import IngressLimits
 from serving.server.gateway.memory_return import MemoryReturn
-from tests.serving.server.control.small_engine import SmallEngine
-from tests.serving.server.gateway.grpc.grpc_doors import free_port, grpc_door
+from tests.serving.server.control.small_engine import SmallEngine, free_port
+from tests.serving.server.gateway.grpc.grpc_doors import grpc_door
 from tests.serving.server.gateway.hostile.target import KEY, OTHER_KEY
 from tests.serving.server.gateway.http.http_doors import http_server
 
@@ -44,6 +44,7 @@ async def serve() -> None:
             "http_port": int(http.url.rpartition(":")[2]),
             "grpc_port": grpc.server_port,
             "control_port": address.port,
+            "console_port": address.console().port,
         }
         memory = MemoryReturn()
         await memory.start()

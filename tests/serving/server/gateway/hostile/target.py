@@ -21,6 +21,7 @@ class Target:
     http_port: int
     grpc_port: int
     control_port: int
+    console_port: int
     process: psutil.Process
 
     def rss_mib(self) -> float:

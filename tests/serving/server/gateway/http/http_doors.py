@@ -26,7 +26,7 @@ from serving.server.gateway.http.asgi import App
 from serving.server.gateway.http.bounded_protocol import HttpIngress, bound_connections
 from serving.server.gateway.http.http_access import key_of
 from serving.server.gateway.http.http_gateway import HttpGateway
-from serving.server.gateway.http.missing_apis import missing_paths
+from serving.server.gateway.http.http_refusals import missing_paths
 from serving.server.gateway.http.open_api import describe_app
 from serving.server.gateway.http.probes import Probes
 from serving.server.gateway.http.request_body import BodyReader

@@ -345,7 +345,7 @@ UNREADABLE: list[tuple[str, Any, int, Any]] = [
             ]
         },
         400,
-        "unreadable_request",
+        "malformed_request",
     ),
 ]
 

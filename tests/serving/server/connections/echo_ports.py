@@ -1,19 +1,22 @@
-"""A shared port before two servers that say which of them they are, and clients of bytes."""
+"""A port of each kind, before a server that says which it is, and clients of bytes."""
 
 import asyncio
 import contextlib
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Callable, Set
+from functools import partial
 from pathlib import Path
 
 from serving.access.renewed_context import RenewedContext
-from serving.server.connections.grpc_socket import GrpcSocket
-from serving.server.connections.named_connections import NamedConnections
-from serving.server.connections.shared_port import PortLimits, SharedPort
+from serving.server.connections.client_connection import GrpcConnection, HttpConnection
+from serving.server.connections.connection_registry import PortLimits
+from serving.server.connections.grpc_relay import GrpcSocket, NamedConnections
+from serving.server.connections.listening_port import ListeningPort
 from tests.serving.server.control.small_engine import free_port
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+REFUSAL = b"HTTP/1.1 505 no\r\n\r\n"
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -57,8 +60,8 @@ class Echo(asyncio.Protocol):
 class Port:
     """A port that runs; `echoes` are the protocols that were made of its connections."""
 
-    def __init__(self, shared: SharedPort, number: int, echoes: list[Echo]) -> None:
-        self.shared = shared
+    def __init__(self, listening: ListeningPort, number: int, echoes: list[Echo]) -> None:
+        self.listening = listening
         self.number = number
         self.echoes = echoes
 
@@ -72,46 +75,65 @@ class Port:
 
 
 @contextlib.asynccontextmanager
-async def a_port(
+async def an_http_port(
     *,
     limits: PortLimits | None = None,
     tls: RenewedContext | None = None,
-    grpc: Callable[[], asyncio.Protocol] | None = None,
     at_work: Set[bytes] = frozenset(),
-    names: NamedConnections | None = None,
 ) -> AsyncIterator[Port]:
-    """A shared port on loopback before two echoes, `h2` and `http`.
-
-    At work for HTTP's clients are echoes that have heard one of `at_work`.
+    """A port of HTTP on loopback, whose protocols are echoes; at work are those that have heard one
+    of `at_work`.
     """
     echoes: list[Echo] = []
 
-    def echo(name: bytes) -> Echo:
-        echoes.append(Echo(name))
+    def echo() -> Echo:
+        echoes.append(Echo(b"http:"))
         return echoes[-1]
 
     def is_at_work(transport: asyncio.BaseTransport) -> bool:
         return any(each.transport is transport and each.heard in at_work for each in echoes)
 
+    make = partial(HttpConnection, echo, is_at_work)
+    async with _started(ListeningPort(make, name="the port", tls=tls, limits=limits)) as number:
+        yield Port(*number, echoes)
+
+
+@contextlib.asynccontextmanager
+async def _started(port: ListeningPort) -> AsyncIterator[tuple[ListeningPort, int]]:
+    number = free_port()
+    port.listen("127.0.0.1", number)
+    await port.start()
+    try:
+        yield port, number
+    finally:
+        await port.stop()
+
+
+@contextlib.asynccontextmanager
+async def a_port(
+    *,
+    limits: PortLimits | None = None,
+    tls: RenewedContext | None = None,
+    grpc: Callable[[], asyncio.Protocol] | None = None,
+    names: NamedConnections | None = None,
+) -> AsyncIterator[Port]:
+    """A port of gRPC on loopback before an echo, `h2`."""
+    echoes: list[Echo] = []
+
+    def echo() -> Echo:
+        echoes.append(Echo(b"h2:"))
+        return echoes[-1]
+
     loop = asyncio.get_running_loop()
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "grpc.sock"
-        server = await loop.create_unix_server(grpc or (lambda: echo(b"h2:")), str(path))
-        shared = SharedPort(
-            name="the port",
-            http=lambda: echo(b"http:"),
-            is_at_work=is_at_work,
-            grpc_socket=GrpcSocket(path, names),
-            tls=tls,
-            limits=limits,
-        )
-        number = free_port()
-        shared.listen("127.0.0.1", number)
-        await shared.start()
+        server = await loop.create_unix_server(grpc or echo, str(path))
+        make = partial(GrpcConnection, GrpcSocket(path, names), REFUSAL)
+        port = ListeningPort(make, name="the port", tls=tls, limits=limits)
         try:
-            yield Port(shared, number, echoes)
+            async with _started(port) as number:
+                yield Port(*number, echoes)
         finally:
-            await shared.stop()
             server.close()
 
 

@@ -1,14 +1,26 @@
-"""Whether a server can listen on an address, and which flag is wrong when it cannot."""
+"""Addresses to listen on: which are this machine's alone, and which are free."""
 
 import errno
+import ipaddress
 import socket
 
 from emulator.errors import ConfigError
 from serving.errors import PortInUse
 
 
+def is_loopback(host: str) -> bool:
+    """Whether `host` is loopback; a name other than `localhost` is not, whatever it stands for."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def check_port(host: str, port: int, *, field: str = "port", host_field: str = "host") -> None:
-    """Raise PortInUse when another program listens on `host`:`port`, ConfigError when nobody can.
+    """Raise PortInUse when another program listens on `host`:`port`, ConfigError for an address
+    that is not this machine's.
 
     `field` and `host_field` name the flags.
     """
