@@ -3,7 +3,7 @@
 It counts bytes and refuses what does not fit; without addresses, it knows no fragmentation.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Self
 
@@ -25,7 +25,7 @@ class HbmAllocator:
         self.device = device
         self._free = [cores.stack_bytes] * cores.stacks
         self._held: dict[tuple[HbmOwner, int], list[int]] = {}  # bytes by stack
-        self._named: tuple[Mapping[str, int], ...] | None = None
+        self._usage: tuple[StackUsage, ...] | None = None
 
     def copy(self, *, device: int) -> Self:
         """The same contents for another chip."""
@@ -45,7 +45,7 @@ class HbmAllocator:
         free = [self._free[stack] for stack in stacks]
         if wanted_bytes > sum(free):
             raise self.exhausted(owner, core=core, wanted_bytes=wanted_bytes)
-        self._named = None
+        self._usage = None
         by_stack = self._held.setdefault((owner, core), [0] * self.cores.stacks)
         for stack, taken in zip(stacks, taken_level(free, wanted_bytes), strict=True):
             self._free[stack] -= taken
@@ -59,7 +59,7 @@ class HbmAllocator:
 
     def free(self, owner: HbmOwner, *, core: int | None = None) -> int:
         """Free all bytes of `owner`, on one core or on all; returns how many."""
-        self._named = None
+        self._usage = None
         freed = 0
         for held_owner, held_core in list(self._held):
             if held_owner == owner and core in (None, held_core):
@@ -87,7 +87,7 @@ class HbmAllocator:
         try:
             yield
         except HbmExhausted:
-            self._free, self._held, self._named = before._free, before._held, None
+            self._free, self._held, self._usage = before._free, before._held, None
             raise
 
     def held_bytes(self, owner: HbmOwner, *, core: int | None = None) -> int:
@@ -107,33 +107,33 @@ class HbmAllocator:
         """Bytes of the chip without an owner."""
         return sum(self._free)
 
-    def usage(self) -> tuple[StackUsage, ...]:
-        """Who holds what, stack by stack."""
+    def held(self) -> tuple[tuple[HeldBytes, ...], ...]:
+        """Of each stack, by core, then owner; an owner that holds nothing is left out."""
         entries = sorted(self._held.items(), key=lambda item: (item[0][1], item[0][0]))
         return tuple(
-            StackUsage(
-                stack=stack,
-                capacity_bytes=self.cores.stack_bytes,
-                held=tuple(
-                    HeldBytes(owner=owner, core=core, held_bytes=by_stack[stack])
-                    for (owner, core), by_stack in entries
-                    if by_stack[stack]
-                ),
+            tuple(
+                HeldBytes(owner=owner, core=core, held_bytes=by_stack[stack])
+                for (owner, core), by_stack in entries
+                if by_stack[stack]
             )
             for stack in range(self.cores.stacks)
         )
 
-    def bytes_by_owner(self) -> tuple[Mapping[str, int], ...]:
-        """Bytes of each stack by owner's name, all cores together.
+    def usage(self) -> tuple[StackUsage, ...]:
+        """Bytes of each stack by owner's name, all cores together, in the order of owners.
 
         Cached until a change, since watchers ask again and again.
         """
-        if self._named is None:
-            self._named = tuple(
-                {str(owner): held for owner, held in stack.bytes_by_owner().items()}
-                for stack in self.usage()
+        if self._usage is None:
+            self._usage = tuple(
+                StackUsage(
+                    stack=stack,
+                    capacity_bytes=self.cores.stack_bytes,
+                    owner_bytes=_by_owner(held),
+                )
+                for stack, held in enumerate(self.held())
             )
-        return self._named
+        return self._usage
 
     def exhausted(
         self, owner: HbmOwner, *, core: int, wanted_bytes: int, free_bytes: int | None = None
@@ -149,7 +149,7 @@ class HbmAllocator:
             owner=str(owner),
             wanted_bytes=wanted_bytes,
             free_bytes=self.region_free_bytes(core) if free_bytes is None else free_bytes,
-            table=failure_report(failed, self.usage(), self.cores),
+            table=failure_report(failed, self.usage(), self.held(), self.cores),
         )
 
     def check(self) -> None:
@@ -179,3 +179,11 @@ def taken_level(free: Sequence[int], wanted_bytes: int) -> list[int]:
         taken[stack] = free[stack] - stays
         staying -= stays
     return taken
+
+
+def _by_owner(held: Sequence[HeldBytes]) -> dict[str, int]:
+    """Bytes of each owner by its name, all cores together."""
+    totals: dict[str, int] = {}
+    for each in sorted(held, key=lambda each: each.owner):
+        totals[str(each.owner)] = totals.get(str(each.owner), 0) + each.held_bytes
+    return totals

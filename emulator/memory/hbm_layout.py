@@ -125,7 +125,7 @@ class HbmLayout:
 def release(allocator: HbmAllocator, uses: Collection[HbmUse]) -> Holdings:
     """Free all bytes of `uses`; returns what they held."""
     held: dict[tuple[HbmOwner, int], int] = {}
-    for each in (each for stack in allocator.usage() for each in stack.held):
+    for each in (each for stack in allocator.held() for each in stack):
         if each.owner.use in uses:
             key = (each.owner, each.core)
             held[key] = held.get(key, 0) + each.held_bytes

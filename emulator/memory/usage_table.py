@@ -69,16 +69,18 @@ def readable_bytes(count: int) -> str:
     return f"{count:.3f}B"
 
 
-def usage_table(usage: Sequence[StackUsage], cores: CoreMap, *, device: int, core: int) -> str:
+def usage_table(
+    held: Sequence[Sequence[HeldBytes]], cores: CoreMap, *, device: int, core: int
+) -> str:
     """The table of the stacks that `core` sees, with a row for each core that allocates there.
 
-    Rows: the stacks together, then each core, then each of its owners. `usage` is of all stacks.
+    Rows: the stacks together, then each core, then each of its owners. `held` is of all stacks.
     """
     shown = cores.cores[core]
-    held = [each for stack in shown.stacks for each in usage[stack].held]
-    rows = [(f"ND {device} Overall", _row(held))]
+    seen = [each for stack in shown.stacks for each in held[stack]]
+    rows = [(f"ND {device} Overall", _row(seen))]
     for member in sorted((core, *shown.shares_with)):
-        of_core = [each for each in held if each.core == member]
+        of_core = [each for each in seen if each.core == member]
         rows.append((f"\\_NC {member}", _row(of_core)))
         for owner in sorted({each.owner for each in of_core}):
             rows.append((f"  \\_{owner}", _row(each for each in of_core if each.owner == owner)))
@@ -94,7 +96,12 @@ def usage_table(usage: Sequence[StackUsage], cores: CoreMap, *, device: int, cor
     )
 
 
-def failure_report(failed: FailedAllocation, usage: Sequence[StackUsage], cores: CoreMap) -> str:
+def failure_report(
+    failed: FailedAllocation,
+    usage: Sequence[StackUsage],
+    held: Sequence[Sequence[HeldBytes]],
+    cores: CoreMap,
+) -> str:
     """The runtime's log of a failed allocation: the sharing cores, the failure, the table.
 
     The last line is ours: the runtime does not say how much is free.
@@ -115,7 +122,7 @@ def failure_report(failed: FailedAllocation, usage: Sequence[StackUsage], cores:
     return "\n".join(
         (
             *(f"ERROR  TDRV:{function:<37} {text}" for function, text in lines),
-            usage_table(usage, cores, device=failed.device, core=failed.core),
+            usage_table(held, cores, device=failed.device, core=failed.core),
             f"HBM {stacks} of ND {failed.device}: {gib_text(free_bytes, 3)} free of "
             f"{gib_text(capacity_bytes, 3)} (GB above are the runtime's word for GiB)",
         )

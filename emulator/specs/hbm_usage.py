@@ -26,6 +26,11 @@ class HbmOwner:
         return f"{self.use}/{self.name}" if self.name else str(self.use)
 
 
+def use_of(owner: str) -> HbmUse:
+    """What an owner of that name holds bytes for; raises ValueError for no such use."""
+    return HbmUse(owner.partition("/")[0])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBytes:
     """Bytes of one stack held by `owner`, on the account of a logical core of the chip."""
@@ -37,20 +42,22 @@ class HeldBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackUsage:
-    """One HBM stack; `held` is ordered by core, then owner, without empty owners."""
+    """One HBM stack: bytes of its capacity by the owner's name, all cores together.
+
+    What allocators say of their stacks, and what travels to all that show it.
+    """
 
     stack: int
+    failed: bool = False
     capacity_bytes: int
-    held: tuple[HeldBytes, ...]
+    owner_bytes: dict[str, int]
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of all owners."""
+        return sum(self.owner_bytes.values())
 
     @property
     def free_bytes(self) -> int:
         """Bytes without an owner."""
-        return self.capacity_bytes - sum(each.held_bytes for each in self.held)
-
-    def bytes_by_owner(self) -> dict[HbmOwner, int]:
-        """Bytes of each owner, all cores together, in the order of owners."""
-        totals: dict[HbmOwner, int] = {}
-        for each in sorted(self.held, key=lambda each: each.owner):
-            totals[each.owner] = totals.get(each.owner, 0) + each.held_bytes
-        return totals
+        return self.capacity_bytes - self.held_bytes

@@ -1,6 +1,7 @@
 """The machine's state as the control service shows it, put together between two steps."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,7 +25,6 @@ from serving.wire.machine_state import (
     MachineState,
     RackState,
     RankState,
-    StackState,
 )
 from serving.wire.telemetry import Telemetry, with_figures
 
@@ -69,10 +69,10 @@ def _chips(live: LiveMachine, leases: ChipLeases, watts: Sequence[float]) -> tup
         for position, chip in enumerate(machine.seating.chip_of_position.tolist())
         if chip != VACANT
     }
-    allocators, phases = machine.hbm.allocators, leases.phases
+    phases = leases.phases
     slots = machine.placement.expert_of_slot  # [layers, positions, slots]
     filled = (slots != EMPTY).sum(axis=(0, 2))  # [positions]
-    stack_bytes = allocators[0].cores.stack_bytes
+    empty = [replace(each, owner_bytes={}) for each in machine.hbm.allocators[0].usage()]
     per_tray, per_rack = system.chips_per_tray.count, system.chips_per_rack
     chips = []
     for chip in range(len(health.lost)):
@@ -91,18 +91,11 @@ def _chips(live: LiveMachine, leases: ChipLeases, watts: Sequence[float]) -> tup
                 spare=not seated and bool(health.in_service[chip]),
                 rank=partition.rank_of_chip(position) if position is not None else None,
                 stacks=tuple(
-                    StackState(
-                        stack=stack,
-                        failed=failed,
-                        capacity_bytes=stack_bytes,
-                        owner_bytes={} if holds is None else dict(owners),
-                    )
-                    for stack, (failed, owners) in enumerate(
-                        zip(
-                            health.failed_stacks[chip].tolist(),
-                            allocators[0 if holds is None else holds].bytes_by_owner(),
-                            strict=True,
-                        )
+                    replace(stack, failed=failed)
+                    for stack, failed in zip(
+                        empty if holds is None else machine.hbm.allocators[holds].usage(),
+                        health.failed_stacks[chip].tolist(),
+                        strict=True,
                     )
                 ),
                 cut_links=_cut_links(live, chip),

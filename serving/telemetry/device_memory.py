@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Final
 
 from emulator.memory.lnc import CoreMap
-from emulator.specs.hbm_usage import HbmUse
+from emulator.specs.hbm_usage import HbmUse, use_of
 from serving.wire.machine_state import ChipState
 
 CATEGORIES: Final = (
@@ -39,7 +39,7 @@ CategoryBytes = dict[str, int]
 
 def category_of(owner: str) -> str:
     """The category of an owner of HBM, "weights/experts"; raises ValueError for no such use."""
-    return CATEGORY_OF_USE[HbmUse(owner.partition("/")[0])]
+    return CATEGORY_OF_USE[use_of(owner)]
 
 
 def core_bytes(chip: ChipState, cores: CoreMap) -> tuple[CategoryBytes, ...]:

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct
 
 from emulator.specs.fault import Fault, LinkTier
+from emulator.specs.hbm_usage import StackUsage
 
 Count = Annotated[int, Meta(ge=0)]
 """A number of things, or one of them by its number."""
@@ -72,15 +73,6 @@ class PartitionState(Plain, frozen=True, kw_only=True):
     spares: Count
 
 
-class StackState(Plain, frozen=True, kw_only=True):
-    """One HBM stack; `owner_bytes` says who holds what of its capacity."""
-
-    stack: Count
-    failed: bool
-    capacity_bytes: Count
-    owner_bytes: dict[str, Count]
-
-
 class CutLink(Plain, frozen=True, kw_only=True):
     """Lanes that a chip has lost, of those that it has in the tier."""
 
@@ -109,7 +101,7 @@ class ChipState(Plain, frozen=True, kw_only=True):
     slow_factor: float
     spare: bool
     rank: Count | None
-    stacks: tuple[StackState, ...]
+    stacks: tuple[StackUsage, ...]
     cut_links: tuple[CutLink, ...]
     expert_slots: Count
     expert_slots_filled: Count
@@ -119,7 +111,7 @@ class ChipState(Plain, frozen=True, kw_only=True):
     @property
     def hbm_used_bytes(self) -> int:
         """What all owners hold in all stacks."""
-        return sum(sum(stack.owner_bytes.values()) for stack in self.stacks)
+        return sum(stack.held_bytes for stack in self.stacks)
 
     @property
     def hbm_capacity_bytes(self) -> int:

@@ -104,10 +104,7 @@ def _chips(machine: Machine, ceilings: Ceilings) -> tuple[ProfiledChip, ...]:
     chips = []
     for chip, stacks in enumerate(machine.hbm.usage()):
         place = partition.first_chip + chip
-        held = by_owner(
-            {str(owner): count for owner, count in stack.bytes_by_owner().items()}
-            for stack in stacks
-        )
+        held = by_owner(stack.owner_bytes for stack in stacks)
         chips.append(
             ProfiledChip(
                 chip=chip,

@@ -1,4 +1,4 @@
-"""The families of each chip from one look at the hardware."""
+"""The families of each chip from one snapshot."""
 
 from collections import Counter
 from typing import Final

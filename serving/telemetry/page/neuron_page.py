@@ -1,4 +1,4 @@
-"""The vendor's families from one look at the hardware, and at this host."""
+"""The vendor's families from one snapshot, and from this host."""
 
 from collections import Counter
 from dataclasses import dataclass

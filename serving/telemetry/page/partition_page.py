@@ -1,4 +1,4 @@
-"""The partition's families from one look at the hardware."""
+"""The partition's families from one snapshot."""
 
 import numpy as np
 

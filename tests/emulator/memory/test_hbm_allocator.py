@@ -117,13 +117,13 @@ def test_usage_says_who_holds_what_stack_by_stack() -> None:
     chip.allocate(KV, core=0, wanted_bytes=3)
 
     first, second = chip.usage()[:2]
-    assert [(each.core, str(each.owner), each.held_bytes) for each in first.held] == [
+    assert [(each.core, str(each.owner), each.held_bytes) for each in chip.held()[0]] == [
         (0, "kv", 3),
         (0, "weights/experts", 5),
         (1, "kv", 2),
     ]
-    assert first.bytes_by_owner() == {KV: 5, EXPERTS: 5}
-    assert (first.free_bytes, second.held) == (STACK - 10, ())
+    assert list(first.owner_bytes.items()) == [("kv", 5), ("weights/experts", 5)]
+    assert (first.free_bytes, second.owner_bytes) == (STACK - 10, {})
 
 
 def slow_taken_level(free: list[int], wanted_bytes: int) -> list[int]:

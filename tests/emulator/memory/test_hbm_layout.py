@@ -10,7 +10,7 @@ from emulator.memory.chip_contents import KV_OWNER, HbmTerms
 from emulator.memory.hbm_layout import HbmLayout, lay_out
 from emulator.memory.model_memory import ModelMemory
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
-from emulator.specs.hbm_usage import HbmOwner, HbmUse
+from emulator.specs.hbm_usage import HbmOwner, HbmUse, use_of
 from emulator.specs.partition import Partition
 from emulator.specs.tensor_group import TensorGroup, TensorSplit
 from emulator.units import GB, GIB, MB
@@ -130,7 +130,7 @@ def test_every_byte_of_a_small_deployment_by_hand() -> None:
     layout.take_kv([5])
 
     (first, second) = layout.usage()
-    held = {str(each.owner): each.held_bytes for each in first[3].held}
+    held = first[3].owner_bytes
     assert held == {
         "microcode": 192_000_000,
         "activations": 100,
@@ -141,9 +141,7 @@ def test_every_byte_of_a_small_deployment_by_hand() -> None:
         "weights/expert": 2 * 3 * 10,
         "kv": 5 * 1_000,
     }
-    assert {str(each.owner): each.held_bytes for each in second[0].held} == held | {
-        "weights/expert": 3 * 10
-    }
+    assert second[0].owner_bytes == held | {"weights/expert": 3 * 10}
     assert layout.kv_tokens_per_rank == ((36 * GIB - sum(held.values()) + 5_000) // 1_000,)
     layout.check()
 
@@ -152,10 +150,10 @@ def test_the_hbm_maps_of_the_three_lncs_differ_for_one_model() -> None:
     memory = model(group(TensorSplit.HEADS, 8_000, kv_bytes=4_000), heads=4, kv_heads=4)
     maps = {}
     for lnc in LNC_SIZES:
-        (stacks,) = placed(memory, lnc=lnc).usage()
+        (allocator,) = placed(memory, lnc=lnc).allocators
         maps[lnc] = [
             (each.core, each.held_bytes)
-            for each in stacks[1].held
+            for each in allocator.held()[1]
             if each.owner.use is HbmUse.WEIGHTS
         ]
 
@@ -372,7 +370,7 @@ def test_a_lent_chip_holds_its_training_state_alone_and_then_what_it_held_before
     before = layout.usage()
     held = layout.lend_out(2, {MASTER: 40 * GB})
 
-    owners = {owner.use for stack in layout.usage()[2] for owner in stack.bytes_by_owner()}
+    owners = {use_of(owner) for stack in layout.usage()[2] for owner in stack.owner_bytes}
     assert owners == {HbmUse.MICROCODE, HbmUse.TRAINING}
     assert layout.allocators[2].held_bytes(MASTER) == 40 * GB
     assert layout.usage()[0] == before[0]

@@ -47,7 +47,7 @@ def test_sizes_read_as_the_runtime_writes_them(count: int, text: str) -> None:
 
 def test_header_and_rows_are_laid_out_as_in_the_vendors_sample() -> None:
     chip = chip_of_the_sample()
-    lines = usage_table(chip.usage(), chip.cores, device=0, core=4).splitlines()
+    lines = usage_table(chip.held(), chip.cores, device=0, core=4).splitlines()
 
     assert "\n".join(lines[:2]) == HEADER
     assert lines[2].startswith("ND 0 Overall  | 20.188GB |192.000MB |  0.000B  | 20.000GB |")
@@ -77,7 +77,7 @@ def test_header_and_rows_are_laid_out_as_in_the_vendors_sample() -> None:
 def test_each_use_has_its_column_and_counts_in_the_total(use: HbmUse, column: int) -> None:
     chip = HbmAllocator(core_map(TRAINIUM3, 2))
     chip.allocate(HbmOwner(use=use), core=0, wanted_bytes=GIB)
-    row = usage_table(chip.usage(), chip.cores, device=0, core=0).splitlines()[2].split("|")
+    row = usage_table(chip.held(), chip.cores, device=0, core=0).splitlines()[2].split("|")
 
     filled = [index for index, cell in enumerate(row) if "1.000GB" in cell]
     assert filled == [1, column]

@@ -14,7 +14,6 @@ from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from emulator.specs.figure import Figure
-from emulator.specs.hbm_usage import HbmOwner, HbmUse
 from emulator.specs.health import Health
 from emulator.specs.model import ModelSpec
 from emulator.specs.models import model_by_name
@@ -82,9 +81,8 @@ def leave_slots(machine: Machine, slots: int) -> None:
 
 
 def expert_bytes_held(machine: Machine, position: int) -> int:
-    owner = HbmOwner(use=HbmUse.WEIGHTS, name="experts")
     stacks = machine.hbm.usage()[position]
-    return sum(stack.bytes_by_owner()[owner] for stack in stacks)
+    return sum(stack.owner_bytes["weights/experts"] for stack in stacks)
 
 
 def step_ns(machine: Machine, *, requests: int = 8) -> int:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from emulator.specs.hbm_usage import HbmUse
+from emulator.specs.hbm_usage import HbmUse, use_of
 from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition
 from emulator.specs.placement import ExpertPlacement
@@ -30,7 +30,12 @@ def a_machine() -> Machine:
 def held(machine: Machine, use: HbmUse) -> list[int]:
     """Bytes of each chip."""
     return [
-        sum(each.held_bytes for stack in stacks for each in stack.held if each.owner.use is use)
+        sum(
+            count
+            for stack in stacks
+            for owner, count in stack.owner_bytes.items()
+            if use_of(owner) is use
+        )
         for stacks in machine.hbm.usage()
     ]
 

@@ -7,7 +7,7 @@ import pytest
 
 from emulator.errors import HbmExhausted
 from emulator.specs.fault import Fault, FaultKind
-from emulator.specs.hbm_usage import HbmUse
+from emulator.specs.hbm_usage import HbmUse, use_of
 from emulator.specs.placement import EMPTY
 from emulator.specs.seating import VACANT
 from serving.wire.control_call import Refusal, RefusalCode, ResumeRequest
@@ -48,7 +48,7 @@ def check_machine(running: Running) -> None:
         assert (placement.expert_of_slot[:, vacant] == EMPTY).all()
         assert not {group for group, _, _ in placement.missing()} & open_groups
     for position in machine.lent_positions:
-        owners = {owner.use for s in machine.hbm.usage()[position] for owner in s.bytes_by_owner()}
+        owners = {use_of(o) for s in machine.hbm.usage()[position] for o in s.owner_bytes}
         assert owners <= {HbmUse.MICROCODE, HbmUse.TRAINING} or "restoring" in {
             lease.phase for lease in running.state().leases
         }
@@ -471,7 +471,7 @@ def test_maintenance_asks_no_room_for_training_and_the_chips_come_back(
     assert (lease.phase, lease.purpose) == ("maintenance", "maintenance")
     assert lease.reason == "out of service for maintenance"
     assert running.state().chips[3].phase == "maintenance"
-    owners = {o.use for s in running.parts.machine.hbm.usage()[3] for o in s.bytes_by_owner()}
+    owners = {use_of(o) for s in running.parts.machine.hbm.usage()[3] for o in s.owner_bytes}
     assert owners <= {HbmUse.MICROCODE}
     check_machine(running)
     refused = running.ask(note(1, tokens=1, joules=1.0, watts=1.0, emulated_s=1.0))

@@ -18,7 +18,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from emulator.errors import HbmExhausted
 from emulator.fleet import Fleet
 from emulator.specs.fault import Fault, FaultKind
-from emulator.specs.hbm_usage import HbmUse
+from emulator.specs.hbm_usage import HbmUse, use_of
 from emulator.specs.step import RankStep
 from emulator.specs.tensor_group import TensorSplit
 from emulator.ultraserver.lockstep import StepResult
@@ -292,8 +292,8 @@ def test_the_chips_hold_the_pool_that_vllm_has_sized(make_engine: Callable[..., 
         sum(
             held_bytes
             for stack in chip
-            for owner, held_bytes in stack.bytes_by_owner().items()
-            if owner.use is HbmUse.KV
+            for owner, held_bytes in stack.owner_bytes.items()
+            if use_of(owner) is HbmUse.KV
         )
         for chip in machine.hbm.usage()
     ]

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from emulator.specs.fault import Fault, FaultKind
-from emulator.specs.hbm_usage import HbmUse
+from emulator.specs.hbm_usage import HbmUse, use_of
 from emulator.specs.placement import EMPTY
 from serving.wire.control_call import (
     DrainRequest,
@@ -121,7 +121,7 @@ def check(running: Running) -> None:
     assert sorted(away) == np.flatnonzero(actual.lent).tolist()
     assert len(set(away)) == len(away), "a chip is in two leases"
     for position in range(partition.chips):
-        uses = {o.use for s in machine.hbm.allocators[position].usage() for o in s.bytes_by_owner()}
+        uses = {use_of(o) for s in machine.hbm.usage()[position] for o in s.owner_bytes}
         training = HbmUse.TRAINING in uses
         assert not training or position in machine.lent_positions
         assert not training or HbmUse.WEIGHTS not in uses

@@ -1,5 +1,6 @@
 """Machine states for tests: one by hand, and any at all."""
 
+import dataclasses
 import types
 import typing
 from enum import Enum
@@ -8,6 +9,7 @@ import msgspec
 from hypothesis import strategies as st
 
 from emulator.specs.fault import Fault, FaultKind, LinkTier
+from emulator.specs.hbm_usage import StackUsage
 from serving.wire.machine_state import (
     ChipHealth,
     ChipState,
@@ -20,7 +22,6 @@ from serving.wire.machine_state import (
     RackState,
     RankState,
     Recovery,
-    StackState,
 )
 
 
@@ -36,7 +37,7 @@ def a_chip(chip: int, *, spare: bool = False) -> ChipState:
         spare=spare,
         rank=None if spare else chip,
         stacks=tuple(
-            StackState(
+            StackUsage(
                 stack=stack,
                 failed=False,
                 capacity_bytes=36 * 10**9,
@@ -111,7 +112,7 @@ def a_state() -> MachineState:
 def a_broken_chip() -> ChipState:
     """A slow chip that has lost a stack and links."""
     chip = a_chip(1)
-    stacks = (msgspec.structs.replace(chip.stacks[0], failed=True, owner_bytes={}),)
+    stacks = (dataclasses.replace(chip.stacks[0], failed=True, owner_bytes={}),)
     return msgspec.structs.replace(
         chip,
         health=ChipHealth.SLOW,

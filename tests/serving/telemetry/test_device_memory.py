@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from emulator.memory.lnc import core_map
 from emulator.specs.chips import chip_by_name
-from emulator.specs.hbm_usage import HbmOwner, HbmUse
+from emulator.specs.hbm_usage import HbmOwner, HbmUse, StackUsage
 from serving.telemetry.device_memory import (
     CATEGORIES,
     CATEGORY_OF_USE,
@@ -16,7 +16,7 @@ from serving.telemetry.device_memory import (
     chip_bytes,
     core_bytes,
 )
-from serving.wire.machine_state import ChipState, StackState
+from serving.wire.machine_state import ChipState
 from tests.serving.telemetry.machine_states import a_chip
 
 TRAINIUM3 = chip_by_name("trainium3")
@@ -24,7 +24,7 @@ TRAINIUM3 = chip_by_name("trainium3")
 
 def a_chip_that_holds(*stacks: dict[str, int]) -> ChipState:
     held = tuple(
-        StackState(stack=stack, failed=False, capacity_bytes=36 * 2**30, owner_bytes=owners)
+        StackUsage(stack=stack, failed=False, capacity_bytes=36 * 2**30, owner_bytes=owners)
         for stack, owners in enumerate(stacks)
     )
     return replace(a_chip(0), stacks=held)

@@ -55,7 +55,7 @@ export interface ChipState {
   slow_factor: number;
   spare: boolean;
   rank: number | null;
-  stacks: StackState[];
+  stacks: StackUsage[];
   cut_links: CutLink[];
   expert_slots: number;
   expert_slots_filled: number;
@@ -368,11 +368,11 @@ export interface SleepState {
   joules: number;
 }
 
-export interface StackState {
+export interface StackUsage {
   stack: number;
-  failed: boolean;
   capacity_bytes: number;
   owner_bytes: Record<string, number>;
+  failed: boolean;
 }
 
 export interface StallState {

@@ -1,5 +1,5 @@
 // Owners of HBM, put together by use: `weights/experts` and `weights/attention` are weights.
-import type { ChipState as Chip, StackState as Stack } from "../wire/report";
+import type { ChipState as Chip, StackUsage as Stack } from "../wire/report";
 
 export const USES = ["weights", "kv", "activations", "collectives", "microcode", "training", "other"] as const;
 export type Use = (typeof USES)[number];

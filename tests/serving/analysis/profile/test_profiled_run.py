@@ -1,5 +1,7 @@
 """What a run is put together from: a machine's state, its faults, its steps."""
 
+import dataclasses
+
 import msgspec
 import pytest
 
@@ -24,7 +26,7 @@ def test_weights_of_all_tensor_groups_are_one_owner() -> None:
     state = a_state()
     chip = state.chips[0]
     held = {"weights/experts": 3, "weights/attention": 4, "kv/window": 1, "kv": 2}
-    stack = msgspec.structs.replace(chip.stacks[0], owner_bytes=held)
+    stack = dataclasses.replace(chip.stacks[0], owner_bytes=held)
     state = msgspec.structs.replace(
         state, chips=(msgspec.structs.replace(chip, stacks=(stack, stack)),)
     )

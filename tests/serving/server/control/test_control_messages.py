@@ -71,6 +71,7 @@ RENAMED = {
     "Event": "MachineEvent",
     "ExpertLoad": "ExpertChoices",
     "StepTimes": "StepDurations",
+    "StackState": "StackUsage",
 }
 """Messages that keep an older name on the wire, and our types of them."""
 

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from emulator.specs.chips import chip_by_name
 from emulator.specs.fault import FaultKind
+from emulator.specs.hbm_usage import StackUsage
 from emulator.specs.systems import system_by_name
 from emulator.ultraserver.ceilings import Ceilings
 from serving.telemetry.neuron_tools.engine_snapshot import EngineLook
@@ -16,7 +17,6 @@ from serving.wire.machine_state import (
     LeaseState,
     RackState,
     RankState,
-    StackState,
     TrainingTotals,
 )
 from serving.wire.power_report import (
@@ -51,7 +51,7 @@ def a_chip(chip: int, **given: Any) -> ChipState:
         spare=False,
         rank=chip,
         stacks=tuple(
-            StackState(
+            StackUsage(
                 stack=stack,
                 failed=False,
                 capacity_bytes=36 * GIB,
