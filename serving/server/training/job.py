@@ -23,16 +23,22 @@ from emulator.training_fleet import Micro, TrainingFleet, TrainingState
 from emulator.ultraserver.training_lockstep import Optimization, TrainingResult
 from serving.errors import TrainingDiverged
 from serving.server.training.batch_order import BatchOrder, Windows
-from serving.server.training.checkpoint import Checkpoint, CheckpointDirectory, JobState
+from serving.server.training.checkpoint import Checkpoint, CheckpointDirectory, CheckpointState
 from serving.server.training.corpus import Corpus, default_corpus, read_corpus
 from serving.server.training.evaluation import HeldOutLoss, HeldOutText
 from serving.server.training.job_directory import JobDirectory
 from serving.server.training.job_spec import JobSpec
-from serving.server.training.job_status import Curve, CurvePoint, JobPhase, JobStatus, write_status
+from serving.server.training.job_status import (
+    Curve,
+    CurvePoint,
+    JobStatus,
+    TrainingPhase,
+    write_status,
+)
 from serving.server.training.job_timing import JobTiming, Spell, job_timing
 from serving.server.training.token_file import TokenisedCorpus, tokenise
 
-_FIRST_STATE: Final = JobState(
+_FIRST_STATE: Final = CheckpointState(
     step=0,
     tokens=0,
     loss=None,
@@ -122,7 +128,7 @@ class TrainingJob:
         self._pacer = StepPacer(self._clock)
         self._state = replace(_FIRST_STATE, corpus_sha256=self.corpus.digest, seed=spec.seed)
         self.status = JobStatus(
-            phase=JobPhase.STARTING,
+            phase=TrainingPhase.STARTING,
             pid=os.getpid(),
             chips=spec.chips,
             step=0,
@@ -150,7 +156,7 @@ class TrainingJob:
     def _note_lost(self, lost: ChipLost) -> None:
         """Count what was lost; raises ChannelError when it is enough."""
         restarts = self.status.restarts + 1
-        self._show(phase=JobPhase.RECOVERING, restarts=restarts, message=str(lost))
+        self._show(phase=TrainingPhase.RECOVERING, restarts=restarts, message=str(lost))
         self._say(f"{lost}; starting again from the newest checkpoint")
         if restarts > self._spec.restarts_max:
             raise ChannelError(
@@ -172,7 +178,7 @@ class TrainingJob:
             finally:
                 trainer.stop()
         done = self._state.step >= self._spec.steps
-        self._show(phase=JobPhase.DONE if done else JobPhase.STOPPED)
+        self._show(phase=TrainingPhase.DONE if done else TrainingPhase.STOPPED)
 
     def _take_up(self, checkpoint: Checkpoint | None) -> None:
         """Go back to where `checkpoint` was, or to the beginning."""
@@ -186,7 +192,7 @@ class TrainingJob:
             )
         self._curve.rewind(self._state.step)
         self._show(
-            phase=JobPhase.STARTING,
+            phase=TrainingPhase.STARTING,
             held_out_nats=self._state.held_out_nats,
             held_out_step=self._state.step,
             loss=self._state.loss,
@@ -269,7 +275,7 @@ class TrainingJob:
         before = self.status.tokens_per_wall_s or tokens_per_s
         smooth = before + (tokens_per_s - before) / 10
         self._show(
-            phase=JobPhase.TRAINING,
+            phase=TrainingPhase.TRAINING,
             loss=result.loss,
             watts=self._timing.step.watts,
             tokens_per_wall_s=smooth,
@@ -283,7 +289,7 @@ class TrainingJob:
         return loss
 
     def _evaluate_sample(self, trainer: Trainer) -> HeldOutLoss:
-        self._show(phase=JobPhase.EVALUATING)
+        self._show(phase=TrainingPhase.EVALUATING)
         loss = self.evaluate(trainer, self._sample)
         self._pass(self._timing.evaluation(self._sample.tokens.size))
         return loss
@@ -303,7 +309,7 @@ class TrainingJob:
     def _save(self, trainer: Trainer) -> None:
         if self.status.held_out_step != self._state.step:
             self._take_held_out(trainer)
-        self._show(phase=JobPhase.SAVING)
+        self._show(phase=TrainingPhase.SAVING)
         self._pass(self._timing.checkpoint)
         learned = trainer.state()
         self._curve.sync()
@@ -314,7 +320,7 @@ class TrainingJob:
             copied_from=self._weights_dir,
         )
         self._show(
-            phase=JobPhase.TRAINING,
+            phase=TrainingPhase.TRAINING,
             checkpoint=path.name,
             checkpoint_step=self._state.step,
             checkpoint_held_out_nats=self._state.held_out_nats,

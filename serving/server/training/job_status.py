@@ -19,7 +19,7 @@ STATUS_FILE: Final = "status.json"
 CURVE_FILE: Final = "curve.jsonl"
 
 
-class JobPhase(StrEnum):
+class TrainingPhase(StrEnum):
     """What the job is doing."""
 
     STARTING = "starting"
@@ -42,7 +42,7 @@ class JobStatus:
     `checkpoint_held_out_nats` is what its weights reach. `message` says what went wrong last.
     """
 
-    phase: JobPhase
+    phase: TrainingPhase
     pid: int
     chips: int
     step: int
@@ -104,12 +104,14 @@ def read_status(directory: Path) -> JobStatus | None:
 def write_failure(directory: Path, error: BaseException) -> None:
     """Replace the status by one that says why the job ended; what it knew of its checkpoints stays.
 
-    To be called by whoever holds the directory.
+    For the process that holds the directory.
     """
-    none = JobStatus(phase=JobPhase.FAILED, pid=0, chips=0, step=0, steps=0, tokens=0)
+    none = JobStatus(phase=TrainingPhase.FAILED, pid=0, chips=0, step=0, steps=0, tokens=0)
     before = read_status(directory) or none
     said = _in_one_line(error)
-    write_status(directory, replace(before, phase=JobPhase.FAILED, pid=os.getpid(), message=said))
+    write_status(
+        directory, replace(before, phase=TrainingPhase.FAILED, pid=os.getpid(), message=said)
+    )
 
 
 def _in_one_line(error: BaseException) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from serving.commands.train import progress_line
 from serving.main import main
-from serving.server.training.job_status import CurvePoint, JobPhase, JobStatus, read_status
+from serving.server.training.job_status import CurvePoint, JobStatus, TrainingPhase, read_status
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_refused_setting_shows_in_the_status_of_a_directory_that_nobody_trains
     assert main(wrong) == 2
     status = read_status(tmp_path / "job")
     assert status is not None
-    assert status.phase is JobPhase.FAILED
+    assert status.phase is TrainingPhase.FAILED
     assert status.message == "fresh_seed=-1: expected a whole number of at least 0"
 
     (tmp_path / "job" / "status.json").unlink()
@@ -75,7 +75,7 @@ def test_an_output_that_is_a_file_is_one_line(
 
 def test_a_step_is_a_line_for_people() -> None:
     status = JobStatus(
-        phase=JobPhase.TRAINING,
+        phase=TrainingPhase.TRAINING,
         pid=1,
         chips=2,
         step=40,

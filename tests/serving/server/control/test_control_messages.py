@@ -65,7 +65,11 @@ PUBLISH_RULE = StrEnum("PublishRule", {word.upper(): word for word in PUBLISH})
 PURPOSE = StrEnum("LeasePurpose", {word.upper(): word for word in (FOR_TRAINING, FOR_MAINTENANCE)})
 REST_MODE = StrEnum("RestMode", {word.upper(): word for word in MODES})
 
-RENAMED = {"EngineRest": "EngineSleepState", "DoorReport": "AdmissionReport"}
+RENAMED = {
+    "EngineRest": "EngineSleepState",
+    "DoorReport": "AdmissionReport",
+    "Phase": "HandoverPhase",
+}
 """Messages that keep an older name on the wire, and our types of them."""
 
 FILES = [

@@ -20,12 +20,12 @@ from serving.server.day_night.publish_candidate import (
     published_steps,
     served_nats,
 )
-from serving.server.training.job_status import JobPhase, JobStatus
+from serving.server.training.job_status import JobStatus, TrainingPhase
 from serving.wire.machine_state import VersionState
 from tests.serving.server.day_night.lending_engine import a_version
 
 STATUS = JobStatus(
-    phase=JobPhase.STOPPED,
+    phase=TrainingPhase.STOPPED,
     pid=1,
     chips=2,
     step=40,

@@ -18,7 +18,7 @@ from emulator.errors import ChannelError, ConfigError, UltraServeError
 from emulator.training_fleet import TrainingFleet
 from serving.errors import TrainingDiverged
 from serving.server.training.checkpoint import CheckpointDirectory
-from serving.server.training.job_status import CurvePoint, JobPhase, read_curve, read_status
+from serving.server.training.job_status import CurvePoint, TrainingPhase, read_curve, read_status
 from serving.server.training.job_timing import job_timing
 from tests.emulator.chip.in_process_training import InProcessTraining
 from tests.serving.server.training.tiny_job import Job, tiny_spec
@@ -37,7 +37,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def whole(root: Path) -> Job:
     """A job that nothing happened to."""
     job = Job(tiny_spec(root), root / "whole")
-    assert job.run().phase is JobPhase.DONE
+    assert job.run().phase is TrainingPhase.DONE
     return job
 
 
@@ -47,7 +47,7 @@ def test_a_job_learns_and_shows_what_it_does(whole: Job) -> None:
     points = read_curve(whole.path / "curve.jsonl")
 
     assert status is not None
-    assert (status.phase, status.step, status.tokens) == (JobPhase.DONE, 6, 6 * 64)
+    assert (status.phase, status.step, status.tokens) == (TrainingPhase.DONE, 6, 6 * 64)
     assert [point.step for point in points] == whole.steps == [1, 2, 3, 4, 5, 6]
     assert points[-1].loss < points[0].loss
     assert status.held_out_nats is not None
@@ -133,7 +133,7 @@ def test_a_job_that_is_asked_to_stop_saves_and_goes_on_the_same(
     first = Job(whole.spec, path)
     status = first.run(stop_after)
 
-    assert (status.phase, status.step) == (JobPhase.STOPPED, stop_after)
+    assert (status.phase, status.step) == (TrainingPhase.STOPPED, stop_after)
     assert status.checkpoint == f"step-{stop_after}"
     second = Job(whole.spec, path)
     second.run()
@@ -176,7 +176,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_it_is_used(
 
     assert any("step-6/training.safetensors: is not what was written" in line for line in job.said)
     assert job.steps == [5, 6]
-    assert status.phase is JobPhase.DONE
+    assert status.phase is TrainingPhase.DONE
     assert job.curve == whole.curve
 
 
@@ -194,7 +194,7 @@ def test_a_lost_chip_starts_again_from_the_newest_checkpoint(root: Path, whole: 
 
     assert lost
     assert len(job.trainers) == 2
-    assert status.phase is JobPhase.DONE
+    assert status.phase is TrainingPhase.DONE
     assert job.curve == whole.curve
 
 
@@ -208,7 +208,7 @@ def test_chips_that_are_lost_again_and_again_end_the_job_in_one_line(
 
     status = read_status(job.path)
     assert status is not None
-    assert status.phase is JobPhase.FAILED
+    assert status.phase is TrainingPhase.FAILED
     assert "chip 0 lost" in status.message
 
 
@@ -264,7 +264,7 @@ def test_a_job_that_is_asked_to_stop_before_its_chips_start_starts_none(
 
     status = job.run(stop_after=0)
 
-    assert (status.phase, status.step, status.checkpoint) == (JobPhase.STOPPED, 0, "")
+    assert (status.phase, status.step, status.checkpoint) == (TrainingPhase.STOPPED, 0, "")
     assert job.trainers == []
 
 
@@ -289,7 +289,7 @@ def test_a_job_that_cannot_begin_says_why_in_its_status(
 
     status = read_status(path)
     assert status is not None
-    assert (status.phase, status.pid) == (JobPhase.FAILED, os.getpid())
+    assert (status.phase, status.pid) == (TrainingPhase.FAILED, os.getpid())
     assert words in status.message
     assert "\n" not in status.message
     assert status.checkpoint == ("step-6" if "seed" in wrong else "")  # what is known stays

@@ -4,14 +4,16 @@ from pathlib import Path
 from serving.server.training.job_status import (
     Curve,
     CurvePoint,
-    JobPhase,
     JobStatus,
+    TrainingPhase,
     read_curve,
     read_status,
     write_status,
 )
 
-STATUS = JobStatus(phase=JobPhase.TRAINING, pid=7, chips=2, step=3, steps=9, tokens=30, loss=1.25)
+STATUS = JobStatus(
+    phase=TrainingPhase.TRAINING, pid=7, chips=2, step=3, steps=9, tokens=30, loss=1.25
+)
 POINT = CurvePoint(
     step=1,
     tokens=10,
@@ -31,8 +33,8 @@ def test_a_status_comes_back_whole(tmp_path: Path) -> None:
     write_status(tmp_path, STATUS)
     assert read_status(tmp_path) == STATUS
 
-    write_status(tmp_path, replace(STATUS, phase=JobPhase.DONE))
-    assert read_status(tmp_path) == replace(STATUS, phase=JobPhase.DONE)
+    write_status(tmp_path, replace(STATUS, phase=TrainingPhase.DONE))
+    assert read_status(tmp_path) == replace(STATUS, phase=TrainingPhase.DONE)
 
 
 def test_a_status_that_is_not_ours_is_none(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from serving.server.training.job_spec import JobSpec
-from serving.server.training.job_status import JobPhase, JobStatus, read_curve, read_status
+from serving.server.training.job_status import JobStatus, TrainingPhase, read_curve, read_status
 from tests.serving.server.training.tiny_job import Job, tiny_spec
 
 pytestmark = pytest.mark.fleet
@@ -135,6 +135,6 @@ def test_a_job_that_is_told_to_end_saves_a_checkpoint_and_no_other_trains_in_its
     assert gone(children) == []
     status = read_status(path)
     assert status is not None
-    assert status.phase is JobPhase.STOPPED
+    assert status.phase is TrainingPhase.STOPPED
     assert status.checkpoint_step == status.step >= 5
     assert (path / "checkpoints" / status.checkpoint / "model.safetensors").is_file()
