@@ -75,6 +75,7 @@ class DayNightSnapshot:
     observed: Observation
     decision: Decision
     handover: HandoverState
+    steps: tuple[HandoverStep, ...]
     leases: Mapping[int, LeaseState]  # that groups are out with, by group
 
 
@@ -214,13 +215,12 @@ class DayNight:
     async def tick(self) -> None:
         """Look once and do what is to be done now; raises what the engine or the job raises."""
         seen = await self.snapshot()
-        steps = self.handover.due(seen.now_s)
         await self._report_training(seen)
         is_morning = HandoverPhase.TRAINING not in seen.handover.desired
-        if is_morning and Action.RESUME in [step.action for step in steps]:
+        if is_morning and Action.RESUME in [step.action for step in seen.steps]:
             # First, so that what comes back reads the new weights.
             await self.publisher.publish(seen.watch.versions, self.job.status(), seen.now_s)
-        for step in steps:
+        for step in seen.steps:
             await self._take(step, seen)
 
     async def snapshot(self) -> DayNightSnapshot:
@@ -239,13 +239,14 @@ class DayNight:
             self._by_hand = list(wishes(handover.state, decision.serving_groups))
         if self._decided is None or self._decided[0] != decision.serving_groups:
             self._decided = (decision.serving_groups, observed.now_s)
-        handover.want(self._by_hand, now_s=now_s)
+        steps = handover.want(self._by_hand, now_s=now_s)
         seen = DayNightSnapshot(
             now_s=now_s,
             watch=watch,
             observed=observed,
             decision=decision,
             handover=handover.state,
+            steps=steps,
             leases=handover.leases,
         )
         self._report_failure(seen)
