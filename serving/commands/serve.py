@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"ultraserve serve: {warning}", file=sys.stderr)
     os.environ |= _environment(args, gateway)
     from serving.plugin.openai_app import serve
-    from serving.server.day_night.training_directory import held_directory
+    from serving.server.day_night.job_record import held_directory
 
     with contextlib.ExitStack() as held:
         held.enter_context(claimed_cores(deployment))

@@ -48,10 +48,12 @@ def assumptions(day: VirtualDay) -> tuple[str, ...]:
         "all groups read at once",
         f"training: {trained.model}, sequences of {settings.job.recipe.sequence_tokens:,} tokens, "
         f"{settings.job.recipe.micro_batches} micro-batches a step, {settings.job.recipe.precision}"
-        "; one job a machine on all lent chips, or as many as train the most; it fits "
+        "; one job a machine on all leased chips, or as many as train the most; it fits "
         f"{trained.least_chips} chips or more",
-        "when groups come or go a job ends its step (half a step, not counted), writes weights and "
-        "optimizer state to the drives, and starts again from them",
+        "hand-overs follow the rules of a running server: the job starts when no group is on its "
+        "way to it; when groups come or go it ends its step (half a step, not counted), writes "
+        "weights and optimizer state to the drives, and starts again from them; a drain that is "
+        "called off costs nothing",
         "chips that neither serve nor train are powered and idle; power at the utility's meter, "
         f"season {sweep.season.value} all day",
         "all groups serve when the walk begins",

@@ -2,8 +2,8 @@
 
 Requests of an interval are counted (Poisson, from the seed alone: every policy meets the same
 ones), go evenly to the groups that serve, and are served as one group was seen to serve at that
-rate. More than the groups can serve at all waits as a backlog, first come first served; whoever
-finds one is late (assumed). The policy looks every few minutes at what an observer could know.
+rate. More than the groups can serve at all waits as a backlog, first come first served; requests
+that find one are late (assumed). The policy looks every few minutes at what an observer could know.
 """
 
 from dataclasses import dataclass, replace
@@ -297,5 +297,5 @@ def walk(
     policy: Policy,
     terms: WalkTerms,
 ) -> DayWalk:
-    """Walk a policy over the demand; all groups serve at its begin, and nobody waits."""
+    """Walk a policy over the demand; all groups serve at its begin, and no request waits."""
     return _Walk(demand, curve, trained, handover, terms, policy).run()

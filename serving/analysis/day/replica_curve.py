@@ -77,7 +77,7 @@ class ReplicaCurve:
     def share(self, name: str, rates_per_s: Float64s) -> Float64s:
         """`ttft_share`, `tpot_share` or `both_share` at each rate.
 
-        At saturation the queue has no end, so nobody is in TTFT: from the last point the share
+        At saturation the queue has no end, so no request is in TTFT: from the last point the share
         falls there in a straight line. That of TPOT alone stays as it is at the last point.
         """
         shares = self._shares[name]

@@ -155,7 +155,7 @@ def run_at_rate(task: RateTask) -> RatePoint:
 def saturated_per_s(task: RateTask) -> float:
     """Requests that begin per second while there is always a queue: `rate_per_s` must be too much.
 
-    The run ends with its last arrival; nobody is judged.
+    The run ends with its last arrival; no request is judged.
     """
     around = ceil(task.rate_per_s * task.lead_s)
     traffic = Traffic.poisson(

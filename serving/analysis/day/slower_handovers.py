@@ -58,11 +58,11 @@ def slowed(
     more_s, group_watts = start_s * (factor - 1), machine.curve.idle_watts
     trained = machine.trained
     works = trained.tokens_per_s > 0  # [groups + 1]
-    lent = np.arange(trained.groups + 1)
+    leased = np.arange(trained.groups + 1)
     later = replace(
         trained,
         start_s=trained.start_s + np.where(works, more_s, 0.0),
-        start_joules=trained.start_joules + np.where(works, more_s * group_watts * lent, 0.0),
+        start_joules=trained.start_joules + np.where(works, more_s * group_watts * leased, 0.0),
     )
     slow = replace(
         handover,

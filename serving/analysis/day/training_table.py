@@ -1,6 +1,6 @@
-"""Asks the cost model what lent groups train, and what hand-overs take.
+"""Asks the cost model what leased groups train, and what hand-overs take.
 
-A job has all lent chips of a machine, or as many of them as train the most: experts that do not
+A job has all leased chips of a machine, or as many of them as train the most: experts that do not
 divide evenly over the chips can make a larger job slower. Chips that it leaves out idle.
 """
 
@@ -27,7 +27,7 @@ from serving.analysis.day.training_yield import GroupHandover, TrainingYield
 from serving.analysis.steady_state.partitions import PartitionCandidate
 
 START_S: Final = 30.0
-"""Assumed: processes start and compiled models are loaded in half a minute; nobody publishes it."""
+"""Assumed: processes start and compiled models load in half a minute; no source publishes it."""
 GRACE_S: Final = 30.0
 """Of a leaving group, for requests that it has; what is left then is moved."""
 
@@ -61,17 +61,17 @@ class _Job:
 
 
 def training_yield(terms: JobTerms, *, group_chips: int, groups: int) -> TrainingYield:
-    """Of one machine, by lent groups.
+    """Of one machine, by leased groups.
 
     Raises ConfigError when not even the chips of all groups hold the training state.
     """
     system, model = terms.system, terms.model
     least = smallest_training_chips(system, model, terms.recipe)
     jobs: dict[int, _Job] = {}
-    for lent in range(1, groups + 1):
-        best = _best(terms, chips=lent * group_chips)
+    for leased in range(1, groups + 1):
+        best = _best(terms, chips=leased * group_chips)
         if best is not None:
-            jobs[lent] = best
+            jobs[leased] = best
     if not jobs or least is None:
         raise ConfigError(
             field="train-model",
@@ -80,11 +80,11 @@ def training_yield(terms: JobTerms, *, group_chips: int, groups: int) -> Trainin
             + ("" if least is None else f"; it needs {least}"),
         )
     chosen: list[_Job | None] = [None]
-    for lent in range(1, groups + 1):
-        known = [each for each in (chosen[-1], jobs.get(lent)) if each is not None]
+    for leased in range(1, groups + 1):
+        known = [each for each in (chosen[-1], jobs.get(leased)) if each is not None]
         chosen.append(max(known, key=lambda job: job.tokens_per_s, default=None))
     idle = system.chip.idle_watts.value
-    lent_chips = np.arange(groups + 1) * float(group_chips)
+    leased_chips = np.arange(groups + 1) * float(group_chips)
     at_work = np.array([job.chips if job else 0.0 for job in chosen])
     save_s = np.array(
         [job.save.duration_ns / NS_PER_S + job.step_s / 2 if job else 0.0 for job in chosen]
@@ -99,13 +99,13 @@ def training_yield(terms: JobTerms, *, group_chips: int, groups: int) -> Trainin
         tokens_per_s=np.array([job.tokens_per_s if job else 0.0 for job in chosen]),
         chips_at_work=at_work,
         watts=np.array([job.watts if job else 0.0 for job in chosen])
-        + idle * (lent_chips - at_work),
+        + idle * (leased_chips - at_work),
         save_s=save_s,
         start_s=start_s,
         save_joules=np.array([job.save.joules if job else 0.0 for job in chosen])
-        + idle * lent_chips * save_s,
+        + idle * leased_chips * save_s,
         start_joules=np.array([job.read.joules if job else 0.0 for job in chosen])
-        + idle * lent_chips * start_s,
+        + idle * leased_chips * start_s,
     )
 
 

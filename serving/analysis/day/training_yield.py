@@ -1,7 +1,7 @@
-"""What lent groups train, and what it takes to give them away and to get them back.
+"""What leased groups train, and what it takes to give them away and to get them back.
 
-Everything is looked up by the number of groups that are lent, which the cost model was asked about
-once. Groups of several machines fill one after the other, and each machine has a job of its own.
+Figures stand by the number of leased groups; the cost model is asked once. Groups of several
+machines fill one after the other, and each machine has a job of its own.
 """
 
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingYield:
-    """By lent groups, [groups + 1] each: of all jobs together.
+    """By leased groups, [groups + 1] each: of all jobs together.
 
     Attributes:
         model: that is trained.
         least_chips: of a machine, without which the training state does not fit.
-        tokens_per_s: trained; 0 where too few groups are lent.
-        chips_at_work: of the lent ones, those with a job.
-        watts: of all lent chips while jobs run, those without a job idle.
+        tokens_per_s: trained; 0 where too few groups are leased.
+        chips_at_work: of the leased ones, those with a job.
+        watts: of all leased chips while jobs run, those without a job idle.
         save_s: finish a step and write the checkpoint, before any chip is given back.
         start_s: read the checkpoint and begin.
-        save_joules, start_joules: of all lent chips in that time.
+        save_joules, start_joules: of all leased chips in that time.
 
     Raises ConfigError for arrays of other lengths, or values that are negative or not finite.
     """
@@ -61,15 +61,15 @@ class TrainingYield:
 
     @property
     def groups(self) -> int:
-        """The most that can be lent."""
+        """The most that can be leased."""
         return len(self.tokens_per_s) - 1
 
     def of_machines(self, machines: int) -> "TrainingYield":
-        """Of so many machines alike, each with a job of its own; lent groups fill them in turn."""
+        """Of so many machines alike, each with its own job; leased groups fill them in turn."""
         if machines < 1:
             raise ConfigError(field="ultraservers", value=machines, expected="at least 1")
-        lent = np.arange(machines * self.groups + 1)
-        whole, rest = np.divmod(lent, self.groups)
+        leased = np.arange(machines * self.groups + 1)
+        whole, rest = np.divmod(leased, self.groups)
 
         def added(values: Float64s) -> Float64s:
             total: Float64s = whole * values[-1] + values[rest]

@@ -1,7 +1,7 @@
 """A day in virtual time, from the question to the answer.
 
 A replica is chosen by the steady state and simulated exactly at several rates; the cost model says
-what lent groups train; then every policy walks the day at every load.
+what leased groups train; then every policy walks the day at every load.
 """
 
 from collections.abc import Callable, Sequence

@@ -17,7 +17,7 @@ from serving.policy.day_night.policy import Decision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
+class DemandPolicy:
     """Lends what the forecast does not need.
 
     `confidence` that the peak stays below what is kept; `warm_s` of history before it lends at all:
@@ -42,7 +42,7 @@ class Demand:
         return "demand"
 
     def __str__(self) -> str:
-        options = options_text(self, Demand())
+        options = options_text(self, DemandPolicy())
         return f"{self.name}:{options}" if options else self.name
 
     def decide(self, observed: Observation) -> Decision:

@@ -79,7 +79,7 @@ class JobEvent(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"
     CRASHED = "crashed"
-    FORGIVEN = "forgiven"  # somebody asks for it anew
+    FORGIVEN = "forgiven"  # a user asks for it anew
 
 
 def _transitions() -> dict[tuple[HandoverPhase, HandoverEvent], HandoverPhase]:

@@ -1,4 +1,4 @@
-"""What a day-and-night policy is shown: the clock, the demand so far, and who serves now.
+"""What a day-and-night policy sees: the clock, the demand so far, and the groups that serve.
 
 All of a policy's memory is in here, so a policy is a pure function and may be called by a live
 controller and by a virtual day alike. Time is Unix time (seconds since 1970 in UTC) of the policy's

@@ -3,14 +3,14 @@
 from typing import Final
 
 from emulator.errors import ConfigError
-from serving.policy.day_night.demand import Demand
+from serving.policy.day_night.demand import DemandPolicy
 from serving.policy.day_night.fixed import Fixed, Never
 from serving.policy.day_night.history import DemandHistory
 from serving.policy.day_night.options import with_options
 from serving.policy.day_night.oracle import Oracle
 from serving.policy.day_night.policy import Policy
 from serving.policy.day_night.price import Price
-from serving.policy.day_night.schedule import Schedule
+from serving.policy.day_night.schedule import SchedulePolicy
 
 POLICY_EXPECTED: Final = (
     "never, fixed:GROUPS, schedule:22:00-06:00[@ZONE][;OPTIONS], demand[:OPTIONS], "
@@ -31,9 +31,9 @@ def parse_policy(text: str, *, future: DemandHistory | None = None) -> Policy:
         case "fixed" if rest.strip().isascii() and rest.strip().isdigit():
             return Fixed(serving_groups=int(rest))
         case "schedule" if rest:
-            return Schedule.parse(rest)
+            return SchedulePolicy.parse(rest)
         case "demand":
-            demand: Demand = with_options(Demand(), rest)
+            demand: DemandPolicy = with_options(DemandPolicy(), rest)
             return demand
         case "price" if rest:
             return Price.parse(rest)

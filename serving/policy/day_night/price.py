@@ -13,12 +13,12 @@ from typing import Final, Self
 
 from emulator.errors import ConfigError
 from serving.policy.day_night.burst import Guard
-from serving.policy.day_night.demand import Demand
+from serving.policy.day_night.demand import DemandPolicy
 from serving.policy.day_night.forecast import DAY_S
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.options import options_text, with_options
 from serving.policy.day_night.policy import Decision
-from serving.policy.day_night.time_zone import checked_zone, local_time
+from serving.policy.day_night.schedule import checked_zone, local_time
 
 ASSUMED: Final = "assumed"
 DAY_HOURS: Final = 24
@@ -106,7 +106,7 @@ def read_curve(path: str, zone: str = "UTC") -> PriceCurve:
 class Price:
     """Lends what demand leaves over in the cheapest `cheap` of the hours.
 
-    Raises ConfigError for a share that is not above 0 and at most 1, and as `Demand` does.
+    Raises ConfigError for a share that is not above 0 and at most 1, and as `DemandPolicy` does.
     """
 
     curve: PriceCurve
@@ -143,9 +143,9 @@ class Price:
         return "price"
 
     @property
-    def demand(self) -> Demand:
+    def demand(self) -> DemandPolicy:
         """What decides in the cheap hours."""
-        return Demand(guard=self.guard, confidence=self.confidence, warm_s=self.warm_s)
+        return DemandPolicy(guard=self.guard, confidence=self.confidence, warm_s=self.warm_s)
 
     def __str__(self) -> str:
         options = options_text(self, Price(curve=self.curve))

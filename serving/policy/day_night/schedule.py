@@ -6,14 +6,15 @@ in winter; the night on which clocks change is an hour shorter or longer.
 
 import re
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from emulator.errors import ConfigError
 from serving.policy.day_night.burst import Guard
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.options import options_text, with_options
 from serving.policy.day_night.policy import Decision
-from serving.policy.day_night.time_zone import checked_zone, local_time
 
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY_MINUTES: Final = 24 * 60
@@ -25,8 +26,23 @@ _EXPECTED: Final = (
 )
 
 
+def checked_zone(name: str) -> str:
+    """Return the name of a zone that the machine knows; raises ConfigError for another."""
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        expected = "an IANA time zone such as UTC or Europe/Berlin"
+        raise ConfigError(field="time zone", value=name, expected=expected) from None
+    return name
+
+
+def local_time(now_s: float, zone: str) -> datetime:
+    """Return the wall clock of a zone at a Unix time; summer time is the zone's own affair."""
+    return datetime.fromtimestamp(now_s, ZoneInfo(zone))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class ScheduleWindow:
     """From one minute of the day to another, past midnight when the end is not after the start.
 
     `days` are those on which it starts, 0 for Monday. Raises ConfigError for minutes that are not
@@ -77,14 +93,14 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
+class SchedulePolicy:
     """Lends within its windows all but `keep` groups, and never what the present load needs.
 
     A group is called back so early that it serves when the window ends. Raises ConfigError for no
     window, an unknown time zone, and fewer than no groups to keep.
     """
 
-    windows: tuple[Window, ...]
+    windows: tuple[ScheduleWindow, ...]
     zone: str = "UTC"
     keep: int = 0
     guard: Guard = field(default_factory=Guard)
@@ -102,7 +118,7 @@ class Schedule:
         place, _, options = text.partition(";")
         windows, at, zone = place.partition("@")
         parsed = cls(
-            windows=tuple(Window.parse(window) for window in windows.split(",")),
+            windows=tuple(ScheduleWindow.parse(window) for window in windows.split(",")),
             zone=checked_zone(zone.strip()) if at else "UTC",
         )
         policy: Self = with_options(parsed, options)
@@ -114,7 +130,7 @@ class Schedule:
         return "schedule"
 
     def __str__(self) -> str:
-        options = options_text(self, Schedule(windows=self.windows))
+        options = options_text(self, SchedulePolicy(windows=self.windows))
         windows = ",".join(str(window) for window in self.windows)
         return f"{self.name}:{windows}@{self.zone}" + (f";{options}" if options else "")
 

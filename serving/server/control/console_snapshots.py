@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 import msgspec
 
 from serving.server.console.event_stream import HardwareEvent
-from serving.server.control.day_night_calls import day_night_look
+from serving.server.control.day_night_calls import day_night_snapshot
 from serving.server.control.engine_admission import EngineAdmission, admission_report
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.day_night.controller import DayNight
@@ -79,7 +79,7 @@ class ConsoleLooks:
     async def _ask_day_night(self) -> bytes | None:
         if self._controller is None:
             return None
-        return msgspec.json.encode(await day_night_look(self._controller))
+        return msgspec.json.encode(await day_night_snapshot(self._controller))
 
     async def latency(self, *, max_age_s: float) -> bytes | None:
         """How long requests took of late; None where nothing is logged."""

@@ -18,7 +18,7 @@ from serving.server.control.control_messages import word_of
 from serving.server.control.engine_sleep_state import ServedEngine
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.control.generic_service import answers
-from serving.server.day_night.controller import DayNight, Look
+from serving.server.day_night.controller import DayNight, DayNightSnapshot
 from serving.server.day_night.day_night_report import day_night_state
 from serving.wire.control_call import (
     DRAIN,
@@ -88,13 +88,13 @@ class DayNightCalls:
     async def _is_maintenance(self, number: int) -> bool:
         """Whether a lease is an operator's own, which no controller looks after."""
         assert self._day_night is not None
-        leases = (await self._day_night.look()).watch.leases
+        leases = (await self._day_night.snapshot()).watch.leases
         return any(one.number == number and one.purpose == FOR_MAINTENANCE for one in leases)
 
     async def _resume_group(self, controller: DayNight, number: int) -> LeaseReport:
         """Let the controller want that a lease's group serves."""
-        look = await controller.look()
-        out = {lease.number: group for group, lease in look.leases.items()}
+        seen = await controller.snapshot()
+        out = {lease.number: group for group, lease in seen.leases.items()}
         if number not in out:
             known = ", ".join(map(str, sorted(out))) or "none is out"
             raise not_now(f"lease={number}: expected one that is out: {known}")
@@ -104,20 +104,20 @@ class DayNightCalls:
         except ConfigError as error:
             raise not_now(str(error)) from error
         words = f"group {group} is called back; its job saves, then it reads its weights"
-        return LeaseReport(lease=look.leases[group], reason=words)
+        return LeaseReport(lease=seen.leases[group], reason=words)
 
     @answers(GET_DAY_NIGHT)
     async def get_day_night(self, request: pb.GetDayNightRequest) -> DayNightState:
         """Say who serves, who trains, and why."""
         del request
-        return await day_night_look(self._controller())
+        return await day_night_snapshot(self._controller())
 
     @answers(SET_POLICY)
     async def set_policy(self, request: pb.SetPolicyRequest) -> DayNightState:
         """Let another policy decide."""
         controller = self._controller()
         controller.set_policy(request.policy)
-        return await day_night_look(controller)
+        return await day_night_snapshot(controller)
 
     @answers(SET_PHASE)
     async def set_phase(self, request: pb.SetPhaseRequest) -> DayNightState:
@@ -125,15 +125,15 @@ class DayNightCalls:
         controller = self._controller()
         self._refuse_under_policy()
         controller.set_phase(request.group, phase_of(request))
-        return await day_night_look(controller)
+        return await day_night_snapshot(controller)
 
     async def _kept_weights(self, weights_dir: str) -> str:
         """Where weights to publish will stay, whatever the job removes."""
         if self._day_night is None:
             return weights_dir
-        look = await self._day_night.look()
+        seen = await self._day_night.snapshot()
         try:
-            return await self._day_night.publisher.kept(weights_dir, look.watch.versions)
+            return await self._day_night.publisher.kept(weights_dir, seen.watch.versions)
         except CheckpointError as error:
             raise not_now(str(error)) from error
 
@@ -147,11 +147,11 @@ class DayNightCalls:
             raise not_now(_HELD.format(policy=self._day_night.policy_text))
 
 
-async def day_night_look(controller: DayNight) -> DayNightState:
+async def day_night_snapshot(controller: DayNight) -> DayNightState:
     """Chips that serve and train, and why."""
-    look: Look = await controller.look()
+    seen: DayNightSnapshot = await controller.snapshot()
     # What a forecast expects of a whole day takes a part of a second, beside requests.
-    return await asyncio.to_thread(day_night_state, controller, look)
+    return await asyncio.to_thread(day_night_state, controller, seen)
 
 
 def drain_request(request: pb.DrainRequest) -> DrainRequest:

@@ -1,4 +1,4 @@
-"""Day and night in a running server: looks, lets a policy decide, does the next thing, again.
+"""Day and night in a running server: a loop that observes, lets a policy decide, and acts.
 
 A thin shell. The truth about chips is the engine's, the job's is its directory, the policy and the
 plan are pure; what is kept here is about the server's own tries. So the loop may end anywhere, by
@@ -61,20 +61,21 @@ _SAVE_S: Final = 20.0
 """Wall seconds that the job has to save when the server ends."""
 
 _UNWEIGHED_PER_S: Final = 1e12
-"""What a group serves when nobody has said: more than any load, so that hours alone decide."""
+"""Of a group whose rate is unknown: more than any load, so that hours alone decide."""
 
 ReplyT = TypeVar("ReplyT", bound=ControlReply)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What was seen at one moment, and what follows from it; `now_s` is the wall's Unix time."""
+class DayNightSnapshot:
+    """What was seen at one moment, and what follows from it: `now_s` is the wall's Unix time."""
 
     now_s: float
     watch: WatchReply
     observed: Observation
     decision: Decision
     handover: HandoverState
+    steps: tuple[HandoverStep, ...]
     leases: Mapping[int, LeaseState]  # that groups are out with, by group
 
 
@@ -82,7 +83,7 @@ class DayNight:
     """The controller of one server, in the loop of the engine's client.
 
     `job_command` makes the job's command for chips of the partition and the engine's dilation.
-    `first_tokens` are the requests' as the server's clients see them; None when nobody keeps them.
+    `first_tokens` are the requests' as the server's clients see them; None when they are not kept.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class DayNight:
         self.restarts = 0
         self.trouble = ""
         self.on_job_failure: Callable[[str], None] | None = None
-        self._told_failure: JobFailure | None = None
+        self._reported_failure: JobFailure | None = None
         self._task: asyncio.Task[None] | None = None
         self.set_policy(settings.policy)
 
@@ -213,19 +214,18 @@ class DayNight:
 
     async def tick(self) -> None:
         """Look once and do what is to be done now; raises what the engine or the job raises."""
-        look = await self.look()
-        steps = self.handover.due(look.now_s)
-        await self._tell_of_training(look)
-        is_morning = HandoverPhase.TRAINING not in look.handover.desired
-        if is_morning and Action.RESUME in [step.action for step in steps]:
+        seen = await self.snapshot()
+        await self._report_training(seen)
+        is_morning = HandoverPhase.TRAINING not in seen.handover.desired
+        if is_morning and Action.RESUME in [step.action for step in seen.steps]:
             # First, so that what comes back reads the new weights.
-            await self.publisher.publish(look.watch.versions, self.job.status(), look.now_s)
-        for step in steps:
-            await self._take(step, look)
+            await self.publisher.publish(seen.watch.versions, self.job.status(), seen.now_s)
+        for step in seen.steps:
+            await self._take(step, seen)
 
-    async def look(self) -> Look:
+    async def snapshot(self) -> DayNightSnapshot:
         """See how everything stands; changes nothing but what is remembered of demand and tries."""
-        watch = await self._told(WatchRequest(), WatchReply)
+        watch = await self._asked(WatchRequest(), WatchReply)
         now_s = self._wall_s()
         self._meter.read(Arrivals(emulated_s=watch.emulated_s, requests=watch.arrived_requests))
         handover = self.handover
@@ -239,36 +239,37 @@ class DayNight:
             self._by_hand = list(wishes(handover.state, decision.serving_groups))
         if self._decided is None or self._decided[0] != decision.serving_groups:
             self._decided = (decision.serving_groups, observed.now_s)
-        handover.want(self._by_hand, now_s=now_s)
-        look = Look(
+        steps = handover.want(self._by_hand, now_s=now_s)
+        seen = DayNightSnapshot(
             now_s=now_s,
             watch=watch,
             observed=observed,
             decision=decision,
             handover=handover.state,
+            steps=steps,
             leases=handover.leases,
         )
-        self._tell_of_failure(look)
-        return look
+        self._report_failure(seen)
+        return seen
 
-    def _tell_of_failure(self, look: Look) -> None:
-        """A new failure of the job is logged, and told to who listens: once."""
-        failure, before = self.handover.job_failure, self._told_failure
-        self._told_failure = failure
+    def _report_failure(self, seen: DayNightSnapshot) -> None:
+        """Log a new failure of the job, and pass it to `on_job_failure`: once."""
+        failure, before = self.handover.job_failure, self._reported_failure
+        self._reported_failure = failure
         if failure is None or failure is before:
             return
-        words = f"the training job {failure_words(failure, self.next_try(look))}"
+        words = f"the training job {failure_words(failure, self.next_try(seen))}"
         logger.warning(words)
         if self.on_job_failure is not None:
             self.on_job_failure(words)
 
-    def next_try(self, look: Look) -> NextTry:
+    def next_try(self, seen: DayNightSnapshot) -> NextTry:
         """What follows a failure of the job, as things stand."""
         status = self.job.status()
         saved = status is not None and bool(status.checkpoint)
         return next_try(
-            look.handover.job,
-            wanted=HandoverPhase.TRAINING in look.handover.desired,
+            seen.handover.job,
+            wanted=HandoverPhase.TRAINING in seen.handover.desired,
             checkpoint_step=status.checkpoint_step if saved and status is not None else None,
             limits=self._limits,
         )
@@ -327,7 +328,7 @@ class DayNight:
         seen_s = BUCKET_S / self.clock.day_s_per_emulated_s + TICK_S / dilation
         return seen_s, burst_response_s(look_s=seen_s, restore_s=self._return_s_max(dilation))
 
-    async def _take(self, step: HandoverStep, look: Look) -> None:
+    async def _take(self, step: HandoverStep, seen: DayNightSnapshot) -> None:
         logger.info(
             "%s %s", step.action, "the job" if step.group is None else f"group {step.group}"
         )
@@ -335,17 +336,17 @@ class DayNight:
             case Action.DRAIN:
                 assert step.group is not None
                 grace_s = self._graces_s.get(step.group, self.settings.grace_s)
-                chips = look.handover.groups[step.group].chips
+                chips = seen.handover.groups[step.group].chips
                 await self._hand_over(step.group, DrainRequest(chips=chips, grace_s=grace_s))
             case Action.CANCEL | Action.RESUME:
                 assert step.group is not None
-                lease = look.leases[step.group].number
+                lease = seen.leases[step.group].number
                 await self._hand_over(step.group, ResumeRequest(lease=lease))
             case Action.START_JOB:
-                self.job.start(self._job_command(step.chips, look.watch.dilation), step.chips)
+                self.job.start(self._job_command(step.chips, seen.watch.dilation), step.chips)
             case Action.STOP_JOB:
                 self.job.ask_stop()
-                self.handover.stop_asked(now_s=look.now_s)
+                self.handover.stop_asked(now_s=seen.now_s)
             case Action.KILL_JOB:
                 await asyncio.to_thread(self.job.kill)
 
@@ -357,11 +358,11 @@ class DayNight:
         else:
             assert isinstance(reply, LeaseReport), reply
 
-    async def _tell_of_training(self, look: Look) -> None:
+    async def _report_training(self, seen: DayNightSnapshot) -> None:
         """Tell the engine what the job does on its leases."""
-        status, job_chips = self.job.status(), look.handover.job.chips
-        for number, lease in look.leases.items():
-            group = look.handover.groups[number]
+        status, job_chips = self.job.status(), seen.handover.job.chips
+        for number, lease in seen.leases.items():
+            group = seen.handover.groups[number]
             if group.phase is not HandoverPhase.TRAINING:
                 continue
             self._notes.begin(lease, status)
@@ -374,7 +375,7 @@ class DayNight:
                 # The lease may have ended meanwhile.
                 assert isinstance(reply, LeaseReport | Refusal), reply
 
-    async def _told(self, request: ControlRequest, kind: type[ReplyT]) -> ReplyT:
+    async def _asked(self, request: ControlRequest, kind: type[ReplyT]) -> ReplyT:
         reply = await ask(self._engine, request)
         if isinstance(reply, Refusal):
             raise EngineFailed(reply.message)

@@ -6,7 +6,7 @@ from typing import Final, Self
 from zoneinfo import ZoneInfo
 
 from emulator.errors import ConfigError
-from serving.policy.day_night.time_zone import checked_zone
+from serving.policy.day_night.schedule import checked_zone
 
 DAY_S: Final = 86_400.0
 DAY_LENGTH_S_MIN: Final = 1.0

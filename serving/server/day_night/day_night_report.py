@@ -1,4 +1,4 @@
-"""What the controller saw and did, for the control service: a look becomes a DayNightState."""
+"""Day and night for the control service: a snapshot of the controller becomes a DayNightState."""
 
 from dataclasses import replace
 from math import isfinite
@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 
 from emulator.units import NS_PER_S
-from serving.policy.day_night.demand import Demand
+from serving.policy.day_night.demand import DemandPolicy
 from serving.policy.day_night.history import BUCKETS_MAX
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Policy
-from serving.policy.day_night.time_zone import local_time
-from serving.server.day_night.controller import DayNight, Look
+from serving.policy.day_night.schedule import local_time
+from serving.server.day_night.controller import DayNight, DayNightSnapshot
 from serving.server.day_night.day_clock import DAY_S
 from serving.server.day_night.day_night_settings import MANUAL
 from serving.server.day_night.job_failure import failure_words
@@ -33,23 +33,23 @@ _REMEMBERED: Final = 8
 """Days of history that foretell the change: a week and a day, all that a forecast compares."""
 
 
-def day_night_state(day_night: DayNight, look: Look) -> DayNightState:
+def day_night_state(day_night: DayNight, seen: DayNightSnapshot) -> DayNightState:
     """Everything that there is to say."""
-    settings, observed = day_night.settings, look.observed
+    settings, observed = day_night.settings, seen.observed
     policy = day_night.policy
     next_s, next_if = (None, "") if policy is None else next_change(policy, observed)
-    seen_s, answered_s = day_night.burst_response_s(look.watch.dilation)
+    seen_s, answered_s = day_night.burst_response_s(seen.watch.dilation)
     return DayNightState(
         policy=day_night.policy_text,
         policy_words=f"{MANUAL}: groups change hands by control calls"
         if policy is None
         else policy.describe(),
-        emulated_s=look.watch.emulated_s,
+        emulated_s=seen.watch.emulated_s,
         day_s=observed.now_s,
         time_of_day=time_of_day(observed.now_s, settings.zone),
         day_length_s=settings.day_length_s,
-        groups_desired=look.decision.serving_groups,
-        reason=look.decision.reason,
+        groups_desired=seen.decision.serving_groups,
+        reason=seen.decision.reason,
         next_change_day_s=next_s,
         next_change_if=next_if,
         load_per_s=observed.load_per_s,
@@ -67,25 +67,25 @@ def day_night_state(day_night: DayNight, look: Look) -> DayNightState:
                 chips=group.chips,
                 phase=group.phase,
                 desired=group.desired,
-                lease=look.leases[group.number].number if group.number in look.leases else None,
+                lease=seen.leases[group.number].number if group.number in seen.leases else None,
                 failures=group.failures.count,
                 trouble=group.failures.words,
             )
-            for group in look.handover.groups
+            for group in seen.handover.groups
         ),
-        job=_job_state(day_night, look),
+        job=_job_state(day_night, seen),
         publish=settings.publish,
         published=day_night.publisher.words,
-        leases=look.watch.leases,
-        versions=look.watch.versions,
+        leases=seen.watch.leases,
+        versions=seen.watch.versions,
         restarts=day_night.restarts,
         trouble=day_night.trouble,
     )
 
 
-def _job_state(day_night: DayNight, look: Look) -> JobState:
-    job, status = look.handover.job, day_night.job.status()
-    failure, following = day_night.handover.job_failure, day_night.next_try(look)
+def _job_state(day_night: DayNight, seen: DayNightSnapshot) -> JobState:
+    job, status = seen.handover.job, day_night.job.status()
+    failure, following = day_night.handover.job_failure, day_night.next_try(seen)
     told = JobState(
         phase=job.phase,
         directory=str(day_night.job.directory),
@@ -126,7 +126,7 @@ def time_of_day(day_s: float, zone: str) -> str:
 
 def forecasts(policy: Policy | None, observed: Observation) -> tuple[ForecastState, ...]:
     """What a policy expects of demand, in each window that it looks at; none of most policies."""
-    if not isinstance(policy, Demand) or not len(observed.history):
+    if not isinstance(policy, DemandPolicy) or not len(observed.history):
         return ()
     found = []
     for window_s in policy.windows_s(observed):

@@ -1,4 +1,4 @@
-"""What the server's process is told of day and night: read from flags once, passed on as JSON.
+"""Day and night as the server's process gets it: read from flags once, passed on as JSON.
 
 vLLM starts the process's app and hands it nothing of ours, so the settings travel in the
 environment, like the control service's address.
@@ -67,8 +67,8 @@ class DayNightSettings:
         grace_s: emulated seconds that running requests of a leaving group have to end.
         slo: the target of requests; the share that meets its TTFT brings groups back.
         group_requests_per_s: requests that a group serves in an emulated second within the target;
-            None when nobody has said, and the load is not weighed then.
-        group_requests_source: who says so, for a reader.
+            None when unknown; the load is not weighed then.
+        group_requests_source: where that comes from, for a reader.
         reading_s: emulated seconds in which a group that comes back reads its weights, by the cost
             model; 0 when it was not asked.
         publish: whether a night's weights are served: `never`, or `if-better`.

@@ -58,7 +58,7 @@ def group_requests_per_s(
 
 
 def fewest_training_chips(deployment: Deployment) -> int | None:
-    """The smallest group of whole ranks that can be lent out: whose HBM holds a training state.
+    """The smallest group of whole ranks that can be leased: whose HBM holds a training state.
 
     Of at most half of the partition's chips, since one group always serves; None when none can.
     """
@@ -96,7 +96,7 @@ def _partition_requests_per_s(
 ) -> float:
     """Of `chips` of the partition in steady state; 0 where the target is not kept or nothing fits.
 
-    The mean time between tokens and the first token of a prompt that waits for nobody keep to it.
+    The mean time between tokens and the first token of a prompt that does not wait keep to it.
     """
     served = deployment.partition
     ep = max(size for size in range(1, served.ep + 1) if chips % size == 0)

@@ -1,4 +1,4 @@
-"""The command line of the training job that a server starts: `ultraserve train` on lent chips."""
+"""The command line of the training job that a server starts: `ultraserve train` on leased chips."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ from serving.server.day_night.day_night_settings import DayNightSettings, Traini
 SEQUENCE_TOKENS: Final = 256
 BATCH_SEQUENCES: Final = 16
 STEPS: Final = 1_000_000
-"""More than any night takes: the job is told when to stop."""
+"""More than any night takes: the job is asked to stop."""
 
 SAVE_EVERY_STEPS: Final = 50
 """What a killed job loses at most."""

@@ -1,6 +1,6 @@
 """How a training job last failed, and what follows: why, what is tried next, and when by the wall.
 
-A failure is remembered until the job has done a step again, whoever asks for what meanwhile.
+A failure is remembered until the job has done a step again; asking for it anew does not erase it.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from serving.policy.day_night.handover_machine import HandoverJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFailure:
-    """One end of the job that nobody asked for.
+    """One end of the job that was not asked for.
 
     Attributes:
         why: what it said, or that it said nothing: one line.

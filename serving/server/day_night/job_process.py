@@ -17,8 +17,7 @@ from emulator.import_path import child_environment
 from serving.policy.day_night.handover import JobPhase
 from serving.server.day_night.job_record import JobRecord, kill_job, read_record, write_record
 from serving.server.day_night.live_handover import JobSeen
-from serving.server.training import job_status
-from serving.server.training.job_status import JobStatus, read_status
+from serving.server.training.job_status import STATUS_FILE, JobStatus, TrainingPhase, read_status
 
 OUTPUT: Final = "output"
 """What the job's process says; its log is its own."""
@@ -103,7 +102,7 @@ class JobProcess:
 
 
 def _phase_of_running(status: JobStatus | None) -> JobPhase:
-    if status is None or status.phase is job_status.TrainingPhase.STARTING:
+    if status is None or status.phase is TrainingPhase.STARTING:
         return JobPhase.STARTING
     return JobPhase.RUNNING
 
@@ -111,11 +110,11 @@ def _phase_of_running(status: JobStatus | None) -> JobPhase:
 def _phase_of_ended(status: JobStatus | None) -> JobPhase:
     """How a process ended that is gone, by its own last word."""
     match None if status is None else status.phase:
-        case job_status.TrainingPhase.STOPPED:
+        case TrainingPhase.STOPPED:
             return JobPhase.STOPPED
-        case job_status.TrainingPhase.DONE:
+        case TrainingPhase.DONE:
             return JobPhase.FINISHED
-        case job_status.TrainingPhase.FAILED:
+        case TrainingPhase.FAILED:
             return JobPhase.FAILED
     return JobPhase.CRASHED
 
@@ -123,6 +122,6 @@ def _phase_of_ended(status: JobStatus | None) -> JobPhase:
 def _written_s(directory: Path) -> float:
     """When the job last wrote its status, Unix time; 0 before it has."""
     try:
-        return (directory / job_status.STATUS_FILE).stat().st_mtime
+        return (directory / STATUS_FILE).stat().st_mtime
     except FileNotFoundError:
         return 0.0

@@ -1,13 +1,14 @@
-"""Who runs the job of a directory: a process id with its start, which together name one process.
+"""A training directory: the record of its job's process, and the lock of the server that holds it.
 
-The file is written when the job is started and outlives it; whoever reads it looks whether that
-process is still there.
+A process id and its start together name one process. The record is written when the job is started
+and outlives it, so that a reader checks whether that process is still there.
 """
 
 import contextlib
+import fcntl
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -15,7 +16,10 @@ from typing import Final, Self
 import msgspec
 import psutil
 
+from emulator.errors import ConfigError
+
 _FILE: Final = "process.json"
+_LOCK: Final = "server.lock"
 _SAME_START_S: Final = 1.0
 """The start is counted from the boot by a clock that may be set; a number comes back much later."""
 
@@ -37,7 +41,7 @@ class JobRecord:
         return cls(pid=pid, started_s=psutil.Process(pid).create_time(), chips=tuple(chips))
 
     def process(self) -> psutil.Process | None:
-        """The process while it runs; None once it has ended, whoever has its number now."""
+        """The process while it runs; None once it has ended, also when its number is another's."""
         try:
             process = psutil.Process(self.pid)
             if abs(process.create_time() - self.started_s) > _SAME_START_S:
@@ -103,3 +107,26 @@ def kill_job(directory: Path) -> None:
             each.kill()
     psutil.wait_procs(family, timeout=5.0)
     record.process()  # reaps it
+
+
+@contextlib.contextmanager
+def held_directory(path: Path, *, save_s: float) -> Iterator[None]:
+    """Hold `path`, made if need be, against other servers; the kernel lets go for one that dies.
+
+    A job that an earlier server has left in it has `save_s` wall seconds to save and end.
+    Raises ConfigError for a directory that cannot be written to, or that another server holds.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = (path / _LOCK).open("ab")
+    except OSError as error:
+        expected = f"a directory that can be written to ({error.strerror})"
+        raise ConfigError(field="train_dir", value=path, expected=expected) from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            expected = "a directory in which no other server trains"
+            raise ConfigError(field="train_dir", value=path, expected=expected) from error
+        end_job(path, save_s=save_s)
+        yield

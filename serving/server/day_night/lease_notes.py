@@ -57,7 +57,7 @@ class LeaseNotes:
             self._totals[lease.number] = _Counts()
 
     def note(self, lease: LeaseState, status: JobStatus, *, share: float) -> TrainingNote | None:
-        """What to tell the engine, when that is new; `share` of the job's chips are the lease's."""
+        """The note for the engine, when it is new; `share` of the job's chips are the lease's."""
         now = _Counts.of(status)
         totals = self._totals[lease.number].plus_rise(self._seen[lease.number], now)
         self._seen[lease.number], self._totals[lease.number] = now, totals

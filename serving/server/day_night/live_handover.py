@@ -26,9 +26,9 @@ from serving.policy.day_night.handover_machine import (
     HandoverStep,
     Happened,
     JobHappened,
-    due,
     job_of,
     reachable,
+    step,
     take,
 )
 from serving.server.day_night.job_failure import JobFailure
@@ -98,9 +98,11 @@ class LiveHandover:
         self._looked = True
         self.returns.note(self.state.groups, emulated_s)
 
-    def want(self, phases: Sequence[HandoverPhase], *, now_s: float) -> None:
-        """Take a wish for each group."""
-        self._take([Desired(phases=tuple(phases))], now_s)
+    def want(self, phases: Sequence[HandoverPhase], *, now_s: float) -> tuple[HandoverStep, ...]:
+        """Take a wish for each group; returns what is to be done now."""
+        wish = Desired(phases=tuple(phases))
+        self.state, steps = step(self.state, wish, now_s=now_s, limits=self.limits)
+        return steps
 
     def refused(self, group: int, words: str, *, now_s: float) -> None:
         """Note that the engine did not do what was due for a group."""
@@ -115,10 +117,6 @@ class LiveHandover:
     def forgive(self, *, now_s: float) -> None:
         """Let the job start anew at once; its last failure stays known."""
         self._take([JobHappened(event=JobEvent.FORGIVEN)], now_s)
-
-    def due(self, now_s: float) -> tuple[HandoverStep, ...]:
-        """What is to be done now."""
-        return due(self.state, now_s=now_s, limits=self.limits)
 
     def _take(self, events: Iterable[Happened], now_s: float) -> None:
         for event in events:

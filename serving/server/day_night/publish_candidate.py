@@ -44,7 +44,7 @@ def candidate(directory: Path, status: JobStatus | None) -> Candidate | None:
 def served_nats(
     directory: Path, served: Path, *, first: Path, status: JobStatus | None
 ) -> float | None:
-    """The held-out loss of the weights that are served; None when nobody knows it.
+    """The held-out loss of the weights that are served; None when it is unknown.
 
     It is known of what the job began with, `first`, and of what was published.
     """
@@ -91,7 +91,7 @@ def published_steps(directory: Path) -> list[int]:
 
 
 def keep(directory: Path, found: Candidate, *, served: Collection[Path]) -> Path:
-    """A copy of the checkpoint that the job does not remove; the oldest that nobody serves go.
+    """A copy of the checkpoint that the job does not remove; the oldest unserved ones go.
 
     Raises:
         CheckpointError: a file of the checkpoint is not what was written.

@@ -1,4 +1,4 @@
-"""A training job's directory: its whole interface to whoever started it.
+"""A training job's directory: its whole interface to the process that started it.
 
 job.json        what was asked for              status.json  after the last step
 curve.jsonl     every step                      log          what was said, line by line
@@ -123,7 +123,7 @@ def note_refused(path: Path, error: ConfigError) -> None:
 
 
 def _locked(path: Path) -> IO[bytes]:
-    """The open lock file of a directory; raises ConfigError when somebody else has it."""
+    """The open lock file of a directory; raises ConfigError when another process has it."""
     try:
         lock = (path / _LOCK_FILE).open("ab")
     except OSError as error:

@@ -104,7 +104,7 @@ def read_status(directory: Path) -> JobStatus | None:
 def write_failure(directory: Path, error: BaseException) -> None:
     """Replace the status by one that says why the job ended; what it knew of its checkpoints stays.
 
-    To be called by whoever holds the directory.
+    For the process that holds the directory.
     """
     none = JobStatus(phase=TrainingPhase.FAILED, pid=0, chips=0, step=0, steps=0, tokens=0)
     before = read_status(directory) or none

@@ -141,7 +141,7 @@ class Live:
         for _ in range(20):
             emulated_s = self.now_s
             self._handover.see(self._leases, self._job, now_s=self.now_s, emulated_s=emulated_s)
-            steps = self._handover.due(self.now_s)
+            steps = self._handover.want(self.state.desired, now_s=self.now_s)
             if not steps:
                 return
             for step in steps:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
 from serving.policy.day_night.burst import Guard, burst_response_s
-from serving.policy.day_night.demand import Demand
+from serving.policy.day_night.demand import DemandPolicy
 from serving.policy.day_night.fixed import Fixed, Never
 from serving.policy.day_night.history import F64, DemandHistory
 from serving.policy.day_night.observation import Observation
@@ -19,7 +19,7 @@ from serving.policy.day_night.oracle import Oracle, cheapest_plan
 from serving.policy.day_night.policy import Policy
 from serving.policy.day_night.policy_text import parse_policy
 from serving.policy.day_night.price import Price, PriceCurve, assumed_curve, read_curve
-from serving.policy.day_night.schedule import Schedule, Window
+from serving.policy.day_night.schedule import SchedulePolicy, ScheduleWindow
 
 DAY = 288
 BUCKET_S = 300.0
@@ -106,7 +106,7 @@ def test_never_lends_and_a_fixed_split_stays() -> None:
 
 def test_demand_lends_at_night_and_takes_back_before_the_morning() -> None:
     rates = day_rates(4)
-    policy = Demand()
+    policy = DemandPolicy()
     serving: list[int] = []
     for end in range(3 * DAY, 3 * DAY + DAY):
         seen = observed(rates[:end], serving_groups=serving[-1] if serving else 8)
@@ -130,7 +130,7 @@ def step_at_eight(buckets: int, **more: object) -> Observation:
 
 def test_demand_calls_back_as_early_as_coming_back_takes() -> None:
     lent: dict[str, object] = {"serving_groups": 1, "restore_s": 900.0}
-    policy = Demand()
+    policy = DemandPolicy()
 
     # 900 s of coming back and a bucket until the next look: four buckets.
     assert policy.decide(step_at_eight(3, **lent)).serving_groups == 5
@@ -140,7 +140,7 @@ def test_demand_calls_back_as_early_as_coming_back_takes() -> None:
 
 
 def test_demand_lends_only_what_can_stay_away_for_a_whole_dwell() -> None:
-    policy = Demand()
+    policy = DemandPolicy()
 
     # 300 s back, 300 s until the next look, 120 s out and 1,800 s of dwell: nine buckets.
     assert policy.decide(step_at_eight(8)).serving_groups == 5
@@ -150,14 +150,14 @@ def test_demand_lends_only_what_can_stay_away_for_a_whole_dwell() -> None:
 def test_demand_lends_nothing_before_it_saw_a_day() -> None:
     quiet = np.full(DAY - 1, 1.0)
 
-    assert Demand().decide(observed(quiet)).serving_groups == 8
-    assert Demand().decide(observed(np.append(quiet, 1.0))).serving_groups == 1
+    assert DemandPolicy().decide(observed(quiet)).serving_groups == 8
+    assert DemandPolicy().decide(observed(np.append(quiet, 1.0))).serving_groups == 1
 
 
 def test_a_burst_at_night_takes_chips_back_at_once() -> None:
     quiet = np.full(2 * DAY, 5.0)
     lent = observed(quiet, serving_groups=1, since_change_s=0.0)
-    everyone = (Demand(), parse_policy("schedule:00:00-24:00"), parse_policy("price:assumed"))
+    everyone = (DemandPolicy(), parse_policy("schedule:00:00-24:00"), parse_policy("price:assumed"))
 
     for policy in everyone:
         burst = replace(lent, load_per_s=38.0)  # 41.8/s with the headroom
@@ -173,10 +173,10 @@ def test_missed_ttft_takes_back_one_group_at_a_time() -> None:
     missed = observed(quiet, serving_groups=3, ttft_attainment=0.98)
     just_called = replace(missed, since_change_s=299.0)  # what comes back is not there yet
 
-    assert Demand().decide(missed).serving_groups == 4
-    assert Demand().decide(just_called).serving_groups == 3
-    assert Demand().decide(replace(missed, serving_groups=8)).serving_groups == 8
-    assert Demand().decide(replace(missed, ttft_attainment=0.99)).serving_groups == 1
+    assert DemandPolicy().decide(missed).serving_groups == 4
+    assert DemandPolicy().decide(just_called).serving_groups == 3
+    assert DemandPolicy().decide(replace(missed, serving_groups=8)).serving_groups == 8
+    assert DemandPolicy().decide(replace(missed, ttft_attainment=0.99)).serving_groups == 1
 
 
 @pytest.mark.parametrize("text", POLICIES)
@@ -192,7 +192,7 @@ def test_the_present_load_is_always_served(text: str, seen: Observation) -> None
 @given(seen=observations, share=st.floats(0, 0.999))
 def test_no_group_leaves_within_the_dwell(text: str, seen: Observation, share: float) -> None:
     policy = POLICIES[text]
-    assert isinstance(policy, Demand | Schedule | Price)
+    assert isinstance(policy, DemandPolicy | SchedulePolicy | Price)
     early = replace(seen, since_change_s=share * policy.guard.dwell_s)
 
     assert policy.decide(early).serving_groups >= early.serving_groups
@@ -250,7 +250,7 @@ def test_a_schedule_lends_between_its_hours_and_calls_back_in_time() -> None:
 )
 def test_a_night_has_the_hours_that_the_wall_clock_gives_it(night: str, hours: int) -> None:
     policy = parse_policy("schedule:22:00-06:00@Europe/Berlin")
-    assert isinstance(policy, Schedule)
+    assert isinstance(policy, SchedulePolicy)
     noon = datetime.fromisoformat(f"{night}T12:00").replace(tzinfo=ZoneInfo("Europe/Berlin"))
     minutes = [noon.timestamp() + 60.0 * minute for minute in range(24 * 60)]
 
@@ -258,7 +258,7 @@ def test_a_night_has_the_hours_that_the_wall_clock_gives_it(night: str, hours: i
 
 
 def test_windows_start_on_their_days_and_end_on_the_next() -> None:
-    window = Window.parse("fri-sun/23:00-01:00")
+    window = ScheduleWindow.parse("fri-sun/23:00-01:00")
 
     assert str(window) == "fri+sat+sun/23:00-01:00"
     assert window.holds(4, 23 * 60)
@@ -266,7 +266,7 @@ def test_windows_start_on_their_days_and_end_on_the_next() -> None:
     assert window.holds(5, 30)
     assert window.holds(0, 59)  # Sunday's, on Monday
     assert not window.holds(0, 60)
-    assert Window.parse("sun-mon/10:00-11:00").days == (0, 6)
+    assert ScheduleWindow.parse("sun-mon/10:00-11:00").days == (0, 6)
 
 
 @given(
@@ -277,7 +277,7 @@ def test_windows_start_on_their_days_and_end_on_the_next() -> None:
 def test_a_window_lasts_as_long_as_it_says(start: int, end: int, days: set[int]) -> None:
     if start == end:
         return
-    window = Window(start_minute=start, end_minute=end, days=tuple(sorted(days)))
+    window = ScheduleWindow(start_minute=start, end_minute=end, days=tuple(sorted(days)))
     inside = sum(window.holds(day, minute) for day in range(7) for minute in range(1440))
 
     assert inside == len(days) * ((end - start) if end > start else (end - start) % 1440)
@@ -374,7 +374,7 @@ def test_the_oracle_serves_with_no_more_than_demand_over_a_day() -> None:
     rates = day_rates(4)
     rates *= np.exp(0.05 * np.random.default_rng(5).standard_normal(len(rates)))
     oracle = Oracle(future=history(rates))
-    demand = Demand()
+    demand = DemandPolicy()
     serving = {"demand": [8], "oracle": [8]}
     for end in range(2 * DAY, 4 * DAY):
         for name, policy in (("demand", demand), ("oracle", oracle)):

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
 from serving.policy.day_night.burst import Guard
-from serving.policy.day_night.demand import Demand
+from serving.policy.day_night.demand import DemandPolicy
 from serving.policy.day_night.fixed import Fixed, Never
 from serving.policy.day_night.history import DemandHistory
 from serving.policy.day_night.options import duration_s, duration_text
@@ -13,7 +13,7 @@ from serving.policy.day_night.oracle import Oracle
 from serving.policy.day_night.policy import Policy
 from serving.policy.day_night.policy_text import parse_policy
 from serving.policy.day_night.price import Price, assumed_curve
-from serving.policy.day_night.schedule import Schedule, Window
+from serving.policy.day_night.schedule import SchedulePolicy, ScheduleWindow
 
 FUTURE = DemandHistory(end_s=0.0, bucket_s=300.0, requests_per_s=np.ones(3))
 
@@ -21,7 +21,7 @@ zones = st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Asia/Kolka
 times = st.floats(0, 1e7) | st.integers(0, 10**6).map(lambda minutes: 60.0 * minutes)
 guards = st.builds(Guard, headroom=st.floats(0, 10), dwell_s=times, ttft_target=st.floats(0, 1))
 windows = st.builds(
-    Window,
+    ScheduleWindow,
     start_minute=st.integers(0, 719),
     end_minute=st.integers(720, 1440),
     days=st.sets(st.integers(0, 6), min_size=1).map(lambda days: tuple(sorted(days))),
@@ -31,13 +31,13 @@ policies: st.SearchStrategy[Policy] = st.one_of(
     st.just(Never()),
     st.builds(Fixed, serving_groups=st.integers(0, 999)),
     st.builds(
-        Schedule,
+        SchedulePolicy,
         windows=st.lists(windows, min_size=1, max_size=3).map(tuple),
         zone=zones,
         keep=st.integers(0, 99),
         guard=guards,
     ),
-    st.builds(Demand, guard=guards, confidence=between, warm_s=times),
+    st.builds(DemandPolicy, guard=guards, confidence=between, warm_s=times),
     st.builds(
         Price,
         curve=zones.map(assumed_curve),
@@ -79,7 +79,7 @@ def test_times_are_written_as_people_do(text: str, seconds: float) -> None:
 def test_options_are_read_and_defaults_are_not_written() -> None:
     policy = parse_policy("demand:headroom=0.2, dwell=45m,warm=1d")
 
-    assert policy == Demand(guard=Guard(headroom=0.2, dwell_s=2_700.0))
+    assert policy == DemandPolicy(guard=Guard(headroom=0.2, dwell_s=2_700.0))
     assert str(policy) == "demand:headroom=0.2,dwell=45m"
     assert str(parse_policy("schedule: 22:00-06:00")) == "schedule:22:00-06:00@UTC"
 

@@ -72,6 +72,7 @@ RENAMED = {
     "ExpertLoad": "ExpertChoices",
     "StepTimes": "StepDurations",
     "StackState": "StackUsage",
+    "Phase": "HandoverPhase",
 }
 """Messages that keep an older name on the wire, and our types of them."""
 

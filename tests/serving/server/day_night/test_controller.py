@@ -92,7 +92,7 @@ def test_a_refused_drain_is_told_and_not_tried_for_ever(
         for _ in range(60):
             await controller.tick()
             await asyncio.sleep(0.01)
-        groups = day_night_state(controller, await controller.look()).groups
+        groups = day_night_state(controller, await controller.snapshot()).groups
         assert [group.failures for group in groups] == [0, 5, 5, 5]
         assert groups[1].trouble == lender.refuses
         assert len(lender.asked) == 15
@@ -174,13 +174,13 @@ def test_it_says_everything(lender: LendingEngine, directory: Path) -> None:
 
     async def night() -> None:
         at(lender, NOON)
-        by_day = day_night_state(controller, await controller.look())
+        by_day = day_night_state(controller, await controller.snapshot())
         assert by_day.time_of_day.split()[1:] == ["12:00", "UTC"]
         assert (by_day.groups_desired, by_day.job.phase) == (4, JobPhase.ABSENT)
         assert by_day.next_change_day_s == by_day.day_s + 10 * 3600
         at(lender, NIGHT)
         await until(controller, trains(controller))
-        by_night = day_night_state(controller, await controller.look())
+        by_night = day_night_state(controller, await controller.snapshot())
         assert [group.phase for group in by_night.groups] == ["serving", *["training"] * 3]
         assert [group.lease for group in by_night.groups] == [None, 1, 2, 3]
         assert by_night.groups_desired == 1
@@ -245,9 +245,9 @@ def test_a_burst_at_night_takes_chips_back(lender: LendingEngine, directory: Pat
         at(lender, NIGHT + 1)
         lender.arrived = 25  # in an hour of the day, which is an emulated second
         await until(controller, trains(controller, chips=1))
-        look = await controller.look()
-        assert look.decision.serving_groups == 3  # 25 a second and a tenth more, of 10 each
-        assert list(look.handover.phases) == ["serving"] * 3 + ["training"]
+        seen = await controller.snapshot()
+        assert seen.decision.serving_groups == 3  # 25 a second and a tenth more, of 10 each
+        assert list(seen.handover.phases) == ["serving"] * 3 + ["training"]
 
     asyncio.run(night())
 
@@ -267,14 +267,14 @@ def test_late_first_tokens_take_chips_back_one_change_at_a_time(
         changed_s = lender.emulated_s
         at(lender, NIGHT + 1)
         times.add(changed_s, [9.0] * 500)  # late before the change: it answers them
-        assert (await controller.look()).observed.ttft_attainment is None
+        assert (await controller.snapshot()).observed.ttft_attainment is None
         times.add(lender.emulated_s, [0.1] * 95 + [1.1] * 5)
-        look = await controller.look()
-        assert look.observed.ttft_attainment == 0.95
-        assert look.decision.serving_groups == 2  # one more, of four
-        state = day_night_state(controller, look)
+        seen = await controller.snapshot()
+        assert seen.observed.ttft_attainment == 0.95
+        assert seen.decision.serving_groups == 2  # one more, of four
+        state = day_night_state(controller, seen)
         assert (state.ttft_attainment, state.slo) == (0.95, "TTFT p99 <= 1000 ms")
-        again = await controller.look()
+        again = await controller.snapshot()
         assert again.observed.ttft_attainment is None
         assert again.decision.serving_groups == 2
 
@@ -283,7 +283,7 @@ def test_late_first_tokens_take_chips_back_one_change_at_a_time(
 
 def test_a_burst_s_response_is_its_stated_parts(lender: LendingEngine, directory: Path) -> None:
     controller = a_controller(lender, directory, reading_s=0.5)
-    state = day_night_state(controller, asyncio.run(controller.look()))
+    state = day_night_state(controller, asyncio.run(controller.snapshot()))
     seen_s = 300 / 3600 + 0.3 / 10  # a bucket of a day whose hours are seconds, and a look
     assert state.burst_seen_s == pytest.approx(seen_s)
     assert state.burst_response_s == pytest.approx(seen_s + QUICK.stop_s / 10 + 0.5)
@@ -294,8 +294,8 @@ def test_a_return_that_was_held_up_does_not_cost_the_next_night(
 ) -> None:
     controller = a_controller(lender, directory, reading_s=0.5)
     controller.handover.returns.last_s = 20.0  # the engine slept for most of a day
-    look = asyncio.run(controller.look())
-    assert look.observed.restore_s == pytest.approx((QUICK.stop_s / 10 + 0.5) * 3600)
+    seen = asyncio.run(controller.snapshot())
+    assert seen.observed.restore_s == pytest.approx((QUICK.stop_s / 10 + 0.5) * 3600)
 
 
 def test_the_demand_that_was_seen_foretells_load_and_the_next_change(
@@ -307,12 +307,12 @@ def test_the_demand_that_was_seen_foretells_load_and_the_next_change(
 
     async def days() -> tuple[DayNightState, DayNightState]:
         at(lender, NOON)
-        early = day_night_state(controller, await controller.look())
+        early = day_night_state(controller, await controller.snapshot())
         for bucket in range(1, 12 * 26 + 1):  # a day and 2 h, busy from 6 to 18 h after noon
             lender.arrived += 3 if 6 <= bucket / 12 % 24 < 18 else 0
             at(lender, NOON + bucket / 12)
-            look = await controller.look()
-        return early, day_night_state(controller, look)
+            seen = await controller.snapshot()
+        return early, day_night_state(controller, seen)
 
     early, late = asyncio.run(days())
     assert (early.forecasts, early.next_change_day_s) == ((), None)

@@ -162,8 +162,8 @@ def test_a_job_that_dies_again_and_again_gives_the_chips_back(
         await until(controller, lambda: len(lender.leases) == 3 and not lender.going)
         for _ in range(5):
             await controller.tick()
-        look = await controller.look()
-        state = day_night_state(controller, look)
+        seen = await controller.snapshot()
+        state = day_night_state(controller, seen)
         assert state.job.phase == JobPhase.CRASHED
         assert state.job.failures == QUICK.attempts_max
 
@@ -179,7 +179,7 @@ def test_a_job_that_refuses_its_settings_is_not_tried_again(
     async def night() -> None:
         at(lender, NIGHT)
         await until(controller, lambda: len(lender.leases) == 3 and not lender.going)
-        state = day_night_state(controller, await controller.look())
+        state = day_night_state(controller, await controller.snapshot())
         assert (state.job.phase, state.job.failures) == (JobPhase.FAILED, 1)
         assert "expected more" in state.job.trouble
 
@@ -235,7 +235,7 @@ def test_when_the_engine_goes_so_does_the_controller_and_its_job(
         assert controller._task.done()
         await controller.stop()
         with pytest.raises(EngineGone):
-            await controller.look()
+            await controller.snapshot()
 
     asyncio.run(end())
     assert controller.job.pid is None

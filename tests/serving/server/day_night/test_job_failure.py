@@ -66,7 +66,7 @@ def test_a_refusal_is_kept_told_once_and_not_erased_by_asking_again(
     controller.on_job_failure = told.append
 
     async def job() -> JobState:
-        return day_night_state(controller, await controller.look()).job
+        return day_night_state(controller, await controller.snapshot()).job
 
     async def day() -> None:
         controller.set_phase(1, HandoverPhase.TRAINING)
@@ -100,7 +100,7 @@ def test_a_crash_has_the_time_of_the_next_start_and_a_step_ends_it(
     async def night() -> None:
         at(lender, NIGHT)
         await until(controller, lambda: controller.handover.job_failure is not None)
-        job = day_night_state(controller, await controller.look()).job
+        job = day_night_state(controller, await controller.snapshot()).job
         assert "it ended without a word; it is started again from its beginning at" in job.trouble
         assert job.failed_unix_s is not None
         assert job.next_try_unix_s is not None

@@ -6,7 +6,7 @@ import pytest
 from emulator.errors import ConfigError
 from serving.policy.day_night.handover import JobPhase
 from serving.server.day_night.job_process import JobProcess
-from serving.server.day_night.training_directory import held_directory
+from serving.server.day_night.job_record import held_directory
 from tests.serving.server.day_night.lending_engine import job_command
 
 
