@@ -1,6 +1,7 @@
 """A plan in words and as data; every assumption is among them."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
 from emulator.power.efficiency import PowerBasis
@@ -247,7 +248,12 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             "peak_input_tokens_per_s": plan.rates.input_tokens_per_s,
             "peak_output_tokens_per_s": plan.rates.output_tokens_per_s,
             "prices": question.prices,
-            "check": question.check,
+            "check": {
+                **asdict(question.check.schedulers),
+                "judged": question.check.judged,
+                "seed": question.check.seed,
+                "early_end": question.check.early_end,
+            },
             "search": question.search,
         },
         "assumptions": assumptions(plan),
