@@ -91,7 +91,7 @@ class HbmAllocator:
             raise
 
     def held_bytes(self, owner: HbmOwner, *, core: int | None = None) -> int:
-        """What `owner` holds, on one core or on all."""
+        """Bytes of `owner`, on one core or on all."""
         return sum(
             sum(by_stack)
             for (held_owner, held_core), by_stack in self._held.items()
@@ -108,7 +108,7 @@ class HbmAllocator:
         return sum(self._free)
 
     def usage(self) -> tuple[StackUsage, ...]:
-        """Who holds what, stack by stack."""
+        """Owners and their bytes, stack by stack."""
         entries = sorted(self._held.items(), key=lambda item: (item[0][1], item[0][0]))
         return tuple(
             StackUsage(

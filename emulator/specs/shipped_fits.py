@@ -55,7 +55,7 @@ class ShippedFits:
     fresh: Mapping[str, Mapping[str, float]]
 
     def as_data(self) -> dict[str, Any]:
-        """What `from_data` reads."""
+        """The data that `from_data` reads."""
         return {
             "data": dict(self.data),
             "everything": _plain(self.everything),

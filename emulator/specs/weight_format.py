@@ -56,7 +56,7 @@ class WeightFormat(StrEnum):
 
     @property
     def described(self) -> str:
-        """The format in words, for whoever prints a model."""
+        """The format in words, for printing."""
         return {
             WeightFormat.FP32: "FP32",
             WeightFormat.BF16: "BF16",

@@ -131,7 +131,7 @@ _LINK: Final = Figure(
 
 
 def _logic_energies(process: str) -> dict[str, Figure]:
-    """What depends on the process: arithmetic with its operands."""
+    """Energies that depend on the process: arithmetic with its operands."""
     factor, said = PROCESS_FACTORS[process]
     bf16 = (
         0.6,
