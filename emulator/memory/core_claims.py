@@ -69,9 +69,7 @@ class CoreClaim:
         if file is not None:
             # Its own records first: of several that let go together, the last one finds none.
             fcntl.lockf(file, fcntl.LOCK_UN)
-            if _lock_range(file, 0, 0) and is_still_at(
-                file, self._path
-            ):  # no other process has any
+            if _lock_range(file, 0, 0) and is_still_at(file, self._path):  # none is left
                 self._path.unlink()
             os.close(file)  # closing lets go of the whole file
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from loadgen.measures.comparison import Comparison, Difference, Side
 from loadgen.measures.definitions import DISTRIBUTIONS, ENERGY, RATES
-from loadgen.records.counted import counted
+from loadgen.records.plain_number import counted
 from loadgen.reports.document import NOTHING, Cell, Column, Document, Facts, FigureRow, Grid, Tone
 from loadgen.reports.figure_text import number
 

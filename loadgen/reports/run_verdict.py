@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from loadgen.measures.run_measures import ClassMeasures, RunMeasures
-from loadgen.records.counted import counted
+from loadgen.records.plain_number import counted
 from loadgen.records.run_record import RunRecord
 from loadgen.reports.figure_text import percentile_name
 
