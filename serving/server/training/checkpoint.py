@@ -54,7 +54,7 @@ _READ_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SavedJobState:
+class CheckpointState:
     """What a job knows after `step` steps, beside weights and moments.
 
     `loss` is the last step's, nats a token; the held-out losses are of the same windows, before the
@@ -79,7 +79,7 @@ class Checkpoint:
     """A checkpoint whose hashes hold."""
 
     path: Path
-    state: SavedJobState
+    state: CheckpointState
 
     @property
     def training_file(self) -> Path:
@@ -98,7 +98,7 @@ class CheckpointDirectory:
 
     def write(
         self,
-        state: SavedJobState,
+        state: CheckpointState,
         *,
         weights: Mapping[str, F32],
         values: Mapping[str, F32],
@@ -169,7 +169,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         if _sha256(path / name) != expected:
             raise CheckpointError(f"{path / name}: is not what was written; its hash differs")
     try:
-        state = msgspec.json.decode((path / STATE).read_bytes(), type=SavedJobState)
+        state = msgspec.json.decode((path / STATE).read_bytes(), type=CheckpointState)
     except (OSError, msgspec.DecodeError) as error:
         raise CheckpointError(f"{path / STATE}: cannot be read ({error})") from error
     return Checkpoint(path=path, state=state)

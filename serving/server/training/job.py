@@ -23,7 +23,7 @@ from emulator.training_fleet import Micro, TrainingFleet, TrainingState
 from emulator.ultraserver.training_lockstep import Optimization, TrainingResult
 from serving.errors import TrainingDiverged
 from serving.server.training.batch_order import BatchOrder, Windows
-from serving.server.training.checkpoint import Checkpoint, CheckpointDirectory, SavedJobState
+from serving.server.training.checkpoint import Checkpoint, CheckpointDirectory, CheckpointState
 from serving.server.training.corpus import Corpus, default_corpus, read_corpus
 from serving.server.training.evaluation import HeldOutLoss, HeldOutText
 from serving.server.training.job_directory import JobDirectory
@@ -38,7 +38,7 @@ from serving.server.training.job_status import (
 from serving.server.training.job_timing import JobTiming, Spell, job_timing
 from serving.server.training.token_file import TokenisedCorpus, tokenise
 
-_FIRST_STATE: Final = SavedJobState(
+_FIRST_STATE: Final = CheckpointState(
     step=0,
     tokens=0,
     loss=None,

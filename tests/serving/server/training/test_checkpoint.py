@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from emulator.errors import CheckpointError
-from serving.server.training.checkpoint import CheckpointDirectory, SavedJobState, read_checkpoint
+from serving.server.training.checkpoint import CheckpointDirectory, CheckpointState, read_checkpoint
 
-STATE = SavedJobState(
+STATE = CheckpointState(
     step=1,
     tokens=10,
     loss=1.5,
@@ -33,7 +33,7 @@ class Killed(BaseException):
 
 def write(path: Path, step: int, *, keep: int = 2) -> Path:
     values = {"master.x": np.full(50, step, np.float32)}
-    state = SavedJobState(**{**{f: getattr(STATE, f) for f in STATE.__slots__}, "step": step})
+    state = CheckpointState(**{**{f: getattr(STATE, f) for f in STATE.__slots__}, "step": step})
     (path.parent / "config.json").write_text("{}")
     directory = CheckpointDirectory(path, keep=keep)
     return directory.write(
