@@ -1,4 +1,4 @@
-"""What the load generator refuses, each as one line for its user.
+"""Errors of the load generator, each as one line for its user.
 
 A request that fails is not here: that is a result, and is counted (`loadgen.records.result`).
 """

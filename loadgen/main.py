@@ -22,7 +22,7 @@ COMMANDS: Final = {
     "report": "print and write reports of what was measured before",
     "compare": "say which differences between runs are beyond noise",
 }
-"""What each does, for the help; the module of each is `loadgen.commands.NAME_command`."""
+"""Help text of each; the module of each is `loadgen.commands.NAME_command`."""
 SEND: Final = ("run", "sweep")
 
 

@@ -5,6 +5,7 @@ for as long as the chip serves, in the actor's only thread: Ray wakes an actor w
 times a second, which for 144 took a fifth of two cores.
 """
 
+import ctypes
 import socket
 import time
 import traceback
@@ -19,8 +20,39 @@ from emulator.chip.commands import Hang, LoadExperts, LoadWeights, ReportConditi
 from emulator.chip.effects import ChipFailed, Condition
 from emulator.chip.training_chip import TrainingChip
 from emulator.chip.training_share import TrainingShare, load_training_chip
-from emulator.compute.freed_memory import keep_freed_memory
 from emulator.errors import CheckpointError
+
+# Their numbers in glibc's malloc.h.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
+
+_LARGEST_BYTES = (1 << 31) - 1
+"""The largest value of the C int that mallopt takes."""
+
+_TOP_PAD_BYTES = 64 << 20
+"""The heap grows by at least this much at once."""
+
+
+def keep_freed_memory() -> bool:
+    """Keep memory that a step has freed for the next, on glibc; returns whether it worked.
+
+    A training step allocates and frees the same large arrays. By default glibc returns each to the
+    system, whose pages must then be fetched and zeroed anew: a fifth of a step's time.
+    The process then holds its peak memory until its end, so it suits processes whose steps are
+    alike.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):  # another C library: slower, and otherwise the same
+        return False
+    settings = {
+        _M_MMAP_MAX: 0,  # no array gets a mapping of its own, which ends with it
+        _M_ARENA_MAX: 1,  # threads that come later share the heap that is kept
+        _M_TRIM_THRESHOLD: _LARGEST_BYTES,
+        _M_TOP_PAD: _TOP_PAD_BYTES,
+    }
+    done = [mallopt(name, value) == 1 for name, value in settings.items()]
+    return all(done)
+
 
 _SMAPS = Path("/proc/self/smaps_rollup")
 

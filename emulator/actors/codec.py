@@ -25,7 +25,7 @@ from emulator.errors import ChannelError, ConfigError
 Message = Command | Effect | TrainingCommand | TrainingEffect
 
 HEAD_BYTES: Final = 16
-"""What must be read of a packet to know its size."""
+"""Bytes of a packet that tell its size."""
 
 _KINDS: tuple[type[Message], ...] = (
     *get_args(Command),

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final
 
 WORKER_SCRIPT: Final = "default_worker.py"
-"""What Ray's daemon runs as a worker."""
+"""The script that Ray's daemon runs as a worker."""
 
 _PRELOAD: Final = (
     "ray",

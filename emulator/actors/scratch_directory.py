@@ -31,7 +31,7 @@ class ScratchDirectory:
         end, pipe = os.pipe()  # neither end is inherited by other children
         self._pipe: int | None = pipe
         try:
-            # The first process forks the watcher and ends: the watcher is nobody's child.
+            # The first process forks the watcher and ends: the watcher has no parent here.
             subprocess.run(
                 [sys.executable, "-I", "-S", __file__, str(self.path), str(os.getpid())],
                 stdin=end,

@@ -65,7 +65,7 @@ NOT_ASKED: Final = np.zeros(0, dtype=np.float32)
 
 
 class _Layer:
-    """What the backward needs of one layer of the micro-batch."""
+    """State of one layer of the micro-batch for its backward pass."""
 
     __slots__ = ("attention", "router")
 

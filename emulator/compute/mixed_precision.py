@@ -18,7 +18,7 @@ that the five calls cost nothing beside them."""
 
 
 class Precision(Enum):
-    """What is done to the operands of every product."""
+    """Treatment of every product's operands."""
 
     BF16 = "bf16"
     """Rounded to BF16, nearest, ties to even; arrays are float32."""

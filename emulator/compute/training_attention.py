@@ -29,7 +29,7 @@ from emulator.compute.training_norms import rms_norm_backward, rms_norm_forward
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionTape:
-    """What `attend_backward` needs of `attend_forward`; `residual` goes on to the router."""
+    """State of `attend_forward` for `attend_backward`; `residual` goes on to the router."""
 
     shape: BatchShape
     x: F32  # [tokens, hidden]

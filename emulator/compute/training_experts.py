@@ -18,7 +18,7 @@ from emulator.compute.tiled_matmul import F32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertsTape:
-    """What `experts_backward` needs of `experts_forward`."""
+    """State of `experts_forward` for `experts_backward`."""
 
     precision: Precision
     rows: F32  # [pairs, hidden], operands

@@ -28,7 +28,7 @@ def weights_directory(name: str) -> Path:
 
 
 def weights_name(directory: Path) -> str:
-    """What weights in `directory` are called: their bundled name, or the directory's own."""
+    """Name of the weights in `directory`: their bundled name, or the directory's own."""
     names = {path: name for name, path in BUNDLED_WEIGHTS.items()}
     found = directory.resolve()
     return names.get(found, found.name)

@@ -42,7 +42,7 @@ class Ways:
         return joined
 
     def link_bytes(self, payload_bytes: Float64s) -> Float64s:
-        """What every link carries: payload_bytes[..., ends, ends] -> [..., links]."""
+        """Load of every link: payload_bytes[..., ends, ends] -> [..., links]."""
         flat = payload_bytes.reshape(-1, len(self.ends) ** 2)
         carried: Float64s = (self.share @ flat.T).T
         return carried.reshape(*payload_bytes.shape[:-2], self.graph.links)
@@ -89,7 +89,7 @@ def _levels(graph: FabricGraph, links: Int64s, left: Float64s) -> list[Int64s]:
 def _to_one_end(
     graph: FabricGraph, length: Float64s, left: Float64s, senders: Int64s
 ) -> tuple[Int64s, Int64s, Float64s]:
-    """What each link carries of each sender's bytes for one receiver: (links, senders, shares)."""
+    """Each link's share of each sender's bytes for one receiver: (links, senders, shares)."""
     onward = _onward(graph, length, left)
     levels = _levels(graph, onward, left)
     ways_on = np.where(left == 0, 1.0, 0.0)  # [nodes]: shortest paths from each to the receiver

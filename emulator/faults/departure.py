@@ -23,7 +23,7 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Departure:
-    """What becomes of experts when `positions` leave.
+    """The experts' move when `positions` leave.
 
     Attributes:
         placement: what lies where before they go: on positions that stay, every expert of each

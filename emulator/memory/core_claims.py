@@ -24,8 +24,8 @@ _RECORD_BYTES: Final = 16  # a process id in digits, blanks after it
 
 _TRIES: Final = 20
 _TRY_AGAIN_S: Final = 0.005
-"""Who lets go looks whether anybody is left by taking the whole file, for less than a millisecond;
-a chip that is still taken after 20 tries has a holder."""
+"""A releasing process takes the whole file for less than a millisecond, to see whether another is
+left; a chip that is still taken after 20 tries has a holder."""
 
 _OPENED: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -69,7 +69,7 @@ class CoreClaim:
         if file is not None:
             # Its own records first: of several that let go together, the last one finds none.
             fcntl.lockf(file, fcntl.LOCK_UN)
-            if _lock_range(file, 0, 0) and is_still_at(file, self._path):  # nobody else has any
+            if _lock_range(file, 0, 0) and is_still_at(file, self._path):  # none is left
                 self._path.unlink()
             os.close(file)  # closing lets go of the whole file
 

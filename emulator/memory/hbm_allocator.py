@@ -91,7 +91,7 @@ class HbmAllocator:
             raise
 
     def held_bytes(self, owner: HbmOwner, *, core: int | None = None) -> int:
-        """What `owner` holds, on one core or on all."""
+        """Bytes of `owner`, on one core or on all."""
         return sum(
             sum(by_stack)
             for (held_owner, held_core), by_stack in self._held.items()

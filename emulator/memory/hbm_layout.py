@@ -113,7 +113,7 @@ class HbmLayout:
         return self.spare_expert_copies(chip) // layers if layers else 0
 
     def usage(self) -> tuple[tuple[StackUsage, ...], ...]:
-        """Who holds what: [chips][stacks]."""
+        """Owners and their bytes: [chips][stacks]."""
         return tuple(allocator.usage() for allocator in self.allocators)
 
     def check(self) -> None:

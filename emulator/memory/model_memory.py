@@ -9,7 +9,7 @@ from emulator.specs.tensor_group import TensorGroup, TensorSplit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelMemory:
-    """What of a model lies in HBM, and by which heads it is divided.
+    """HBM content of a model, and the heads that divide it.
 
     Attributes:
         groups: the weights; those with TensorSplit.EXPERT lie in equally many layers.

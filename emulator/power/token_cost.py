@@ -18,7 +18,7 @@ WATTS_PER_KILOWATT: Final = 1e3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """What a user pays; raises ConfigError for a negative price, for none, or for both machine
+    """A user's prices; raises ConfigError for a negative price, for none, or for both machine
     prices.
 
     Attributes:
@@ -69,7 +69,7 @@ class TokenCost:
 def token_cost(
     prices: Prices, rates: TokenRates, *, system: SystemSpec, chips: int, drawn_watts: float
 ) -> TokenCost:
-    """What the tokens of `chips` chips of `system` cost, which draw `drawn_watts` at the meter.
+    """Cost of the tokens of `chips` chips of `system`, which draw `drawn_watts` at the meter.
 
     Raises ConfigError for chips that the system has not, or negative watts.
     """

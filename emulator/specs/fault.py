@@ -7,7 +7,7 @@ from emulator.errors import ConfigError
 
 
 class FaultKind(StrEnum):
-    """What can happen."""
+    """Kinds of faults."""
 
     LOSE_CHIP = "lose-chip"
     HANG_CHIP = "hang-chip"

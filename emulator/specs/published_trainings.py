@@ -25,7 +25,7 @@ _HOURS: Final = (
 
 
 class Speed(StrEnum):
-    """What a published figure counts."""
+    """The quantity of a published figure."""
 
     TOKENS = "tokens/s per chip"
     MODEL_TFLOPS = "model TFLOP/s per chip"

@@ -1,7 +1,7 @@
-"""The shape of a system's power beside its chips: hosts, switches, cooling, conversion, season.
+"""A system's power beside its chips: hosts, switches, cooling, conversion, season.
 
-What a rack may draw is the system's `provisioned_watts` divided over its racks, and the site's PUE
-on its worst day the system's `pue`; both can be read in several ways, so they stand there, once.
+A rack's limit is the system's `provisioned_watts` over its racks, and the site's PUE on its worst
+day the system's `pue`; both depend on assumptions, so they are kept there, once.
 """
 
 from dataclasses import dataclass, fields

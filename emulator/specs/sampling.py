@@ -1,7 +1,7 @@
-"""How one request wants its tokens chosen: plain values that travel with it to its chip.
+"""Sampling parameters of one request: plain values that travel to its chip.
 
-The fields and their meaning are vLLM's, after its own defaults and the tokenizer were applied:
-no strings, no optional seed for a random request. This module must not know how sampling is done.
+The fields and their meaning are vLLM's, after its own defaults and the tokenizer were applied: no
+strings, no optional seed for a random request. This module must not know how sampling is done.
 """
 
 import math
@@ -133,7 +133,7 @@ class SamplingSpec:
 
     @property
     def is_plain_greedy(self) -> bool:
-        """Whether the token is the first of the largest logits, and nothing else is asked."""
+        """Whether only the first of the largest logits is asked for."""
         return (
             self.is_greedy
             and not self.has_penalties

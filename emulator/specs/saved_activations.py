@@ -1,8 +1,8 @@
-"""What a forward pass keeps for the backward pass, of each token and each (token, expert) pair.
+"""Activations kept by a forward pass for the backward pass, per token and per (token, expert) pair.
 
-Counted from the architecture, in BF16: the inputs of every product and of every function that is
-not linear. Scores of attention are not kept but made again (FlashAttention, arXiv 2205.14135);
-their sums are kept, in FP32.
+Counted from the architecture, in BF16: the inputs of every product and of every nonlinear function.
+Scores of attention are not kept but made again (FlashAttention, arXiv 2205.14135); their sums are
+kept, in FP32.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ FP32_BYTES: Final = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedActivations:
-    """Bytes that one layer keeps: of each token by part, and of each pair on the expert's chip."""
+    """Bytes kept by one layer: of each token by part, and of each pair on the expert's chip."""
 
     layer_input: int
     attention: int
@@ -26,13 +26,13 @@ class SavedActivations:
 
     @classmethod
     def of(cls, model: ModelSpec) -> Self:
-        """Of a layer of `model`, nothing recomputed.
+        """Bytes of a layer of `model`, nothing recomputed.
 
         Attention keeps its input, the normed input, queries, keys, values, the heads' answers and
         one FP32 sum a head; of a latent its two small vectors beside the heads' own keys and
         values. Feed-forward networks keep their input and the normed one, gate, up and their
-        product; routed experts those three and their input where the expert lies, and the answer
-        where the token came from. A router keeps a probability of every expert, in FP32.
+        product; routed experts those three and their input on the expert's chip, and the answer on
+        the token's. A router keeps a probability of every expert, in FP32.
         """
         hidden, latent = model.hidden, model.latent
         if latent is None:

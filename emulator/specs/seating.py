@@ -1,9 +1,9 @@
-"""Which chip of the machine sits in which position of the partition.
+"""Seating: the chip in each position of the partition.
 
 A partition has `chips` positions: ranks, expert groups and slots are numbered by position. The
-machine lends it those chips and its spares: chip i is chip `first_chip + i` of the system, and the
-spares are numbered after the others. At first chip i sits in position i; when it fails, a spare may
-take its seat, and the position is the same as before.
+machine has those chips and its spares: chip i is chip `first_chip + i` of the system, and the
+spares are numbered after the others. At first chip i is in position i; when it fails, a spare may
+take its seat, and the position stays.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ VACANT: Final = -1
 class Seating:
     """`chip_of_position` is int64[positions]: a chip of the machine, or VACANT.
 
-    Raises ValueError for another shape or dtype, or a chip that sits twice.
+    Raises ValueError for another shape or dtype, or a chip in two positions.
     """
 
     chip_of_position: I64
@@ -43,10 +43,10 @@ class Seating:
         return cls(chip_of_position=np.arange(partition.chips, dtype=np.int64))
 
     def system_chips(self, partition: Partition) -> I64:
-        """The chip of the system in each position, int64[positions]; VACANT where none sits."""
+        """The chip of the system in each position, int64[positions], or VACANT."""
         seats = self.chip_of_position
         return np.where(seats == VACANT, VACANT, seats + partition.first_chip)
 
     def standby(self, health: Health) -> I64:
-        """Chips of the machine that are in service and have no seat, ascending."""
+        """Chips of the machine in service without a seat, ascending."""
         return np.setdiff1d(np.flatnonzero(health.in_service), self.chip_of_position)

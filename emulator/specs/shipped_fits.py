@@ -1,8 +1,8 @@
-"""The fits that ship: the factors of real stacks as data, with where they come from.
+"""The shipped fits: factors of real stacks as data, with their sources.
 
-`python -m serving.analysis.validate.refit` writes the file. One fit has seen every row and is what
-others use; the others have each seen a part, so that rows can be predicted by fits that have not
-seen them.
+`python -m serving.analysis.validate.refit` writes the file. One fit is of every row and is the
+product's; the others are each of a part, so that rows can be predicted by fits that have not seen
+them.
 """
 
 import json
@@ -55,7 +55,7 @@ class ShippedFits:
     fresh: Mapping[str, Mapping[str, float]]
 
     def as_data(self) -> dict[str, Any]:
-        """What `from_data` reads."""
+        """The data that `from_data` reads."""
         return {
             "data": dict(self.data),
             "everything": _plain(self.everything),
@@ -95,7 +95,7 @@ def _plain(factors: StackFactors) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float:
-    """Five digits: more than any fit knows, and the same on every host."""
+    """Five digits: beyond any fit's precision, and the same on every host."""
     return float(f"{value:.5g}")
 
 
@@ -117,7 +117,7 @@ def shipped_fits() -> ShippedFits:
 
 
 def calibration_name(text: str) -> str:
-    """A name of CALIBRATIONS as it is spelt now; warns (FutureWarning) of an old spelling.
+    """A name of CALIBRATIONS as spelt now; warns (FutureWarning) of an old spelling.
 
     Other words stay as they are: `calibration_for` refuses them.
     """
@@ -136,7 +136,7 @@ def calibration_for(chip: str, framework: str | None = None, *, name: str = FITT
 
     Fitted: the shared factors, times the chip's and the framework's where measurements had them,
     else times 1, without ageing. All measurements were of GPUs. `validate` times measured rows with
-    calibrations that the same function of the same factors makes, `StackFactors.calibration`.
+    the same function of the same factors, `StackFactors.calibration`.
 
     Raises ConfigError for another name, or a chip that the catalog does not have.
     """

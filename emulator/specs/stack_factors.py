@@ -1,8 +1,7 @@
-"""What a fit learns of real stacks: few factors, each physical, and the calibration they make.
+"""Factors of real stacks that a fit learns, and the calibration that they make.
 
-Seven are shared by everything that was measured, two belong to each machine and two to each serving
-framework. A machine or framework that no fit has seen has the shared ones alone: multipliers of 1,
-no ageing.
+Seven are shared by all measurements, two belong to each machine and two to each serving framework.
+A machine or framework without measurements has the shared ones alone: multipliers of 1, no ageing.
 """
 
 from collections.abc import Mapping
@@ -116,7 +115,7 @@ class StackFactors:
     def calibration(
         self, machine: str, framework: str | None = None, *, months: float = 0.0, fp4: bool = False
     ) -> Calibration:
-        """What a stack of `framework`, so many `months` old, reaches on `machine`.
+        """The calibration of `framework`, `months` old, on `machine`.
 
         Unknown machines and frameworks have the defaults of their factors.
         """

@@ -1,7 +1,7 @@
-"""One engine step at the emulator's surface: what each rank computes and what it returns.
+"""One engine step at the emulator's surface: each rank's work and its outputs.
 
 Frozen and plain, so that it can be sent to another process and compared by value in tests. It is a
-difference, as vLLM's own SchedulerOutput is: a chip remembers the requests that it was told of.
+difference, as vLLM's own SchedulerOutput: a chip remembers the requests of earlier steps.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from emulator.specs.sampling import SamplingSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRequest:
-    """A request that a rank hears of for the first time, or again after it was moved.
+    """A request new to its rank, also after it was moved.
 
     Attributes:
         token_ids: all tokens known so far; the first `prompt_tokens` of them are the prompt.
@@ -46,8 +46,8 @@ class Scheduled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStep:
-    """What one rank does in one step. `grammar_rows` names the requests that the rows of the
-    step's grammar bitmask constrain, in their order.
+    """One rank's work in one step. `grammar_rows` names the requests constrained by the rows of the
+    step's grammar bitmask, in order.
     """
 
     rank: int
@@ -79,7 +79,7 @@ class RowLogprobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankOutput:
-    """What one rank sampled: one token for each of `request_ids`, in order.
+    """One rank's samples: one token for each of `request_ids`, in order.
 
     Attributes:
         token_ids: [len(request_ids)] int32.

@@ -1,7 +1,7 @@
-"""The shape of a system: how chips stand in trays and racks, and what power the whole is given.
+"""A system's layout of trays and racks, and its power.
 
-A chip's place follows from its number: trays are filled one after the other, then racks, then
-units of a cluster. In a torus the chips of a tray fill its first dimensions.
+A chip's place follows from its number: trays are filled one after the other, then racks, then units
+of a cluster. In a torus the chips of a tray fill its first dimensions.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -99,7 +99,7 @@ class SystemSpec:
         return (*own, *power, overhead, *self.totals())
 
     def totals(self) -> NamedFigures:
-        """What all chips have together: HBM, and the dense rates that their engines have."""
+        """Totals of all chips: HBM, and the dense rates of their engines."""
         chips, chip = self.chips.count, self.chip
         parts = {
             "hbm_bytes": Figure(value=chip.hbm_bytes, unit="bytes", source="the chip's"),

@@ -1,4 +1,4 @@
-"""The systems that the catalog knows, by name."""
+"""The catalog's systems, by name."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""How a training job uses its chips: batch, precision, what is kept, recomputed and sharded.
+"""A training job's use of its chips: batch, precision, kept, recomputed and sharded state.
 
 A step is some micro-batches, each a forward and a backward pass whose gradients are added up, and
 then one update of the parameters. The job is data parallel over all of its chips, and expert
@@ -25,11 +25,11 @@ class Recompute(StrEnum):
 
 
 class Sharding(IntEnum):
-    """What of the dense parameters' state is divided over all chips instead of repeated on each.
+    """State of the dense parameters that is divided over all chips instead of repeated on each.
 
-    Each stage divides what the ones before it do, as in ZeRO (arXiv 1910.02054): the optimizer's
-    state, then the gradients, then the weights themselves. Experts lie on their owners alone; what
-    is divided of them is divided over the groups that hold copies of the same expert.
+    Each stage includes those before it, as in ZeRO (arXiv 1910.02054): the optimizer's state, then
+    the gradients, then the weights themselves. Experts are on their owners alone; their state is
+    divided over the groups with copies of the same expert.
     """
 
     OPTIMIZER = 1

@@ -1,7 +1,7 @@
-"""How weights lie in memory: the storage formats of checkpoints, and what a matrix takes in each.
+"""Storage formats of weights, and a matrix's bytes in each.
 
-A format sets bytes, which set HBM use and reading time. Which rate the matrix engine multiplies
-it at is the timing room's question.
+A format sets bytes, which set HBM use and reading time. The matrix engine's rate for it is decided
+in `timing`.
 """
 
 from enum import StrEnum
@@ -56,7 +56,7 @@ class WeightFormat(StrEnum):
 
     @property
     def described(self) -> str:
-        """The format in words, for whoever prints a model."""
+        """The format in words, for printing."""
         return {
             WeightFormat.FP32: "FP32",
             WeightFormat.BF16: "BF16",

@@ -1,8 +1,8 @@
-"""Joules of work: what a product, a bit from HBM and a bit over a link cost on a chip.
+"""Joules of work on a chip: of a product, of a bit from HBM, of a bit over a link.
 
-Nobody publishes these for the chips of the catalog. They are assumed for one process, from public
-measurements, and carried to the others by what their foundry says of its processes. Where a chip's
-engines together would draw more than its budget, it is the budget that holds.
+Unpublished for the chips of the catalog. They are assumed for one process, from public
+measurements, and carried to the others by their foundry's figures for its processes. Where a chip's
+engines together would exceed its budget, the budget holds.
 """
 
 from dataclasses import dataclass, fields
@@ -83,7 +83,7 @@ class WorkEnergy:
 
 
 def work_energy_of(chip: ChipSpec) -> WorkEnergy:
-    """The energy of work on `chip`; a chip that the table does not know counts as 5 nm.
+    """The energy of work on `chip`; an unknown chip counts as 5 nm.
 
     A format that the chip turns into a wider one, or multiplies no faster, costs as that one does.
     """
@@ -131,7 +131,7 @@ _LINK: Final = Figure(
 
 
 def _logic_energies(process: str) -> dict[str, Figure]:
-    """What depends on the process: arithmetic with its operands."""
+    """Energies that depend on the process: arithmetic with its operands."""
     factor, said = PROCESS_FACTORS[process]
     bf16 = (
         0.6,

@@ -52,7 +52,7 @@ class HandoverCost:
         )
 
     def idle_joules(self, system: SystemSpec, *, chips: int) -> float:
-        """What `chips` chips draw meanwhile for being on."""
+        """Idle joules of `chips` chips meanwhile."""
         return chips * system.chip.idle_watts.value * self.duration_ns / NS_PER_S
 
 

@@ -1,7 +1,7 @@
 """One step of all ranks as a state machine: commands out, effects in, no I/O.
 
 Commands go out, effects come in, until every rank has its output. All ranks are in the same layer
-at the same time, as real wide expert parallelism is. Whoever drives it moves the messages.
+at the same time, as real wide expert parallelism is. The driver moves the messages.
 
 | waits for | comes | goes out | then waits for |
 |---|---|---|---|

@@ -354,7 +354,7 @@ class Machine:
         return weights_read(self.system, numbers, read_bytes, self._rates)
 
     def moving(self, payload_bytes: NDArray[np.float64]) -> HandoverCost:
-        """What it costs that positions exchange payload_bytes[sender, receiver]."""
+        """Cost when positions exchange payload_bytes[sender, receiver]."""
         return experts_moved(self.system, payload_bytes, all_to_all=self._fabric)
 
     @property

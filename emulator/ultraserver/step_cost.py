@@ -172,7 +172,7 @@ class StepCostModel:
 
     @property
     def routing(self) -> str:
-        """What is assumed of routing where no loads were counted."""
+        """The routing assumed where no loads were counted."""
         if not self.model.experts:
             return "none (dense)"
         return f"{self.distribution.name} (expected value)"
@@ -318,7 +318,7 @@ class StepCostModel:
         return float(throttle_factor(self.system.chip, wanted, cap_watts=self._cap_watts).max())
 
     def wanted_watts(self, work: StepWork, free_ns: float) -> Float64s:
-        """What each chip would draw if the step took `free_ns`, [chips]."""
+        """Watts of each chip if the step took `free_ns`, [chips]."""
         return wanted_watts(self.system.chip, self._busy_shares(work, free_ns))
 
     def _busy_shares(self, work: StepWork, duration_ns: float) -> dict[str, Float64s]:
@@ -361,7 +361,7 @@ class StepCostModel:
 
     @property
     def idle_chip_watts(self) -> float:
-        """What one chip draws when it does nothing."""
+        """Idle watts of one chip."""
         return self.system.chip.idle_watts.value
 
     @property

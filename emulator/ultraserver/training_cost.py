@@ -88,7 +88,7 @@ class TrainingStepCost:
 
     @property
     def model_flops_per_s_per_chip(self) -> float:
-        """What model-flops utilisation divides by a chip's peak."""
+        """Model flops a second of a chip; over its peak, the model-flops utilisation."""
         return self.model_flops / self.duration_ns * NS_PER_S / len(self.chip_watts)
 
 
@@ -159,7 +159,7 @@ class TrainingCost:
 
     @cached_property
     def step(self) -> TrainingStepCost:
-        """What a step costs; worked out once."""
+        """Cost of a step; computed once."""
         costed = [(times, self._costed(one)) for times, one in self._passes()]
         free_ns = sum(times * one.free_ns for times, one in costed)
         throttled_ns = sum(times * one.factor * one.free_ns for times, one in costed)
@@ -387,7 +387,7 @@ class _CostedPass:
 
 
 def _exchanging_ns(time: StepTime) -> float:
-    """What shows of exchanges of tokens."""
+    """Exposed time of token exchanges."""
     return sum(time.parts_ns.get(name, 0.0) for name in _COMMUNICATION)
 
 

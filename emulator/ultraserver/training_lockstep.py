@@ -1,7 +1,7 @@
 """One training step of all chips as a state machine, without I/O.
 
 Every chip has sequences of its own and the dense weights whole; each expert lies on one chip. All
-chips are in the same layer at the same time. Whoever drives it moves the messages.
+chips are in the same layer at the same time. The driver moves the messages.
 
 | waits for | comes | goes out | then waits for |
 |---|---|---|---|
@@ -154,7 +154,7 @@ class TrainingLockstep:
         return dict.fromkeys(gradients, command)
 
     def result(self) -> TrainingResult:
-        """What came of the step, once it is over."""
+        """The result of the step, once it is over."""
         counted = sum(each.counted for each in self._scored)
         return TrainingResult(
             loss=math.fsum(each.loss_sum for each in self._scored) / max(counted, 1),

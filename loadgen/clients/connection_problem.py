@@ -16,7 +16,7 @@ from loadgen.records.result import CONNECT, CUT_OFF, STREAM
 CONNECT_TIMEOUT_S: Final = 30.0
 
 PROBLEMS: Final = (aiohttp.ClientError, HttpProcessingError, OSError)
-"""What aiohttp raises for an exchange that failed."""
+"""Errors of aiohttp for a failed exchange."""
 
 
 def connection_problem(failure: Exception, *, touched: bool) -> tuple[str, str]:

@@ -17,7 +17,7 @@ TokenCount = Annotated[int, msgspec.Meta(ge=0, le=TOKENS_MAX)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]  # uint32 where gRPC has them
 
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that cannot be read, the last two for text that is no UTF-8 and for
+"""Errors of msgspec for bytes that cannot be read, the last two for text that is no UTF-8 and for
 deep nesting."""
 
 

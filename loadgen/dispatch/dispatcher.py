@@ -105,7 +105,7 @@ class Dispatcher:
         return summaries
 
     def _context(self, pace: Pace, origin_ns: int) -> SenderContext:
-        """What senders share that go by `pace`."""
+        """The context shared by senders with `pace`."""
         timetable = Timetable(
             now_ns=lambda: pace.steady_ns(self._now_ns() - origin_ns),
             make_timer=lambda action: PacedTimer(self._timer(action), pace, origin_ns),

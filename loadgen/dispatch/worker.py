@@ -57,7 +57,7 @@ class WorkerReady:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What happened since the last one."""
+    """Events since the last batch."""
 
     chunks: dict[str, int]
     results: list[Result]

@@ -6,7 +6,7 @@ from typing import Final
 from loadgen.measures.client_warnings import client_warnings
 from loadgen.measures.run_measures import ClassMeasures, RunMeasures
 from loadgen.measures.server_warnings import server_warnings
-from loadgen.records.counted import counted
+from loadgen.records.plain_number import counted
 from loadgen.records.run_record import ClassHeader, Recount, RunRecord, SendSummary
 
 RATE_SHORTFALL: Final = 0.02

@@ -14,7 +14,7 @@ from loadgen.durations import parse_duration_s
 from loadgen.errors import OptionError
 
 PERCENTILE: Final = 99.0
-"""What a bound without a percentile means."""
+"""The percentile of a bound without one."""
 
 MEASURES: Final = {
     "ttft": "ttft_ms",
@@ -23,7 +23,7 @@ MEASURES: Final = {
     "ntpot": "ntpot_ms",
     "e2e": "e2e_ms",
 }
-"""What can be bounded, as it is typed, and its name in `definitions.DISTRIBUTIONS`."""
+"""Measures that can be bounded, as typed, and their names in `definitions.DISTRIBUTIONS`."""
 
 _TERM: Final = re.compile(
     r"(?P<measure>[a-z0-9]+)=(?P<limit>[0-9.a-z]+[a-z])(?:@p(?P<percentile>\d+(?:\.\d+)?))?",

@@ -1,4 +1,4 @@
-"""Numbers in users' options and files."""
+"""Numbers in users' options and files, and counts in sentences."""
 
 import math
 import re
@@ -16,3 +16,8 @@ def plain_number(text: str) -> float:
     if not 0.0 <= value < math.inf:
         raise ValueError(f"{text[:40]!r} is not a number from 0 on")
     return value
+
+
+def counted(count: int, noun: str, many: str = "") -> str:
+    """`1 request`, `1,000 requests`; `many` is an irregular plural."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {many or f'{noun}s'}"

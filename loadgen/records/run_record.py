@@ -18,7 +18,7 @@ PromptKind = Literal["token-ids", "text"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedArrivals:
-    """What arrivals were asked for, in words and, where they are numbers, in numbers.
+    """The asked arrivals, in words and, where they are numbers, in numbers.
 
     `rate_per_s` (in seconds of `time`, "emulated" or "wall"), `gap_cv` and `dispersion` are those
     of the whole schedule as it was drawn; None for a closed loop. `asked_rate_per_s` and

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 FOLLOWING_CLOCK: Final = "auto"
-"""What the `info` of a server says of a clock whose dilation follows the load."""
+"""The `info` of a server with a clock whose dilation follows the load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

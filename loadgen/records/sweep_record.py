@@ -19,7 +19,7 @@ Verdict = Literal["kept", "missed", "undecided"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointFigures:
-    """What one run measured of everything that was sent; None for what could not be known.
+    """One run's measures of all requests; None where unknown.
 
     Times and rates are in the sweep's `time`. `requests_per_s` and `output_tokens_per_s` were
     completed, `sent_per_s` is the rate at which sessions began; `interactivity_p50` is in tokens
@@ -165,7 +165,7 @@ class SweepRecord:
 
 FORMAT: Final = "ultraserve-loadgen-sweep/1"
 NAME: Final = "sweep.json"
-"""What the file is called in a sweep's folder."""
+"""The file's name in a sweep's folder."""
 
 
 def write_sweep(path: Path, sweep: SweepRecord) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from loadgen.measures.comparison import Comparison, Difference, Side
 from loadgen.measures.definitions import DISTRIBUTIONS, ENERGY, RATES
-from loadgen.records.counted import counted
+from loadgen.records.plain_number import counted
 from reporting.document import Cell, Column, Document, Facts, FigureRow, Table, Tone, table_of
 from reporting.numbers import NOTHING, signed_percent
 

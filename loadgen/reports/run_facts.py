@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from loadgen.measures.run_measures import ClassMeasures, RunMeasures
-from loadgen.records.counted import counted
+from loadgen.records.plain_number import counted
 from loadgen.records.run_record import ClassHeader, RunRecord
 from reporting.document import UNKNOWN, Facts
 from reporting.numbers import number, percent, percentile_name

@@ -13,7 +13,7 @@ from loadgen.dispatch.dispatched_class import DispatchedClass
 from loadgen.errors import OptionError
 from loadgen.prompts.contents import make_workload
 from loadgen.prompts.prompted_workload import PromptedWorkload
-from loadgen.records.counted import counted
+from loadgen.records.plain_number import counted
 from loadgen.records.run_record import ClassHeader
 from loadgen.records.tokenizer import Tokenizer
 from loadgen.runs.class_draft import ClassDraft

@@ -7,7 +7,7 @@ time is measured as it is.
 
 from typing import Final
 
-from loadgen.records.counted import counted
+from loadgen.records.plain_number import counted
 from loadgen.records.result import CONNECT, Result
 
 UNREACHABLE_S: Final = 5.0

@@ -29,7 +29,7 @@ def point_words(point: SweepPoint, axis: str) -> str:
 
 
 def notes(options: SweepOptions) -> tuple[str, ...]:
-    """What can be said before the first run."""
+    """The lines before the first run."""
     varied = next(each for each in options.run.classes if each.name == options.vary)
     if varied.slo is None or varied.workload.sessions is None:
         return ()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from loadgen.errors import FileError
-from loadgen.records.counted import counted
+from loadgen.records.plain_number import counted
 from loadgen.workloads.recording import Recording
 from loadgen.workloads.trace_lines import (
     TraceRow,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from loadgen.records.counted import counted
+from loadgen.records.plain_number import counted
 from loadgen.workloads.recording import Recording
 from loadgen.workloads.sample_trace import BUNDLED_TRACE
 from loadgen.workloads.session_plan import CallPlan

@@ -24,7 +24,7 @@ _ROOM: Final = int.from_bytes(b"workload", "big")
 
 
 class Stream(IntEnum):
-    """What a stream of chance is for."""
+    """The purpose of a random stream."""
 
     TURNS = 0
     INPUTS = 1

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from loadgen.errors import FileError
-from loadgen.records.counted import counted
+from loadgen.records.plain_number import counted
 from loadgen.workloads.trace_lines import read_text
 
 # Who speaks, by the names that the published files use.

@@ -59,13 +59,13 @@ _END_WALL_S = 5.0
 """An engine that cannot go on has so long to tell the server's process, and to end."""
 
 _REST = ("sleep", "wake_up", "discard")
-"""What vLLM's executor asks its workers when an engine sleeps or wakes; the live engine's words."""
+"""Calls of vLLM's executor to its workers for sleep and wake, by the live engine's names."""
 
 _TORCH_DTYPES = {2: torch.bfloat16, 4: torch.float32}
 
 
 def _done(result: Any) -> Future[Any]:
-    """What vLLM waits for where it asked not to."""
+    """A finished result for a call that asked not to wait."""
     future: Future[Any] = Future()
     future.set_result(result)
     return future

@@ -30,8 +30,7 @@ from serving.plugin.merge import (
     merge_stats,
     queues_of,
 )
-from serving.plugin.prefix_hits import prefix_hit_tokens
-from serving.plugin.rank_loads import RankLoads
+from serving.plugin.rank_loads import RankLoads, prefix_hit_tokens
 from serving.plugin.rank_throttle import RankThrottle
 from serving.plugin.request_migration import (
     add_silent_rows,

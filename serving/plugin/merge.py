@@ -53,7 +53,7 @@ class LockstepOutput(SchedulerOutput):
 
     @property
     def state(self) -> SchedulerState:
-        """What the engine hears of the scheduler with it."""
+        """The scheduler's state that goes to the engine with it."""
         return SchedulerState(
             rank_states=self.rank_states,
             arrived_requests=self.arrived_requests,

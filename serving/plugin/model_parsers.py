@@ -38,7 +38,7 @@ class ModelParsers:
 
 
 STAND_IN_TOOLS: Final = Parser(name="hermes")
-"""What the bundled weights' chat template asks for: JSON between <tool_call> and </tool_call>."""
+"""The format of the bundled weights' chat template: JSON between <tool_call> and </tool_call>."""
 
 _QWEN3: Final = ModelParsers(tools=STAND_IN_TOOLS, reasoning=Parser(name="qwen3", token="</think>"))
 _GPT_OSS: Final = ModelParsers(

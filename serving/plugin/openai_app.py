@@ -127,7 +127,7 @@ def vllm_command(deployment: Deployment, host: str, port: int) -> list[str]:
         host,
         "--port",
         str(port),
-        # What of a prompt came from the prefix cache is told in `usage`: who tests a router asks.
+        # `usage` has a prompt's prefix-cache hits: tests of routers need them.
         "--enable-prompt-tokens-details",
         "--additional-config",
         json.dumps(deployment.settings.to_additional_config()),

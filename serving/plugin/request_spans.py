@@ -190,7 +190,7 @@ def in_emulated_time(
 
 
 class RequestSpans:
-    """What `do_tracing` of an output processor becomes; `plain` is vLLM's own."""
+    """The replacement of an output processor's `do_tracing`; `plain` is vLLM's own."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ _UNACCOUNTED: Final = "request %s is not accounted for any more"
 _BY_ITSELF: Final = (FinishReason.STOP, FinishReason.REPETITION)
 
 _CUT: Final = {FinishReason.ABORT: Outcome.ABORTED, FinishReason.ERROR: Outcome.FAILED}
-"""What the engine may do to a sequence, beside giving it all its tokens."""
+"""Actions of the engine on a sequence, other than giving it all its tokens."""
 
 
 class Watcher(Protocol):
@@ -97,7 +97,7 @@ class RequestWatch:
         processor.add_request, processor.process_outputs = add_request, process_outputs
 
     def forget(self, name: str) -> bool:
-        """Tell nobody of this sequence any more; whether somebody still was."""
+        """Stop reporting this sequence; whether it was still watched."""
         return self._watchers.pop(name, None) is not None
 
     def _added(self, watcher: Watcher, request: Any, index: int) -> None:

@@ -43,7 +43,7 @@ class TracedRequests:
             for name, count in decisions[rank].num_scheduled_tokens.items():
                 request = requests.get(name)
                 if request is None:
-                    continue  # its client has left meanwhile, and nobody asks for its share
+                    continue  # its client has left meanwhile
                 place = places[name]
                 trace = place.trace
                 if trace is None:

@@ -142,7 +142,7 @@ class Capped:
         return 1
 
     def budgets(self, demand: PrefillDemand) -> Budgets:
-        """Give all the same cap; none when nobody's decode would wait."""
+        """Give all the same cap; none when no decode would wait."""
         return [self.tokens if demand.stalls_decodes else None] * demand.ranks
 
 
@@ -175,7 +175,7 @@ class Balanced:
         return self.steps * self.ceiling_tokens
 
     def budgets(self, demand: PrefillDemand) -> Budgets:
-        """Give all the level; no limit when nobody's decode would wait."""
+        """Give all the level; no limit when no decode would wait."""
         if not demand.stalls_decodes:
             return [None] * demand.ranks
         longest = int(demand.pending_tokens.max())

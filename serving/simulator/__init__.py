@@ -1,4 +1,4 @@
-"""What happens to traffic on a machine: vLLM's schedulers and the cost model in virtual time.
+"""Simulation of traffic on a machine: vLLM's schedulers and the cost model in virtual time.
 
 `simulate` is all that a notebook needs; `deploy/guides/simulate.md` shows it.
 """

@@ -15,7 +15,7 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Run:
-    """What `simulate` returns.
+    """The result of `simulate`.
 
     Attributes:
         served: every request, token and step, and the joules of the whole run.

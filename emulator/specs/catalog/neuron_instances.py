@@ -25,7 +25,7 @@ _CONVERSION: Final = 0.95
 
 
 def _server_watts(chip: ChipSpec, chips: int, *, cards: int, dimms: int) -> Figure:
-    """A server's watts, from its parts: nobody has published them."""
+    """A server's watts, from its parts; unpublished."""
     parts = (
         chips * chip.budget_watts.value + 2 * _CPU_WATTS + cards * _CARD_WATTS + dimms * _DIMM_WATTS
     )

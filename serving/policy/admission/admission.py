@@ -54,7 +54,7 @@ class Admission:
 
     @property
     def capacity(self) -> Capacity:
-        """What the engine can hold and compute now; set by the caller."""
+        """The engine's capacity now; set by the caller."""
         return self._inside.capacity
 
     @capacity.setter
@@ -103,7 +103,7 @@ class Admission:
         self._counts[work_class].refuse(refused.reason)
 
     def rate(self, client: Client, now_s: float) -> RateState:
-        """What is left of the client's limits; its seconds are wall."""
+        """The rest of the client's limits; wall seconds."""
         return self._inside.books.rate(client, now_s, self.capacity.dilation)
 
     # ---- what happens to an entry

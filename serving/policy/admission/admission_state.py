@@ -53,13 +53,13 @@ class AdmissionState:
     """State that `Admission` changes and the deciders read.
 
     Attributes:
-        closed: what new work is told; it is kept here and never raised. None: the gateway is open.
+        closed: the refusal of new work, kept and never raised. None: the gateway is open.
         entries: the engine has them, or has been promised them; in the order of their turns.
         waiting: those without all of their first tokens, by class, in the same order.
         loads: the sums of `entries`, by class.
         queue: batch work without its turn.
         batch_turns: tokens of batch prompts that had their turn.
-        stay_s: emulated, from entering to the end, of those that finished lately; None: of nobody.
+        stay_s: emulated, from entering to the end, of those that finished lately; None without any.
     """
 
     limits: AdmissionLimits

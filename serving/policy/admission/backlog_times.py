@@ -44,7 +44,7 @@ class BacklogTimes:
         tokens: [backlogs] that wait on each rank; from 0 on, ascending.
         decodes: [decodes] requests of a rank that decode; from 1 on, ascending.
         drain_s, step_s: [backlogs, decodes + 1] until the backlog is computed, and of the next
-            step; the last column is that of prompts which nobody's decode waits for.
+            step; the last column is that of prompts beside no decodes.
         drain_s_per_context, step_s_per_context: the same, more for each token that a decode has for
             its context.
         drain_s_per_prompt, step_s_per_prompt: the same, more for each token that waiting prompts

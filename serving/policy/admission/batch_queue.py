@@ -38,7 +38,7 @@ class BatchQueue:
 
     @property
     def oldest(self) -> Entry | None:
-        """Who has waited longest; None when it is empty."""
+        """The entry that has waited longest; None when empty."""
         return next(iter(self._arrived.values()), None)
 
     def take(self, entry: Entry) -> None:

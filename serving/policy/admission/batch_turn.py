@@ -47,7 +47,7 @@ def _has_room(inside: AdmissionState, entry: Entry) -> bool:
     if _is_within(inside, share, demand.sequences, kv_tokens):
         return True
     if demand.sequences == entry.sequences:
-        return True  # there is nobody else
+        return True  # nothing else waits
     return (
         not _is_within(inside, share, *_own(inside, entry))
         and not inside.loads[WorkClass.BATCH].waiting_sequences

@@ -27,7 +27,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """What the engine says of sequences that begin, together: exact."""
+    """The engine's exact counts of beginning sequences, together."""
 
     sequences: int
     prompt_tokens: int

@@ -129,7 +129,7 @@ class ExpectedWait:
         memory_s = MEMORY_TARGETS * self._target_s
         self.answers = DecayedRate(memory_s)
         self.prompts_factor = WaitFactor(self._target_s)
-        # Ends are told with certainty already, so that most waits for them are shorter.
+        # Ends are predicted with certainty already, so that most waits for them are shorter.
         self.seats_factor = WaitFactor(self._target_s, least=1.0)
         self.lengths = AnswerLengths()
         self._seat_s = DecayedRate(memory_s)

@@ -26,7 +26,7 @@ class RateBudget:
         return cls(limit=limit, level=float(limit), at_s=now_s, period_s=period_s)
 
     def left(self, now_s: float) -> float:
-        """What is in it now; less than 0 in debt."""
+        """Its present content; negative in debt."""
         if now_s > self.at_s:
             filled = self.level + (now_s - self.at_s) * self.limit / self.period_s
             self.level = min(float(self.limit), filled)

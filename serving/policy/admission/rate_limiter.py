@@ -111,7 +111,7 @@ class RateLimiter:
             book.inside -= sequences
 
     def rate(self, client: Client, now_s: float, dilation: float) -> RateState:
-        """What is left of the key's minute; seconds are wall."""
+        """The rest of the key's minute; wall seconds."""
         if not client.is_limited:
             return NO_LIMITS
         return _rate(self._book(client, now_s), now_s, dilation)

@@ -48,7 +48,7 @@ class RefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateState:
-    """What is left of a key's limits per minute; None without a limit. Wall seconds."""
+    """The rest of a key's limits per minute; None without a limit. Wall seconds."""
 
     limit_requests: int | None = None
     remaining_requests: int | None = None

@@ -10,7 +10,7 @@ from serving.policy.admission.wait import Wait
 from serving.policy.admission.work import Client, Work, WorkClass
 
 UNKNOWN_WAIT_S: Final = 1.0
-"""What a refused client is told to wait, emulated, before anything is measured. Assumed."""
+"""Emulated retry delay of a refused client before anything is measured. Assumed."""
 
 _AIM: Final = 0.9
 """Of the target, what a wait may be expected to take: who has entered cannot be put off any more.
@@ -114,7 +114,7 @@ def _target_refusal(inside: AdmissionState, work: Work, now_s: float) -> Refused
 
 
 def _parts(wait: Wait, late_s: float) -> str:
-    """What an expected wait is made of."""
+    """Parts of an expected wait."""
     late = f", and those before it are {late_s:.3g} s late" if late_s else ""
     if wait.is_for_seat:
         return (

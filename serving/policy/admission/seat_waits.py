@@ -22,7 +22,7 @@ _CHANCE_MAX: Final = 0.9
 of those, at most nine more are counted."""
 
 _POINTS: Final = 32
-"""Moments within the horizon at which ends are counted: a wait is told to a part in so many."""
+"""Moments within the horizon at which ends are counted: a wait is known to a part in so many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

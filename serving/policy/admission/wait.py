@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """What a wait is made of, in emulated seconds.
+    """Parts of a wait, in emulated seconds.
 
     Attributes:
         tokens: of prompts that are computed before the first token, its own included.

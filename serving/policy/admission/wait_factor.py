@@ -58,6 +58,6 @@ class WaitFactor:
         insort(self._sorted, ratio)
 
     def value(self, now_s: float) -> float:
-        """What to multiply a prediction with, `least` to `FACTOR_MAX`."""
+        """Factor of a prediction, from `least` to `FACTOR_MAX`."""
         age = (now_s - self._measured_s) / self._memory_s
         return float(self._sorted[_PLACE] ** math.exp(-max(0.0, age)))

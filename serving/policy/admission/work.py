@@ -19,7 +19,7 @@ SEQUENCES_MAX: Final = 16_384
 
 
 class WorkClass(StrEnum):
-    """What the client waits for: the first token (interactive), or the whole job (batch)."""
+    """The client's interest: the first token (interactive), or the whole job (batch)."""
 
     INTERACTIVE = "interactive"
     BATCH = "batch"

@@ -8,7 +8,7 @@ STEPS = """
 import resource
 import threading
 import numpy as np
-from emulator.compute.freed_memory import keep_freed_memory
+from emulator.actors.chip_worker import keep_freed_memory
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
