@@ -170,8 +170,9 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UltraServeError: a wrong argument, a trace that cannot be read, a target out of reach.
     """
+    from reporting.plain_text import document_lines
     from serving.analysis.plan.plan import plan
-    from serving.analysis.plan.plan_report import plan_data, plan_lines
+    from serving.analysis.plan.plan_report import plan_data, plan_document
 
     processes = args.processes if args.processes is not None else min(2, os.cpu_count() or 1)
     if processes < 1:
@@ -181,7 +182,8 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         _tell("ultraserve plan: interrupted, nothing was planned")
         return 130
-    print(json_text(plan_data(found)) if args.json else "\n".join(plan_lines(found)))
+    lines = document_lines(plan_document(found))
+    print(json_text(plan_data(found)) if args.json else "\n".join(lines))
     return 0
 
 

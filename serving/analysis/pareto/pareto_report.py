@@ -12,6 +12,7 @@ from reporting.plain_text import table_lines
 from serving.analysis.pareto.pareto import MachineCurve, Pareto, thinned
 from serving.analysis.pareto.pareto_claims import Finding, RatioCurve
 from serving.analysis.steady_state.operating_point import OperatingPoint
+from serving.analysis.steady_state.partitions import Candidate
 from serving.analysis.steady_state.sweep import Sweep
 
 _RATIO_POINTS: Final = 9
@@ -35,7 +36,7 @@ def point_table(machine: MachineCurve, pareto: Pareto, most: int, prices: Prices
         Column("users", lambda point: point.users, ",.0f"),
         Column("precision", lambda point: point.precision, align="left"),
         Column("replicas", lambda point: point.candidate.replicas, "d"),
-        *(Column(name, partition(name), "d") for name in ("chips", "tp", "ep", "lnc")),
+        *(Column(name, partition(name), "d") for name in _PARTITION),
         Column("batch", lambda point: point.batch, "d"),
         Column("prefill", _prefill_words, align="left"),
         Column("TTFT", lambda point: point.ttft_ns, ",.1f", unit="ms", scale=1e6),
@@ -170,41 +171,28 @@ def _machine_data(machine: MachineCurve, pareto: Pareto, prices: Prices | None) 
     }
 
 
+_PARTITION: Final = ("chips", "tp", "ep", "lnc")
+_POINT: Final = (
+    *("tokens_per_s_per_user", "output_tokens_per_s", "input_tokens_per_s", "users", "precision"),
+    *("batch", "tpot_ns", "ttft_ns", "chip_watts", "throttle_factor", "drawn_watts"),
+    *("provisioned_watts", "all_in_watts"),
+)
+"""What JSON has of a point under its own name."""
+
+
 def point_data(point: OperatingPoint, pareto: Pareto) -> dict[str, Any]:
     """One point, flat, with the unit of each figure in its name."""
-    partition = point.candidate.partition
-    data: dict[str, Any] = {
-        "tokens_per_s_per_user": point.tokens_per_s_per_user,
+    return {
+        **{name: getattr(point, name) for name in _POINT},
         "output_tokens_per_s_per_mw": point.output_tokens_per_s_per_mw(pareto.basis),
-        "output_tokens_per_s": point.output_tokens_per_s,
-        "input_tokens_per_s": point.input_tokens_per_s,
-        "users": point.users,
-        "precision": point.precision,
-        "replicas": point.candidate.replicas,
-        "chips": partition.chips,
-        "tp": partition.tp,
-        "ep": partition.ep,
-        "lnc": partition.lnc,
-        "batch": point.batch,
-        "tpot_ns": point.tpot_ns,
-        "ttft_ns": point.ttft_ns,
-        "chip_watts": point.chip_watts,
-        "throttle_factor": point.throttle_factor,
-        "drawn_watts": point.drawn_watts,
-        "provisioned_watts": point.provisioned_watts,
-        "all_in_watts": point.all_in_watts,
-        "prefill": None,
+        **_candidate_data(point.candidate),
+        "prefill": point.prefill and _candidate_data(point.prefill),
     }
-    if point.prefill is not None:
-        own = point.prefill.partition
-        data["prefill"] = {
-            "replicas": point.prefill.replicas,
-            "chips": own.chips,
-            "tp": own.tp,
-            "ep": own.ep,
-            "lnc": own.lnc,
-        }
-    return data
+
+
+def _candidate_data(candidate: Candidate) -> dict[str, int]:
+    partition = {name: getattr(candidate.partition, name) for name in _PARTITION}
+    return {"replicas": candidate.replicas, **partition}
 
 
 def _finding_data(found: Finding) -> dict[str, Any]:
