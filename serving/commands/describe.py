@@ -15,7 +15,12 @@ from emulator.errors import ConfigError
 from emulator.memory.lnc import CoreMap
 from emulator.specs.figure import Figure
 from serving.commands.catalog_overview import overview_lines
-from serving.commands.catalog_section import Section, SwitchShown, catalog_sections, sections_of
+from serving.commands.catalog_section import (
+    CatalogEntry,
+    SwitchShown,
+    catalog_sections,
+    sections_of,
+)
 from serving.commands.catalog_text import section_lines
 from serving.commands.reading_argument import add_reading_argument
 
@@ -58,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _as_json(section: Section) -> dict[str, object]:
+def _as_json(section: CatalogEntry) -> dict[str, object]:
     entry: dict[str, object] = {
         "kind": section.kind,
         "name": section.name,

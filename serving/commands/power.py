@@ -40,7 +40,7 @@ class SourcedFigure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PowerReport:
+class PowerBreakdown:
     """Everything that the command prints; `it_watts` and `total_watts` are the states' in order."""
 
     system: str
@@ -109,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def power_report(args: argparse.Namespace) -> PowerReport:
+def power_report(args: argparse.Namespace) -> PowerBreakdown:
     """The figures that the arguments ask for; raises ConfigError."""
     from emulator.power.power_state import NAMED_STATES, power_state
     from emulator.power.system_power import SystemPower
@@ -133,7 +133,7 @@ def power_report(args: argparse.Namespace) -> PowerReport:
         for name, busy in asked.items()
     )
     tokens, cost = _tokens(args, power, chips, states)
-    return PowerReport(
+    return PowerBreakdown(
         system=power.system.name,
         cooling=power.system.power.cooling.value if power.system.power else None,
         chips=chips,

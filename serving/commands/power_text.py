@@ -11,7 +11,7 @@ from reporting.plain_text import table_lines
 
 if TYPE_CHECKING:
     from emulator.power.efficiency import PowerEfficiency
-    from serving.commands.power import PowerReport, SourcedFigure
+    from serving.commands.power import PowerBreakdown, SourcedFigure
 
 _LABELS: Final = {
     "chip_watts": "chips",
@@ -38,7 +38,7 @@ _FIGURES_OF: Final = {
 }
 
 
-def report_lines(report: PowerReport, *, sources: bool = False) -> Iterator[str]:
+def report_lines(report: PowerBreakdown, *, sources: bool = False) -> Iterator[str]:
     """The report as text: the budget, a column for each state, tokens and dollars, sources."""
     cooled = f", cooled by {report.cooling}" if report.cooling else ""
     yield (
@@ -62,7 +62,7 @@ def report_lines(report: PowerReport, *, sources: bool = False) -> Iterator[str]
         yield from table_lines(table_of(_FIGURES, report.figures))
 
 
-def _state_lines(report: PowerReport) -> Iterator[str]:
+def _state_lines(report: PowerBreakdown) -> Iterator[str]:
     """A column for each state: where its watts go, and what holds its chips back."""
     rows: list[tuple[object, ...]] = []
     for index, (name, _) in enumerate(report.states[0].facility.parts()):
@@ -89,7 +89,7 @@ def _state_lines(report: PowerReport) -> Iterator[str]:
     yield from table_lines(table_of(columns, rows))
 
 
-def _assumption_lines(report: PowerReport) -> Iterator[str]:
+def _assumption_lines(report: PowerBreakdown) -> Iterator[str]:
     """What the watts rest on that nobody has published, and how busy the states are."""
     assumed = sum(figure.assumed for figure in report.figures)
     yield (
@@ -102,16 +102,16 @@ def _assumption_lines(report: PowerReport) -> Iterator[str]:
         yield f"{state.name}: busy shares are assumed, {busy}"
 
 
-def _assumed(report: PowerReport, prefixes: tuple[str, ...]) -> bool:
+def _assumed(report: PowerBreakdown, prefixes: tuple[str, ...]) -> bool:
     return any(figure.assumed for figure in report.figures if figure.name.startswith(prefixes))
 
 
-def _source(report: PowerReport, name: str) -> str:
+def _source(report: PowerBreakdown, name: str) -> str:
     (figure,) = (each for each in report.figures if each.name == name)
     return figure.source
 
 
-def _token_lines(report: PowerReport) -> Iterator[str]:
+def _token_lines(report: PowerBreakdown) -> Iterator[str]:
     if report.tokens_per_megawatt:
         yield ""
         yield from table_lines(table_of(_PER_MEGAWATT, report.tokens_per_megawatt))
