@@ -1,4 +1,4 @@
-"""An entry of the catalog as text: a table of its figures, then what belongs to it alone."""
+"""An entry of the catalog as text: a table of its figures, then its switches and core maps."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -46,7 +46,7 @@ def section_lines(section: CatalogEntry) -> Iterator[str]:
 
 
 def _switch_lines(shown: SwitchShown) -> Iterator[str]:
-    """A switch: each reading, why, and what it sets."""
+    """A switch: each assumption set, its reason, and its figures."""
     yield f"  switch {shown.switch.name}"
     for reading in shown.switch.assumptions:
         mark = " (on)" if reading is shown.on else ""

@@ -1,4 +1,4 @@
-"""The report of `ultraserve power` as text: watts by state, tokens and dollars, what is assumed."""
+"""The report of `ultraserve power` as text: watts by state, tokens and dollars, assumptions."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def report_lines(report: PowerBreakdown, *, sources: bool = False) -> Iterator[s
 
 
 def _state_lines(report: PowerBreakdown) -> Iterator[str]:
-    """A column for each state: where its watts go, and what holds its chips back."""
+    """A column for each state: its watts by part, and the throttling of its chips."""
     rows: list[tuple[object, ...]] = []
     for index, (name, _) in enumerate(report.states[0].facility.parts()):
         drawn = [state.facility.parts()[index][1] for state in report.states]
@@ -90,7 +90,7 @@ def _state_lines(report: PowerBreakdown) -> Iterator[str]:
 
 
 def _assumption_lines(report: PowerBreakdown) -> Iterator[str]:
-    """What the watts rest on that nobody has published, and how busy the states are."""
+    """The number of assumed figures, and the busy shares of the states."""
     assumed = sum(figure.assumed for figure in report.figures)
     yield (
         f"* modelled: {assumed} of {len(report.figures)} figures are assumed, all or in part; "

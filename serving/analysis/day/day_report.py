@@ -62,7 +62,7 @@ def day_document(day: VirtualDay) -> Document:
 
 
 def _slower_lines(day: VirtualDay) -> Lines:
-    """What depends on the start that is assumed."""
+    """Results under longer starts than the assumed one."""
     asked = day.headline.results[0]
 
     def words(slow: SlowerHandovers) -> str:
@@ -210,7 +210,7 @@ _RESULT: Final = (
     *("output_tokens_per_mwh", "training_tokens_per_mwh", "served_flops", "training_flops"),
     "flops_per_mwh",
 )
-"""What JSON has of a result under its own name."""
+"""Attributes of a result that JSON has under their own names."""
 
 
 def _result_data(result: DayResult) -> dict[str, Any]:

@@ -19,7 +19,7 @@ _RATIO_POINTS: Final = 9
 
 
 def point_table(machine: MachineCurve, pareto: Pareto, most: int, prices: Prices | None) -> Table:
-    """The envelope, with at most `most` points; with prices, what its tokens cost."""
+    """The envelope, with at most `most` points; with prices, the cost of its tokens."""
 
     def partition(name: str) -> Callable[[OperatingPoint], object]:
         return lambda point: getattr(point.candidate.partition, name)
@@ -47,7 +47,7 @@ def point_table(machine: MachineCurve, pareto: Pareto, most: int, prices: Prices
 
 
 def dollars_per_million_output(point: OperatingPoint, system: SystemSpec, prices: Prices) -> float:
-    """What the whole machine costs, for a million of its output tokens."""
+    """The whole machine's cost per million of its output tokens."""
     cost = token_cost(
         prices,
         point.rates,
@@ -67,7 +67,7 @@ def _prefill_words(point: OperatingPoint) -> str:
 
 
 def assumption_lines(machine: MachineCurve, pareto: Pareto) -> Iterator[str]:
-    """What the points of a machine stand on, each in a line."""
+    """The assumptions behind a machine's points, a line each."""
     sweep, system = machine.sweep, machine.sweep.system
     shape, first = sweep.shape, machine.points[0]
     yield (
@@ -177,7 +177,7 @@ _POINT: Final = (
     *("batch", "tpot_ns", "ttft_ns", "chip_watts", "throttle_factor", "drawn_watts"),
     *("provisioned_watts", "all_in_watts"),
 )
-"""What JSON has of a point under its own name."""
+"""Attributes of a point that JSON has under their own names."""
 
 
 def point_data(point: OperatingPoint, pareto: Pareto) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def _finding_data(found: Finding) -> dict[str, Any]:
 
 
 def report_lines(found: Pareto, rows: int, prices: Prices | None) -> Iterator[str]:
-    """Each machine's envelope, then how the machines compare, then the vendor's claims."""
+    """Each machine's envelope, then the machines against each other, then the vendor's claims."""
     for machine in found.machines:
         yield from assumption_lines(machine, found)
         yield from table_lines(point_table(machine, found, rows, prices))

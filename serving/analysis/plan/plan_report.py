@@ -19,7 +19,7 @@ ULTRASERVERS = ("trn2-ultraserver", "trn3-")
 
 
 def assumptions(plan: Plan) -> tuple[str, ...]:
-    """What the answer rests on beside the catalog's figures."""
+    """The assumptions of the answer, beside the catalog's figures."""
     question = plan.question
     sweep, check = question.sweep, question.check
     said = [
@@ -48,7 +48,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
 
 
 def _calibration(plan: Plan) -> str:
-    """Which one, and what it was fitted to."""
+    """The calibration's name, and the measurements that it was fitted to."""
     sweep = plan.question.sweep
     name, chip = sweep.assumptions.calibration_name, sweep.system.chip
     if name != FITTED:
@@ -129,7 +129,7 @@ def _prices(cost: TokenCost) -> str:
 
 
 def _power_lines(plan: Plan) -> Iterator[str]:
-    """Tokens by the megawatt, and what tokens cost at other times and when chips are shared."""
+    """Tokens per megawatt, and the cost of tokens at the peak and when chips are shared."""
     bill = plan.bill
     for basis in bill.per_megawatt:
         if basis.basis is not PowerBasis.ALL_IN:
