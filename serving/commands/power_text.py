@@ -13,29 +13,18 @@ if TYPE_CHECKING:
     from emulator.power.efficiency import PowerEfficiency
     from serving.commands.power import PowerBreakdown, SourcedFigure
 
-_LABELS: Final = {
-    "chip_watts": "chips",
-    "cpu_watts": "host CPUs",
-    "tray_watts": "trays",
-    "switch_watts": "switches",
-    "fan_watts": "fans",
-    "pump_watts": "pumps",
-    "conversion_watts": "conversion",
-    "overhead_watts": "beside the chips",
-    "cooling_watts": "cooling",
+_PARTS: Final = {
+    "chip_watts": ("chips", ("energy_", "idle_watts", "budget_watts")),
+    "cpu_watts": ("host CPUs", ("cpu_",)),
+    "tray_watts": ("trays", ("tray_",)),
+    "switch_watts": ("switches", ("switch_",)),
+    "fan_watts": ("fans", ("fan_",)),
+    "pump_watts": ("pumps", ("pump_",)),
+    "conversion_watts": ("conversion", ("conversion_",)),
+    "overhead_watts": ("beside the chips", ("provisioned_",)),
+    "cooling_watts": ("cooling", ("pue",)),
 }
-# The figures that each part is made of, by the first letters of their names.
-_FIGURES_OF: Final = {
-    "chip_watts": ("energy_", "idle_watts", "budget_watts"),
-    "cpu_watts": ("cpu_",),
-    "tray_watts": ("tray_",),
-    "switch_watts": ("switch_",),
-    "fan_watts": ("fan_",),
-    "pump_watts": ("pump_",),
-    "conversion_watts": ("conversion_",),
-    "overhead_watts": ("provisioned_",),
-    "cooling_watts": ("pue",),
-}
+"""Each part's label, and the first letters of the names of the figures that it is made of."""
 
 
 def report_lines(report: PowerBreakdown, *, sources: bool = False) -> Iterator[str]:
@@ -69,8 +58,8 @@ def _state_lines(report: PowerBreakdown) -> Iterator[str]:
         drawn = [state.facility.parts()[index][1] for state in report.states]
         if any(drawn):
             season = (report.season.replace("-", "_"),) if name == "cooling_watts" else ()
-            assumed = _assumed(report, (*_FIGURES_OF[name], *season))
-            label = _LABELS[name] + ("*" if assumed else "")
+            label, figures = _PARTS[name]
+            label += "*" if _assumed(report, (*figures, *season)) else ""
             rows.append((label, *drawn))
     rows += [
         ("total", *report.total_watts),
