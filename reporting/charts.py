@@ -1,4 +1,4 @@
-"""How all charts look: sizes, colours, axes; and all of a report's as one picture."""
+"""The style of all charts: sizes, colours, axes; pictures of several charts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ Row = Mapping[str, float | int | str | bool | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TitledChart:
-    """A chart with what it shows, and how to read it."""
+    """A chart with its title and a sentence on reading it."""
 
     title: str
     about: str

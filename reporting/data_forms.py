@@ -37,7 +37,7 @@ def to_csv(report: ReportDocument) -> str:
 
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""What a spreadsheet takes for the start of a formula, which it would run."""
+"""Characters that a spreadsheet takes for the start of a formula, and runs."""
 
 
 def text_cell(words: str) -> str:

@@ -144,7 +144,7 @@ class ReportDocument(Protocol):
         ...
 
     def fields(self) -> object:
-        """For programs: what JSON holds; None for what is not known."""
+        """For programs: the values of JSON; None for an unknown one."""
         ...
 
     def figures(self) -> tuple[FigureRow, ...]:
@@ -152,5 +152,5 @@ class ReportDocument(Protocol):
         ...
 
     def charts(self) -> tuple[TitledChart, ...]:
-        """What can be drawn, in the order in which it is shown."""
+        """The charts, in the order in which they are shown."""
         ...

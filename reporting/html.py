@@ -15,7 +15,7 @@ _POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; "
     "script-src 'unsafe-inline' 'unsafe-eval'"
 )
-"""What the page may do: run what is in it. Even a browser that wanted to could fetch nothing."""
+"""The page runs its own scripts and fetches nothing; a browser enforces that."""
 
 _STYLE: Final = """
 :root { color-scheme: light; --ink: #212529; --soft: #6c757d; --line: #dee2e6; --mark: #1c7ed6; }

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 NOTHING: Final = "-"
 _PREFIXES: Final = ((1e12, "T"), (1e9, "G"), (1e6, "M"))
 _SHORT_UNITS: Final = {"bytes": "B", "bytes/s": "B/s", "FLOP/s": "FLOP/s", "op/s": "op/s"}
-"""Units that take a prefix, and how they are written behind one."""
+"""Units that take a prefix, and their spelling behind one."""
 
 
 class Bounded(Protocol):

@@ -15,9 +15,9 @@ def document_lines(document: Document) -> Iterator[str]:
 
 
 def section_lines(section: Section) -> Iterator[str]:
-    """A section below its title, if it has one: what is below a title is indented by two."""
+    """A section; its lines are indented by two where it has a title."""
     if isinstance(section, Table):
-        rows = table_lines(section)
+        rows = [*table_lines(section), *filter(None, [section.foot])]
     elif isinstance(section, Facts):
         rows = [f"{name}  {value}".strip() for name, value in section.rows]
     else:

@@ -1,4 +1,4 @@
-"""Differences between two sides, each with its interval: what does not touch 0 is beyond noise."""
+"""Chart of the differences between two sides; an interval that excludes 0 is beyond noise."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The report of a comparison: what differs between two sides, and whether chance explains it."""
+"""The report of a comparison: the differences between two sides, judged against noise."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass

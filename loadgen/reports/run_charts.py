@@ -1,4 +1,4 @@
-"""Charts of one run: latency over time and as distributions, arrivals, and what was in flight."""
+"""Charts of one run: latency over time and as distributions, arrivals, requests in flight."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final

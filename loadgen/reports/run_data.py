@@ -17,7 +17,7 @@ from reporting.numbers import percentile_name
 
 
 def run_fields(record: RunRecord, measures: RunMeasures) -> Mapping[str, object]:
-    """All of a run; None for what is not known, and no number is NaN.
+    """All figures of a run; an unknown one is None, and no number is NaN.
 
     The figures at the top are those of all classes together.
     """

@@ -10,11 +10,11 @@ from reporting.document import UNKNOWN, Facts
 from reporting.numbers import number, percent, percentile_name
 
 SERVER_LABELS: Final = ("system", "time_model", "weights", "routing")
-"""What an emulated server says of itself, beside its clock."""
+"""Labels of an emulated server's info, beside its clock."""
 
 
 def server_facts(record: RunRecord, measures: RunMeasures) -> Facts:
-    """Who answered, what it emulates, and which time it keeps."""
+    """The server, the system that it emulates, and its clock."""
     return Facts(title="server", rows=tuple(_server(record, measures)))
 
 
@@ -45,7 +45,7 @@ def _server(record: RunRecord, measures: RunMeasures) -> Iterator[tuple[str, str
 
 
 def dilation_words(record: RunRecord, measures: RunMeasures) -> str:
-    """How many wall seconds an emulated one took, and in how many epochs of the server's clock."""
+    """Wall seconds per emulated second, and the number of epochs of the server's clock."""
     found = [each.dilation for each in record.epochs]
     if len(found) < 2:
         return f"{measures.dilation:g} wall seconds"
@@ -53,7 +53,7 @@ def dilation_words(record: RunRecord, measures: RunMeasures) -> str:
 
 
 def class_facts(header: ClassHeader, *, several: bool) -> Facts:
-    """What a class sent, and when."""
+    """A class's workload and arrivals."""
     rows = [
         ("workload", header.workload),
         ("", f"{_limit(header)}, by {header.api}"),
@@ -67,7 +67,7 @@ def class_facts(header: ClassHeader, *, several: bool) -> Facts:
 
 
 def _limit(header: ClassHeader) -> str:
-    """What ends the class: its plan, its time (with an unknown number of requests), or both."""
+    """The end of the class: its plan, its time (with an unknown number of requests), or both."""
     within = ""
     if header.ends_s is not None:
         within = f"as many sessions as begin within {header.ends_s:g} {header.arrivals.time} s"
@@ -79,7 +79,7 @@ def _limit(header: ClassHeader) -> str:
 
 
 def request_facts(record: RunRecord, measures: RunMeasures) -> Facts:
-    """How many requests and tokens, and what went wrong, by kind."""
+    """Counts of requests and tokens, and of errors by kind."""
     several = len(measures.classes) > 1
     rows: list[tuple[str, str]] = []
     for each in (*(measures.classes.values() if several else ()), measures.total):
@@ -103,7 +103,7 @@ def _ended(measures: ClassMeasures) -> str:
 
 
 def client_facts(record: RunRecord, measures: RunMeasures) -> Facts:
-    """How the load generator itself did: its lateness is in every figure above."""
+    """The load generator's own load; its lateness is part of every figure above."""
     workers = record.header.workers
     rows = [("workers", f"{workers}, seed {record.header.seed}")]
     if measures.loop_lag_p99_ms is not None:
@@ -152,7 +152,7 @@ def _parts(measures: RunMeasures) -> Iterator[str]:
 
 
 def held_back(measures: RunMeasures) -> str:
-    """How the load generator is saturated, if it is: by its own work, or by whatever delays it."""
+    """The load generator's saturation: by its own work, or by a late event loop."""
     if measures.busy:
         return "load generator saturated (no CPU left)"
     if measures.late:

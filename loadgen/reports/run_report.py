@@ -1,4 +1,4 @@
-"""The report of one run: its figures, how they were got, and every warning about them.
+"""The report of one run: its figures, their conditions, and every warning about them.
 
 Nothing here measures; the figures are `loadgen.measures`'.
 """
@@ -73,7 +73,7 @@ class RunReport:
         return run_figures(self.record, self.measures)
 
     def charts(self) -> "tuple[TitledChart, ...]":
-        """Latency over time and as distributions, arrivals, and what was in flight."""
+        """Latency over time and as distributions, arrivals, requests in flight."""
         from loadgen.reports.run_charts import run_charts  # noqa: PLC0415 - Altair takes a while
 
         return tuple(run_charts(self.record, self.measures))

@@ -1,4 +1,4 @@
-"""What charts of a run draw: few numbers, however many requests there were. Pure.
+"""Series that the charts of a run draw, few points for any number of requests. Pure.
 
 Times are seconds, and latencies milliseconds, of the run's time.
 """
@@ -63,7 +63,7 @@ class Bins:
         return np.clip(found, 0, len(self) - 1)
 
     def rates(self, at_ns: Int64s, weights: Float64s | None = None) -> Float64s:
-        """How many of the times lie in each bin, per second, [bins]."""
+        """The number of times in each bin, per second, [bins]."""
         counts = np.bincount(self.which(at_ns), weights=weights, minlength=len(self))
         return counts / self.width_s
 
@@ -93,7 +93,7 @@ def shown_points(bins: Bins, at_ns: Int64s, values: Float64s) -> Int64s:
 
 
 def under_way(bins: Bins, begun_ns: Int64s, ended_ns: Int64s) -> tuple[Float64s, Float64s]:
-    """Mean and most of what was under way at once in each bin, both [bins].
+    """Mean and maximum of requests under way at once in each bin, both [bins].
 
     Each of `begun_ns` is under way until its `ended_ns`, both [requests].
     """

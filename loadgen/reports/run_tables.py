@@ -158,7 +158,7 @@ def throughput_table(measures: RunMeasures) -> Table:
 
 
 def slo_tables(measures: RunMeasures) -> Iterator[Table]:
-    """The bounds of each class with an SLO, and whether they were kept."""
+    """The bounds of each class with an SLO, kept or missed."""
     for each in measures.classes.values():
         if each.slo is not None:
             yield table_of(

@@ -27,14 +27,7 @@ from reporting.charts import (
 )
 from reporting.numbers import number
 
-_LATENCIES: Final = (
-    ("TTFT", "p50", "ttft_p50_ms"),
-    ("TTFT", "p99", "ttft_p99_ms"),
-    ("TPOT", "p50", "tpot_p50_ms"),
-    ("TPOT", "p99", "tpot_p99_ms"),
-    ("E2E", "p50", "e2e_p50_ms"),
-    ("E2E", "p99", "e2e_p99_ms"),
-)
+_LEAST_MS: Final = 1e-3  # of a logarithmic axis
 _BEST: Final = "beaten by no other"
 _BEATEN: Final = "beaten by another"
 _ROOM: Final = 34  # for the words of two marks between legend and chart
@@ -87,23 +80,29 @@ def _marks(sweep: SweepRecord) -> tuple[list[alt.Chart], list[alt.Chart]]:
     return [base.mark_rule(color=GREY, strokeDash=[5, 4])], [words]
 
 
+def _rows(
+    sweep: SweepRecord, name: str, key: str, *, least: float = 0.0, **words: str
+) -> Iterator[Row]:
+    """The estimates of a figure above `least`, under `key`, with the ends of their intervals."""
+    for point in sweep.points:
+        found: Estimate | None = getattr(point.figures, name)
+        if found is not None and found.value >= least:
+            low = found.value if found.low is None else found.low
+            high = found.value if found.high is None else found.high
+            yield {
+                "load": point.load,
+                key: found.value,
+                "low": max(low, least),
+                "high": high,
+                **words,
+            }
+
+
 def _throughput_rows(sweep: SweepRecord) -> list[Row]:
-    kinds = (("completed", "requests_per_s"), ("within the SLO (goodput)", "goodput_per_s"))
-    rows: list[Row] = []
-    for what, name in kinds:
-        for point in sweep.points:
-            found: Estimate | None = getattr(point.figures, name)
-            if found is not None:
-                rows.append(
-                    {
-                        "load": point.load,
-                        "per_s": found.value,
-                        "low": found.value if found.low is None else found.low,
-                        "high": found.value if found.high is None else found.high,
-                        "what": what,
-                    }
-                )
-    return rows
+    return [
+        *_rows(sweep, "requests_per_s", "per_s", what="completed"),
+        *_rows(sweep, "goodput_per_s", "per_s", what="within the SLO (goodput)"),
+    ]
 
 
 def _throughput(sweep: SweepRecord, rows: Sequence[Row]) -> TitledChart:
@@ -136,22 +135,17 @@ def _throughput(sweep: SweepRecord, rows: Sequence[Row]) -> TitledChart:
 
 
 def _latency_rows(sweep: SweepRecord) -> list[Row]:
-    rows: list[Row] = []
-    for measure, percentile, name in _LATENCIES:
-        for point in sweep.points:
-            found: Estimate | None = getattr(point.figures, name)
-            if found is not None and found.value > 0:
-                rows.append(
-                    {
-                        "load": point.load,
-                        "ms": found.value,
-                        "low": max(found.low or found.value, 1e-3),
-                        "high": found.high or found.value,
-                        "measure": measure,
-                        "percentile": percentile,
-                    }
-                )
-    return rows
+    return [
+        row
+        for measure in _SHADES
+        for each in ("p50", "p99")
+        for row in _rows(
+            *(sweep, f"{measure.lower()}_{each}_ms", "ms"),
+            least=_LEAST_MS,
+            measure=measure,
+            percentile=each,
+        )
+    ]
 
 
 def _latency(sweep: SweepRecord, rows: Sequence[Row]) -> TitledChart:

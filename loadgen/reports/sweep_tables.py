@@ -27,7 +27,7 @@ def load_and_unit(sweep: SweepRecord, load: float) -> str:
 
 
 def knee_words(sweep: SweepRecord, knee: Knee) -> str:
-    """Where it is, and how sure that is."""
+    """The knee's load with its interval."""
     edge = "; it is the last or first load tried: the knee may lie beyond" if knee.at_edge else ""
     between = ""
     if knee.low < knee.high:
@@ -68,7 +68,7 @@ def _findings(sweep: SweepRecord) -> Iterator[tuple[str, str]]:
 
 
 def sweep_facts(sweep: SweepRecord) -> Facts:
-    """What was sent, and in which time its figures are."""
+    """The workload, the number of points, and the time of the figures."""
     return Facts(title="sweep", rows=tuple(_facts(sweep)))
 
 

@@ -1,4 +1,4 @@
-"""The catalog in a line per chip and per system, for who does not know yet what to ask for."""
+"""The catalog's overview: a line per chip and per system."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -37,7 +37,7 @@ _SYSTEM_COLUMNS = (
 
 
 def overview_lines() -> Iterator[str]:
-    """Two tables, of chips and of systems, and how to read them."""
+    """Two tables, of chips and of systems, and a legend."""
     chips: list[Column[ChipSpec | DataSheet]] = [
         Column("chip", lambda chip: chip.name, align="left"),
         Column("maker", lambda chip: chip.maker, align="left"),

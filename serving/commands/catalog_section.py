@@ -27,7 +27,7 @@ class SwitchShown:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class CatalogEntry:
     """One entry of the catalog, to be printed.
 
     Attributes:
@@ -48,12 +48,12 @@ class Section:
     status: str = ""
 
 
-def catalog_sections() -> tuple[Section, ...]:
+def catalog_sections() -> tuple[CatalogEntry, ...]:
     """Every chip and system."""
     return tuple(section for section in _catalog() if section.kind != "model")
 
 
-def sections_of(name: str, assumptions: Sequence[str] = ()) -> tuple[Section, ...]:
+def sections_of(name: str, assumptions: Sequence[str] = ()) -> tuple[CatalogEntry, ...]:
     """The entry of that name, in any case, with `assumptions` on, each "SWITCH=ASSUMPTION"; a
     system's chip after it.
 
@@ -78,17 +78,17 @@ def sections_of(name: str, assumptions: Sequence[str] = ()) -> tuple[Section, ..
     return found
 
 
-def _catalog() -> Iterator[Section]:
+def _catalog() -> Iterator[CatalogEntry]:
     yield from map(_of_chip, CHIPS.values())
     yield from map(_of_data_sheet, DATA_SHEETS.values())
     yield from map(_of_system, SYSTEMS.values())
     for model in MODELS.values():
-        yield Section(kind="model", name=model.name, figures=model.figures())
+        yield CatalogEntry(kind="model", name=model.name, figures=model.figures())
 
 
-def _of_chip(chip: ChipSpec) -> Section:
+def _of_chip(chip: ChipSpec) -> CatalogEntry:
     has_logical_cores = chip.lnc_sizes != (chip.cores.count,)
-    return Section(
+    return CatalogEntry(
         kind="chip",
         name=chip.name,
         about=chip.maker,
@@ -99,8 +99,8 @@ def _of_chip(chip: ChipSpec) -> Section:
     )
 
 
-def _of_data_sheet(sheet: DataSheet) -> Section:
-    return Section(
+def _of_data_sheet(sheet: DataSheet) -> CatalogEntry:
+    return CatalogEntry(
         kind="chip",
         name=sheet.name,
         about=sheet.maker,
@@ -111,9 +111,9 @@ def _of_data_sheet(sheet: DataSheet) -> Section:
     )
 
 
-def _of_system(system: SystemSpec) -> Section:
+def _of_system(system: SystemSpec) -> CatalogEntry:
     parts = (f"{system.chips.count} x {system.chip.name}", joined(system), system.switch_generation)
-    return Section(
+    return CatalogEntry(
         kind="system",
         name=system.name,
         about=", ".join(filter(None, parts)),

@@ -1,4 +1,4 @@
-"""An entry of the catalog as text: a table of its figures, then what belongs to it alone."""
+"""An entry of the catalog as text: a table of its figures, then its switches and core maps."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,7 +9,7 @@ from emulator.units import GIB
 from reporting.document import Column, table_of
 from reporting.numbers import with_prefix
 from reporting.plain_text import table_lines
-from serving.commands.catalog_section import Section, SwitchShown
+from serving.commands.catalog_section import CatalogEntry, SwitchShown
 
 _SOURCED: Final[tuple[Column[tuple[str, ...]], ...]] = (
     Column("figure", align="left"),
@@ -24,7 +24,7 @@ _UNTITLED: Final[tuple[Column[tuple[str, ...]], ...]] = (
 )
 
 
-def section_lines(section: Section) -> Iterator[str]:
+def section_lines(section: CatalogEntry) -> Iterator[str]:
     """A title, then a table whose columns are as wide as their widest cell; sources run on."""
     yield f"{section.kind} {section.name}"
     if section.about:
@@ -46,7 +46,7 @@ def section_lines(section: Section) -> Iterator[str]:
 
 
 def _switch_lines(shown: SwitchShown) -> Iterator[str]:
-    """A switch: each assumption, why, and what it sets."""
+    """A switch: each assumption set, its reason, and its figures."""
     yield f"  switch {shown.switch.name}"
     for assumption in shown.switch.assumptions:
         mark = " (on)" if assumption is shown.on else ""

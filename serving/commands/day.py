@@ -147,7 +147,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UltraServeError: a wrong argument, a trace that cannot be read, a target out of reach.
     """
-    from serving.analysis.day.day_report import day_data, day_lines
+    from reporting.plain_text import document_lines
+    from serving.analysis.day.day_report import day_data, day_document
     from serving.analysis.day.virtual_day import virtual_day
 
     if args.plot is not None:
@@ -164,7 +165,8 @@ def run(args: argparse.Namespace) -> int:
 
         write_chart(day_chart(found), args.plot, field="plot")
         say(f"picture: {args.plot}")
-    print(json_text(day_data(found)) if args.json else "\n".join(day_lines(found)))
+    lines = document_lines(day_document(found))
+    print(json_text(day_data(found)) if args.json else "\n".join(lines))
     return 0
 
 

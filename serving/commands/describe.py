@@ -17,7 +17,12 @@ from emulator.specs.figure import Figure
 from loadgen.typed_options import add_options
 from serving.commands.analysis_options import JsonOptions
 from serving.commands.catalog_overview import overview_lines
-from serving.commands.catalog_section import Section, SwitchShown, catalog_sections, sections_of
+from serving.commands.catalog_section import (
+    CatalogEntry,
+    SwitchShown,
+    catalog_sections,
+    sections_of,
+)
 from serving.commands.catalog_text import section_lines
 from serving.settings import AssumptionOptions
 
@@ -62,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _as_json(section: Section) -> dict[str, object]:
+def _as_json(section: CatalogEntry) -> dict[str, object]:
     entry: dict[str, object] = {
         "kind": section.kind,
         "name": section.name,

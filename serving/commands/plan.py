@@ -122,15 +122,17 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UltraServeError: a wrong argument, a trace that cannot be read, a target out of reach.
     """
+    from reporting.plain_text import document_lines
     from serving.analysis.plan.plan import plan
-    from serving.analysis.plan.plan_report import plan_data, plan_lines
+    from serving.analysis.plan.plan_report import plan_data, plan_document
 
     question = question_of(args)
     ended = "ultraserve plan: interrupted, nothing was planned"
     found = interruptible(plan, question, processes=args.processes, ended=ended)
     if found is None:
         return 130
-    print(json_text(plan_data(found)) if args.json else "\n".join(plan_lines(found)))
+    lines = document_lines(plan_document(found))
+    print(json_text(plan_data(found)) if args.json else "\n".join(lines))
     return 0
 
 

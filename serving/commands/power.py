@@ -62,7 +62,7 @@ class SourcedFigure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PowerOverview:
+class PowerBreakdown:
     """Everything that the command prints; `it_watts` and `total_watts` are the states' in order."""
 
     system: str
@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def power_report(name: str, options: PowerOptions) -> PowerOverview:
+def power_report(name: str, options: PowerOptions) -> PowerBreakdown:
     """The figures that the arguments ask for; raises ConfigError."""
     from emulator.power.power_state import NAMED_STATES, power_state
     from emulator.power.system_power import SystemPower
@@ -127,7 +127,7 @@ def power_report(name: str, options: PowerOptions) -> PowerOverview:
         for state, busy in asked.items()
     )
     tokens, cost = _tokens(options, power, chips, states)
-    return PowerOverview(
+    return PowerBreakdown(
         system=power.system.name,
         cooling=power.system.power.cooling.value if power.system.power else None,
         chips=chips,

@@ -1,4 +1,4 @@
-"""The report of `ultraserve power` as text: watts by state, tokens and dollars, what is assumed."""
+"""The report of `ultraserve power` as text: watts by state, tokens and dollars, assumptions."""
 
 from __future__ import annotations
 
@@ -11,34 +11,23 @@ from reporting.plain_text import table_lines
 
 if TYPE_CHECKING:
     from emulator.power.efficiency import PowerEfficiency
-    from serving.commands.power import PowerOverview, SourcedFigure
+    from serving.commands.power import PowerBreakdown, SourcedFigure
 
-_LABELS: Final = {
-    "chip_watts": "chips",
-    "cpu_watts": "host CPUs",
-    "tray_watts": "trays",
-    "switch_watts": "switches",
-    "fan_watts": "fans",
-    "pump_watts": "pumps",
-    "conversion_watts": "conversion",
-    "overhead_watts": "beside the chips",
-    "cooling_watts": "cooling",
+_PARTS: Final = {
+    "chip_watts": ("chips", ("energy_", "idle_watts", "budget_watts")),
+    "cpu_watts": ("host CPUs", ("cpu_",)),
+    "tray_watts": ("trays", ("tray_",)),
+    "switch_watts": ("switches", ("switch_",)),
+    "fan_watts": ("fans", ("fan_",)),
+    "pump_watts": ("pumps", ("pump_",)),
+    "conversion_watts": ("conversion", ("conversion_",)),
+    "overhead_watts": ("beside the chips", ("provisioned_",)),
+    "cooling_watts": ("cooling", ("pue",)),
 }
-# The figures that each part is made of, by the first letters of their names.
-_FIGURES_OF: Final = {
-    "chip_watts": ("energy_", "idle_watts", "budget_watts"),
-    "cpu_watts": ("cpu_",),
-    "tray_watts": ("tray_",),
-    "switch_watts": ("switch_",),
-    "fan_watts": ("fan_",),
-    "pump_watts": ("pump_",),
-    "conversion_watts": ("conversion_",),
-    "overhead_watts": ("provisioned_",),
-    "cooling_watts": ("pue",),
-}
+"""Each part's label, and the first letters of the names of the figures that it is made of."""
 
 
-def report_lines(report: PowerOverview, *, sources: bool = False) -> Iterator[str]:
+def report_lines(report: PowerBreakdown, *, sources: bool = False) -> Iterator[str]:
     """The report as text: the budget, a column for each state, tokens and dollars, sources."""
     cooled = f", cooled by {report.cooling}" if report.cooling else ""
     yield (
@@ -62,15 +51,15 @@ def report_lines(report: PowerOverview, *, sources: bool = False) -> Iterator[st
         yield from table_lines(table_of(_FIGURES, report.figures))
 
 
-def _state_lines(report: PowerOverview) -> Iterator[str]:
-    """A column for each state: where its watts go, and what holds its chips back."""
+def _state_lines(report: PowerBreakdown) -> Iterator[str]:
+    """A column for each state: its watts by part, and the throttling of its chips."""
     rows: list[tuple[object, ...]] = []
     for index, (name, _) in enumerate(report.states[0].facility.parts()):
         drawn = [state.facility.parts()[index][1] for state in report.states]
         if any(drawn):
             season = (report.season.replace("-", "_"),) if name == "cooling_watts" else ()
-            assumed = _assumed(report, (*_FIGURES_OF[name], *season))
-            label = _LABELS[name] + ("*" if assumed else "")
+            label, figures = _PARTS[name]
+            label += "*" if _assumed(report, (*figures, *season)) else ""
             rows.append((label, *drawn))
     rows += [
         ("total", *report.total_watts),
@@ -89,8 +78,8 @@ def _state_lines(report: PowerOverview) -> Iterator[str]:
     yield from table_lines(table_of(columns, rows))
 
 
-def _assumption_lines(report: PowerOverview) -> Iterator[str]:
-    """What the watts rest on that nobody has published, and how busy the states are."""
+def _assumption_lines(report: PowerBreakdown) -> Iterator[str]:
+    """The number of assumed figures, and the busy shares of the states."""
     assumed = sum(figure.assumed for figure in report.figures)
     yield (
         f"* modelled: {assumed} of {len(report.figures)} figures are assumed, all or in part; "
@@ -102,16 +91,16 @@ def _assumption_lines(report: PowerOverview) -> Iterator[str]:
         yield f"{state.name}: busy shares are assumed, {busy}"
 
 
-def _assumed(report: PowerOverview, prefixes: tuple[str, ...]) -> bool:
+def _assumed(report: PowerBreakdown, prefixes: tuple[str, ...]) -> bool:
     return any(figure.assumed for figure in report.figures if figure.name.startswith(prefixes))
 
 
-def _source(report: PowerOverview, name: str) -> str:
+def _source(report: PowerBreakdown, name: str) -> str:
     (figure,) = (each for each in report.figures if each.name == name)
     return figure.source
 
 
-def _token_lines(report: PowerOverview) -> Iterator[str]:
+def _token_lines(report: PowerBreakdown) -> Iterator[str]:
     if report.tokens_per_megawatt:
         yield ""
         yield from table_lines(table_of(_PER_MEGAWATT, report.tokens_per_megawatt))

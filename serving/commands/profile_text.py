@@ -26,7 +26,7 @@ _ENGINE_OF: Final = {"memory": "dma", "links": "collectives"}
 """The engine whose busy time stands beside what could be faster, where their names differ."""
 
 _TROUBLE_OF: Final = {"even experts": "uneven experts", "slow chips at full speed": "slow chips"}
-"""What a relief without a speed is against."""
+"""The trouble that a relief without a speed is against."""
 
 
 def summary_lines(summary: ProfileSummary) -> Iterator[str]:
@@ -93,7 +93,7 @@ def _use_table(summary: ProfileSummary) -> list[str]:
 
 
 def phase_lines(phase: PhaseSummary) -> Iterator[str]:
-    """One phase: how much of the time, where it goes, what holds it up and what relieves it."""
+    """One phase: its share of the time, its parts, its bottleneck and reliefs."""
     tokens = (phase.prefill_tokens / phase.steps, phase.decode_tokens / phase.steps)
     yield (
         f"{phase.phase}: {phase.steps:,} steps, {percent(phase.time_share)} of step time, "
@@ -117,7 +117,7 @@ def phase_lines(phase: PhaseSummary) -> Iterator[str]:
 
 
 def _busy(engines: Sequence[EngineUse], what: str) -> str:
-    """How busy the engine is that `what` stands for; nothing for what is no engine."""
+    """The busy share of the engine that `what` stands for; empty for other resources."""
     name = _ENGINE_OF.get(what, what)
     for use in engines:
         if use.engine == name:

@@ -59,7 +59,7 @@ def day_chart(day: VirtualDay) -> alt.VConcatChart:
 
 
 def _short(text: str) -> str:
-    """Up to what a line of the picture holds."""
+    """The text, cut to a line of the picture."""
     return text if len(text) <= _LINE_MAX else f"{text[: _LINE_MAX - 1]}…"
 
 
@@ -69,7 +69,7 @@ def _span(result: DayResult) -> int:
 
 
 def _means(values: Float64s, span: int) -> Float64s:
-    """The mean of each `span` values; what is left over at the end is left out."""
+    """The mean of each `span` values; a rest at the end is left out."""
     whole = len(values) // span * span
     means: Float64s = values[:whole].reshape(-1, span).mean(axis=1)
     return means

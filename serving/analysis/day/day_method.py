@@ -28,7 +28,7 @@ def method(day: VirtualDay) -> tuple[str, ...]:
 
 
 def assumptions(day: VirtualDay) -> tuple[str, ...]:
-    """What the answer rests on beside the catalog's figures."""
+    """The assumptions of the answer, beside the catalog's figures."""
     settings, handover = day.settings, day.handover
     question, sweep, trained = settings.question, settings.sweep, day.machine.trained
     said = [

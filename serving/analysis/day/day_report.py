@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
-from reporting.plain_text import table_lines
-from serving.analysis.day.day_comparison import LoadComparison
+from reporting.document import Document, Lines, Table
 from serving.analysis.day.day_method import assumptions, method
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_tables import (
@@ -17,101 +16,87 @@ from serving.analysis.day.day_tables import (
     headline_table,
 )
 from serving.analysis.day.exact_hour import BothWays, ExactHour
-from serving.analysis.day.replica_run import RatePoint
 from serving.analysis.day.slower_handovers import SlowerHandovers
 from serving.analysis.day.virtual_day import VirtualDay
 
 
-def day_lines(day: VirtualDay) -> Iterator[str]:
+def day_document(day: VirtualDay) -> Document:
     """The day for a reader, the answer first."""
     settings, machine = day.settings, day.machine
     partition = day.choice.candidate.partition
-    yield (
-        f"{settings.sweep.model.name} serves and {machine.trained.model} is trained on "
+    described = {each.policy: each.describes for load in day.loads for each in load.everything}
+    walls = ", ".join(f"{name} {wall_s:.1f}" for name, wall_s in day.wall_s.items())
+    return Document(
+        title=f"{settings.sweep.model.name} serves and {machine.trained.model} is trained on "
         f"{settings.machines} x {settings.sweep.system.name}, "
         f"{settings.question.length_s / HOUR_S:g} hours from "
-        f"{day.headline.demand.begins:%a %Y-%m-%d %H:%M %Z}"
-    )
-    yield (
-        f"{machine.groups} groups of {partition.chips} chips (tp {partition.tp}, ep "
+        f"{day.headline.demand.begins:%a %Y-%m-%d %H:%M %Z}",
+        subtitle=f"{machine.groups} groups of {partition.chips} chips (tp {partition.tp}, ep "
         f"{partition.ep}, lnc {partition.lnc}); one serves {machine.curve.capacity_per_s:.4g} "
         f"requests/s within the target, {machine.curve.saturated_per_s:.4g} at all; all of them "
-        f"{machine.capacity_per_s:,.4g}"
-    )
-    yield (
-        f"target: {settings.slo}; a policy with less than {machine.curve.required_share:.4g} of "
-        "the requests within both is marked FAILED"
-    )
-    yield ""
-    yield ("Tokens served and trained per MWh at the meter, and both weighed by their model flops")
-    for load in day.loads:
-        yield f"Highest rate {_of_capacity(load)}"
-        yield from table_lines(headline_table(load), indent=2)
-        yield ""
-    yield "What that took"
-    for load in day.loads:
-        yield f"Highest rate {_of_capacity(load)}"
-        yield from table_lines(account_table(load), indent=2)
-        yield ""
-    yield from _freed_lines(day)
-    yield ""
-    yield from _slower_lines(day)
-    if day.check is not None:
-        yield ""
-        yield from _check_lines(day.check)
-    yield ""
-    yield "Method"
-    yield from (f"  - {line}" for line in method(day))
-    yield "Assumed, modelled, not measured"
-    yield from (f"  - {line}" for line in assumptions(day))
-    yield "Policies"
-    described = {each.policy: each.describes for load in day.loads for each in load.everything}
-    yield from (f"  - {words}" for words in described.values())
-    walls = ", ".join(f"{name} {wall_s:.1f}" for name, wall_s in day.wall_s.items())
-    yield f"wall time: {sum(day.wall_s.values()):.1f} s ({walls})"
-
-
-def _of_capacity(load: LoadComparison) -> str:
-    return (
-        f"{load.peak_share:.0%} of what the machines serve within the target: "
-        f"{load.peak_per_s:,.4g} requests/s"
+        f"{machine.capacity_per_s:,.4g}",
+        verdict=f"target: {settings.slo}; a policy with less than "
+        f"{machine.curve.required_share:.4g} of the requests within both is marked FAILED",
+        sections=(
+            Lines(
+                rows=(
+                    "Tokens served and trained per MWh at the meter, and both weighed by their "
+                    "model flops",
+                )
+            ),
+            *(headline_table(load) for load in day.loads),
+            Lines(rows=("What that took",)),
+            *(account_table(load) for load in day.loads),
+            _freed_table(day),
+            _slower_lines(day),
+            *([] if day.check is None else [_check_section(day.check)]),
+            Lines(title="Method", rows=tuple(f"- {line}" for line in method(day))),
+            Lines(
+                title="Assumed, modelled, not measured",
+                rows=tuple(f"- {line}" for line in assumptions(day)),
+            ),
+            Lines(title="Policies", rows=tuple(f"- {words}" for words in described.values())),
+            Lines(rows=(f"wall time: {sum(day.wall_s.values()):.1f} s ({walls})",)),
+        ),
     )
 
 
-def _slower_lines(day: VirtualDay) -> Iterator[str]:
-    """What hangs on the start that is assumed."""
-    start_s, asked = day.settings.job.start_s, day.headline.results[0]
-    yield (
-        f"If a start took longer than the assumed {start_s:g} s, and a drain as much longer, at "
-        f"{day.headline.peak_share:.0%}:"
-    )
-    for slow in day.slower:
+def _slower_lines(day: VirtualDay) -> Lines:
+    """Results under longer starts than the assumed one."""
+    asked = day.headline.results[0]
+
+    def words(slow: SlowerHandovers) -> str:
         result = slow.load.results[0]
-        yield (
-            f"  {slow.start_s:g} s and {slow.drain_s:.0f} s: {result.policy} keeps "
+        return (
+            f"{slow.start_s:g} s and {slow.drain_s:.0f} s: {result.policy} keeps "
             f"{result.slo_attainment:.3%}{'' if result.keeps_target else ' (FAILED)'}, trains "
             f"{result.training_tokens / BILLION:,.2f} Gtok rather than "
             f"{asked.training_tokens / BILLION:,.2f}, {result.flops_per_mwh / EXA:,.1f} Eflop/MWh "
             f"({result.flops_per_mwh / slow.load.fixed.flops_per_mwh:.2f} x the best fixed split)"
         )
 
+    return Lines(
+        title=f"If a start took longer than the assumed {day.settings.job.start_s:g} s, and a "
+        f"drain as much longer, at {day.headline.peak_share:.0%}:",
+        rows=tuple(map(words, day.slower)),
+    )
 
-def _freed_lines(day: VirtualDay) -> Iterator[str]:
-    """Of the headline's load, what was freed and what that cost."""
+
+def _freed_table(day: VirtualDay) -> Table:
+    """Of the headline's load, the chip-hours freed and their costs."""
     load = day.headline
-    yield (
+    title = (
         f"Chip-hours freed and the cost of hand-overs at {load.peak_share:.0%}; the demand itself "
         f"stays {_unused(day):.1%} below its highest rate in the mean"
     )
-    yield from table_lines(handover_table(load), indent=2)
-    if day.settings.question.trace.is_schedule:
-        yield (
-            f"  The operator's own schedule freed {_unused(day):.1%} of the node-hours of its peak;"
-            " of its peak's chip-hours, in this measure, "
-            + ", ".join(
-                f"{each.policy} frees {each.freed_share_of_peak:.1%}" for each in load.everything
-            )
-        )
+    if not day.settings.question.trace.is_schedule:
+        return handover_table(load, title=title)
+    policies = (f"{each.policy} frees {each.freed_share_of_peak:.1%}" for each in load.everything)
+    foot = (
+        f"The operator's own schedule freed {_unused(day):.1%} of the node-hours of its peak; of "
+        f"its peak's chip-hours, in this measure, {', '.join(policies)}"
+    )
+    return handover_table(load, title=title, foot=foot)
 
 
 def _unused(day: VirtualDay) -> float:
@@ -123,15 +108,19 @@ def _unused(day: VirtualDay) -> float:
     return 1 - mean_per_s / day.headline.peak_per_s
 
 
-def _check_lines(check: ExactHour) -> Iterator[str]:
-    yield (
+def _check_section(check: ExactHour) -> Lines:
+    title = (
         f"Against the exact run: one group under {check.policy} from hour "
         f"{check.begin_s / HOUR_S:g} for {check.length_s / 60:g} min, {check.requests:,} requests "
         f"in {check.steps:,} steps and {check.parts} parts, {check.wall_s:.0f} s of wall time"
     )
+    return Lines(title=title, rows=tuple(_check_lines(check)))
+
+
+def _check_lines(check: ExactHour) -> Iterator[str]:
     for name, both in (("TTFT", check.ttft), ("TPOT", check.tpot), ("both", check.both)):
         yield (
-            f"  {name} kept: exact {both.exact:.3%}, walked {both.walked:.3%} "
+            f"{name} kept: exact {both.exact:.3%}, walked {both.walked:.3%} "
             f"({100 * both.difference:+.3f} points)"
         )
     for name, times in (
@@ -140,16 +129,16 @@ def _check_lines(check: ExactHour) -> Iterator[str]:
         ("TPOT mean", check.tpot_mean_s),
     ):
         yield (
-            f"  {name}: exact {1e3 * times.exact:,.4g} ms, walked {1e3 * times.walked:,.4g} ms "
+            f"{name}: exact {1e3 * times.exact:,.4g} ms, walked {1e3 * times.walked:,.4g} ms "
             f"({times.relative:+.1%})"
         )
     tokens, joules = check.output_tokens, check.joules
     yield (
-        f"  output tokens: exact {tokens.exact:,.0f}, walked {tokens.walked:,.0f} "
+        f"output tokens: exact {tokens.exact:,.0f}, walked {tokens.walked:,.0f} "
         f"({tokens.relative:+.2%}; chance of the count alone {check.output_tokens_sigma:.2%})"
     )
     yield (
-        f"  energy of the chips: exact {joules.exact / 1e6:,.4g} MJ, walked "
+        f"energy of the chips: exact {joules.exact / 1e6:,.4g} MJ, walked "
         f"{joules.walked / 1e6:,.4g} MJ ({joules.relative:+.2%})"
     )
 
@@ -184,7 +173,7 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
             "restore_s": day.handover.restore_s,
             "least_training_chips": day.machine.trained.least_chips,
         },
-        "curve": [_fields(point) for point in curve.points],
+        "curve": [asdict(point) for point in curve.points],
         "demand_unused_share": _unused(day),
         "loads": [
             {
@@ -195,10 +184,12 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
                 "policies": [
                     _result_data(each)
                     | {
-                        "flops_per_mwh_over_never": each.flops_per_mwh / load.never.flops_per_mwh,
-                        "flops_per_mwh_over_best_fixed": each.flops_per_mwh
-                        / load.fixed.flops_per_mwh,
-                        "flops_per_mwh_over_oracle": each.flops_per_mwh / load.oracle.flops_per_mwh,
+                        f"flops_per_mwh_over_{name}": each.flops_per_mwh / other.flops_per_mwh
+                        for name, other in (
+                            ("never", load.never),
+                            ("best_fixed", load.fixed),
+                            ("oracle", load.oracle),
+                        )
                     }
                     for each in load.everything
                 ],
@@ -212,30 +203,22 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
     }
 
 
+_RESULT: Final = (
+    *("policy", "describes", "slo_attainment", "requests", "served_requests"),
+    *("served_output_tokens", "served_input_tokens", "training_chip_hours", "training_tokens"),
+    *("freed_chip_hours", "freed_share", "freed_share_of_peak", "energy_mwh"),
+    *("output_tokens_per_mwh", "training_tokens_per_mwh", "served_flops", "training_flops"),
+    "flops_per_mwh",
+)
+"""Attributes of a result that JSON has under their own names."""
+
+
 def _result_data(result: DayResult) -> dict[str, Any]:
     totals = result.walk.totals
-    return {
-        "policy": result.policy,
-        "describes": result.describes,
+    return {name: getattr(result, name) for name in _RESULT} | {
         "failed": not result.keeps_target,
-        "slo_attainment": result.slo_attainment,
         "ttft_attainment": result.attainment("ttft_share"),
         "tpot_attainment": result.attainment("tpot_share"),
-        "requests": result.requests,
-        "served_requests": result.served_requests,
-        "served_output_tokens": result.served_output_tokens,
-        "served_input_tokens": result.served_input_tokens,
-        "training_chip_hours": result.training_chip_hours,
-        "training_tokens": result.training_tokens,
-        "freed_chip_hours": result.freed_chip_hours,
-        "freed_share": result.freed_share,
-        "freed_share_of_peak": result.freed_share_of_peak,
-        "energy_mwh": result.energy_mwh,
-        "output_tokens_per_mwh": result.output_tokens_per_mwh,
-        "training_tokens_per_mwh": result.training_tokens_per_mwh,
-        "served_flops": result.served_flops,
-        "training_flops": result.training_flops,
-        "flops_per_mwh": result.flops_per_mwh,
         "handovers": {
             "groups_left": totals.left,
             "groups_came_back": totals.came_back,
@@ -258,12 +241,8 @@ def _slower_data(slow: SlowerHandovers) -> dict[str, Any]:
     }
 
 
-def _fields(point: RatePoint | ExactHour) -> dict[str, Any]:
-    return asdict(point)
-
-
 def _check_data(check: ExactHour) -> dict[str, Any]:
-    data = _fields(check)
+    data = asdict(check)
     for name in data:
         both = getattr(check, name)
         if not isinstance(both, BothWays):

@@ -37,7 +37,7 @@ def headline_table(load: LoadComparison) -> Table:
         times("oracle", load.oracle),
         Column("", lambda result: "" if result.keeps_target else "FAILED"),
     )
-    return table_of(columns, load.everything)
+    return table_of(columns, load.everything, title=_highest(load))
 
 
 def account_table(load: LoadComparison) -> Table:
@@ -53,10 +53,10 @@ def account_table(load: LoadComparison) -> Table:
         Column("groups left+back", lambda r: f"{r.walk.totals.left}+{r.walk.totals.came_back}"),
         Column("MWh", lambda result: result.energy_mwh, ",.3f"),
     )
-    return table_of(columns, load.everything)
+    return table_of(columns, load.everything, title=_highest(load))
 
 
-def handover_table(load: LoadComparison) -> Table:
+def handover_table(load: LoadComparison, *, title: str, foot: str = "") -> Table:
     """The chip-hours freed, of all and of those of the groups that serve at the highest demand, and
     the costs of the hand-overs.
     """
@@ -74,7 +74,7 @@ def handover_table(load: LoadComparison) -> Table:
         Column("job starts", lambda result: result.walk.totals.job_starts, "d"),
         Column("requests moved", lambda result: result.walk.moved, ",.0f"),
     )
-    return table_of(columns, load.everything)
+    return table_of(columns, load.everything, title=title, foot=foot)
 
 
 def _policy(load: LoadComparison) -> Column[DayResult]:
@@ -82,3 +82,10 @@ def _policy(load: LoadComparison) -> Column[DayResult]:
         return f"{result.policy} (best split)" if result is load.fixed else result.policy
 
     return Column("policy", name, align="left")
+
+
+def _highest(load: LoadComparison) -> str:
+    return (
+        f"Highest rate {load.peak_share:.0%} of what the machines serve within the target: "
+        f"{load.peak_per_s:,.4g} requests/s"
+    )

@@ -20,7 +20,7 @@ _CELLS_PER_DECADE: Final = 60
 _LINE_SAMPLES: Final = 300
 _WIDTH, _HEIGHT, _RATIO_HEIGHT, _CLAIM_HEIGHT = 820, 440, 190, 18
 _BELOW: Final = 6.0
-"""How many times less than the least of any envelope the picture still shows."""
+"""The picture's lower edge is the least of any envelope over this."""
 _ROUNDING: Final = 1e-9
 _BASIS_IN_WORDS: Final = {
     PowerBasis.PROVISIONED: "of the racks' budget",

@@ -12,13 +12,14 @@ from reporting.plain_text import table_lines
 from serving.analysis.pareto.pareto import MachineCurve, Pareto, thinned
 from serving.analysis.pareto.pareto_claims import Finding, RatioCurve
 from serving.analysis.steady_state.operating_point import OperatingPoint
+from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.sweep import Sweep
 
 _RATIO_POINTS: Final = 9
 
 
 def point_table(machine: MachineCurve, pareto: Pareto, most: int, prices: Prices | None) -> Table:
-    """The envelope, with at most `most` points; with prices, what its tokens cost."""
+    """The envelope, with at most `most` points; with prices, the cost of its tokens."""
 
     def partition(name: str) -> Callable[[OperatingPoint], object]:
         return lambda point: getattr(point.candidate.partition, name)
@@ -35,7 +36,7 @@ def point_table(machine: MachineCurve, pareto: Pareto, most: int, prices: Prices
         Column("users", lambda point: point.users, ",.0f"),
         Column("precision", lambda point: point.precision, align="left"),
         Column("replicas", lambda point: point.candidate.replicas, "d"),
-        *(Column(name, partition(name), "d") for name in ("chips", "tp", "ep", "lnc")),
+        *(Column(name, partition(name), "d") for name in _PARTITION),
         Column("batch", lambda point: point.batch, "d"),
         Column("prefill", _prefill_words, align="left"),
         Column("TTFT", lambda point: point.ttft_ns, ",.1f", unit="ms", scale=1e6),
@@ -46,7 +47,7 @@ def point_table(machine: MachineCurve, pareto: Pareto, most: int, prices: Prices
 
 
 def dollars_per_million_output(point: OperatingPoint, system: SystemSpec, prices: Prices) -> float:
-    """What the whole machine costs, for a million of its output tokens."""
+    """The whole machine's cost per million of its output tokens."""
     cost = token_cost(
         prices,
         point.rates,
@@ -66,7 +67,7 @@ def _prefill_words(point: OperatingPoint) -> str:
 
 
 def assumption_lines(machine: MachineCurve, pareto: Pareto) -> Iterator[str]:
-    """What the points of a machine stand on, each in a line."""
+    """The assumptions behind a machine's points, a line each."""
     sweep, system = machine.sweep, machine.sweep.system
     shape, first = sweep.shape, machine.points[0]
     yield (
@@ -170,41 +171,28 @@ def _machine_data(machine: MachineCurve, pareto: Pareto, prices: Prices | None) 
     }
 
 
+_PARTITION: Final = ("chips", "tp", "ep", "lnc")
+_POINT: Final = (
+    *("tokens_per_s_per_user", "output_tokens_per_s", "input_tokens_per_s", "users", "precision"),
+    *("batch", "tpot_ns", "ttft_ns", "chip_watts", "throttle_factor", "drawn_watts"),
+    *("provisioned_watts", "all_in_watts"),
+)
+"""Attributes of a point that JSON has under their own names."""
+
+
 def point_data(point: OperatingPoint, pareto: Pareto) -> dict[str, Any]:
     """One point, flat, with the unit of each figure in its name."""
-    partition = point.candidate.partition
-    data: dict[str, Any] = {
-        "tokens_per_s_per_user": point.tokens_per_s_per_user,
+    return {
+        **{name: getattr(point, name) for name in _POINT},
         "output_tokens_per_s_per_mw": point.output_tokens_per_s_per_mw(pareto.basis),
-        "output_tokens_per_s": point.output_tokens_per_s,
-        "input_tokens_per_s": point.input_tokens_per_s,
-        "users": point.users,
-        "precision": point.precision,
-        "replicas": point.candidate.replicas,
-        "chips": partition.chips,
-        "tp": partition.tp,
-        "ep": partition.ep,
-        "lnc": partition.lnc,
-        "batch": point.batch,
-        "tpot_ns": point.tpot_ns,
-        "ttft_ns": point.ttft_ns,
-        "chip_watts": point.chip_watts,
-        "throttle_factor": point.throttle_factor,
-        "drawn_watts": point.drawn_watts,
-        "provisioned_watts": point.provisioned_watts,
-        "all_in_watts": point.all_in_watts,
-        "prefill": None,
+        **_candidate_data(point.candidate),
+        "prefill": point.prefill and _candidate_data(point.prefill),
     }
-    if point.prefill is not None:
-        own = point.prefill.partition
-        data["prefill"] = {
-            "replicas": point.prefill.replicas,
-            "chips": own.chips,
-            "tp": own.tp,
-            "ep": own.ep,
-            "lnc": own.lnc,
-        }
-    return data
+
+
+def _candidate_data(candidate: PartitionCandidate) -> dict[str, int]:
+    partition = {name: getattr(candidate.partition, name) for name in _PARTITION}
+    return {"replicas": candidate.replicas, **partition}
 
 
 def _finding_data(found: Finding) -> dict[str, Any]:
@@ -226,7 +214,7 @@ def _finding_data(found: Finding) -> dict[str, Any]:
 
 
 def report_lines(found: Pareto, rows: int, prices: Prices | None) -> Iterator[str]:
-    """Each machine's envelope, then how the machines compare, then the vendor's claims."""
+    """Each machine's envelope, then the machines against each other, then the vendor's claims."""
     for machine in found.machines:
         yield from assumption_lines(machine, found)
         yield from table_lines(point_table(machine, found, rows, prices))

@@ -7,6 +7,8 @@ from typing import Any
 from emulator.power.efficiency import PowerBasis
 from emulator.power.token_cost import TokenCost
 from emulator.specs.shipped_fits import FITTED, shipped_fits
+from loadgen.records.plain_number import counted
+from reporting.document import Document, Lines
 from serving.analysis.plan.night import HOURS, Night
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check
@@ -18,7 +20,7 @@ ULTRASERVERS = ("trn2-ultraserver", "trn3-")
 
 
 def assumptions(plan: Plan) -> tuple[str, ...]:
-    """What the answer rests on beside the catalog's figures."""
+    """The assumptions of the answer, beside the catalog's figures."""
     question = plan.question
     sweep, check = question.sweep, question.check.schedulers
     said = [
@@ -47,7 +49,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
 
 
 def _calibration(plan: Plan) -> str:
-    """Which one, and what it was fitted to."""
+    """The calibration's name, and the measurements that it was fitted to."""
     sweep = plan.question.sweep
     name, chip = sweep.assumptions.calibration_name, sweep.system.chip
     if name != FITTED:
@@ -58,38 +60,37 @@ def _calibration(plan: Plan) -> str:
     return f"calibration {name}, {fitted}, none of {chip.name}: assumed to hold there"
 
 
-def plan_lines(plan: Plan) -> Iterator[str]:
+def plan_document(plan: Plan) -> Document:
     """The plan for a reader, the answers first."""
     question = plan.question
-    sweep = question.sweep
-    yield f"{sweep.model.name} on {sweep.system.name}, {question.slo}"
-    yield f"traffic: {question.demand.in_words()}"
-    yield (
-        f"  at the peak {question.demand.peak_rate_per_s:,.4g} requests/s, "
-        f"{plan.rates.input_tokens_per_s:,.0f} prompt tokens/s, "
-        f"{plan.rates.output_tokens_per_s:,.0f} output tokens/s"
-    )
-    yield ""
-    yield from _answer_lines(plan)
-    yield ""
-    yield from _check_lines(plan)
-    yield ""
-    yield from _power_lines(plan)
-    yield ""
-    yield from _night_lines(plan)
+    sections = [
+        Lines(rows=tuple(_answer_lines(plan))),
+        Lines(
+            title="checked by simulation (the server's lockstep scheduler in virtual time):",
+            rows=tuple(_check_lines(plan)),
+        ),
+        Lines(title="tokens and what they take:", rows=tuple(_power_lines(plan))),
+        Lines(title="the night leaves over:", rows=tuple(_night_lines(plan))),
+    ]
     if question.disaggregated:
-        yield ""
-        yield from _pool_lines(plan)
-    yield ""
-    yield "assumed:"
-    yield from (f"  {line}" for line in assumptions(plan))
+        words = "prefill and decode pools, by the steady state alone, NOT checked by simulation:"
+        sections.append(Lines(title=words, rows=(_pool_line(plan),)))
+    sections.append(Lines(title="assumed:", rows=assumptions(plan)))
+    return Document(
+        title=f"{question.sweep.model.name} on {question.sweep.system.name}, {question.slo}",
+        subtitle=f"traffic: {question.demand.in_words()}",
+        verdict=f"  at the peak {question.demand.peak_rate_per_s:,.4g} requests/s, "
+        f"{plan.rates.input_tokens_per_s:,.0f} prompt tokens/s, "
+        f"{plan.rates.output_tokens_per_s:,.0f} output tokens/s",
+        sections=tuple(sections),
+    )
 
 
 def _answer_lines(plan: Plan) -> Iterator[str]:
     """Machines, megawatts, dollars, spares and the night, a line each."""
     check, bill, night = plan.choice.check, plan.bill, plan.night
     yield (
-        f"plan:  {_machines(plan, plan.machines)}, {_count(check.replicas, 'replica')} of "
+        f"plan:  {_machines(plan, plan.machines)}, {counted(check.replicas, 'replica')} of "
         f"{_partition(check)}; {plan.fleet.chips_in_service:,} of {plan.fleet.chips:,} chips serve"
     )
     yield (
@@ -101,7 +102,7 @@ def _answer_lines(plan: Plan) -> Iterator[str]:
     yield (
         f"N+1:   {_machines(plan, plan.machines_with_spare)} "
         f"({_mw(plan.provisioned_watts_with_spare)} provisioned) so that one may fail; "
-        f"{_count(plan.fleet.replicas + 1, 'replica')} so that one may fail, {room}"
+        f"{counted(plan.fleet.replicas + 1, 'replica')} so that one may fail, {room}"
     )
     yield (
         f"night: {night.free_chip_hours:,} chip-hours a day freed by replicas that rest"
@@ -129,13 +130,12 @@ def _prices(cost: TokenCost) -> str:
 
 
 def _power_lines(plan: Plan) -> Iterator[str]:
-    """Tokens by the megawatt, and what tokens cost at other times and when chips are shared."""
+    """Tokens per megawatt, and the cost of tokens at the peak and when chips are shared."""
     bill = plan.bill
-    yield "tokens and what they take:"
     for basis in bill.per_megawatt:
         if basis.basis is not PowerBasis.ALL_IN:
             yield (
-                f"  tokens/s/MW {basis.basis.value} at the peak: {basis.output:,.0f} output, "
+                f"tokens/s/MW {basis.basis.value} at the peak: {basis.output:,.0f} output, "
                 f"{basis.input:,.0f} input, {basis.total:,.0f} total"
             )
     yield from _cost_lines("over the day", bill.day_cost)
@@ -148,17 +148,16 @@ def _cost_lines(when: str, cost: TokenCost | None) -> Iterator[str]:
     if cost is None:
         return
     yield (
-        f"  cost {when}: {_prices(cost)}; ${cost.dollars_per_hour:,.2f} an hour, "
+        f"cost {when}: {_prices(cost)}; ${cost.dollars_per_hour:,.2f} an hour, "
         f"${cost.energy_dollars_per_hour:,.2f} of it energy"
     )
 
 
 def _check_lines(plan: Plan) -> Iterator[str]:
     choice = plan.choice
-    yield "checked by simulation (the server's lockstep scheduler in virtual time):"
     yield from _one_check(f"the plan, {_size(choice.check)}", choice.check)
     if choice.smaller is None:
-        yield f"  {choice.smaller_words}"
+        yield f"{choice.smaller_words}"
     else:
         words = f"the next smaller one ({choice.smaller_words}), {_size(choice.smaller)}"
         yield from _one_check(words, choice.smaller)
@@ -169,21 +168,22 @@ def _check_lines(plan: Plan) -> Iterator[str]:
     ]
     for check in others:
         verdict = "meets" if check.meets else "does not meet"
-        yield f"  also tried, {_size(check)}: {verdict} the target"
+        yield f"also tried, {_size(check)}: {verdict} the target"
 
 
 def _one_check(what: str, check: Check) -> Iterator[str]:
-    yield f"  {what}: {'meets' if check.meets else 'DOES NOT MEET'} the target"
+    yield f"{what}: {'meets' if check.meets else 'DOES NOT MEET'} the target"
     for term in check.terms:
         reached = "not known" if term.reached_s is None else f"{term.reached_s * 1e3:,.4g} ms"
         yield (
-            f"    {term.name.upper()} p{term.percentile:g} {reached} (limit "
+            f"  {term.name.upper()} p{term.percentile:g} {reached} (limit "
             f"{term.limit_s * 1e3:g} ms); {100 * term.share:.4g} % of requests within it"
         )
     yield (
-        f"    {check.requests:,} requests judged, arriving {check.begin_s:,.1f} to "
+        f"  {check.requests:,} requests judged, arriving {check.begin_s:,.1f} to "
         f"{check.end_s:,.1f} s, after {check.warmup_s:,.1f} s of warm-up; "
-        f"{check.simulated_requests:,} simulated on {_count(check.simulated_replicas, 'replica')}; "
+        f"{check.simulated_requests:,} simulated on "
+        f"{counted(check.simulated_replicas, 'replica')}; "
         f"busy {100 * check.busy_share:.3g} % of the time with "
         f"{100 * check.load_share:.3g} % of the load that the steady state can take; "
         f"{check.preemptions:,} preemptions, at most {100 * check.kv_used_share:.3g} % of KV held"
@@ -192,9 +192,8 @@ def _one_check(what: str, check: Check) -> Iterator[str]:
 
 def _night_lines(plan: Plan) -> Iterator[str]:
     night, bill = plan.night, plan.bill
-    yield "the night leaves over:"
     yield (
-        f"  {night.free_chip_hours:,} chip-hours a day, {bill.freed_mwh_per_day:,.3g} MWh of their "
+        f"{night.free_chip_hours:,} chip-hours a day, {bill.freed_mwh_per_day:,.3g} MWh of their "
         f"racks' budget; serving draws {bill.serving_mwh_per_day:,.3g} MWh a day"
     )
     most = night.trough_free_chips
@@ -202,24 +201,22 @@ def _night_lines(plan: Plan) -> Iterator[str]:
         for chips in sorted({most, -(-most // 2)}, reverse=True):
             first, count = night.stretch(chips)
             yield (
-                f"  {_count(chips, 'chip')} or more free for {_count(count, 'hour')} on end, from "
+                f"{counted(chips, 'chip')} or more free for {counted(count, 'hour')} on end, from "
                 f"hour {first} on"
             )
     hours = " ".join(str(hour.replicas) for hour in night.hours)
-    yield f"  replicas in service by hour: {hours}"
+    yield f"replicas in service by hour: {hours}"
     if night.never_used_chips:
-        yield f"  beside them {night.never_used_chips:,} chips bought are in service at no hour"
+        yield f"beside them {night.never_used_chips:,} chips bought are in service at no hour"
 
 
-def _pool_lines(plan: Plan) -> Iterator[str]:
-    yield "prefill and decode pools, by the steady state alone, NOT checked by simulation:"
+def _pool_line(plan: Plan) -> str:
     if plan.pools is None:
-        yield "  no pools keep the target's mean times"
-        return
+        return "no pools keep the target's mean times"
     point = plan.pools.point
     assert point.prefill is not None
-    yield (
-        f"  {_count(plan.pools.machines, 'UltraServer')}, each {point.prefill.replicas} x "
+    return (
+        f"{counted(plan.pools.machines, 'UltraServer')}, each {point.prefill.replicas} x "
         f"{point.prefill.partition.chips} chips for prompts and {point.candidate.replicas} x "
         f"{point.candidate.partition.chips} to decode: {point.requests_per_s:,.4g} requests/s at "
         f"TTFT {point.ttft_ns / 1e6:,.4g} ms with the KV's way, TPOT {point.tpot_ns / 1e6:,.4g} ms"
@@ -235,12 +232,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             "model": sweep.model.name,
             "system": sweep.system.name,
             "slo": [
-                {
-                    "name": bound.name,
-                    "limit_s": bound.limit_s,
-                    "percentile": bound.percentile,
-                }
-                for bound in question.slo.bounds
+                _named(bound, "name", "limit_s", "percentile") for bound in question.slo.bounds
             ],
             "readings": question.assumptions,
             "traffic": question.demand.in_words(),
@@ -286,23 +278,17 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     }
 
 
+def _named(of: object, *names: str) -> dict[str, Any]:
+    """Attributes under their own names."""
+    return {name: getattr(of, name) for name in names}
+
+
 def _check_data(check: Check) -> dict[str, Any]:
+    terms = ("name", "limit_s", "percentile", "reached_s", "share", "kept")
     return {
-        "meets": check.meets,
-        "chips": check.chips,
-        "replicas": check.replicas,
+        **_named(check, "meets", "chips", "replicas"),
         "partition": check.candidate.partition,
-        "terms": [
-            {
-                "name": term.name,
-                "limit_s": term.limit_s,
-                "percentile": term.percentile,
-                "reached_s": term.reached_s,
-                "share": term.share,
-                "kept": term.kept,
-            }
-            for term in check.terms
-        ],
+        "terms": [_named(term, *terms) for term in check.terms],
         "run": check,
     }
 
@@ -318,8 +304,7 @@ def _option_data(option: Option) -> dict[str, Any]:
         "long_prompt_s": option.prompt_ns / 1e9,
         "requests_per_s_of_a_replica": option.requests_per_s,
         "most_requests_per_s_of_a_replica": option.most_requests_per_s,
-        "replicas": option.replicas,
-        "chips": option.chips,
+        **_named(option, "replicas", "chips"),
     }
 
 
@@ -340,13 +325,13 @@ def _night_data(night: Night) -> dict[str, Any]:
 
 
 def _size(check: Check) -> str:
-    return f"{_count(check.chips, 'chip')} ({check.replicas:,} x {_partition(check)})"
+    return f"{counted(check.chips, 'chip')} ({check.replicas:,} x {_partition(check)})"
 
 
 def _partition(check: Check) -> str:
     partition = check.candidate.partition
     return (
-        f"{_count(partition.chips, 'chip')} (tp {partition.tp}, ep {partition.ep}, "
+        f"{counted(partition.chips, 'chip')} (tp {partition.tp}, ep {partition.ep}, "
         f"lnc {partition.lnc})"
     )
 
@@ -355,11 +340,7 @@ def _machines(plan: Plan, count: int) -> str:
     """UltraServers, or other machines of the catalog."""
     name = plan.question.sweep.system.name
     kind = "UltraServer" if name.startswith(ULTRASERVERS) else "machine"
-    return f"{_count(count, kind)} ({name})"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return f"{counted(count, kind)} ({name})"
 
 
 def _mw(watts: float) -> str:

@@ -1,4 +1,4 @@
-"""A validation as a reader sees it: every row's signed error, then what the errors come to."""
+"""The report of a validation: every row's signed error, then scores of the errors."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -82,7 +82,7 @@ def _short(value: float) -> str:
 
 
 def score_table(validation: Validation) -> Table:
-    """Absolute errors by metric, by what the fit had seen, and by machine."""
+    """Absolute errors by metric, by fitted or held-out rows, and by machine."""
     found = scores(validation)
     rows = [
         row

@@ -147,35 +147,6 @@ def test_a_run_in_which_nothing_completed_is_still_told_in_full(results: tuple[R
     assert "interactivity" not in printed(made)
 
 
-def test_the_printed_report_says_which_time_which_models_and_which_clock() -> None:
-    text = words(printed(report(record(result()))))
-
-    for phrase in (
-        "UltraServe load report",
-        "emulated time, 1 s is 2 wall seconds",
-        "time model qwen3-30b-a3b",
-        "weights small-moe",
-        "routing uniform",
-        "dilated:2: 1 emulated second is 2 wall seconds",
-        "window 0.100 emulated s (0.20 wall s)",
-        "latency, emulated ms",
-        "average power, facility 1,000 W",
-        "output tokens/s per MW 40,000 tokens/s/MW",
-        "per MW provisioned 20,000 tokens/s/MW",
-        "event loop late by 0.610 wall ms",
-        "repeat: ultraserve-loadgen run --url http://127.0.0.1:8000 --requests 400 --rate 20",
-    ):
-        assert phrase in text
-
-
-def test_errors_are_printed_by_kind_with_the_server_s_words_as_they_are() -> None:
-    failed = result(error="status 503", message="no room [bold]")
-    text = words(printed(report(record(result(), failed, failed))))
-
-    assert "1 completed, 2 failed" in text
-    assert "2 x status 503: no room [bold]" in text
-
-
 def test_latency_is_given_from_when_due_and_from_the_send() -> None:
     late = replace(
         result(), intended_ns=0, sent_ns=30 * MS, chunk_ns=np.array([50 * MS], dtype=np.int64)
@@ -190,20 +161,6 @@ def test_latency_is_given_from_when_due_and_from_the_send() -> None:
     assert p50("queueing at the client") == "15"
 
 
-def test_arrivals_are_told_as_asked_as_drawn_and_as_kept() -> None:
-    made = report(made_run())
-    kept = made.measures.classes["chat"].arrivals
-    text = words(printed(made))
-
-    assert kept.rate_per_s is not None
-    assert kept.gap_cv is not None
-    assert kept.dispersion is not None
-    assert "asked drawn kept" in text
-    assert f"rate, 1/s 19.50 20 {kept.rate_per_s:.2f}" in text
-    assert f"gap CV 1 1.010 {kept.gap_cv:.3f}" in text
-    assert f"dispersion - 0.970 {kept.dispersion:.3f}" in text
-
-
 def test_a_file_that_does_not_say_what_was_asked_shows_a_dash_there() -> None:
     made = made_run()
     old = replace(
@@ -214,14 +171,6 @@ def test_a_file_that_does_not_say_what_was_asked_shows_a_dash_there() -> None:
 
     assert "rate, 1/s - 20 " in text
     assert "gap CV - 1.010 " in text
-
-
-def test_the_arrivals_of_several_classes_stand_under_their_names() -> None:
-    lines = printed(report(made_run(names=("chat", "batch")))).splitlines()
-    start = next(at for at, line in enumerate(lines) if line.startswith("arrivals: "))
-
-    names = [line.split()[0] for line in lines[start + 3 : start + 9]]
-    assert names == ["chat", "gap", "dispersion", "batch", "gap", "dispersion"]
 
 
 def test_the_plan_is_told_only_where_it_is_what_ends_the_class() -> None:
@@ -284,13 +233,6 @@ def test_a_load_generator_that_is_busy_is_told_from_one_that_is_late(
 
     assert words(printed(made)).count(said) == 2  # under the title, and where it is explained
     assert (client["busy"], client["late"], client["saturated"]) == (busy, late, busy or late)
-
-
-def test_from_when_latencies_count_is_said_once() -> None:
-    text = words(printed(report(made_run(names=("chat", "batch")))))
-
-    assert text.count("latency of ") == 3
-    assert text.count("count from when a request was due") == 1
 
 
 def test_intervals_open_above_are_told_and_p90_has_its_own() -> None:

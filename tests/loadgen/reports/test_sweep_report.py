@@ -9,7 +9,6 @@ from rich.console import Console
 from loadgen.records.sweep_record import PointFigures, SaturationFound, SweepPoint, SweepRecord
 from loadgen.reports.sweep_report import SweepReport
 from reporting.data_forms import to_csv, to_json
-from reporting.markdown import to_markdown
 from reporting.terminal import print_report
 from tests.loadgen.reports.made_sweeps import made_sweep
 
@@ -23,15 +22,6 @@ def printed(sweep: SweepRecord, *, width: int = 160) -> str:
 
 def words(text: str) -> str:
     return " ".join(text.split())
-
-
-def test_the_findings_come_first_with_how_sure_they_are() -> None:
-    text = words(printed(made_sweep()))
-
-    assert "knee 24 sessions/s (not told apart from 16 .. 32): 24 requests/s at 1,853 ms" in text
-    assert "24 sessions/s keeps ttft=200ms@p99 with 95 % confidence; 32 missed it" in text
-    assert "at most 40 (38 .. 42) requests/s were completed" in text
-    assert "ended 48 sessions/s are more than the server can do" in text
 
 
 def test_points_stand_by_load_whatever_order_they_ran_in() -> None:
@@ -153,10 +143,3 @@ def test_the_charts_show_the_knee_and_the_points_that_no_other_beats() -> None:
     points = max(datasets, key=len)
     assert len(points) == 8
     assert [row["number"] for row in points if row["best"] == "beaten by another"] == ["48"]
-
-
-def test_the_markdown_has_a_table_of_points() -> None:
-    text = to_markdown(SweepReport(sweep=made_sweep()))
-
-    assert "| sessions/s | requests/s | tokens/s | TTFT p50 | TTFT p99 |" in text
-    assert "| 24 knee | 24 | 3,072 | 75 | 175 |" in text

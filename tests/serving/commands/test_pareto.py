@@ -16,17 +16,6 @@ def asked(capsys: pytest.CaptureFixture[str], *more: str) -> str:
     return capsys.readouterr().out
 
 
-def test_it_prints_each_machine_and_how_they_compare(capsys) -> None:
-    text = asked(capsys)
-
-    assert "dgx-h200: gpt-oss-20b, 1,024 prompt and 1,024 output tokens" in text
-    assert "trn2.48xlarge: gpt-oss-20b" in text
-    assert "trn2.48xlarge / dgx-h200" in text
-    assert text.rstrip().endswith(
-        "Modelled, not measured. Figures and their sources: ultraserve describe NAME."
-    )
-
-
 def test_json_on_standard_output_is_json_alone(capsys) -> None:
     data = json.loads(asked(capsys, "--json", "-", "--isl", "100", "--osl", "50"))
 
@@ -44,19 +33,6 @@ def test_it_writes_json_and_a_page(capsys, tmp_path: Path) -> None:
 
     assert json.loads((tmp_path / "a.json").read_text())["model"] == "gpt-oss-20b"
     assert (tmp_path / "a.html").read_text().lstrip().startswith("<!DOCTYPE html>")
-
-
-def test_the_vendor_s_claims_are_answered_for_its_two_machines(capsys) -> None:
-    few = ["--model", "gpt-oss-120b", "--systems", "trn2-ultraserver,trn3-nl72x2", "--lnc", "2"]
-    few += ["--ep", "4,16", "--tp", "1", "--precision", "fp8", "--batch", "1,16,64"]
-
-    assert main(["pareto", *few, "--processes", "1"]) == 0
-
-    text = capsys.readouterr().out
-    assert "the vendor's claim" in text
-    for claim in ("5x", "4.5x", "6x", "4.4x", "3.9x"):
-        assert f" {claim}  " in text
-    assert "3.80x" in text
 
 
 def test_a_reading_is_taken_by_the_machines_that_have_its_switch(capsys) -> None:

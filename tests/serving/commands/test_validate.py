@@ -8,22 +8,6 @@ from tests.serving.analysis.validate.made_up_measurements import VARIED, write_r
 
 
 @pytest.mark.long
-def test_tables_are_printed_with_every_row_and_what_was_assumed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = write_rows(tmp_path / "rows.csv", [*VARIED, {"usable": "0"}])
-
-    assert main(["validate", "--data", str(path)]) == 0
-
-    text = capsys.readouterr().out
-    assert f"{len(VARIED)} rows predicted, 1 excluded" in text
-    assert "were held out" in text
-    assert "machine left out" in text
-    assert "memory_share" in text
-    assert "No result column enters a prediction" in text
-
-
-@pytest.mark.long
 def test_json_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_rows(tmp_path / "rows.csv")
 

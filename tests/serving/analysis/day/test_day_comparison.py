@@ -75,7 +75,7 @@ def test_a_policy_that_misses_the_target_is_marked_and_held_against_nothing() ->
     against = [demand.flops_per_mwh / each.flops_per_mwh for each in (load.never, load.fixed)]
     assert [float(cell) for cell in kept.split()[-3:-1]] == pytest.approx(against, abs=0.006)
     assert f"x {load.fixed.policy}" in header
-    for table in (account_table(load), handover_table(load)):
+    for table in (account_table(load), handover_table(load, title="freed")):
         assert len(table.rows) == len(load.everything)
 
 

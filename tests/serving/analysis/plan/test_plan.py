@@ -8,11 +8,12 @@ from emulator.errors import ConfigError
 from emulator.power.token_cost import Prices
 from emulator.specs.models import model_by_name
 from loadgen.measures.slo import Bound, Slo
+from reporting.plain_text import document_lines
 from serving.analysis.plan.plan import Plan, plan
 from serving.analysis.plan.plan_check import SizeTask, check_size
 from serving.analysis.plan.plan_choice import SearchTerms, below_one_replica
 from serving.analysis.plan.plan_options import Options, strongest
-from serving.analysis.plan.plan_report import plan_data, plan_lines
+from serving.analysis.plan.plan_report import plan_data, plan_document
 from serving.analysis.steady_state.partitions import PartitionFilter
 from tests.serving.analysis.plan.planned import CHECK, DEMAND, QUESTION, SWEEP, question
 from tests.serving.analysis.steady_state.small_machines import trays
@@ -208,13 +209,13 @@ def test_pools_are_told_apart_from_what_was_simulated(found: Plan) -> None:
     assert point.prefill is not None
     assert point.tpot_ns <= 20e6
     assert with_pools.pools.machines == 1
-    assert "NOT checked by simulation" in "\n".join(plan_lines(with_pools))
+    assert "NOT checked by simulation" in "\n".join(document_lines(plan_document(with_pools)))
     assert plan_data(with_pools)["disaggregated"]["checked_by_simulation"] is False
 
 
 def test_the_report_tells_size_checks_money_and_assumptions(found: Plan) -> None:
     read = replace(found, question=replace(found.question, assumptions=("power=rack",)))
-    text = "\n".join(plan_lines(read))
+    text = "\n".join(document_lines(plan_document(read)))
 
     assert "  read as power=rack" in text
     assert f"plan:  1 UltraServer (trn3-nl72x2), {found.fleet.replicas} replicas" in text
