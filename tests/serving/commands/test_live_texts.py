@@ -1,7 +1,7 @@
 """Tables of a running server's state, each held against its golden file."""
 
 from serving.commands.daynight import day_night_lines
-from serving.commands.engine import door_lines
+from serving.commands.engine import admission_lines
 from serving.policy.admission.work import WorkClass
 from serving.wire.admission_report import AdmissionReport, ClassReport
 from serving.wire.day_night_state import DayNightState, GroupState, JobState
@@ -126,4 +126,4 @@ def test_admission_is_a_table_of_classes(golden: GoldenFolder) -> None:
         ),
     )
 
-    golden.holds("engine_admission.txt", "\n".join(door_lines(report)))
+    golden.holds("engine_admission.txt", "\n".join(admission_lines(report)))
