@@ -5,10 +5,15 @@ with too many connections of strangers cuts off the stranger that said nothing f
 connections without a key keep none with a key out.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
+
+if TYPE_CHECKING:  # which imports this
+    from serving.server.connections.client_connection import ClientConnection
 
 HEAD_WAIT_S: Final = 20.0
 """Wall seconds from a connection to the end of its first request's head, as at the HTTP gateway."""
@@ -35,33 +40,16 @@ class PortLimits:
             raise ConfigError(field="head_wait_s", value=self.head_wait_s, expected="above 0 s")
 
 
-class RegisteredConnection(Protocol):
-    """A connection as the registry sees it."""
-
-    heard_s: float  # on the monotonic clock, when it said something last
-
-    @property
-    def is_stranger(self) -> bool:
-        """Whether no key is known on it."""
-
-    @property
-    def waits_for_turn(self) -> bool:
-        """Whether it has a call that is not read any further before its turn."""
-
-    def abort(self) -> None:
-        """Cut it off."""
-
-
 class ConnectionRegistry:
     """The connections of one port, from their acceptance on: a handshake is one, too."""
 
     def __init__(self, limits: PortLimits) -> None:
         self._limits = limits
-        self._silent: dict[RegisteredConnection, None] = {}  # in the order in which they came
-        self._spoken: dict[RegisteredConnection, None] = {}
+        self._silent: dict[ClientConnection, None] = {}  # in the order in which they came
+        self._spoken: dict[ClientConnection, None] = {}
 
     @property
-    def open(self) -> tuple[RegisteredConnection, ...]:
+    def open(self) -> tuple[ClientConnection, ...]:
         """All of them."""
         return (*self._silent, *self._spoken)
 
@@ -70,7 +58,7 @@ class ConnectionRegistry:
         """How many have said something."""
         return len(self._spoken)
 
-    def admit(self, connection: RegisteredConnection) -> bool:
+    def admit(self, connection: ClientConnection) -> bool:
         """Add one that has said nothing yet; False where the port is full of those with a key."""
         if len(self._silent) + len(self._spoken) >= self._limits.connections:
             if self._silent:
@@ -84,14 +72,14 @@ class ConnectionRegistry:
         self._silent[connection] = None
         return True
 
-    def spoke(self, connection: RegisteredConnection) -> None:
+    def spoke(self, connection: ClientConnection) -> None:
         """It has said what it speaks."""
         self._silent.pop(connection, None)
         self._spoken[connection] = None
         if len(strangers := self._strangers()) > self._limits.strangers:
             self._cut_off_one(strangers)
 
-    def remove(self, connection: RegisteredConnection) -> None:
+    def remove(self, connection: ClientConnection) -> None:
         """It is over; idempotent."""
         self._silent.pop(connection, None)
         self._spoken.pop(connection, None)
@@ -101,10 +89,10 @@ class ConnectionRegistry:
         del self._silent[longest]
         longest.abort()
 
-    def _strangers(self) -> list[RegisteredConnection]:
+    def _strangers(self) -> list[ClientConnection]:
         return [each for each in self._spoken if each.is_stranger]
 
-    def _cut_off_one(self, strangers: list[RegisteredConnection]) -> None:
+    def _cut_off_one(self, strangers: list[ClientConnection]) -> None:
         """The one silent for longest; those that wait for a turn, and are not read, come last."""
         longest = min(strangers, key=lambda each: (each.waits_for_turn, each.heard_s))
         del self._spoken[longest]

@@ -9,7 +9,8 @@ import contextlib
 import errno
 import logging
 import socket
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final
 
 from serving.access.renewed_context import RenewedContext
 from serving.server.connections.client_connection import ClientConnection
@@ -33,21 +34,15 @@ _ACCEPT_PAUSE_S: Final = 1.0
 """After a failed accept, as asyncio's own servers: the process has no descriptor left."""
 
 
-class MakeConnection(Protocol):
-    """Makes a connection of the port from the arguments of `ClientConnection`."""
-
-    def __call__(
-        self, *, registry: ConnectionRegistry, head_wait_s: float, buffer: memoryview
-    ) -> ClientConnection:
-        """One that is about to be accepted."""
-
-
 class ListeningPort:
-    """The port, from `listen` and `start` to `stop`, all in one loop; `name` is its in the log."""
+    """The port, from `listen` and `start` to `stop`, all in one loop; `name` is its in the log.
+
+    `make` makes each connection from the arguments of `ClientConnection`.
+    """
 
     def __init__(
         self,
-        make: MakeConnection,
+        make: Callable[..., ClientConnection],
         *,
         name: str,
         tls: RenewedContext | None = None,
