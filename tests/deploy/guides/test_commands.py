@@ -26,7 +26,7 @@ from tests.deploy.guides.shown_commands import (
 )
 from tests.e2e.server_process import HOST, ROOT, ServerProcess, free_port
 from tests.serving.analysis.validate.made_up_measurements import write_rows
-from tests.serving.commands.test_day import hours
+from tests.serving.commands.small_day import hours
 
 SHOWN = shown_commands()
 BIN = Path(sys.prefix) / "bin"
@@ -58,7 +58,7 @@ def folder(tmp_path: Path) -> Path:
     for name in ("deploy", "emulator", "tests"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / ".venv").symlink_to(Path(sys.prefix))
-    hours(tmp_path / "hours.csv")
+    hours(tmp_path)
     stamps = [f"2023-11-16 18:{at // 60:02}:{at % 60:02}.0000000" for at in range(200)]
     rows = [f"{stamp},{300 + at % 7},{3 + at % 4}" for at, stamp in enumerate(stamps)]
     (tmp_path / "requests.csv").write_text("\n".join([TRACE_HEADING, *rows]) + "\n")
