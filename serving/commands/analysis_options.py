@@ -49,7 +49,7 @@ class SeasonOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepOptions(CostModelOptions, SeasonOptions):
+class PartitionSweepOptions(CostModelOptions, SeasonOptions):
     """The model, the partitions to try, and the terms of their HBM and power."""
 
     GROUP = "what to try: by default everything that fits"
@@ -117,7 +117,7 @@ def one_of(kind: type[Word], field: str, value: str) -> Word:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplicaOptions(SweepOptions, MachineOptions):
+class ReplicaOptions(PartitionSweepOptions, MachineOptions):
     """Replicas of one machine, which are simulated."""
 
     def mean_sweep(

@@ -14,12 +14,12 @@ from serving.wire import control_call
 
 if TYPE_CHECKING:
     from serving.server.control.control_client import ControlClient
-    from serving.telemetry.neuron_tools.engine_snapshot import EngineLook
+    from serving.telemetry.neuron_tools.engine_snapshot import EngineSnapshot
     from serving.telemetry.neuron_tools.server_processes import ServerProcesses
     from serving.wire.system_description import SystemDescription
 
 
-class EngineLooks:
+class EngineSnapshots:
     """One server, by the arguments of `control_connection`; a context manager that closes it.
 
     After a look that failed the next one connects anew, with the key that is found then: the server
@@ -37,24 +37,24 @@ class EngineLooks:
         """Where the server is; raises ConfigError."""
         return ControlAddress.parse(self._args.address)
 
-    def look(self) -> EngineLook:
+    def look(self) -> EngineSnapshot:
         """The engine now; raises ServerUnreachable, or RefusedByServer and ConfigError for good."""
         from serving.server.control.control_client import ServerUnreachable
-        from serving.telemetry.neuron_tools.engine_snapshot import EngineLook
+        from serving.telemetry.neuron_tools.engine_snapshot import EngineSnapshot
 
         try:
             if self._client is None:
                 self._client = connect(self._args)
             if self._description is None:
                 self._description = self._client.call(control_call.DESCRIBE_SYSTEM)
-            return EngineLook(
+            return EngineSnapshot(
                 snapshot=self._client.call(control_call.GET_HARDWARE), description=self._description
             )
         except ServerUnreachable:
             self.close()
             raise
 
-    def look_or_words(self) -> tuple[EngineLook | None, str]:
+    def look_or_words(self) -> tuple[EngineSnapshot | None, str]:
         """The engine now, or None and why the server cannot be reached."""
         from serving.server.control.control_client import ServerUnreachable
 

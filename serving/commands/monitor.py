@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
 from serving.commands.control_connection import add_connection_arguments
-from serving.commands.engine_snapshots import EngineLooks
+from serving.commands.engine_snapshots import EngineSnapshots
 
 if TYPE_CHECKING:
     from serving.telemetry.neuron_tools.monitor_config import MonitorConfig
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
     from serving.telemetry.neuron_tools.monitor_report import MonitorReport
 
-    with EngineLooks(args) as looks:
+    with EngineSnapshots(args) as looks:
         report = MonitorReport(config, _reading(looks, first=True))
         left = sys.maxsize if args.count is None else args.count
         while left and (next_wall_s := report.next_wall_s) is not None:
@@ -88,7 +88,7 @@ def _config(args: argparse.Namespace) -> MonitorConfig:
     return everything() if args.period is None else everything(parse_period(args.period))
 
 
-def _reading(looks: EngineLooks, *, first: bool = False) -> Reading:
+def _reading(looks: EngineSnapshots, *, first: bool = False) -> Reading:
     """The engine and this machine now; what the first look meets is raised, later it is words."""
     from serving.telemetry.neuron_tools.host_sample import host_sample
     from serving.telemetry.neuron_tools.monitor_report import Reading

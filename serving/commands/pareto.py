@@ -16,8 +16,8 @@ from emulator.errors import ConfigError
 from loadgen.typed_options import REQUIRED, add_options, option, read_options
 from serving.analysis.steady_state.request_shape import BATCHED_TOKENS_MAX
 from serving.commands.analysis_options import (
+    PartitionSweepOptions,
     PriceOptions,
-    SweepOptions,
     check_least,
     one_of,
     say,
@@ -74,10 +74,10 @@ class OutputOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParetoOptions(OutputOptions, RequestOptions, PriceOptions, SweepOptions):
+class ParetoOptions(OutputOptions, RequestOptions, PriceOptions, PartitionSweepOptions):
     """All of a comparison."""
 
-    GROUP = SweepOptions.GROUP
+    GROUP = PartitionSweepOptions.GROUP
 
     systems: str = option(
         REQUIRED,

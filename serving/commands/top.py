@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from emulator.errors import ConfigError
 from reporting.data_forms import json_text
 from serving.commands.control_connection import add_connection_arguments
-from serving.commands.engine_snapshots import EngineLooks
+from serving.commands.engine_snapshots import EngineSnapshots
 
 if TYPE_CHECKING:
     from serving.telemetry.neuron_tools.host_sample import HostSample
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
         expected = f"{_INTERVAL_S_MIN:g} to {_INTERVAL_S_MAX:g} seconds"
         raise ConfigError(field="interval", value=args.interval, expected=expected)
     once = args.once or args.json or not _is_screen()
-    with EngineLooks(args) as looks:
+    with EngineSnapshots(args) as looks:
         figures = _Figures(looks)
         if once:
             time.sleep(_HOST_ONCE_S)
@@ -77,14 +77,14 @@ def run(args: argparse.Namespace) -> int:
 class _Figures:
     """Figures of one look after another, the host's of now and then."""
 
-    def __init__(self, looks: EngineLooks) -> None:
+    def __init__(self, looks: EngineSnapshots) -> None:
         self._looks = looks
         self._look = looks.look()  # what a first look meets ends the command
         self._sample = self._sampled()
         self._host: HostFigures | None = None
 
     def now(self) -> TopFigures:
-        """The figures of a new look; raises what EngineLooks.look raises."""
+        """The figures of a new look; raises what EngineSnapshots.look raises."""
         from serving.telemetry.neuron_tools.top_figures import host_figures, top_figures
 
         self._look = self._looks.look()

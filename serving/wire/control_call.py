@@ -428,12 +428,12 @@ class Rpc(Generic[ShownT_co]):
     keeps_last: bool = False
 
     @property
-    def only_looks(self) -> bool:
+    def only_reads(self) -> bool:
         """Whether it changes nothing."""
-        return only_looks(self.name)
+        return only_reads(self.name)
 
 
-def only_looks(name: str) -> bool:
+def only_reads(name: str) -> bool:
     """Whether a method's name says that it changes nothing; such a call has no idempotency key."""
     return name.startswith(("Get", "Describe", "Watch"))
 

@@ -18,8 +18,8 @@ from serving.server.console.event_stream import HardwareEvent
 from tests.deploy.console.opened_page import launched, opened
 from tests.deploy.console.replayed_machine import (
     KEY,
-    ReplayedLooks,
     ReplayedServer,
+    ReplayedSnapshots,
     troubled_machine,
 )
 from tests.system_programs import program
@@ -30,7 +30,7 @@ MIB = 2**20
 
 
 @dataclass(kw_only=True)
-class ChangingLooks(ReplayedLooks):
+class ChangingSnapshots(ReplayedSnapshots):
     """A step of every rank that is up before each look; the looks' bytes are counted."""
 
     looks_bytes: list[int] = field(default_factory=list)
@@ -45,7 +45,7 @@ class ChangingLooks(ReplayedLooks):
         return told
 
 
-def wire_bytes_per_look(server: ReplayedServer, looks: int = 10) -> float:
+def wire_bytes_per_snapshot(server: ReplayedServer, looks: int = 10) -> float:
     """What the stream sends, compressed, by looks; the first ones and the experts' included."""
     sent, seen = 0, 0
     headers = {"authorization": f"Bearer {KEY}", "accept-encoding": "gzip"}
@@ -70,13 +70,13 @@ def script_mib(devtools: CDPSession) -> float:
 
 def main(seconds: float = SECONDS) -> None:
     """Print the figures of so many seconds of a page that is looked at."""
-    looks = ChangingLooks(running=troubled_machine())
+    looks = ChangingSnapshots(running=troubled_machine())
     server = ReplayedServer(looks=looks)
     thread = threading.Thread(target=server.run)
     thread.start()
     server.start()
     try:
-        print(f"wire: {wire_bytes_per_look(server) / 1e3:.1f} kB per second, gzip")
+        print(f"wire: {wire_bytes_per_snapshot(server) / 1e3:.1f} kB per second, gzip")
         print(f"look: {looks.looks_bytes[-1] / 1e3:.0f} kB of JSON")
         with sync_playwright() as playwright:
             before = {child.pid for child in psutil.Process().children(recursive=True)}
@@ -93,7 +93,7 @@ def main(seconds: float = SECONDS) -> None:
         thread.join()
 
 
-def watch(seconds: float, before: set[int], devtools: CDPSession, looks: ChangingLooks) -> None:
+def watch(seconds: float, before: set[int], devtools: CDPSession, looks: ChangingSnapshots) -> None:
     """Print what the browser takes meanwhile, by kinds of process."""
     ours = psutil.Process().children(recursive=True)
     chromium = [each for each in ours if each.pid not in before and "chrom" in each.name()]

@@ -112,7 +112,7 @@ def test_both_protocols_give_the_same_tokens(
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_gateway_s_trace_goes_on_behind_either_door(
+def test_a_gateway_s_trace_goes_on_behind_either_protocol(
     guarded: GuardedServer, client: httpx.Client, spans: SpanCollector, protocol: str
 ) -> None:
     trace_id, gateway_span = secrets.token_hex(16), secrets.token_hex(8)
@@ -143,7 +143,7 @@ def test_a_gateway_s_trace_goes_on_behind_either_door(
         ("operator", 403, grpc.StatusCode.PERMISSION_DENIED),
     ],
 )
-def test_who_has_no_key_of_a_client_enters_neither_door(
+def test_without_a_client_s_key_neither_protocol_admits(
     guarded: GuardedServer, key: str | None, status: int, code: grpc.StatusCode
 ) -> None:
     with guarded.http(key) as client:

@@ -43,7 +43,7 @@ test("signing out forgets everything before the server has answered", async () =
   const state = { chips: [] };
   const telemetry = { lag_s: 0, kv_blocks: 0 };
   say("hardware", { emulated_s: 1, state, telemetry, meters: [], power: { window: null }, step_times: {} });
-  for (const event of ["latency", "door", "daynight", "experts", "late"]) say(event, {});
+  for (const event of ["latency", "admission", "daynight", "experts", "late"]) say(event, {});
   say("gone", {});
   say("dropped", { events: 7 });
   happen("a", 8);

@@ -79,9 +79,9 @@ class DayDemand:
 
     def future(self, look_s: float) -> DemandHistory:
         """What came, by looks: what only an oracle knows beforehand."""
-        per_look = round(look_s / self.interval_s)
-        whole = len(self.arrivals) // per_look * per_look
-        rates = self.arrivals[:whole].reshape(-1, per_look).sum(axis=1) / look_s
+        per_interval = round(look_s / self.interval_s)
+        whole = len(self.arrivals) // per_interval * per_interval
+        rates = self.arrivals[:whole].reshape(-1, per_interval).sum(axis=1) / look_s
         end_s = self.begins.timestamp() + whole * self.interval_s
         return DemandHistory(end_s=end_s, bucket_s=look_s, requests_per_s=rates)
 
@@ -201,11 +201,11 @@ class _Walk:
 
     def run(self) -> DayWalk:
         arrivals = self._demand.arrivals
-        per_look = self._terms.look_intervals
+        per_interval = self._terms.look_intervals
         for number in range(len(arrivals)):
-            if number % per_look == 0:
+            if number % per_interval == 0:
                 if number:
-                    counted = arrivals[number - per_look : number].sum()
+                    counted = arrivals[number - per_interval : number].sum()
                     self._history = self._history.then(float(counted) / self._terms.look_s)
                     self._forget(number * self._terms.interval_s)
                 self._look(number)

@@ -184,7 +184,7 @@ class ConsoleApp:
         return web.Response(body=body, headers=headers)
 
     async def _has_session(self, request: web.Request) -> web.StreamResponse:
-        return _nothing() if self._may_look(request) else self._no_key(request)
+        return _nothing() if self._may_read(request) else self._no_key(request)
 
     async def _begin_session(self, request: web.Request) -> web.StreamResponse:
         if request.content_type != "application/json":
@@ -238,7 +238,7 @@ class ConsoleApp:
             return _as_response(answer)
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
-        if not self._may_look(request):
+        if not self._may_read(request):
             return self._no_key(request)
         if self.streams >= STREAMS_MAX:
             words = f"at most {STREAMS_MAX} streams at a time; try again"
@@ -249,7 +249,7 @@ class ConsoleApp:
             response.write,
             interval_s=_interval_s(request),
             last_id=request.headers.get("Last-Event-ID") or request.query.get("last_event_id"),
-            may_look=lambda: self._may_look(request),
+            may_read=lambda: self._may_read(request),
         )
         self.streams += 1
         try:
@@ -267,7 +267,7 @@ class ConsoleApp:
             self.streams -= 1
         return response.response
 
-    def _may_look(self, request: web.Request) -> bool:
+    def _may_read(self, request: web.Request) -> bool:
         key = request_credential(request.headers.items())
         if key is None:
             return self.sessions.key_of(request.cookies.get(self._cookie)) is not None

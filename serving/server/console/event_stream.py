@@ -99,7 +99,7 @@ Send = Callable[[bytes], Awaitable[None]]
 
 
 class EventStream:
-    """One reader's, from `run` to its end; `may_look` says whether it still has the right to.
+    """One reader's, from `run` to its end; `may_read` says whether it still has the right to.
 
     Raises ConfigError for an interval that is none.
     """
@@ -111,7 +111,7 @@ class EventStream:
         *,
         interval_s: float = INTERVAL_S,
         last_id: str | None = None,
-        may_look: Callable[[], bool] = lambda: True,
+        may_read: Callable[[], bool] = lambda: True,
     ) -> None:
         if not INTERVAL_S_MIN <= interval_s <= INTERVAL_S_MAX:
             expected = f"{INTERVAL_S_MIN:g} to {INTERVAL_S_MAX:g} seconds"
@@ -120,7 +120,7 @@ class EventStream:
         self._write = send
         self._interval_s = interval_s
         self._after = after_id(last_id, run=looks.run, newest=looks.last_number)
-        self._may_look = may_look
+        self._may_read = may_read
         self._one_at_a_time = asyncio.Lock()
         self._leases_changed = asyncio.Event()
         self._hardware_number = 0  # of the look that was told last, and when it was asked for
@@ -141,7 +141,7 @@ class EventStream:
                     self._happened(),
                     self._again("hardware", self._hardware, often_s),
                     self._again("latency", self._latency, often_s),
-                    self._again("door", looks.admission, often_s),
+                    self._again("admission", looks.admission, often_s),
                     self._again("daynight", self._day_night, seldom_s, self._leases_changed),
                     self._again("experts", self._experts, seldom_s),
                     self._signs_of_life(),
@@ -206,7 +206,7 @@ class EventStream:
         """Look, tell, and rest; times that went by meanwhile are left out."""
         due_s, failed = time.monotonic(), False
         while True:
-            if not self._may_look():
+            if not self._may_read():
                 raise ReaderGone
             try:
                 data = await look()

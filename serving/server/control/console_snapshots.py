@@ -17,7 +17,7 @@ from serving.wire.control_call import ExpertLoadReply, ExpertLoadRequest
 from serving.wire.telemetry import MachineEvent
 
 
-class ConsoleLooks:
+class ConsoleSnapshots:
     """All of them; those of `admission`, `day_night` and `latencies` only where these are."""
 
     def __init__(

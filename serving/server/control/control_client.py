@@ -130,7 +130,7 @@ class ControlClient:
             response_deserializer=kind.FromString,
         )
         request = request_message(GetMessageClass(described.input_type), fields)
-        response = self._call(method, request) if rpc.only_looks else self._change(method, request)
+        response = self._call(method, request) if rpc.only_reads else self._change(method, request)
         shown = None if rpc.shows is NoneType else answered(response, rpc.shows)
         assert isinstance(shown, rpc.shows)
         return shown

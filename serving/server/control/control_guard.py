@@ -26,7 +26,7 @@ from serving.server.control.call_failure import failure_of_call, stream_over, to
 from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, abort_for
 from serving.server.gateway.grpc.stranger_answers import AnsweredContext, StrangerAnswers
 from serving.server.gateway.grpc.unserved_call import message_in, not_served, refusing
-from serving.wire.control_call import only_looks
+from serving.wire.control_call import only_reads
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -369,7 +369,7 @@ def name_of(method: str) -> str:
 
 def changes_something(method: str) -> bool:
     """Whether it is one of the service's own methods that do more than look."""
-    return method.startswith(_CONTROL) and not only_looks(name_of(method))
+    return method.startswith(_CONTROL) and not only_reads(name_of(method))
 
 
 def _message_of(raw: bytes, handler: MethodHandler) -> Message:

@@ -17,7 +17,7 @@ from serving.server.connections.grpc_port import GrpcPort, PortAddress
 from serving.server.connections.grpc_relay import NamedConnections
 from serving.server.console.console_app import ConsoleApp
 from serving.server.console.console_port import STOP_GRACE_S, ConsolePort
-from serving.server.control.console_snapshots import ConsoleLooks
+from serving.server.control.console_snapshots import ConsoleSnapshots
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_guard import (
     CALLS_MAX,
@@ -117,7 +117,7 @@ class ControlServer:
         if parts.day_night is not None:
             parts.day_night.on_job_failure = self.watch.job_failed
         hardware = parts.hardware or SnapshotPoller(engine)
-        self._looks = ConsoleLooks(
+        self._looks = ConsoleSnapshots(
             engine,
             self.watch,
             hardware,

@@ -85,7 +85,7 @@ class EngineAnswers:
             reply, age_s = await self._replies.reply(request, ControlReply)
         else:
             reply = await answer(self._engine, request, ControlReply)
-        if not rpc.only_looks:
+        if not rpc.only_reads:
             self._watch.look_now()
         return _with_age(_shown_of(rpc, reply), age_s)
 

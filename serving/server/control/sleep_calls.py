@@ -43,7 +43,7 @@ class SleepCalls:
     _engine: ServedEngine
     _closing: AdmissionClosing
     _watch: EngineWatch
-    _last_look: "asyncio.Future[EngineSleepState] | None" = None
+    _last_snapshot: "asyncio.Future[EngineSleepState] | None" = None
 
     @answers(SLEEP)
     async def sleep(self, request: pb.SleepRequest) -> EngineSleepState:
@@ -104,7 +104,7 @@ class SleepCalls:
             await self._look()
             raise not_now(str(error)) from error
         except asyncio.CancelledError:
-            self._last_look = asyncio.ensure_future(self._look())  # no caller waits for it
+            self._last_snapshot = asyncio.ensure_future(self._look())  # no caller waits for it
             raise
 
     async def _look(self) -> EngineSleepState:

@@ -121,7 +121,7 @@ class Readiness:
         """
         refused = self._said()
         if refused is None:
-            self._begin_look()
+            self._begin_snapshot()
             if self._engine_refuses is not None or self._seats() == 0:
                 await self._ask_now_and_then()
                 refused = self._said() or self._engine_refuses
@@ -143,12 +143,12 @@ class Readiness:
         return next((said for source in self._sources if (said := source()) is not None), None)
 
     async def _ask_now_and_then(self) -> None:
-        look = self._begin_look()
+        look = self._begin_snapshot()
         if not look.done():
             # A caller may go; the look goes on for the next one.
             await asyncio.wait({look}, timeout=ANSWER_WITHIN_S)
 
-    def _begin_look(self) -> "asyncio.Task[None]":
+    def _begin_snapshot(self) -> "asyncio.Task[None]":
         look = self._look
         stale = self._clock() - self._looked_s >= LOOK_EVERY_S
         if look is None or (look.done() and stale):

@@ -11,7 +11,7 @@ from serving.wire.system_description import SystemDescription
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EngineLook:
+class EngineSnapshot:
     """A snapshot with the description of the engine that gave it."""
 
     snapshot: MachineSnapshot
@@ -42,7 +42,7 @@ class EngineLook:
         """The leases whose chips a training job has."""
         return tuple(lease for lease in self.snapshot.state.leases if lease.phase == "training")
 
-    def begins_after(self, other: "EngineLook") -> bool:
+    def begins_after(self, other: "EngineSnapshot") -> bool:
         """True when the engine has started again since the `other` look: totals went back."""
         now, then = self.snapshot, other.snapshot
         return now.emulated_s < then.emulated_s or now.state.steps < then.state.steps
@@ -52,11 +52,11 @@ class EngineLook:
 class Between:
     """What an engine did from one look to the next; from its start when it started again."""
 
-    before: EngineLook | None
-    now: EngineLook
+    before: EngineSnapshot | None
+    now: EngineSnapshot
 
     @classmethod
-    def of(cls, before: EngineLook | None, now: EngineLook) -> "Between":
+    def of(cls, before: EngineSnapshot | None, now: EngineSnapshot) -> "Between":
         """The two in their order."""
         restarted = before is not None and now.begins_after(before)
         return cls(before=None if restarted else before, now=now)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from serving.telemetry.neuron_tools.engine_snapshot import Between, EngineLook
+from serving.telemetry.neuron_tools.engine_snapshot import Between, EngineSnapshot
 from serving.telemetry.neuron_tools.host_sample import HostSample
 from serving.telemetry.neuron_tools.host_usage import memory_info, runtime_vcpu_usage, vcpu_usage
 from serving.telemetry.neuron_tools.monitor_config import MetricGroup, MonitorConfig
@@ -39,7 +39,7 @@ class Reading:
     """
 
     host: HostSample
-    engine: EngineLook | None
+    engine: EngineSnapshot | None
     error: str = ""
     pid: int = 0
     tag: str = NOT_THERE
@@ -195,7 +195,7 @@ def hardware_counters(between: Between) -> dict[str, Any]:
     }
 
 
-def instance_info(look: EngineLook | None, error: str) -> dict[str, str]:
+def instance_info(look: EngineSnapshot | None, error: str) -> dict[str, str]:
     """The catalog's name as the type; no instance has the rest."""
     return {
         "instance_name": NOT_THERE,
@@ -210,7 +210,7 @@ def instance_info(look: EngineLook | None, error: str) -> dict[str, str]:
     }
 
 
-def hardware_info(look: EngineLook | None) -> dict[str, Any]:
+def hardware_info(look: EngineSnapshot | None) -> dict[str, Any]:
     """The chips, as far as they are known; `neuroncore_per_device_count` counts logical cores."""
     if look is None:
         return {

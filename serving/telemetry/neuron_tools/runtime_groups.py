@@ -18,7 +18,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 from serving.telemetry.device_memory import added, core_bytes
 from serving.telemetry.execution_errors import ERROR_OF_FAULT, ERRORS, OUTCOMES, PERCENTILES
-from serving.telemetry.neuron_tools.engine_snapshot import Between, EngineLook
+from serving.telemetry.neuron_tools.engine_snapshot import Between, EngineSnapshot
 from serving.telemetry.neuron_tools.neuron_names import neuron_names
 from serving.wire.machine_snapshot import StepDurations
 from serving.wire.machine_state import ChipState, LeaseState
@@ -41,7 +41,7 @@ def neuroncore_counters(between: Between) -> dict[str, Any]:
     return {"period": between.emulated_s, "neuroncores_in_use": in_use, "error": ""}
 
 
-def _core(look: EngineLook, core_id: int, percent: float, flops: int) -> dict[str, Any]:
+def _core(look: EngineSnapshot, core_id: int, percent: float, flops: int) -> dict[str, Any]:
     core: dict[str, Any] = {"neuroncore_utilization": percent, "flops": flops}
     names, lnc = neuron_names(look.description.chip.name), look.cores.lnc
     version = names.logical_core_version(lnc)
@@ -123,13 +123,13 @@ def training_report(
     return {name: made[name] for name in groups}
 
 
-def _training_steps(look: EngineLook | None, number: int) -> int:
+def _training_steps(look: EngineSnapshot | None, number: int) -> int:
     leases = look.snapshot.state.leases if look else ()
     found = [lease.training for lease in leases if lease.number == number]
     return found[0].steps if found and found[0] is not None else 0
 
 
-def _held_by_core(look: EngineLook, chips: Sequence[ChipState]) -> dict[int, dict[str, int]]:
+def _held_by_core(look: EngineSnapshot, chips: Sequence[ChipState]) -> dict[int, dict[str, int]]:
     """Bytes by category of every core, by its number over all chips."""
     held: dict[int, dict[str, int]] = {}
     for chip in chips:
@@ -158,7 +158,7 @@ def _host_breakdown(*, constants_bytes: int = 0) -> dict[str, int]:
     }
 
 
-def _loaded_model(look: EngineLook, held: Mapping[int, dict[str, int]]) -> dict[str, Any]:
+def _loaded_model(look: EngineSnapshot, held: Mapping[int, dict[str, int]]) -> dict[str, Any]:
     """The timed model, a subgraph on every core: weights and microcode, which it was loaded with.
 
     Its id and uuid follow from its name: nothing is compiled.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from serving.telemetry.device_memory import CATEGORIES, added, chip_bytes, core_bytes
-from serving.telemetry.neuron_tools.engine_snapshot import EngineLook
+from serving.telemetry.neuron_tools.engine_snapshot import EngineSnapshot
 from serving.telemetry.neuron_tools.host_sample import HostSample
 from serving.telemetry.neuron_tools.host_usage import runtime_vcpu_usage, vcpu_usage
 from serving.telemetry.neuron_tools.neuron_names import neuron_names
@@ -133,7 +133,7 @@ class TopFigures:
         return counts
 
 
-def top_figures(look: EngineLook, host: HostFigures | None) -> TopFigures:
+def top_figures(look: EngineSnapshot, host: HostFigures | None) -> TopFigures:
     """The figures of a look."""
     snapshot, description = look.snapshot, look.description
     telemetry, power, state = snapshot.telemetry, snapshot.power, snapshot.state
@@ -177,7 +177,7 @@ def top_figures(look: EngineLook, host: HostFigures | None) -> TopFigures:
     )
 
 
-def _chip(look: EngineLook, chip: ChipState, meters: ChipMeters) -> TopChip:
+def _chip(look: EngineSnapshot, chip: ChipState, meters: ChipMeters) -> TopChip:
     held = core_bytes(chip, look.cores)
     return TopChip(
         chip=chip.chip,
@@ -208,7 +208,7 @@ def doing(chip: ChipState) -> str:
     return SERVES if chip.rank is not None else OUT
 
 
-def _tokens(look: EngineLook) -> TokenFigures | None:
+def _tokens(look: EngineSnapshot) -> TokenFigures | None:
     window = look.snapshot.power.window
     if window is None or window.emulated_s <= 0:
         return None

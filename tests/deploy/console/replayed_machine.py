@@ -66,7 +66,7 @@ def troubled_machine() -> Running:
 
 
 @dataclass(kw_only=True)
-class ReplayedLooks:
+class ReplayedSnapshots:
     """What `running` says now, to every reader."""
 
     running: Running
@@ -131,7 +131,7 @@ class ReplayedLooks:
         del max_age_s
         return None
 
-    async def door(self) -> bytes | None:
+    async def admission(self) -> bytes | None:
         return None
 
 
@@ -165,7 +165,7 @@ class KeptCalls:
 class ReplayedServer:
     """The console's HTTP on a port of its own; `stop` and `start` again as a server would."""
 
-    looks: ReplayedLooks
+    looks: ReplayedSnapshots
     calls: KeptCalls = field(default_factory=KeptCalls)
     port: int = 0
     _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
@@ -218,7 +218,7 @@ class ReplayedServer:
 @contextmanager
 def replayed_server() -> Iterator[ReplayedServer]:
     """It serves the troubled machine."""
-    server = ReplayedServer(looks=ReplayedLooks(running=troubled_machine()))
+    server = ReplayedServer(looks=ReplayedSnapshots(running=troubled_machine()))
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

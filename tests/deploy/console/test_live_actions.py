@@ -11,7 +11,7 @@ from serving.server.control.control_client import ControlClient
 from serving.wire import control_call
 from serving.wire.day_night_state import DayNightState
 from tests.deploy.console.opened_page import OpenedPage, opened
-from tests.deploy.console.told_looks import Told, eventually
+from tests.deploy.console.told_events import Told, eventually
 from tests.e2e.server_answers import control
 from tests.e2e.server_process import ServerProcess
 

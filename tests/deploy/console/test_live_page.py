@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, expect
 
 from serving.wire import control_call
 from tests.deploy.console.opened_page import OpenedPage, opened
-from tests.deploy.console.told_looks import Told, eventually
+from tests.deploy.console.told_events import Told, eventually
 from tests.e2e.server_answers import control
 from tests.e2e.server_process import ServerProcess
 from tests.live_server import CHIPS, Load
@@ -49,7 +49,7 @@ ALL_OF_IT = """() => ({
 })"""
 
 
-def same_look(tab: OpenedPage, told: Told) -> tuple[dict[str, Any], dict[str, Any]]:
+def same_snapshot(tab: OpenedPage, told: Told) -> tuple[dict[str, Any], dict[str, Any]]:
     """What the page shows, read in one go, and what the API said at that emulated time."""
     found: dict[str, Any] = {}
 
@@ -67,7 +67,7 @@ def test_every_value_on_the_page_is_the_api_s(
     with Load(live_server.url) as load, Told(tab.origin, key) as told:
         eventually(lambda: load.answered >= 2, "answers")
         eventually(lambda: float(tab.shown("output_per_s") or 0) > 0, "tokens")
-        shown, said = same_look(tab, told)
+        shown, said = same_snapshot(tab, told)
 
     window = said["power"]["window"]
     per_mw = {each["basis"]: each["output"] for each in window["tokens_per_megawatt"]}
@@ -97,30 +97,30 @@ def test_every_value_on_the_page_is_the_api_s(
 SELDOM = """() => ({
   ttft_p50_s: Number(document.querySelector("[data-figure=ttft_p50_s]").dataset.value),
   tpot_p50_s: Number(document.querySelector("[data-figure=tpot_p50_s]").dataset.value),
-  door: document.querySelector("[data-door]").dataset.door,
-  finished: document.querySelector(".door tbody tr").cells[3].innerText,
+  admission: document.querySelector("[data-admission]").dataset.admission,
+  finished: document.querySelector(".admission tbody tr").cells[3].innerText,
   groups: [...document.querySelectorAll("[data-group]")]
     .map(row => [Number(row.dataset.group), row.dataset.phase, row.dataset.desired]),
 })"""
 
 
-def test_latency_door_and_groups_are_the_api_s(
+def test_latency_admission_and_groups_are_the_api_s(
     tab: OpenedPage, live_server: ServerProcess, key: str
 ) -> None:
     """After the load, when both will have been told the same."""
     with Load(live_server.url) as load:
         eventually(lambda: load.answered >= 2, "answers")
     with Told(tab.origin, key) as told:
-        eventually(lambda: {"latency", "daynight", "door"} <= set(told.latest), "looks")
+        eventually(lambda: {"latency", "daynight", "admission"} <= set(told.latest), "looks")
 
         def said() -> dict[str, Any]:
-            latency, door = told.latest["latency"], told.latest["door"]
+            latency, admission = told.latest["latency"], told.latest["admission"]
             groups = told.latest["daynight"]["groups"]
             return {
                 "ttft_p50_s": latency["ttft_p50_s"],
                 "tpot_p50_s": latency["tpot_p50_s"],
-                "door": "open" if door["is_open"] else "closed",
-                "finished": f"{door['classes'][0]['finished']:,}",
+                "admission": "open" if admission["is_open"] else "closed",
+                "finished": f"{admission['classes'][0]['finished']:,}",
                 "groups": [[each["group"], each["phase"], each["desired"]] for each in groups],
             }
 
@@ -167,20 +167,20 @@ def test_a_fault_that_cannot_be_is_refused_in_the_server_s_words(
         assert client.call(control_call.GET_STATE).chips[1].slow_factor == 1.0
 
 
-def test_the_door_is_closed_and_opened_again(tab: OpenedPage, live_server: ServerProcess) -> None:
+def test_admission_is_closed_and_opened_again(tab: OpenedPage, live_server: ServerProcess) -> None:
     page = tab.page
-    page.click('[data-action="door"]')
+    page.click('[data-action="admission"]')
     page.fill('input[name="reason"]', "a rehearsal")
     page.click("[data-confirm]")
     try:
-        expect(page.locator('[data-door="closed"]')).to_contain_text(
+        expect(page.locator('[data-admission="closed"]')).to_contain_text(
             "a rehearsal", timeout=WAIT_WALL_MS
         )
         with control(live_server) as client:
             assert client.call(control_call.GET_ADMISSION).closed == "a rehearsal"
-        page.click('[data-action="door"]')
+        page.click('[data-action="admission"]')
         page.click("[data-confirm]")
-        expect(page.locator('[data-door="open"]')).to_be_visible(timeout=WAIT_WALL_MS)
+        expect(page.locator('[data-admission="open"]')).to_be_visible(timeout=WAIT_WALL_MS)
     finally:
         with control(live_server) as client:
             client.call(control_call.UNDRAIN_ENGINE)

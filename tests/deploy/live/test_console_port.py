@@ -58,7 +58,7 @@ def test_a_reader_is_told_what_the_control_service_says(
 ) -> None:
     with Load(live_server.url), control(live_server) as client:
         before = client.call(control_call.GET_HARDWARE)
-        names = ("hardware", "latency", "door", "daynight", "experts")
+        names = ("hardware", "latency", "admission", "daynight", "experts")
         data = firsts(looking, *names)
         after = client.call(control_call.GET_HARDWARE)
 
@@ -74,7 +74,7 @@ def test_a_reader_is_told_what_the_control_service_says(
     latency = msgspec.json.decode(data["latency"], type=LatencyReport)
     assert latency.window_s <= 60.0
     assert msgspec.json.decode(data["daynight"])["groups"]
-    assert msgspec.json.decode(data["door"])["is_open"] is True
+    assert msgspec.json.decode(data["admission"])["is_open"] is True
 
 
 def test_latencies_are_those_of_requests_that_have_just_run(

@@ -33,7 +33,7 @@ class Clock:
     def now(self) -> datetime:
         return self.wall
 
-    def pass_look(self) -> None:
+    def pass_interval(self) -> None:
         self.seconds += LOOK_EVERY_S
 
 
@@ -148,7 +148,7 @@ def test_a_change_of_the_file_is_seen_at_the_next_look_and_no_sooner(tmp_path: P
 def test_a_file_that_is_being_written_is_read_when_it_was_left_alone(tmp_path: Path) -> None:
     clock, path = Clock(), written(tmp_path)
     ring = ring_of(path, clock)
-    clock.pass_look()
+    clock.pass_interval()
     path.write_text(TEXT.split("# works at night")[0])  # TOML, and half of what it will be
     clock.wall = datetime.fromtimestamp(path.stat().st_mtime + 0.01, UTC)
     assert ring.client_of(BATCH) is not None
@@ -197,7 +197,7 @@ def test_a_reload_does_not_wait_for_the_next_look_and_is_not_done_again_there(
     revoke_key(path, "alice")
     ring.reload()
     assert ring.client_of(ALICE) is None
-    clock.pass_look()
+    clock.pass_interval()
     assert ring.client_of(ALICE) is None
     assert [record.getMessage() for record in caplog.records] == [f"3 keys of {path}"]
     KeyRing().reload()
@@ -210,7 +210,7 @@ def test_a_file_that_becomes_wrong_keeps_the_old_keys_and_is_told_once(
     ring = ring_of(path, clock)
     path.write_text(TEXT.replace('class = "batch"', 'class = "fast"'))
     for _ in range(3):
-        clock.pass_look()
+        clock.pass_interval()
         assert ring.client_of(ALICE) is not None
 
     (told,) = [record.getMessage() for record in caplog.records]
@@ -218,7 +218,7 @@ def test_a_file_that_becomes_wrong_keeps_the_old_keys_and_is_told_once(
         f"keys stay as they were: {path}: key 2, class='fast': expected interactive or batch"
     )
     path.write_text(TEXT.replace("alice's", "alice's"))
-    clock.pass_look()
+    clock.pass_interval()
     assert ring.client_of(BATCH) is not None
 
 
@@ -229,12 +229,12 @@ def test_a_file_that_is_gone_keeps_the_keys_until_there_is_another(
     ring = ring_of(path, clock)
     path.unlink()
     for _ in range(2):
-        clock.pass_look()
+        clock.pass_interval()
         assert ring.client_of(ALICE) is not None
     assert len(caplog.records) == 1
 
     written(tmp_path, "")
-    clock.pass_look()
+    clock.pass_interval()
     assert ring.client_of(ALICE) is None
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from serving.telemetry.neuron_tools.engine_snapshot import EngineLook
+from serving.telemetry.neuron_tools.engine_snapshot import EngineSnapshot
 from serving.wire.control_call import (
     ControlReply,
     DescribeReply,
@@ -14,11 +14,11 @@ from serving.wire.control_call import (
     request_from_json,
 )
 from tests.serving.server.control.small_engine import SmallEngine
-from tests.serving.telemetry.neuron_tools.looks import a_look
+from tests.serving.telemetry.neuron_tools.looks import a_snapshot
 
 
 class LookedAtEngine(SmallEngine):
-    """Every look finds it half an emulated second and 50 steps on; `given` are of `a_look`."""
+    """Every look finds it half an emulated second and 50 steps on; `given` are of `a_snapshot`."""
 
     def __init__(self, count: int = 4, **given: Any) -> None:
         super().__init__()
@@ -26,10 +26,10 @@ class LookedAtEngine(SmallEngine):
         self._count = count
         self.shown = 0
 
-    def look(self) -> EngineLook:
+    def look(self) -> EngineSnapshot:
         """What is shown now."""
         on = {"emulated_s": 100.0 + 0.5 * self.shown, "steps": 1000 + 50 * self.shown}
-        return a_look(self._count, **(on | self.given))
+        return a_snapshot(self._count, **(on | self.given))
 
     def _reply(self, line: str) -> ControlReply:
         request = request_from_json(line)

@@ -7,17 +7,17 @@ import pytest
 
 from emulator.errors import UltraServeError
 from serving.commands.control_connection import add_connection_arguments
-from serving.commands.engine_snapshots import EngineLooks
+from serving.commands.engine_snapshots import EngineSnapshots
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import RefusedByServer, ServerUnreachable
 from tests.serving.commands.looked_at_engine import LookedAtEngine
 from tests.serving.server.control.small_engine import control_server, free_port
 
 
-def looks_at(address: ControlAddress, *arguments: str) -> EngineLooks:
+def looks_at(address: ControlAddress, *arguments: str) -> EngineSnapshots:
     parser = argparse.ArgumentParser()
     add_connection_arguments(parser)
-    return EngineLooks(parser.parse_args(["--address", str(address), *arguments]))
+    return EngineSnapshots(parser.parse_args(["--address", str(address), *arguments]))
 
 
 def test_a_server_that_started_again_with_another_key_is_found_again() -> None:
@@ -58,4 +58,4 @@ def test_an_address_that_cannot_be_meant_is_one_line() -> None:
     parser = argparse.ArgumentParser()
     add_connection_arguments(parser)
     with pytest.raises(UltraServeError, match="control_address=there: expected HOST:PORT"):
-        EngineLooks(parser.parse_args(["--address", "there"])).look()
+        EngineSnapshots(parser.parse_args(["--address", "there"])).look()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from serving.main import main
-from serving.telemetry.neuron_tools.engine_snapshot import EngineLook
+from serving.telemetry.neuron_tools.engine_snapshot import EngineSnapshot
 from tests.serving.commands.looked_at_engine import LookedAtEngine
 from tests.serving.server.control.small_engine import control_server, free_port
 from tests.serving.telemetry.neuron_tools.monitor_schema import read_line
@@ -56,7 +56,7 @@ def test_a_server_that_goes_away_is_an_error_in_the_lines(
     seen, gone = threading.Event(), threading.Event()
 
     class Ending(LookedAtEngine):
-        def look(self) -> EngineLook:
+        def look(self) -> EngineSnapshot:
             if self.shown >= 2:
                 seen.set()
             return super().look()

@@ -1,11 +1,11 @@
 // The whole page, or what it says while there is nothing to show.
-import { dayNight, door, experts, line, look } from "../state/console";
+import { dayNight, admission, experts, line, look } from "../state/console";
 import { proposed } from "../state/action";
 import { Charts } from "./Charts";
 import { ChipPanel } from "./ChipPanel";
 import { Confirmation } from "./Confirmation";
 import { DayNightCard } from "./DayNightCard";
-import { DoorCard } from "./DoorCard";
+import { AdmissionCard } from "./AdmissionCard";
 import { EventLog } from "./EventLog";
 import { ExpertMap } from "./ExpertMap";
 import { Figures } from "./Figures";
@@ -39,7 +39,7 @@ export function Page() {
               {experts.value && <ExpertMap load={experts.value} />}
               {dayNight.value && <DayNightCard state={dayNight.value} leases={report.state.leases} />}
               <div class="stack">
-                {door.value && <DoorCard door={door.value} />}
+                {admission.value && <AdmissionCard admission={admission.value} />}
                 <StepCard report={report} />
               </div>
               <EventLog />

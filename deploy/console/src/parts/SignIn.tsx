@@ -1,4 +1,4 @@
-// The door of the page: the key of the control service, asked once.
+// Sign-in: the key of the control service, asked once.
 import { useSignal } from "@preact/signals";
 import { connect, sessionLeft } from "../state/console";
 import { CallFailed, openSession } from "../wire/calls";

@@ -183,29 +183,29 @@ export function policyAction(now: string): Action {
   };
 }
 
-export function doorAction(isOpen: boolean): Action {
+export function admissionAction(isOpen: boolean): Action {
   if (!isOpen) {
     return {
-      title: "Open the door",
+      title: "Open admission",
       words: "New requests are taken in again.",
       button: "Open",
       danger: false,
       fields: [],
       act: async (_values, key) => {
         await call("UndrainEngine", {}, key);
-        return "The door is open.";
+        return "Admission is open.";
       },
     };
   }
   return {
-    title: "Close the door",
+    title: "Close admission",
     words: "New requests are refused as draining; those inside go on to their end.",
     button: "Close",
     danger: true,
     fields: [{ name: "reason", label: "What clients are told", value: "", hint: "empty: the server's own words" }],
     act: async (values, key) => {
       await call("DrainEngine", { reason: values["reason"] ?? "" }, key);
-      return "The door is closed.";
+      return "Admission is closed.";
     },
   };
 }

@@ -31,7 +31,7 @@ export const late = signal<{ age_s: number | null } | null>(null);
 /** Events that the server has forgotten before this page was told them. */
 export const dropped = signal(0);
 export const latency = signal<Latency | null>(null);
-export const door = signal<AdmissionReport | null>(null);
+export const admission = signal<AdmissionReport | null>(null);
 export const dayNight = signal<DayNight | null>(null);
 export const experts = signal<ExpertChoices | null>(null);
 export const happened = signal<readonly Happened[]>([]);
@@ -88,7 +88,7 @@ export function forgetAll(): void {
   forgetKey();
   batch(() => {
     line.value = { is: "refused" };
-    for (const one of [engineGone, look, late, latency, door, dayNight, experts, system, chosenChip, proposed]) one.value = null;
+    for (const one of [engineGone, look, late, latency, admission, dayNight, experts, system, chosenChip, proposed]) one.value = null;
     looks.value = 0;
     lookedAt.value = 0;
     outcome.value = "";
@@ -125,7 +125,7 @@ export function receive({ event, data, id }: ServerEvent): void {
     else if (event === "late") late.value = said as { age_s: number | null };
     else if (event === "dropped") droppedNext = (said as { events: number }).events;
     else if (event === "latency") latency.value = said as Latency;
-    else if (event === "door") door.value = said as AdmissionReport;
+    else if (event === "admission") admission.value = said as AdmissionReport;
     else if (event === "daynight") dayNight.value = said as DayNight;
     else if (event === "experts") experts.value = said as ExpertChoices;
     else if (event === "gone") engineGone.value = goneWords(said);

@@ -405,8 +405,10 @@ class AnyOrder(RuleBasedStateMachine):
         assert min(self.told_s, default=0) >= 0
         state = self.admission.state(self.now_s)
         classes = state.classes.values()
-        at_door = sum(sum(each.refused.values()) - each.left[Outcome.REFUSED] for each in classes)
-        assert self.arrived == sum(each.entered for each in classes) + at_door
+        at_admission = sum(
+            sum(each.refused.values()) - each.left[Outcome.REFUSED] for each in classes
+        )
+        assert self.arrived == sum(each.entered for each in classes) + at_admission
         assert state.in_flight == sum(each.stage is not Stage.LEFT for each in self.inside)
 
     def teardown(self) -> None:

@@ -19,14 +19,14 @@ from serving.server.console.event_stream import (
 from serving.server.control.call_failure import server_ends
 from serving.server.engine_call import EngineFailed, EngineGone
 from serving.wire.telemetry import EventKind
-from tests.serving.server.console.small_looks import Reader, SmallLooks
+from tests.serving.server.console.small_snapshots import Reader, SmallSnapshots
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(main, 20))
 
 
-async def all_told(looks: SmallLooks, **given: Any) -> Reader:
+async def all_told(looks: SmallSnapshots, **given: Any) -> Reader:
     """What a reader is told of looks that end."""
     reader = Reader()
     await EventStream(looks, reader.send, **given).run()
@@ -39,7 +39,7 @@ def numbers(reader: Reader) -> list[int]:
 
 def test_a_new_reader_is_told_what_happened_then_what_is_and_at_last_the_end() -> None:
     async def main() -> None:
-        looks, reader = SmallLooks(events=3), Reader()
+        looks, reader = SmallSnapshots(events=3), Reader()
         stream = asyncio.create_task(EventStream(looks, reader.send, interval_s=0.25).run())
         await reader.until(lambda: len(reader.told("hardware")) >= 3)
         looks.happen()
@@ -52,7 +52,7 @@ def test_a_new_reader_is_told_what_happened_then_what_is_and_at_last_the_end() -
         ]
         counts = [each.data["hardware"] for each in reader.told("hardware")]
         assert counts == list(range(1, len(counts) + 1))
-        assert reader.told("door")
+        assert reader.told("admission")
         assert reader.told("latency")
         assert len(reader.told("daynight")) == 1  # seldom
         assert not reader.told("experts")  # this machine has none
@@ -79,7 +79,7 @@ def test_a_new_reader_is_told_what_happened_then_what_is_and_at_last_the_end() -
 )
 def test_who_comes_back_goes_on_where_it_was(last_id: str | None, told: list[int]) -> None:
     async def main() -> None:
-        looks = SmallLooks(events=5)
+        looks = SmallSnapshots(events=5)
         looks.end = EngineGone()
         assert numbers(await all_told(looks, last_id=last_id)) == told
 
@@ -96,7 +96,7 @@ def test_whatever_is_shown_as_an_id_a_reader_begins_at_an_event_that_there_is(
 
 def test_of_a_long_history_the_newest_is_told_and_how_many_are_not() -> None:
     async def main() -> None:
-        looks = SmallLooks(events=HISTORY_EVENTS_MAX + 7)
+        looks = SmallSnapshots(events=HISTORY_EVENTS_MAX + 7)
         looks.end = EngineGone()
         reader = await all_told(looks)
         assert numbers(reader) == list(range(8, HISTORY_EVENTS_MAX + 8))
@@ -108,7 +108,7 @@ def test_of_a_long_history_the_newest_is_told_and_how_many_are_not() -> None:
 
 def test_a_slow_reader_misses_looks_and_nothing_that_happened() -> None:
     async def main() -> None:
-        looks, reader = SmallLooks(), Reader()
+        looks, reader = SmallSnapshots(), Reader()
         stream = asyncio.create_task(EventStream(looks, reader.send, interval_s=0.25).run())
         await reader.until(lambda: len(reader.told("hardware")) >= 1)
         reader.held.clear()
@@ -130,7 +130,7 @@ def test_a_slow_reader_misses_looks_and_nothing_that_happened() -> None:
 
 def test_a_lease_that_changes_hands_is_a_new_look_at_the_night_at_once() -> None:
     async def main() -> None:
-        looks, reader = SmallLooks(), Reader()
+        looks, reader = SmallSnapshots(), Reader()
         stream = asyncio.create_task(EventStream(looks, reader.send).run())
         await reader.until(lambda: len(reader.told("daynight")) == 1)
         looks.happen(EventKind.LEASE)
@@ -145,7 +145,7 @@ def test_a_look_that_fails_is_missed_and_told_once_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
-        looks, reader = SmallLooks(), Reader()
+        looks, reader = SmallSnapshots(), Reader()
         looks.failure = EngineFailed("a step broke off")
         stream = asyncio.create_task(EventStream(looks, reader.send, interval_s=0.25).run())
         await asyncio.sleep(0.6)
@@ -162,7 +162,7 @@ def test_a_look_that_fails_is_missed_and_told_once_in_the_log(
 
 def test_while_the_engine_is_silent_a_reader_is_told_its_look_s_age_and_no_look_twice() -> None:
     async def main() -> None:
-        looks, reader = SmallLooks(), Reader()
+        looks, reader = SmallSnapshots(), Reader()
         looks.late_s = 0.0
         stream = asyncio.create_task(EventStream(looks, reader.send, interval_s=0.25).run())
         await reader.until(lambda: len(reader.told("late")) >= 1)
@@ -195,7 +195,7 @@ def test_while_the_engine_is_silent_a_reader_is_told_its_look_s_age_and_no_look_
 
 def test_when_the_server_ends_the_stream_just_does() -> None:
     async def main() -> None:
-        looks = SmallLooks(events=2)
+        looks = SmallSnapshots(events=2)
         looks.end = server_ends()
         reader = await all_told(looks)
         assert numbers(reader) == [1, 2]
@@ -206,8 +206,8 @@ def test_when_the_server_ends_the_stream_just_does() -> None:
 
 def test_who_may_not_look_any_more_is_told_no_more() -> None:
     async def main() -> None:
-        looks, reader, allowed = SmallLooks(), Reader(), [True]
-        stream = EventStream(looks, reader.send, interval_s=0.25, may_look=lambda: allowed[0])
+        looks, reader, allowed = SmallSnapshots(), Reader(), [True]
+        stream = EventStream(looks, reader.send, interval_s=0.25, may_read=lambda: allowed[0])
         running = asyncio.create_task(stream.run())
         await reader.until(lambda: len(reader.told("hardware")) >= 1)
         allowed[0] = False
@@ -222,9 +222,9 @@ def test_a_stream_ends_with_its_reader_and_with_its_time(monkeypatch: pytest.Mon
         raise ReaderGone
 
     async def main() -> None:
-        await EventStream(SmallLooks(events=1), nobody).run()
+        await EventStream(SmallSnapshots(events=1), nobody).run()
         monkeypatch.setattr(event_stream, "STREAM_WALL_S_MAX", 0.1)
-        reader = await all_told(SmallLooks())
+        reader = await all_told(SmallSnapshots())
         assert reader.told("hardware")
 
     run(main())
@@ -232,7 +232,7 @@ def test_a_stream_ends_with_its_reader_and_with_its_time(monkeypatch: pytest.Mon
 
 def test_a_mistake_of_ours_is_not_swallowed() -> None:
     async def main() -> None:
-        looks = SmallLooks()
+        looks = SmallSnapshots()
         looks.failure = ZeroDivisionError("ours")
         with pytest.raises(ExceptionGroup) as raised:
             await all_told(looks)
@@ -245,7 +245,7 @@ def test_signs_of_life_come_while_nothing_else_does(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(event_stream, "_SIGN_OF_LIFE_S", 0.05)
 
     async def main() -> None:
-        looks, reader = SmallLooks(), Reader()
+        looks, reader = SmallSnapshots(), Reader()
         stream = asyncio.create_task(EventStream(looks, reader.send, interval_s=60).run())
         await reader.until(lambda: reader.text.count(b":\n\n") >= 3)
         looks.go(EngineGone())
@@ -257,4 +257,4 @@ def test_signs_of_life_come_while_nothing_else_does(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("interval_s", [0.0, 0.2, 61.0, float("nan"), float("inf"), -1.0])
 def test_an_interval_that_is_none_is_refused(interval_s: float) -> None:
     with pytest.raises(ConfigError, match=r"^interval_s=.*: expected 0\.25 to 60 seconds$"):
-        EventStream(SmallLooks(), Reader().send, interval_s=interval_s)
+        EventStream(SmallSnapshots(), Reader().send, interval_s=interval_s)

@@ -60,8 +60,8 @@ def metrics_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"serving.telemetry.{module}.REGISTRY", registry)
 
 
-def with_doors(engine: Any) -> Any:
-    """Give an engine what the doors need of AsyncLLM beside what the control service does."""
+def with_gateway(engine: Any) -> Any:
+    """Give an engine what the gateway needs of AsyncLLM beside what the control service does."""
 
     async def collective_rpc(method: str, *args: Any, **kwargs: Any) -> list[Any]:
         if method in (LEAVE_SIGNALS, HEED_SIGNALS):
@@ -80,7 +80,7 @@ def with_doors(engine: Any) -> Any:
 
 def give_state(app: FastAPI, engine: Any) -> FastAPI:
     """What vLLM sets on its app before it serves it."""
-    app.state.engine_client = with_doors(engine)
+    app.state.engine_client = with_gateway(engine)
     app.state.log_stats = False
     config = SimpleNamespace(timeout_keep_alive=5, ssl=None)
     app.state.server = SimpleNamespace(should_exit=False, config=config)

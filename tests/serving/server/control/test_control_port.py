@@ -24,7 +24,7 @@ from serving.server.control.control_client import ServerUnreachable
 from serving.server.control.control_server import ControlServer
 from serving.server.control.control_tls import ControlTls
 from serving.wire import control_call
-from tests.serving.server.console.small_looks import Told, parsed
+from tests.serving.server.console.small_snapshots import Told, parsed
 from tests.serving.server.control.http_calls import SERVICE, browser, key_of, looking, with_key
 from tests.serving.server.control.small_engine import (
     SmallEngine,

@@ -14,7 +14,7 @@ import pytest
 from serving.server.connections.connection_registry import PortLimits
 from serving.server.console import console_app
 from serving.server.console.console_app import SESSION_BYTES_MAX
-from serving.server.control.console_snapshots import ConsoleLooks
+from serving.server.control.console_snapshots import ConsoleSnapshots
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_server import ControlServer
 from tests.serving.server.control.http_calls import SERVICE, browser, key_of, looking
@@ -142,15 +142,15 @@ def test_a_mistake_of_ours_is_answered_in_json_and_told_in_the_log(
 def test_a_mistake_of_ours_in_a_stream_ends_its_connection_and_says_no_second_status(
     address: ControlAddress, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks: list[ConsoleLooks] = []
+    looks: list[ConsoleSnapshots] = []
 
-    async def broken(self: ConsoleLooks) -> bytes:
+    async def broken(self: ConsoleSnapshots) -> bytes:
         looks.append(self)
         if len(looks) > 1:
             raise KeyError("ours")
         return b"{}"
 
-    monkeypatch.setattr(ConsoleLooks, "admission", broken)
+    monkeypatch.setattr(ConsoleSnapshots, "admission", broken)
     vllm_log = logging.getLogger("vllm")
     vllm_log.addHandler(caplog.handler)
     said = b""
@@ -161,7 +161,7 @@ def test_a_mistake_of_ours_in_a_stream_ends_its_connection_and_says_no_second_st
             while more := client.recv(65_536):
                 said += more
     vllm_log.removeHandler(caplog.handler)
-    assert b"event: door" in said
+    assert b"event: admission" in said
     assert said.count(b"HTTP/1.1") == 1
     assert not said.endswith(b"0\r\n\r\n")  # a whole response would be an end like any other
     assert any(one.exc_info and "stream" in one.getMessage() for one in caplog.records)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
+from tests.serving.telemetry.telemetry_snapshots import a_snapshot, a_telemetry
 
 from serving.server.control.machine_events import admission_change, changes
 from serving.wire.control_call import TelemetryReply
@@ -18,7 +19,6 @@ from serving.wire.machine_state import (
 from serving.wire.telemetry import EventKind
 from tests.serving.server.day_night.lending_engine import a_lease, a_version
 from tests.serving.telemetry.machine_states import a_state, anything_of
-from tests.serving.telemetry.telemetry_looks import a_look, a_telemetry
 
 (FAULT,) = a_state().faults
 LEASE = a_lease(1, (2, 3))
@@ -31,7 +31,7 @@ def event(number: int, record: FaultRecord) -> FaultEvent:
 
 
 def told(before: dict[str, Any], after: dict[str, Any]) -> list[tuple[EventKind, str]]:
-    found = changes(a_look(**before), a_look(**after))
+    found = changes(a_snapshot(**before), a_snapshot(**after))
     return [(change.kind, change.words) for change in found]
 
 
@@ -61,19 +61,19 @@ def test_each_stage_of_a_fault_is_told_once() -> None:
     """However many lie between two looks, each with its own time."""
     stages = [replace(FAULT, stage=stage) for stage in FaultStage]
     events = tuple(event(number, record) for number, record in enumerate(stages, 1))
-    found = list(changes(a_look(fault_events=events[:1]), a_look(fault_events=events)))
+    found = list(changes(a_snapshot(fault_events=events[:1]), a_snapshot(fault_events=events)))
 
     assert [change.fault for change in found] == stages[1:]
     assert [change.emulated_s for change in found] == [e.emulated_s for e in events[1:]]
     assert {change.ranks_up for change in found} == {3}
-    assert list(changes(a_look(fault_events=events), a_look(fault_events=events[2:]))) == []
+    assert list(changes(a_snapshot(fault_events=events), a_snapshot(fault_events=events[2:]))) == []
 
 
 def test_a_machine_that_stands_still_is_told_and_that_it_goes_on() -> None:
     stall = StallState(
         until_emulated_s=40.0, left_s=30.0, wall_left_s=600.0, reason="chip 2 does not answer"
     )
-    calm, still = a_look(), a_look(telemetry=replace(a_telemetry(), stall=stall))
+    calm, still = a_snapshot(), a_snapshot(telemetry=replace(a_telemetry(), stall=stall))
 
     (began,), (ended,) = changes(calm, still), changes(still, calm)
     assert began.words == "chip 2 does not answer: 30.0 emulated s, 600 s of wall time"
@@ -109,7 +109,7 @@ def test_nothing_has_happened_between_a_look_and_itself(look: TelemetryReply) ->
     )
 
     assert list(changes(look, look)) == []
-    assert len(list(changes(a_look(), look))) == (
+    assert len(list(changes(a_snapshot(), look))) == (
         len(events)
         + len(look.leases)
         + len(look.versions)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from tests.serving.telemetry.telemetry_snapshots import a_snapshot, a_telemetry
 
 from loadgen.measures.slo import Slo
 from serving.policy.day_night.handover import HandoverEvent, HandoverPhase, transition
@@ -35,7 +36,6 @@ from serving.wire.control_call import (
     to_json,
 )
 from serving.wire.machine_state import FOR_MAINTENANCE, LeaseState, TrainingTotals, VersionState
-from tests.serving.telemetry.telemetry_looks import a_look, a_telemetry
 
 HOUR_S = 1.0
 """Of emulated time, in the days of these tests."""
@@ -83,7 +83,7 @@ class LendingEngine:
                 return self._watch()
             case TelemetryRequest():  # a server looks by itself, and moves nothing
                 telemetry = a_telemetry(emulated_s=self.emulated_s)
-                return a_look(
+                return a_snapshot(
                     telemetry=telemetry, leases=tuple(self.leases), versions=tuple(self.versions)
                 )
             case DrainRequest():

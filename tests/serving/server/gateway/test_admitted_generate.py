@@ -133,7 +133,7 @@ def test_an_engine_with_another_policy_keeps_its_own_priorities() -> None:
     asyncio.run(runs())
 
 
-def test_nothing_slips_by_a_closed_door() -> None:
+def test_nothing_slips_by_closed_admission() -> None:
     async def runs() -> None:
         engine, admission = made()
         admission.close(RefusalReason.DRAINING, "the server ends", 3.0)

@@ -13,8 +13,13 @@ from grpc.aio import AioRpcError
 from serving.plugin.engine_shutdown import abort_requests
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.entry import Outcome
-from tests.serving.server.gateway.grpc.grpc_doors import GrpcDoor, asking, failure, grpc_door
-from tests.serving.server.gateway.http.http_doors import MODEL, HttpServer, http_server
+from tests.serving.server.gateway.grpc.served_grpc import (
+    ServedGrpc,
+    asking,
+    failure,
+    served_grpc_server,
+)
+from tests.serving.server.gateway.http.served_http import MODEL, HttpServer, http_server
 
 ENDLESS = 400
 """Tokens: at a step of STEP_S, four times as many seconds as are foreseen."""
@@ -25,7 +30,7 @@ TOLD = "no seat is sure to come free within 2 s; 1 s are promised, of which 0.9 
 
 
 def test_over_grpc() -> None:
-    async def runs(at: GrpcDoor) -> None:
+    async def runs(at: ServedGrpc) -> None:
         running: list[Any] = []
         while True:
             call = at.stub.Generate(asking(f"r{len(running)}", max_tokens=ENDLESS))
@@ -46,7 +51,7 @@ def test_over_grpc() -> None:
         await at.is_empty()
 
     async def check() -> None:
-        async with grpc_door(limits=LIMITS, step_s=STEP_S) as at:
+        async with served_grpc_server(limits=LIMITS, step_s=STEP_S) as at:
             await asyncio.wait_for(runs(at), 30.0)
 
     asyncio.run(check())

@@ -3,13 +3,14 @@
 from typing import Any
 
 from msgspec.structs import replace
+from tests.serving.telemetry.telemetry_snapshots import a_telemetry
 
 from emulator.specs.chips import chip_by_name
 from emulator.specs.fault import FaultKind
 from emulator.specs.hbm_usage import StackUsage
 from emulator.specs.systems import system_by_name
 from emulator.ultraserver.ceilings import Ceilings
-from serving.telemetry.neuron_tools.engine_snapshot import EngineLook
+from serving.telemetry.neuron_tools.engine_snapshot import EngineSnapshot
 from serving.wire.machine_snapshot import ChipMeters, MachineSnapshot, StepDurations
 from serving.wire.machine_state import (
     ChipHealth,
@@ -33,7 +34,6 @@ from serving.wire.system_description import (
     SystemDescription,
 )
 from tests.serving.telemetry.machine_states import a_state
-from tests.serving.telemetry.telemetry_looks import a_telemetry
 
 GIB = 2**30
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma")
@@ -204,9 +204,9 @@ def a_power(*, chips: int, emulated_s: float) -> MachinePower:
     )
 
 
-def a_look(
+def a_snapshot(
     count: int = 4, *, emulated_s: float = 100.0, steps: int = 1000, **given: Any
-) -> EngineLook:
+) -> EngineSnapshot:
     """An engine on the first chips of an NL72x2; `given` are fields of its state.
 
     `lnc` and `system` are of its description, `faults_by_kind` of the report.
@@ -267,7 +267,7 @@ def a_look(
         link_capacity_bytes_per_s=(1.152e12,) * count,
         neuroncores_per_chip=8 // lnc,
     )
-    return EngineLook(snapshot=report, description=description)
+    return EngineSnapshot(snapshot=report, description=description)
 
 
 def _times(median_s: float) -> StepDurations:

@@ -11,7 +11,7 @@ from serving.telemetry.neuron_tools.device_inventory import (
     system_of,
 )
 from serving.wire.machine_state import ChipHealth
-from tests.serving.telemetry.neuron_tools.looks import a_chip, a_look
+from tests.serving.telemetry.neuron_tools.looks import a_chip, a_snapshot
 
 GIB = 2**30
 
@@ -51,7 +51,7 @@ def test_a_lost_device_is_missing_and_nobody_is_connected_to_it() -> None:
     chips = tuple(
         a_chip(chip, health=ChipHealth.LOST if chip == 2 else ChipHealth.UP) for chip in range(4)
     )
-    look = a_look(4, chips=chips)
+    look = a_snapshot(4, chips=chips)
     process = DeviceProcess(pid=7, command="ultraserve serve")
     inventory = server_inventory(look.snapshot.state, look.description, {0: (process,)})
 
@@ -63,7 +63,7 @@ def test_a_lost_device_is_missing_and_nobody_is_connected_to_it() -> None:
 
 
 def test_connections_follow_the_place_at_which_a_partition_begins() -> None:
-    look = a_look(4)
+    look = a_snapshot(4)
     state = replace(
         look.snapshot.state, partition=replace(look.description.partition, first_chip=2)
     )

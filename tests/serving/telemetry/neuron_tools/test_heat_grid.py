@@ -15,7 +15,7 @@ from serving.telemetry.neuron_tools.heat_grid import (
 from serving.telemetry.neuron_tools.top_figures import TopFigures, top_figures
 from serving.telemetry.neuron_tools.top_panels import cores_view, summary, whole
 from serving.wire.machine_state import ChipHealth
-from tests.serving.telemetry.neuron_tools.looks import a_chip, a_look
+from tests.serving.telemetry.neuron_tools.looks import a_chip, a_snapshot
 
 UTILIZATION, RATE, HBM, POWER, LINKS = MEASURES
 
@@ -24,7 +24,7 @@ def figures_of(count: int, *changed: tuple[int, dict[str, object]], **given: obj
     chips = [a_chip(chip) for chip in range(count)]
     for chip, fields in changed:
         chips[chip] = a_chip(chip, **fields)
-    return top_figures(a_look(count, chips=tuple(chips), **given), None)
+    return top_figures(a_snapshot(count, chips=tuple(chips), **given), None)
 
 
 BROKEN = figures_of(
@@ -75,7 +75,7 @@ def test_a_cell_shows_what_is_measured(measure: object, cell: str) -> None:
 
 def test_a_tray_of_sixteen_is_a_square() -> None:
     chips = tuple(a_chip(chip, rack=0, tray=0, position=chip) for chip in range(16))
-    figures = top_figures(a_look(16, chips=chips, system="trn2.48xlarge"), None)
+    figures = top_figures(a_snapshot(16, chips=chips, system="trn2.48xlarge"), None)
 
     assert [len(line.plain) for line in grid_lines(figures, UTILIZATION)] == [6, 20, 20, 20, 20]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.telemetry.neuron_tools.engine_snapshot import Between, EngineLook
+from serving.telemetry.neuron_tools.engine_snapshot import Between, EngineSnapshot
 from serving.telemetry.neuron_tools.monitor_config import (
     MetricGroup,
     MonitorConfig,
@@ -19,22 +19,24 @@ from serving.telemetry.neuron_tools.monitor_report import MonitorReport, Reading
 from serving.telemetry.neuron_tools.runtime_groups import neuroncore_counters
 from serving.wire.machine_state import ChipHealth, SleepState
 from tests.serving.telemetry.neuron_tools.host_samples import a_host
-from tests.serving.telemetry.neuron_tools.looks import GIB, a_chip, a_lease, a_look
+from tests.serving.telemetry.neuron_tools.looks import GIB, a_chip, a_lease, a_snapshot
 from tests.serving.telemetry.neuron_tools.monitor_schema import MonitorLine, read_line
 
 
-def reading(wall_s: float, look: EngineLook | None, error: str = "") -> Reading:
+def reading(wall_s: float, look: EngineSnapshot | None, error: str = "") -> Reading:
     host = a_host(wall_s, user_s=wall_s / 2, idle_s=wall_s / 2)
     return Reading(host=host, engine=look, error=error, pid=42, tag="42")
 
 
-def a_line(first: EngineLook, second: EngineLook) -> MonitorLine:
+def a_line(first: EngineSnapshot, second: EngineSnapshot) -> MonitorLine:
     report = MonitorReport(everything(), reading(10.0, first))
     return read_line(msgspec.json.encode(report.update(reading(15.0, second))))
 
 
 def test_the_line_says_by_hand_what_an_engine_did_in_five_seconds() -> None:
-    line = a_line(a_look(4, emulated_s=100.0, steps=1000), a_look(4, emulated_s=104.0, steps=1500))
+    line = a_line(
+        a_snapshot(4, emulated_s=100.0, steps=1000), a_snapshot(4, emulated_s=104.0, steps=1500)
+    )
 
     (runtime,) = line.neuron_runtime_data
     assert (runtime.pid, runtime.neuron_runtime_tag, runtime.error) == (42, "42", "")
@@ -56,7 +58,7 @@ def test_the_line_says_by_hand_what_an_engine_did_in_five_seconds() -> None:
 
 
 def test_memory_is_by_core_in_the_vendor_s_categories_and_adds_up() -> None:
-    (runtime,) = a_line(a_look(4), a_look(4)).neuron_runtime_data
+    (runtime,) = a_line(a_snapshot(4), a_snapshot(4)).neuron_runtime_data
     used = runtime.report.memory_used.neuron_runtime_used_bytes
     core = used.usage_breakdown.neuroncore_memory_usage["5"]
 
@@ -75,7 +77,7 @@ def test_memory_is_by_core_in_the_vendor_s_categories_and_adds_up() -> None:
 
 
 def test_the_hardware_and_the_instance_are_named_and_what_is_not_there_is_called_emulated() -> None:
-    line = a_line(a_look(4), a_look(4))
+    line = a_line(a_snapshot(4), a_snapshot(4))
 
     assert msgspec.to_builtins(line.neuron_hardware_info) == {
         "neuron_device_type": "trainium3",
@@ -97,7 +99,7 @@ def test_the_hardware_and_the_instance_are_named_and_what_is_not_there_is_called
 
 
 def test_trainium2_has_the_vendor_s_own_names() -> None:
-    looks = [a_look(4, system="trn2.48xlarge", emulated_s=100.0 + 4 * n) for n in range(2)]
+    looks = [a_snapshot(4, system="trn2.48xlarge", emulated_s=100.0 + 4 * n) for n in range(2)]
     line = a_line(*looks)
 
     hardware = line.neuron_hardware_info
@@ -110,7 +112,7 @@ def test_trainium2_has_the_vendor_s_own_names() -> None:
 
 
 def test_one_physical_core_is_one_logical_core_and_shares_its_stack() -> None:
-    line = a_line(a_look(2, lnc=1), a_look(2, lnc=1, emulated_s=104.0))
+    line = a_line(a_snapshot(2, lnc=1), a_snapshot(2, lnc=1, emulated_s=104.0))
 
     runtime = line.neuron_runtime_data[0].report
     cores = runtime.neuroncore_counters.neuroncores_in_use
@@ -124,7 +126,7 @@ def test_one_physical_core_is_one_logical_core_and_shares_its_stack() -> None:
 
 @pytest.mark.long
 def test_at_144_chips_every_core_is_there_once() -> None:
-    line = a_line(a_look(144), a_look(144, emulated_s=101.0))
+    line = a_line(a_snapshot(144), a_snapshot(144, emulated_s=101.0))
 
     runtime = line.neuron_runtime_data[0].report
     assert len(runtime.neuroncore_counters.neuroncores_in_use) == 576
@@ -143,7 +145,7 @@ def test_chips_that_are_lost_hung_spare_or_lent_are_not_in_use() -> None:
         a_chip(4, phase="training"),
         a_chip(5, health=ChipHealth.SLOW, slow_factor=2.0),
     )
-    look = a_look(6, chips=chips, leases=(a_lease(4),))
+    look = a_snapshot(6, chips=chips, leases=(a_lease(4),))
 
     in_use = neuroncore_counters(Between.of(None, look))["neuroncores_in_use"]
     assert list(in_use) == [str(core) for core in (*range(4), *range(20, 24))]
@@ -151,8 +153,8 @@ def test_chips_that_are_lost_hung_spare_or_lent_are_not_in_use() -> None:
 
 def test_a_training_job_is_an_application_of_its_own() -> None:
     chips = (a_chip(0), a_chip(1, phase="training", rank=None))
-    first = a_look(2, chips=chips, leases=(a_lease(1, steps=10),))
-    second = a_look(2, chips=chips, leases=(a_lease(1, steps=13),), emulated_s=104.0)
+    first = a_snapshot(2, chips=chips, leases=(a_lease(1, steps=10),))
+    second = a_snapshot(2, chips=chips, leases=(a_lease(1, steps=13),), emulated_s=104.0)
     engine, job = a_line(first, second).neuron_runtime_data
 
     assert (job.neuron_runtime_tag, job.pid) == ("lease-3", 0)
@@ -166,10 +168,10 @@ def test_a_training_job_is_an_application_of_its_own() -> None:
 
 
 def test_a_job_that_has_ended_is_no_application_any_more_and_one_that_begins_is() -> None:
-    lent = a_look(2, leases=(a_lease(1),))
-    report = MonitorReport(everything(), reading(0.0, a_look(2)))
+    lent = a_snapshot(2, leases=(a_lease(1),))
+    report = MonitorReport(everything(), reading(0.0, a_snapshot(2)))
     tags = []
-    for number, look in enumerate((a_look(2), lent, lent, a_look(2)), start=1):
+    for number, look in enumerate((a_snapshot(2), lent, lent, a_snapshot(2)), start=1):
         line = read_line(msgspec.json.encode(report.update(reading(5.0 * number, look))))
         tags.append([runtime.neuron_runtime_tag for runtime in line.neuron_runtime_data])
 
@@ -177,8 +179,8 @@ def test_a_job_that_has_ended_is_no_application_any_more_and_one_that_begins_is(
 
 
 def test_faults_are_errors_of_the_period_in_which_they_happen() -> None:
-    before = a_look(faults_by_kind={"slow-chip": 1})
-    now = a_look(
+    before = a_snapshot(faults_by_kind={"slow-chip": 1})
+    now = a_snapshot(
         faults_by_kind={"slow-chip": 2, "lose-chip": 1, "fail-stack": 1, "cut-link": 3},
         emulated_s=104.0,
     )
@@ -190,7 +192,11 @@ def test_faults_are_errors_of_the_period_in_which_they_happen() -> None:
 
 
 def test_without_a_step_there_is_no_latency() -> None:
-    stats = a_line(a_look(), a_look(emulated_s=104.0)).neuron_runtime_data[0].report.execution_stats
+    stats = (
+        a_line(a_snapshot(), a_snapshot(emulated_s=104.0))
+        .neuron_runtime_data[0]
+        .report.execution_stats
+    )
 
     assert stats.execution_summary.completed == 0
     assert stats.latency_stats.total_latency is None
@@ -199,7 +205,7 @@ def test_without_a_step_there_is_no_latency() -> None:
 
 def test_an_engine_that_started_again_counts_from_its_start() -> None:
     runtime = a_line(
-        a_look(emulated_s=100.0, steps=1000), a_look(emulated_s=8.0, steps=40)
+        a_snapshot(emulated_s=100.0, steps=1000), a_snapshot(emulated_s=8.0, steps=40)
     ).neuron_runtime_data[0]
 
     assert runtime.report.neuroncore_counters.period == 8.0
@@ -208,7 +214,7 @@ def test_an_engine_that_started_again_counts_from_its_start() -> None:
 
 def test_weights_that_sleep_are_the_host_s_constants_and_the_model_does_not_run() -> None:
     sleep = SleepState(asleep=("weights", "kv_cache"), level=1, host_bytes=7 * GIB)
-    memory = a_line(a_look(), a_look(sleep=sleep)).neuron_runtime_data[0].report.memory_used
+    memory = a_line(a_snapshot(), a_snapshot(sleep=sleep)).neuron_runtime_data[0].report.memory_used
 
     assert memory.neuron_runtime_used_bytes.host == 7 * GIB
     assert memory.neuron_runtime_used_bytes.usage_breakdown.host.constants == 7 * GIB
@@ -216,9 +222,9 @@ def test_weights_that_sleep_are_the_host_s_constants_and_the_model_does_not_run(
 
 
 def test_an_engine_that_does_not_answer_is_an_error_and_counts_on_when_it_does() -> None:
-    report = MonitorReport(everything(), reading(0.0, a_look(steps=1000, emulated_s=100.0)))
+    report = MonitorReport(everything(), reading(0.0, a_snapshot(steps=1000, emulated_s=100.0)))
     lost = report.update(reading(5.0, None, "nobody answers"))
-    found = report.update(reading(10.0, a_look(steps=1300, emulated_s=103.0)))
+    found = report.update(reading(10.0, a_snapshot(steps=1300, emulated_s=103.0)))
 
     (runtime,) = lost["neuron_runtime_data"]
     assert runtime["error"] == "nobody answers"
@@ -239,10 +245,10 @@ def test_only_what_is_asked_for_is_there_each_in_its_period() -> None:
         ),
         system=(MetricGroup(name="memory_info", period_s=3.0),),
     )
-    report = MonitorReport(config, reading(0.0, a_look(emulated_s=100.0)))
+    report = MonitorReport(config, reading(0.0, a_snapshot(emulated_s=100.0)))
     seen: list[tuple[float | None, Any, Any]] = []
     while (due_s := report.next_wall_s) is not None and due_s < 7:
-        line = report.update(reading(due_s, a_look(emulated_s=100.0 + due_s)))
+        line = report.update(reading(due_s, a_snapshot(emulated_s=100.0 + due_s)))
         (runtime,) = line["neuron_runtime_data"]
         assert list(runtime["report"]) == ["neuroncore_counters"]
         host = line["system_data"].get("memory_info", {})
@@ -254,8 +260,8 @@ def test_only_what_is_asked_for_is_there_each_in_its_period() -> None:
 
 def test_a_filter_that_matches_nobody_leaves_the_host() -> None:
     config = replace_filter(everything(), "^nobody$")
-    report = MonitorReport(config, reading(0.0, a_look()))
-    line = report.update(reading(5.0, a_look()))
+    report = MonitorReport(config, reading(0.0, a_snapshot()))
+    line = report.update(reading(5.0, a_snapshot()))
 
     assert line["neuron_runtime_data"] == []
     assert set(line["system_data"]) == {"neuron_hw_counters", "vcpu_usage", "memory_info"}
@@ -269,11 +275,11 @@ def replace_filter(config: MonitorConfig, tag_filter: str) -> MonitorConfig:
 
 @given(st.lists(st.tuples(st.integers(0, 9000), st.integers(0, 50)), min_size=1, max_size=8))
 def test_periods_counted_one_after_another_are_the_whole(moves: list[tuple[int, int]]) -> None:
-    report = MonitorReport(everything(), reading(0.0, a_look(1)))
+    report = MonitorReport(everything(), reading(0.0, a_snapshot(1)))
     emulated_s, steps, seconds, completed = 100.0, 1000, 0.0, 0
     for number, (more_ms, more_steps) in enumerate(moves, start=1):
         emulated_s, steps = emulated_s + more_ms / 1000, steps + more_steps
-        look = a_look(1, emulated_s=emulated_s, steps=steps)
+        look = a_snapshot(1, emulated_s=emulated_s, steps=steps)
         line = read_line(msgspec.json.encode(report.update(reading(5.0 * number, look))))
         runtime = line.neuron_runtime_data[0].report
         seconds += runtime.neuroncore_counters.period
@@ -286,8 +292,8 @@ def test_periods_counted_one_after_another_are_the_whole(moves: list[tuple[int, 
 
 
 def test_the_schema_refuses_a_line_that_lacks_a_field() -> None:
-    report = MonitorReport(everything(), reading(0.0, a_look()))
-    line = report.update(reading(5.0, a_look()))
+    report = MonitorReport(everything(), reading(0.0, a_snapshot()))
+    line = report.update(reading(5.0, a_snapshot()))
     del line["neuron_runtime_data"][0]["report"]["execution_stats"]["error_summary"]["model"]
 
     with pytest.raises(msgspec.ValidationError, match="missing required field `model`"):

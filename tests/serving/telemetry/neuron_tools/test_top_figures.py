@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from serving.telemetry.neuron_tools.engine_snapshot import EngineLook
+from serving.telemetry.neuron_tools.engine_snapshot import EngineSnapshot
 from serving.telemetry.neuron_tools.host_sample import ServerSample
 from serving.telemetry.neuron_tools.shown_numbers import memory, percent, seconds, three_wide, watts
 from serving.telemetry.neuron_tools.top_figures import (
@@ -14,11 +14,11 @@ from serving.telemetry.neuron_tools.top_figures import (
 )
 from serving.wire.machine_state import ChipHealth
 from tests.serving.telemetry.neuron_tools.host_samples import a_host
-from tests.serving.telemetry.neuron_tools.looks import GIB, a_chip, a_look
+from tests.serving.telemetry.neuron_tools.looks import GIB, a_chip, a_snapshot
 
 
 def test_figures_are_the_report_s() -> None:
-    figures = top_figures(a_look(4), None)
+    figures = top_figures(a_snapshot(4), None)
 
     assert figures.utilization == pytest.approx((1 + 2 + 3 + 4) / 4 / 200)
     assert figures.flops_per_s == 2e12 * (1 + 2 + 3 + 4)
@@ -53,15 +53,15 @@ def test_a_chip_does_one_thing(given: dict[str, object], word: str) -> None:
 def test_the_mean_leaves_out_chips_that_do_not_work() -> None:
     chips = (a_chip(0), a_chip(1, health=ChipHealth.LOST), a_chip(2, spare=True, rank=None))
 
-    figures = top_figures(a_look(3, chips=chips), None)
+    figures = top_figures(a_snapshot(3, chips=chips), None)
     assert figures.utilization == pytest.approx(1 / 200)
     assert figures.phases == {"serving": 1, "lost": 1, "spare": 1}
 
 
 def test_before_a_step_has_ended_there_are_no_tokens() -> None:
-    look = a_look(1)
+    look = a_snapshot(1)
     report = replace(look.snapshot, power=replace(look.snapshot.power, window=None))
-    figures = top_figures(EngineLook(snapshot=report, description=look.description), None)
+    figures = top_figures(EngineSnapshot(snapshot=report, description=look.description), None)
 
     assert figures.tokens is None
 

@@ -12,10 +12,10 @@ from emulator.errors import ConfigError, UltraServeError
 from serving.telemetry.neuron_tools.memory_tree import MemoryTree
 from serving.telemetry.neuron_tools.top_figures import TopFigures, top_figures
 from serving.telemetry.neuron_tools.top_screen import KEYS, Help, Lost, TopScreen
-from tests.serving.telemetry.neuron_tools.looks import a_look
+from tests.serving.telemetry.neuron_tools.looks import a_snapshot
 
-FOUR = top_figures(a_look(4), None)
-ALL = top_figures(a_look(144), None)
+FOUR = top_figures(a_snapshot(4), None)
+ALL = top_figures(a_snapshot(144), None)
 Screen = Pilot[UltraServeError | None]
 
 
@@ -165,7 +165,7 @@ def test_ranks_and_chips_are_tables_that_follow_the_looks() -> None:
         await pilot.press("4")
         table = pilot.app.query_one(DataTable)
         await until(pilot, lambda: table.row_count == 4, "rows")
-        looks.figures = top_figures(a_look(6), None)
+        looks.figures = top_figures(a_snapshot(6), None)
         await until(pilot, lambda: table.row_count == 6, "more rows")
         assert str(table.get_cell("5", "util")) == "3.0 %"
         assert str(table.get_cell("5", "cores")) == "20-23"
@@ -183,7 +183,7 @@ def test_a_lost_connection_is_told_and_what_comes_back_is_shown() -> None:
         await until(pilot, lambda: "connection lost, trying again" in shown(pilot), "the loss")
         assert "nobody answers" in shown(pilot)
         assert "ND0" in shown(pilot)  # the last figures stay
-        looks.figures, looks.failure = top_figures(a_look(4, emulated_s=777.0), None), None
+        looks.figures, looks.failure = top_figures(a_snapshot(4, emulated_s=777.0), None), None
         await until(pilot, lambda: "emulated 777.000 s" in shown(pilot), "its return")
         assert "connection lost" not in shown(pilot)
 
@@ -227,7 +227,7 @@ def test_looks_go_on_below_the_help() -> None:
     async def play(pilot: Screen) -> None:
         await pilot.press("h")
         await until(pilot, lambda: isinstance(pilot.app.screen, Help), "help")
-        looks.figures = top_figures(a_look(4, emulated_s=888.0), None)
+        looks.figures = top_figures(a_snapshot(4, emulated_s=888.0), None)
         await until(pilot, lambda: "emulated 888.000 s" in shown(pilot), "a look")
         await pilot.press("escape")
         await until(pilot, lambda: not isinstance(pilot.app.screen, Help), "closing")

@@ -24,7 +24,7 @@ from serving.server.gateway.grpc.grpc_health import READY
 from serving.server.gateway.grpc.grpc_server import PORT_LIMITS
 from tests.serving.plugin.engine_config import BLOCK_TOKENS
 from tests.serving.plugin.lockstep_machine import BLOCKS
-from tests.serving.server.gateway.grpc.grpc_doors import GrpcDoor, asking, failure, told
+from tests.serving.server.gateway.grpc.served_grpc import ServedGrpc, asking, failure, told
 from tests.serving.server.gateway.grpc.test_grpc_generate import ENDLESS, STEP_S, run, running
 from tests.serving.server.gateway.small_async_llm import CONTEXT_TOKENS, SEATS
 
@@ -34,7 +34,7 @@ LIVE = ""
 
 
 def test_the_model_is_told_as_it_is_served() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         info = await at.stub.GetModelInfo(pb.GetModelInfoRequest())
 
         assert info.max_context_length == info.max_req_input_len == CONTEXT_TOKENS
@@ -46,8 +46,8 @@ def test_the_model_is_told_as_it_is_served() -> None:
     run(check)
 
 
-def test_the_servers_seats_are_those_of_all_ranks_and_its_state_is_the_doors() -> None:
-    async def check(at: GrpcDoor) -> None:
+def test_the_servers_seats_are_those_of_all_ranks_and_its_state_is_admission_s() -> None:
+    async def check(at: ServedGrpc) -> None:
         call = at.stub.Generate(asking(max_tokens=ENDLESS))
         await running(at, call)
         info = await at.stub.GetServerInfo(pb.GetServerInfoRequest())
@@ -66,7 +66,7 @@ def test_the_servers_seats_are_those_of_all_ranks_and_its_state_is_the_doors() -
 
 
 def test_loads_count_the_requests_and_the_kv_of_all_ranks() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         calls = [at.stub.Generate(asking(f"r{i}", max_tokens=ENDLESS)) for i in range(20)]
         async with asyncio.timeout(5.0):  # the newest figures are those of a step that has ended
             load = pb.SchedulerLoad()
@@ -86,7 +86,7 @@ def test_loads_count_the_requests_and_the_kv_of_all_ranks() -> None:
 
 
 def test_the_tokenizer_comes_whole_and_is_the_one_that_the_engine_has() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         chunks = await told(at.stub.GetTokenizer(common_pb2.GetTokenizerRequest()))
 
         archive = b"".join(chunk.data for chunk in chunks)
@@ -99,7 +99,7 @@ def test_the_tokenizer_comes_whole_and_is_the_one_that_the_engine_has() -> None:
 
 
 def test_the_prefix_cache_is_not_emptied_from_the_clients_port() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         prompt = range(5, 5 + 3 * BLOCK_TOKENS)
         await told(at.stub.Generate(asking("a", prompt)))
 
@@ -119,7 +119,7 @@ def test_the_published_warm_up_does_not_run_here(monkeypatch: pytest.MonkeyPatch
     # What the package's plugin does when vLLM's command line has been read.
     monkeypatch.setattr(mm_processor, "_launcher_settings", mm_processor.MmSettings())
 
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         await asyncio.sleep(0.2)
         await told(at.stub.Generate(asking("first")))
 
@@ -128,14 +128,14 @@ def test_the_published_warm_up_does_not_run_here(monkeypatch: pytest.MonkeyPatch
     run(check)
 
 
-async def status(at: GrpcDoor, service: str) -> int:
+async def status(at: ServedGrpc, service: str) -> int:
     asked = health_pb2.HealthCheckRequest(service=service)
     answer = await health_pb2_grpc.HealthStub(at.channel).Check(asked)
     return int(answer.status)
 
 
 def test_the_engine_s_own_health_check_is_readiness_which_gateways_go_by() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         told_of = await at.stub.HealthCheck(pb.HealthCheckRequest())
         assert told_of.healthy
         at.ready.busy = "it drains"
@@ -147,7 +147,7 @@ def test_the_engine_s_own_health_check_is_readiness_which_gateways_go_by() -> No
 
 
 def test_health_is_liveness_without_a_name_and_readiness_with_the_engines() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         assert [await status(at, LIVE), await status(at, READY)] == [SERVING, SERVING]
         at.ready.busy = "it drains"
         assert [await status(at, LIVE), await status(at, READY)] == [SERVING, NOT_SERVING]
@@ -166,7 +166,7 @@ def test_health_is_liveness_without_a_name_and_readiness_with_the_engines() -> N
 
 
 def test_the_health_of_a_stranger_is_not_found() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         stub = health_pb2_grpc.HealthStub(at.channel)
 
         told_of = await failure(stub.Check(health_pb2.HealthCheckRequest(service="who")))
@@ -177,7 +177,7 @@ def test_the_health_of_a_stranger_is_not_found() -> None:
 
 
 def test_a_watcher_is_told_of_every_change_until_the_server_ends() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         stub = health_pb2_grpc.HealthStub(at.channel)
         watch = stub.Watch(health_pb2.HealthCheckRequest(service=READY))
 
@@ -201,7 +201,7 @@ def test_for_one_watcher_of_health_too_many_the_oldest_ends(
 ) -> None:
     monkeypatch.setattr(grpc_health, "WATCHERS_MAX", 2)
 
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         stub = health_pb2_grpc.HealthStub(at.channel)
         asked = health_pb2.HealthCheckRequest(service=READY)
         watches = []
@@ -231,7 +231,7 @@ def test_a_watch_of_health_ends_after_its_time_and_its_client_may_watch_again(
 ) -> None:
     monkeypatch.setattr(grpc_health, "WATCH_WALL_S", 0.2)
 
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         stub = health_pb2_grpc.HealthStub(at.channel)
         for _ in range(2):
             watch = stub.Watch(health_pb2.HealthCheckRequest(service=READY))
@@ -251,7 +251,7 @@ def test_watchers_leave_most_of_the_port_s_connections_to_others() -> None:
 def test_a_connection_without_a_call_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_options, "_IDLE_MS", 1_000)
 
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", at.server_port)
         # HTTP/2's preface, settings, and the answer to the server's own: all but a call.
         settings = b"\0\0\0\x04\0\0\0\0\0"
@@ -266,7 +266,7 @@ def test_a_connection_without_a_call_ends(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_reflection_names_the_services() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         async def asks() -> Any:
             yield reflection_pb2.ServerReflectionRequest(list_services="")
 

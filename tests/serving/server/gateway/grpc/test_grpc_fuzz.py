@@ -21,8 +21,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from smg_grpc_proto import vllm_engine_pb2 as pb
 
-from tests.serving.server.gateway.grpc.grpc_doors import GrpcDoor, asking, grpc_door, told
 from tests.serving.server.gateway.grpc.protobuf_messages import fields_of, messages
+from tests.serving.server.gateway.grpc.served_grpc import (
+    ServedGrpc,
+    asking,
+    served_grpc_server,
+    told,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -111,13 +116,13 @@ class Fuzzed:
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.new_event_loop)
     codes: Counter[str] = field(default_factory=Counter)
     held: Any = None
-    at: GrpcDoor | None = None
+    at: ServedGrpc | None = None
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(60.0)
 
     async def open(self) -> None:
-        self.held = grpc_door(ranks=2, step_s=0.0005)
+        self.held = served_grpc_server(ranks=2, step_s=0.0005)
         self.at = await self.held.__aenter__()
 
     async def close(self) -> None:

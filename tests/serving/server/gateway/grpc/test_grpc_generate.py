@@ -20,12 +20,12 @@ from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.grpc.generate_request import asked_of
 from serving.server.gateway.grpc.grpc_guard import CallLimits, GrpcGuard
 from serving.server.gateway.grpc.grpc_server import call_limits, server_options
-from tests.serving.server.gateway.grpc.grpc_doors import (
-    GrpcDoor,
+from tests.serving.server.gateway.grpc.served_grpc import (
     Ready,
+    ServedGrpc,
     asking,
     failure,
-    grpc_door,
+    served_grpc_server,
     told,
 )
 from tests.serving.server.gateway.small_async_llm import SEATS
@@ -39,24 +39,24 @@ AT_ONCE_S = 1.0
 STEP_S = 0.02
 
 
-def run(check: Callable[[GrpcDoor], Awaitable[None]], **admission: Any) -> None:
+def run(check: Callable[[ServedGrpc], Awaitable[None]], **admission: Any) -> None:
     """Open a gateway, check, and see that it is empty in the end."""
 
     async def opened() -> None:
-        async with grpc_door(**admission) as at:
+        async with served_grpc_server(**admission) as at:
             await check(at)
             await asyncio.wait_for(at.is_empty(), 10.0)
 
     asyncio.run(opened())
 
 
-def left(at: GrpcDoor, work_class: WorkClass = WorkClass.INTERACTIVE) -> dict[Outcome, int]:
+def left(at: ServedGrpc, work_class: WorkClass = WorkClass.INTERACTIVE) -> dict[Outcome, int]:
     counts = at.admission.state().classes[work_class].left
     return {outcome: count for outcome, count in counts.items() if count}
 
 
 def test_an_answer_is_streamed_token_by_token_and_its_end_is_told() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         answers = await told(at.stub.Generate(asking(max_tokens=4)))
 
         kinds = [each.WhichOneof("response") for each in answers]
@@ -72,7 +72,7 @@ def test_an_answer_is_streamed_token_by_token_and_its_end_is_told() -> None:
 
 
 def test_two_answers_without_a_stream_come_whole_and_numbered() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         answers = await told(at.stub.Generate(asking(stream=False, max_tokens=5, n=2)))
 
         assert sorted(each.complete.index for each in answers) == [0, 1]
@@ -83,7 +83,7 @@ def test_two_answers_without_a_stream_come_whole_and_numbered() -> None:
 
 
 def test_text_is_tokenized_and_answered() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         asked = pb.GenerateRequest(
             request_id="t", text="hello there", sampling_params=pb.SamplingParams(max_tokens=1)
         )
@@ -98,7 +98,7 @@ def test_text_is_tokenized_and_answered() -> None:
 
 @pytest.mark.long
 def test_many_calls_at_once_are_all_answered_by_two_ranks() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         calls = [told(at.stub.Generate(asking(f"r{i}", max_tokens=9))) for i in range(40)]
 
         answers = await asyncio.gather(*calls)
@@ -109,13 +109,13 @@ def test_many_calls_at_once_are_all_answered_by_two_ranks() -> None:
     run(check, ranks=2)
 
 
-async def running(at: GrpcDoor, call: Any) -> None:
+async def running(at: ServedGrpc, call: Any) -> None:
     """Until the first tokens of a call are there."""
     await call.read()
     assert at.core.used_blocks > 0
 
 
-async def until_free(at: GrpcDoor) -> None:
+async def until_free(at: ServedGrpc) -> None:
     """The KV is free at once; no step is needed for it."""
     begin_s = time.monotonic()
     while at.core.used_blocks:
@@ -125,7 +125,7 @@ async def until_free(at: GrpcDoor) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_deadline_that_is_over_ends_the_request_and_frees_its_kv_at_once(stream: bool) -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         asked = asking(stream=stream, max_tokens=ENDLESS)
 
         with pytest.raises(grpc.aio.AioRpcError) as error:
@@ -141,7 +141,7 @@ def test_a_deadline_that_is_over_ends_the_request_and_frees_its_kv_at_once(strea
 
 
 def test_a_client_that_goes_away_frees_all_of_its_sequences_at_once() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         call = at.stub.Generate(asking(max_tokens=ENDLESS, n=3))
         await running(at, call)
 
@@ -156,7 +156,7 @@ def test_a_client_that_goes_away_frees_all_of_its_sequences_at_once() -> None:
 
 
 def test_a_request_is_ended_by_its_name_even_when_its_generator_does_not_see_to_it() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         async def careless(prompt: Any, sampling_params: Any, request_id: str, **rest: Any) -> Any:
             outputs = await at.engine.add_request(request_id, prompt, sampling_params, **rest)
             while True:
@@ -174,7 +174,7 @@ def test_a_request_is_ended_by_its_name_even_when_its_generator_does_not_see_to_
 
 
 def test_a_connection_that_breaks_frees_what_came_over_it_at_once() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         calls = [at.stub.Generate(asking(f"r{i}", max_tokens=ENDLESS)) for i in range(3)]
         for call in calls:
             await running(at, call)
@@ -188,7 +188,7 @@ def test_a_connection_that_breaks_frees_what_came_over_it_at_once() -> None:
 
 
 def test_a_request_takes_as_long_as_the_server_lets_it() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         told_of = await failure(at.stub.Generate(asking(max_tokens=ENDLESS)))
 
         assert told_of.code is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -203,7 +203,7 @@ def test_an_abort_ends_the_callers_own_request_and_nobody_elses() -> None:
     keys = KeyRing(key_hashes=[hash_of("us-alice"), hash_of("us-bob")])
     alice, bob = [("x-api-key", "us-alice")], [("x-api-key", "us-bob")]
 
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         hers = at.stub.Generate(asking("same", max_tokens=ENDLESS), metadata=alice)
         his = at.stub.Generate(asking("same", max_tokens=ENDLESS), metadata=bob)
         await running(at, hers)
@@ -220,7 +220,7 @@ def test_an_abort_ends_the_callers_own_request_and_nobody_elses() -> None:
 
 
 def test_an_id_that_is_in_use_is_refused_until_its_request_has_ended() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         first = at.stub.Generate(asking("same", max_tokens=ENDLESS))
         await running(at, first)
 
@@ -236,7 +236,7 @@ def test_an_id_that_is_in_use_is_refused_until_its_request_has_ended() -> None:
 
 
 def test_batch_work_says_so_and_runs_when_there_is_room() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         batch = [("x-ultraserve-class", "batch")]
 
         await told(at.stub.Generate(asking("night"), metadata=batch))
@@ -248,7 +248,7 @@ def test_batch_work_says_so_and_runs_when_there_is_room() -> None:
 
 
 def test_batch_work_that_waits_for_its_turn_is_gone_with_its_client() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         batch = [("x-ultraserve-class", "batch")]
         others = [at.stub.Generate(asking(f"r{i}", max_tokens=ENDLESS)) for i in range(6)]
         for call in others:
@@ -272,7 +272,7 @@ def test_batch_work_that_waits_for_its_turn_is_gone_with_its_client() -> None:
 
 
 def test_the_time_of_batch_work_begins_when_the_engine_may_have_it() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         others = Work(
             client=Client(),
             work_class=WorkClass.INTERACTIVE,
@@ -323,7 +323,7 @@ def test_a_timeout_inside_of_a_call_is_not_taken_for_the_end_of_its_time() -> No
         raise TimeoutError("of something else")
         yield
 
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         limits = CallLimits(
             message_bytes_max=1, wall_s_max=60.0, queue_wall_s_max=0.0, context_tokens=512
         )

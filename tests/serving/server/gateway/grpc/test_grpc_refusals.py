@@ -20,7 +20,13 @@ from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.refusal import RefusalReason
 from serving.server.gateway.grpc import grpc_guard, message_turns
 from serving.server.gateway.grpc.rpc_caller import ENGINE
-from tests.serving.server.gateway.grpc.grpc_doors import GrpcDoor, asking, failure, grpc_door, told
+from tests.serving.server.gateway.grpc.served_grpc import (
+    ServedGrpc,
+    asking,
+    failure,
+    served_grpc_server,
+    told,
+)
 from tests.serving.server.gateway.grpc.test_grpc_generate import ENDLESS, STEP_S, run, running
 
 Code = grpc.StatusCode
@@ -42,7 +48,7 @@ def field_of(told_of: Any) -> str:
 
 
 def test_a_prompt_that_is_too_long_is_invalid_and_never_comes_near_the_engine() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         told_of = await failure(at.stub.Generate(asking(tokens=[5] * 512)))
 
         assert (told_of.code, told_of.reason) == (Code.INVALID_ARGUMENT, "PROMPT_TOO_LONG")
@@ -54,7 +60,7 @@ def test_a_prompt_that_is_too_long_is_invalid_and_never_comes_near_the_engine() 
 
 
 def test_a_text_that_turns_out_too_long_is_told_in_the_same_words_for_programs() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         asked = pb.GenerateRequest(request_id="t", text="hello there, " * 400)
 
         told_of = await failure(at.stub.Generate(asked))
@@ -85,7 +91,7 @@ def test_a_text_that_turns_out_too_long_is_told_in_the_same_words_for_programs()
 def test_what_vllm_finds_wrong_is_told_by_the_field_of_the_message(
     params: dict[str, Any], field: str
 ) -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         told_of = await failure(at.stub.Generate(asking(**params)))
 
         assert told_of.code is Code.INVALID_ARGUMENT, told_of.message
@@ -108,7 +114,7 @@ def test_what_vllm_finds_wrong_is_told_by_the_field_of_the_message(
 def test_whatever_else_vllm_refuses_is_invalid_and_not_the_servers_fault(
     asked: pb.GenerateRequest,
 ) -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         told_of = await failure(at.stub.Generate(asked))
 
         assert told_of.code is Code.INVALID_ARGUMENT
@@ -118,7 +124,7 @@ def test_whatever_else_vllm_refuses_is_invalid_and_not_the_servers_fault(
 
 
 def test_overload_is_resource_exhausted_with_a_quota_and_a_time_to_come_back() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         at.core.free.clear()
         first = at.stub.Generate(asking("first"))
         while not at.core.added:
@@ -139,7 +145,7 @@ def test_overload_is_resource_exhausted_with_a_quota_and_a_time_to_come_back() -
 def test_a_limit_of_a_key_is_told_as_that_keys_quota() -> None:
     key = ("[[key]]", 'name = "alice"', f'hash = "{hash_of("us-alice")}"', "concurrent = 1")
 
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         metadata = [("authorization", "Bearer us-alice")]
         first = at.stub.Generate(asking("first", max_tokens=ENDLESS), metadata=metadata)
         await running(at, first)
@@ -156,7 +162,7 @@ def test_a_limit_of_a_key_is_told_as_that_keys_quota() -> None:
 
 
 def test_a_drain_is_unavailable_for_new_work_and_lets_old_work_end() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         old = at.stub.Generate(asking("old", max_tokens=20))
         await running(at, old)
         at.admission.close(RefusalReason.DRAINING, "the server is about to end", 7.0)
@@ -171,7 +177,7 @@ def test_a_drain_is_unavailable_for_new_work_and_lets_old_work_end() -> None:
 
 
 def test_batch_work_that_waits_is_told_of_the_drain_too() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         others = [at.stub.Generate(asking(f"r{i}", max_tokens=30)) for i in range(6)]
         for call in others:
             await running(at, call)
@@ -191,7 +197,7 @@ def test_batch_work_that_waits_is_told_of_the_drain_too() -> None:
 
 def test_an_engine_that_dies_is_unavailable_for_those_inside_and_those_who_come() -> None:
     async def check() -> None:
-        async with grpc_door(step_s=STEP_S) as at:
+        async with served_grpc_server(step_s=STEP_S) as at:
             call = at.stub.Generate(asking(max_tokens=ENDLESS))
             await running(at, call)
 
@@ -212,7 +218,7 @@ def test_what_fails_inside_is_told_without_a_word_of_the_inside(
     def fail(*args: object, **kwargs: object) -> None:
         raise RuntimeError("/srv/secrets/key.pem")
 
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         monkeypatch.setattr(at.engine.renderer, "process_for_engine", fail)
 
         told_of = await failure(at.stub.Generate(asking()))
@@ -224,7 +230,7 @@ def test_what_fails_inside_is_told_without_a_word_of_the_inside(
 
 
 def test_a_stranger_is_refused_before_a_byte_of_its_message_is_read() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         generate = at.channel.unary_stream(f"{ENGINE}Generate")  # takes raw bytes
 
         told_of = await failure(generate(b"\xff" * 100))
@@ -236,7 +242,7 @@ def test_a_stranger_is_refused_before_a_byte_of_its_message_is_read() -> None:
 
 @pytest.mark.parametrize("method", ["Generate", "Abort", "GetModelInfo", "GetTokenizer"])
 def test_bytes_that_are_no_message_are_invalid(method: str) -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         streams = method in ("Generate", "GetTokenizer")
         make = at.channel.unary_stream if streams else at.channel.unary_unary
 
@@ -248,7 +254,7 @@ def test_bytes_that_are_no_message_are_invalid(method: str) -> None:
 
 
 def test_a_message_over_the_limit_is_refused_and_a_much_longer_one_by_grpc_itself() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         little = asking(tokens=[100_000] * 400)
         told_of = await failure(at.stub.Generate(little))
         assert (told_of.code, told_of.reason) == (Code.RESOURCE_EXHAUSTED, "MESSAGE_BYTES")
@@ -264,7 +270,7 @@ def test_a_message_that_grows_when_it_is_unpacked_is_measured_unpacked() -> None
     grown = asking(tokens=[5] * 2_000_000)
     assert len(gzip.compress(grown.SerializeToString())) < 10_000
 
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         call = at.stub.Generate(grown, compression=grpc.Compression.Gzip)
 
         with pytest.raises(grpc.aio.AioRpcError) as error:
@@ -276,7 +282,7 @@ def test_a_message_that_grows_when_it_is_unpacked_is_measured_unpacked() -> None
 
 
 def test_a_call_that_sends_several_messages_ends_well_when_it_is_silent() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         method = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
         calls = []
         for _ in range(6):
@@ -293,7 +299,7 @@ def test_a_call_that_sends_several_messages_ends_well_when_it_is_silent() -> Non
 
 
 def test_a_method_that_is_not_there_is_told_with_details() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         for method in ("/no.such.Service/Call", f"{ENGINE}NoSuchMethod"):
             told_of = await failure(at.channel.unary_unary(method)(b""))
             assert (told_of.code, told_of.reason) == (Code.UNIMPLEMENTED, "NOT_SERVED")
@@ -302,7 +308,7 @@ def test_a_method_that_is_not_there_is_told_with_details() -> None:
 
 
 def test_embeddings_and_kv_events_are_not_served_and_say_so() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         embed = await failure(at.stub.Embed(pb.EmbedRequest(request_id="e")))
         events = await failure(at.stub.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest()))
 
@@ -316,7 +322,7 @@ def test_calls_beside_generations_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     for name in ("STREAM_WAIT_S", "STREAM_HASTE_S"):
         monkeypatch.setattr(message_turns, name, 60.0)  # none ends for the next one
 
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         reflect = at.channel.stream_stream(
             "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
         )

@@ -1,4 +1,4 @@
-"""The gRPC door's port: which flag is named when it cannot listen there, what its gate is told."""
+"""The gRPC server's port: the flag named when it cannot listen there, and its gate's settings."""
 
 import asyncio
 import socket
@@ -9,12 +9,12 @@ import pytest
 from emulator.errors import ConfigError
 from serving.errors import PortInUse
 from serving.server.connections.grpc_relay import NamedConnections
-from tests.serving.server.gateway.grpc import grpc_doors
-from tests.serving.server.gateway.grpc.grpc_doors import grpc_door
+from tests.serving.server.gateway.grpc import served_grpc
+from tests.serving.server.gateway.grpc.served_grpc import served_grpc_server
 
 
 async def opened(**settings: str) -> None:
-    async with grpc_door(**settings):
+    async with served_grpc_server(**settings):
         pass
 
 
@@ -30,7 +30,7 @@ def test_a_port_that_is_taken_is_named_by_its_flag(monkeypatch: pytest.MonkeyPat
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         port = listener.getsockname()[1]
-        monkeypatch.setattr(grpc_doors, "free_port", lambda: port)
+        monkeypatch.setattr(served_grpc, "free_port", lambda: port)
         with pytest.raises(PortInUse, match=rf"^grpc_port={port}: expected a free port on 127\.0"):
             asyncio.run(opened())
 
@@ -48,7 +48,7 @@ def test_the_gate_is_told_of_a_call_without_a_key_when_it_is_taken(
             await asyncio.Event().wait()
             yield b""
 
-        async with grpc_door() as admission:
+        async with served_grpc_server() as admission:
             call = admission.channel.stream_unary("/grpc.health.v1.Health/Check")(nothing())
             assert (await asyncio.wait_for(taken.get(), 5.0)).startswith("unix-abstract:")
             assert taken.empty()

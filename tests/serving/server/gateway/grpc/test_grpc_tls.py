@@ -10,11 +10,11 @@ from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc
 from emulator.errors import ConfigError
 from serving.server.gateway.grpc.rpc_caller import ENGINE
 from tests.serving.server.gateway.certificates import pem, written
-from tests.serving.server.gateway.grpc.grpc_doors import GrpcDoor
+from tests.serving.server.gateway.grpc.served_grpc import ServedGrpc
 from tests.serving.server.gateway.grpc.test_grpc_generate import run
 
 
-async def answers(at: GrpcDoor, credentials: grpc.ChannelCredentials) -> bool:
+async def answers(at: ServedGrpc, credentials: grpc.ChannelCredentials) -> bool:
     """Whether a new connection with these credentials comes through."""
     address = f"127.0.0.1:{at.server_port}"
     # Channels to one address share a connection unless their arguments differ.
@@ -42,7 +42,7 @@ def trusting(
 def test_who_trusts_the_authority_comes_in_and_plain_text_does_not(tmp_path: Path) -> None:
     ours, other = trustme.CA(), trustme.CA()
 
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         assert await answers(at, trusting(ours))
         assert not await answers(at, trusting(other))
         async with grpc.aio.insecure_channel(f"127.0.0.1:{at.server_port}") as channel:
@@ -56,7 +56,7 @@ def test_who_trusts_the_authority_comes_in_and_plain_text_does_not(tmp_path: Pat
 def test_with_an_authority_of_clients_only_theirs_come_in(tmp_path: Path) -> None:
     ours, clients, other = trustme.CA(), trustme.CA(), trustme.CA()
 
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         assert await answers(at, trusting(ours, clients.issue_cert("client")))
         assert not await answers(at, trusting(ours))
         assert not await answers(at, trusting(ours, other.issue_cert("client")))
@@ -67,7 +67,7 @@ def test_with_an_authority_of_clients_only_theirs_come_in(tmp_path: Path) -> Non
 def test_a_renewed_certificate_is_shown_to_who_comes_next(tmp_path: Path) -> None:
     old, new = trustme.CA(), trustme.CA()
 
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         assert await answers(at, trusting(old))
 
         written(tmp_path, new)
@@ -82,7 +82,7 @@ def test_a_renewal_that_is_half_written_leaves_the_certificate_as_it_was(tmp_pat
     old, new = trustme.CA(), trustme.CA()
     files = written(tmp_path, old)
 
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         files.key.write_bytes(b"-----BEGIN")
         assert await answers(at, trusting(old))
 
@@ -95,7 +95,7 @@ def test_a_renewal_that_is_half_written_leaves_the_certificate_as_it_was(tmp_pat
     run(check, tls=files)
 
 
-async def nothing(_: GrpcDoor) -> None:
+async def nothing(_: ServedGrpc) -> None:
     raise AssertionError("it has started")
 
 

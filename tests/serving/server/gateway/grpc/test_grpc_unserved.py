@@ -9,7 +9,7 @@ import pytest
 from serving.access.key_ring import KeyRing
 from serving.access.secret import hash_of
 from serving.policy.admission.refusal import RateState, RefusalReason, Refused
-from tests.serving.server.gateway.grpc.grpc_doors import GrpcDoor, asking, failure, told
+from tests.serving.server.gateway.grpc.served_grpc import ServedGrpc, asking, failure, told
 from tests.serving.server.gateway.grpc.test_grpc_generate import run
 
 Code = grpc.StatusCode
@@ -21,7 +21,7 @@ def no_rank_up() -> Refused:
 
 
 def test_a_call_that_nobody_would_serve_is_unavailable() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         at.ready.refused = no_rank_up()
         told_of = await failure(at.stub.Generate(asking()))
 
@@ -35,7 +35,7 @@ def test_a_call_that_nobody_would_serve_is_unavailable() -> None:
 
 
 def test_a_call_that_the_engine_fails_at_says_why() -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         at.ready.failed = no_rank_up()
         at.core.scheduler.ranks_up[:] = False
         told_of = await failure(at.stub.Generate(asking()))
@@ -64,7 +64,7 @@ def keys(tmp_path: Path) -> KeyRing:
     ],
 )
 def test_sequences_count(keys: KeyRing, asked: dict[str, Any], reason: str) -> None:
-    async def check(at: GrpcDoor) -> None:
+    async def check(at: ServedGrpc) -> None:
         metadata = [("authorization", f"Bearer {SECRET}")]
         told_of = await failure(at.stub.Generate(asking(**asked), metadata=metadata))
 

@@ -22,9 +22,9 @@ from serving.server.gateway.ingress_account import IngressAccount
 from serving.server.gateway.ingress_limits import IngressLimits
 from serving.server.gateway.memory_return import MemoryReturn
 from tests.serving.server.control.small_engine import SmallEngine, free_port
-from tests.serving.server.gateway.grpc.grpc_doors import grpc_door
+from tests.serving.server.gateway.grpc.served_grpc import served_grpc_server
 from tests.serving.server.gateway.hostile.target import KEY, OTHER_KEY
-from tests.serving.server.gateway.http.http_doors import http_server
+from tests.serving.server.gateway.http.served_http import http_server
 
 BODY_BYTES_MAX = 16 * 2**20
 
@@ -34,7 +34,7 @@ async def serve() -> None:
     account = IngressAccount(IngressLimits.of(BODY_BYTES_MAX))
     async with (
         http_server(keys=keys, body_bytes_max=BODY_BYTES_MAX, account=account) as http,
-        grpc_door(keys=keys, body_bytes_max=BODY_BYTES_MAX, ingress=account) as grpc,
+        served_grpc_server(keys=keys, body_bytes_max=BODY_BYTES_MAX, ingress=account) as grpc,
     ):
         address = ControlAddress(port=free_port())
         engine: Any = SmallEngine()

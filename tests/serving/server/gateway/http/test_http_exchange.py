@@ -13,7 +13,7 @@ from serving.server.gateway.http.http_gateway import HttpGateway
 from serving.server.gateway.http.probes import Probes
 from serving.server.gateway.http.request_body import BodyReader
 from serving.server.gateway.http.request_work import ContextSize
-from tests.serving.server.gateway.grpc.grpc_doors import CAPACITY, Ready
+from tests.serving.server.gateway.grpc.served_grpc import CAPACITY, Ready
 
 SCOPE = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
 

@@ -17,7 +17,7 @@ from serving.policy.admission.entry import Outcome
 from serving.policy.admission.refusal import RefusalReason
 from serving.policy.admission.work import Client, Work, WorkClass
 from serving.server.gateway.ingress_limits import IngressLimits
-from tests.serving.server.gateway.http.http_doors import MODEL, HttpServer, http_server
+from tests.serving.server.gateway.http.served_http import MODEL, HttpServer, http_server
 
 SECRET = "us-0123456789012345678901234567890123456789"
 CHAT: list[Any] = [{"role": "user", "content": "hello"}]
@@ -48,7 +48,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 @pytest.mark.long
-def test_what_is_let_in_is_answered_as_without_a_door() -> None:
+def test_an_admitted_request_is_answered_as_without_a_gateway() -> None:
     async def use(server: HttpServer) -> None:
         client = server.client()
         one = await client.completions.create(

@@ -19,7 +19,7 @@ from serving.commands.gateway_arguments import GatewayOptions
 from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.http.http_tls import HttpCertificate
 from tests.serving.server.gateway.certificates import written
-from tests.serving.server.gateway.grpc.grpc_doors import free_port
+from tests.serving.server.gateway.grpc.served_grpc import free_port
 
 RENEWED_S = 5.0
 """Wall seconds; many looks."""
@@ -28,8 +28,8 @@ RENEWED_S = 5.0
 @contextlib.asynccontextmanager
 async def served(files: TlsFiles) -> AsyncIterator[str]:
     """An app behind vLLM's own start of uvicorn; gives its address, without the scheme."""
-    doors = GatewayOptions(settings=GatewaySettings(tls=files), warnings=())
-    args = make_arg_parser(FlexibleArgumentParser()).parse_args(doors.vllm_arguments())
+    options = GatewayOptions(settings=GatewaySettings(tls=files), warnings=())
+    args = make_arg_parser(FlexibleArgumentParser()).parse_args(options.vllm_arguments())
     app = FastAPI()
     app.state.engine_client = None
     app.get("/")(lambda: "reached")

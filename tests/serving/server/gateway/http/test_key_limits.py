@@ -10,7 +10,7 @@ from serving.access.secret import hash_of
 from serving.policy.admission.entry import Outcome
 from serving.policy.admission.work import WorkClass
 from serving.server.gateway.http import request_work
-from tests.serving.server.gateway.http.http_doors import MODEL, HttpServer
+from tests.serving.server.gateway.http.served_http import MODEL, HttpServer
 from tests.serving.server.gateway.http.test_http_gateway import run
 
 SECRET = "us-0123456789012345678901234567890123456789"

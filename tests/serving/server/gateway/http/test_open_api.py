@@ -9,7 +9,7 @@ import pytest
 from serving.server.gateway.http.admin_refusal import REFUSED_PATHS
 from serving.server.gateway.http.http_access import OPEN_PATHS
 from serving.server.gateway.http.open_api import described
-from tests.serving.server.gateway.http.http_doors import http_server
+from tests.serving.server.gateway.http.served_http import http_server
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from vllm.v1.request import RequestStatus
 
 from serving.policy.admission.refusal import RateState, RefusalReason, Refused
-from tests.serving.server.gateway.http.http_doors import MODEL, HttpServer
+from tests.serving.server.gateway.http.served_http import MODEL, HttpServer
 from tests.serving.server.gateway.http.test_http_gateway import CHAT, run, until
 
 PATHS: list[tuple[str, dict[str, Any]]] = [

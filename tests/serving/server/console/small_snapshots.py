@@ -18,7 +18,7 @@ def an_event(number: int, kind: EventKind = EventKind.DOOR) -> MachineEvent:
     )
 
 
-class SmallLooks:
+class SmallSnapshots:
     """Events are what `events` holds; each look counts itself. Set `end` to end it.
 
     Set `late_s` for an engine that does not answer: its last look, if any, is so old.
@@ -87,7 +87,7 @@ class SmallLooks:
         return self._look("latency")
 
     async def admission(self) -> bytes | None:
-        return self._look("door")
+        return self._look("admission")
 
 
 @dataclass

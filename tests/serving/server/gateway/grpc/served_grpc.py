@@ -57,7 +57,7 @@ def free_port() -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GrpcDoor:
+class ServedGrpc:
     """One server, everything behind it, and a channel to it."""
 
     engine: Any
@@ -78,7 +78,7 @@ class GrpcDoor:
 
 
 @asynccontextmanager
-async def grpc_door(
+async def served_grpc_server(
     *,
     ranks: int = 1,
     step_s: float = 0.0,
@@ -88,7 +88,7 @@ async def grpc_door(
     options: Iterable[tuple[str, Any]] = (),
     ingress: IngressAccount | None = None,
     **settings: Any,
-) -> AsyncIterator[GrpcDoor]:
+) -> AsyncIterator[ServedGrpc]:
     """Serve until the block ends; `settings` are those of GatewaySettings."""
     given = GatewaySettings(grpc_port=free_port(), limits=limits or AdmissionLimits(), **settings)
     async with AsyncExitStack() as held:
@@ -111,7 +111,7 @@ async def grpc_door(
         else:
             channel = grpc.aio.secure_channel(address, credentials, options=list(options))
         await held.enter_async_context(channel)
-        yield GrpcDoor(
+        yield ServedGrpc(
             engine=engine,
             core=core,
             admission=admission,

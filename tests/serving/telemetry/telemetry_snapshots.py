@@ -54,7 +54,7 @@ def a_telemetry(**given: Any) -> Telemetry:
     return replace(telemetry, **given)
 
 
-def a_look(**given: Any) -> TelemetryReply:
+def a_snapshot(**given: Any) -> TelemetryReply:
     """The same with nothing that has happened, but what is `given`."""
     look = TelemetryReply(telemetry=a_telemetry(), leases=(), versions=(), sleep=SleepState())
     events = given.get("fault_events", ())

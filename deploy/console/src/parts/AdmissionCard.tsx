@@ -1,15 +1,15 @@
-// The door: who is inside, who waits, and what was refused.
+// Admission control: requests inside, waiting and refused.
 import { propose } from "../state/action";
-import { doorAction } from "../state/actions";
+import { admissionAction } from "../state/actions";
 import type { AdmissionReport, ClassReport } from "../wire/report";
 import { count, duration, text } from "../words/quantity";
 
-export function DoorCard({ door }: { door: AdmissionReport }) {
+export function AdmissionCard({ admission }: { admission: AdmissionReport }) {
   return (
-    <section class="card door" aria-label="Admission" data-door={door.is_open ? "open" : "closed"}>
+    <section class="card admission" aria-label="Admission" data-admission={admission.is_open ? "open" : "closed"}>
       <header>
         <h2>Admission</h2>
-        <span class={door.is_open ? "side" : "side bad"}>{door.is_open ? "door open" : `door closed: ${door.closed}`}</span>
+        <span class={admission.is_open ? "side" : "side bad"}>{admission.is_open ? "open" : `closed: ${admission.closed}`}</span>
       </header>
       <table>
         <thead>
@@ -22,7 +22,7 @@ export function DoorCard({ door }: { door: AdmissionReport }) {
           </tr>
         </thead>
         <tbody>
-          {door.classes.map((each) => (
+          {admission.classes.map((each) => (
             <tr key={each.work_class}>
               <th scope="row">{each.work_class}</th>
               <td>{count(each.in_flight)}</td>
@@ -35,11 +35,11 @@ export function DoorCard({ door }: { door: AdmissionReport }) {
       </table>
       <footer>
         <span>
-          Expected wait <b>{text(duration(door.expected_wait_s))}</b>
-          {door.expected_wait_s !== null && <>, at most {text(duration(door.expected_wait_s + door.margin_s))} for 99 of 100</>}
+          Expected wait <b>{text(duration(admission.expected_wait_s))}</b>
+          {admission.expected_wait_s !== null && <>, at most {text(duration(admission.expected_wait_s + admission.margin_s))} for 99 of 100</>}
         </span>
-        <button type="button" class="small" data-action="door" onClick={() => propose(doorAction(door.is_open))}>
-          {door.is_open ? "Close…" : "Open…"}
+        <button type="button" class="small" data-action="admission" onClick={() => propose(admissionAction(admission.is_open))}>
+          {admission.is_open ? "Close…" : "Open…"}
         </button>
       </footer>
     </section>
