@@ -84,7 +84,7 @@ class ReplayedSnapshots:
     def report(self) -> MachineSnapshot:
         reply = self.running.ask(SnapshotRequest())
         assert isinstance(reply, SnapshotReply)
-        return reply.report
+        return reply.snapshot
 
     @property
     def load(self) -> ExpertChoices:

@@ -127,7 +127,7 @@ def test_keys_are_mounted_from_a_secret_that_is_not_here(objects: list[Object]) 
     assert "Secret" not in {each["kind"] for each in objects}
     assert volume["secret"]["secretName"] == "ultraserve-keys"
     assert volume["secret"]["defaultMode"] & 0o022 == 0  # one that others can write is refused
-    assert str(args.api_keys) == f"{mount['mountPath']}/keys.toml"
+    assert str(args.key_file) == f"{mount['mountPath']}/keys.toml"
 
 
 def test_ports_and_probes_are_the_server_s(objects: list[Object]) -> None:

@@ -116,7 +116,7 @@ def test_the_command_is_one_that_the_server_takes(tmp_path: Path) -> None:
         if name == "LoadCredential"
     ]
 
-    assert [str(args.api_keys), str(args.control_key_file)] == [
+    assert [str(args.key_file), str(args.control_key_file)] == [
         f"${{CREDENTIALS_DIRECTORY}}/{name}" for name in credentials
     ]
     args.control_key_file = key

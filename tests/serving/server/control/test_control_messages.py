@@ -59,7 +59,7 @@ from serving.wire.telemetry import MachineEvent, Telemetry
 from tests.serving.telemetry.machine_states import a_broken_chip, a_state, anything_of, faults
 
 ENUMS: dict[str, type[StrEnum]] = {"Phase": HandoverPhase, "JobPhase": JobPhase}
-"""Of fields that our types have as text, because the words' own room is not below theirs."""
+"""Of fields that our types have as text, because the words' own package is not below theirs."""
 
 PUBLISH_RULE = StrEnum("PublishRule", {word.upper(): word for word in PUBLISH})
 PURPOSE = StrEnum("LeasePurpose", {word.upper(): word for word in (FOR_TRAINING, FOR_MAINTENANCE)})
@@ -142,7 +142,7 @@ def test_every_method_has_a_request_and_a_response_of_its_own() -> None:
 def test_a_message_has_the_fields_and_an_enum_the_words_of_its_type(
     kind: typing.Any, descriptor: typing.Any
 ) -> None:
-    assert kind.__name__ == descriptor.name
+    assert kind.__name__ == RENAMED.get(descriptor.name, descriptor.name)
     if issubclass(kind, StrEnum):
         words = [control_messages._word(descriptor, value.number) for value in descriptor.values]
         assert words == ["unspecified", *kind]
@@ -166,7 +166,7 @@ def test_vllm_s_modes_are_the_wire_s() -> None:
     ("alias", "words"),
     [(PhaseWord, [*HandoverPhase]), (JobPhaseWord, [*JobPhase]), (PublishWord, [*PUBLISH])],
 )
-def test_a_word_that_is_text_here_is_one_of_its_own_room(
+def test_a_word_that_is_text_here_is_one_of_its_own_package(
     alias: typing.Any, words: list[str]
 ) -> None:
     (meta,) = alias.__metadata__
