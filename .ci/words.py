@@ -116,6 +116,7 @@ KEPT: Mapping[str, Mapping[str, str]] = {
     "serving/telemetry/families/engine.py": _FORMER,
     "serving/telemetry/families/partition.py": _FORMER,
     "deploy/guides/metrics.md": _FORMER,
+    "protos/README.md": _MESSAGE,
     "protos/ultraserve/v1/hardware.proto": _MESSAGE,
     "protos/ultraserve/v1/control.proto": _MESSAGE,
     "tests/serving/server/control/test_control_messages.py": _MESSAGE,
