@@ -315,7 +315,8 @@ def test_nothing_listens_beyond_this_machine_nor_on_a_port_of_its_own(
             }
 
     server = guarded.server
-    own = {server.port, server.control_port, guarded.grpc_port}
+    console_port = server.control_port + 1
+    own = {server.port, server.control_port, console_port, guarded.grpc_port}
     assert listening[server.pid] == {(HOST, port) for port in own}
     assert {address for each in listening.values() for address, _ in each} == {HOST}
 
