@@ -106,7 +106,6 @@ KEPT: Mapping[str, Mapping[str, str]] = {
         for path in (
             "serving/commands/renamed_flags.py",
             "tests/serving/commands/test_renamed_flags.py",
-            "deploy/guides/http-and-grpc.md",
         )
     },
     **{

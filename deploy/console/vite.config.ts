@@ -1,10 +1,10 @@
 // Builds the page into the package that serves it; `make console` runs this.
 import { defineConfig } from "vite";
 
-// A control port to develop against: CONSOLE_BACKEND=http://127.0.0.1:PORT npm run dev. It answers
-// its own page alone, so that is who asks.
-const backend = process.env["CONSOLE_BACKEND"] ?? "http://127.0.0.1:50051";
-const CONTROL_PORT = { target: backend, changeOrigin: true, headers: { origin: backend, "sec-fetch-site": "same-origin" } };
+// A server's console port to develop against: CONSOLE_BACKEND=http://127.0.0.1:PORT npm run dev.
+// The port answers its own page alone, so requests carry that page's origin.
+const backend = process.env["CONSOLE_BACKEND"] ?? "http://127.0.0.1:50052";
+const CONSOLE_PORT = { target: backend, changeOrigin: true, headers: { origin: backend, "sec-fetch-site": "same-origin" } };
 const ASKED = ["/stream", "/session", "/ultraserve.v1.ControlService"];
 
 export default defineConfig({
@@ -19,5 +19,5 @@ export default defineConfig({
     modulePreload: { polyfill: false },
     reportCompressedSize: false,
   },
-  server: { proxy: Object.fromEntries(ASKED.map((path) => [path, CONTROL_PORT])) },
+  server: { proxy: Object.fromEntries(ASKED.map((path) => [path, CONSOLE_PORT])) },
 });

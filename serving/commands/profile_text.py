@@ -111,7 +111,7 @@ def phase_lines(phase: PhaseSummary) -> Iterator[str]:
     yield f"  bottleneck: {name}{_busy(phase.engines, bottleneck.what)}"
     helpful = [one for one in phase.reliefs[:_RELIEFS_SHOWN] if one.shorter_share >= _LEAST_SHARE]
     yield (
-        f"  relief ({phase.samples} steps costed again): "
+        f"  what if ({phase.samples} steps costed again): "
         f"{'; '.join(map(_relief, helpful)) or 'nothing helps alone'}"
     )
 

@@ -12,8 +12,10 @@ RENAMED: Final[Mapping[str, str]] = {
 
 def with_new_names(arguments: Sequence[str]) -> list[str]:
     """The command line with today's names; a line on stderr for each old one."""
-    renamed = []
-    for argument in arguments:
+    renamed: list[str] = []
+    for place, argument in enumerate(arguments):
+        if argument == "--":
+            return [*renamed, *arguments[place:]]
         name, equals, value = argument.partition("=")
         new = RENAMED.get(name.replace("_", "-"))
         if new is not None:

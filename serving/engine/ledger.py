@@ -4,9 +4,8 @@ Arrays go by chip of the machine, spares after the partition's. A chip that is n
 power all the time; rows count what steps and charges draw above that, so that idle time needs no
 counting. The facility's joules are the chips' watts of each interval through the power model.
 
-Samples of the totals are taken where steps begin, at least a second apart: by up to two seconds and
-a step, where a rest of less than a second follows. So much too early may a window begin, unless it
-begins in a rest.
+Samples of the totals are taken where steps begin, at least a second apart. So a window may begin up
+to two seconds and a step too early, unless it begins in a rest.
 """
 
 from collections import deque

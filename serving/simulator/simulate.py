@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
 from emulator.ultraserver.step_cost import StepCost
 from emulator.units import NS_PER_S
@@ -49,8 +50,9 @@ def simulate(
         until_s: no step begins later.
         on_step: is called with every step.
 
-    The same arguments give the same run. Raises ConfigError for a request that is longer than the
-    context or than a rank's KV, and for a prefill policy that does not exist.
+    The same arguments give the same run. Raises ConfigError for a mask without a request, for a
+    request that is longer than the context or than a rank's KV, and for a prefill policy that does
+    not exist.
     """
     # Imported here: it loads vLLM, which takes seconds that a report without a simulation saves.
     from serving.plugin.virtual_serving import serve_in_virtual_time
@@ -92,6 +94,8 @@ def _window_of(traffic: Traffic, judged: Bools | None) -> tuple[float, float]:
     """From the first judged arrival to the last; without `judged` from 0 to the end, whenever."""
     if judged is None:
         return 0.0, float("inf")
+    if not judged.any():
+        raise ConfigError(field="judged", value="no request", expected="at least one of them")
     arrival_s = traffic.arrival_s[judged]
     begin_s, end_s = float(arrival_s[0]), float(arrival_s[-1])
     return begin_s, max(end_s, float(np.nextafter(begin_s, np.inf)))

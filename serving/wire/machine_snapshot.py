@@ -33,8 +33,8 @@ class ChipMeters(Plain, frozen=True, kw_only=True):
             engine's.
         ecc_corrected: 0 by nature: no single bit error is modelled. `ecc_uncorrected` counts the
             HBM stacks that have failed, one event each.
-        watts: mean of the window; of a chip that trains, what its job says. A lost chip is assumed
-            to draw idle power: its tray keeps its supply.
+        watts: mean of the window; of a chip that trains, what its job says. A lost chip draws
+            none.
         utilization: share of the window in which it was busy; `engine_utilization` of each engine.
         link_utilization: bytes that it sent over what its links could have sent, all tiers
             together; 0 for one that has no link left. `hbm_utilization`: of what HBM can stream.

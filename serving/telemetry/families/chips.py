@@ -36,7 +36,7 @@ POWER: Final = MeterFamily(
     labels=_CHIP,
     field="watts",
     help=f"Modelled watts of a chip, {_MEAN}; of one that trains, what its job says. A "
-    "lost one is assumed to draw idle power: its tray keeps its supply.",
+    "lost one draws none.",
 )
 JOULES: Final = MeterFamily(
     name="ultraserve_chip_joules",
@@ -44,7 +44,7 @@ JOULES: Final = MeterFamily(
     unit="J",
     labels=_CHIP,
     field="joules",
-    help="Modelled energy of a chip, idle, lent and lost time included; all chips' are the "
+    help="Modelled energy of a chip, idle and leased time included; all chips' are the "
     "engine's ultraserve_chip_energy_joules.",
 )
 BUSY: Final = MeterFamily(

@@ -54,14 +54,14 @@ def test_the_text_by_hand() -> None:
         "  time goes to: experts 50.0 % (for tensor), attention 40.0 % (for dma), "
         "dispatch_combine 10.0 %",
         "  bottleneck: tensor (tensor busy 15.0 % of the time)",
-        "  relief (1 steps costed again): tensor 2 x as fast: 50.0 % shorter",
+        "  what if (1 steps costed again): tensor 2 x as fast: 50.0 % shorter",
         "",
         "decode: 2 steps, 66.7 % of step time, 10.000 ms each, 0 prompt and 12 decoded tokens a "
         "step, 0.9167 J a token",
         "  time goes to: experts 50.0 % (for tensor), attention 40.0 % (for dma), "
         "dispatch_combine 10.0 %",
         "  bottleneck: memory (dma busy 60.0 % of the time)",
-        "  relief (2 steps costed again): memory 2 x as fast: 25.0 % shorter; "
+        "  what if (2 steps costed again): memory 2 x as fast: 25.0 % shorter; "
         "tensor 2 x as fast: 5.0 % shorter",
     ]
 
@@ -72,7 +72,7 @@ def test_a_bottleneck_is_called_by_what_is_wrong() -> None:
 
     assert lines[-2:] == [
         "  bottleneck: slow chips",
-        "  relief (1 steps costed again): slow chips at full speed: 50.0 % shorter; "
+        "  what if (1 steps costed again): slow chips at full speed: 50.0 % shorter; "
         "memory 2 x as fast: 20.0 % shorter",
     ]
 

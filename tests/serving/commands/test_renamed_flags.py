@@ -17,6 +17,13 @@ def test_an_old_name_becomes_the_new_one_with_a_warning(capsys: pytest.CaptureFi
     assert "--reserve is now --interactive-headroom" in capsys.readouterr().err
 
 
+def test_words_after_a_double_dash_are_not_flags(capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["serve", "--", "--reserve", "x"]
+
+    assert with_new_names(given) == given
+    assert capsys.readouterr().err == ""
+
+
 def test_new_names_are_flags_and_old_ones_are_not() -> None:
     parser = command_parser()
     (commands,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))

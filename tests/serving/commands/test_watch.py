@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import pytest
 from msgspec.structs import replace
-from tests.serving.telemetry.telemetry_snapshots import a_telemetry
 
 from emulator.specs.fault import Fault, FaultKind
 from serving.commands.watch import event_line, figure_line, header_line
@@ -22,6 +21,7 @@ from tests.serving.server.control.small_engine import (
     control_server,
     wait_until,
 )
+from tests.serving.telemetry.telemetry_snapshots import a_telemetry
 
 
 @pytest.fixture

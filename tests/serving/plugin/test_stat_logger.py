@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 from prometheus_client import REGISTRY
-from tests.serving.telemetry.telemetry_snapshots import a_telemetry
 from vllm.v1.engine import FinishReason
 from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, SchedulerStats
 
@@ -23,6 +22,7 @@ from serving.wire.engine_status import EngineStatus, StatusWriter
 from tests.serving.own_metrics import own_metrics
 from tests.serving.plugin.engine_config import engine_config
 from tests.serving.plugin.seen_engine import Seen
+from tests.serving.telemetry.telemetry_snapshots import a_telemetry
 from tests.serving.wire.engine_statuses import epoch, status, writer_for
 
 EPOCHS = EpochMap.at(now_ns=0, wall_ns=0, dilation=4.0)

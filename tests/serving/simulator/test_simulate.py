@@ -117,6 +117,11 @@ def test_a_rank_without_room_has_the_two_blocks_that_are_the_least() -> None:
     assert SchedulerLimits(block_tokens=32).with_kv(3_200).kv_blocks_per_rank == 100
 
 
+def test_a_mask_without_a_request_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"judged=no request: expected at least one"):
+        simulate(DEPLOYMENT, TRAFFIC, judged=np.zeros(5, dtype=np.bool_))
+
+
 def test_unknown_names_are_refused() -> None:
     partition = Partition(chips=2, tp=1, ep=2, lnc=2)
     with pytest.raises(ConfigError, match="system=abacus"):

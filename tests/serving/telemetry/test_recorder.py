@@ -1,12 +1,12 @@
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.serving.telemetry.telemetry_snapshots import a_telemetry
 
 from serving.telemetry.families.engine import INFO as INFO_FAMILY
 from serving.telemetry.families.engine import SNAPSHOT, WALL_E2E, WALL_TTFT, SnapshotFamily
 from serving.telemetry.recorder import Recorder
 from serving.wire.telemetry import Telemetry
+from tests.serving.telemetry.telemetry_snapshots import a_telemetry
 
 INFO = {name: f"the {name}" for name in INFO_FAMILY.labels}
 

@@ -2,10 +2,9 @@
 
 from pathlib import Path
 
-from tests.serving.telemetry.telemetry_snapshots import a_telemetry
-
 from emulator.sim.epochs import EPOCHS_KEPT, EpochMap
 from serving.wire.engine_status import EngineStatus, StatusReader, StatusWriter, status_path
+from tests.serving.telemetry.telemetry_snapshots import a_telemetry
 from tests.serving.wire.engine_statuses import epoch, status
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import uvloop
-from tests.serving.telemetry.telemetry_snapshots import a_telemetry
 
 from emulator.errors import ConfigError
 from emulator.specs.fault import Fault, FaultKind
@@ -56,6 +55,7 @@ from serving.wire.machine_state import (
 )
 from tests.serving.telemetry.machine_states import a_state
 from tests.serving.telemetry.recorded_steps import DECODE, PREFILL, a_cost_model, costing, queues
+from tests.serving.telemetry.telemetry_snapshots import a_telemetry
 
 _HEALTH = {
     FaultKind.LOSE_CHIP: ChipHealth.LOST,

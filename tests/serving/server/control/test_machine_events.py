@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
-from tests.serving.telemetry.telemetry_snapshots import a_snapshot, a_telemetry
 
 from serving.server.control.machine_events import admission_change, changes
 from serving.wire.control_call import TelemetryReply
@@ -19,6 +18,7 @@ from serving.wire.machine_state import (
 from serving.wire.telemetry import EventKind
 from tests.serving.server.day_night.lending_engine import a_lease, a_version
 from tests.serving.telemetry.machine_states import a_state, anything_of
+from tests.serving.telemetry.telemetry_snapshots import a_snapshot, a_telemetry
 
 (FAULT,) = a_state().faults
 LEASE = a_lease(1, (2, 3))

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tests.serving.telemetry.telemetry_snapshots import a_snapshot, a_telemetry
 
 from loadgen.measures.slo import Slo
 from serving.policy.day_night.handover import HandoverEvent, HandoverPhase, transition
@@ -36,6 +35,7 @@ from serving.wire.control_call import (
     to_json,
 )
 from serving.wire.machine_state import FOR_MAINTENANCE, LeaseState, TrainingTotals, VersionState
+from tests.serving.telemetry.telemetry_snapshots import a_snapshot, a_telemetry
 
 HOUR_S = 1.0
 """Of emulated time, in the days of these tests."""

@@ -5,7 +5,6 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.serving.telemetry.telemetry_snapshots import a_telemetry
 
 from serving.policy.admission.refusal import RateState, RefusalReason, Refused
 from serving.server.gateway.http.probes import Probes
@@ -14,6 +13,7 @@ from serving.wire import control_call
 from serving.wire.control_call import METHOD, TelemetryReply, TelemetryRequest
 from serving.wire.machine_state import StallState
 from tests.serving.telemetry.machine_states import a_state
+from tests.serving.telemetry.telemetry_snapshots import a_telemetry
 
 
 class RestfulEngine:

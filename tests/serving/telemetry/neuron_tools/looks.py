@@ -3,7 +3,6 @@
 from typing import Any
 
 from msgspec.structs import replace
-from tests.serving.telemetry.telemetry_snapshots import a_telemetry
 
 from emulator.specs.chips import chip_by_name
 from emulator.specs.fault import FaultKind
@@ -34,6 +33,7 @@ from serving.wire.system_description import (
     SystemDescription,
 )
 from tests.serving.telemetry.machine_states import a_state
+from tests.serving.telemetry.telemetry_snapshots import a_telemetry
 
 GIB = 2**30
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma")
