@@ -35,7 +35,7 @@ def number(value: float | None, unknown: str = NOTHING) -> str:
     size = abs(value)
     if size >= 999.95 or value == round(value):
         return f"{value:,.0f}"
-    if size < 0.01:
+    if size < 0.1:
         return f"{value:.3g}"
     return f"{value:.{3 if size < 9.9995 else 2 if size < 99.995 else 1}f}"
 

@@ -12,6 +12,7 @@ from reporting.numbers import interval, number, percent, share_interval
         (None, "-"),
         (0.0, "0"),
         (0.0012345, "0.00123"),
+        (0.0625, "0.0625"),
         (0.5, "0.500"),
         (9.9999, "10.00"),
         (12.345, "12.35"),

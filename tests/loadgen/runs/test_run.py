@@ -64,8 +64,7 @@ def recorded(
 
 def wrong_percentiles(record: RunRecord, server: KnownServer) -> set[str]:
     """Percentiles further from the server's own than 2 %, 2 wall ms and the run's own lag."""
-    assert record.end is not None
-    late_s = 0.002 + record.end.lags[0].p99_ms / 1e3
+    late_s = 0.002 + (0 if record.end is None else record.end.lags[0].p99_ms / 1e3)
     replies = server.replies[1:]  # the first was the warm-up's
     results = record.results
     pairs = {
