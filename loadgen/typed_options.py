@@ -61,8 +61,8 @@ def option(
     """A dataclass field that is an option with the help `text`; `default` may be REQUIRED.
 
     `flags` are its spellings, in place of `--name-of-the-field` (without the unit `_s`). Those with
-    the same `one_of` exclude each other, and with `needs_one` one of them is required. A default
-    that `text` does not tell is told after it. `settings` go to argparse over what the annotation
+    the same `one_of` exclude each other, and with `needs_one` one of them is required. The help
+    names a default that `text` leaves out. `settings` go to argparse over what the annotation
     says: bool is a switch, `tuple[T, ...]` may be given again, Literal and StrEnum have choices. A
     type as `default`, such as dict, is called for each object.
     """
@@ -139,7 +139,7 @@ def _group_of(kind: type, name: str) -> tuple[str, str]:
 
 
 def _settings(said: _Option, hint: Any, default: Any) -> dict[str, Any]:
-    """What argparse is told of an option."""
+    """The arguments of argparse's `add_argument` for an option."""
     kind, repeats = _value_type(hint)
     settings: dict[str, Any] = {
         "default": argparse.SUPPRESS,

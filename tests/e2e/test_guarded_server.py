@@ -344,7 +344,7 @@ def test_no_process_shows_a_key_in_its_command_line_or_environment(guarded: Guar
     ]
 
 
-def test_batch_work_leaves_room_for_whoever_waits(
+def test_batch_work_leaves_room_for_interactive_work(
     guarded: GuardedServer, client: httpx.Client
 ) -> None:
     request = body(LONG_TOKENS, stream=True)
@@ -379,7 +379,7 @@ def test_batch_work_leaves_room_for_whoever_waits(
     assert comes_true(lambda: engine_work(guarded) == (0, 0))
 
 
-def test_sigterm_lets_streams_end_and_nobody_in_and_leaves_nothing(guarded: GuardedServer) -> None:
+def test_sigterm_lets_streams_end_admits_none_and_leaves_nothing(guarded: GuardedServer) -> None:
     server = guarded.server
     run_key = find_control_key(server.control_port, server.own_environment)
     told: dict[str, Any] = {}

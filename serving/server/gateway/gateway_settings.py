@@ -61,7 +61,7 @@ class GatewaySettings:
     )
     drain_wall_s_max: float = option(
         30.0,
-        "wall seconds that requests have to end when the server is told to, at most",
+        "most wall seconds that requests have to end in when the server shuts down",
         "--drain-timeout",
         metavar="S",
     )

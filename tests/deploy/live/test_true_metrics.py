@@ -215,7 +215,7 @@ def test_what_the_page_says_of_chips_is_the_control_service_s(live_server: Serve
     assert sum(load.tokens) > 0
 
 
-def test_energy_goes_on_while_nobody_asks_for_anything(live_server: ServerProcess) -> None:
+def test_energy_goes_on_without_requests(live_server: ServerProcess) -> None:
     before = after = page(live_server)
     clock = "ultraserve_emulated_seconds_total"
     while total(after, clock) == total(before, clock):  # who reads at once is shown the same look
