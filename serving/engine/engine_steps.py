@@ -234,16 +234,18 @@ class EngineSteps:
     ) -> None:
         """Wait for the step's end, and count it."""
         chips = done.live.seating.chip_of_position
-        self._recording.add(
-            done.cost,
-            done.batch,
-            costing=done.live.costing,
-            loads=done.counted,
-            begin_ns=begin_ns + done.pause_ns,
-            pause_ns=done.pause_ns,
-            chips=chips,
-            queues=queues,
-        )
+        recording = self._recording.current
+        if recording is not None:
+            recording.add(
+                done.cost,
+                done.batch,
+                costing=done.live.costing,
+                loads=done.counted,
+                begin_ns=begin_ns + done.pause_ns,
+                pause_ns=done.pause_ns,
+                chips=chips,
+                queues=queues,
+            )
         self._time.finish(
             begin_ns,
             done.cost.duration_ns,

@@ -11,7 +11,7 @@ to two seconds and a step too early, unless it begins in a rest.
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,16 +43,6 @@ _PLACES: Final = {name: row for row, name in enumerate(FIGURES)}
 _CHARGE_S: Final = 1_000.0
 """A charge is taken to be drawn over so long a time: what the facility adds to it is then what it
 adds near idle, also where its parts are not linear."""
-
-
-class EnergyCharge(Protocol):
-    """Counts joules that `chips` of the machine drew beyond steps and idle power.
-
-    Without `chips` they are all chips' alike. `Ledger.charge` is one.
-    """
-
-    def __call__(self, joules: float, chips: Collection[int] | None = None) -> None:
-        """Count them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -175,7 +165,7 @@ class Ledger:
         self._standing = np.setdiff1d(np.arange(self._totals.shape[1]), seats)
 
     def charge(self, joules: float, chips: Collection[int] | None = None) -> None:
-        """Count what `chips` drew beyond steps and idle power; all chips alike without them.
+        """Count joules that `chips` drew beyond steps and idle power; all chips alike without them.
 
         What the facility adds to each watt of chips comes with it; what it draws anyway does not.
         """

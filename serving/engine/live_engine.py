@@ -77,11 +77,11 @@ class LiveEngine:
             machine,
             tokens,
             same_model=deployment.same_model,
-            now_ns=lambda: self._time.now_ns,
+            time=self._time,
             on_change=self._chips_changed,
         )
         self._experts = ExpertMoves(deployment, self._live)
-        self._recording = LiveRecording(lambda: self._time.now_ns, ceilings_of(machine.cost_model))
+        self._recording = LiveRecording(self._time, ceilings_of(machine.cost_model))
         self._steps = EngineSteps(
             deployment,
             self._live,
@@ -93,20 +93,19 @@ class LiveEngine:
         self._versions = ModelVersions(
             deployment.weights_dir,
             self._live,
-            now_ns=lambda: self._time.now_ns,
-            passes=clock.dilation > 0,
-            charge=self._meters.ledger.charge,
+            time=self._time,
+            ledger=self._meters.ledger,
         )
         self._leases = ChipLeases(
             self._live,
             self._experts,
             self._versions,
-            now_ns=lambda: self._time.now_ns,
+            time=self._time,
             training_hbm=training_hbm(deployment),
             warm_up=self._warm_up,
-            charge=self._meters.ledger.charge,
+            ledger=self._meters.ledger,
         )
-        self._sleep = EngineSleep(self._live, self._versions, charge=self._meters.ledger.charge)
+        self._sleep = EngineSleep(self._live, self._versions, self._meters.ledger)
         self._views = EngineViews(
             deployment=deployment,
             live=self._live,

@@ -24,6 +24,7 @@ from emulator.ultraserver.lockstep import StepResult
 from emulator.ultraserver.machine import Machine, RecoveryPlan, StepCosting
 from emulator.ultraserver.synthetic_tokens import SyntheticTokens
 from emulator.units import NS_PER_S
+from serving.engine.engine_time import EngineTime
 from serving.engine.fault_log import FaultLog, Moved, RecoveryOutcome
 from serving.engine.fleet_recovery import follow, positions_vacated, ranks_without_kv
 from serving.engine.live_step import LiveStep, Silence
@@ -37,7 +38,7 @@ class LiveMachine:
     """`machine` with the `tokens` that are computed, or made up, on it.
 
     `same_model` says that the weights which compute tokens are those of the machine's own model.
-    `now_ns` is the emulated present; `on_change` is called when chips have come or gone.
+    `on_change` is called when chips have come or gone.
     """
 
     def __init__(
@@ -46,14 +47,14 @@ class LiveMachine:
         tokens: Fleet | SyntheticTokens,
         *,
         same_model: bool,
-        now_ns: Callable[[], int],
+        time: EngineTime,
         on_change: Callable[[], None],
     ) -> None:
         self.machine = machine
         self.tokens = tokens
         self.faults = FaultLog(lambda: int(machine.ranks_up.sum()))
         self._same_model = same_model
-        self._now_ns = now_ns
+        self._time = time
         self._on_change = on_change
         self.kept_out: Collection[int] = ()  # lent chips that are not called back by themselves
         self._actual: Health = machine.health
@@ -161,7 +162,7 @@ class LiveMachine:
         if fault.kind is FaultKind.HANG_CHIP and position is not None:
             self._silences[number] = Silence(
                 chip=fault.chip,
-                until_ns=self._now_ns() + self.machine.hang_ns,
+                until_ns=self._time.now_ns + self.machine.hang_ns,
                 reading_ns=recovery_plan.duration_ns,
             )
         if fault.kind not in _TAKES_CHIP or position is None:
@@ -191,7 +192,7 @@ class LiveMachine:
         read their weights. Raises ConfigError for a chip or a rack that does not exist.
         """
         self._actual.healed(chip, rack)  # refuses what does not exist before anything moves
-        now_ns = self._now_ns()
+        now_ns = self._time.now_ns
         for number, each in self._silences.items():
             if rack is None and chip in (None, each.chip):  # it need not be waited for
                 self._silences[number] = replace(each, until_ns=min(each.until_ns, now_ns))
@@ -214,7 +215,7 @@ class LiveMachine:
         """How long the machine is yet held up for chips that were given up early, and are not
         healed.
         """
-        now_ns = self._now_ns()
+        now_ns = self._time.now_ns
         ends = (each.until_ns for each in self._silences.values() if each.charged)
         return max(0, max(ends, default=0) - now_ns)
 
@@ -263,7 +264,7 @@ class LiveMachine:
     def _record(self, fault: Fault, recovery: SurvivalPlan) -> int:
         return self.faults.add(
             fault,
-            emulated_s=self._now_ns() / NS_PER_S,
+            emulated_s=self._time.now_s,
             survivable=recovery.survivable,
             reason=recovery.reason,
         )
@@ -364,7 +365,7 @@ class LiveMachine:
             else:
                 of_fault.setdefault(number, []).append(each)
         for number, its in of_fault.items():
-            self.faults.credit(number, its, emulated_s=self._now_ns() / NS_PER_S)
+            self.faults.credit(number, its, emulated_s=self._time.now_s)
         return others
 
     def _owe(self, ranks: Collection[int], taken_by: Mapping[int, int | None]) -> None:
@@ -436,16 +437,14 @@ class LiveMachine:
             emulated_ns=recovery_plan.duration_ns,
             experts_reloaded=len(recovery.reloads),
         )
-        self.faults.settle(
-            outcome, emulated_s=self._now_ns() / NS_PER_S, survived=recovery.survivable
-        )
+        self.faults.settle(outcome, emulated_s=self._time.now_s, survived=recovery.survivable)
 
     def _silence_ns(self) -> int:
         """How long silent chips are waited for from the step's begin on, or from now."""
         silence = self.silence
         if silence is None:
             return 0
-        begin_ns = self._now_ns() if self._begin_ns is None else self._begin_ns
+        begin_ns = self._time.now_ns if self._begin_ns is None else self._begin_ns
         return max(0, silence.until_ns - begin_ns)
 
     def _taken_by(

@@ -4,17 +4,9 @@ There is one at a time. Who begins one replaces the one before, so that a client
 keeps nobody out; each has a number, so that nobody is handed another's steps.
 """
 
-from collections.abc import Callable, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
-
 from emulator.errors import ConfigError
-from emulator.specs.batch import StepBatch
-from emulator.specs.expert_loads import ExpertLoads
 from emulator.ultraserver.ceilings import Ceilings
-from emulator.ultraserver.machine import StepCosting
-from emulator.ultraserver.step_cost import StepCost
+from serving.engine.engine_time import EngineTime
 from serving.engine.step_recording import STEPS_DEFAULT, StepRecording
 from serving.wire.control_call import (
     ControlReply,
@@ -26,47 +18,20 @@ from serving.wire.control_call import (
     StepsReply,
     StepsRequest,
 )
-from serving.wire.step_record import Queues
 
 RecordingQuestion = RecordRequest | RecordingRequest | StepsRequest | ReliefRequest
 
 
 class LiveRecording:
-    """Takes every step; keeps those of the recording that is on. `now_ns` is the emulated time."""
+    """`current` is the newest recording, which takes every step while it is on."""
 
-    def __init__(self, now_ns: Callable[[], int], ceilings: Ceilings) -> None:
-        self._now_ns = now_ns
+    def __init__(self, time: EngineTime, ceilings: Ceilings) -> None:
+        self._time = time
         self._ceilings = ceilings
-        self._recording: StepRecording | None = None
+        self.current: StepRecording | None = None
         self._begun = 0
         self._begin_ns = 0
         self._end_ns: int | None = None
-
-    def add(
-        self,
-        cost: StepCost,
-        batch: StepBatch,
-        *,
-        costing: StepCosting,
-        loads: ExpertLoads | None,
-        begin_ns: int,
-        pause_ns: int,
-        chips: NDArray[np.int64],
-        queues: Sequence[Queues],
-    ) -> None:
-        """Keep a step if a recording is on; see `StepRecording.add`."""
-        if self._recording is None or not self._recording.on:
-            return
-        self._recording.add(
-            cost,
-            batch,
-            costing=costing,
-            loads=loads,
-            begin_ns=begin_ns,
-            pause_ns=pause_ns,
-            chips=chips,
-            queues=queues,
-        )
 
     def answer(self, request: RecordingQuestion) -> ControlReply:
         """Answer the control service; raises ConfigError for a recording that is not there."""
@@ -79,7 +44,7 @@ class LiveRecording:
                 recording = self._of(number)
                 if recording.on:
                     recording.on = False
-                    self._end_ns = self._now_ns()
+                    self._end_ns = self._time.now_ns
                 return self._state(number)
             case RecordingRequest():
                 return self._state(request.recording)
@@ -91,12 +56,12 @@ class LiveRecording:
                 return ReliefReply(relief=relief)
 
     def _begin(self, steps_max: int) -> None:
-        self._recording = StepRecording(self._begun + 1, steps_max)
+        self.current = StepRecording(self._begun + 1, steps_max)
         self._begun += 1
-        self._begin_ns, self._end_ns = self._now_ns(), None
+        self._begin_ns, self._end_ns = self._time.now_ns, None
 
     def _of(self, number: int) -> StepRecording:
-        recording = self._recording
+        recording = self.current
         if recording is None or recording.number != number:
             expected = "a recording that has begun"
             if recording is not None:
@@ -113,6 +78,6 @@ class LiveRecording:
             dropped=recording.dropped,
             samples=recording.samples,
             begin_ns=self._begin_ns,
-            now_ns=self._now_ns() if self._end_ns is None else self._end_ns,
+            now_ns=self._time.now_ns if self._end_ns is None else self._end_ns,
             ceilings=self._ceilings,
         )
