@@ -14,9 +14,8 @@ class StepReport:
     and does not.
 
     `lost_ranks` lost their KV cache in this step; tokens that they sampled before are still good.
-    `failed_requests` could not be computed and end with an error. `ranks_up` says of each rank
-    whether it takes requests from now on, also of the lost ones, which a spare may have replaced;
-    None leaves it as it was, but for the lost ones, which are then down.
+    `ranks_up` says of each rank whether it takes requests from now on, also of the lost ones, which
+    a spare may have replaced; None leaves it as it was, but for the lost ones, which are then down.
 
     `closed_ranks` are up and take no request from now on; those that they have go on there.
     `renewed_ranks` have read other weights since the last report: what their prefix caches hold is
@@ -28,7 +27,6 @@ class StepReport:
     end_s: float
     epochs: EpochMap | None
     lost_ranks: tuple[int, ...] = ()
-    failed_requests: tuple[str, ...] = ()
     ranks_up: tuple[bool, ...] | None = None
     closed_ranks: tuple[int, ...] = ()
     renewed_ranks: tuple[int, ...] = ()

@@ -20,6 +20,7 @@ from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.request import Request, RequestStatus
 
 from serving.engine.fault_log import Moved
+from serving.engine.scheduler_state import SchedulerState
 from serving.engine.step_report import StepReport
 from serving.engine.wake_request import wake_request_of
 from serving.plugin.merge import (
@@ -109,7 +110,6 @@ class LockstepScheduler(SchedulerInterface):
         self._weights: tuple[str, ...] = ()
         self._wake = wake_request_of(vllm_config.instance_id)
         self._moved_requests = 0
-        self._failed_requests = 0
         self._moved: list[Moved] = []
         self._under_way: LockstepOutput | None = None
         self._continues = False
@@ -144,17 +144,16 @@ class LockstepScheduler(SchedulerInterface):
             self.empty_steps += self.ranks_up & ~has_tokens
         continues, self._continues = self._continues, False
         moved, self._moved = tuple(self._moved), []
-        return merge_outputs(
-            by_rank,
-            continues=continues,
-            empty_rank_steps=int(self.empty_steps.sum()),
+        state = SchedulerState(
+            rank_states=tuple(map(queues_of, self.ranks)),
             arrived_requests=self._arrivals,
             moved_requests=self._moved_requests,
-            failed_requests=self._failed_requests,
+            empty_rank_steps=int(self.empty_steps.sum()),
             moved=moved,
-            rank_states=tuple(map(queues_of, self.ranks)),
             closed_ranks=tuple(np.flatnonzero(self._closed).tolist()),
+            has_tokens=bool(has_tokens.any()),
         )
+        return merge_outputs(by_rank, state, continues=continues)
 
     def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
         """Collect the ranks' bitmasks into one, in rank order."""
@@ -168,7 +167,7 @@ class LockstepScheduler(SchedulerInterface):
     ) -> dict[int, EngineCoreOutputs]:
         """Give each rank its own decision and tokens; merge their outputs by client.
 
-        Then end failed requests, and move those of ranks that the report calls lost.
+        Then move the requests of ranks that the report calls lost.
         """
         assert isinstance(scheduler_output, LockstepOutput)
         if isinstance(model_runner_output, StillHeld):
@@ -200,7 +199,6 @@ class LockstepScheduler(SchedulerInterface):
         if report is not None:
             self._closed[:] = False
             self._closed[list(report.closed_ranks)] = True
-            self._end(merged, self._finish_failed(report.failed_requests))
             self._end(merged, self._evacuate(report))
             self._forget_prefixes(report.renewed_ranks)
         self._end(merged, self._dismiss_turned_away())
@@ -220,10 +218,6 @@ class LockstepScheduler(SchedulerInterface):
         for number in renewed_ranks:
             done = self.ranks[number].reset_prefix_cache()
             assert done, "a rank that read other weights has no requests"
-
-    def _finish_failed(self, names: Iterable[str]) -> list[Request]:
-        """End requests that could not be computed and free what they held."""
-        return self.finish_requests(names, RequestStatus.FINISHED_ERROR) if names else []
 
     def _evacuate(self, report: StepReport) -> list[Request]:
         """Move requests of ranks that lost their KV or went down; returns those that ended."""
@@ -286,7 +280,6 @@ class LockstepScheduler(SchedulerInterface):
 
     def _end(self, merged: dict[int, EngineCoreOutputs], ended: list[Request]) -> None:
         """Tell the clients of requests that ended with an error."""
-        self._failed_requests += len(ended)
         for request in ended:
             last = EngineCoreOutput(
                 request_id=request.request_id,

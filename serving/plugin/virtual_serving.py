@@ -209,12 +209,12 @@ class _VirtualServing:
             self._empty_steps = 0
             cost = self._cost_model.cost(batch)
             if self._on_step is not None:
-                self._on_step(cost, batch, begin_ns=self._now_ns, queues=output.rank_states)
+                self._on_step(cost, batch, begin_ns=self._now_ns, queues=output.state.rank_states)
             self._now_ns += cost.duration_ns
             self._busy_ns += cost.duration_ns
             self._step_joules += cost.chip_joules
             self._record(given)
-        used = max(rank.kv_blocks_used for rank in output.rank_states)
+        used = max(rank.kv_blocks_used for rank in output.state.rank_states)
         self._kv_blocks_used_max = max(self._kv_blocks_used_max, used)
         self._scheduler.update_from_output(output, _synthetic_tokens(output, given))
         for number in given[self._tokens_left[given] == 0].tolist():
