@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from emulator.specs.batch import StepBatch
-from serving.wire.step_record import prefill_and_decode_tokens
+from serving.engine.step_batch import prefill_and_decode_tokens
 
 WINDOW_S: Final = 60.0
 """Emulated seconds of the window; as long as a scrape or two of what watches it."""

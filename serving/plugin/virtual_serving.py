@@ -6,7 +6,6 @@ arrive during a step wait for its end.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +16,11 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
-from emulator.ultraserver.step_cost import StepCost, StepCostModel
+from emulator.ultraserver.step_cost import StepCostModel
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Bound
 from loadgen.workloads.traffic import Traffic
-from serving.engine.scheduler_state import RankQueues
+from serving.engine.step_batch import StepWatcher
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.virtual_engine_config import virtual_engine_config, virtual_kv_pool
@@ -40,15 +39,6 @@ EMPTY_STEPS_MAX = 3
 _PROMPT_TOKEN, _OUTPUT_TOKEN = 5, 7  # any will do: nothing computes them, and none ends a reply
 
 
-class StepObserver(Protocol):
-    """Called with each step with tokens, and with `queues` as of its decision."""
-
-    def __call__(
-        self, cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: Sequence[RankQueues]
-    ) -> None:
-        """Look at one step; nothing may be changed."""
-
-
 def serve_in_virtual_time(
     traffic: Traffic,
     cost_model: StepCostModel,
@@ -57,7 +47,7 @@ def serve_in_virtual_time(
     levels: Sequence[Bound] = (),
     among: Bools | None = None,
     until_s: float = float("inf"),
-    on_step: StepObserver | None = None,
+    on_step: StepWatcher | None = None,
 ) -> ServingRun:
     """Serve `traffic` on the cost model's partition until all requests, or those in the mask
     `among` [requests], have their tokens.
@@ -136,7 +126,7 @@ class _VirtualServing:
         traffic: Traffic,
         cost_model: StepCostModel,
         scheduler: LockstepScheduler,
-        on_step: StepObserver | None,
+        on_step: StepWatcher | None,
     ) -> None:
         requests = len(traffic)
         self._traffic = traffic

@@ -1,7 +1,6 @@
 """The driver of a simulation: schedulers in virtual time, metered."""
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,20 +12,12 @@ from emulator.units import NS_PER_S
 from loadgen.measures.slo import Bound
 from loadgen.workloads.traffic import Traffic
 from serving.engine.scheduler_state import RankQueues
+from serving.engine.step_batch import StepWatcher
 from serving.simulator.run import Run
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.window_meter import WindowMeter
 
 Bools = NDArray[np.bool_]
-
-
-class StepWatcher(Protocol):
-    """Called with each step, its batch, and the ranks' queues as of its decision."""
-
-    def __call__(
-        self, cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: Sequence[RankQueues]
-    ) -> None:
-        """Read one step; nothing may be changed."""
 
 
 def simulate(
