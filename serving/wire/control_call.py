@@ -475,6 +475,14 @@ DRAIN_ENGINE: Final = Rpc(name="DrainEngine", shows=AdmissionReport)
 UNDRAIN_ENGINE: Final = Rpc(name="UndrainEngine", shows=AdmissionReport)
 
 RPCS: Final[dict[str, Rpc[Any]]] = {
-    row.name: row for row in list(globals().values()) if isinstance(row, Rpc)
+    row.name: row
+    for row in (
+        *(DESCRIBE_SYSTEM, GET_CLOCK, GET_STATE, GET_PLACEMENT, GET_POWER, GET_HARDWARE),
+        *(GET_EXPERT_LOAD, INJECT_FAULT, HEAL),
+        *(RECORD_STEPS, GET_RECORDING, GET_STEPS, GET_RELIEF),
+        *(DRAIN, RESUME, GET_DAY_NIGHT, SET_POLICY, SET_PHASE, PUBLISH, ROLLBACK),
+        *(SLEEP, WAKE_UP, PAUSE_GENERATION, RESUME_GENERATION, GET_REST, RESET_PREFIX_CACHE),
+        *(GET_ADMISSION, DRAIN_ENGINE, UNDRAIN_ENGINE),
+    )
 }
 """The table: every unary call, by its name. A stream has no row; see `control_service`."""
