@@ -170,18 +170,13 @@ class EngineTime:
                 for epoch in (known.epochs if known else ())
             )
         return EngineStatus(
-            emulated_s=self.accounted_s, ranks_up=ranks_up, epochs=self._unix_epochs
+            emulated_s=self._accounted_ns / NS_PER_S, ranks_up=ranks_up, epochs=self._unix_epochs
         )
 
     @property
     def accounted_ns(self) -> int:
         """The end of the last step."""
         return self._accounted_ns
-
-    @property
-    def accounted_s(self) -> float:
-        """The same in seconds."""
-        return self._accounted_ns / NS_PER_S
 
     def report(self, **news: Any) -> StepReport:
         """The end of the last step, with the other fields of a `StepReport`."""

@@ -25,7 +25,7 @@ from emulator.ultraserver.machine import Machine, RecoveryPlan, StepCosting
 from emulator.ultraserver.synthetic_tokens import SyntheticTokens
 from emulator.units import NS_PER_S
 from serving.engine.engine_time import EngineTime
-from serving.engine.fault_log import FaultLog, Moved, RecoveryOutcome
+from serving.engine.fault_log import FaultLog, Moved
 from serving.engine.fleet_recovery import follow, positions_vacated, ranks_without_kv
 from serving.engine.live_step import LiveStep, Silence
 
@@ -433,11 +433,12 @@ class LiveMachine:
         pending = [record.fault.kind for record in self.faults.pending]
         if pending:
             logger.warning("after %s: %s", ", ".join(pending), recovery.reason)
-        outcome = RecoveryOutcome(
-            emulated_ns=recovery_plan.duration_ns,
+        self.faults.settle(
+            emulated_s=self._time.now_s,
+            duration_ns=recovery_plan.duration_ns,
             experts_reloaded=len(recovery.reloads),
+            survived=recovery.survivable,
         )
-        self.faults.settle(outcome, emulated_s=self._time.now_s, survived=recovery.survivable)
 
     def _silence_ns(self) -> int:
         """How long silent chips are waited for from the step's begin on, or from now."""

@@ -73,21 +73,14 @@ class TokenMeter:
         return self._now
 
     def window_until(self, emulated_s: float, facility_joules: float) -> TokenTotals | None:
-        """The window that ends at `emulated_s`, after the last step, when that had been drawn.
+        """What was added in the `WINDOW_S`, or a second more, that end at `emulated_s`.
 
-        None before the first step; no tokens once the last step is longer ago than the window.
+        That is after the last step, and `facility_joules` had been drawn by then. None before the
+        first step; no tokens once the last step is longer ago than the window.
         """
-        return self._window(
-            replace(self._now, emulated_s=emulated_s, facility_joules=facility_joules)
-        )
-
-    def window(self) -> TokenTotals | None:
-        """What the last `WINDOW_S` have added, or a second more; None before the first step."""
-        return self._window(self._now)
-
-    def _window(self, end: TokenTotals) -> TokenTotals | None:
         if self._now.emulated_s <= self._samples[0].emulated_s:
             return None
+        end = replace(self._now, emulated_s=emulated_s, facility_joules=facility_joules)
         samples = [*self._samples, self._now, end]
         ages_s = [end.emulated_s - sample.emulated_s for sample in samples]
         place = max((i for i, age_s in enumerate(ages_s) if age_s >= WINDOW_S), default=0)
