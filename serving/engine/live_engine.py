@@ -129,19 +129,6 @@ class LiveEngine:
         self._views.note_lost()
         self._experts.plan_soon()
 
-    def run(
-        self,
-        steps: Sequence[RankStep],
-        bitmasks: Mapping[int, NDArray[np.int32]],
-        *,
-        continues: bool,
-    ) -> tuple[dict[int, RankOutput], StepReport]:
-        """Compute a step and wait for its emulated end; for drivers that nobody calls meanwhile."""
-        done = self.begin(steps, bitmasks, continues=continues)
-        while done is None:
-            done = self.go_on()
-        return done
-
     def begin(
         self,
         steps: Sequence[RankStep],
@@ -325,7 +312,7 @@ class LiveEngine:
             self._finish_faults()
             self._go_on_between_steps()
             asked = calls.request_from_json(request)
-            return calls.to_json(self._sleep.refusal(asked) or self._answer(asked))
+            return calls.to_json(self._sleep.refusal(asked) or _ANSWERS[type(asked)](self, asked))
         except ConfigError as error:
             return calls.to_json(
                 calls.Refusal(code=calls.RefusalCode.INVALID, message=str(error), field=error.field)
@@ -369,9 +356,6 @@ class LiveEngine:
     def discard(self, tags: Sequence[str]) -> None:
         """Give up the KV cache alone."""
         self._sleep.discard(tags)
-
-    def _answer(self, request: calls.ControlRequest) -> calls.ControlReply:
-        return _ANSWERS[type(request)](self, request)
 
     def _publish(self, request: calls.PublishRequest) -> calls.ControlReply:
         self._wake.make()  # an idle scheduler has to hear of blocks that close

@@ -47,7 +47,7 @@ class Served(Requests):
         engine = self.running.engine
         outputs, report = {}, None
         if wanted:
-            outputs, report = engine.run(wanted, {}, continues=True)
+            outputs, report = self.running.run(wanted)
         else:
             report = engine.report()
         for output in outputs.values():
