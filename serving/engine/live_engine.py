@@ -37,8 +37,7 @@ from serving.engine.model_versions import ModelVersions
 from serving.engine.paginated_placement import placement_page
 from serving.engine.scheduler_state import SchedulerState
 from serving.engine.step_batch import warm_up_step
-from serving.engine.step_energy import StepEnergy
-from serving.engine.step_report import StepReport
+from serving.engine.step_report import StepEnergy, StepReport
 from serving.engine.wake_request import WakeRequest
 from serving.errors import LeaseRefused
 from serving.wire import control_call as calls
