@@ -1,7 +1,7 @@
 """One step of a run as a profile shows it: plain, frozen, the same live and in virtual time.
 
 Arrays go by position in the partition, or by rank; `chips` says which chip sat in each position.
-Fields are named as in `protos/ultraserve/v1/control.proto`.
+`protos/ultraserve/v1/recording.proto` says what the fields mean.
 """
 
 from enum import StrEnum
@@ -37,17 +37,8 @@ class EngineBusy(Plain, frozen=True, kw_only=True):
 class StepRecord(Plain, frozen=True, kw_only=True):
     """One step, in emulated time.
 
-    Attributes:
-        step: counts from 0 in its recording.
-        begin_ns: when its work begins, after `pause_ns` in which the machine was held up by
-            recovering or by moving experts.
-        prefill_tokens: by rank; `decode_tokens` are those of requests with one new token over a
-            context, the last token of a prompt that was computed up to it among them.
-        requests_running: by rank, as `requests_waiting` and `kv_blocks_used`; empty when unknown.
-        chips: by position; the engines, watts, flops and bytes have the same order.
-        parts_ns: the duration by named part, on the chips that everyone waits for.
-        bound: the engine that a part waits for, where it waits for one.
-        hbm_bytes: read and written by each chip; `link_bytes` sent by each.
+    `decode_tokens` are those of requests with one new token over a context, the last token of a
+    prompt that was computed up to it among them. The queues are empty when unknown.
     """
 
     step: Count
