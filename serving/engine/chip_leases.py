@@ -224,7 +224,7 @@ class ChipLeases:
             HandoverPhase.RESTORING,
         ):
             raise LeaseRefused(f"lease {note.lease} is {lease.phase}: no job has its chips")
-        self._ledger.take_note(lease, note)
+        self._ledger.take_note(lease, note.totals)
         return note.lease
 
     def _of(self, number: int) -> Lease:

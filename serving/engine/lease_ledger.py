@@ -11,7 +11,6 @@ from serving.engine.expert_moves import MovedExperts
 from serving.engine.lease_record import Lease
 from serving.engine.ledger import Ledger
 from serving.engine.live_machine import LiveMachine
-from serving.wire.control_call import TrainingNote
 from serving.wire.machine_state import TrainingTotals
 
 
@@ -73,25 +72,16 @@ class LeaseLedger:
         lease.change(warm_s=lease.state.warm_s + duration_ns / NS_PER_S)
         self._count_joules(lease, joules)
 
-    def take_note(self, lease: Lease, note: TrainingNote) -> None:
+    def take_note(self, lease: Lease, totals: TrainingTotals) -> None:
         """Take what a job says; what its chips drew beyond idle since it last did is spent."""
         before = lease.state.training
-        totals = TrainingTotals(
-            steps=note.steps,
-            tokens=note.tokens,
-            loss=note.loss,
-            joules=note.joules,
-            emulated_s=note.emulated_s,
-            watts=note.watts,
-            hbm_bytes_per_chip=note.hbm_bytes_per_chip,
-        )
         lease.change(training=totals)
-        idle_joules = self._idle_chip_watts * len(lease.state.chips) * note.emulated_s
-        beyond = max(0.0, note.joules - idle_joules - lease.extra_joules)
+        idle_joules = self._idle_chip_watts * len(lease.state.chips) * totals.emulated_s
+        beyond = max(0.0, totals.joules - idle_joules - lease.extra_joules)
         lease.extra_joules += beyond
         self._ledger.charge(beyond, lease.state.chips)
         self._add(
-            training_tokens=max(0, note.tokens - (before.tokens if before else 0)),
+            training_tokens=max(0, totals.tokens - (before.tokens if before else 0)),
             training_joules=beyond,
         )
 

@@ -29,6 +29,7 @@ from serving.wire.machine_state import (
     Plain,
     PurposeWord,
     SleepState,
+    TrainingTotals,
     VersionState,
 )
 from serving.wire.placement_page import PlacementPage
@@ -123,19 +124,13 @@ class ResumeRequest(ControlRequest, frozen=True, kw_only=True, tag="resume"):
 
 
 class TrainingNote(ControlRequest, frozen=True, kw_only=True, tag="training"):
-    """Tells what the job on a lease's chips has done since it was handed them; see TrainingTotals.
+    """Tells what the job on a lease's chips has done since it was handed them.
 
     The engine's energy counts the chips at idle all along, and what they drew beyond it as told.
     """
 
     lease: Count
-    steps: Count
-    tokens: Count
-    loss: float | None
-    joules: float
-    emulated_s: float
-    watts: float
-    hbm_bytes_per_chip: Count
+    totals: TrainingTotals
 
 
 class PublishRequest(ControlRequest, frozen=True, kw_only=True, tag="publish"):
