@@ -16,26 +16,12 @@ from serving.engine.ledger import Ledger
 from serving.engine.live_machine import LiveMachine
 from serving.engine.model_versions import ModelVersions
 from serving.policy.day_night.handover import CHANGING_HANDS
-from serving.wire.control_call import (
-    ControlRequest,
-    DrainRequest,
-    HealRequest,
-    InjectRequest,
-    PublishRequest,
-    Refusal,
-    RefusalCode,
-    ResumeRequest,
-    RollbackRequest,
-)
+from serving.wire import control_call as calls
 from serving.wire.machine_state import LeaseState, SleepState
 
 _MOVES = (
-    DrainRequest,
-    HealRequest,
-    InjectRequest,
-    PublishRequest,
-    ResumeRequest,
-    RollbackRequest,
+    *(calls.DrainRequest, calls.ResumeRequest, calls.HealRequest, calls.InjectRequest),
+    *(calls.PublishRequest, calls.RollbackRequest),
 )
 """What changes who holds HBM, or reads weights: not while the engine sleeps."""
 
@@ -50,12 +36,12 @@ class EngineSleep:
         self._ledger = ledger
         self._slept = self._woken = HandoverCost()
 
-    def refusal(self, request: ControlRequest) -> Refusal | None:
+    def refusal(self, request: calls.ControlRequest) -> calls.Refusal | None:
         """Why `request` cannot be answered while the engine sleeps; None when it can."""
         if not self._hbm.asleep or not isinstance(request, _MOVES):
             return None
         words = "the engine sleeps: it has to wake up first"
-        return Refusal(code=RefusalCode.PRECONDITION, message=words)
+        return calls.Refusal(code=calls.RefusalCode.PRECONDITION, message=words)
 
     def fall_asleep(self, level: int, leases: Sequence[LeaseState]) -> int:
         """Give up weights and KV; returns the time that it takes, in ns.

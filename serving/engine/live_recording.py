@@ -8,18 +8,11 @@ from emulator.errors import ConfigError
 from emulator.ultraserver.ceilings import Ceilings
 from serving.engine.engine_time import EngineTime
 from serving.engine.step_recording import STEPS_DEFAULT, StepRecording
-from serving.wire.control_call import (
-    ControlReply,
-    RecordingRequest,
-    RecordingState,
-    RecordRequest,
-    ReliefReply,
-    ReliefRequest,
-    StepsReply,
-    StepsRequest,
-)
+from serving.wire import control_call as calls
 
-RecordingQuestion = RecordRequest | RecordingRequest | StepsRequest | ReliefRequest
+RecordingQuestion = (
+    calls.RecordRequest | calls.RecordingRequest | calls.StepsRequest | calls.ReliefRequest
+)
 
 
 class LiveRecording:
@@ -33,27 +26,27 @@ class LiveRecording:
         self._begin_ns = 0
         self._end_ns: int | None = None
 
-    def answer(self, request: RecordingQuestion) -> ControlReply:
+    def answer(self, request: RecordingQuestion) -> calls.ControlReply:
         """Answer the control service; raises ConfigError for a recording that is not there."""
         match request:
-            case RecordRequest(ends=None):
+            case calls.RecordRequest(ends=None):
                 self._begin(STEPS_DEFAULT if request.steps_max is None else request.steps_max)
                 return self._state(self._begun)
-            case RecordRequest(ends=number):
+            case calls.RecordRequest(ends=number):
                 assert number is not None
                 recording = self._of(number)
                 if recording.on:
                     recording.on = False
                     self._end_ns = self._time.now_ns
                 return self._state(number)
-            case RecordingRequest():
+            case calls.RecordingRequest():
                 return self._state(request.recording)
-            case StepsRequest():
+            case calls.StepsRequest():
                 page = self._of(request.recording).page(request.first_step)
-                return StepsReply(page=page)
-            case ReliefRequest():
+                return calls.StepsReply(page=page)
+            case calls.ReliefRequest():
                 relief = self._of(request.recording).relief(request.sample, request.factor)
-                return ReliefReply(relief=relief)
+                return calls.ReliefReply(relief=relief)
 
     def _begin(self, steps_max: int) -> None:
         self.current = StepRecording(self._begun + 1, steps_max)
@@ -69,9 +62,9 @@ class LiveRecording:
             raise ConfigError(field="recording", value=number, expected=expected)
         return recording
 
-    def _state(self, number: int) -> RecordingState:
+    def _state(self, number: int) -> calls.RecordingState:
         recording = self._of(number)
-        return RecordingState(
+        return calls.RecordingState(
             recording=number,
             on=recording.on,
             steps=recording.count,

@@ -74,10 +74,10 @@ def serve_in_virtual_time(
         block_size=limits.block_tokens,
         hash_block_size=limits.block_tokens,
     )
-    serving = _VirtualServing(traffic, cost_model, scheduler, on_step)
     judged = np.ones(len(traffic), dtype=np.bool_) if among is None else among
+    serving = _VirtualServing(traffic, judged, cost_model, scheduler, on_step)
     try:
-        ending = serving.serve(levels, judged, until_ns=until_s * NS_PER_S)
+        ending = serving.serve(levels, until_ns=until_s * NS_PER_S)
     finally:
         scheduler.shutdown()
     return serving.result(ending)
@@ -119,11 +119,15 @@ def _refuse_what_never_fits(traffic: Traffic, limits: EngineLimits, max_model_le
 
 
 class _VirtualServing:
-    """One run: the clock, each request's tokens so far, and the live requests."""
+    """One run: the clock, each request's tokens so far, and the live requests.
+
+    It is about the `judged` requests, [requests].
+    """
 
     def __init__(
         self,
         traffic: Traffic,
+        judged: Bools,
         cost_model: StepCostModel,
         scheduler: LockstepScheduler,
         on_step: StepWatcher | None,
@@ -139,8 +143,8 @@ class _VirtualServing:
         self._first_token_s = np.full(requests, np.nan)
         self._last_token_s = np.full(requests, np.nan)
         self._tokens_left = traffic.output_tokens.copy()
-        self._judged = np.ones(requests, dtype=np.bool_)
-        self._judged_left = requests
+        self._judged = judged
+        self._judged_left = int(judged.sum())
         self._living: dict[int, Request] = {}
         self._given: list[Int64s] = []  # by step, the requests that got a token
         self._step_end_ns: list[int] = []
@@ -151,10 +155,8 @@ class _VirtualServing:
         self._kv_blocks_used_max = 0
         self._empty_steps = 0
 
-    def serve(self, levels: Sequence[Bound], judged: Bools, *, until_ns: float) -> Ending:
-        """Step until the end; levels concern the `judged` requests, [requests]."""
-        self._judged = judged
-        self._judged_left = int(judged.sum())
+    def serve(self, levels: Sequence[Bound], *, until_ns: float) -> Ending:
+        """Step until the end; levels concern the judged requests."""
         while self._judged_left:
             begin_ns = self._now_ns
             if not self._living:
@@ -165,7 +167,7 @@ class _VirtualServing:
             self._now_ns = begin_ns
             self._admit()
             self._step()
-            if len(self._step_end_ns) % HOPE_STEPS == 0 and self._is_hopeless(levels, judged):
+            if len(self._step_end_ns) % HOPE_STEPS == 0 and self._is_hopeless(levels):
                 return Ending.HOPELESS
         return Ending.JUDGED if self._tokens_left.any() else Ending.SERVED
 
@@ -249,9 +251,9 @@ class _VirtualServing:
         self._tokens_left[given] -= 1
         self._last_token_s[given[self._tokens_left[given] == 0]] = now_s
 
-    def _is_hopeless(self, levels: Sequence[Bound], judged: Bools) -> bool:
+    def _is_hopeless(self, levels: Sequence[Bound]) -> bool:
         """Whether more requests have missed a level than it allows."""
-        requests = int(judged.sum())
+        requests = int(self._judged.sum())
         for level in levels:
             missed = missed_by(
                 level,
@@ -260,7 +262,7 @@ class _VirtualServing:
                 last_token_s=self._last_token_s,
                 now_s=self._now_ns / NS_PER_S,
             )
-            if requests and (requests - int(missed[judged].sum())) / requests < level.share:
+            if requests and (requests - int(missed[self._judged].sum())) / requests < level.share:
                 return True
         return False
 
