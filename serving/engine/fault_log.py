@@ -59,7 +59,7 @@ class FaultLog:
         self._begun_wall_s: list[float] = []  # of each record
         self._survived: dict[int, bool] = {}  # of those that are recovering
         self._events: deque[FaultEvent] = deque(maxlen=FAULTS_TOLD_MAX)
-        self._event_count = 0
+        self.event_number = 0  # of the newest stage that a fault has reached
 
     def __len__(self) -> int:
         return len(self._records)
@@ -68,11 +68,6 @@ class FaultLog:
     def records(self) -> tuple[FaultRecord, ...]:
         """All faults."""
         return tuple(self._records)
-
-    @property
-    def event_number(self) -> int:
-        """Of the newest stage that a fault has reached; 0 before the first."""
-        return self._event_count
 
     def events_after(self, number: int) -> tuple[FaultEvent, ...]:
         """The stages that faults have reached since that one, the last FAULTS_TOLD_MAX of them."""
@@ -181,10 +176,10 @@ class FaultLog:
         self._note(self._records[number - 1], emulated_s)
 
     def _note(self, record: FaultRecord, emulated_s: float) -> None:
-        self._event_count += 1
+        self.event_number += 1
         self._events.append(
             FaultEvent(
-                number=self._event_count,
+                number=self.event_number,
                 emulated_s=emulated_s,
                 ranks_up=self._ranks_up(),
                 fault=record,

@@ -57,7 +57,7 @@ class LiveMachine:
         self._time = time
         self._on_change = on_change
         self.kept_out: Collection[int] = ()  # lent chips that are not called back by themselves
-        self._actual: Health = machine.health
+        self.actual: Health = machine.health  # as it is, whether or not a step has met it
         self._pause_ns = 0
         self._repeats = 0
         self._begin_ns: int | None = None
@@ -65,11 +65,6 @@ class LiveMachine:
         self._told: dict[int, int | None] = {}  # of the reports since the last `credit`
         self._last_told: dict[int, int | None] = {}  # of those before it
         self._silences: dict[int, Silence] = {}
-
-    @property
-    def actual(self) -> Health:
-        """What has happened to the machine, whether or not a step has met it."""
-        return self._actual
 
     @property
     def owes_ranks(self) -> bool:
@@ -157,7 +152,7 @@ class LiveMachine:
             return None, recovery
         self.faults.check_room()
         position = self._position_of(fault.chip)
-        self._actual = health
+        self.actual = health
         number = self._record(fault, recovery)
         if fault.kind is FaultKind.HANG_CHIP and position is not None:
             self._silences[number] = Silence(
@@ -182,7 +177,7 @@ class LiveMachine:
 
     def _after(self, fault: Fault) -> tuple[Health, RecoveryPlan]:
         """The health after `fault`, and how the machine would go on; changes nothing."""
-        health = self._actual.after(fault, self.machine.system, self.machine.partition)
+        health = self.actual.after(fault, self.machine.system, self.machine.partition)
         return health, self._recovery_plan(health, ())[1]
 
     def heal(self, chip: int | None = None, rack: int | None = None) -> tuple[int, ...]:
@@ -191,14 +186,14 @@ class LiveMachine:
         Returns the numbers of the faults that are over. Repaired chips take vacant seats again, and
         read their weights. Raises ConfigError for a chip or a rack that does not exist.
         """
-        self._actual.healed(chip, rack)  # refuses what does not exist before anything moves
+        self.actual.healed(chip, rack)  # refuses what does not exist before anything moves
         now_ns = self._time.now_ns
         for number, each in self._silences.items():
             if rack is None and chip in (None, each.chip):  # it need not be waited for
                 self._silences[number] = replace(each, until_ns=min(each.until_ns, now_ns))
         self.settle_pending()  # a process that is gone has to be started again
         known = self.faults.records  # not what the repair itself may come upon
-        self._actual = self._actual.healed(chip, rack)
+        self.actual = self.actual.healed(chip, rack)
         self._settle()
         everything = chip is None and rack is None
         numbers = [
@@ -251,15 +246,15 @@ class LiveMachine:
         """
         for position in positions:
             chip = int(seating.chip_of_position[position])
-            if chip != VACANT and self._actual.in_service[chip]:
+            if chip != VACANT and self.actual.in_service[chip]:
                 assert isinstance(self.tokens, Fleet)
                 silent = position in self.tokens.silent
                 logger.warning("chip %d has %s", chip, "fallen silent" if silent else "stopped")
                 kind = FaultKind.HANG_CHIP if silent else FaultKind.LOSE_CHIP
                 fault = Fault(kind=kind, chip=chip)
                 system, partition = self.machine.system, self.machine.partition
-                self._actual = self._actual.after(fault, system, partition)
-                self._record(fault, self._recovery_plan(self._actual, ())[1].recovery)
+                self.actual = self.actual.after(fault, system, partition)
+                self._record(fault, self._recovery_plan(self.actual, ())[1].recovery)
 
     def _record(self, fault: Fault, recovery: SurvivalPlan) -> int:
         return self.faults.add(
@@ -281,9 +276,9 @@ class LiveMachine:
         is out of service, or an expert lies on nobody else; then nothing has changed.
         """
         self.settle_pending()
-        if not self._actual.in_service[list(chips)].all():
+        if not self.actual.in_service[list(chips)].all():
             return False
-        health = self._actual.lending(chips)
+        health = self.actual.lending(chips)
         recovery_plan = self.machine.recovery_plan(health)
         if recovery_plan.recovery.reloads:
             return False
@@ -299,7 +294,7 @@ class LiveMachine:
             except ChipLost as loss:
                 gone = loss.chips
             self.tokens.place(self.tokens.placement.without(leaving), ())
-        self._actual = health
+        self.actual = health
         self.machine.apply(health, recovery_plan)
         self._owe(lost_ranks, dict.fromkeys(lost_ranks))
         self._on_change()
@@ -313,7 +308,7 @@ class LiveMachine:
         Those that have failed meanwhile stay out.
         """
         self.settle_pending()
-        self._actual = self._actual.returning([c for c in chips if self._actual.lent[c]])
+        self.actual = self.actual.returning([c for c in chips if self.actual.lent[c]])
         self._settle(prepared=chips)
 
     def forget_requests(self, ranks: Collection[int]) -> None:
@@ -402,7 +397,7 @@ class LiveMachine:
         while True:
             kinds = self._noticed()
             health, recovery_plan = self._recovery_plan(
-                self._actual, kinds, prepared, silence_ns=silence_ns
+                self.actual, kinds, prepared, silence_ns=silence_ns
             )
             recovery = recovery_plan.recovery
             before, partition = self.machine.seating, self.machine.partition
@@ -423,7 +418,7 @@ class LiveMachine:
             except ChipLost as loss:
                 self._note_experts()
                 self._note_gone(loss.chips, recovery.seating)
-        self._actual = health
+        self.actual = health
         taken_by = self._taken_by(lost_ranks, before, recovery.seating)
         self.machine.apply(health, recovery_plan)
         self._owe(lost_ranks, taken_by)
@@ -471,7 +466,7 @@ class LiveMachine:
 
         How long a silent chip is waited for is in `_silence_ns`.
         """
-        lent = self._actual.lent
+        lent = self.actual.lent
         faults = [record.fault for record in self.faults.pending]
         return [
             fault.kind
