@@ -29,7 +29,7 @@ class TokenTotals:
 
 
 class TokenMeter:
-    """`totals` at the end of the last step, and one of each second of the last `WINDOW_S` before."""
+    """`totals` at the end of the last step, and one of each second of `WINDOW_S` before it."""
 
     def __init__(self) -> None:
         self.totals = TokenTotals(
