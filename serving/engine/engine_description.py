@@ -1,14 +1,14 @@
-"""What an engine emulates, for the control service and in the vendor's labels: fixed at its start."""
+"""What an engine emulates, for the control service and as the vendor's labels: does not change."""
 
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Final
 
 from emulator.memory.lnc import core_map
 from emulator.specs.figure import NamedFigures
 from emulator.specs.partition import Partition
 from emulator.specs.system import SystemSpec
 from serving.engine.deployment import Deployment
+from serving.telemetry.neuron_tools.server_processes import TAG_VARIABLE
 from serving.telemetry.page.neuron_page import Instance
 from serving.wire.machine_state import PartitionState
 from serving.wire.system_description import (
@@ -17,9 +17,6 @@ from serving.wire.system_description import (
     SpecSheet,
     SystemDescription,
 )
-
-TAG_VARIABLE: Final = "NEURON_PROCESS_TAG"
-"""By which neuron-monitor tells applications apart; without it a process's number does."""
 
 
 def describe_engine(
@@ -49,7 +46,7 @@ def describe_engine(
 
 
 def instance_of(deployment: Deployment, environment: Mapping[str, str], *, pid: int) -> Instance:
-    """The vendor's labels of it; a chip whose cores form one logical core alone has no NeuronCores."""
+    """The vendor's labels; a chip whose cores form one logical core alone has no NeuronCores."""
     chip = deployment.system.chip
     has_cores = chip.lnc_sizes != (chip.cores.count,)
     return Instance(
