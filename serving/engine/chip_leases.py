@@ -150,20 +150,17 @@ class ChipLeases:
         if request.dry_run:
             return None, f"nothing has been done: {words}"
         self._count += 1
-        now_ns = self._time.now_ns
-        grace_ns = round(request.grace_s * NS_PER_S)
         lease = Lease(
             state=new_lease_state(
                 self._count, tuple(sorted(request.chips)), ranks, words, request.purpose
             ),
             needs=needs,
-            since_ns=now_ns,
-            until_ns=now_ns + grace_ns,
             requests=requests_on(ranks, queues),
         )
         self._leases[self._count] = lease
         self._going_on.append(lease)
-        self._enter(lease, HandoverEvent.DRAIN, words, until_ns=lease.until_ns)
+        until_ns = self._time.now_ns + round(request.grace_s * NS_PER_S)
+        self._enter(lease, HandoverEvent.DRAIN, words, until_ns=until_ns)
         return self._count, words
 
     def _fits(
