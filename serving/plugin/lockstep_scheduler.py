@@ -23,6 +23,7 @@ from serving.engine.fault_log import Moved
 from serving.engine.scheduler_state import SchedulerState
 from serving.engine.step_report import StepReport
 from serving.engine.wake_request import wake_request_of
+from serving.plugin import request_migration as migration
 from serving.plugin.merge import (
     LockstepOutput,
     merge_bitmasks,
@@ -33,15 +34,6 @@ from serving.plugin.merge import (
 )
 from serving.plugin.rank_loads import RankLoads, prefix_hit_tokens
 from serving.plugin.rank_throttle import RankThrottle
-from serving.plugin.request_migration import (
-    add_silent_rows,
-    carry_contexts,
-    drop_told_prompt_rows,
-    put_in,
-    queue_update,
-    restore_order,
-    take_out,
-)
 from serving.plugin.request_place import NOWHERE, RequestPlace, name_weights
 from serving.plugin.timed_output import StillHeld, TimedOutput, stamp_events
 from serving.plugin.traced_requests import TracedRequests
@@ -133,7 +125,7 @@ class LockstepScheduler(SchedulerInterface):
         self._wake.grant()
         by_rank = self._throttle.schedule(throttle_prefills)
         for number, (rank, output) in enumerate(zip(self.ranks, by_rank, strict=True)):
-            carry_contexts(rank, output)
+            migration.carry_contexts(rank, output)
             for request_id in output.finished_req_ids:
                 place = self._places.get(request_id)
                 # It may have moved to another rank, or come again under its id.
@@ -187,8 +179,8 @@ class LockstepScheduler(SchedulerInterface):
             zip(self.ranks, scheduler_output.by_rank, strict=True)
         ):
             if number in lost:
-                add_silent_rows(model_runner_output, output)
-            drop_told_prompt_rows(rank, output, model_runner_output.prompt_logprobs_dict)
+                migration.add_silent_rows(model_runner_output, output)
+            migration.drop_told_prompt_rows(rank, output, model_runner_output.prompt_logprobs_dict)
             for client, part in rank.update_from_output(output, model_runner_output).items():
                 if part.scheduler_stats is not None:
                     stats.append(part.scheduler_stats)
@@ -232,7 +224,7 @@ class LockstepScheduler(SchedulerInterface):
             request
             for number in sorted(leaving)
             if number in report.lost_ranks or self.ranks[number].requests
-            for request in take_out(self.ranks[number])
+            for request in migration.take_out(self.ranks[number])
         ]
         for request in sorted(moving, key=self._arrival):
             place = self._places[request.request_id]
@@ -246,7 +238,7 @@ class LockstepScheduler(SchedulerInterface):
                 self._note_fate(request)
         reached = {self._places[each.request_id].rank for each in moving if not each.is_finished()}
         for number in reached - {NOWHERE}:
-            restore_order(self.ranks[number], self._arrival)
+            migration.restore_order(self.ranks[number], self._arrival)
         return [request for request in moving if request.is_finished()]
 
     def _note_fate(self, request: Request) -> None:
@@ -329,7 +321,7 @@ class LockstepScheduler(SchedulerInterface):
             return
         waiting = self._turned_away.get(request.request_id)
         if waiting is not None and waiting.resumable:
-            queue_update(waiting, request)
+            migration.queue_update(waiting, request)
             return
         self._arrivals += 1
         # An id that comes again begins anew; until it has a rank, it has none that is left.
@@ -348,7 +340,7 @@ class LockstepScheduler(SchedulerInterface):
             self._turned_away[request.request_id] = request
             return
         self._places[request.request_id].rank = number
-        put_in(self.ranks[number], request)
+        migration.put_in(self.ranks[number], request)
         self._loads.add(number, request)
 
     def _open_ranks(self, request: Request) -> NDArray[np.bool_]:
