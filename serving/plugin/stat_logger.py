@@ -132,6 +132,11 @@ class EmulatedStatLogger(PrometheusStatLogger):
         status = self.status
         return None if status is None else status.epoch_map
 
+    def latency_report(self, now_s: float) -> LatencyReport | None:
+        """Latencies of the requests before `now_s`, or the newest step; None before the first."""
+        status = self.status
+        return None if status is None else self.latencies.report(max(now_s, status.emulated_s))
+
 
 def first_token_times(engine: Any) -> FirstTokenTimes | None:
     """First-token times kept by the logger of AsyncLLM `engine`; None without logging."""
@@ -142,14 +147,7 @@ def first_token_times(engine: Any) -> FirstTokenTimes | None:
 def latencies(engine: Any) -> Latencies | None:
     """Recent latencies of requests of AsyncLLM `engine`; None without logging."""
     logger = stat_logger_of(engine)
-    if logger is None:
-        return None
-
-    def report(now_s: float) -> LatencyReport | None:
-        last = logger.status
-        return None if last is None else logger.latencies.report(max(now_s, last.emulated_s))
-
-    return report
+    return None if logger is None else logger.latency_report
 
 
 def stat_logger_of(engine: Any) -> EmulatedStatLogger | None:
