@@ -40,7 +40,7 @@ REPLACED: Mapping[str, str] = {
     r"StepWish|step_wish": "WakeRequest",
     r"RestCalls|EngineRest|rest\.proto|rest_pb2": "SleepService, EngineSleepState, sleep.proto",
     r"shown_key|ShownKey": "request_credential",
-    r"\bSpend\b": "EnergyCharge",
+    r"\bSpend\b": "charge",
     r"\bKeeper\b|\bclass Inside\b": "AdmissionSink, AdmissionState",
     r"KeyBooks|key_books|ArrivalBooks|LeaseBooks": "RateLimiter, ConnectionRegistry, LeaseLedger",
     r"\bSpoke\b|\bEntrance\b|actors[./]entrance": "ChannelClient, ChipServer",

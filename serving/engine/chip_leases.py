@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.specs.hbm_usage import HbmOwner
 from emulator.units import NS_PER_S, gib_text
+from serving.engine.engine_time import EngineTime
 from serving.engine.expert_moves import ExpertMoves
 from serving.engine.lease_checks import chips_that_can_leave
 from serving.engine.lease_ledger import LeaseLedger, LeaseTotals
 from serving.engine.lease_record import Lease, listed, new_lease_state, requests_on
-from serving.engine.ledger import EnergyCharge
+from serving.engine.ledger import Ledger
 from serving.engine.live_machine import LiveMachine
 from serving.engine.model_versions import ModelVersions
 from serving.engine.scheduler_state import RankQueues
@@ -50,9 +51,8 @@ class WarmUp:
 class ChipLeases:
     """All leases of a live machine.
 
-    `versions` say which weights each rank serves.
-    `now_ns` is the emulated present; `training_hbm` says what training takes; `warm_up` computes a
-    step on ranks; `charge` counts joules that chips drew beyond idle outside of steps.
+    `versions` say which weights each rank serves; `training_hbm` what training takes; `warm_up`
+    computes a step on ranks.
     """
 
     def __init__(
@@ -61,18 +61,18 @@ class ChipLeases:
         experts: ExpertMoves,
         versions: ModelVersions,
         *,
-        now_ns: Callable[[], int],
+        time: EngineTime,
         training_hbm: TrainingHbm,
         warm_up: Callable[[Sequence[int]], WarmUp],
-        charge: EnergyCharge,
+        ledger: Ledger,
     ) -> None:
         self._live = live
         self._experts = experts
         self._versions = versions
-        self._now_ns = now_ns
+        self._time = time
         self._training_hbm = training_hbm
         self._warm_up = warm_up
-        self._ledger = LeaseLedger(live, charge=charge)
+        self._ledger = LeaseLedger(live, ledger)
         self._leases: dict[int, Lease] = {}
         self._going_on: list[Lease] = []  # few, while many may have ended: each step looks at them
         self._count = 0
@@ -150,20 +150,17 @@ class ChipLeases:
         if request.dry_run:
             return None, f"nothing has been done: {words}"
         self._count += 1
-        now_ns = self._now_ns()
-        grace_ns = round(request.grace_s * NS_PER_S)
         lease = Lease(
             state=new_lease_state(
                 self._count, tuple(sorted(request.chips)), ranks, words, request.purpose
             ),
             needs=needs,
-            since_ns=now_ns,
-            until_ns=now_ns + grace_ns,
             requests=requests_on(ranks, queues),
         )
         self._leases[self._count] = lease
         self._going_on.append(lease)
-        self._enter(lease, HandoverEvent.DRAIN, words, until_ns=lease.until_ns)
+        until_ns = self._time.now_ns + round(request.grace_s * NS_PER_S)
+        self._enter(lease, HandoverEvent.DRAIN, words, until_ns=until_ns)
         return self._count, words
 
     def _fits(
@@ -224,7 +221,7 @@ class ChipLeases:
             HandoverPhase.RESTORING,
         ):
             raise LeaseRefused(f"lease {note.lease} is {lease.phase}: no job has its chips")
-        self._ledger.take_note(lease, note)
+        self._ledger.take_note(lease, note.totals)
         return note.lease
 
     def _of(self, number: int) -> Lease:
@@ -276,7 +273,7 @@ class ChipLeases:
             self._enter(lease, HandoverEvent.CHIP_LOST, f"{why} while it drained")
             return
         left = requests_on(ranks, queues)
-        now_ns = self._now_ns()
+        now_ns = self._time.now_ns
         if left and (now_ns < lease.until_ns or not self._serve_elsewhere(ranks)):
             late = " that end on the weights they began with" if now_ns >= lease.until_ns else ""
             lease.change(reason=f"{left} requests are left on ranks {listed(ranks)}{late}")
@@ -339,7 +336,7 @@ class ChipLeases:
         """Count that chips that work read what their ranks serve; when they have, in ns."""
         lease.weights = self._weights_of(lease)
         working = [chip for chip in lease.state.chips if chip not in lease.lost]
-        return self._now_ns() + self._ledger.read(lease, working)
+        return self._time.now_ns + self._ledger.read(lease, working)
 
     def _go_on_restoring(self, lease: Lease, *, waits: bool) -> None:
         lost = self._lost(lease)
@@ -349,7 +346,7 @@ class ChipLeases:
             event = HandoverEvent.SENT_BACK if lease.for_maintenance else HandoverEvent.CHIP_LOST
             self._enter(lease, event, words)
             return
-        now_ns = self._now_ns()
+        now_ns = self._time.now_ns
         if lease.weights != self._weights_of(lease):  # what they have read is of no use
             lease.wait(self._read_weights(lease))
             lease.change(reason="reads weights that were published meanwhile")
@@ -398,7 +395,7 @@ class ChipLeases:
         self, lease: Lease, event: HandoverEvent, reason: str, *, until_ns: int | None = None
     ) -> None:
         """Take `event` through the table; raises HandoverError for one that it does not hold."""
-        lease.take(event, now_ns=self._now_ns(), until_ns=until_ns)
+        lease.take(event, now_ns=self._time.now_ns, until_ns=until_ns)
         self._live.kept_out = frozenset(
             chip
             for each in self._going_on

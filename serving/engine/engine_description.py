@@ -1,11 +1,15 @@
-"""What an engine emulates, for the control service: fixed from its start."""
+"""What an engine emulates, for the control service and as the vendor's labels: does not change."""
 
+from collections.abc import Mapping
 from importlib.metadata import version
 
+from emulator.memory.lnc import core_map
 from emulator.specs.figure import NamedFigures
 from emulator.specs.partition import Partition
 from emulator.specs.system import SystemSpec
 from serving.engine.deployment import Deployment
+from serving.telemetry.neuron_tools.server_processes import TAG_VARIABLE
+from serving.telemetry.page.neuron_page import Instance
 from serving.wire.machine_state import PartitionState
 from serving.wire.system_description import (
     RackDescription,
@@ -38,6 +42,17 @@ def describe_engine(
         overlap=settings.overlap,
         kv_blocks=kv_blocks,
         ultraserver=settings.ultraserver,
+    )
+
+
+def instance_of(deployment: Deployment, environment: Mapping[str, str], *, pid: int) -> Instance:
+    """The vendor's labels; a chip whose cores form one logical core alone has no NeuronCores."""
+    chip = deployment.system.chip
+    has_cores = chip.lnc_sizes != (chip.cores.count,)
+    return Instance(
+        instance_type=deployment.system.name,
+        runtime_tag=environment.get(TAG_VARIABLE) or str(pid),
+        cores=core_map(chip, deployment.partition.lnc) if has_cores else None,
     )
 
 

@@ -1,23 +1,37 @@
-"""The meters of a running engine: tokens, chips, steps. They count steps, and what lies beyond."""
+"""The meters of a running engine: tokens, chips, steps; and the snapshot that they make.
 
+They count steps, and what lies beyond.
+"""
+
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
+from msgspec import structs
 
+from emulator.power.system_power import SystemPower
 from emulator.specs.batch import StepBatch
+from emulator.specs.fault import FaultKind
 from emulator.specs.health import Health
 from emulator.ultraserver.ceilings import ceilings_of
 from emulator.ultraserver.machine import Machine
 from emulator.ultraserver.step_cost import StepCost
 from emulator.units import NS_PER_S
-from serving.engine.ledger import Float64s, Int64s, Ledger
-from serving.engine.machine_snapshot import machine_snapshot, watts_of_chips
+from serving.engine.ledger import FIGURES, Float64s, Int64s, Ledger
+from serving.engine.power_figures import machine_power
 from serving.engine.step_history import StepHistory
 from serving.engine.token_meter import TokenMeter
-from serving.wire.machine_snapshot import MachineSnapshot
-from serving.wire.machine_state import LeaseState, MachineState
+from serving.wire.machine_snapshot import ChipMeters, MachineSnapshot
+from serving.wire.machine_state import ChipHealth, FaultRecord, LeaseState, MachineState
 from serving.wire.telemetry import Telemetry
+
+FAULTS_SHOWN_MAX: Final = 64
+"""Of one snapshot: a page of them. GetState shows all."""
+
+_NAMED: Final = tuple(name for name in FIGURES if name in ChipMeters.__struct_fields__)
+_OTHERS: Final = tuple(name for name in FIGURES if name not in ("busy_ns", *_NAMED))
+"""Figures of the ledger that are fields of a chip's meters, and those that are in `figures`."""
 
 _REST_NS: Final = NS_PER_S
 """An engine that had nothing to do for longer rests: a window of tokens may begin in that time."""
@@ -77,19 +91,92 @@ class EngineMeters:
             )
 
     def watts(self, at_ns: int, health: Health, leases: Iterable[LeaseState]) -> Float64s:
-        """What each chip draws, [chips]: the only watts of chips that are shown anywhere."""
-        powered = np.asarray(health.works | health.hung, dtype=np.float64)
-        return watts_of_chips(at_ns, self.ledger, powered, leases, self._ceilings.idle_watts)
+        """What each chip draws, [chips]: the mean over the window's steps and the idle time in it.
+
+        The only watts of chips that are shown anywhere. A lost chip draws nothing. A chip that
+        trains draws what its job says. What chips draw beyond that while they read weights is
+        booked in one go: it is in their joules, and in no chip's watts.
+        """
+        idle_watts = self._ceilings.idle_watts
+        window_s, window = self.ledger.window(at_ns)
+        watts: Float64s = np.full(len(health.lost), float(idle_watts))
+        if window_s:
+            watts += window.above_idle_joules / window_s
+        for lease in leases:
+            training = _training_watts(lease)
+            if training is not None:
+                watts[list(lease.chips)] = max(training, idle_watts)
+        return watts * (health.works | health.hung)
 
     def snapshot(self, at_ns: int, telemetry: Telemetry, state: MachineState) -> MachineSnapshot:
-        """Everything at `at_ns`, of which the others are too."""
-        return machine_snapshot(
-            at_ns,
-            telemetry,
-            state,
-            self._machine,
-            tokens=self.tokens.window_until(telemetry.emulated_s, telemetry.facility_joules),
-            ledger=self.ledger,
-            history=self._steps,
+        """Everything at `at_ns`, of which the others are too; all watts are of the window."""
+        machine, history, faults = self._machine, self._steps, state.faults
+        tokens = self.tokens.window_until(telemetry.emulated_s, telemetry.facility_joules)
+        capacity = machine.link_capacity_bytes_per_s()
+        kinds = Counter(record.fault.kind for record in faults)
+        return MachineSnapshot(
+            emulated_s=telemetry.emulated_s,
+            window_s=self.ledger.window(at_ns)[0],
+            state=structs.replace(state, faults=faults[-FAULTS_SHOWN_MAX:]),
+            telemetry=telemetry,
+            power=machine_power(SystemPower(machine.system), state, telemetry, tokens),
+            meters=self._chip_meters(at_ns, state, capacity),
+            parts_s=history.parts_s,
+            steps_by_phase=dict(history.by_phase),
+            step_times=history.total_times,
+            device_times=history.device_times,
+            faults_by_kind={str(kind): kinds[kind] for kind in FaultKind},
+            faults_open=sum(record.healed_emulated_s is None for record in faults),
             ceilings=self._ceilings,
+            link_capacity_bytes_per_s=tuple(capacity.tolist()),
+            neuroncores_per_chip=machine.system.chip.logical_cores(machine.partition.lnc),
         )
+
+    def _chip_meters(
+        self, at_ns: int, state: MachineState, capacity: Float64s
+    ) -> tuple[ChipMeters, ...]:
+        """Of each chip; `capacity` is of its links, bytes per second, [chips]."""
+        window_s, window = self.ledger.window(at_ns)
+        totals = self.ledger.totals
+        powered = np.array([chip.health is not ChipHealth.LOST for chip in state.chips])
+        per_s = (1 / window_s if window_s else 0.0) * powered  # [chips]
+        could_send = np.where(capacity > 0, capacity, np.inf)
+        engine_busy_s = (totals.engine_busy_ns / NS_PER_S).T.tolist()  # [chips][engines]
+        engine_share = (window.engine_busy_ns * (per_s / NS_PER_S)).T.tolist()
+        failed = _failed_stacks(state.faults)
+        columns = {
+            "busy_s": totals["busy_ns"] / NS_PER_S,
+            **{name: totals[name] for name in _NAMED},
+            "joules": self.ledger.chip_joules(at_ns),
+            "utilization": window["busy_ns"] * (per_s / NS_PER_S),
+            "link_utilization": window["link_bytes"] * per_s / could_send,
+            "hbm_utilization": window["hbm_bytes"] * per_s / self._ceilings.hbm_bytes_per_s,
+            "flops_per_s": window["flops"] * per_s,
+        }
+        rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+        return tuple(
+            ChipMeters(
+                chip=chip.chip,
+                engine_busy_s=dict(zip(totals.engines, engine_busy_s[number], strict=True)),
+                engine_utilization=dict(zip(totals.engines, engine_share[number], strict=True)),
+                ecc_corrected=0,
+                ecc_uncorrected=failed[chip.chip],
+                watts=chip.watts,
+                figures={name: float(totals[name][number]) for name in _OTHERS},
+                **dict(zip(columns, row, strict=True)),
+            )
+            for number, (chip, row) in enumerate(zip(state.chips, rows, strict=True))
+        )
+
+
+def _training_watts(lease: LeaseState) -> float | None:
+    """Of each of a lease's chips, by its job's own word; None while it does not train."""
+    if lease.phase != "training" or lease.training is None:
+        return None
+    return lease.training.watts / len(lease.chips)
+
+
+def _failed_stacks(faults: tuple[FaultRecord, ...]) -> Counter[int]:
+    """How many HBM stacks have failed since the start, by chip."""
+    failed = FaultKind.FAIL_STACK
+    return Counter(record.fault.chip for record in faults if record.fault.kind is failed)

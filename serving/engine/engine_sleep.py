@@ -12,53 +12,36 @@ from emulator.errors import ConfigError
 from emulator.ultraserver.handover_cost import HandoverCost
 from emulator.ultraserver.sleeping_hbm import SLEEP_TAGS, SleepingHbm
 from emulator.units import NS_PER_S
-from serving.engine.ledger import EnergyCharge
+from serving.engine.ledger import Ledger
 from serving.engine.live_machine import LiveMachine
 from serving.engine.model_versions import ModelVersions
 from serving.policy.day_night.handover import CHANGING_HANDS
-from serving.wire.control_call import (
-    ControlRequest,
-    DrainRequest,
-    HealRequest,
-    InjectRequest,
-    PublishRequest,
-    Refusal,
-    RefusalCode,
-    ResumeRequest,
-    RollbackRequest,
-)
+from serving.wire import control_call as calls
 from serving.wire.machine_state import LeaseState, SleepState
 
 _MOVES = (
-    DrainRequest,
-    HealRequest,
-    InjectRequest,
-    PublishRequest,
-    ResumeRequest,
-    RollbackRequest,
+    *(calls.DrainRequest, calls.ResumeRequest, calls.HealRequest, calls.InjectRequest),
+    *(calls.PublishRequest, calls.RollbackRequest),
 )
 """What changes who holds HBM, or reads weights: not while the engine sleeps."""
 
 
 class EngineSleep:
-    """What the engine has of sleep: what is not in HBM, and what the last time took.
+    """What the engine has of sleep: what is not in HBM, and what the last time took."""
 
-    `charge` counts joules that chips drew beyond idle outside of steps.
-    """
-
-    def __init__(self, live: LiveMachine, versions: ModelVersions, *, charge: EnergyCharge) -> None:
+    def __init__(self, live: LiveMachine, versions: ModelVersions, ledger: Ledger) -> None:
         self._machine = live.machine
         self._hbm = SleepingHbm(live.machine)
         self._versions = versions
-        self._charge = charge
+        self._ledger = ledger
         self._slept = self._woken = HandoverCost()
 
-    def refusal(self, request: ControlRequest) -> Refusal | None:
+    def refusal(self, request: calls.ControlRequest) -> calls.Refusal | None:
         """Why `request` cannot be answered while the engine sleeps; None when it can."""
         if not self._hbm.asleep or not isinstance(request, _MOVES):
             return None
         words = "the engine sleeps: it has to wake up first"
-        return Refusal(code=RefusalCode.PRECONDITION, message=words)
+        return calls.Refusal(code=calls.RefusalCode.PRECONDITION, message=words)
 
     def fall_asleep(self, level: int, leases: Sequence[LeaseState]) -> int:
         """Give up weights and KV; returns the time that it takes, in ns.
@@ -73,7 +56,7 @@ class EngineSleep:
                 expected=f"the end of lease {moving[0]}'s hand-over first",
             )
         self._slept, self._woken = self._hbm.fall_asleep(level), HandoverCost()
-        self._charge(self._slept.joules)
+        self._ledger.charge(self._slept.joules)
         return self._slept.duration_ns
 
     def discard(self, tags: Sequence[str]) -> None:
@@ -97,7 +80,7 @@ class EngineSleep:
         if reads:  # a chip that is lost of it is met by a machine whose HBM is whole again
             self._versions.reread()
         self._woken += cost
-        self._charge(cost.joules)
+        self._ledger.charge(cost.joules)
         return cost.duration_ns
 
     def state(self) -> SleepState:

@@ -91,7 +91,7 @@ class EngineSteps:
         self._recording = recording
         self._meters = meters
         self._held: _HeldStep | None = None
-        self._held_until_ns = 0
+        self.held_until_ns = 0  # no step computes before; in the past when nothing holds it up
         self._no_less_ns = 0  # what the machine is held up for beside a silence that it goes with
 
     @property
@@ -99,17 +99,12 @@ class EngineSteps:
         """Whether a step has begun and not ended."""
         return self._held is not None
 
-    @property
-    def held_until_ns(self) -> int:
-        """No step computes before; in the past when nothing holds the machine up."""
-        return self._held_until_ns
-
     def hold(self, duration_ns: int) -> None:
         """Let the next step begin so much later than it would now."""
         if duration_ns:
             if self._no_less_ns > self._time.now_ns:
                 self._no_less_ns += duration_ns
-            self._held_until_ns = max(self._held_until_ns, self._time.now_ns) + duration_ns
+            self.held_until_ns = max(self.held_until_ns, self._time.now_ns) + duration_ns
 
     def silence_over(self, cut_ns: int) -> None:
         """A chip that was waited for is healed: what the machine is held up for it is cut by so
@@ -119,7 +114,7 @@ class EngineSteps:
         """
         held, now_ns = self._held, self._time.now_ns
         if held is not None and held.computed is None:
-            self._held_until_ns = max(self._held_until_ns, now_ns)
+            self.held_until_ns = max(self.held_until_ns, now_ns)
         if not cut_ns:
             return
         done = held.computed if held is not None else None
@@ -127,8 +122,8 @@ class EngineSteps:
             least_ns = max(0, self._no_less_ns - held.begin_ns, done.pause_ns - cut_ns)
             held.computed = replace(done, pause_ns=min(done.pause_ns, least_ns))
         if done is None or not done.met_silence:
-            no_less_ns = max(self._no_less_ns, min(now_ns, self._held_until_ns))
-            self._held_until_ns = max(no_less_ns, self._held_until_ns - cut_ns)
+            no_less_ns = max(self._no_less_ns, min(now_ns, self.held_until_ns))
+            self.held_until_ns = max(no_less_ns, self.held_until_ns - cut_ns)
 
     def begin(
         self,
@@ -179,8 +174,8 @@ class EngineSteps:
         pause_ns = min(done.pause_ns, max(0, passed_ns))
         if pause_ns < done.pause_ns:
             if done.met_silence:
-                self._no_less_ns = self._held_until_ns
-            self._held_until_ns = max(self._held_until_ns, held.begin_ns + done.pause_ns)
+                self._no_less_ns = self.held_until_ns
+            self.held_until_ns = max(self.held_until_ns, held.begin_ns + done.pause_ns)
         return replace(done, pause_ns=pause_ns)
 
     def warm_up(
@@ -200,7 +195,7 @@ class EngineSteps:
         return done.live, done.cost
 
     def _compute(self, held: _HeldStep, *, made_up: bool = False) -> _Computed:
-        work_ns = max(held.begin_ns, self._held_until_ns)
+        work_ns = max(held.begin_ns, self.held_until_ns)
         silent_ns = self._live.silence_left_ns()
         started = time.perf_counter()
         if made_up:
@@ -234,16 +229,18 @@ class EngineSteps:
     ) -> None:
         """Wait for the step's end, and count it."""
         chips = done.live.seating.chip_of_position
-        self._recording.add(
-            done.cost,
-            done.batch,
-            costing=done.live.costing,
-            loads=done.counted,
-            begin_ns=begin_ns + done.pause_ns,
-            pause_ns=done.pause_ns,
-            chips=chips,
-            queues=queues,
-        )
+        recording = self._recording.current
+        if recording is not None:
+            recording.add(
+                done.cost,
+                done.batch,
+                costing=done.live.costing,
+                loads=done.counted,
+                begin_ns=begin_ns + done.pause_ns,
+                pause_ns=done.pause_ns,
+                chips=chips,
+                queues=queues,
+            )
         self._time.finish(
             begin_ns,
             done.cost.duration_ns,
@@ -264,7 +261,7 @@ class EngineSteps:
         """Until when nothing is computed, and why; None while the machine is free to."""
         if not self._time.passes:
             return None
-        until_ns, reason = self._held_until_ns, "it reads weights, or changes what it holds"
+        until_ns, reason = self.held_until_ns, "it reads weights, or changes what it holds"
         held, silence = self._held, self._live.silence
         if held is not None and held.computed is not None:
             until_ns = max(until_ns, held.begin_ns + held.computed.pause_ns)

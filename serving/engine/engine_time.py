@@ -60,8 +60,8 @@ class EngineTime:
         self._unix_epochs: tuple[Epoch, ...] = ()  # those, by Unix time
         self._pacer = StepPacer(clock)
         self.start_ns = clock.now_ns()
-        self._accounted_ns = self.start_ns
-        self._begin_ns = self._accounted_ns
+        self.accounted_ns = self.start_ns  # the end of the last step
+        self._begin_ns = self.accounted_ns
         self.steps = 0
         self.compute_wall_s = 0.0
         self.pause_ns = 0
@@ -91,7 +91,7 @@ class EngineTime:
         """
         paced = self._pacer.finish(begin_ns, duration_ns + pause_ns)
         self._follow(None if pause_ns else duration_ns)
-        self._accounted_ns = paced.end_ns
+        self.accounted_ns = paced.end_ns
         self._begin_ns = begin_ns
         self.steps += 1
         self.pause_ns += pause_ns
@@ -153,7 +153,7 @@ class EngineTime:
     @property
     def now_ns(self) -> int:
         """The end of the last step, or the clock's present when it is later."""
-        return max(self._accounted_ns, self._clock.now_ns())
+        return max(self.accounted_ns, self._clock.now_ns())
 
     @property
     def now_s(self) -> float:
@@ -170,24 +170,14 @@ class EngineTime:
                 for epoch in (known.epochs if known else ())
             )
         return EngineStatus(
-            emulated_s=self.accounted_s, ranks_up=ranks_up, epochs=self._unix_epochs
+            emulated_s=self.accounted_ns / NS_PER_S, ranks_up=ranks_up, epochs=self._unix_epochs
         )
-
-    @property
-    def accounted_ns(self) -> int:
-        """The end of the last step."""
-        return self._accounted_ns
-
-    @property
-    def accounted_s(self) -> float:
-        """The same in seconds."""
-        return self._accounted_ns / NS_PER_S
 
     def report(self, **news: Any) -> StepReport:
         """The end of the last step, with the other fields of a `StepReport`."""
         return StepReport(
             begin_s=self._begin_ns / NS_PER_S,
-            end_s=self._accounted_ns / NS_PER_S,
+            end_s=self.accounted_ns / NS_PER_S,
             epochs=self._clock.epochs,
             **news,
         )

@@ -82,9 +82,15 @@ class ExpertMoves:
             self._weights.count(result.expert_pairs, result.loads.pairs.astype(np.int64))
         if self._timed is not None and self._deployment.distribution is not None:
             self._timed.count(*self._draw(batch))
-        self._move_timed()
-        if not self._same_model:
-            self._move_weights()
+        machine, fleet = self._live.machine, self._live.tokens
+        if self._timed is not None:
+            move = self._timed.next_move(machine.placement, machine.chips_up)
+            if move is not None:
+                self._move_on_machine(move)
+        if not self._same_model and self._weights is not None and isinstance(fleet, Fleet):
+            move = self._weights.next_move(fleet.placement, machine.chips_up)
+            if move is not None:
+                self._really_move(move)
 
     def _draw(self, batch: StepBatch) -> tuple[I64, I64]:
         """How many tokens choose each expert, [layers, groups, experts], independently as stated,
@@ -117,16 +123,8 @@ class ExpertMoves:
 
         Where experts are balanced by their load, the next plan does so.
         """
-        machine, fleet = self._live.machine, self._live.tokens
-        if self._deployment.eplb is not None or not machine.chips_up.all():
-            return
-        move = self._way_to(machine.placement, self._home)
-        if move is not None:
-            self._move_on_machine(move)
-        if not self._same_model and isinstance(fleet, Fleet):
-            move = self._way_to(fleet.placement, self._home_of_weights)
-            if move is not None:
-                self._really_move(move)
+        if self._deployment.eplb is None and self._live.machine.chips_up.all():
+            self._go_to(self._home, None if self._same_model else self._home_of_weights)
 
     def leave(self, chips: Collection[int]) -> MovedExperts | None:
         """Copy to chips that stay what else would be nowhere once `chips` have gone.
@@ -192,14 +190,6 @@ class ExpertMoves:
             if balancer is not None:
                 balancer.plan_soon()
 
-    def _move_timed(self) -> None:
-        machine = self._live.machine
-        if self._timed is None:
-            return
-        move = self._timed.next_move(machine.placement, machine.chips_up)
-        if move is not None:
-            self._move_on_machine(move)
-
     def _move_on_machine(self, move: Move) -> MovedExperts | None:
         """Move experts of the timed model, and charge the links for it; None: broken off."""
         machine = self._live.machine
@@ -220,13 +210,6 @@ class ExpertMoves:
             duration_ns=cost.duration_ns,
             joules=cost.joules,
         )
-
-    def _move_weights(self) -> None:
-        fleet = self._live.tokens
-        if isinstance(fleet, Fleet) and self._weights is not None:
-            move = self._weights.next_move(fleet.placement, self._live.machine.chips_up)
-            if move is not None:
-                self._really_move(move)
 
     def _really_move(self, move: Move) -> bool:
         """Move weights between the chips' memories; a chip lost meanwhile is for the next step."""

@@ -33,14 +33,6 @@ RECORDS_MAX: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryOutcome:
-    """What a recovery plan took."""
-
-    emulated_ns: int
-    experts_reloaded: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
     """A request that left `rank`, because the rank lost its KV or went down.
 
@@ -67,7 +59,7 @@ class FaultLog:
         self._begun_wall_s: list[float] = []  # of each record
         self._survived: dict[int, bool] = {}  # of those that are recovering
         self._events: deque[FaultEvent] = deque(maxlen=FAULTS_TOLD_MAX)
-        self._event_count = 0
+        self.event_number = 0  # of the newest stage that a fault has reached
 
     def __len__(self) -> int:
         return len(self._records)
@@ -77,18 +69,8 @@ class FaultLog:
         """All faults."""
         return tuple(self._records)
 
-    @property
-    def events(self) -> tuple[FaultEvent, ...]:
-        """The last stages that faults have reached, at most FAULTS_TOLD_MAX."""
-        return tuple(self._events)
-
-    @property
-    def event_number(self) -> int:
-        """Of the newest stage that a fault has reached; 0 before the first."""
-        return self._event_count
-
     def events_after(self, number: int) -> tuple[FaultEvent, ...]:
-        """Those of `events` with a higher number."""
+        """The stages that faults have reached since that one, the last FAULTS_TOLD_MAX of them."""
         return tuple(event for event in self._events if event.number > number)
 
     def check_room(self) -> None:
@@ -126,15 +108,20 @@ class FaultLog:
         """Faults for which the machine stands still."""
         return [self._records[number - 1] for number in self._survived]
 
-    def settle(self, outcome: RecoveryOutcome, *, emulated_s: float, survived: bool) -> None:
-        """All pending faults have been met together; `finish` says when the machine went on."""
+    def settle(
+        self, *, emulated_s: float, duration_ns: int, experts_reloaded: int, survived: bool
+    ) -> None:
+        """All pending faults have been met together; `finish` says when the machine went on.
+
+        Recovering from them takes `duration_ns`.
+        """
         for record in self.pending:
             recovery = Recovery(
-                emulated_ns=outcome.emulated_ns,
+                emulated_ns=duration_ns,
                 wall_s=self._wall_s() - self._begun_wall_s[record.number - 1],
                 requests_moved=0,
                 requests_failed=0,
-                experts_reloaded=outcome.experts_reloaded,
+                experts_reloaded=experts_reloaded,
             )
             self._survived[record.number] = survived
             self._enter(record.number, FaultStage.RECOVERING, emulated_s, recovery=recovery)
@@ -189,10 +176,10 @@ class FaultLog:
         self._note(self._records[number - 1], emulated_s)
 
     def _note(self, record: FaultRecord, emulated_s: float) -> None:
-        self._event_count += 1
+        self.event_number += 1
         self._events.append(
             FaultEvent(
-                number=self._event_count,
+                number=self.event_number,
                 emulated_s=emulated_s,
                 ranks_up=self._ranks_up(),
                 fault=record,

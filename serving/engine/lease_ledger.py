@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from emulator.units import NS_PER_S
 from serving.engine.expert_moves import MovedExperts
 from serving.engine.lease_record import Lease
-from serving.engine.ledger import EnergyCharge
+from serving.engine.ledger import Ledger
 from serving.engine.live_machine import LiveMachine
-from serving.wire.control_call import TrainingNote
 from serving.wire.machine_state import TrainingTotals
 
 
@@ -29,11 +28,11 @@ class LeaseTotals:
 
 
 class LeaseLedger:
-    """Counts for leases of a live machine; `charge` takes joules that chips drew beyond idle."""
+    """Counts for leases of a live machine; `ledger` takes what chips drew beyond idle."""
 
-    def __init__(self, live: LiveMachine, *, charge: EnergyCharge) -> None:
+    def __init__(self, live: LiveMachine, ledger: Ledger) -> None:
         self._machine = live.machine
-        self._charge = charge
+        self._ledger = ledger
         self._idle_chip_watts = live.machine.cost_model.idle_chip_watts
         self.totals = LeaseTotals()
 
@@ -49,7 +48,7 @@ class LeaseLedger:
             experts_s=lease.state.experts_s + moved.duration_ns / NS_PER_S,
         )
         self._add(handover_bytes=moved.link_bytes)
-        self._charge(moved.joules)
+        self._ledger.charge(moved.joules)
         self._count_joules(lease, moved.joules + self._idle_joules(lease, moved.duration_ns))
 
     def read(self, lease: Lease, chips: Collection[int]) -> int:
@@ -59,7 +58,7 @@ class LeaseLedger:
         cost = self._machine.reading(chips)
         lease.change(bytes_storage=lease.state.bytes_storage + cost.bytes_storage)
         self._add(handover_bytes=cost.bytes_storage)
-        self._charge(cost.joules, chips)
+        self._ledger.charge(cost.joules, chips)
         self._count_joules(lease, cost.joules)
         return cost.duration_ns
 
@@ -73,25 +72,16 @@ class LeaseLedger:
         lease.change(warm_s=lease.state.warm_s + duration_ns / NS_PER_S)
         self._count_joules(lease, joules)
 
-    def take_note(self, lease: Lease, note: TrainingNote) -> None:
+    def take_note(self, lease: Lease, totals: TrainingTotals) -> None:
         """Take what a job says; what its chips drew beyond idle since it last did is spent."""
         before = lease.state.training
-        totals = TrainingTotals(
-            steps=note.steps,
-            tokens=note.tokens,
-            loss=note.loss,
-            joules=note.joules,
-            emulated_s=note.emulated_s,
-            watts=note.watts,
-            hbm_bytes_per_chip=note.hbm_bytes_per_chip,
-        )
         lease.change(training=totals)
-        idle_joules = self._idle_chip_watts * len(lease.state.chips) * note.emulated_s
-        beyond = max(0.0, note.joules - idle_joules - lease.extra_joules)
+        idle_joules = self._idle_chip_watts * len(lease.state.chips) * totals.emulated_s
+        beyond = max(0.0, totals.joules - idle_joules - lease.extra_joules)
         lease.extra_joules += beyond
-        self._charge(beyond, lease.state.chips)
+        self._ledger.charge(beyond, lease.state.chips)
         self._add(
-            training_tokens=max(0, note.tokens - (before.tokens if before else 0)),
+            training_tokens=max(0, totals.tokens - (before.tokens if before else 0)),
             training_joules=beyond,
         )
 

@@ -11,7 +11,7 @@ to two seconds and a step too early, unless it begins in a rest.
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,16 +43,6 @@ _PLACES: Final = {name: row for row, name in enumerate(FIGURES)}
 _CHARGE_S: Final = 1_000.0
 """A charge is taken to be drawn over so long a time: what the facility adds to it is then what it
 adds near idle, also where its parts are not linear."""
-
-
-class EnergyCharge(Protocol):
-    """Counts joules that `chips` of the machine drew beyond steps and idle power.
-
-    Without `chips` they are all chips' alike. `Ledger.charge` is one.
-    """
-
-    def __call__(self, joules: float, chips: Collection[int] | None = None) -> None:
-        """Count them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -113,17 +103,13 @@ class Ledger:
         self._lost: NDArray[np.bool_] = np.zeros(chips, dtype=np.bool_)
         self._unpowered_ns: Float64s = np.zeros(chips)  # until `_lost_ns`
         self._lost_ns = start_ns
-        self._start_ns = self._end_ns = start_ns
+        self._start_ns = start_ns
+        self.end_ns = start_ns  # of the last step
         self._facility_joules = 0.0  # until the end of the last step
         self._samples: deque[tuple[int, Float64s]] = deque([(start_ns, self._totals.copy())])
         self._seats: Int64s | None = None
         self._sitting = self._standing = np.zeros(0, dtype=np.int64)
         self.step_joules = (0.0, 0.0)
-
-    @property
-    def end_ns(self) -> int:
-        """The end of the last step."""
-        return self._end_ns
 
     def add_step(self, cost: StepCost, seats: Int64s, *, begin_ns: int, end_ns: int) -> None:
         """Count a step on the chips in `seats`, int64[positions], VACANT where none sits.
@@ -133,24 +119,25 @@ class Ledger:
         spares too, but no pause.
         """
         seconds = cost.duration_ns / NS_PER_S
-        idle_s = (end_ns - self._end_ns) / NS_PER_S - seconds
+        idle_s = (end_ns - self.end_ns) / NS_PER_S - seconds
         standing = self._totals.shape[1] - int(self._lost.sum()) - len(cost.chip_watts)
         watts = float(cost.chip_watts.sum()) + self._idle_watts * standing
         facility_joules = self._facility_watts(watts) * seconds
         self.step_joules = (watts * seconds, facility_joules)
         self._facility_joules += facility_joules + self._facility_idle_watts * idle_s
         self._sample(begin_ns)
-        self._end_ns = end_ns
+        self.end_ns = end_ns
         self._add_rows(cost, seats)
 
     def _sample(self, begin_ns: int) -> None:
         if begin_ns - self._samples[-1][0] < _SAMPLE_NS:
             return
         totals = self._totals.copy()
-        if begin_ns - self._end_ns >= _SAMPLE_NS:
-            self._samples.append((self._end_ns, totals))  # the same array: a rest
+        if begin_ns - self.end_ns >= _SAMPLE_NS:
+            self._samples.append((self.end_ns, totals))  # the same array: a rest
         self._samples.append((begin_ns, totals))
-        self._forget(begin_ns)
+        while len(self._samples) > 1 and begin_ns - self._samples[1][0] >= WINDOW_S * NS_PER_S:
+            self._samples.popleft()
 
     def _add_rows(self, cost: StepCost, seats: Int64s) -> None:
         above: Float64s = (cost.chip_watts - self._idle_watts) * (cost.duration_ns / NS_PER_S)
@@ -175,7 +162,7 @@ class Ledger:
         self._standing = np.setdiff1d(np.arange(self._totals.shape[1]), seats)
 
     def charge(self, joules: float, chips: Collection[int] | None = None) -> None:
-        """Count what `chips` drew beyond steps and idle power; all chips alike without them.
+        """Count joules that `chips` drew beyond steps and idle power; all chips alike without them.
 
         What the facility adds to each watt of chips comes with it; what it draws anyway does not.
         """
@@ -198,7 +185,7 @@ class Ledger:
         before_watts = self._facility_idle_watts
         self._unpowered_ns = self._unpowered_until(now_ns)
         self._lost, self._lost_ns = lost.copy(), now_ns
-        seconds = (now_ns - self._end_ns) / NS_PER_S
+        seconds = (now_ns - self.end_ns) / NS_PER_S
         self._facility_joules += (before_watts - self._facility_idle_watts) * seconds
 
     @property
@@ -217,12 +204,8 @@ class Ledger:
 
     def facility_joules(self, now_ns: int) -> float:
         """What everything has drawn at the utility's meter until then, after the last step."""
-        idle_s = (now_ns - self._end_ns) / NS_PER_S
+        idle_s = (now_ns - self.end_ns) / NS_PER_S
         return self._facility_joules + self._facility_idle_watts * idle_s
-
-    def _forget(self, now_ns: int) -> None:
-        while len(self._samples) > 1 and now_ns - self._samples[1][0] >= WINDOW_S * NS_PER_S:
-            self._samples.popleft()
 
     @property
     def totals(self) -> LedgerFigures:
@@ -234,7 +217,7 @@ class Ledger:
     def window(self, now_ns: int) -> tuple[float, LedgerFigures]:
         """The seconds of the window that ends now, and what chips did in it, steps alone."""
         whole_ns = int(WINDOW_S * NS_PER_S)
-        samples = [*self._samples, (self._end_ns, self._totals), (now_ns, self._totals)]
+        samples = [*self._samples, (self.end_ns, self._totals), (now_ns, self._totals)]
         first = max(
             (place for place, (at_ns, _) in enumerate(samples) if now_ns - at_ns >= whole_ns),
             default=0,

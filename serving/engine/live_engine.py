@@ -37,8 +37,7 @@ from serving.engine.model_versions import ModelVersions
 from serving.engine.paginated_placement import placement_page
 from serving.engine.scheduler_state import SchedulerState
 from serving.engine.step_batch import warm_up_step
-from serving.engine.step_energy import StepEnergy
-from serving.engine.step_report import StepReport
+from serving.engine.step_report import StepEnergy, StepReport
 from serving.engine.wake_request import WakeRequest
 from serving.errors import LeaseRefused
 from serving.wire import control_call as calls
@@ -77,11 +76,11 @@ class LiveEngine:
             machine,
             tokens,
             same_model=deployment.same_model,
-            now_ns=lambda: self._time.now_ns,
+            time=self._time,
             on_change=self._chips_changed,
         )
         self._experts = ExpertMoves(deployment, self._live)
-        self._recording = LiveRecording(lambda: self._time.now_ns, ceilings_of(machine.cost_model))
+        self._recording = LiveRecording(self._time, ceilings_of(machine.cost_model))
         self._steps = EngineSteps(
             deployment,
             self._live,
@@ -93,20 +92,19 @@ class LiveEngine:
         self._versions = ModelVersions(
             deployment.weights_dir,
             self._live,
-            now_ns=lambda: self._time.now_ns,
-            passes=clock.dilation > 0,
-            charge=self._meters.ledger.charge,
+            time=self._time,
+            ledger=self._meters.ledger,
         )
         self._leases = ChipLeases(
             self._live,
             self._experts,
             self._versions,
-            now_ns=lambda: self._time.now_ns,
+            time=self._time,
             training_hbm=training_hbm(deployment),
             warm_up=self._warm_up,
-            charge=self._meters.ledger.charge,
+            ledger=self._meters.ledger,
         )
-        self._sleep = EngineSleep(self._live, self._versions, charge=self._meters.ledger.charge)
+        self._sleep = EngineSleep(self._live, self._versions, self._meters.ledger)
         self._views = EngineViews(
             deployment=deployment,
             live=self._live,
@@ -129,19 +127,6 @@ class LiveEngine:
         """Chips have come or gone: moves of experts that have not begun are void."""
         self._views.note_lost()
         self._experts.plan_soon()
-
-    def run(
-        self,
-        steps: Sequence[RankStep],
-        bitmasks: Mapping[int, NDArray[np.int32]],
-        *,
-        continues: bool,
-    ) -> tuple[dict[int, RankOutput], StepReport]:
-        """Compute a step and wait for its emulated end; for drivers that nobody calls meanwhile."""
-        done = self.begin(steps, bitmasks, continues=continues)
-        while done is None:
-            done = self.go_on()
-        return done
 
     def begin(
         self,
@@ -326,7 +311,7 @@ class LiveEngine:
             self._finish_faults()
             self._go_on_between_steps()
             asked = calls.request_from_json(request)
-            return calls.to_json(self._sleep.refusal(asked) or self._answer(asked))
+            return calls.to_json(self._sleep.refusal(asked) or _ANSWERS[type(asked)](self, asked))
         except ConfigError as error:
             return calls.to_json(
                 calls.Refusal(code=calls.RefusalCode.INVALID, message=str(error), field=error.field)
@@ -370,9 +355,6 @@ class LiveEngine:
     def discard(self, tags: Sequence[str]) -> None:
         """Give up the KV cache alone."""
         self._sleep.discard(tags)
-
-    def _answer(self, request: calls.ControlRequest) -> calls.ControlReply:
-        return _ANSWERS[type(request)](self, request)
 
     def _publish(self, request: calls.PublishRequest) -> calls.ControlReply:
         self._wake.make()  # an idle scheduler has to hear of blocks that close

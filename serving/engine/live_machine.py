@@ -24,7 +24,8 @@ from emulator.ultraserver.lockstep import StepResult
 from emulator.ultraserver.machine import Machine, RecoveryPlan, StepCosting
 from emulator.ultraserver.synthetic_tokens import SyntheticTokens
 from emulator.units import NS_PER_S
-from serving.engine.fault_log import FaultLog, Moved, RecoveryOutcome
+from serving.engine.engine_time import EngineTime
+from serving.engine.fault_log import FaultLog, Moved
 from serving.engine.fleet_recovery import follow, positions_vacated, ranks_without_kv
 from serving.engine.live_step import LiveStep, Silence
 
@@ -37,7 +38,7 @@ class LiveMachine:
     """`machine` with the `tokens` that are computed, or made up, on it.
 
     `same_model` says that the weights which compute tokens are those of the machine's own model.
-    `now_ns` is the emulated present; `on_change` is called when chips have come or gone.
+    `on_change` is called when chips have come or gone.
     """
 
     def __init__(
@@ -46,17 +47,17 @@ class LiveMachine:
         tokens: Fleet | SyntheticTokens,
         *,
         same_model: bool,
-        now_ns: Callable[[], int],
+        time: EngineTime,
         on_change: Callable[[], None],
     ) -> None:
         self.machine = machine
         self.tokens = tokens
         self.faults = FaultLog(lambda: int(machine.ranks_up.sum()))
         self._same_model = same_model
-        self._now_ns = now_ns
+        self._time = time
         self._on_change = on_change
         self.kept_out: Collection[int] = ()  # lent chips that are not called back by themselves
-        self._actual: Health = machine.health
+        self.actual: Health = machine.health  # as it is, whether or not a step has met it
         self._pause_ns = 0
         self._repeats = 0
         self._begin_ns: int | None = None
@@ -64,11 +65,6 @@ class LiveMachine:
         self._told: dict[int, int | None] = {}  # of the reports since the last `credit`
         self._last_told: dict[int, int | None] = {}  # of those before it
         self._silences: dict[int, Silence] = {}
-
-    @property
-    def actual(self) -> Health:
-        """What has happened to the machine, whether or not a step has met it."""
-        return self._actual
 
     @property
     def owes_ranks(self) -> bool:
@@ -156,12 +152,12 @@ class LiveMachine:
             return None, recovery
         self.faults.check_room()
         position = self._position_of(fault.chip)
-        self._actual = health
+        self.actual = health
         number = self._record(fault, recovery)
         if fault.kind is FaultKind.HANG_CHIP and position is not None:
             self._silences[number] = Silence(
                 chip=fault.chip,
-                until_ns=self._now_ns() + self.machine.hang_ns,
+                until_ns=self._time.now_ns + self.machine.hang_ns,
                 reading_ns=recovery_plan.duration_ns,
             )
         if fault.kind not in _TAKES_CHIP or position is None:
@@ -181,7 +177,7 @@ class LiveMachine:
 
     def _after(self, fault: Fault) -> tuple[Health, RecoveryPlan]:
         """The health after `fault`, and how the machine would go on; changes nothing."""
-        health = self._actual.after(fault, self.machine.system, self.machine.partition)
+        health = self.actual.after(fault, self.machine.system, self.machine.partition)
         return health, self._recovery_plan(health, ())[1]
 
     def heal(self, chip: int | None = None, rack: int | None = None) -> tuple[int, ...]:
@@ -190,14 +186,14 @@ class LiveMachine:
         Returns the numbers of the faults that are over. Repaired chips take vacant seats again, and
         read their weights. Raises ConfigError for a chip or a rack that does not exist.
         """
-        self._actual.healed(chip, rack)  # refuses what does not exist before anything moves
-        now_ns = self._now_ns()
+        self.actual.healed(chip, rack)  # refuses what does not exist before anything moves
+        now_ns = self._time.now_ns
         for number, each in self._silences.items():
             if rack is None and chip in (None, each.chip):  # it need not be waited for
                 self._silences[number] = replace(each, until_ns=min(each.until_ns, now_ns))
         self.settle_pending()  # a process that is gone has to be started again
         known = self.faults.records  # not what the repair itself may come upon
-        self._actual = self._actual.healed(chip, rack)
+        self.actual = self.actual.healed(chip, rack)
         self._settle()
         everything = chip is None and rack is None
         numbers = [
@@ -214,7 +210,7 @@ class LiveMachine:
         """How long the machine is yet held up for chips that were given up early, and are not
         healed.
         """
-        now_ns = self._now_ns()
+        now_ns = self._time.now_ns
         ends = (each.until_ns for each in self._silences.values() if each.charged)
         return max(0, max(ends, default=0) - now_ns)
 
@@ -250,20 +246,20 @@ class LiveMachine:
         """
         for position in positions:
             chip = int(seating.chip_of_position[position])
-            if chip != VACANT and self._actual.in_service[chip]:
+            if chip != VACANT and self.actual.in_service[chip]:
                 assert isinstance(self.tokens, Fleet)
                 silent = position in self.tokens.silent
                 logger.warning("chip %d has %s", chip, "fallen silent" if silent else "stopped")
                 kind = FaultKind.HANG_CHIP if silent else FaultKind.LOSE_CHIP
                 fault = Fault(kind=kind, chip=chip)
                 system, partition = self.machine.system, self.machine.partition
-                self._actual = self._actual.after(fault, system, partition)
-                self._record(fault, self._recovery_plan(self._actual, ())[1].recovery)
+                self.actual = self.actual.after(fault, system, partition)
+                self._record(fault, self._recovery_plan(self.actual, ())[1].recovery)
 
     def _record(self, fault: Fault, recovery: SurvivalPlan) -> int:
         return self.faults.add(
             fault,
-            emulated_s=self._now_ns() / NS_PER_S,
+            emulated_s=self._time.now_s,
             survivable=recovery.survivable,
             reason=recovery.reason,
         )
@@ -280,9 +276,9 @@ class LiveMachine:
         is out of service, or an expert lies on nobody else; then nothing has changed.
         """
         self.settle_pending()
-        if not self._actual.in_service[list(chips)].all():
+        if not self.actual.in_service[list(chips)].all():
             return False
-        health = self._actual.lending(chips)
+        health = self.actual.lending(chips)
         recovery_plan = self.machine.recovery_plan(health)
         if recovery_plan.recovery.reloads:
             return False
@@ -298,7 +294,7 @@ class LiveMachine:
             except ChipLost as loss:
                 gone = loss.chips
             self.tokens.place(self.tokens.placement.without(leaving), ())
-        self._actual = health
+        self.actual = health
         self.machine.apply(health, recovery_plan)
         self._owe(lost_ranks, dict.fromkeys(lost_ranks))
         self._on_change()
@@ -312,7 +308,7 @@ class LiveMachine:
         Those that have failed meanwhile stay out.
         """
         self.settle_pending()
-        self._actual = self._actual.returning([c for c in chips if self._actual.lent[c]])
+        self.actual = self.actual.returning([c for c in chips if self.actual.lent[c]])
         self._settle(prepared=chips)
 
     def forget_requests(self, ranks: Collection[int]) -> None:
@@ -364,7 +360,7 @@ class LiveMachine:
             else:
                 of_fault.setdefault(number, []).append(each)
         for number, its in of_fault.items():
-            self.faults.credit(number, its, emulated_s=self._now_ns() / NS_PER_S)
+            self.faults.credit(number, its, emulated_s=self._time.now_s)
         return others
 
     def _owe(self, ranks: Collection[int], taken_by: Mapping[int, int | None]) -> None:
@@ -401,7 +397,7 @@ class LiveMachine:
         while True:
             kinds = self._noticed()
             health, recovery_plan = self._recovery_plan(
-                self._actual, kinds, prepared, silence_ns=silence_ns
+                self.actual, kinds, prepared, silence_ns=silence_ns
             )
             recovery = recovery_plan.recovery
             before, partition = self.machine.seating, self.machine.partition
@@ -422,7 +418,7 @@ class LiveMachine:
             except ChipLost as loss:
                 self._note_experts()
                 self._note_gone(loss.chips, recovery.seating)
-        self._actual = health
+        self.actual = health
         taken_by = self._taken_by(lost_ranks, before, recovery.seating)
         self.machine.apply(health, recovery_plan)
         self._owe(lost_ranks, taken_by)
@@ -432,12 +428,11 @@ class LiveMachine:
         pending = [record.fault.kind for record in self.faults.pending]
         if pending:
             logger.warning("after %s: %s", ", ".join(pending), recovery.reason)
-        outcome = RecoveryOutcome(
-            emulated_ns=recovery_plan.duration_ns,
-            experts_reloaded=len(recovery.reloads),
-        )
         self.faults.settle(
-            outcome, emulated_s=self._now_ns() / NS_PER_S, survived=recovery.survivable
+            emulated_s=self._time.now_s,
+            duration_ns=recovery_plan.duration_ns,
+            experts_reloaded=len(recovery.reloads),
+            survived=recovery.survivable,
         )
 
     def _silence_ns(self) -> int:
@@ -445,7 +440,7 @@ class LiveMachine:
         silence = self.silence
         if silence is None:
             return 0
-        begin_ns = self._now_ns() if self._begin_ns is None else self._begin_ns
+        begin_ns = self._time.now_ns if self._begin_ns is None else self._begin_ns
         return max(0, silence.until_ns - begin_ns)
 
     def _taken_by(
@@ -471,7 +466,7 @@ class LiveMachine:
 
         How long a silent chip is waited for is in `_silence_ns`.
         """
-        lent = self._actual.lent
+        lent = self.actual.lent
         faults = [record.fault for record in self.faults.pending]
         return [
             fault.kind

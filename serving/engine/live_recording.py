@@ -4,99 +4,57 @@ There is one at a time. Who begins one replaces the one before, so that a client
 keeps nobody out; each has a number, so that nobody is handed another's steps.
 """
 
-from collections.abc import Callable, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
-
 from emulator.errors import ConfigError
-from emulator.specs.batch import StepBatch
-from emulator.specs.expert_loads import ExpertLoads
 from emulator.ultraserver.ceilings import Ceilings
-from emulator.ultraserver.machine import StepCosting
-from emulator.ultraserver.step_cost import StepCost
+from serving.engine.engine_time import EngineTime
 from serving.engine.step_recording import STEPS_DEFAULT, StepRecording
-from serving.wire.control_call import (
-    ControlReply,
-    RecordingRequest,
-    RecordingState,
-    RecordRequest,
-    ReliefReply,
-    ReliefRequest,
-    StepsReply,
-    StepsRequest,
-)
-from serving.wire.step_record import Queues
+from serving.wire import control_call as calls
 
-RecordingQuestion = RecordRequest | RecordingRequest | StepsRequest | ReliefRequest
+RecordingQuestion = (
+    calls.RecordRequest | calls.RecordingRequest | calls.StepsRequest | calls.ReliefRequest
+)
 
 
 class LiveRecording:
-    """Takes every step; keeps those of the recording that is on. `now_ns` is the emulated time."""
+    """`current` is the newest recording, which takes every step while it is on."""
 
-    def __init__(self, now_ns: Callable[[], int], ceilings: Ceilings) -> None:
-        self._now_ns = now_ns
+    def __init__(self, time: EngineTime, ceilings: Ceilings) -> None:
+        self._time = time
         self._ceilings = ceilings
-        self._recording: StepRecording | None = None
+        self.current: StepRecording | None = None
         self._begun = 0
         self._begin_ns = 0
         self._end_ns: int | None = None
 
-    def add(
-        self,
-        cost: StepCost,
-        batch: StepBatch,
-        *,
-        costing: StepCosting,
-        loads: ExpertLoads | None,
-        begin_ns: int,
-        pause_ns: int,
-        chips: NDArray[np.int64],
-        queues: Sequence[Queues],
-    ) -> None:
-        """Keep a step if a recording is on; see `StepRecording.add`."""
-        if self._recording is None or not self._recording.on:
-            return
-        self._recording.add(
-            cost,
-            batch,
-            costing=costing,
-            loads=loads,
-            begin_ns=begin_ns,
-            pause_ns=pause_ns,
-            chips=chips,
-            queues=queues,
-        )
-
-    def answer(self, request: RecordingQuestion) -> ControlReply:
+    def answer(self, request: RecordingQuestion) -> calls.ControlReply:
         """Answer the control service; raises ConfigError for a recording that is not there."""
         match request:
-            case RecordRequest(ends=None):
+            case calls.RecordRequest(ends=None):
                 self._begin(STEPS_DEFAULT if request.steps_max is None else request.steps_max)
                 return self._state(self._begun)
-            case RecordRequest(ends=number):
+            case calls.RecordRequest(ends=number):
                 assert number is not None
                 recording = self._of(number)
                 if recording.on:
                     recording.on = False
-                    self._end_ns = self._now_ns()
+                    self._end_ns = self._time.now_ns
                 return self._state(number)
-            case RecordingRequest():
+            case calls.RecordingRequest():
                 return self._state(request.recording)
-            case StepsRequest():
+            case calls.StepsRequest():
                 page = self._of(request.recording).page(request.first_step)
-                return StepsReply(page=page)
-            case ReliefRequest():
+                return calls.StepsReply(page=page)
+            case calls.ReliefRequest():
                 relief = self._of(request.recording).relief(request.sample, request.factor)
-                return ReliefReply(relief=relief)
+                return calls.ReliefReply(relief=relief)
 
     def _begin(self, steps_max: int) -> None:
-        self._recording = StepRecording(self._begun + 1, steps_max)
+        self.current = StepRecording(self._begun + 1, steps_max)
         self._begun += 1
-        self._begin_ns, self._end_ns = self._now_ns(), None
+        self._begin_ns, self._end_ns = self._time.now_ns, None
 
     def _of(self, number: int) -> StepRecording:
-        recording = self._recording
+        recording = self.current
         if recording is None or recording.number != number:
             expected = "a recording that has begun"
             if recording is not None:
@@ -104,15 +62,15 @@ class LiveRecording:
             raise ConfigError(field="recording", value=number, expected=expected)
         return recording
 
-    def _state(self, number: int) -> RecordingState:
+    def _state(self, number: int) -> calls.RecordingState:
         recording = self._of(number)
-        return RecordingState(
+        return calls.RecordingState(
             recording=number,
             on=recording.on,
             steps=recording.count,
             dropped=recording.dropped,
             samples=recording.samples,
             begin_ns=self._begin_ns,
-            now_ns=self._now_ns() if self._end_ns is None else self._end_ns,
+            now_ns=self._time.now_ns if self._end_ns is None else self._end_ns,
             ceilings=self._ceilings,
         )

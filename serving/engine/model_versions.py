@@ -8,7 +8,7 @@ not serve the target is next, so another target, or none of this, may come at an
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -17,7 +17,8 @@ from emulator.errors import CheckpointError, ChipLost
 from emulator.fleet import Fleet
 from emulator.specs.seating import VACANT
 from emulator.units import NS_PER_S
-from serving.engine.ledger import EnergyCharge
+from serving.engine.engine_time import EngineTime
+from serving.engine.ledger import Ledger
 from serving.engine.live_machine import LiveMachine
 from serving.engine.scheduler_state import SchedulerState
 from serving.engine.weights_identity import check_successor, weights_hash
@@ -61,8 +62,6 @@ class _Step(StrEnum):
 class ModelVersions:
     """Which version each block of `live` serves, and which one all of them are to.
 
-    `now_ns` is the emulated present, which `passes` by itself when the clock follows the wall;
-    `charge` counts joules that chips drew beyond idle outside of steps.
     Invariants: at most one block is closed; the chips of a block hold its version's weights, or
     will when they start; a block changes its version only while it has no request.
     """
@@ -72,14 +71,12 @@ class ModelVersions:
         weights_dir: Path,
         live: LiveMachine,
         *,
-        now_ns: Callable[[], int],
-        passes: bool,
-        charge: EnergyCharge,
+        time: EngineTime,
+        ledger: Ledger,
     ) -> None:
         self._live = live
-        self._charge = charge
-        self._now_ns = now_ns
-        self._passes = passes
+        self._time = time
+        self._ledger = ledger
         machine = live.machine
         self._block_ranks = machine.block_positions // machine.partition.tp
         blocks = machine.partition.chips // machine.block_positions
@@ -88,7 +85,7 @@ class ModelVersions:
             weights_dir=weights_dir,
             digest=weights_hash(weights_dir),
             note="what the engine started with",
-            published_s=now_ns() / NS_PER_S,
+            published_s=time.now_s,
         )
         self._versions = {1: first}
         self._serve_order = [1]  # the last is the target; the one before is gone back to
@@ -160,7 +157,7 @@ class ModelVersions:
             weights_dir=directory,
             digest=digest,
             note=note,
-            published_s=self._now_ns() / NS_PER_S,
+            published_s=self._time.now_s,
         )
         self._serve_order.append(self._numbers)
         self._forget_old()
@@ -212,8 +209,8 @@ class ModelVersions:
             case (block, _Step.EMPTYING):
                 held_ns = self._read_when_empty(block, heard)
         if self._moving and self._moving[1] is _Step.READING:
-            left_ns = max(0, self._until_ns - self._now_ns())
-            if left_ns and not self._passes and not heard.has_requests:
+            left_ns = max(0, self._until_ns - self._time.now_ns)
+            if left_ns and not self._time.passes and not heard.has_requests:
                 held_ns += left_ns  # nothing else will let the time pass
                 left_ns = 0
             if not left_ns:
@@ -249,7 +246,7 @@ class ModelVersions:
         up = self._live.machine.ranks_up.copy()
         up[ranks] = False
         self._moving = (block, _Step.READING)
-        self._until_ns = self._now_ns() + (duration_ns if up.any() else 0)
+        self._until_ns = self._time.now_ns + (duration_ns if up.any() else 0)
         return 0 if up.any() else duration_ns
 
     def _renew(self, block: int) -> int:
@@ -266,7 +263,7 @@ class ModelVersions:
         seated = int(machine.chips_up[positions.start : positions.stop].sum())
         idle_joules = cost.idle_joules(machine.system, chips=seated)
         seats = machine.seating.chip_of_position[positions.start : positions.stop]
-        self._charge(cost.joules, seats[seats != VACANT].tolist())
+        self._ledger.charge(cost.joules, seats[seats != VACANT].tolist())
         self._versions[version.number] = replace(
             version,
             bytes_storage=version.bytes_storage + cost.bytes_storage,

@@ -2,6 +2,8 @@
 
 from collections import defaultdict
 
+from msgspec import convert
+
 from emulator.power.efficiency import TokenRates, tokens_per_megawatt
 from emulator.power.system_power import SystemPower
 from serving.engine.token_meter import TokenTotals
@@ -69,14 +71,7 @@ def _window(power: SystemPower, window: TokenTotals, chips: int) -> PowerWindow:
         output_tokens=window.output_tokens,
         facility_joules=window.facility_joules,
         tokens_per_megawatt=tuple(
-            TokensPerMegawatt(
-                basis=each.basis,
-                watts=each.watts,
-                why=each.why,
-                output=each.output,
-                input=each.input,
-                total=each.total,
-            )
+            convert(each, TokensPerMegawatt, from_attributes=True)
             for each in tokens_per_megawatt(power, rates, chips=chips, drawn_watts=drawn_watts)
         ),
     )

@@ -1,16 +1,30 @@
-"""A step as the cost model counts it, and the step that warms ranks up."""
+"""A step as the cost model counts it, who watches it, and the step that warms ranks up."""
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emulator.specs.batch import StepBatch
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankOutput, RankStep, Scheduled
+from emulator.ultraserver.step_cost import StepCost
+from serving.engine.scheduler_state import RankQueues
+
+Int64s = NDArray[np.int64]
 
 WARM_UP: Final = "warm-up"
 """The request of a made-up step: no client's, for vLLM's ids end in a part of random letters."""
+
+
+class StepWatcher(Protocol):
+    """Called with each step, its batch, and the ranks' queues as of its decision."""
+
+    def __call__(
+        self, cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: Sequence[RankQueues]
+    ) -> None:
+        """Read one step; nothing may be changed."""
 
 
 def warm_up_step(rank: int) -> RankStep:
@@ -45,3 +59,10 @@ def step_batch(steps: Sequence[RankStep], outputs: dict[int, RankOutput], ranks:
         # Prompt rows scored in earlier chunks of the prompt were counted by no step before.
         logit_rows=np.minimum(logit_rows, tokens),
     )
+
+
+def prefill_and_decode_tokens(batch: StepBatch) -> tuple[Int64s, Int64s]:
+    """New tokens of prompts, and of requests that decode: both [ranks]."""
+    decodes = (batch.new_tokens == 1) & (batch.context_tokens > 0)
+    decode_tokens = np.bincount(batch.rank[decodes], minlength=batch.ranks).astype(np.int64)
+    return batch.tokens_by_rank() - decode_tokens, decode_tokens

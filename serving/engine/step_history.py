@@ -8,8 +8,9 @@ from emulator.specs.batch import StepBatch
 from emulator.ultraserver.step_cost import StepCost
 from emulator.units import NS_PER_S
 from loadgen.measures.percentile import percentile
+from serving.engine.step_batch import prefill_and_decode_tokens
 from serving.wire.machine_snapshot import StepDurations
-from serving.wire.step_record import StepPhase, phase_of, prefill_and_decode_tokens
+from serving.wire.step_record import StepPhase, phase_of
 
 KEPT: Final = 1_024
 """Durations that are kept: a second or more of the fastest decode, and 16 kB."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
@@ -20,18 +19,16 @@ from emulator.specs.expert_loads import ExpertLoads
 from emulator.ultraserver.machine import StepCosting
 from emulator.ultraserver.step_cost import StepCost
 from emulator.ultraserver.what_if import what_if_ns
+from serving.engine.scheduler_state import RankQueues
+from serving.engine.step_batch import Int64s, prefill_and_decode_tokens
 from serving.wire.step_record import (
-    Queues,
+    EngineBusy,
     StepPage,
     StepPhase,
     StepRecord,
     StepRelief,
     phase_of,
-    prefill_and_decode_tokens,
-    step_record,
 )
-
-Int64s = NDArray[np.int64]
 
 STEPS_DEFAULT: Final = 4_000
 STEPS_MAX: Final = 50_000
@@ -53,7 +50,38 @@ class _Kept:
     begin_ns: int
     pause_ns: int
     chips: Int64s  # [positions]
-    queues: Sequence[Queues]
+    queues: Sequence[RankQueues]
+
+    @property
+    def numbers(self) -> int:
+        """How many its record has, about."""
+        return len(self.chips) * (len(self.cost.engine_ns) + 5) + 5 * len(self.tokens[0])
+
+    def record(self, step: int) -> StepRecord:
+        """It as a record with the number `step`."""
+        cost, (prefill_tokens, decode_tokens) = self.cost, self.tokens
+        return StepRecord(
+            step=step,
+            begin_ns=self.begin_ns,
+            pause_ns=self.pause_ns,
+            duration_ns=cost.duration_ns,
+            prefill_tokens=tuple(prefill_tokens.tolist()),
+            decode_tokens=tuple(decode_tokens.tolist()),
+            requests_running=tuple(queue.running for queue in self.queues),
+            requests_waiting=tuple(queue.waiting for queue in self.queues),
+            kv_blocks_used=tuple(queue.kv_blocks_used for queue in self.queues),
+            chips=tuple(self.chips.tolist()),
+            engines=tuple(
+                EngineBusy(engine=name, busy_ns=tuple(busy_ns.tolist()))
+                for name, busy_ns in cost.engine_ns.items()
+            ),
+            watts=tuple(cost.chip_watts.tolist()),
+            flops=tuple(cost.flops.tolist()),
+            hbm_bytes=tuple(cost.hbm_bytes.tolist()),
+            link_bytes=tuple(cost.link_bytes.tolist()),
+            parts_ns={name: float(part_ns) for name, part_ns in cost.parts_ns.items()},
+            bound=dict(cost.bound),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,7 +129,7 @@ class StepRecording:
         begin_ns: int,
         pause_ns: int,
         chips: Int64s,
-        queues: Sequence[Queues],
+        queues: Sequence[RankQueues],
     ) -> None:
         """Keep a step, unless the recording is over. Arrays must not change afterwards."""
         if not self.on:
@@ -143,18 +171,8 @@ class StepRecording:
             if numbers >= PAGE_NUMBERS_MAX:
                 break
             kept = self._kept[step - self.dropped]
-            steps.append(
-                step_record(
-                    kept.cost,
-                    step=step,
-                    begin_ns=kept.begin_ns,
-                    pause_ns=kept.pause_ns,
-                    tokens=kept.tokens,
-                    chips=kept.chips,
-                    queues=kept.queues,
-                )
-            )
-            numbers += len(kept.chips) * (len(kept.cost.engine_ns) + 5) + 5 * len(kept.tokens[0])
+            steps.append(kept.record(step))
+            numbers += kept.numbers
         return StepPage(steps=tuple(steps), next_step=first + len(steps))
 
     def records(self) -> tuple[StepRecord, ...]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from emulator.specs.batch import StepBatch
-from serving.wire.step_record import prefill_and_decode_tokens
+from serving.engine.step_batch import prefill_and_decode_tokens
 
 WINDOW_S: Final = 60.0
 """Emulated seconds of the window; as long as a scrape or two of what watches it."""
@@ -29,31 +29,31 @@ class TokenTotals:
 
 
 class TokenMeter:
-    """Totals, and one of each second of the last `WINDOW_S`, by emulated time."""
+    """`totals` at the end of the last step, and one of each second of `WINDOW_S` before it."""
 
     def __init__(self) -> None:
-        self._now = TokenTotals(
+        self.totals = TokenTotals(
             emulated_s=0.0, prompt_tokens=0, output_tokens=0, facility_joules=0.0
         )
-        self._samples: deque[TokenTotals] = deque([self._now])
+        self._samples: deque[TokenTotals] = deque([self.totals])
 
     def add(
         self, batch: StepBatch, *, output_tokens: int, emulated_s: float, facility_joules: float
     ) -> None:
         """Count a step that ended then; `facility_joules` are all since the start."""
         prompts, _ = prefill_and_decode_tokens(batch)  # [ranks]
-        self._now = TokenTotals(
+        self.totals = TokenTotals(
             emulated_s=emulated_s,
-            prompt_tokens=self._now.prompt_tokens + int(prompts.sum()),
-            output_tokens=self._now.output_tokens + output_tokens,
+            prompt_tokens=self.totals.prompt_tokens + int(prompts.sum()),
+            output_tokens=self.totals.output_tokens + output_tokens,
             facility_joules=facility_joules,
         )
         if emulated_s - self._samples[-1].emulated_s >= _SAMPLE_S:
-            self._samples.append(self._now)
+            self._samples.append(self.totals)
         self._forget()
 
     def _forget(self) -> None:
-        now_s = self._now.emulated_s
+        now_s = self.totals.emulated_s
         while len(self._samples) > 1 and now_s - self._samples[1].emulated_s >= WINDOW_S:
             self._samples.popleft()
 
@@ -63,32 +63,20 @@ class TokenMeter:
         A window that would reach back over the rest begins in it; joules are all since the start.
         """
         for at_s, joules in ((begin_s, begin_joules), (end_s, end_joules)):
-            self._now = replace(self._now, emulated_s=at_s, facility_joules=joules)
-            self._samples.append(self._now)
+            self.totals = replace(self.totals, emulated_s=at_s, facility_joules=joules)
+            self._samples.append(self.totals)
         self._forget()
 
-    @property
-    def totals(self) -> TokenTotals:
-        """At the end of the last step."""
-        return self._now
-
     def window_until(self, emulated_s: float, facility_joules: float) -> TokenTotals | None:
-        """The window that ends at `emulated_s`, after the last step, when that had been drawn.
+        """What was added in the `WINDOW_S`, or a second more, that end at `emulated_s`.
 
-        None before the first step; no tokens once the last step is longer ago than the window.
+        That is after the last step, and `facility_joules` had been drawn by then. None before the
+        first step; no tokens once the last step is longer ago than the window.
         """
-        return self._window(
-            replace(self._now, emulated_s=emulated_s, facility_joules=facility_joules)
-        )
-
-    def window(self) -> TokenTotals | None:
-        """What the last `WINDOW_S` have added, or a second more; None before the first step."""
-        return self._window(self._now)
-
-    def _window(self, end: TokenTotals) -> TokenTotals | None:
-        if self._now.emulated_s <= self._samples[0].emulated_s:
+        if self.totals.emulated_s <= self._samples[0].emulated_s:
             return None
-        samples = [*self._samples, self._now, end]
+        end = replace(self.totals, emulated_s=emulated_s, facility_joules=facility_joules)
+        samples = [*self._samples, self.totals, end]
         ages_s = [end.emulated_s - sample.emulated_s for sample in samples]
         place = max((i for i, age_s in enumerate(ages_s) if age_s >= WINDOW_S), default=0)
         first = samples[place]

@@ -20,8 +20,10 @@ from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.request import Request, RequestStatus
 
 from serving.engine.fault_log import Moved
+from serving.engine.scheduler_state import SchedulerState
 from serving.engine.step_report import StepReport
 from serving.engine.wake_request import wake_request_of
+from serving.plugin import request_migration as migration
 from serving.plugin.merge import (
     LockstepOutput,
     merge_bitmasks,
@@ -32,15 +34,6 @@ from serving.plugin.merge import (
 )
 from serving.plugin.rank_loads import RankLoads, prefix_hit_tokens
 from serving.plugin.rank_throttle import RankThrottle
-from serving.plugin.request_migration import (
-    add_silent_rows,
-    carry_contexts,
-    drop_told_prompt_rows,
-    put_in,
-    queue_update,
-    restore_order,
-    take_out,
-)
 from serving.plugin.request_place import NOWHERE, RequestPlace, name_weights
 from serving.plugin.timed_output import StillHeld, TimedOutput, stamp_events
 from serving.plugin.traced_requests import TracedRequests
@@ -109,7 +102,6 @@ class LockstepScheduler(SchedulerInterface):
         self._weights: tuple[str, ...] = ()
         self._wake = wake_request_of(vllm_config.instance_id)
         self._moved_requests = 0
-        self._failed_requests = 0
         self._moved: list[Moved] = []
         self._under_way: LockstepOutput | None = None
         self._continues = False
@@ -133,7 +125,7 @@ class LockstepScheduler(SchedulerInterface):
         self._wake.grant()
         by_rank = self._throttle.schedule(throttle_prefills)
         for number, (rank, output) in enumerate(zip(self.ranks, by_rank, strict=True)):
-            carry_contexts(rank, output)
+            migration.carry_contexts(rank, output)
             for request_id in output.finished_req_ids:
                 place = self._places.get(request_id)
                 # It may have moved to another rank, or come again under its id.
@@ -144,17 +136,16 @@ class LockstepScheduler(SchedulerInterface):
             self.empty_steps += self.ranks_up & ~has_tokens
         continues, self._continues = self._continues, False
         moved, self._moved = tuple(self._moved), []
-        return merge_outputs(
-            by_rank,
-            continues=continues,
-            empty_rank_steps=int(self.empty_steps.sum()),
+        state = SchedulerState(
+            rank_states=tuple(map(queues_of, self.ranks)),
             arrived_requests=self._arrivals,
             moved_requests=self._moved_requests,
-            failed_requests=self._failed_requests,
+            empty_rank_steps=int(self.empty_steps.sum()),
             moved=moved,
-            rank_states=tuple(map(queues_of, self.ranks)),
             closed_ranks=tuple(np.flatnonzero(self._closed).tolist()),
+            has_tokens=bool(has_tokens.any()),
         )
+        return merge_outputs(by_rank, state, continues=continues)
 
     def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
         """Collect the ranks' bitmasks into one, in rank order."""
@@ -168,7 +159,7 @@ class LockstepScheduler(SchedulerInterface):
     ) -> dict[int, EngineCoreOutputs]:
         """Give each rank its own decision and tokens; merge their outputs by client.
 
-        Then end failed requests, and move those of ranks that the report calls lost.
+        Then move the requests of ranks that the report calls lost.
         """
         assert isinstance(scheduler_output, LockstepOutput)
         if isinstance(model_runner_output, StillHeld):
@@ -188,8 +179,8 @@ class LockstepScheduler(SchedulerInterface):
             zip(self.ranks, scheduler_output.by_rank, strict=True)
         ):
             if number in lost:
-                add_silent_rows(model_runner_output, output)
-            drop_told_prompt_rows(rank, output, model_runner_output.prompt_logprobs_dict)
+                migration.add_silent_rows(model_runner_output, output)
+            migration.drop_told_prompt_rows(rank, output, model_runner_output.prompt_logprobs_dict)
             for client, part in rank.update_from_output(output, model_runner_output).items():
                 if part.scheduler_stats is not None:
                     stats.append(part.scheduler_stats)
@@ -200,7 +191,6 @@ class LockstepScheduler(SchedulerInterface):
         if report is not None:
             self._closed[:] = False
             self._closed[list(report.closed_ranks)] = True
-            self._end(merged, self._finish_failed(report.failed_requests))
             self._end(merged, self._evacuate(report))
             self._forget_prefixes(report.renewed_ranks)
         self._end(merged, self._dismiss_turned_away())
@@ -221,10 +211,6 @@ class LockstepScheduler(SchedulerInterface):
             done = self.ranks[number].reset_prefix_cache()
             assert done, "a rank that read other weights has no requests"
 
-    def _finish_failed(self, names: Iterable[str]) -> list[Request]:
-        """End requests that could not be computed and free what they held."""
-        return self.finish_requests(names, RequestStatus.FINISHED_ERROR) if names else []
-
     def _evacuate(self, report: StepReport) -> list[Request]:
         """Move requests of ranks that lost their KV or went down; returns those that ended."""
         ranks_up = self.ranks_up.copy()
@@ -238,7 +224,7 @@ class LockstepScheduler(SchedulerInterface):
             request
             for number in sorted(leaving)
             if number in report.lost_ranks or self.ranks[number].requests
-            for request in take_out(self.ranks[number])
+            for request in migration.take_out(self.ranks[number])
         ]
         for request in sorted(moving, key=self._arrival):
             place = self._places[request.request_id]
@@ -252,7 +238,7 @@ class LockstepScheduler(SchedulerInterface):
                 self._note_fate(request)
         reached = {self._places[each.request_id].rank for each in moving if not each.is_finished()}
         for number in reached - {NOWHERE}:
-            restore_order(self.ranks[number], self._arrival)
+            migration.restore_order(self.ranks[number], self._arrival)
         return [request for request in moving if request.is_finished()]
 
     def _note_fate(self, request: Request) -> None:
@@ -286,7 +272,6 @@ class LockstepScheduler(SchedulerInterface):
 
     def _end(self, merged: dict[int, EngineCoreOutputs], ended: list[Request]) -> None:
         """Tell the clients of requests that ended with an error."""
-        self._failed_requests += len(ended)
         for request in ended:
             last = EngineCoreOutput(
                 request_id=request.request_id,
@@ -336,7 +321,7 @@ class LockstepScheduler(SchedulerInterface):
             return
         waiting = self._turned_away.get(request.request_id)
         if waiting is not None and waiting.resumable:
-            queue_update(waiting, request)
+            migration.queue_update(waiting, request)
             return
         self._arrivals += 1
         # An id that comes again begins anew; until it has a rank, it has none that is left.
@@ -355,7 +340,7 @@ class LockstepScheduler(SchedulerInterface):
             self._turned_away[request.request_id] = request
             return
         self._places[request.request_id].rank = number
-        put_in(self.ranks[number], request)
+        migration.put_in(self.ranks[number], request)
         self._loads.add(number, request)
 
     def _open_ranks(self, request: Request) -> NDArray[np.bool_]:

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,6 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.metrics.stats import PrefixCacheStats, SchedulerStats
 
-from serving.engine.fault_log import Moved
 from serving.engine.scheduler_state import RankQueues, SchedulerState
 
 
@@ -32,37 +31,16 @@ REFRESH_WALL_S: Final = 0.25
 class LockstepOutput(SchedulerOutput):
     """A merged SchedulerOutput that keeps each rank's own.
 
-    `continues`: requests were left over from the step before, so no time was idle.
-    `failed_requests`: how many ended with an error, because no rank could take them or the executor
-    gave them up. `abandoned`: the step is under way and all of its requests are gone. While a step
-    is under way, arrivals and states are refreshed, last at monotonic `refreshed_s`. The rest is
-    SchedulerState's.
+    `state` goes to the engine with it. `continues`: requests were left over from the step before,
+    so no time was idle. `abandoned`: the step is under way and all of its requests are gone. While
+    a step is under way, arrivals and ranks are refreshed, last at monotonic `refreshed_s`.
     """
 
     by_rank: list[SchedulerOutput] = field(default_factory=list)
+    state: SchedulerState = field(default_factory=SchedulerState)
     continues: bool = False
-    empty_rank_steps: int = 0
-    arrived_requests: int = 0
-    moved_requests: int = 0
-    failed_requests: int = 0
-    moved: tuple[Moved, ...] = ()
     abandoned: bool = False
-    rank_states: tuple[RankQueues, ...] = ()
-    closed_ranks: tuple[int, ...] = ()
     refreshed_s: float = 0.0
-
-    @property
-    def state(self) -> SchedulerState:
-        """The scheduler's state that goes to the engine with it."""
-        return SchedulerState(
-            rank_states=self.rank_states,
-            arrived_requests=self.arrived_requests,
-            moved_requests=self.moved_requests,
-            empty_rank_steps=self.empty_rank_steps,
-            moved=self.moved,
-            closed_ranks=self.closed_ranks,
-            has_tokens=self.total_num_scheduled_tokens > 0,
-        )
 
     def is_awaited(self, ranks: Sequence[Scheduler]) -> bool:
         """Whether a request computed in this step still exists."""
@@ -78,8 +56,11 @@ class LockstepOutput(SchedulerOutput):
         now_s = time.monotonic()
         if now_s - self.refreshed_s >= REFRESH_WALL_S:
             self.refreshed_s = now_s
-            self.arrived_requests = arrived_requests
-            self.rank_states = tuple(map(queues_of, ranks))
+            self.state = replace(
+                self.state,
+                arrived_requests=arrived_requests,
+                rank_states=tuple(map(queues_of, ranks)),
+            )
 
 
 def merge_bitmasks(ranks: Sequence[Scheduler], decision: LockstepOutput) -> GrammarOutput | None:
@@ -95,8 +76,10 @@ def merge_bitmasks(ranks: Sequence[Scheduler], decision: LockstepOutput) -> Gram
     return GrammarOutput(names, np.concatenate(bitmasks)) if names else None
 
 
-def merge_outputs(by_rank: list[SchedulerOutput], **of_all: Any) -> LockstepOutput:
-    """Merge the ranks' decisions into the engine's; `of_all` are its own fields.
+def merge_outputs(
+    by_rank: list[SchedulerOutput], state: SchedulerState, *, continues: bool
+) -> LockstepOutput:
+    """Merge the ranks' decisions into the engine's.
 
     A moved request counts as finished in the rank that it left, so that its chips forget it.
     """
@@ -110,7 +93,8 @@ def merge_outputs(by_rank: list[SchedulerOutput], **of_all: Any) -> LockstepOutp
         finished_req_ids=set(),
         free_encoder_mm_hashes=[],
         by_rank=by_rank,
-        **of_all,
+        state=state,
+        continues=continues,
     )
     cached = merged.scheduled_cached_reqs
     for output in by_rank:

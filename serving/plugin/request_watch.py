@@ -6,7 +6,8 @@ its methods are wrapped. A failing watcher is logged and dropped; vLLM's request
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 from vllm.v1.engine import FinishReason
@@ -17,8 +18,6 @@ from serving.policy.admission.entry import Counted, Outcome
 logger = logging.getLogger(f"vllm.{__name__}")
 
 _MARK: Final = "tells_watchers"
-
-_UNACCOUNTED: Final = "request %s is not accounted for any more"
 
 _BY_ITSELF: Final = (FinishReason.STOP, FinishReason.REPETITION)
 
@@ -68,11 +67,8 @@ class RequestWatch:
             add(request, prompt, parent, index, queue)
             watcher = self._current()
             if watcher is not None:
-                try:
+                with self._dropped_if_failing(watcher, request.request_id):
                     self._added(watcher, request, index)
-                except Exception:
-                    logger.exception(_UNACCOUNTED, request.request_id)
-                    self._give_up(watcher)
 
         def process_outputs(outputs: list[Any], *args: Any, **kwargs: Any) -> Any:
             watchers = self._watchers
@@ -117,25 +113,22 @@ class RequestWatch:
     def _made(self, watcher: Watcher, output: Any) -> None:
         if not output.new_token_ids:
             return
-        try:
+        with self._dropped_if_failing(watcher, output.request_id):
             watcher.made(output.request_id, len(output.new_token_ids))
-        except Exception:
-            logger.exception(_UNACCOUNTED, output.request_id)
-            self._give_up(watcher)
 
     def _ended(self, watcher: Watcher, output: Any) -> None:
         if not self.forget(output.request_id):
             return
         # Without a reason vLLM has found one of its stop strings, which the engine does not know.
         reason = FinishReason.STOP if output.finish_reason is None else output.finish_reason
-        try:
+        with self._dropped_if_failing(watcher, output.request_id):
             watcher.ended(output.request_id, by_itself=reason in _BY_ITSELF, cut=_CUT.get(reason))
-        except Exception:
-            logger.exception(_UNACCOUNTED, output.request_id)
-            self._give_up(watcher)
 
-    def _give_up(self, watcher: Watcher) -> None:
-        """Tell this one nothing more, of any of its sequences."""
-        names = [name for name, each in self._watchers.items() if each is watcher]
-        for name in names:
-            del self._watchers[name]
+    @contextmanager
+    def _dropped_if_failing(self, watcher: Watcher, name: str) -> Iterator[None]:
+        """Log an exception of the watcher, and tell it nothing more of any of its sequences."""
+        try:
+            yield
+        except Exception:
+            logger.exception("request %s is not accounted for any more", name)
+            self._watchers = {n: each for n, each in self._watchers.items() if each is not watcher}

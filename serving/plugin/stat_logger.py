@@ -10,11 +10,11 @@ from typing import Any
 
 from vllm.config import VllmConfig
 from vllm.v1.metrics.loggers import PrometheusStatLogger
+from vllm.v1.metrics.perf import PerfMetricsProm, PerfStats
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
 from emulator.errors import ConfigError
 from emulator.sim.epochs import EpochMap
-from serving.plugin.op_counters import OpCounters
 from serving.plugin.platform import deployment_of
 from serving.telemetry.clock_epochs import emulated_duration_s
 from serving.telemetry.first_token_times import FirstTokenTimes
@@ -22,6 +22,35 @@ from serving.telemetry.latency_window import Latencies, LatencyReport, LatencyWi
 from serving.telemetry.recorder import Recorder
 from serving.wire.engine_status import EngineStatus, StatusReader, status_path
 from serving.wire.machine_snapshot import MachineSnapshot
+
+
+class OpCounters(PerfMetricsProm):
+    """vLLM's families of estimated work per GPU, filled with the emulator's counts per chip.
+
+    vLLM's own estimate is for the weights that make tokens, and optional. Here it is the timed
+    model's work on the mean chip, spares left out; counters move when a snapshot is taken. HBM
+    traffic is not counted by direction: all of it is shown as bytes read, and vLLM's formula for
+    bandwidth, which adds both, stays right.
+    """
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._shown: dict[str, float] = {"flops": 0.0, "bytes": 0.0}
+
+    def observe(self, perf_stats: PerfStats, engine_idx: int = 0) -> None:
+        """Leave vLLM's own estimate out."""
+
+    def take(self, snapshot: MachineSnapshot) -> None:
+        """Count up to a look."""
+        chips = snapshot.state.partition.chips
+        totals = {
+            "flops": sum(meters.flops for meters in snapshot.meters) / chips,
+            "bytes": sum(meters.hbm_bytes for meters in snapshot.meters) / chips,
+        }
+        for name, counters in (("flops", self.counter_flops), ("bytes", self.counter_read_bytes)):
+            for counter in counters.values():
+                counter.inc(max(0.0, totals[name] - self._shown[name]))
+            self._shown[name] = max(totals[name], self._shown[name])
 
 
 class EmulatedStatLogger(PrometheusStatLogger):
@@ -103,6 +132,11 @@ class EmulatedStatLogger(PrometheusStatLogger):
         status = self.status
         return None if status is None else status.epoch_map
 
+    def latency_report(self, now_s: float) -> LatencyReport | None:
+        """Latencies of the requests before `now_s`, or the newest step; None before the first."""
+        status = self.status
+        return None if status is None else self.latencies.report(max(now_s, status.emulated_s))
+
 
 def first_token_times(engine: Any) -> FirstTokenTimes | None:
     """First-token times kept by the logger of AsyncLLM `engine`; None without logging."""
@@ -113,14 +147,7 @@ def first_token_times(engine: Any) -> FirstTokenTimes | None:
 def latencies(engine: Any) -> Latencies | None:
     """Recent latencies of requests of AsyncLLM `engine`; None without logging."""
     logger = stat_logger_of(engine)
-    if logger is None:
-        return None
-
-    def report(now_s: float) -> LatencyReport | None:
-        last = logger.status
-        return None if last is None else logger.latencies.report(max(now_s, last.emulated_s))
-
-    return report
+    return None if logger is None else logger.latency_report
 
 
 def stat_logger_of(engine: Any) -> EmulatedStatLogger | None:

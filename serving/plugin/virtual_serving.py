@@ -6,7 +6,6 @@ arrive during a step wait for its end.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +16,11 @@ from vllm.v1.structured_output import StructuredOutputManager
 
 from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
-from emulator.ultraserver.step_cost import StepCost, StepCostModel
+from emulator.ultraserver.step_cost import StepCostModel
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Bound
 from loadgen.workloads.traffic import Traffic
-from serving.engine.scheduler_state import RankQueues
+from serving.engine.step_batch import StepWatcher
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.virtual_engine_config import virtual_engine_config, virtual_kv_pool
@@ -40,15 +39,6 @@ EMPTY_STEPS_MAX = 3
 _PROMPT_TOKEN, _OUTPUT_TOKEN = 5, 7  # any will do: nothing computes them, and none ends a reply
 
 
-class StepObserver(Protocol):
-    """Called with each step with tokens, and with `queues` as of its decision."""
-
-    def __call__(
-        self, cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: Sequence[RankQueues]
-    ) -> None:
-        """Look at one step; nothing may be changed."""
-
-
 def serve_in_virtual_time(
     traffic: Traffic,
     cost_model: StepCostModel,
@@ -57,7 +47,7 @@ def serve_in_virtual_time(
     levels: Sequence[Bound] = (),
     among: Bools | None = None,
     until_s: float = float("inf"),
-    on_step: StepObserver | None = None,
+    on_step: StepWatcher | None = None,
 ) -> ServingRun:
     """Serve `traffic` on the cost model's partition until all requests, or those in the mask
     `among` [requests], have their tokens.
@@ -84,10 +74,10 @@ def serve_in_virtual_time(
         block_size=limits.block_tokens,
         hash_block_size=limits.block_tokens,
     )
-    serving = _VirtualServing(traffic, cost_model, scheduler, on_step)
     judged = np.ones(len(traffic), dtype=np.bool_) if among is None else among
+    serving = _VirtualServing(traffic, judged, cost_model, scheduler, on_step)
     try:
-        ending = serving.serve(levels, judged, until_ns=until_s * NS_PER_S)
+        ending = serving.serve(levels, until_ns=until_s * NS_PER_S)
     finally:
         scheduler.shutdown()
     return serving.result(ending)
@@ -129,14 +119,18 @@ def _refuse_what_never_fits(traffic: Traffic, limits: EngineLimits, max_model_le
 
 
 class _VirtualServing:
-    """One run: the clock, each request's tokens so far, and the live requests."""
+    """One run: the clock, each request's tokens so far, and the live requests.
+
+    It is about the `judged` requests, [requests].
+    """
 
     def __init__(
         self,
         traffic: Traffic,
+        judged: Bools,
         cost_model: StepCostModel,
         scheduler: LockstepScheduler,
-        on_step: StepObserver | None,
+        on_step: StepWatcher | None,
     ) -> None:
         requests = len(traffic)
         self._traffic = traffic
@@ -149,8 +143,8 @@ class _VirtualServing:
         self._first_token_s = np.full(requests, np.nan)
         self._last_token_s = np.full(requests, np.nan)
         self._tokens_left = traffic.output_tokens.copy()
-        self._judged = np.ones(requests, dtype=np.bool_)
-        self._judged_left = requests
+        self._judged = judged
+        self._judged_left = int(judged.sum())
         self._living: dict[int, Request] = {}
         self._given: list[Int64s] = []  # by step, the requests that got a token
         self._step_end_ns: list[int] = []
@@ -161,10 +155,8 @@ class _VirtualServing:
         self._kv_blocks_used_max = 0
         self._empty_steps = 0
 
-    def serve(self, levels: Sequence[Bound], judged: Bools, *, until_ns: float) -> Ending:
-        """Step until the end; levels concern the `judged` requests, [requests]."""
-        self._judged = judged
-        self._judged_left = int(judged.sum())
+    def serve(self, levels: Sequence[Bound], *, until_ns: float) -> Ending:
+        """Step until the end; levels concern the judged requests."""
         while self._judged_left:
             begin_ns = self._now_ns
             if not self._living:
@@ -175,7 +167,7 @@ class _VirtualServing:
             self._now_ns = begin_ns
             self._admit()
             self._step()
-            if len(self._step_end_ns) % HOPE_STEPS == 0 and self._is_hopeless(levels, judged):
+            if len(self._step_end_ns) % HOPE_STEPS == 0 and self._is_hopeless(levels):
                 return Ending.HOPELESS
         return Ending.JUDGED if self._tokens_left.any() else Ending.SERVED
 
@@ -209,12 +201,12 @@ class _VirtualServing:
             self._empty_steps = 0
             cost = self._cost_model.cost(batch)
             if self._on_step is not None:
-                self._on_step(cost, batch, begin_ns=self._now_ns, queues=output.rank_states)
+                self._on_step(cost, batch, begin_ns=self._now_ns, queues=output.state.rank_states)
             self._now_ns += cost.duration_ns
             self._busy_ns += cost.duration_ns
             self._step_joules += cost.chip_joules
             self._record(given)
-        used = max(rank.kv_blocks_used for rank in output.rank_states)
+        used = max(rank.kv_blocks_used for rank in output.state.rank_states)
         self._kv_blocks_used_max = max(self._kv_blocks_used_max, used)
         self._scheduler.update_from_output(output, _synthetic_tokens(output, given))
         for number in given[self._tokens_left[given] == 0].tolist():
@@ -259,9 +251,9 @@ class _VirtualServing:
         self._tokens_left[given] -= 1
         self._last_token_s[given[self._tokens_left[given] == 0]] = now_s
 
-    def _is_hopeless(self, levels: Sequence[Bound], judged: Bools) -> bool:
+    def _is_hopeless(self, levels: Sequence[Bound]) -> bool:
         """Whether more requests have missed a level than it allows."""
-        requests = int(judged.sum())
+        requests = int(self._judged.sum())
         for level in levels:
             missed = missed_by(
                 level,
@@ -270,7 +262,7 @@ class _VirtualServing:
                 last_token_s=self._last_token_s,
                 now_s=self._now_ns / NS_PER_S,
             )
-            if requests and (requests - int(missed[judged].sum())) / requests < level.share:
+            if requests and (requests - int(missed[self._judged].sum())) / requests < level.share:
                 return True
         return False
 

@@ -3,8 +3,9 @@
 `simulate` is all that a notebook needs; `deploy/guides/simulate.md` shows it.
 """
 
+from serving.engine.step_batch import StepWatcher
 from serving.simulator.run import Run, known_percentile
-from serving.simulator.simulate import StepWatcher, simulate
+from serving.simulator.simulate import simulate
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulation_workers import SimulationWorkers
 from serving.traffic.engine_limits import SchedulerLimits

@@ -1,32 +1,23 @@
 """The driver of a simulation: schedulers in virtual time, metered."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
-from emulator.ultraserver.step_cost import StepCost
+from emulator.ultraserver.step_cost import THROTTLE, StepCost
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Bound
 from loadgen.workloads.traffic import Traffic
 from serving.engine.scheduler_state import RankQueues
+from serving.engine.step_batch import StepWatcher
 from serving.simulator.run import Run
 from serving.simulator.simulated_deployment import SimulatedDeployment
-from serving.simulator.window_meter import WindowMeter
 
 Bools = NDArray[np.bool_]
-
-
-class StepWatcher(Protocol):
-    """Called with each step, its batch, and the ranks' queues as of its decision."""
-
-    def __call__(
-        self, cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: Sequence[RankQueues]
-    ) -> None:
-        """Read one step; nothing may be changed."""
 
 
 def simulate(
@@ -58,7 +49,7 @@ def simulate(
     from serving.plugin.virtual_serving import serve_in_virtual_time
 
     begin_s, end_s = _window_of(traffic, judged) if window_s is None else window_s
-    meter = WindowMeter(begin_ns=begin_s * NS_PER_S, end_ns=end_s * NS_PER_S)
+    meter = _WindowMeter(begin_ns=begin_s * NS_PER_S, end_ns=end_s * NS_PER_S)
 
     def watch(
         cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: Sequence[RankQueues]
@@ -99,3 +90,41 @@ def _window_of(traffic: Traffic, judged: Bools | None) -> tuple[float, float]:
     arrival_s = traffic.arrival_s[judged]
     begin_s, end_s = float(arrival_s[0]), float(arrival_s[-1])
     return begin_s, max(end_s, float(np.nextafter(begin_s, np.inf)))
+
+
+@dataclass(slots=True)
+class _WindowMeter:
+    """Sums the steps that begin in [`begin_ns`, `end_ns`).
+
+    `throttled_ns`: by how much power limits lengthen steps.
+    """
+
+    begin_ns: float
+    end_ns: float
+    busy_ns: int = 0
+    throttled_ns: float = 0.0
+    joules: float = 0.0
+
+    def add(self, cost: StepCost, begin_ns: int) -> None:
+        """Count a step, if it begins within the stretch."""
+        if self.begin_ns <= begin_ns < self.end_ns:
+            self.busy_ns += cost.duration_ns
+            self.throttled_ns += cost.parts_ns[THROTTLE]
+            self.joules += cost.chip_joules
+
+    def watts(self, idle_watts: float) -> float:
+        """Mean watts of the window, idle times included; 0 for an empty window."""
+        idle_ns = max(0.0, self.end_ns - self.begin_ns - self.busy_ns)
+        joules = self.joules + idle_watts * idle_ns / NS_PER_S
+        return joules / (self.busy_ns + idle_ns) * NS_PER_S if self.busy_ns + idle_ns else 0.0
+
+    @property
+    def busy_share(self) -> float:
+        """At most 1: a step may outlast the window in which it begins."""
+        length_ns = self.end_ns - self.begin_ns
+        return min(1.0, self.busy_ns / length_ns) if length_ns else 0.0
+
+    @property
+    def throttled_share(self) -> float:
+        """Of the steps' time."""
+        return self.throttled_ns / self.busy_ns if self.busy_ns else 0.0

@@ -9,7 +9,6 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Bound
 from loadgen.workloads.traffic import Traffic
 
@@ -124,24 +123,6 @@ class ServingRun:
         gaps_s: Float64s = np.diff(token_s)[request[1:] == request[:-1]]
         return gaps_s
 
-    def ttft_percentile_s(self, q: float, among: Bools | None = None) -> float:
-        """The least time within which q percent of the requests got their first token.
-
-        `among` [requests] selects some. Raises ValueError when one of them has no token, because
-        its time could be any.
-        """
-        chosen = slice(None) if among is None else among
-        return _percentile(self.ttft_s[chosen], q, "first token")
-
-    def tpot_percentile_s(self, q: float, among: Bools | None = None) -> float:
-        """The least TPOT that q percent of the requests with more than one token kept.
-
-        Raises ValueError when one of those is unfinished.
-        """
-        several = self.traffic.output_tokens > 1
-        chosen = several if among is None else several & among
-        return _percentile(self.tpot_s[chosen], q, "last token")
-
     def missed(self, bound: Bound) -> Bools:
         """Requests that have certainly missed `bound` by the end of the run, [requests].
 
@@ -155,22 +136,6 @@ class ServingRun:
             last_token_s=self.last_token_s,
             now_s=self.emulated_s,
         )
-
-    def attainment(self, bound: Bound, among: Bools | None = None) -> float:
-        """Share of the requests (of `among`) that kept the limit; 1 for none.
-
-        For a stopped run: the upper bound.
-        """
-        missed = self.missed(bound)
-        missed = missed if among is None else missed[among]
-        return (len(missed) - int(missed.sum())) / len(missed) if len(missed) else 1.0
-
-    def meets(self, bound: Bound, among: Bools | None = None) -> bool | None:
-        """Whether enough requests kept the limit; None when a stopped run leaves it open."""
-        if self.attainment(bound, among) < bound.share:
-            return False
-        finished = self.finished if among is None else self.finished[among]
-        return True if finished.all() else None
 
 
 def missed_by(
@@ -195,10 +160,3 @@ def missed_by(
     # The span is 0 for a reply of one token, and without a first one: then nothing is missed yet.
     slow: Bools = (last_s - first_s) / gaps > bound.limit_s
     return slow
-
-
-def _percentile(samples: Float64s, q: float, what: str) -> float:
-    """See `percentile`; NaN without samples. Raises ValueError for an unknown one."""
-    if np.isnan(samples).any():
-        raise ValueError(f"{int(np.isnan(samples).sum())} requests have no {what} yet")
-    return percentile(samples, q) if len(samples) else float("nan")

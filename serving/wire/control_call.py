@@ -29,6 +29,7 @@ from serving.wire.machine_state import (
     Plain,
     PurposeWord,
     SleepState,
+    TrainingTotals,
     VersionState,
 )
 from serving.wire.placement_page import PlacementPage
@@ -123,19 +124,13 @@ class ResumeRequest(ControlRequest, frozen=True, kw_only=True, tag="resume"):
 
 
 class TrainingNote(ControlRequest, frozen=True, kw_only=True, tag="training"):
-    """Tells what the job on a lease's chips has done since it was handed them; see TrainingTotals.
+    """Tells what the job on a lease's chips has done since it was handed them.
 
     The engine's energy counts the chips at idle all along, and what they drew beyond it as told.
     """
 
     lease: Count
-    steps: Count
-    tokens: Count
-    loss: float | None
-    joules: float
-    emulated_s: float
-    watts: float
-    hbm_bytes_per_chip: Count
+    totals: TrainingTotals
 
 
 class PublishRequest(ControlRequest, frozen=True, kw_only=True, tag="publish"):
@@ -178,8 +173,7 @@ class PowerRequest(ControlRequest, frozen=True, kw_only=True, tag="power"):
 class TelemetryRequest(ControlRequest, frozen=True, kw_only=True, tag="telemetry"):
     """Asks for one look at the engine; may be asked several times a second.
 
-    Attributes:
-        events_after: stages of faults after that one's number are told; none are without it.
+    Stages of faults after the number `events_after` are told; none are without it.
     """
 
     events_after: Count | None = None
@@ -200,15 +194,7 @@ class StateReply(ControlReply, frozen=True, kw_only=True, tag="state"):
 
 
 class FaultReport(ControlReply, frozen=True, kw_only=True, tag="fault"):
-    """Answers InjectRequest.
-
-    Attributes:
-        accepted: the fault has happened; False for a dry run.
-        survivable: every accepted request can still be answered; `reason` says why or why not.
-        number: of the fault in the state's `faults`; None when it was not accepted.
-        stall_s: emulated seconds for which the machine stands still because of it, until it is
-            noticed and weights are read; `stall_wall_s` is the wall time that they take now.
-    """
+    """Answers InjectRequest; see fault.proto. `number` is None when it was not accepted."""
 
     accepted: bool
     survivable: bool
@@ -225,15 +211,7 @@ class HealReport(ControlReply, frozen=True, kw_only=True, tag="healed"):
 
 
 class RecordingState(ControlReply, frozen=True, kw_only=True, tag="recording"):
-    """Answers RecordRequest and RecordingRequest.
-
-    Attributes:
-        recording: its number; counts the engine's recordings from 1.
-        steps: since it began; the first `dropped` of them are not kept.
-        samples: steps of which a relief can be asked.
-        begin_ns: the emulated time at which it began; `now_ns` is when it ended, or now.
-        ceilings: of each chip, for shares of what it could do.
-    """
+    """Answers RecordRequest and RecordingRequest; see recording.proto."""
 
     recording: Count
     on: bool
@@ -269,12 +247,7 @@ class LeaseReport(ControlReply, frozen=True, kw_only=True, tag="lease"):
 
 
 class VersionReport(ControlReply, frozen=True, kw_only=True, tag="version"):
-    """Answers PublishRequest and RollbackRequest.
-
-    Attributes:
-        version: that every block will serve; `weights` is its name in responses.
-        waiting_blocks: that have yet to read it.
-    """
+    """Answers PublishRequest and RollbackRequest; see weights.proto."""
 
     version: Count
     weights: str
@@ -282,13 +255,9 @@ class VersionReport(ControlReply, frozen=True, kw_only=True, tag="version"):
 
 
 class WatchReply(ControlReply, frozen=True, kw_only=True, tag="watch"):
-    """Answers WatchRequest.
+    """Answers WatchRequest, with requests of all ranks.
 
-    Attributes:
-        emulated_s: now, also between two steps; `dilation` as in MachineState.
-        arrived_requests: all since the engine's start, as of its last step.
-        running, waiting: requests of all ranks.
-        leases, versions: as in MachineState.
+    `arrived_requests` are all since the engine's start, as of its last step.
     """
 
     emulated_s: float
@@ -301,12 +270,7 @@ class WatchReply(ControlReply, frozen=True, kw_only=True, tag="watch"):
 
 
 class ClockState(ControlReply, frozen=True, kw_only=True, tag="clock"):
-    """Answers ClockRequest.
-
-    Attributes:
-        emulated_s: now, also between two steps; `dilation` as in MachineState.
-        unix_s: the same moment by the engine's host.
-    """
+    """Answers ClockRequest; `unix_s` is the same moment by the engine's host."""
 
     emulated_s: float
     dilation: float
@@ -337,7 +301,6 @@ class TelemetryReply(ControlReply, frozen=True, kw_only=True, tag="telemetry"):
     Attributes:
         fault_event_number: of the newest stage that a fault has reached; 0 before the first.
         fault_events: the stages that were asked for, the last `FAULTS_TOLD_MAX` of them.
-        leases, versions, sleep: as in MachineState.
     """
 
     telemetry: Telemetry
@@ -475,6 +438,14 @@ DRAIN_ENGINE: Final = Rpc(name="DrainEngine", shows=AdmissionReport)
 UNDRAIN_ENGINE: Final = Rpc(name="UndrainEngine", shows=AdmissionReport)
 
 RPCS: Final[dict[str, Rpc[Any]]] = {
-    row.name: row for row in list(globals().values()) if isinstance(row, Rpc)
+    row.name: row
+    for row in (
+        *(DESCRIBE_SYSTEM, GET_CLOCK, GET_STATE, GET_PLACEMENT, GET_POWER, GET_HARDWARE),
+        *(GET_EXPERT_LOAD, INJECT_FAULT, HEAL),
+        *(RECORD_STEPS, GET_RECORDING, GET_STEPS, GET_RELIEF),
+        *(DRAIN, RESUME, GET_DAY_NIGHT, SET_POLICY, SET_PHASE, PUBLISH, ROLLBACK),
+        *(SLEEP, WAKE_UP, PAUSE_GENERATION, RESUME_GENERATION, GET_REST, RESET_PREFIX_CACHE),
+        *(GET_ADMISSION, DRAIN_ENGINE, UNDRAIN_ENGINE),
+    )
 }
 """The table: every unary call, by its name. A stream has no row; see `control_service`."""

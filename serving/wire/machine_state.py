@@ -1,8 +1,8 @@
 """The whole machine between two steps, as the control API shows it: frozen, plain, strict JSON.
 
 The engine's process makes it and the API's process hands it on, so both sides share this
-definition. Fields are named as in `protos/ultraserve/v1/control.proto`, which says the same on the
-wire. Emulated seconds count from the engine's start.
+definition. The messages of `protos/ultraserve/v1` have the same fields, and say what they mean;
+here is only what they do not say. Emulated seconds count from the engine's start.
 """
 
 from enum import StrEnum
@@ -46,12 +46,7 @@ class ChipHealth(StrEnum):
 
 
 class FaultStage(StrEnum):
-    """How far the engine is with a fault.
-
-    PENDING: it has happened, and no step has met it yet. RECOVERING: the machine stands still for
-    it. RECOVERED: every request that it touched goes on. FAILED: requests that it touched ended
-    with an error. DEGRADED: requests go on, but the chip stays slow until it is healed.
-    """
+    """How far the engine is with a fault; see fault.proto."""
 
     PENDING = "pending"
     RECOVERING = "recovering"
@@ -82,16 +77,7 @@ class CutLink(Plain, frozen=True, kw_only=True):
 
 
 class ChipState(Plain, frozen=True, kw_only=True):
-    """One chip; numbered in the partition, spares after its chips.
-
-    Attributes:
-        rack: of the system; `tray` of the rack, `position` in the tray.
-        slow_factor: its engines take this many times as long; 1 when it is not slow.
-        spare: it stands by: no rank and no experts.
-        cut_links: the tiers of which it has lost lanes.
-        expert_slots: slots of all layers; `expert_slots_filled` of them hold an expert.
-        phase: of the group that it is lent out with; "serving" for a chip that is in no lease.
-    """
+    """One chip; numbered in the partition, spares after its chips."""
 
     chip: Count
     rack: Count
@@ -140,11 +126,7 @@ class RackState(Plain, frozen=True, kw_only=True):
 
 
 class ExpertBalance(Plain, frozen=True, kw_only=True):
-    """Tokens per chip, the most over the mean, in the window that balancing looks at.
-
-    `imbalance` is None until a token was routed; the ones before and after the last rebalance are
-    None when there was none. `moved_bytes` counts the weights that all rebalances moved.
-    """
+    """Tokens per chip, the most over the mean, in the window that balancing looks at."""
 
     imbalance: float | None
     imbalance_before: float | None
@@ -154,13 +136,7 @@ class ExpertBalance(Plain, frozen=True, kw_only=True):
 
 
 class Recovery(Plain, frozen=True, kw_only=True):
-    """What it took until the engine served again.
-
-    `wall_s` counts from the fault until the machine went on; up to now while it recovers.
-    `requests_failed` ended with an error. `experts_reloaded` are slots that were filled again, from
-    another copy or from the checkpoint. `moved` and `failed` name the requests, the first
-    REQUESTS_NAMED_MAX of each.
-    """
+    """What it took until the engine served again; up to now while it recovers."""
 
     emulated_ns: Count
     wall_s: float
@@ -172,10 +148,7 @@ class Recovery(Plain, frozen=True, kw_only=True):
 
 
 class FaultRecord(Plain, frozen=True, kw_only=True):
-    """One fault that was injected, numbered from 1; `recovery` is None until it has ended.
-
-    `survivable` and `reason` are as computed when the fault was injected.
-    """
+    """One fault that was injected; `recovery` is None until the machine has met it."""
 
     number: Count
     fault: Fault
@@ -200,12 +173,7 @@ class FaultEvent(Plain, frozen=True, kw_only=True):
 
 
 class StallState(Plain, frozen=True, kw_only=True):
-    """Nothing is computed until `until_emulated_s`.
-
-    Attributes:
-        left_s: emulated seconds until then; `wall_left_s` is the wall time that they take.
-        reason: what is waited for: one line.
-    """
+    """Nothing is computed until `until_emulated_s`."""
 
     until_emulated_s: float
     left_s: float
@@ -214,10 +182,7 @@ class StallState(Plain, frozen=True, kw_only=True):
 
 
 class TrainingTotals(Plain, frozen=True, kw_only=True):
-    """What a training job has done on a lease's chips since they were handed to it, as it says.
-
-    `joules` are all that the chips drew in `emulated_s` of the job, idle power and work.
-    """
+    """What a training job has done on a lease's chips since they were handed to it, as it says."""
 
     steps: Count
     tokens: Count
@@ -229,26 +194,9 @@ class TrainingTotals(Plain, frozen=True, kw_only=True):
 
 
 class LeaseState(Plain, frozen=True, kw_only=True):
-    """A group of chips that is, or was, lent out: whole ranks, numbered from 1.
+    """A group of chips that is, or was, lent out: whole ranks.
 
-    Attributes:
-        phase: of the group; "serving" says that the lease has ended.
-        reason: what it waits for, or how it ended: one line.
-        since_emulated_s: when the phase began.
-        until_emulated_s: when it ends at the latest (draining) or for certain (restoring); None
-            where nobody knows.
-        lost_chips: those of `chips` that have failed since the lease began.
-        drained_requests: of the group's requests, those that ended within the grace time;
-            `moved_requests` went on elsewhere.
-        experts_moved: expert copies, each of one layer, that went to chips that stay, and back.
-        bytes_links: of the timed model, between chips; `bytes_storage` came from the checkpoint.
-        joules: what the group's chips drew while they changed hands, neither draining nor training;
-            a part of the engine's energy.
-        drain_s: emulated; so are the times that moving experts, vacating the chips, reading weights
-            and warming up took.
-        training: None until the job has said something.
-        purpose: training, or maintenance: of such chips no job has any, and the machine does not
-            call them back by itself.
+    `until_emulated_s` is None where nobody knows; `training` until the job has said something.
     """
 
     number: Count
@@ -275,18 +223,9 @@ class LeaseState(Plain, frozen=True, kw_only=True):
 
 
 class VersionState(Plain, frozen=True, kw_only=True):
-    """One version of the weights.
+    """One version of the weights; its name is the number, and the beginning of the weights' hash.
 
-    Attributes:
-        number: from 1, the version that the engine started with.
-        weights: its name in responses: the number, and the beginning of the weights' hash.
-        published_emulated_s: when it was asked for.
-        target: every block serves it, or will; one version is.
-        ranks: that serve it now.
-        failure: why it is not served although it was published; empty when nothing went wrong.
-        bytes_storage: of the timed model, that chips have read to serve it; `read_s` is the
-            emulated time that their blocks stood still for it, and `joules` what they drew in it,
-            a part of the engine's energy.
+    `failure` is empty when nothing went wrong; `joules` are a part of the engine's energy.
     """
 
     number: Count
@@ -305,12 +244,8 @@ class VersionState(Plain, frozen=True, kw_only=True):
 class SleepState(Plain, frozen=True, kw_only=True):
     """Whether the engine sleeps, in vLLM's sense, and what the last time took.
 
-    Attributes:
-        asleep: of "weights" and "kv_cache", what is not in HBM; empty when the engine is awake.
-        level: of the last sleep: 1 keeps the weights in the hosts' memory, 2 nowhere; 0: none yet.
-        host_bytes: weights of the timed model that the hosts' memory holds meanwhile.
-        sleep_s: emulated seconds that going to sleep took the last time; `wake_s` waking up, its
-            parts together. `joules` are what the chips drew in both, a part of the engine's energy.
+    `host_bytes` are weights of the timed model; `wake_s` is waking up, its parts together; `joules`
+    are what the chips drew in both, a part of the engine's energy.
     """
 
     asleep: tuple[str, ...] = ()
@@ -322,10 +257,7 @@ class SleepState(Plain, frozen=True, kw_only=True):
 
 
 class HostRatio(Plain, frozen=True, kw_only=True):
-    """Wall seconds that this host needs for what takes the machine one emulated second of `load`.
-
-    `chosen` says that the clock began with it.
-    """
+    """Wall seconds that this host needs for an emulated second of `load`."""
 
     load: str
     ratio: float
@@ -340,21 +272,7 @@ class HostRatio(Plain, frozen=True, kw_only=True):
 
 
 class MachineState(Plain, frozen=True, kw_only=True):
-    """Everything.
-
-    Attributes:
-        dilation: wall seconds per emulated second; 0 when time is virtual.
-        model: what sets time, HBM and energy; `weights` make the tokens.
-        routing: where expert choices come from.
-        chips: the partition's, then its spares.
-        faults: all since the start, in the order of their numbers.
-        leases: those that go on, and the last ones that have ended, in the order of their numbers.
-        versions: of the weights, in the order of their numbers.
-        stall: why nothing is computed now, and how long; None while the machine is free to.
-        age_s: wall seconds since the engine said so; above 0 where it has not answered since.
-        clock_epoch: of the clock, from 0 on, in which `dilation` holds.
-        host_ratios: what this host was measured to need; empty but for a clock that follows it.
-    """
+    """Everything; `chips` are the partition's, then its spares, `faults` all since the start."""
 
     emulated_s: float
     dilation: float

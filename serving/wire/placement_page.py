@@ -1,4 +1,7 @@
-"""Which experts lie where, as the control API shows it, in pages of whole layers."""
+"""Which experts lie where, as the control API shows it, in pages of whole layers.
+
+See placement.proto.
+"""
 
 from typing import Annotated
 
@@ -21,9 +24,7 @@ class RankPlacement(Plain, frozen=True, kw_only=True):
 class LayerPlacement(Plain, frozen=True, kw_only=True):
     """One layer of the timed model that has experts.
 
-    Attributes:
-        expert_of_slot: [positions x slots], those of position 0 first; -1 for an empty slot.
-        copies: [experts], how many slots of all positions hold each.
+    `expert_of_slot` is [positions x slots], those of position 0 first; `copies` is [experts].
     """
 
     layer: Count
@@ -32,15 +33,7 @@ class LayerPlacement(Plain, frozen=True, kw_only=True):
 
 
 class PlacementPage(Plain, frozen=True, kw_only=True):
-    """Some layers in their order.
-
-    Attributes:
-        layers: that have experts, of which `experts` each; 0 of a dense model.
-        positions: of the partition; `slots` of each in each layer.
-        ep: experts are spread over groups of so many positions.
-        chips: the chip in each position, -1 where none sits.
-        next_layer: where the next page begins; `layers` at the end.
-    """
+    """Some layers in their order; a dense model has 0 of them."""
 
     layers: Count
     experts: Count

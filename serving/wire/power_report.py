@@ -1,4 +1,4 @@
-"""Power and energy of what serves, as the control API shows it."""
+"""Power and energy of what serves, as the control API shows it; see power.proto."""
 
 from serving.wire.machine_state import Count, Plain
 
@@ -21,10 +21,7 @@ class RackPower(Plain, frozen=True, kw_only=True):
 
 
 class TokensPerMegawatt(Plain, frozen=True, kw_only=True):
-    """Tokens per second and megawatt; `basis` is provisioned, drawn or all-in.
-
-    `watts` is what was divided by, `why` where it comes from.
-    """
+    """Tokens per second and megawatt; `basis` is provisioned, drawn or all-in."""
 
     basis: str
     watts: float
@@ -35,11 +32,7 @@ class TokensPerMegawatt(Plain, frozen=True, kw_only=True):
 
 
 class PowerWindow(Plain, frozen=True, kw_only=True):
-    """The last emulated seconds.
-
-    Attributes:
-        prompt_tokens: that were computed; those from a cache are not among them.
-    """
+    """The last emulated seconds."""
 
     emulated_s: float
     prompt_tokens: Count
@@ -51,16 +44,8 @@ class PowerWindow(Plain, frozen=True, kw_only=True):
 class MachinePower(Plain, frozen=True, kw_only=True):
     """Everything about power.
 
-    Attributes:
-        chip_watts: of all chips, the mean of the last emulated seconds; `it_watts` is the racks'
-            input and `facility_watts` the utility's meter, both with the chips' share of all the
-            rest.
-            `parts_watts` are the latter by part.
-        chip_budget_watts: what a chip may draw; `provisioned_watts` is the chips' share of what the
-            racks are given, before cooling.
-        pue: facility watts per watt at the racks' input, on the worst day.
-        chip_joules, facility_joules: since the engine's start, idle time included.
-        window: None until a step has ended.
+    Watts are means of the last emulated seconds; those at the racks' input and at the utility's
+    meter have the chips' share of all the rest.
     """
 
     emulated_s: float

@@ -1,22 +1,15 @@
 """One step of a run as a profile shows it: plain, frozen, the same live and in virtual time.
 
 Arrays go by position in the partition, or by rank; `chips` says which chip sat in each position.
-Fields are named as in `protos/ultraserve/v1/control.proto`.
+`protos/ultraserve/v1/recording.proto` says what the fields mean.
 """
 
-from collections.abc import Sequence
 from enum import StrEnum
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final
 
-import numpy as np
 from msgspec import Meta
-from numpy.typing import NDArray
 
-from emulator.specs.batch import StepBatch
-from emulator.ultraserver.step_cost import StepCost
 from serving.wire.machine_state import Count, Plain
-
-Int64s = NDArray[np.int64]
 
 Seat = Annotated[int, Meta(ge=-1)]
 """A chip by its number, or -1 where none sits."""
@@ -34,22 +27,6 @@ class StepPhase(StrEnum):
     DECODE = "decode"
 
 
-class Queues(Protocol):
-    """What a rank's scheduler says of itself when it has decided."""
-
-    @property
-    def running(self) -> int:
-        """Requests that run."""
-
-    @property
-    def waiting(self) -> int:
-        """Requests that wait."""
-
-    @property
-    def kv_blocks_used(self) -> int:
-        """KV blocks that requests hold."""
-
-
 class EngineBusy(Plain, frozen=True, kw_only=True):
     """How long one engine of each position is busy in the step."""
 
@@ -60,17 +37,8 @@ class EngineBusy(Plain, frozen=True, kw_only=True):
 class StepRecord(Plain, frozen=True, kw_only=True):
     """One step, in emulated time.
 
-    Attributes:
-        step: counts from 0 in its recording.
-        begin_ns: when its work begins, after `pause_ns` in which the machine was held up by
-            recovering or by moving experts.
-        prefill_tokens: by rank; `decode_tokens` are those of requests with one new token over a
-            context, the last token of a prompt that was computed up to it among them.
-        requests_running: by rank, as `requests_waiting` and `kv_blocks_used`; empty when unknown.
-        chips: by position; the engines, watts, flops and bytes have the same order.
-        parts_ns: the duration by named part, on the chips that everyone waits for.
-        bound: the engine that a part waits for, where it waits for one.
-        hbm_bytes: read and written by each chip; `link_bytes` sent by each.
+    `decode_tokens` are those of requests with one new token over a context, the last token of a
+    prompt that was computed up to it among them. The queues are empty when unknown.
     """
 
     step: Count
@@ -137,49 +105,3 @@ def phase_of(prefill_tokens: int, tokens: int) -> StepPhase:
     if not prefill_tokens:
         return StepPhase.DECODE
     return StepPhase.PREFILL if prefill_tokens >= PREFILL_SHARE * tokens else StepPhase.MIXED
-
-
-def prefill_and_decode_tokens(batch: StepBatch) -> tuple[Int64s, Int64s]:
-    """New tokens of prompts, and of requests that decode: both [ranks]."""
-    decodes = (batch.new_tokens == 1) & (batch.context_tokens > 0)
-    decode_tokens = np.bincount(batch.rank[decodes], minlength=batch.ranks).astype(np.int64)
-    return batch.tokens_by_rank() - decode_tokens, decode_tokens
-
-
-def step_record(
-    cost: StepCost,
-    *,
-    step: int,
-    begin_ns: int,
-    pause_ns: int,
-    tokens: tuple[Int64s, Int64s],
-    chips: Int64s,
-    queues: Sequence[Queues],
-) -> StepRecord:
-    """The record of a step that cost `cost`.
-
-    `tokens` are of prompts and of decodes, each [ranks]; `chips` sit in the positions, [positions].
-    """
-    prefill_tokens, decode_tokens = tokens
-    return StepRecord(
-        step=step,
-        begin_ns=begin_ns,
-        pause_ns=pause_ns,
-        duration_ns=cost.duration_ns,
-        prefill_tokens=tuple(prefill_tokens.tolist()),
-        decode_tokens=tuple(decode_tokens.tolist()),
-        requests_running=tuple(queue.running for queue in queues),
-        requests_waiting=tuple(queue.waiting for queue in queues),
-        kv_blocks_used=tuple(queue.kv_blocks_used for queue in queues),
-        chips=tuple(chips.tolist()),
-        engines=tuple(
-            EngineBusy(engine=name, busy_ns=tuple(busy_ns.tolist()))
-            for name, busy_ns in cost.engine_ns.items()
-        ),
-        watts=tuple(cost.chip_watts.tolist()),
-        flops=tuple(cost.flops.tolist()),
-        hbm_bytes=tuple(cost.hbm_bytes.tolist()),
-        link_bytes=tuple(cost.link_bytes.tolist()),
-        parts_ns={name: float(part_ns) for name, part_ns in cost.parts_ns.items()},
-        bound=dict(cost.bound),
-    )

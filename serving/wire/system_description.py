@@ -1,4 +1,4 @@
-"""What is emulated, as the control API shows it: it does not change while the server runs."""
+"""What is emulated, as the control API shows it; see system.proto. Fixed while the server runs."""
 
 from serving.wire.machine_state import Count, PartitionState, Plain
 
@@ -31,19 +31,7 @@ class RackDescription(Plain, frozen=True, kw_only=True):
 
 
 class SystemDescription(Plain, frozen=True, kw_only=True):
-    """Everything that is fixed from the start.
-
-    Attributes:
-        model: what sets time, HBM and energy; `weights` make the tokens.
-        routing: where expert choices come from.
-        topology: how the chips of a rack are joined; `switch_generation` by what, empty where
-            nothing does.
-        clock: real, auto, virtual or dilated:K; `dilation` is wall seconds per emulated second, 0
-            when time is virtual.
-        calibration: what is added to the roofline; `overlap` what runs beside what.
-        kv_blocks: of each rank.
-        ultraserver: which machine of its kind it is; see `serving.settings`.
-    """
+    """Everything that is fixed from the start; for `ultraserver` see `serving.settings`."""
 
     ultraserve_version: str
     vllm_version: str

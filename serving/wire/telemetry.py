@@ -17,28 +17,10 @@ from serving.wire.machine_state import (
 
 
 class Telemetry(Plain, frozen=True, kw_only=True):
-    """The engine's figures of one moment. Totals count from its start.
+    """The engine's figures of one moment; see watch.proto. Totals count from its start.
 
-    Seconds and joules are emulated unless named wall.
-
-    Attributes:
-        emulated_s: now, also between two steps; idle time is in it and in the joules.
-        dilation: wall seconds per emulated second in the clock's epoch `clock_epoch`, counted from
-            0, which began at `epoch_emulated_s`, by the wall at `epoch_unix_s`; all 0 where time is
-            virtual.
-        busy_s: in steps; by `lag_s` they ended late because the host could not keep up. `pause_s`,
-            by which recovering from faults or moving experts held steps up, is not in it.
-        compute_wall_s: of the wall, that the chips' computing and the step channel took.
-        prompt_tokens: that were computed; those from a cache are not among them.
-        requests_arrived: all since the start; `requests_running` and `requests_waiting` are in the
-            ranks' schedulers at the last step. `requests_moved` were handed to other ranks.
-        chips: of the partition; `chips_leased` of them are out of serving.
-        chip_watts: of all chips, the mean of the last emulated seconds; `facility_watts` are at the
-            utility's meter.
-        empty_rank_steps: over all steps, the ranks that took part without a token.
-        expert_imbalance: as in ExpertBalance.
-        training_joules: that training jobs drew on leased chips beyond idle ones.
-        stall: as in MachineState; `age_s` likewise.
+    Seconds and joules are emulated unless named wall; idle time is in both. Watts are the mean of
+    the last emulated seconds. What is said of the clock's epoch is 0 where time is virtual.
     """
 
     emulated_s: float
@@ -119,14 +101,9 @@ class EventKind(StrEnum):
 
 
 class MachineEvent(Plain, frozen=True, kw_only=True):
-    """One change, numbered from 1 since the server's start.
+    """One change, numbered from 1 since the server's start; see watch.proto.
 
-    Attributes:
-        emulated_s: when it happened, of a fault's stages; when it was seen, of all others. `unix_s`
-            is the wall's time at which it was seen.
-        words: one line.
-        fault, lease, version, sleep: what it is about, as it is then; None for the other kinds.
-        ranks_up: that served then; None for what is not about a fault.
+    What it is not about is None; so are `ranks_up` of what is not about a fault.
     """
 
     number: Count

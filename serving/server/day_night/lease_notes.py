@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from emulator.units import NS_PER_S
 from serving.server.training.job_status import JobStatus
 from serving.wire.control_call import TrainingNote
-from serving.wire.machine_state import LeaseState
+from serving.wire.machine_state import LeaseState, TrainingTotals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,13 +63,15 @@ class LeaseNotes:
         self._seen[lease.number], self._totals[lease.number] = now, totals
         told = TrainingNote(
             lease=lease.number,
-            steps=totals.steps,
-            tokens=totals.tokens,
-            loss=status.loss,
-            joules=totals.joules * share,
-            emulated_s=totals.emulated_s,
-            watts=status.watts * share,
-            hbm_bytes_per_chip=status.hbm_bytes_per_chip,
+            totals=TrainingTotals(
+                steps=totals.steps,
+                tokens=totals.tokens,
+                loss=status.loss,
+                joules=totals.joules * share,
+                emulated_s=totals.emulated_s,
+                watts=status.watts * share,
+                hbm_bytes_per_chip=status.hbm_bytes_per_chip,
+            ),
         )
         if told == self._sent.get(lease.number):
             return None

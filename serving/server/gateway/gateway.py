@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from serving.access.key_reload import KeyReload
 from serving.access.key_ring import KeyRing
-from serving.engine.neuron_instance import instance_of
+from serving.engine.engine_description import instance_of
 from serving.plugin.platform import deployment_of
 from serving.plugin.stat_logger import stat_logger_of
 from serving.server.gateway.admission_controller import AdmissionController

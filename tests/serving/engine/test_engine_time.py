@@ -75,7 +75,7 @@ class Metered(EngineTime):
                 dilation=self.dilation,
                 clock_epoch=epoch.index if epoch else 0,
                 epoch_emulated_s=epoch.from_ns / 1e9 if epoch else 0.0,
-                emulated_s=self.accounted_s,
+                emulated_s=self.accounted_ns / 1e9,
                 steps=self.steps,
                 busy_s=self.busy_ns / 1e9,
                 lag_s=self.lag_ns / 1e9,

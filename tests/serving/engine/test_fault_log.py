@@ -7,10 +7,10 @@ import pytest
 from emulator.errors import ConfigError
 from emulator.specs.fault import Fault, FaultKind
 from serving.engine import fault_log
-from serving.engine.fault_log import FaultLog, Moved, RecoveryOutcome
+from serving.engine.fault_log import FaultLog, Moved
 from serving.wire.machine_state import REQUESTS_NAMED_MAX, FaultStage
 
-OUTCOME = RecoveryOutcome(emulated_ns=1_500, experts_reloaded=9)
+OUTCOME: dict[str, int] = {"duration_ns": 1_500, "experts_reloaded": 9}
 
 
 def lose(chip: int) -> Fault:
@@ -32,7 +32,7 @@ def log_of(*chips: int) -> FaultLog:
 
 def recovered(log: FaultLog, *, survived: bool = True) -> None:
     """All pending faults are met, and the machine goes on a moment later."""
-    log.settle(OUTCOME, emulated_s=3.0, survived=survived)
+    log.settle(**OUTCOME, emulated_s=3.0, survived=survived)
     log.finish(emulated_s=3.5)
 
 
@@ -55,7 +55,7 @@ def test_a_fault_is_pending_until_a_step_meets_it_and_recovers_by_hand() -> None
     assert (record.stage, record.recovery, record.healed_emulated_s) == ("pending", None, None)
     assert log.pending == [record]
 
-    log.settle(OUTCOME, emulated_s=3.0, survived=True)
+    log.settle(**OUTCOME, emulated_s=3.0, survived=True)
     (record,) = log.records
     assert (record.stage, log.pending) == (FaultStage.RECOVERING, [])
     assert log.recovering == [record]
@@ -104,7 +104,7 @@ def test_a_request_that_ended_with_an_error_makes_its_fault_a_failure_and_no_oth
 
 def test_requests_that_end_before_the_machine_goes_on_make_the_fault_a_failure() -> None:
     log = log_of(1)
-    log.settle(OUTCOME, emulated_s=3.0, survived=True)
+    log.settle(**OUTCOME, emulated_s=3.0, survived=True)
     log.credit(1, moved(1, failed=True), emulated_s=3.2)
     assert stages(log) == ["recovering"]
 
@@ -140,12 +140,12 @@ def test_each_stage_is_an_event_with_its_time_and_the_ranks_that_served_then() -
     log = FaultLog(lambda: ranks[0])
     log.add(lose(3), emulated_s=1.0, survivable=True, reason="a spare stands by")
     ranks[0] = 3
-    log.settle(OUTCOME, emulated_s=1.5, survived=True)
+    log.settle(**OUTCOME, emulated_s=1.5, survived=True)
     log.finish(emulated_s=31.0)
     ranks[0] = 4
     log.heal([1], emulated_s=40.0)
 
-    seen = [(e.number, str(e.fault.stage), e.emulated_s, e.ranks_up) for e in log.events]
+    seen = [(e.number, str(e.fault.stage), e.emulated_s, e.ranks_up) for e in log.events_after(0)]
     assert seen == [
         (1, "pending", 1.0, 4),
         (2, "recovering", 1.5, 3),
@@ -158,7 +158,7 @@ def test_settling_nothing_changes_nothing() -> None:
     log = log_of(1)
     recovered(log)
     before = log.records
-    log.settle(RecoveryOutcome(emulated_ns=1, experts_reloaded=1), emulated_s=5.0, survived=False)
+    log.settle(emulated_s=5.0, duration_ns=1, experts_reloaded=1, survived=False)
     log.finish(emulated_s=6.0)
 
     assert log.records == before

@@ -65,7 +65,7 @@ def test_the_loss_of_a_chip_by_hand(expected: dict[str, list[int]]) -> None:
     parts = live_parts()
     requests = Requests(parts)
     requests.step()
-    parts.now_s = 1.5
+    parts.clock.wait_until_ns(1_500_000_000)
     number, recovery = parts.live.inject(lose(1))
     assert (number, recovery.survivable) == (1, True)
     assert [record.stage for record in parts.live.faults.records] == [FaultStage.PENDING]
@@ -304,7 +304,7 @@ def test_a_repaired_chip_takes_its_seat_again(
     parts.live.inject(take(kind, 2))
     if met:
         requests.step()
-    parts.now_s = 9.0
+    parts.clock.wait_until_ns(9_000_000_000)
     assert parts.live.heal(chip=2) == (1,)
 
     assert parts.machine.ranks_up.all()

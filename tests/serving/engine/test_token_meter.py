@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.specs.batch import StepBatch
-from serving.engine.token_meter import WINDOW_S, TokenMeter
+from serving.engine.token_meter import WINDOW_S, TokenMeter, TokenTotals
 from tests.serving.telemetry.recorded_steps import DECODE, PREFILL
 
 
@@ -12,13 +12,18 @@ def add(meter: TokenMeter, at_s: float, batch: StepBatch = PREFILL, *, joules: f
     meter.add(batch, output_tokens=2, emulated_s=at_s, facility_joules=joules)
 
 
+def window_of(meter: TokenMeter) -> TokenTotals | None:
+    """The window that ends with the last step."""
+    return meter.window_until(meter.totals.emulated_s, meter.totals.facility_joules)
+
+
 def test_two_steps_by_hand() -> None:
     meter = TokenMeter()
-    assert meter.window() is None
+    assert window_of(meter) is None
     add(meter, 0.25, PREFILL, joules=100.0)
     prompts = int(PREFILL.new_tokens.sum())
     add(meter, 0.5, DECODE, joules=150.0)
-    window = meter.window()
+    window = window_of(meter)
 
     assert window is not None
     assert (window.emulated_s, window.prompt_tokens, window.output_tokens) == (0.5, prompts, 4)
@@ -30,7 +35,7 @@ def test_what_is_older_than_the_window_is_out_of_it() -> None:
     meter = TokenMeter()
     for second in range(1, 200):
         add(meter, float(second), DECODE, joules=10.0 * second)
-    window = meter.window()
+    window = window_of(meter)
 
     assert window is not None
     assert window.emulated_s == WINDOW_S
@@ -46,7 +51,7 @@ def test_a_window_is_a_minute_and_holds_few_samples(gaps_s: list[float]) -> None
         now_s += gap_s
         ends_s.append(now_s)
         add(meter, now_s, DECODE)
-        window = meter.window()
+        window = window_of(meter)
         assert window is not None
         begin_s = now_s - window.emulated_s
         # It is as long as the window, as far as there was a step; a second or a step more.
@@ -71,11 +76,11 @@ def test_after_a_rest_a_window_begins_in_it_and_not_before() -> None:
     # An hour of 100 W, 50 s of which belong to the window of the step that ends 10 s after it.
     meter.rest(begin_s=10.0, begin_joules=1_000.0, end_s=3_610.0, end_joules=361_000.0)
     add(meter, 3_620.0, DECODE, joules=363_000.0)
-    for window in (meter.window(), meter.window_until(3_620.0, 363_000.0)):
-        assert window is not None
-        assert window.emulated_s == WINDOW_S
-        assert window.output_tokens == 2
-        assert window.facility_joules == 50 * 100.0 + 2_000.0
+    window = window_of(meter)
+    assert window is not None
+    assert window.emulated_s == WINDOW_S
+    assert window.output_tokens == 2
+    assert window.facility_joules == 50 * 100.0 + 2_000.0
 
     # It rests again: five seconds of 100 W more.
     window = meter.window_until(3_625.0, 363_500.0)
@@ -105,7 +110,7 @@ def test_whatever_the_rests_a_window_holds_the_steps_in_it_and_their_joules(
         now_s += step_s
         ends_s.append(now_s)
         add(meter, now_s, DECODE, joules=now_s)  # one watt all the time
-        window = meter.window()
+        window = window_of(meter)
         assert window is not None
         # A step is at most a second: so much older may the window be.
         assert min(now_s, WINDOW_S) - 1e-6 <= window.emulated_s <= WINDOW_S + 1.0 + 1e-6

@@ -14,7 +14,7 @@ from serving.wire.control_call import (
     ResumeRequest,
     TrainingNote,
 )
-from serving.wire.machine_state import LeaseState
+from serving.wire.machine_state import LeaseState, TrainingTotals
 from tests.serving.plugin.live_parts import NEW_TOKENS, Requests
 from tests.serving.plugin.running_engine import Running, ShownReport, heard, shown
 
@@ -47,7 +47,7 @@ class Served(Requests):
         engine = self.running.engine
         outputs, report = {}, None
         if wanted:
-            outputs, report = engine.run(wanted, {}, continues=True)
+            outputs, report = self.running.run(wanted)
         else:
             report = engine.report()
         for output in outputs.values():
@@ -136,4 +136,4 @@ def note(lease: int, **changes: Any) -> TrainingNote:
         "watts": 0.0,
         "hbm_bytes_per_chip": 0,
     }
-    return TrainingNote(lease=lease, **(values | changes))
+    return TrainingNote(lease=lease, totals=TrainingTotals(**(values | changes)))

@@ -13,12 +13,14 @@ import pytest
 
 from emulator.data import SMALL_MOE_DIR
 from emulator.fleet import Fleet
+from emulator.sim.clock import VirtualClock
 from emulator.specs.batch import StepBatch
 from emulator.specs.step import NewRequest, RankStep, Scheduled
 from emulator.ultraserver.machine import Machine
 from emulator.ultraserver.synthetic_tokens import SyntheticTokens
 from serving.engine import token_source
 from serving.engine.deployment import Deployment, resolve_deployment
+from serving.engine.engine_time import EngineTime
 from serving.engine.live_machine import LiveMachine
 from serving.engine.live_step import LiveStep
 from serving.settings import Settings
@@ -45,8 +47,8 @@ class LiveParts:
     machine: Machine
     tokens: Fleet | SyntheticTokens
     live: LiveMachine
+    clock: VirtualClock
     changes: list[None] = field(default_factory=list)
-    now_s: float = 0.0
 
     @property
     def fleet(self) -> InProcessFleet:
@@ -60,15 +62,16 @@ def live_parts(**settings: Any) -> LiveParts:
     machine = deployment.machine(0.92)
     machine.take_kv(min(machine.kv_tokens_per_rank, 100_000))
     tokens = started_tokens(deployment, machine)
+    clock = VirtualClock()
     parts: LiveParts
     live = LiveMachine(
         machine,
         tokens,
         same_model=deployment.time_model is deployment.weights,
-        now_ns=lambda: round(parts.now_s * 1e9),
+        time=EngineTime(clock),
         on_change=lambda: parts.changes.append(None),
     )
-    parts = LiveParts(deployment=deployment, machine=machine, tokens=tokens, live=live)
+    parts = LiveParts(deployment=deployment, machine=machine, tokens=tokens, live=live, clock=clock)
     return parts
 
 

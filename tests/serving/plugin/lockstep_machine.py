@@ -57,7 +57,6 @@ class Machine:
         lost: tuple[int, ...] = (),
         answered: bool = False,
         up: tuple[bool, ...] | None = None,
-        failed: tuple[str, ...] = (),
         **reported: Any,
     ) -> LockstepOutput:
         """One lockstep, in which ranks are `lost` before or after they answered.
@@ -80,7 +79,6 @@ class Machine:
             end_s=1.0,
             epochs=None,
             lost_ranks=lost,
-            failed_requests=failed,
             ranks_up=up,
             **reported,
         )

@@ -1,12 +1,13 @@
 """A live engine in this process, under a virtual clock, with the control service's questions."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from emulator.sim.clock import Clock, VirtualClock
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.sampling import SamplingSpec
-from emulator.specs.step import NewRequest, RankStep, Scheduled
+from emulator.specs.step import NewRequest, RankOutput, RankStep, Scheduled
 from serving.engine.live_engine import LiveEngine
 from serving.engine.scheduler_state import SchedulerState
 from serving.engine.step_report import StepReport
@@ -56,7 +57,14 @@ class Running:
         """One prompt on each of `ranks`, which ends with the step."""
         self._count += 1
         steps = [prompt_step(rank, f"{self._count}-{rank}") for rank in ranks]
-        return shown(self.engine, self.engine.run(steps, {}, continues=True)[1])
+        return shown(self.engine, self.run(steps)[1])
+
+    def run(self, steps: Sequence[RankStep]) -> tuple[dict[int, RankOutput], StepReport]:
+        """Compute a step and wait for its emulated end."""
+        done = self.engine.begin(steps, {}, continues=True)
+        while done is None:
+            done = self.engine.go_on()
+        return done
 
     def ask(self, request: ControlRequest) -> ControlReply:
         return reply_from_json(self.engine.control(to_json(request)))

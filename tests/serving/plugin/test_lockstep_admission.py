@@ -33,7 +33,7 @@ def test_a_closed_rank_takes_no_new_request_and_keeps_those_that_it_has() -> Non
     add(machine, "two", "three")
     assert {rank_of(machine, name) for name in ("two", "three")} == {1}
     output = machine.step(closed_ranks=(0,))
-    assert output.closed_ranks == (0,)
+    assert output.state.closed_ranks == (0,)
     machine.step()
     add(machine, "four")
     assert rank_of(machine, "four") == 0

@@ -110,14 +110,14 @@ def test_loads_that_are_kept_up_are_those_that_are_counted(
 
 def test_ranks_without_tokens_take_part_in_the_steps_of_others_and_are_counted() -> None:
     machine = Machine(3)
-    assert machine.step().empty_rank_steps == 0  # nobody works
+    assert machine.step().state.empty_rank_steps == 0  # nobody works
     machine.scheduler.add_request(long_arrival("a", 5, max_tokens=3).request())
-    assert [machine.step().empty_rank_steps for _ in range(2)] == [2, 4]
+    assert [machine.step().state.empty_rank_steps for _ in range(2)] == [2, 4]
     machine.step(up=(True, True, False))
     assert machine.scheduler.empty_steps.tolist() == [0, 3, 3]
 
     machine.scheduler.add_request(long_arrival("b", 5, max_tokens=2).request())
-    assert machine.step().empty_rank_steps == 7  # a rank that is down takes no part
+    assert machine.step().state.empty_rank_steps == 7  # a rank that is down takes no part
     assert machine.scheduler.empty_steps.tolist() == [0, 4, 3]
 
 
@@ -126,7 +126,7 @@ def test_a_decision_says_how_each_rank_stands() -> None:
     for name, tokens in (("a", 40), ("b", 5), ("c", 5)):
         machine.scheduler.add_request(long_arrival(name, tokens).request())
 
-    assert machine.step().rank_states == (
+    assert machine.step().state.rank_states == (
         RankQueues(running=1, waiting=0, kv_blocks_used=3),
         RankQueues(running=1, waiting=1, kv_blocks_used=1),
     )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from vllm.v1.engine import EngineCoreOutputs, FinishReason
 
 from serving.engine.request_trace import RequestTrace
-from serving.engine.step_energy import StepEnergy
+from serving.engine.step_report import StepEnergy
 from serving.plugin.merge import LockstepOutput
 from tests.serving.plugin.lockstep_machine import Machine, long_arrival
 from tests.serving.plugin.lockstep_workload import Arrival

@@ -22,6 +22,7 @@ from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
 from emulator.ultraserver.step_cost import StepCost, StepCostModel
 from emulator.units import NS_PER_S
+from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Bound
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform, lognormal_of_median
@@ -32,6 +33,7 @@ from serving.plugin.virtual_serving import blocks_in_use_max, serve_in_virtual_t
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending, ServingRun
 from tests.serving.plugin.engine_config import engine_config, kv_pool
+from tests.serving.traffic.kept_levels import attainment, meets, tpot_percentile_s
 
 BLOCK_TOKENS = 16
 LIMITS = EngineLimits(
@@ -326,29 +328,29 @@ def just_kept(name: str, limit_s: float, *, percentile: float) -> Bound:
 def test_what_is_hopeless_ends_early_and_would_have_been_missed(one_chip: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=2_000, lengths=SHORT, seed=7, requests=200)
     full = serve_in_virtual_time(asked, one_chip, LIMITS)
-    level = just_kept("ttft", full.ttft_percentile_s(50), percentile=90)
+    level = just_kept("ttft", percentile(full.ttft_s, 50), percentile=90)
     run = serve_in_virtual_time(
         asked, one_chip, LIMITS, levels=[Bound(measure="ttft_ms", limit=1e9), level]
     )
 
     assert run.ending is Ending.HOPELESS
-    assert run.meets(level) is False
-    assert full.meets(level) is False
+    assert meets(run, level) is False
+    assert meets(full, level) is False
     assert run.steps < full.steps
     # Until then it is the same run, and the share it gives is a bound on the whole one's.
     assert run.step_end_s.tolist() == full.step_end_s[: run.steps].tolist()
-    assert run.attainment(level) >= full.attainment(level)
+    assert attainment(run, level) >= attainment(full, level)
 
 
 @pytest.mark.long
 def test_levels_may_be_about_some_of_the_requests_only(one_chip: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=2_000, lengths=SHORT, seed=7, requests=200)
     full = serve_in_virtual_time(asked, one_chip, LIMITS)
-    level = just_kept("ttft", full.ttft_percentile_s(30), percentile=90)
+    level = just_kept("ttft", percentile(full.ttft_s, 30), percentile=90)
     early = np.arange(200) < 20
 
-    assert full.meets(level) is False
-    assert full.meets(level, early) is True
+    assert meets(full, level) is False
+    assert meets(full, level, early) is True
     assert serve_in_virtual_time(asked, one_chip, LIMITS, levels=[level]).ending is Ending.HOPELESS
     ended = serve_in_virtual_time(asked, one_chip, LIMITS, levels=[level], among=early)
     # What comes after them changes nothing, and is left when they have their tokens.
@@ -357,7 +359,7 @@ def test_levels_may_be_about_some_of_the_requests_only(one_chip: StepCostModel) 
     assert ended.emulated_s == np.max(full.last_token_s[early])
     assert not ended.finished.all()
     run = serve_in_virtual_time(asked, one_chip, LIMITS, levels=[level], among=~early)
-    assert (run.ending, run.meets(level, ~early)) == (Ending.HOPELESS, False)
+    assert (run.ending, meets(run, level, ~early)) == (Ending.HOPELESS, False)
 
 
 @pytest.mark.long
@@ -365,12 +367,12 @@ def test_levels_that_can_be_met_change_nothing(one_chip: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=2_000, lengths=SHORT, seed=8, requests=100)
     full = serve_in_virtual_time(asked, one_chip, LIMITS)
     levels = [
-        just_kept("ttft", full.ttft_percentile_s(99), percentile=99),
-        just_kept("tpot", full.tpot_percentile_s(90), percentile=90),
+        just_kept("ttft", percentile(full.ttft_s, 99), percentile=99),
+        just_kept("tpot", tpot_percentile_s(full, 90), percentile=90),
     ]
 
     assert arrays(serve_in_virtual_time(asked, one_chip, LIMITS, levels=levels)) == arrays(full)
-    assert [full.meets(level) for level in levels] == [True, True]
+    assert [meets(full, level) for level in levels] == [True, True]
 
 
 @pytest.mark.long
@@ -414,7 +416,7 @@ def test_no_traffic_takes_no_time(one_chip: StepCostModel) -> None:
     run = serve_in_virtual_time(nothing, one_chip, LIMITS)
 
     assert (run.ending, run.steps, run.emulated_s, run.joules) == (Ending.SERVED, 0, 0.0, 0.0)
-    assert run.attainment(Bound(measure="ttft_ms", limit=1e3)) == 1.0
+    assert attainment(run, Bound(measure="ttft_ms", limit=1e3)) == 1.0
 
 
 def test_a_longest_request_that_just_fits_is_served(one_chip: StepCostModel) -> None:

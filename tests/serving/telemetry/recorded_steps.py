@@ -1,6 +1,5 @@
 """What a recording takes: two batches of two ranks, and the model that costs them."""
 
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -11,6 +10,7 @@ from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
 from emulator.ultraserver.machine import StepCosting
 from emulator.ultraserver.step_cost import StepCostModel
+from serving.engine.scheduler_state import RankQueues
 
 
 def a_batch(new_tokens: int, context_tokens: int) -> StepBatch:
@@ -40,15 +40,6 @@ def costing() -> StepCosting:
     return StepCosting(model=a_cost_model(), slow_factor=np.ones(2))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queue:
-    """A rank's scheduler."""
-
-    running: int
-    waiting: int
-    kv_blocks_used: int
-
-
-def queues() -> list[Queue]:
+def queues() -> list[RankQueues]:
     """One request runs on each rank."""
-    return [Queue(running=1, waiting=0, kv_blocks_used=1)] * 2
+    return [RankQueues(running=1, waiting=0, kv_blocks_used=1)] * 2

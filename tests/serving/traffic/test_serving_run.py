@@ -1,4 +1,4 @@
-"""What is said of a run, by hand for three requests, and its percentiles and shares."""
+"""What is said of a run, by hand for three requests, and which of them kept a level."""
 
 import math
 from typing import Any
@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Bound
 from loadgen.workloads.traffic import Traffic
 from serving.traffic.serving_run import Ending, ServingRun
+from tests.serving.traffic.kept_levels import attainment, meets
 
 NAN = float("nan")
 
@@ -59,8 +61,8 @@ def test_each_request_has_its_ttft_and_tpot() -> None:
     assert math.isnan(run().tpot_s[2])
 
 
-def bound(name: str, limit_s: float, *, percentile: float = 99.0) -> Bound:
-    return Bound(measure=f"{name}_ms", limit=limit_s * 1e3, percentile=percentile)
+def bound(name: str, limit_s: float, *, percent: float = 99.0) -> Bound:
+    return Bound(measure=f"{name}_ms", limit=limit_s * 1e3, percentile=percent)
 
 
 def test_token_gaps_are_those_of_each_request() -> None:
@@ -72,14 +74,6 @@ def test_totals_are_over_the_whole_run() -> None:
     assert (run().steps, run().tokens, run().emulated_s) == (4, 6, 5.0)
     assert run().tokens_per_s == pytest.approx(6 / 5)
     assert run().joules_per_token == 10.0
-
-
-def test_percentiles_are_samples_and_leave_replies_of_one_token_out_of_tpot() -> None:
-    assert [run().ttft_percentile_s(q) for q in (0, 66, 67, 100)] == [2.0, 2.0, 3.0, 3.0]
-    assert [run().tpot_percentile_s(q) for q in (50, 51)] == [1.5, 2.0]
-    later = run().traffic.arrival_s >= 1.0
-    assert run().ttft_percentile_s(50, later) == 2.0
-    assert run().tpot_percentile_s(50, later) == 2.0
 
 
 @pytest.mark.parametrize(
@@ -95,29 +89,21 @@ def test_percentiles_are_samples_and_leave_replies_of_one_token_out_of_tpot() ->
 def test_a_request_meets_a_bound_when_its_time_does(
     name: str, limit_s: float, share: float
 ) -> None:
-    assert run().attainment(bound(name, limit_s)) == pytest.approx(share)
-    assert run().meets(bound(name, limit_s, percentile=50)) is (share >= 0.5)
+    assert attainment(run(), bound(name, limit_s)) == pytest.approx(share)
+    assert meets(run(), bound(name, limit_s, percent=50)) is (share >= 0.5)
 
 
 def test_of_a_stopped_run_a_share_is_the_most_that_it_could_have_come_to() -> None:
     # At 3 s request 2 has waited 1 s; request 0 has 1 s behind it of the 2 * tpot it may take.
-    assert stopped().attainment(bound("ttft", 2.0)) == 1.0
-    assert stopped().attainment(bound("ttft", 0.9)) == 0.0
-    assert stopped().attainment(bound("tpot", 0.5)) == 1.0
-    assert stopped().attainment(bound("tpot", 0.4)) == pytest.approx(2 / 3)
+    assert attainment(stopped(), bound("ttft", 2.0)) == 1.0
+    assert attainment(stopped(), bound("ttft", 0.9)) == 0.0
+    assert attainment(stopped(), bound("tpot", 0.5)) == 1.0
+    assert attainment(stopped(), bound("tpot", 0.4)) == pytest.approx(2 / 3)
 
 
 def test_a_stopped_run_says_no_where_it_is_certain_and_nothing_where_it_is_not() -> None:
-    assert stopped().meets(bound("ttft", 0.9)) is False
-    assert stopped().meets(bound("ttft", 9.0)) is None
-
-
-def test_a_percentile_of_what_was_not_seen_is_refused() -> None:
-    with pytest.raises(ValueError, match="1 requests have no first token yet"):
-        stopped().ttft_percentile_s(50)
-    assert stopped().ttft_percentile_s(50, np.array([True, True, False])) == 2.0
-    with pytest.raises(ValueError, match="2 requests have no last token yet"):
-        stopped().tpot_percentile_s(50)
+    assert meets(stopped(), bound("ttft", 0.9)) is False
+    assert meets(stopped(), bound("ttft", 9.0)) is None
 
 
 def test_a_stopped_run_has_the_gaps_it_saw() -> None:
@@ -148,7 +134,7 @@ def test_a_percentile_within_a_limit_and_that_share_within_it_are_the_same(
     )
     level = Bound(measure="ttft_ms", limit=limit_ms, percentile=percent)
 
-    assert served.meets(level) is (served.ttft_percentile_s(percent) <= limit_ms / 1e3)
+    assert meets(served, level) is (percentile(served.ttft_s, percent) <= limit_ms / 1e3)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 
 from emulator.errors import ConfigError
 from emulator.ultraserver.step_cost import StepCostModel
+from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Bound, Slo
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.plan_check import Check, SizeTask, check_size
@@ -15,6 +16,7 @@ from serving.plugin.virtual_serving import serve_in_virtual_time
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending
 from tests.serving.analysis.plan.planned import CHECK, DEMAND, QUESTION, SWEEP
+from tests.serving.traffic.kept_levels import attainment, tpot_percentile_s
 
 (ONE_CHIP,) = [candidate for _, candidate in SWEEP.tasks() if candidate.partition.chips == 1]
 CHECK_FEW = replace(CHECK, judged=40)
@@ -58,11 +60,11 @@ def test_a_check_is_the_simulation_of_one_share(twenty: Check) -> None:
     assert twenty.requests == 40
     assert twenty.simulated_requests == len(share.traffic)
     assert [term.reached_s for term in twenty.terms] == [
-        run.ttft_percentile_s(95.0, share.judged),
-        run.tpot_percentile_s(95.0, share.judged),
+        percentile(run.ttft_s[share.judged], 95.0),
+        tpot_percentile_s(run, 95.0, share.judged),
     ]
     for term, bound in zip(twenty.terms, QUESTION.slo.bounds, strict=True):
-        assert term.share == run.attainment(bound, share.judged)
+        assert term.share == attainment(run, bound, share.judged)
     last = run.last_token_s[share.judged].max()
     assert twenty.steps == int((run.step_end_s <= last).sum()) < run.steps
 

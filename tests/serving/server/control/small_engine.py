@@ -17,9 +17,11 @@ import numpy as np
 import uvloop
 
 from emulator.errors import ConfigError
+from emulator.sim.clock import VirtualClock
 from emulator.specs.fault import Fault, FaultKind
 from emulator.ultraserver.ceilings import ceilings_of
 from serving.access.control_key import find_control_key, held_control_key
+from serving.engine.engine_time import EngineTime
 from serving.engine.live_recording import LiveRecording
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ControlClient
@@ -79,8 +81,9 @@ class SmallEngine:
 
     def __init__(self, *, steps: int = 4) -> None:
         self.steps_left = steps
-        self._now_ns = 7_000_000
-        self._recording = LiveRecording(lambda: self._now_ns, ceilings_of(a_cost_model()))
+        self._clock = VirtualClock()
+        self._clock.wait_until_ns(7_000_000)
+        self._recording = LiveRecording(EngineTime(self._clock), ceilings_of(a_cost_model()))
         self.state = msgspec.structs.replace(a_state(), faults=())
         self.errored = False
         self.silent = False
@@ -181,18 +184,20 @@ class SmallEngine:
             return
         work = PREFILL if self.steps_left % 2 else DECODE
         cost = a_cost_model().cost(work)
-        self._recording.add(
+        recording = self._recording.current
+        assert recording is not None, "it is asked about one"
+        recording.add(
             cost,
             work,
             costing=costing(),
             loads=None,
-            begin_ns=self._now_ns,
+            begin_ns=self._clock.now_ns(),
             pause_ns=0,
             chips=np.arange(2),
             queues=queues(),
         )
         self.steps_left -= 1
-        self._now_ns += cost.duration_ns
+        self._clock.wait_until_ns(self._clock.now_ns() + cost.duration_ns)
 
     def _inject(self, request: InjectRequest) -> ControlReply:
         fault = request.fault

@@ -34,7 +34,7 @@ from serving.wire.control_call import (
     request_from_json,
     to_json,
 )
-from serving.wire.machine_state import FOR_MAINTENANCE, LeaseState, TrainingTotals, VersionState
+from serving.wire.machine_state import FOR_MAINTENANCE, LeaseState, VersionState
 from tests.serving.telemetry.telemetry_snapshots import a_snapshot, a_telemetry
 
 HOUR_S = 1.0
@@ -157,8 +157,7 @@ class LendingEngine:
     def _noted(self, note: TrainingNote) -> ControlReply:
         lease = self.leases[note.lease - 1]
         assert lease.phase == HandoverPhase.TRAINING
-        told = {name: getattr(note, name) for name in TrainingTotals.__struct_fields__}
-        noted = msgspec.structs.replace(lease, training=TrainingTotals(**told))
+        noted = msgspec.structs.replace(lease, training=note.totals)
         self.leases[note.lease - 1] = noted
         return LeaseReport(lease=noted, reason="noted")
 

@@ -12,12 +12,10 @@ from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
 from emulator.ultraserver.step_cost import StepCostModel
 from serving.engine.scheduler_state import RankQueues
-from serving.wire.step_record import (
-    StepPhase,
-    phase_of,
-    prefill_and_decode_tokens,
-    step_record,
-)
+from serving.engine.step_batch import prefill_and_decode_tokens
+from serving.engine.step_recording import StepRecording
+from serving.wire.step_record import StepPhase, phase_of
+from tests.serving.telemetry.recorded_steps import costing
 
 COSTS = {
     overlap: StepCostModel(
@@ -71,20 +69,23 @@ def test_nine_tenths_of_prompt_tokens_make_a_prefill(
 def test_a_record_says_what_the_cost_says() -> None:
     work = batch((0, 1, 300), (0, 64, 0), (1, 1, 900))
     cost = COST.cost(work)
-    record = step_record(
+    recording = StepRecording(1)
+    recording.add(
         cost,
-        step=3,
+        work,
+        costing=costing(),
+        loads=None,
         begin_ns=17,
         pause_ns=5,
-        tokens=prefill_and_decode_tokens(work),
         chips=np.array([0, 1, 4, 3]),
         queues=[
             RankQueues(running=2, waiting=1, kv_blocks_used=24),
             RankQueues(running=1, waiting=0, kv_blocks_used=57),
         ],
     )
+    (record,) = recording.records()
 
-    assert (record.step, record.begin_ns, record.pause_ns) == (3, 17, 5)
+    assert (record.step, record.begin_ns, record.pause_ns) == (0, 17, 5)
     assert record.end_ns == 17 + cost.duration_ns
     assert (record.prefill_tokens, record.decode_tokens) == ((64, 0), (1, 1))
     assert record.tokens == 66
