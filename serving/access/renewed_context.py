@@ -19,12 +19,16 @@ logger = logging.getLogger(f"vllm.{__name__}")
 class RenewedContext:
     """The context of `files`, for connections that speak one of `protocols` (ALPN).
 
-    With a `client_ca` only its clients are let in; `port` is whose it is, in the log. Raises
-    ConfigError when it is made of files that are wrong.
+    With a `client_ca` only its clients are let in; `port` is whose it is, in the log; `ciphers`
+    are OpenSSL's names, None for its defaults. Raises ConfigError when it is made of files that are
+    wrong.
     """
 
-    def __init__(self, files: TlsFiles, *, protocols: Sequence[str], port: str) -> None:
+    def __init__(
+        self, files: TlsFiles, *, protocols: Sequence[str], port: str, ciphers: str | None = None
+    ) -> None:
         self._port = port
+        self._ciphers = ciphers
         self._files = files
         self._protocols = list(protocols)
         files.check()
@@ -51,6 +55,8 @@ class RenewedContext:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.load_cert_chain(self._files.certificate, self._files.key)
         context.set_alpn_protocols(self._protocols)
+        if self._ciphers is not None:
+            context.set_ciphers(self._ciphers)
         if self._files.client_ca is not None:
             context.load_verify_locations(self._files.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
