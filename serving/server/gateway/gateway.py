@@ -61,7 +61,11 @@ class Gateway:
     ) -> None:
         self._engine = engine
         self._settings = settings
-        self.keys = KeyRing.of(settings, control_secret=control_secret)
+        self.keys = KeyRing(
+            key_file=settings.key_file,
+            key_hashes=settings.key_hashes,
+            control_secret=control_secret,
+        )
         capacity = EngineCapacity(engine, promises=settings.limits.ttft_target_s is not None)
         self.admission = AdmissionController(settings.limits, capacity, metrics=GatewayMetrics())
         self.readiness = Readiness(

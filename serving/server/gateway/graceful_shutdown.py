@@ -13,11 +13,12 @@ import logging
 import signal
 import time
 from types import FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from serving.plugin.engine_shutdown import abort_requests, end_engine, fail_requests, leave_signals
 from serving.policy.admission.refusal import RefusalReason
 from serving.process.server_shutdown import server_shutdown
+from serving.server.gateway.admission_controller import AdmissionController
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's process shows
 
@@ -47,16 +48,6 @@ _LOOK_WALL_S: Final = 0.2
 """How often the engine is looked at: an attribute, so it costs nothing."""
 
 
-class ClosableAdmission(Protocol):
-    """The part of the gateway that a shutdown needs."""
-
-    def close(self, reason: RefusalReason, message: str, retry_after_s: float) -> None:
-        """Refuse new work."""
-
-    async def empty(self, timeout_s: float) -> bool:
-        """Whether all that entered has left, within so many wall seconds."""
-
-
 class GracefulShutdown:
     """Started before all other services, so that it is stopped after them.
 
@@ -65,7 +56,7 @@ class GracefulShutdown:
     """
 
     def __init__(
-        self, engine: Any, server: Any, admission: ClosableAdmission, *, drain_wall_s_max: float
+        self, engine: Any, server: Any, admission: AdmissionController, *, drain_wall_s_max: float
     ) -> None:
         self._engine = engine
         self._server = server

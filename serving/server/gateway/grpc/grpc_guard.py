@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 import grpc.aio
@@ -27,7 +27,6 @@ from serving.server.gateway.admitted_generate import current_permit
 from serving.server.gateway.grpc.call_messages import CallMessages, ReadMessage, reader
 from serving.server.gateway.grpc.described_context import CallMeaning, DescribedContext
 from serving.server.gateway.grpc.generate_request import Asked, aborted_ids, asked_of
-from serving.server.gateway.grpc.grpc_health import Reasons
 from serving.server.gateway.grpc.message_turns import HeldMessage, MessageTurns
 from serving.server.gateway.grpc.rpc_caller import (
     ABORT,
@@ -41,6 +40,7 @@ from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, abor
 from serving.server.gateway.grpc.stranger_answers import AnsweredContext, StrangerAnswers
 from serving.server.gateway.grpc.unserved_call import not_served, refusing
 from serving.server.gateway.ingress_account import IngressAccount
+from serving.server.gateway.readiness import Readiness
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -63,17 +63,6 @@ _BY_REASON: Final = {"abort": Outcome.ABORTED, "error": Outcome.FAILED}
 _PROBES: Final = "/grpc.health.v1.Health/"
 
 
-class GuardedEngine(Protocol):
-    """What of vLLM's AsyncLLM the guard needs."""
-
-    @property
-    def errored(self) -> bool:
-        """Whether it has died."""
-
-    async def abort(self, request_id: list[str]) -> None:
-        """End requests, and free what they hold."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLimits:
     """How much one call may be: bytes of its message, wall seconds, tokens of its context.
@@ -88,16 +77,19 @@ class CallLimits:
 
 
 class GrpcGuard(grpc.aio.ServerInterceptor):
-    """Stands before all methods of one server; it tells `names` whose connections they are."""
+    """Stands before all methods of one server; it tells `names` whose connections they are.
+
+    `engine` is vLLM's AsyncLLM.
+    """
 
     def __init__(
         self,
-        engine: GuardedEngine,
+        engine: Any,
         *,
         admission: AdmissionController,
         keys: KeyRing,
         limits: CallLimits,
-        readiness: Reasons,
+        readiness: Readiness,
         ingress: IngressAccount | None = None,
         names: NamedConnections | None = None,
     ) -> None:

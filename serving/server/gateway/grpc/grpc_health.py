@@ -7,13 +7,13 @@ is told what holds now; who watches is told of a change within a moment.
 
 import asyncio
 import contextlib
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2  # type: ignore[import-untyped]
 
-from serving.policy.admission.refusal import Refused
 from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure
+from serving.server.gateway.readiness import Readiness
 
 LIVE: Final = ""
 READY: Final = "vllm.grpc.engine.VllmEngine"
@@ -34,26 +34,10 @@ _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-class Reasons(Protocol):
-    """The questions to `serving.server.gateway.readiness`."""
-
-    def not_alive(self) -> str | None:
-        """Why the process should be started anew; None while it should not."""
-
-    async def not_ready(self) -> str | None:
-        """Why no request should be sent here now; None when one may be."""
-
-    async def refusal(self) -> Refused | None:
-        """Why a request that comes now would not be served; None: it may be."""
-
-    def failure(self) -> Refused | None:
-        """Why a request has failed that was let in, where that is known."""
-
-
 class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
     """The health service that grpcio brings, kept up to date while it is asked."""
 
-    def __init__(self, readiness: Reasons) -> None:
+    def __init__(self, readiness: Readiness) -> None:
         super().__init__()
         self._readiness = readiness
         self._watches: dict[asyncio.Timeout, None] = {}  # the oldest first

@@ -23,9 +23,10 @@ from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.grpc.connection_options import HANDSHAKE_WALL_S, connection_options
 from serving.server.gateway.grpc.grpc_guard import CALLS_MAX, SLACK_BYTES, CallLimits, GrpcGuard
-from serving.server.gateway.grpc.grpc_health import READY, WATCHERS_MAX, GrpcHealth, Reasons
+from serving.server.gateway.grpc.grpc_health import READY, WATCHERS_MAX, GrpcHealth
 from serving.server.gateway.grpc.message_turns import STRANGER_CALLS_MAX
 from serving.server.gateway.ingress_account import IngressAccount
+from serving.server.gateway.readiness import Readiness
 from serving.settings import ClockSetting, Settings
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
@@ -67,7 +68,7 @@ class EngineGrpcServer:
         *,
         admission: AdmissionController,
         keys: KeyRing,
-        readiness: Reasons,
+        readiness: Readiness,
         ingress: IngressAccount | None = None,
     ) -> None:
         assert settings.grpc_port is not None

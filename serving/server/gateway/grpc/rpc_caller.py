@@ -93,7 +93,7 @@ def refused(code: grpc.StatusCode, reason: str, message: str) -> CallRefused:
 def _turned_away(keys: KeyRing, secret: str | None) -> CallRefused:
     """PERMISSION_DENIED for a known caller, UNAUTHENTICATED for an unknown one."""
     wanted = "expected a key for inference"
-    if keys.holder_of(secret) is not None:
+    if keys.key_of(secret) is not None:
         return refused(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED", wanted)
     return refused(
         grpc.StatusCode.UNAUTHENTICATED,
