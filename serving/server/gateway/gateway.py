@@ -24,7 +24,6 @@ from serving.server.gateway.http.clock_page import ClockPage
 from serving.server.gateway.http.http_access import key_of
 from serving.server.gateway.http.http_gateway import HttpGateway
 from serving.server.gateway.http.metrics_page import MetricsPage
-from serving.server.gateway.http.probes import Probes
 from serving.server.gateway.http.request_body import BodyReader
 from serving.server.gateway.http.request_work import ContextSize
 from serving.server.gateway.ingress_account import IngressAccount
@@ -81,7 +80,7 @@ class Gateway:
             self._with_hardware(app),
             keys=self.keys,
             admission=self.admission,
-            probes=Probes(self.readiness),
+            readiness=self.readiness,
             bodies=BodyReader(bytes_max=self._settings.body_bytes_max, account=self.ingress),
             context=ContextSize.of(self._engine),
             request_wall_s_max=self._settings.request_wall_s_max,

@@ -75,15 +75,6 @@ def client_of(keys: KeyRing, scope: Scope, path: str) -> Client:
     raise HttpRefused(_UNKNOWN_KEY)
 
 
-def may_enter(keys: KeyRing, scope: Scope, path: str) -> bool:
-    """Whether `client_of` lets the request in."""
-    try:
-        client_of(keys, scope, path)
-    except HttpRefused:
-        return False
-    return True
-
-
 def _secret_of(scope: Scope) -> str | None:
     """The key that the request shows; None when it shows none."""
     names = {name.encode(): name for name in HEADERS}

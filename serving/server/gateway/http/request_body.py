@@ -51,11 +51,6 @@ class HeldBody:
         if len(content) < LARGE_BYTES:
             self.let_go()
 
-    @property
-    def content(self) -> bytes:
-        """The bytes; empty once they were taken."""
-        return self._content
-
     def take(self) -> bytes:
         """Give the only copy away; it is still counted."""
         content, self._content = self._content, b""
@@ -73,15 +68,11 @@ class HeldBody:
 
 
 class BodyReader:
-    """Reads the bodies of all requests of a server that have a key; `account` counts them.
+    """Reads the bodies of all requests of a server that have a key; `account` counts them."""
 
-    Without an account it has one of its own.
-    """
-
-    def __init__(self, *, bytes_max: int, account: IngressAccount | None = None) -> None:
+    def __init__(self, *, bytes_max: int, account: IngressAccount) -> None:
         self.bytes_max = bytes_max
-        self.account = account or IngressAccount()
-        self._limits = self.account.limits
+        self.account = account
 
     async def read(self, scope: Scope, receive: Receive, *, key: str) -> HeldBody:
         """The body that the holder of `key` sends.
@@ -116,7 +107,7 @@ class BodyReader:
         self, receive: Receive, holding: Holding, began_s: float, before_bytes: int
     ) -> tuple[bytes, bool]:
         """What comes next, and whether that is not all."""
-        until_s = began_s + self._limits.time_s(before_bytes)
+        until_s = began_s + self.account.limits.time_s(before_bytes)
         message = await self._within(until_s - asyncio.get_running_loop().time(), receive)
         if message["type"] == "http.disconnect":
             raise ClientGone

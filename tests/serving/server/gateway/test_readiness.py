@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from serving.policy.admission.refusal import RateState, RefusalReason, Refused
-from serving.server.gateway.http.probes import Probes
+from serving.server.gateway.http.probes import answer_probe
 from serving.server.gateway.readiness import Readiness
 from serving.wire import control_call
 from serving.wire.control_call import METHOD, TelemetryReply, TelemetryRequest
@@ -66,7 +66,7 @@ def a_readiness(engine: Any, closed: list[Refused] | None = None) -> tuple[Readi
 
 def probed(readiness: Readiness, path: str) -> tuple[int, str]:
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        assert await Probes(readiness).answered(scope["path"], send, [(b"x-request-id", b"1")])
+        await answer_probe(readiness, scope["path"], send, [(b"x-request-id", b"1")])
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(app=app)
