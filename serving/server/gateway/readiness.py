@@ -139,7 +139,7 @@ class Readiness:
     def _said(self) -> Refused | None:
         """The state as far as it is known without asking the engine."""
         if self._engine.errored:
-            return _refused(RefusalReason.ENGINE_GONE, ENGINE_GONE, ENGINE_RETRY_S)
+            return engine_gone()
         return next((said for source in self._sources if (said := source()) is not None), None)
 
     async def _ask_now_and_then(self) -> None:
@@ -183,6 +183,11 @@ class Readiness:
             message = f"{stall.reason}; {left_s} s of wall time are left"
             return _refused(RefusalReason.STALLED, message, left_s)
         return None if reply.telemetry.ranks_up else _no_rank_up()
+
+
+def engine_gone() -> Refused:
+    """Why requests are refused, and fail, when the engine has ended."""
+    return _refused(RefusalReason.ENGINE_GONE, ENGINE_GONE, ENGINE_RETRY_S)
 
 
 def _no_rank_up() -> Refused:

@@ -36,7 +36,7 @@ from serving.server.gateway.grpc.rpc_caller import (
     needs_no_key,
     refused,
 )
-from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, abort_for, failure_of
+from serving.server.gateway.grpc.rpc_errors import CallRefused, abort_for, exhausted, failure_of
 from serving.server.gateway.grpc.stranger_answers import AnsweredContext, StrangerAnswers
 from serving.server.gateway.grpc.unserved_call import not_served, refusing
 from serving.server.gateway.ingress_account import IngressAccount
@@ -149,9 +149,8 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
                 turn = partial(self._turns.of_stranger, context.peer())
             else:
                 self._names.showed(context.peer(), caller.client.name)
-                turns = self._turns
-                of_key = turns.of_stream if handler.request_streaming else turns.of_key
-                turn = partial(of_key, caller.client.name)
+                several: bool = handler.request_streaming
+                turn = partial(self._turns.of_key, caller.client.name, of_several=several)
             messages = CallMessages(coming, turn, read(b""))
             asked = messages.all() if handler.request_streaming else messages
             await self._run(inner, asked, context, method=method, caller=caller)
@@ -193,15 +192,8 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
 
     async def _other(self, inner: Any, message: Any, context: DescribedContext) -> None:
         if self._calls >= CALLS_MAX:
-            raise CallRefused(
-                RpcFailure(
-                    code=grpc.StatusCode.RESOURCE_EXHAUSTED,
-                    message=f"{CALLS_MAX} calls are at work",
-                    reason="CALLS",
-                    retry_after_s=_CALLS_RETRY_S,
-                    violations={"engine": f"{CALLS_MAX} calls at a time"},
-                )
-            )
+            message = f"at most {CALLS_MAX} calls at a time"
+            raise CallRefused(exhausted("CALLS", message, retry_after_s=_CALLS_RETRY_S))
         self._calls += 1
         try:
             await _call(inner, message, context)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import grpc
 from grpc_health.v1 import health, health_pb2  # type: ignore[import-untyped]
 
-from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure
+from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, exhausted
 from serving.server.gateway.readiness import Readiness
 
 LIVE: Final = ""
@@ -120,12 +120,8 @@ class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
                 await self.set(name, status)
 
 
-_CROWDED: Final = RpcFailure(
-    code=grpc.StatusCode.RESOURCE_EXHAUSTED,
-    message=f"{WATCHERS_MAX} later calls watch health",
-    reason="WATCHERS",
-    retry_after_s=_WATCH_RETRY_S,
-    violations={"engine": f"{WATCHERS_MAX} watchers at a time"},
+_CROWDED: Final = exhausted(
+    "WATCHERS", f"{WATCHERS_MAX} later calls watch health", retry_after_s=_WATCH_RETRY_S
 )
 
 _OVER: Final = RpcFailure(

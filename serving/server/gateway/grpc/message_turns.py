@@ -16,9 +16,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-import grpc
-
-from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure
+from serving.server.gateway.grpc.rpc_errors import CallRefused, exhausted
 from serving.server.gateway.http.request_body import LARGE_BYTES
 from serving.server.gateway.ingress_account import Holding, IngressAccount
 from serving.server.gateway.ingress_limits import Limit
@@ -186,28 +184,16 @@ class MessageTurns:
             turn.set_exception(self._refused(Limit.CALLS))
 
     @asynccontextmanager
-    async def of_key(self, key: str) -> AsyncIterator[HeldMessage]:
+    async def of_key(self, key: str, *, of_several: bool = False) -> AsyncIterator[HeldMessage]:
         """A turn for a call of the holder of `key`; a large message is counted beyond the block.
 
-        Raises CallRefused, as `of_stranger`.
+        `of_several`: for the next message of a call that sends several. Raises CallRefused, as
+        `of_stranger`.
         """
-        async with self._of_key(key, lambda queues: queues.messages) as held:
-            yield held
-
-    @asynccontextmanager
-    async def of_stream(self, key: str) -> AsyncIterator[HeldMessage]:
-        """A turn for the next message of a call that sends several; raises as the others."""
-        async with self._of_key(key, lambda queues: queues.streams) as held:
-            yield held
-
-    @asynccontextmanager
-    async def _of_key(
-        self, key: str, queue_of: Callable[[_KeyQueues], _Queue]
-    ) -> AsyncIterator[HeldMessage]:
         queues = self._keys.get(key)
         if queues is None:
             queues = self._keys[key] = self._queues_of(key)
-        own = queue_of(queues)
+        own = queues.streams if of_several else queues.messages
         try:
             if own.calls >= KEY_CALLS_MAX:
                 raise self._refused(Limit.CALLS)
@@ -293,15 +279,8 @@ class MessageTurns:
     def _refused(self, limit: Limit, *, is_counted: bool = False) -> CallRefused:
         if not is_counted:
             self._account.refuse(limit)
-        return CallRefused(
-            RpcFailure(
-                code=grpc.StatusCode.RESOURCE_EXHAUSTED,
-                message=_WORDS[limit],
-                reason=limit.value.upper(),
-                retry_after_s=_RETRY_S,
-                violations={"engine": _WORDS[limit]},
-            )
-        )
+        failure = exhausted(limit.value.upper(), _WORDS[limit], retry_after_s=_RETRY_S)
+        return CallRefused(failure)
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,6 +132,19 @@ def failure_of(error: BaseException, *, subject: str = "engine") -> RpcFailure:
     )
 
 
+def exhausted(
+    reason: str, message: str, *, subject: str = "engine", retry_after_s: float | None = None
+) -> RpcFailure:
+    """The failure of a call that is more than `subject` has room for."""
+    return RpcFailure(
+        code=grpc.StatusCode.RESOURCE_EXHAUSTED,
+        message=message,
+        reason=reason,
+        retry_after_s=retry_after_s,
+        violations={subject: message},
+    )
+
+
 async def abort_for(
     context: "grpc.aio.ServicerContext[Any, Any]",
     failure: RpcFailure,

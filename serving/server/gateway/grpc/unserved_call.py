@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, abort_for
+from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, abort_for, exhausted
 
 M = TypeVar("M")
 
@@ -19,12 +19,7 @@ def message_in(raw: bytes, deserialize: Callable[[bytes], M], *, bytes_max: int,
     """The message; raises CallRefused for one that is too long for `subject`, or is none."""
     if len(raw) > bytes_max:
         words = f"expected a message of at most {bytes_max} bytes, not {len(raw)}"
-        code = grpc.StatusCode.RESOURCE_EXHAUSTED
-        raise CallRefused(
-            RpcFailure(
-                code=code, message=words, reason="MESSAGE_BYTES", violations={subject: words}
-            )
-        )
+        raise CallRefused(exhausted("MESSAGE_BYTES", words, subject=subject))
     try:
         return deserialize(raw)
     except DecodeError as error:
