@@ -31,7 +31,7 @@ class RenewedContext:
         self._ciphers = ciphers
         self._files = files
         self._protocols = list(protocols)
-        files.check()
+        files.context()  # names a file that is missing
         self._seen = files.identity()
         self._context = self._read()
 
@@ -42,7 +42,6 @@ class RenewedContext:
             if seen == self._seen:
                 return self._context
             self._seen = seen  # what is wrong with it is told once
-            self._files.check()
             self._context = self._read()
         except (ConfigError, OSError) as error:  # ssl.SSLError is an OSError
             logger.warning("%s: the certificate stays as it was: %s", self._port, error)
@@ -51,13 +50,8 @@ class RenewedContext:
         return self._context
 
     def _read(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self._files.certificate, self._files.key)
+        context = self._files.context()
         context.set_alpn_protocols(self._protocols)
         if self._ciphers is not None:
             context.set_ciphers(self._ciphers)
-        if self._files.client_ca is not None:
-            context.load_verify_locations(self._files.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
         return context

@@ -120,7 +120,7 @@ def gateway_options(
     refuse_unsafe_environment(environment)
     tls = _tls(args)
     if tls is not None:
-        tls.check()
+        tls.context()  # a file that is wrong is told now
     given = given_options(GatewaySettings, args) | {
         "limits": read_options(AdmissionLimits, args),
         "grpc_host": args.host,

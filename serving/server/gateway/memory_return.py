@@ -34,17 +34,20 @@ _LARGE_BYTES: Final = 2**20
 
 
 def keep_large_apart() -> None:
-    """Have the system hold every large piece by itself; nothing where the C library cannot."""
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
-        library.mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
+    """Have the system hold every large piece by itself."""
+    _call_glibc("mallopt", _MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def trim() -> None:
-    """Call glibc's malloc_trim; nothing where the C library has none."""
-    library = ctypes.CDLL(None)
-    if hasattr(library, "malloc_trim"):
-        library.malloc_trim(0)
+    """Return the free pages of every heap."""
+    _call_glibc("malloc_trim", 0)
+
+
+def _call_glibc(name: str, *numbers: int) -> None:
+    """Nothing where the C library is another one."""
+    function = getattr(ctypes.CDLL(None), name, None)
+    if function is not None:
+        function(*numbers)
 
 
 def resident_bytes() -> int:

@@ -90,20 +90,18 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
         keys: KeyRing,
         limits: CallLimits,
         readiness: Readiness,
-        ingress: IngressAccount | None = None,
-        names: NamedConnections | None = None,
+        ingress: IngressAccount,
+        names: NamedConnections,
     ) -> None:
         self._engine = engine
-        self._names = names or NamedConnections()
-        self._answers = StrangerAnswers(
-            self._names.cut_off, cut_off_late=self._names.cut_off_stranger
-        )
+        self._names = names
+        self._answers = StrangerAnswers(names.cut_off, cut_off_late=names.cut_off_stranger)
         self._readiness = readiness
         self._admission = admission
         self._keys = keys
         self._limits = limits
         self._turns = MessageTurns(
-            ingress or IngressAccount(), message_bytes_max=limits.message_bytes_max + SLACK_BYTES
+            ingress, message_bytes_max=limits.message_bytes_max + SLACK_BYTES
         )
         self._generating: set[str] = set()
         self._calls = 0

@@ -69,7 +69,7 @@ class EngineGrpcServer:
         admission: AdmissionController,
         keys: KeyRing,
         readiness: Readiness,
-        ingress: IngressAccount | None = None,
+        ingress: IngressAccount,
     ) -> None:
         assert settings.grpc_port is not None
         limits = call_limits(engine, settings)
@@ -87,7 +87,7 @@ class EngineGrpcServer:
         )
         self._server = grpc.aio.server(
             interceptors=[guard],
-            options=server_options(limits, streams_max=STREAMS_MAX),
+            options=server_options(limits),
             # Who is refused by the gateway is told why; this is for calls that never say anything.
             maximum_concurrent_rpcs=inside + CALLS_MAX + WATCHERS_MAX + STRANGER_CALLS_MAX,
         )
@@ -131,18 +131,15 @@ class EngineGrpcServer:
         await self._port.stop(grace_s)
 
 
-def server_options(limits: CallLimits, *, streams_max: int) -> list[tuple[str, int]]:
-    """Options of gRPC's core: those of vLLM's launcher, and our limits.
-
-    `streams_max` is how many calls one connection may have at a time.
-    """
+def server_options(limits: CallLimits) -> list[tuple[str, int]]:
+    """Options of gRPC's core: those of vLLM's launcher, and our limits."""
     # A connection lives so long, and its calls as long as a request may be here: a call that never
     # sends its message has no other end. Clients connect again by themselves.
     return [
         ("grpc.max_send_message_length", -1),
         *connection_options(
             message_bytes_max=limits.message_bytes_max + SLACK_BYTES,
-            streams_max=streams_max,
+            streams_max=STREAMS_MAX,
             life_wall_s=limits.wall_s_max,
             grace_wall_s=limits.queue_wall_s_max + limits.wall_s_max,
         ),

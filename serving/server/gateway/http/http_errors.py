@@ -111,6 +111,12 @@ class HttpRefused(Exception):
         self.error = error
 
 
+def bad_request(code: str, message: str, *, param: str | None = None) -> HttpRefused:
+    """The refusal, 400, of a request that nobody answers as it is."""
+    error = HttpError(status=HTTPStatus.BAD_REQUEST, code=code, message=message, param=param)
+    return HttpRefused(error)
+
+
 def error_of(refused: Refused) -> HttpError:
     """429 when it is the load, 503 when it is the server."""
     of_server = refused.reason.is_of_server

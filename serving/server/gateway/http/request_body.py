@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 from serving.server.gateway.http.asgi import Receive, Scope, header
 from serving.server.gateway.http.http_errors import HttpError, HttpRefused
+from serving.server.gateway.http.http_refusals import error_of_limit
 from serving.server.gateway.ingress_account import Holding, IngressAccount
 from serving.server.gateway.ingress_limits import IngressLimits, Limit
 
@@ -115,7 +116,7 @@ class BodyReader:
         self._refuse_size(before_bytes + len(part))
         limit = self.account.hold(holding, len(part))
         if limit is not None:
-            raise HttpRefused(_NO_ROOM[limit])
+            raise HttpRefused(error_of_limit(limit))
         return part, bool(message.get("more_body", False))
 
     async def _within(self, wait_s: float, receive: Receive) -> dict[str, Any]:
@@ -149,19 +150,3 @@ _TOO_SLOW: Final = HttpError(
     message="the request's body did not arrive in time",
     closes=True,
 )
-_NO_ROOM: Final = {
-    Limit.KEY_BYTES: HttpError(
-        status=HTTPStatus.TOO_MANY_REQUESTS,
-        code=Limit.KEY_BYTES.value,
-        message="too many large requests arrive at once with this key",
-        retry_after_s=1.0,
-        closes=True,
-    ),
-    Limit.TOTAL_BYTES: HttpError(
-        status=HTTPStatus.SERVICE_UNAVAILABLE,
-        code=Limit.TOTAL_BYTES.value,
-        message="too many large requests arrive at once",
-        retry_after_s=1.0,
-        closes=True,
-    ),
-}
