@@ -87,7 +87,7 @@ class Permit:
             self._admission.declare(self.entry, counted, self._controller.now_s())
         except Refused as refused:
             self.refusal = refused
-            self._controller.refused(self.entry, refused)
+            self._controller.metrics.refused(self.entry.work_class, refused.reason)
             raise
 
     def begin(self, counted: Counted) -> None:
@@ -98,7 +98,8 @@ class Permit:
         """One of its sequences has its first token."""
         now_s = self._controller.now_s()
         if self._admission.first_token(self.entry, now_s):
-            self._controller.waited(self.entry, now_s - self.entry.entered_s)
+            waited_s = now_s - self.entry.entered_s
+            self._controller.metrics.waited(self.entry.work_class, waited_s)
 
     def made(self, tokens: int) -> None:
         """The engine has made so many more tokens of its answers."""
