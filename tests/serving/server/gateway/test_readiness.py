@@ -262,24 +262,6 @@ def test_an_engine_that_fails_to_answer_refuses_nobody() -> None:
     asyncio.run(ask())
 
 
-def test_a_source_makes_the_server_not_ready_and_refuses() -> None:
-    readiness, _ = a_readiness(RestfulEngine())
-    stall = Refused(RefusalReason.STALLED, "a chip hangs", retry_after_s=9.0, rate=RateState())
-    said: list[Refused] = []
-    readiness.add(lambda: said[0] if said else None)
-
-    async def ask() -> None:
-        assert await readiness.not_ready() is None
-        said.append(stall)
-        assert await readiness.not_ready() == "a chip hangs"
-        refused = await readiness.refusal()
-        assert refused is not None
-        assert (refused.reason, refused.retry_after_s) == (RefusalReason.STALLED, 9.0)
-        assert readiness.not_alive() is None
-
-    asyncio.run(ask())
-
-
 @pytest.mark.parametrize(("wall_left_s", "status"), [(583.2, 503), (1.0, 200)])
 def test_a_machine_that_stands_still_for_long_is_not_ready_and_says_for_how_long(
     wall_left_s: float, status: int
