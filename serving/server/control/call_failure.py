@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import grpc
 
 from serving.server.engine_call import Engine, EngineFailed, EngineGone, ask
-from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, exhausted, failure_of
+from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, failure_of
 from serving.wire.control_call import ControlReply, ControlRequest, Refusal, RefusalCode
 
 ReplyT = TypeVar("ReplyT", bound=ControlReply)
@@ -67,8 +67,15 @@ def engine_busy(waited_s: float) -> CallRefused:
 def too_many(what: str, most: int) -> CallRefused:
     """One more than the server has room for."""
     message = f"at most {most} {what} at a time; try again"
-    subject = "control service"
-    return CallRefused(exhausted("CALLS", message, subject=subject, retry_after_s=RETRY_S))
+    return CallRefused(
+        RpcFailure(
+            code=grpc.StatusCode.RESOURCE_EXHAUSTED,
+            message=message,
+            reason="CALLS",
+            retry_after_s=RETRY_S,
+            violations={"control service": message},
+        )
+    )
 
 
 def server_ends() -> CallRefused:

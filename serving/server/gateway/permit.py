@@ -22,18 +22,6 @@ class Permit:
     have asked for so far.
     """
 
-    __slots__ = (
-        "_admission",
-        "_controller",
-        "_cut",
-        "_refused",
-        "_turn",
-        "entry",
-        "prompt_logprobs",
-        "rate",
-        "refusal",
-    )
-
     def __init__(
         self,
         entry: Entry,

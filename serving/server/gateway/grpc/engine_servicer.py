@@ -50,27 +50,21 @@ class EngineServicer(VllmEngineServicer):  # type: ignore[misc]
         self._ranks = settings.ranks
         self._last_request_s = self.start_time
 
-    async def Generate(  # noqa: N802  the name that the contract gives
-        self, request: Any, context: Any
-    ) -> Any:
+    async def Generate(self, request: Any, context: Any) -> Any:
         """Answer as published; remember when."""
         self._last_request_s = self._clock()
         async with aclosing(super().Generate(request, context)) as answers:
             async for answer in answers:
                 yield answer
 
-    async def HealthCheck(  # noqa: N802  the name that the contract gives
-        self, request: Any, context: Any
-    ) -> Any:
+    async def HealthCheck(self, request: Any, context: Any) -> Any:
         """Readiness: a gateway goes by this, and sends its requests elsewhere without a failure."""
         answer = await super().HealthCheck(request, context)
         if answer.healthy and (why := await self._not_ready()) is not None:
             answer.healthy, answer.message = False, why
         return answer
 
-    async def GetServerInfo(  # noqa: N802  the name that the contract gives
-        self, request: Any, context: Any
-    ) -> Any:
+    async def GetServerInfo(self, request: Any, context: Any) -> Any:
         """Show the server: the seats are those of all ranks."""
         info = await super().GetServerInfo(request, context)
         info.max_num_seqs *= self._ranks
@@ -82,9 +76,7 @@ class EngineServicer(VllmEngineServicer):  # type: ignore[misc]
         info.shm_namespace_id = ""  # nothing is read from shared memory here
         return info
 
-    async def GetLoads(  # noqa: N802  the name that the contract gives
-        self, request: Any, context: Any
-    ) -> Any:
+    async def GetLoads(self, request: Any, context: Any) -> Any:
         """One entry, as one engine is one worker: its queues, and the room of all its ranks."""
         answer = await super().GetLoads(request, context)
         for load in answer.loads:

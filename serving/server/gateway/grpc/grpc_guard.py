@@ -34,9 +34,14 @@ from serving.server.gateway.grpc.rpc_caller import (
     Caller,
     caller_of,
     needs_no_key,
+)
+from serving.server.gateway.grpc.rpc_errors import (
+    CallRefused,
+    abort_for,
+    exhausted,
+    failure_of,
     refused,
 )
-from serving.server.gateway.grpc.rpc_errors import CallRefused, abort_for, exhausted, failure_of
 from serving.server.gateway.grpc.stranger_answers import AnsweredContext, StrangerAnswers
 from serving.server.gateway.grpc.unserved_call import not_served, refusing
 from serving.server.gateway.ingress_account import IngressAccount

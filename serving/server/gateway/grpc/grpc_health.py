@@ -43,16 +43,12 @@ class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
         self._watches: dict[asyncio.Timeout, None] = {}  # the oldest first
         self._looking: asyncio.Task[None] | None = None
 
-    async def Check(  # noqa: N802  the name that the contract gives
-        self, request: Any, context: Any
-    ) -> Any:
+    async def Check(self, request: Any, context: Any) -> Any:
         """Say what holds now; NOT_FOUND for a service that is none of ours."""
         await self._look()
         return await super().Check(request, context)
 
-    async def List(  # noqa: N802  the name that the contract gives
-        self, request: Any, context: Any
-    ) -> Any:
+    async def List(self, request: Any, context: Any) -> Any:
         """Say what holds now of every service; grpcio's own has no answer."""
         del request, context
         await self._look()
@@ -62,9 +58,7 @@ class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
         }
         return health_pb2.HealthListResponse(statuses=statuses)
 
-    async def Watch(  # noqa: N802  the name that the contract gives
-        self, request: Any, context: Any
-    ) -> None:
+    async def Watch(self, request: Any, context: Any) -> None:
         """Say what holds now and whenever it changes, until the watch's time is over.
 
         Raises CallRefused then, and where it makes room for another.

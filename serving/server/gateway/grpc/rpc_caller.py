@@ -13,7 +13,7 @@ from serving.access.key_ring import KeyRing
 from serving.access.secret import request_credential
 from serving.policy.admission.work import Client, WorkClass
 from serving.server.gateway.grpc.generate_request import CLASS_METADATA, work_class_of
-from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure
+from serving.server.gateway.grpc.rpc_errors import CallRefused, refused
 
 ENGINE: Final = "/vllm.grpc.engine.VllmEngine/"
 GENERATE: Final = f"{ENGINE}Generate"
@@ -77,11 +77,6 @@ def caller_of(method: str, metadata: Metadata, keys: KeyRing) -> Caller:
     if client is None:
         raise _turned_away(keys, secret)
     return Caller(client=client, work_class=work_class_of(said.get(CLASS_METADATA), client))
-
-
-def refused(code: grpc.StatusCode, reason: str, message: str) -> CallRefused:
-    """The failure of a call without the right."""
-    return CallRefused(RpcFailure(code=code, message=message, reason=reason))
 
 
 def _turned_away(keys: KeyRing, secret: str | None) -> CallRefused:

@@ -132,6 +132,11 @@ def failure_of(error: BaseException, *, subject: str = "engine") -> RpcFailure:
     )
 
 
+def refused(code: grpc.StatusCode, reason: str, message: str) -> CallRefused:
+    """The refusal of a call that a later one would meet too."""
+    return CallRefused(RpcFailure(code=code, message=message, reason=reason))
+
+
 def exhausted(
     reason: str, message: str, *, subject: str = "engine", retry_after_s: float | None = None
 ) -> RpcFailure:

@@ -10,7 +10,13 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, abort_for, exhausted
+from serving.server.gateway.grpc.rpc_errors import (
+    CallRefused,
+    RpcFailure,
+    abort_for,
+    exhausted,
+    refused,
+)
 
 M = TypeVar("M")
 
@@ -23,13 +29,9 @@ def message_in(raw: bytes, deserialize: Callable[[bytes], M], *, bytes_max: int,
     try:
         return deserialize(raw)
     except DecodeError as error:
-        raise CallRefused(
-            RpcFailure(
-                code=grpc.StatusCode.INVALID_ARGUMENT,
-                message="the message is none of the method's request type",
-                reason="UNREADABLE_MESSAGE",
-            )
-        ) from error
+        message = "the message is none of the method's request type"
+        code = grpc.StatusCode.INVALID_ARGUMENT
+        raise refused(code, "UNREADABLE_MESSAGE", message) from error
 
 
 def not_served(method: str) -> RpcFailure:
