@@ -7,7 +7,6 @@ the user's and stays.
 
 import contextlib
 import os
-import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from emulator.memory.core_claims import (
     make_private_directory,
 )
 from serving.access.control_claim import claimed_control_port
+from serving.access.private_file import replace_file
 from serving.access.secret import draw_secret
 
 ENVIRONMENT: Final = "ULTRASERVE_CONTROL_KEY"
@@ -55,7 +55,7 @@ def held_control_key(
     make_private_directory(path.parent)
     secret = draw_secret()
     with claimed_control_port(port, environment):
-        _write_private(path, secret)
+        replace_file(path, f"{secret}\n".encode())
         try:
             yield secret
         finally:
@@ -79,7 +79,7 @@ def noted_console_port(
     """
     path = console_port_path(port, environment)
     make_private_directory(path.parent)
-    _write_private(path, str(console_port))
+    replace_file(path, f"{console_port}\n".encode())
     try:
         yield
     finally:
@@ -174,17 +174,3 @@ def _checked(data: bytes, path: Path) -> str:
             expected=f"one line with a key of at least {KEY_LENGTH_MIN} characters",
         )
     return secret
-
-
-def _write_private(path: Path, secret: str) -> None:
-    """Write it under another name first: no reader ever sees half a key, or a wider mode."""
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(draft, flags, mode=0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(f"{secret}\n")
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise

@@ -16,6 +16,7 @@ import signal
 import stat
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import cache
 from multiprocessing.util import register_after_fork
 from pathlib import Path
@@ -109,23 +110,16 @@ def _wait_for(parent: multiprocessing.process.BaseProcess) -> None:
 
 
 def _clear(path: Path, unless_held: str | None) -> None:
-    if unless_held is None:
-        _remove(path)
-        return
-    with held_if_free(Path(unless_held)) as is_free:
-        if is_free:
-            _remove(path)
-
-
-def _remove(path: Path) -> None:
     """Remove a file or directory of this user; raises OSError."""
-    status = path.lstat()
-    if status.st_uid != os.getuid():
-        return
-    if not stat.S_ISDIR(status.st_mode):
-        path.unlink()
-    elif path.name.startswith(DIRECTORY_PREFIX):
-        shutil.rmtree(path, ignore_errors=True)
+    held = nullcontext(True) if unless_held is None else held_if_free(Path(unless_held))
+    with held as is_free:
+        status = path.lstat()
+        if not is_free or status.st_uid != os.getuid():
+            return
+        if not stat.S_ISDIR(status.st_mode):
+            path.unlink()
+        elif path.name.startswith(DIRECTORY_PREFIX):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _kill() -> None:
