@@ -1,8 +1,7 @@
-"""Adds keys to a key file and takes them out; what people wrote into it stays as it is.
+"""Adds keys to a key file and takes them out; its comments and layout stay.
 
-A change is made of the text, read back, and refused unless the file then holds exactly what was
-meant. The new file takes the old one's place at once, so a server never reads half of it, and two
-commands at a time wait for each other.
+A change is made in the text, parsed, and refused unless the file then holds exactly what was meant.
+The new file replaces the old one at once; two commands at a time wait for each other.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
-"""All keys that open something: of flags, of the file, and the control service's own.
+"""All keys of a server: those of flags, of the file, and the control service's own.
 
-A secret is hashed once and compared with every key, in constant time and without an early exit:
-how long an answer takes says nothing about how near a guess was, nor which key it was, nor whether
-it was any.
+A secret is hashed once and compared with every key, in constant time and without an early exit: the
+time of an answer tells nothing about a guess.
 """
 
 import contextlib

@@ -1,10 +1,9 @@
-"""Lets the engine's process end with the server's, however that ends, and clears up after it.
+"""Ends the engine's process with the server's, however that ends, and clears up after it.
 
-vLLM's engine process waits for messages of a parent that was killed for ever. multiprocessing gives
-every child a pipe that closes when its parent has ended, also when that was before the child looked
-and whichever of the parent's threads started it; one thread of the child waits for it. The engine
-is killed, not asked: nobody is left who could hear of its requests, Ray's daemons end with it, and
-scratch directories have watchers of their own.
+vLLM's engine process waits for ever for messages of a parent that was killed. A thread waits on the
+pipe that multiprocessing gives every child, which closes when the parent has ended, even before the
+child looks. The engine is killed, not asked: its requests have no client left, Ray's daemons end
+with it, and scratch directories have watchers of their own.
 """
 
 import contextlib

@@ -1,11 +1,10 @@
-"""How a server ends: told to, it lets its requests end first; without its engine, at once.
+"""Ends a server: after its requests when a signal asks for it, at once when its engine is gone.
 
-SIGTERM closes the gateway: nobody new enters, probes say so, and who is inside has a bounded time.
-Who is left then is aborted, and told; the engine ends with its chips; vLLM's server returns. SIGINT
-is the same without the time. A second of either stops waiting. The end is bounded where a signal
-is caught, before the loop hears of it, because a loop that is stuck ends nothing. An engine that is
-gone ends the server too, and its exit code says that nobody asked for it. Nothing of this waits for
-ever: in the end the process is left as it is, and the engine's process clears up after it.
+SIGTERM closes the gateway: new requests are refused, probes fail, and requests inside have a
+bounded time. The rest is then aborted, the engine ends with its chips, and vLLM's server returns.
+SIGINT is the same without the time; a second signal of either kind stops waiting. The bound is set
+where a signal is caught, because a loop that is stuck ends nothing: then the process exits as it
+is, and the engine's process clears up after it. An exit code of its own tells of a lost engine.
 """
 
 import asyncio

@@ -1,9 +1,8 @@
-"""Before every gRPC call: who it is, what it may, whether its message can be read and is let in.
+"""Guards every gRPC call: its caller, the caller's rights, its message, and admission.
 
-A call that is refused for who it is, or because the gateway is closed, is refused on its headers;
-its message is never read. What fails later ends with google.rpc's details all the same. A
-generation that ends early, by its client, its deadline or its time limit, is ended in the engine at
-once.
+A call of a caller without the right, or to a closed gateway, is refused on its headers; its message
+is never read. Later failures have google.rpc's details too. A generation that ends early, by its
+client, its deadline or its time limit, is ended in the engine at once.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """`grpc.health.v1`, by the same readiness as HTTP's probes: the server is live, the engine ready.
 
 The service of no name is liveness: a supervisor that sees it fail starts the server anew. The
-engine's own name is readiness: a load balancer that sees it fail sends work elsewhere. Who checks
-is told what holds now; who watches is told of a change within a moment.
+engine's own name is readiness: a load balancer that sees it fail sends work elsewhere. A check asks
+for the present state; a watch hears of a change within _LOOK_EVERY_S.
 """
 
 import asyncio

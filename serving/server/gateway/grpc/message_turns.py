@@ -1,10 +1,9 @@
-"""Whose message is read now: gRPC's core takes all of a message that a call waits for.
+"""Turns of calls to read their messages.
 
-It grants a call that waits for its message as many bytes as the message says it has, up to the
-port's limit, whoever calls; a call that does not wait yet gets the stream's first window and no
-more. So a call waits for its turn first, and with a turn it has a time. Calls without a key share
-few turns, one at a time per connection, and are short of time when others wait: a probe's message
-comes with its headers.
+gRPC's core takes all of a message that a call waits for, up to the port's limit; before the call
+waits, the stream's first window alone. So a call waits for a turn first, and a turn has a time.
+Calls without a key share few turns, one per connection, and those are short while others wait: a
+probe's message comes with its headers.
 """
 
 import asyncio

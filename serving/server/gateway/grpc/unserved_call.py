@@ -1,7 +1,4 @@
-"""Calls without a handler: unknown methods, unreadable messages, unknown callers.
-
-Both ports refuse them in the same words, with google.rpc's details; gRPC's own would have none.
-"""
+"""Calls without a handler, refused by both ports alike and with google.rpc's details."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
