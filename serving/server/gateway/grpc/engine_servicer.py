@@ -7,7 +7,7 @@ empty, and they are filled in.
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, Final
 
@@ -15,6 +15,8 @@ from smg_grpc_servicer.vllm.servicer import (  # type: ignore[import-untyped]
     VllmEngineServicer,
 )
 
+from serving.server.gateway.admission_controller import AdmissionController
+from serving.server.gateway.readiness import Readiness
 from serving.settings import Settings
 
 _SERVER_TYPE: Final = "vllm-grpc"
@@ -24,27 +26,21 @@ _INT32_MAX: Final = 2**31 - 1
 
 
 class EngineServicer(VllmEngineServicer):  # type: ignore[misc]
-    """The published servicer of `engine`, vLLM's AsyncLLM.
-
-    `in_flight` says how many requests are inside, of both protocols; `is_paused` whether the engine
-    takes none for the moment; `not_ready` why none should be sent here, None when one may be.
-    """
+    """The published servicer of `engine`, vLLM's AsyncLLM."""
 
     def __init__(
         self,
         engine: Any,
         *,
-        in_flight: Callable[[], int],
-        is_paused: Callable[[], bool],
-        not_ready: Callable[[], Awaitable[str | None]],
+        admission: AdmissionController,
+        readiness: Readiness,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(engine, clock())
         if self._warmup is not None:  # nothing here is compiled that a first request would meet
             self._warmup.cancel()
-        self._in_flight = in_flight
-        self._is_paused = is_paused
-        self._not_ready = not_ready
+        self._admission = admission
+        self._readiness = readiness
         self._clock = clock
         settings = Settings.from_additional_config(engine.vllm_config.additional_config)
         self._ranks = settings.ranks
@@ -60,7 +56,7 @@ class EngineServicer(VllmEngineServicer):  # type: ignore[misc]
     async def HealthCheck(self, request: Any, context: Any) -> Any:
         """Readiness: a gateway goes by this, and sends its requests elsewhere without a failure."""
         answer = await super().HealthCheck(request, context)
-        if answer.healthy and (why := await self._not_ready()) is not None:
+        if answer.healthy and (why := await self._readiness.not_ready()) is not None:
             answer.healthy, answer.message = False, why
         return answer
 
@@ -68,8 +64,8 @@ class EngineServicer(VllmEngineServicer):  # type: ignore[misc]
         """Show the server: the seats are those of all ranks."""
         info = await super().GetServerInfo(request, context)
         info.max_num_seqs *= self._ranks
-        info.active_requests = self._in_flight()
-        info.is_paused = self._is_paused()
+        info.active_requests = self._admission.in_flight
+        info.is_paused = self._admission.closed is not None
         info.last_receive_timestamp = self._last_request_s
         info.uptime_seconds = self._clock() - self.start_time
         info.server_type = _SERVER_TYPE

@@ -106,12 +106,7 @@ class EngineGrpcServer:
         # Its import reaches into vLLM's command line and logging: not where no such gateway is.
         from serving.server.gateway.grpc.engine_servicer import EngineServicer
 
-        servicer = EngineServicer(
-            engine,
-            in_flight=lambda: admission.in_flight,
-            is_paused=lambda: admission.closed is not None,
-            not_ready=readiness.not_ready,
-        )
+        servicer = EngineServicer(engine, admission=admission, readiness=readiness)
         vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((READY, HEALTH, reflection.SERVICE_NAME), self._server)
