@@ -39,10 +39,11 @@ from serving.server.gateway.grpc.rpc_errors import (
     abort_for,
     exhausted,
     failure_of,
+    not_served,
     refused,
+    refusing,
 )
 from serving.server.gateway.grpc.stranger_answers import AnsweredContext, StrangerAnswers
-from serving.server.gateway.grpc.unserved_call import not_served, refusing
 from serving.server.gateway.ingress_account import IngressAccount
 from serving.server.gateway.readiness import Readiness
 
