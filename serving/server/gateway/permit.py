@@ -1,7 +1,6 @@
 """The permit of one admitted request: its handlers hold it, and give it back exactly once."""
 
 import asyncio
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from serving.policy.admission.admission import Admission
@@ -23,11 +22,7 @@ class Permit:
     """
 
     def __init__(
-        self,
-        entry: Entry,
-        rate: RateState,
-        admission: Admission,
-        controller: "AdmissionController",
+        self, entry: Entry, rate: RateState, admission: Admission, controller: "AdmissionController"
     ) -> None:
         self.entry = entry
         self.rate = rate
@@ -116,12 +111,7 @@ class Permit:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             self.leave(Outcome.FINISHED)
         elif isinstance(error, asyncio.CancelledError | GeneratorExit):

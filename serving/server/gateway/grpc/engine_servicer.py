@@ -11,9 +11,7 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, Final
 
-from smg_grpc_servicer.vllm.servicer import (  # type: ignore[import-untyped]
-    VllmEngineServicer,
-)
+from smg_grpc_servicer.vllm.servicer import VllmEngineServicer  # type: ignore[import-untyped]
 
 from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.readiness import Readiness

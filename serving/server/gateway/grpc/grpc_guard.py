@@ -27,13 +27,7 @@ from serving.server.gateway.grpc.call_messages import CallMessages, ReadMessage,
 from serving.server.gateway.grpc.described_context import CallMeaning, DescribedContext
 from serving.server.gateway.grpc.generate_request import Asked, aborted_ids, asked_of
 from serving.server.gateway.grpc.message_turns import HeldMessage, MessageTurns
-from serving.server.gateway.grpc.rpc_caller import (
-    ABORT,
-    GENERATE,
-    Caller,
-    caller_of,
-    needs_no_key,
-)
+from serving.server.gateway.grpc.rpc_caller import ABORT, GENERATE, Caller, caller_of, needs_no_key
 from serving.server.gateway.grpc.rpc_errors import (
     CallRefused,
     abort_for,
@@ -204,12 +198,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
             self._calls -= 1
 
     async def _generate(
-        self,
-        inner: Any,
-        message: Any,
-        context: DescribedContext,
-        caller: Caller,
-        held: HeldMessage,
+        self, inner: Any, message: Any, context: DescribedContext, caller: Caller, held: HeldMessage
     ) -> None:
         left_s = context.time_remaining()
         if left_s is not None and left_s <= 0:
@@ -217,10 +206,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
                 grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE", "the deadline was over on arrival"
             )
         asked = asked_of(
-            message,
-            caller.client,
-            caller.work_class,
-            context_tokens=self._limits.context_tokens,
+            message, caller.client, caller.work_class, context_tokens=self._limits.context_tokens
         )
         if asked.engine_id in self._generating:
             raise refused(
@@ -292,12 +278,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
 
 def _behaviour(handler: Any) -> Any:
     """What the servicer has for the method."""
-    kinds = (
-        handler.unary_unary,
-        handler.unary_stream,
-        handler.stream_unary,
-        handler.stream_stream,
-    )
+    kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
     return next(kind for kind in kinds if kind is not None)
 
 

@@ -48,9 +48,7 @@ class HttpIngress:
 
 
 def bound_connections(
-    config: uvicorn.Config,
-    ingress: HttpIngress,
-    tls: Callable[[], ssl.SSLContext] | None = None,
+    config: uvicorn.Config, ingress: HttpIngress, tls: Callable[[], ssl.SSLContext] | None = None
 ) -> None:
     """Have every connection from now on be one of ours; vLLM's flags about heads hold, if given.
 

@@ -14,9 +14,7 @@ from serving.policy.admission.work import Client
 from serving.server.gateway.http.asgi import Scope, path_of
 from serving.server.gateway.http.http_errors import HttpError, HttpRefused
 
-OPEN_PATHS: Final = frozenset(
-    {"/livez", "/readyz", "/startupz", "/health", "/ping", "/version"},
-)
+OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/startupz", "/health", "/ping", "/version"})
 """What asks whether a server is there, and which. None of them says more than that, or changes
 anything."""
 
