@@ -105,11 +105,7 @@ def read_control_key(path: Path) -> str:
     # As ssh has it for private keys: what belongs to another user, such as a mounted secret of
     # root's, is that user's to protect.
     if status.st_uid == os.getuid() and status.st_mode & 0o077:
-        raise ConfigError(
-            field="control_key_file",
-            value=path,
-            expected=f"a file that nobody else can use: chmod 600 {path}",
-        )
+        raise _unusable(path, f"a file that nobody else can use: chmod 600 {path}")
     return _checked(data, path)
 
 
@@ -142,9 +138,7 @@ def find_control_key(
         return None
     status, data = _read(path, follow=False)
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise ConfigError(
-            field="control_key_file", value=path, expected="a file of this user's own alone"
-        )
+        raise _unusable(path, "a file of this user's own alone")
     return _checked(data, path)
 
 
@@ -156,9 +150,7 @@ def _read(path: Path, *, follow: bool = True) -> tuple[os.stat_result, bytes]:
             status = os.fstat(file.fileno())
             data = file.read(_FILE_BYTES_MAX + 1) if stat.S_ISREG(status.st_mode) else b""
     except OSError as error:
-        raise ConfigError(
-            field="control_key_file", value=path, expected=f"a file to read ({error.strerror})"
-        ) from error
+        raise _unusable(path, f"a file to read ({error.strerror})") from error
     return status, data
 
 
@@ -168,9 +160,9 @@ def _checked(data: bytes, path: Path) -> str:
     except UnicodeDecodeError:
         secret = ""
     if len(data) > _FILE_BYTES_MAX or len(secret) < KEY_LENGTH_MIN or not secret.isprintable():
-        raise ConfigError(
-            field="control_key_file",
-            value=path,
-            expected=f"one line with a key of at least {KEY_LENGTH_MIN} characters",
-        )
+        raise _unusable(path, f"one line with a key of at least {KEY_LENGTH_MIN} characters")
     return secret
+
+
+def _unusable(path: Path, expected: str) -> ConfigError:
+    return ConfigError(field="control_key_file", value=path, expected=expected)
