@@ -2,7 +2,8 @@
 
 Each new connection takes the present one; connections that are open keep theirs. Files that no
 longer fit together keep the ones before in use, with a line in the log: a half-written renewal does
-not end a server.
+not end a server. vLLM's own renewal (`--enable-ssl-refresh`) watches the files and misses
+renewals by rename, as most are.
 """
 
 import logging
