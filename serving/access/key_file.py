@@ -30,8 +30,8 @@ FILE_BYTES_MAX: Final = 2**20
 KEYS_MAX: Final = 1_024
 """Every request is compared with all of them."""
 
-_LIMITS: Final = ("requests_per_minute", "tokens_per_minute", "concurrent")
-_FIELDS: Final = ("name", "hash", "scopes", "class", *_LIMITS, "expires")
+LIMITS: Final = ("requests_per_minute", "tokens_per_minute", "concurrent")
+_FIELDS: Final = ("name", "hash", "scopes", "class", *LIMITS, "expires")
 
 
 def read_key_file(path: Path) -> tuple[tuple[StoredKey, ...], os.stat_result]:
@@ -139,7 +139,7 @@ def _key(entry: Mapping[str, Any], where: str) -> StoredKey:
             client=Client(
                 name=check_name(entry.get("name")),
                 work_class=_work_class(entry.get("class", WorkClass.INTERACTIVE)),
-                limits=KeyLimits(**{name: _limit(entry, name) for name in _LIMITS}),
+                limits=KeyLimits(**{name: _limit(entry, name) for name in LIMITS}),
             ),
             hash=_hash(entry.get("hash")),
             scopes=_scopes(entry.get("scopes", [Scope.INFERENCE])),

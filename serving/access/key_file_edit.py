@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from emulator.errors import ConfigError
-from serving.access.key_file import FILE_BYTES_MAX, KEYS_MAX, parse_keys, read_key_file
+from serving.access.key_file import FILE_BYTES_MAX, KEYS_MAX, LIMITS, parse_keys, read_key_file
 from serving.access.private_file import replace_file
 from serving.access.stored_key import StoredKey
 
@@ -68,7 +68,7 @@ def key_text(key: StoredKey) -> str:
         f"scopes = [{scopes}]",
         f'class = "{key.client.work_class}"',
     ]
-    for name in ("requests_per_minute", "tokens_per_minute", "concurrent"):
+    for name in LIMITS:
         value = getattr(limits, name)
         if value is not None:
             lines.append(f"{name} = {value}")
