@@ -105,7 +105,7 @@ class Gateway:
         Its connections have the ingress account's limits from now on.
         """
         ingress = HttpIngress(self.ingress, partial(key_of, self.keys))
-        bound_connections(server.config, ingress, self._tls(server.config.ssl_ciphers))
+        bound_connections(server.config, ingress, self._tls(server.config))
         services: list[Service] = [
             GracefulShutdown(
                 self._engine,
@@ -129,13 +129,13 @@ class Gateway:
             )
         return services
 
-    def _tls(self, ciphers: str | None) -> Callable[[], ssl.SSLContext] | None:
+    def _tls(self, config: Any) -> Callable[[], ssl.SSLContext] | None:
         """The context of each new HTTP connection; None: plain text."""
         if self._settings.tls is None:
             return None
         protocols = ("http/1.1",)
         context = RenewedContext(
-            self._settings.tls, protocols=protocols, port="HTTP", ciphers=ciphers
+            self._settings.tls, protocols=protocols, port="HTTP", ciphers=config.ssl_ciphers
         )
         return context.present
 
