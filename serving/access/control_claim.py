@@ -1,10 +1,9 @@
-"""One server of a user has a control port, and with it the file of that port's key.
+"""A server's claim on a control port, and with it on the file of that port's key.
 
 Two servers that start at a time both find the port free; without a claim the later one would write
 its key over the earlier one's, fail to listen, and take the file away. The claim is a record lock
-on a file beside the key: the kernel lets go of it when its process ends, however it ends, and
-children do not inherit it. Who holds the lock removes the file before it lets go; who gets the lock
-of a file that was removed meanwhile has nothing, and begins anew.
+on a file beside the key: the kernel releases it with the process, and children do not inherit it.
+The holder removes the file before it releases the lock; the lock of a removed file holds nothing.
 """
 
 import contextlib

@@ -7,7 +7,6 @@ the user's and stays.
 
 import contextlib
 import os
-import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from emulator.memory.core_claims import (
     make_private_directory,
 )
 from serving.access.control_claim import claimed_control_port
+from serving.access.private_file import replace_file
 from serving.access.secret import draw_secret
 
 ENVIRONMENT: Final = "ULTRASERVE_CONTROL_KEY"
@@ -55,7 +55,7 @@ def held_control_key(
     make_private_directory(path.parent)
     secret = draw_secret()
     with claimed_control_port(port, environment):
-        _write_private(path, secret)
+        replace_file(path, f"{secret}\n".encode())
         try:
             yield secret
         finally:
@@ -79,7 +79,7 @@ def noted_console_port(
     """
     path = console_port_path(port, environment)
     make_private_directory(path.parent)
-    _write_private(path, str(console_port))
+    replace_file(path, f"{console_port}\n".encode())
     try:
         yield
     finally:
@@ -105,11 +105,7 @@ def read_control_key(path: Path) -> str:
     # As ssh has it for private keys: what belongs to another user, such as a mounted secret of
     # root's, is that user's to protect.
     if status.st_uid == os.getuid() and status.st_mode & 0o077:
-        raise ConfigError(
-            field="control_key_file",
-            value=path,
-            expected=f"a file that nobody else can use: chmod 600 {path}",
-        )
+        raise _unusable(path, f"a file that nobody else can use: chmod 600 {path}")
     return _checked(data, path)
 
 
@@ -142,9 +138,7 @@ def find_control_key(
         return None
     status, data = _read(path, follow=False)
     if status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise ConfigError(
-            field="control_key_file", value=path, expected="a file of this user's own alone"
-        )
+        raise _unusable(path, "a file of this user's own alone")
     return _checked(data, path)
 
 
@@ -156,9 +150,7 @@ def _read(path: Path, *, follow: bool = True) -> tuple[os.stat_result, bytes]:
             status = os.fstat(file.fileno())
             data = file.read(_FILE_BYTES_MAX + 1) if stat.S_ISREG(status.st_mode) else b""
     except OSError as error:
-        raise ConfigError(
-            field="control_key_file", value=path, expected=f"a file to read ({error.strerror})"
-        ) from error
+        raise _unusable(path, f"a file to read ({error.strerror})") from error
     return status, data
 
 
@@ -168,23 +160,9 @@ def _checked(data: bytes, path: Path) -> str:
     except UnicodeDecodeError:
         secret = ""
     if len(data) > _FILE_BYTES_MAX or len(secret) < KEY_LENGTH_MIN or not secret.isprintable():
-        raise ConfigError(
-            field="control_key_file",
-            value=path,
-            expected=f"one line with a key of at least {KEY_LENGTH_MIN} characters",
-        )
+        raise _unusable(path, f"one line with a key of at least {KEY_LENGTH_MIN} characters")
     return secret
 
 
-def _write_private(path: Path, secret: str) -> None:
-    """Write it under another name first: no reader ever sees half a key, or a wider mode."""
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(draft, flags, mode=0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(f"{secret}\n")
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+def _unusable(path: Path, expected: str) -> ConfigError:
+    return ConfigError(field="control_key_file", value=path, expected=expected)

@@ -30,8 +30,8 @@ FILE_BYTES_MAX: Final = 2**20
 KEYS_MAX: Final = 1_024
 """Every request is compared with all of them."""
 
-_LIMITS: Final = ("requests_per_minute", "tokens_per_minute", "concurrent")
-_FIELDS: Final = ("name", "hash", "scopes", "class", *_LIMITS, "expires")
+LIMITS: Final = ("requests_per_minute", "tokens_per_minute", "concurrent")
+_FIELDS: Final = ("name", "hash", "scopes", "class", *LIMITS, "expires")
 
 
 def read_key_file(path: Path) -> tuple[tuple[StoredKey, ...], os.stat_result]:
@@ -49,13 +49,9 @@ def read_key_file(path: Path) -> tuple[tuple[StoredKey, ...], os.stat_result]:
             data = file.read(FILE_BYTES_MAX + 1)
             after = os.fstat(file.fileno())
     except OSError as error:
-        raise ConfigError(
-            field="api_keys", value=path, expected=f"a file to read ({error.strerror})"
-        ) from error
+        raise _unusable(path, f"a file to read ({error.strerror})") from error
     if (status.st_size, status.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise ConfigError(
-            field="api_keys", value=path, expected="a file that nobody writes to while it is read"
-        )
+        raise _unusable(path, "a file that nobody writes to while it is read")
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(
             field=str(path), value="(too long)", expected=f"at most {FILE_BYTES_MAX:,} bytes"
@@ -69,13 +65,13 @@ def check_owner(path: Path, status: os.stat_result) -> None:
     The owner may be root, as of secrets that Kubernetes mounts.
     """
     if not stat.S_ISREG(status.st_mode):
-        raise ConfigError(field="api_keys", value=path, expected="a regular file")
+        raise _unusable(path, "a regular file")
     if status.st_uid not in (os.getuid(), 0) or status.st_mode & 0o022:
-        raise ConfigError(
-            field="api_keys",
-            value=path,
-            expected=f"a file that nobody else can write: chmod go-w {path}",
-        )
+        raise _unusable(path, f"a file that nobody else can write: chmod go-w {path}")
+
+
+def _unusable(path: Path, expected: str) -> ConfigError:
+    return ConfigError(field="api_keys", value=path, expected=expected)
 
 
 def is_open_to_readers(status: os.stat_result) -> bool:
@@ -143,7 +139,7 @@ def _key(entry: Mapping[str, Any], where: str) -> StoredKey:
             client=Client(
                 name=check_name(entry.get("name")),
                 work_class=_work_class(entry.get("class", WorkClass.INTERACTIVE)),
-                limits=KeyLimits(**{name: _limit(entry, name) for name in _LIMITS}),
+                limits=KeyLimits(**{name: _limit(entry, name) for name in LIMITS}),
             ),
             hash=_hash(entry.get("hash")),
             scopes=_scopes(entry.get("scopes", [Scope.INFERENCE])),

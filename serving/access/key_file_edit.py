@@ -1,22 +1,21 @@
-"""Adds keys to a key file and takes them out; what people wrote into it stays as it is.
+"""Adds keys to a key file and takes them out; its comments and layout stay.
 
-A change is made of the text, read back, and refused unless the file then holds exactly what was
-meant. The new file takes the old one's place at once, so a server never reads half of it, and two
-commands at a time wait for each other.
+A change is made in the text, parsed, and refused unless the file then holds exactly what was meant.
+The new file replaces the old one at once; two commands at a time wait for each other.
 """
 
 import contextlib
 import fcntl
 import os
 import re
-import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from emulator.errors import ConfigError
-from serving.access.key_file import FILE_BYTES_MAX, KEYS_MAX, parse_keys, read_key_file
+from serving.access.key_file import FILE_BYTES_MAX, KEYS_MAX, LIMITS, parse_keys, read_key_file
+from serving.access.private_file import replace_file
 from serving.access.stored_key import StoredKey
 
 _ABOVE: Final = r"^(?P<above>(?:[ \t]*(?:#.*)?\n)*)"
@@ -69,7 +68,7 @@ def key_text(key: StoredKey) -> str:
         f"scopes = [{scopes}]",
         f'class = "{key.client.work_class}"',
     ]
-    for name in ("requests_per_minute", "tokens_per_minute", "concurrent"):
+    for name in LIMITS:
         value = getattr(limits, name)
         if value is not None:
             lines.append(f"{name} = {value}")
@@ -107,21 +106,9 @@ def _replace(path: Path, text: str, meant: tuple[StoredKey, ...]) -> None:
             field=str(path), value="(its layout)", expected="[[key]] tables; edit this one by hand"
         )
     target = path.resolve()
-    before = target.stat() if target.exists() else None
-    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        with os.fdopen(os.open(draft, flags, mode=0o600), "wb") as file:
-            file.write(data)
-            file.flush()
-            if before is not None:
-                if (before.st_uid, before.st_gid) != (os.getuid(), os.getgid()):
-                    os.fchown(file.fileno(), before.st_uid, before.st_gid)
-                os.fchmod(file.fileno(), before.st_mode & 0o644)
-            os.fsync(file.fileno())
-        draft.replace(target)
+        replace_file(target, data, like=target.stat() if target.exists() else None)
     except OSError as error:
-        draft.unlink(missing_ok=True)
         raise _unwritable(path, error) from error
 
 

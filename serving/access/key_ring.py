@@ -1,8 +1,7 @@
-"""All keys that open something: of flags, of the file, and the control service's own.
+"""All keys of a server: those of flags, of the file, and the control service's own.
 
-A secret is hashed once and compared with every key, in constant time and without an early exit:
-how long an answer takes says nothing about how near a guess was, nor which key it was, nor whether
-it was any.
+A secret is hashed once and compared with every key, in constant time and without an early exit: the
+time of an answer tells nothing about a guess.
 """
 
 import contextlib
@@ -11,10 +10,9 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final
 
 from emulator.errors import ConfigError
 from serving.access.key_file import read_key_file
@@ -35,30 +33,13 @@ in place can be right by itself, with some of its keys missing."""
 _ANONYMOUS: Final = Client()
 
 
-class KeySettings(Protocol):
-    """What a ring is made of; see `serving.server.gateway.gateway_settings`."""
-
-    @property
-    def key_file(self) -> Path | None:
-        """Clients' keys."""
-
-    @property
-    def key_hashes(self) -> tuple[str, ...]:
-        """Hashes of keys that were given by flag or environment."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """Whose secret it is, and what it opens."""
-
-    client: Client
-    scopes: frozenset[Scope]
-
-
 class KeyRing:
     """Keys of one server, for one loop.
 
-    `holder_of`, `client_of` and `admits_control` look at the file now and then, and read it again
+    `key_hashes` are of keys that were given by flag or environment; `control_secret` is the control
+    service's own key, see `control_key.held_control_key`.
+
+    `key_of`, `client_of` and `admits_control` look at the file now and then, and read it again
     when it has changed; `reload` does so at once. A file that has become wrong, or is gone, keeps
     the keys that were read last, and a line in the log says what is wrong with it.
 
@@ -90,18 +71,6 @@ class KeyRing:
             self._seen = _identity(status)
         self._hold(keys)
 
-    @classmethod
-    def of(cls, settings: KeySettings, *, control_secret: str | None = None) -> Self:
-        """The ring that `settings` describe, with the control service's own key.
-
-        Raises ConfigError. See `control_key.held_control_key`.
-        """
-        return cls(
-            key_file=settings.key_file,
-            key_hashes=settings.key_hashes,
-            control_secret=control_secret,
-        )
-
     @property
     def is_open(self) -> bool:
         """Whether no key was ever configured, so that everybody is anonymous.
@@ -110,8 +79,8 @@ class KeyRing:
         """
         return self._key_file is None and not self._given
 
-    def holder_of(self, secret: str | None) -> Holder | None:
-        """Whose it is; None when it is no key of ours, or has expired."""
+    def key_of(self, secret: str | None) -> StoredKey | None:
+        """The key that `secret` belongs to; None when it is none of ours, or has expired."""
         self._look()
         given = digest_of("" if secret is None else secret)
         found: StoredKey | None = None
@@ -120,30 +89,30 @@ class KeyRing:
                 found = key
         if secret is None or found is None or found.is_expired(self._now()):
             return None
-        return Holder(client=found.client, scopes=frozenset(found.scopes))
+        return found
 
     def client_of(self, secret: str | None) -> Client | None:
         """The client that may ask for inference with it; `anonymous` when the ring is open.
 
-        None: it is no key of ours, or opens something else alone (`holder_of` tells which).
+        None: it is no key of ours, or opens something else alone (`key_of` tells which).
         """
         if self.is_open:
             return _ANONYMOUS
-        holder = self.holder_of(secret)
-        if holder is None or Scope.INFERENCE not in holder.scopes:
+        key = self.key_of(secret)
+        if key is None or Scope.INFERENCE not in key.scopes:
             return None
-        return holder.client
+        return key.client
 
     def admits_control(self, secret: str | None) -> bool:
         """Whether it opens the control service: this run's own key, or one with that scope.
 
         None is admitted without a key, whatever else is open.
         """
-        holder = self.holder_of(secret)
+        key = self.key_of(secret)
         is_own = self._control is not None and hmac.compare_digest(
             self._control, digest_of("" if secret is None else secret)
         )
-        return is_own or (holder is not None and Scope.CONTROL in holder.scopes)
+        return is_own or (key is not None and Scope.CONTROL in key.scopes)
 
     def reload(self) -> None:
         """Read the file again; raises nothing: an error is logged, and the old keys stay."""
@@ -181,10 +150,4 @@ class KeyRing:
 
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
-    return (
-        status.st_dev,
-        status.st_ino,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    )
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

@@ -1,7 +1,6 @@
-"""A page that leads a browser to an address with a key in it: a file, for this user's eyes alone.
+"""A private file that leads a browser to an address with a key in it.
 
-A browser is started with what it shall open on its command line, which every user of the machine
-can read; so that is the name of this file, and the key is inside.
+Every user of a machine can read a browser's command line: it names the file, which has the key.
 """
 
 import contextlib

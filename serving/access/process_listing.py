@@ -1,8 +1,6 @@
-"""Takes keys out of the command line that the system shows of this process.
+"""Takes keys out of this process's command line, which every user of the machine can read.
 
-Every user of a machine can read the command lines of all processes, for as long as they run.
-Between the start and the moment of the call a key there could be read; keys in files and in
-variables of the environment are for the same user alone.
+They can be read until the call; keys in files and in the environment are for the same user alone.
 """
 
 import shlex

@@ -2,7 +2,8 @@
 
 Each new connection takes the present one; connections that are open keep theirs. Files that no
 longer fit together keep the ones before in use, with a line in the log: a half-written renewal does
-not end a server.
+not end a server. vLLM's own renewal (`--enable-ssl-refresh`) watches the files and misses
+renewals by rename, as most are.
 """
 
 import logging
@@ -19,15 +20,19 @@ logger = logging.getLogger(f"vllm.{__name__}")
 class RenewedContext:
     """The context of `files`, for connections that speak one of `protocols` (ALPN).
 
-    With a `client_ca` only its clients are let in; `port` is whose it is, in the log. Raises
-    ConfigError when it is made of files that are wrong.
+    With a `client_ca` only its clients are let in; `port` is whose it is, in the log; `ciphers`
+    are OpenSSL's names, None for its defaults. Raises ConfigError when it is made of files that are
+    wrong.
     """
 
-    def __init__(self, files: TlsFiles, *, protocols: Sequence[str], port: str) -> None:
+    def __init__(
+        self, files: TlsFiles, *, protocols: Sequence[str], port: str, ciphers: str | None = None
+    ) -> None:
         self._port = port
+        self._ciphers = ciphers
         self._files = files
         self._protocols = list(protocols)
-        files.check()
+        files.context()  # names a file that is missing
         self._seen = files.identity()
         self._context = self._read()
 
@@ -38,7 +43,6 @@ class RenewedContext:
             if seen == self._seen:
                 return self._context
             self._seen = seen  # what is wrong with it is told once
-            self._files.check()
             self._context = self._read()
         except (ConfigError, OSError) as error:  # ssl.SSLError is an OSError
             logger.warning("%s: the certificate stays as it was: %s", self._port, error)
@@ -47,11 +51,8 @@ class RenewedContext:
         return self._context
 
     def _read(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self._files.certificate, self._files.key)
+        context = self._files.context()
         context.set_alpn_protocols(self._protocols)
-        if self._files.client_ca is not None:
-            context.load_verify_locations(self._files.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
+        if self._ciphers is not None:
+            context.set_ciphers(self._ciphers)
         return context

@@ -1,10 +1,9 @@
-"""The secret of a key: how it is drawn, what is kept of it, and where a request shows it.
+"""The secret of a key: how it is drawn, its hash, and where a request shows it.
 
-What is kept is its plain SHA-256. A slow, salted hash protects secrets that people choose, because
-those can be guessed; of a secret with 256 random bits no guess ever comes near, so a fast hash
-loses nothing, and a request costs one hash however many keys there are. It also is what any system
-makes: `printf %s "$KEY" | sha256sum`. Secrets that users chose themselves (`--api-key`) are hashed
-the same way and never written to a file by us; a short one is told.
+Kept is its plain SHA-256, as of `printf %s "$KEY" | sha256sum`. A slow, salted hash protects
+secrets that can be guessed; 256 random bits cannot, and a request costs one hash however many keys
+there are. Secrets that users choose (`--api-key`) are hashed the same way and never written to a
+file by us; a short one is told.
 """
 
 import hashlib

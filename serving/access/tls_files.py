@@ -15,8 +15,8 @@ class TlsFiles:
     key: Path
     client_ca: Path | None = None
 
-    def check(self) -> None:
-        """Read them as a server would; raises ConfigError, which names the file that is wrong."""
+    def context(self) -> ssl.SSLContext:
+        """A server's TLS context; raises ConfigError, which names the file that is wrong."""
         for field, path in (
             ("tls_cert", self.certificate),
             ("tls_key", self.key),
@@ -25,6 +25,7 @@ class TlsFiles:
             if path is not None:
                 _check_readable(field, path)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             context.load_cert_chain(self.certificate, self.key, password=_refuse_password)
         except (ssl.SSLError, ValueError) as error:
@@ -34,6 +35,7 @@ class TlsFiles:
                 expected=f"a PEM certificate, and its PEM key in {self.key} ({_reason(error)})",
             ) from error
         if self.client_ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
             try:
                 context.load_verify_locations(self.client_ca)
             except ssl.SSLError as error:
@@ -42,6 +44,7 @@ class TlsFiles:
                     value=self.client_ca,
                     expected=f"PEM certificates ({_reason(error)})",
                 ) from error
+        return context
 
     def identity(self) -> tuple[tuple[int, int, int], ...]:
         """What tells these files from others of their names; raises OSError where one is gone."""

@@ -26,10 +26,7 @@ _SAFE: Final = {
         "unset: keys, limits and probes are in front of vLLM's own HTTP app alone",
     ),
     # Ray: its ports run code for whoever reaches them. To Ray an empty word is one, and not this.
-    "RAY_AUTH_MODE": (
-        ("token",),
-        "unset, or token: whoever reaches Ray's ports could run code",
-    ),
+    "RAY_AUTH_MODE": (("token",), "unset, or token: whoever reaches Ray's ports could run code"),
 }
 
 

@@ -120,7 +120,7 @@ def gateway_options(
     refuse_unsafe_environment(environment)
     tls = _tls(args)
     if tls is not None:
-        tls.check()
+        tls.context()  # a file that is wrong is told now
     given = given_options(GatewaySettings, args) | {
         "limits": read_options(AdmissionLimits, args),
         "grpc_host": args.host,
@@ -137,7 +137,8 @@ def gateway_options(
             value=args.control_host,
             expected="a loopback address, or --tls-cert and --tls-key with it",
         )
-    is_open = KeyRing.of(settings).is_open  # a file that is wrong is told now
+    # A file that is wrong is told now.
+    is_open = KeyRing(key_file=settings.key_file, key_hashes=settings.key_hashes).is_open
     warnings = [
         *_short_keys(secrets),
         *_readable_files(settings.key_file, tls),

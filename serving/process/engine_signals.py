@@ -1,14 +1,13 @@
-"""Signals of an engine process: who decides at SIGTERM and SIGINT, and that they are heard.
+"""SIGTERM and SIGINT of an engine process: left to the API process while it serves, and not missed.
 
-While a server serves, its API process decides. A service manager tells every process of a server to
-end, a terminal its whole process group; an engine that heeds that itself drops the requests that
-the API process would still see to their ends. So the API process has the engine leave the signals
-to it, and heed them again when it is time. vLLM's handlers, and what becomes of the signals while
-an engine starts, stay as they are.
+A service manager signals every process of a server, a terminal its whole process group; an engine
+that ends by itself drops the requests that the API process would still see to their ends. So that
+has the engine leave the signals to it, and heed them again when it is time. vLLM's handlers, and
+the signals of an engine that starts, stay as they are.
 
-Python handles signals in the main thread, which looks for them before it waits. One that comes
-after that look, or to another thread of the process, stays unheard until the wait is over: an idle
-vLLM engine waits for its next request, and was killed 8 s after the SIGTERM that ended its server.
+Python handles signals in the main thread, before it waits. One that comes later, or to another
+thread, is not handled until the wait is over: an idle vLLM engine waits for its next request, and
+was killed 8 s after the SIGTERM that ended its server.
 """
 
 import os

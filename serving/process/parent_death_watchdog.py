@@ -1,10 +1,9 @@
-"""Lets the engine's process end with the server's, however that ends, and clears up after it.
+"""Ends the engine's process with the server's, however that ends, and clears up after it.
 
-vLLM's engine process waits for messages of a parent that was killed for ever. multiprocessing gives
-every child a pipe that closes when its parent has ended, also when that was before the child looked
-and whichever of the parent's threads started it; one thread of the child waits for it. The engine
-is killed, not asked: nobody is left who could hear of its requests, Ray's daemons end with it, and
-scratch directories have watchers of their own.
+vLLM's engine process waits for ever for messages of a parent that was killed. A thread waits on the
+pipe that multiprocessing gives every child, which closes when the parent has ended, even before the
+child looks. The engine is killed, not asked: its requests have no client left, Ray's daemons end
+with it, and scratch directories have watchers of their own.
 """
 
 import contextlib
@@ -16,6 +15,7 @@ import signal
 import stat
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import cache
 from multiprocessing.util import register_after_fork
 from pathlib import Path
@@ -109,23 +109,16 @@ def _wait_for(parent: multiprocessing.process.BaseProcess) -> None:
 
 
 def _clear(path: Path, unless_held: str | None) -> None:
-    if unless_held is None:
-        _remove(path)
-        return
-    with held_if_free(Path(unless_held)) as is_free:
-        if is_free:
-            _remove(path)
-
-
-def _remove(path: Path) -> None:
     """Remove a file or directory of this user; raises OSError."""
-    status = path.lstat()
-    if status.st_uid != os.getuid():
-        return
-    if not stat.S_ISDIR(status.st_mode):
-        path.unlink()
-    elif path.name.startswith(DIRECTORY_PREFIX):
-        shutil.rmtree(path, ignore_errors=True)
+    held = nullcontext(True) if unless_held is None else held_if_free(Path(unless_held))
+    with held as is_free:
+        status = path.lstat()
+        if not is_free or status.st_uid != os.getuid():
+            return
+        if not stat.S_ISDIR(status.st_mode):
+            path.unlink()
+        elif path.name.startswith(DIRECTORY_PREFIX):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _kill() -> None:

@@ -23,9 +23,15 @@ from serving.access.secret import request_credential
 from serving.server.connections.grpc_relay import NamedConnections
 from serving.server.control.action_ledger import KEY_HEADER, ActionLedger
 from serving.server.control.call_failure import failure_of_call, stream_over, too_many
-from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, abort_for
+from serving.server.gateway.grpc.call_messages import message_in
+from serving.server.gateway.grpc.rpc_errors import (
+    CallRefused,
+    RpcFailure,
+    abort_for,
+    not_served,
+    refusing,
+)
 from serving.server.gateway.grpc.stranger_answers import AnsweredContext, StrangerAnswers
-from serving.server.gateway.grpc.unserved_call import message_in, not_served, refusing
 from serving.wire.control_call import only_reads
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.

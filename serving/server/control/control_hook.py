@@ -143,8 +143,8 @@ async def _stop(services: list[Service]) -> None:
 
 def _key_name(keys: KeyRing, secret: str | None) -> str:
     """Whose key opens the control service, as the log has it."""
-    holder = keys.holder_of(secret)
-    return "the run's key" if holder is None else f"the key {holder.client.name}"
+    key = keys.key_of(secret)
+    return "the run's key" if key is None else f"the key {key.client.name}"
 
 
 def _control_address() -> ControlAddress | None:

@@ -11,6 +11,8 @@ from dataclasses import fields
 from functools import partial
 from typing import Final
 
+from prometheus_client import CollectorRegistry
+
 from serving.policy.admission.admission import Admission
 from serving.policy.admission.admission_counts import AdmissionCounts
 from serving.policy.admission.admission_limits import AdmissionLimits
@@ -30,7 +32,7 @@ class AdmissionController:
     """Admits requests and accounts for those inside.
 
     `capacity` is asked whenever something happens, and its dilation turns `clock`'s wall seconds
-    into emulated ones.
+    into emulated ones. Without `metrics` its figures are on no page.
     """
 
     def __init__(
@@ -51,9 +53,8 @@ class AdmissionController:
         self._empty.set()
         self._look: asyncio.TimerHandle | None = None
         self._look_soon: asyncio.Handle | None = None
-        self._metrics = metrics
-        if metrics is not None:
-            self._show(metrics, limits)
+        self.metrics = metrics or GatewayMetrics(CollectorRegistry())
+        self._show(limits)
 
     # ---- for those who handle requests
 
@@ -66,11 +67,9 @@ class AdmissionController:
         try:
             entry = self._admission.enter(work, now_s)
         except Refused as refused:
-            if self._metrics is not None:
-                self._metrics.refused(work.work_class, refused.reason)
+            self.metrics.refused(work.work_class, refused.reason)
             raise
-        if self._metrics is not None:
-            self._metrics.entered(work.work_class)
+        self.metrics.entered(work.work_class)
         permit = Permit(entry, self._admission.rate(work.client, now_s), self._admission, self)
         self._permits[entry.number] = permit
         self._empty.clear()
@@ -89,12 +88,7 @@ class AdmissionController:
     def count_refusal(self, refused: Refused, work_class: WorkClass) -> None:
         """A request was refused by the answer of `would_refuse`."""
         self._admission.refuse(refused, work_class)
-        if self._metrics is not None:
-            self._metrics.refused(work_class, refused.reason)
-
-    def rate(self, client: Client) -> RateState:
-        """The client's remaining limits."""
-        return self._admission.rate(client, self.now_s())
+        self.metrics.refused(work_class, refused.reason)
 
     # ---- for those who run the server
 
@@ -144,16 +138,6 @@ class AdmissionController:
         self._admission.capacity = capacity
         return self._emulated_s
 
-    def refused(self, entry: Entry, refused: Refused) -> None:
-        """See `Permit.declare`."""
-        if self._metrics is not None:
-            self._metrics.refused(entry.work_class, refused.reason)
-
-    def waited(self, entry: Entry, seconds: float) -> None:
-        """See `Permit.first_token`."""
-        if self._metrics is not None:
-            self._metrics.waited(entry.work_class, seconds)
-
     def leave(self, permit: Permit, outcome: Outcome) -> None:
         """See `Permit.leave`."""
         if self._permits.pop(permit.entry.number, None) is None:
@@ -196,26 +180,24 @@ class AdmissionController:
             permit = self._permits.pop(entry.number)
             self._queued.pop(entry.number, None)
             self._count_left(entry, Outcome.REFUSED)
-            if self._metrics is not None:
-                self._metrics.refused(entry.work_class, refused.reason)
+            self.metrics.refused(entry.work_class, refused.reason)
             permit.give_turn(refused)
 
     def _count_left(self, entry: Entry, outcome: Outcome) -> None:
         if not self._permits:
             self._empty.set()
-        if self._metrics is not None:
-            self._metrics.left(entry.work_class, outcome)
+        self.metrics.left(entry.work_class, outcome)
 
     # ---- what is shown
 
-    def _show(self, metrics: GatewayMetrics, limits: AdmissionLimits) -> None:
+    def _show(self, limits: AdmissionLimits) -> None:
         for field in fields(limits):
             value = getattr(limits, field.name)
             if value is not None:
-                metrics.limit(field.name, value)
+                self.metrics.limit(field.name, value)
         for work_class in WorkClass:
-            metrics.begin(work_class, outcomes=("entered", *Outcome), reasons=RefusalReason)
-            metrics.follow(
+            self.metrics.begin(work_class, outcomes=("entered", *Outcome), reasons=RefusalReason)
+            self.metrics.follow(
                 work_class,
                 in_flight=partial(self._reading, work_class, "in_flight"),
                 waiting=partial(self._reading, work_class, "queued", "waiting"),

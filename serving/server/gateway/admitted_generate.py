@@ -1,10 +1,9 @@
 """Admission of every generation: a caller of `engine.generate` has a permit, or gets one.
 
-vLLM's HTTP app and its gRPC service both call `generate` of one AsyncLLM. It is wrapped once: what
-is really asked for is declared there, batch work awaits its turn, the class of work is the
-scheduler's priority, and the permit hears of each sequence what `serving.plugin.request_watch`
-sees. A call that comes without a permit, by whatever way, enters as anonymous interactive work or
-is refused.
+vLLM's HTTP app and its gRPC service both call `generate` of one AsyncLLM, which is wrapped once: it
+declares the real work, batch work awaits its turn, the class of work is the scheduler's priority,
+and the permit follows each sequence by `serving.plugin.request_watch`. A call without a permit
+enters as anonymous interactive work or is refused.
 
 All prompts of a request are declared before the first of them runs: vLLM makes the generators of
 all, and then reads them.

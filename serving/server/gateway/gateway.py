@@ -1,12 +1,14 @@
 """All that stands before one engine in one API process: built once, when vLLM's app starts."""
 
 import os
-from collections.abc import Collection
+import ssl
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Protocol
 
 from serving.access.key_reload import KeyReload
 from serving.access.key_ring import KeyRing
+from serving.access.renewed_context import RenewedContext
 from serving.engine.engine_description import instance_of
 from serving.plugin.platform import deployment_of
 from serving.plugin.stat_logger import stat_logger_of
@@ -21,9 +23,7 @@ from serving.server.gateway.http.bounded_protocol import HttpIngress, bound_conn
 from serving.server.gateway.http.clock_page import ClockPage
 from serving.server.gateway.http.http_access import key_of
 from serving.server.gateway.http.http_gateway import HttpGateway
-from serving.server.gateway.http.http_tls import HttpCertificate
 from serving.server.gateway.http.metrics_page import MetricsPage
-from serving.server.gateway.http.probes import Probes
 from serving.server.gateway.http.request_body import BodyReader
 from serving.server.gateway.http.request_work import ContextSize
 from serving.server.gateway.ingress_account import IngressAccount
@@ -60,7 +60,11 @@ class Gateway:
     ) -> None:
         self._engine = engine
         self._settings = settings
-        self.keys = KeyRing.of(settings, control_secret=control_secret)
+        self.keys = KeyRing(
+            key_file=settings.key_file,
+            key_hashes=settings.key_hashes,
+            control_secret=control_secret,
+        )
         capacity = EngineCapacity(engine, promises=settings.limits.ttft_target_s is not None)
         self.admission = AdmissionController(settings.limits, capacity, metrics=GatewayMetrics())
         self.readiness = Readiness(
@@ -76,7 +80,7 @@ class Gateway:
             self._with_hardware(app),
             keys=self.keys,
             admission=self.admission,
-            probes=Probes(self.readiness),
+            readiness=self.readiness,
             bodies=BodyReader(bytes_max=self._settings.body_bytes_max, account=self.ingress),
             context=ContextSize.of(self._engine),
             request_wall_s_max=self._settings.request_wall_s_max,
@@ -100,8 +104,8 @@ class Gateway:
 
         Its connections have the ingress account's limits from now on.
         """
-        context = server.config.ssl
-        bound_connections(server.config, HttpIngress(self.ingress, partial(key_of, self.keys)))
+        ingress = HttpIngress(self.ingress, partial(key_of, self.keys))
+        bound_connections(server.config, ingress, self._tls(server.config))
         services: list[Service] = [
             GracefulShutdown(
                 self._engine,
@@ -112,8 +116,6 @@ class Gateway:
             KeyReload(self.keys),
             MemoryReturn(),
         ]
-        if self._settings.tls is not None:
-            services.append(HttpCertificate(context, self._settings.tls))
         if self._settings.grpc_port is not None:
             services.append(
                 EngineGrpcServer(
@@ -126,6 +128,16 @@ class Gateway:
                 )
             )
         return services
+
+    def _tls(self, config: Any) -> Callable[[], ssl.SSLContext] | None:
+        """The context of each new HTTP connection; None: plain text."""
+        if self._settings.tls is None:
+            return None
+        protocols = ("http/1.1",)
+        context = RenewedContext(
+            self._settings.tls, protocols=protocols, port="HTTP", ciphers=config.ssl_ciphers
+        )
+        return context.present
 
 
 def _ingress(settings: GatewaySettings) -> IngressAccount:

@@ -1,11 +1,10 @@
-"""How a server ends: told to, it lets its requests end first; without its engine, at once.
+"""Ends a server: after its requests when a signal asks for it, at once when its engine is gone.
 
-SIGTERM closes the gateway: nobody new enters, probes say so, and who is inside has a bounded time.
-Who is left then is aborted, and told; the engine ends with its chips; vLLM's server returns. SIGINT
-is the same without the time. A second of either stops waiting. The end is bounded where a signal
-is caught, before the loop hears of it, because a loop that is stuck ends nothing. An engine that is
-gone ends the server too, and its exit code says that nobody asked for it. Nothing of this waits for
-ever: in the end the process is left as it is, and the engine's process clears up after it.
+SIGTERM closes the gateway: new requests are refused, probes fail, and requests inside have a
+bounded time. The rest is then aborted, the engine ends with its chips, and vLLM's server returns.
+SIGINT is the same without the time; a second signal of either kind stops waiting. The bound is set
+where a signal is caught, because a loop that is stuck ends nothing: then the process exits as it
+is, and the engine's process clears up after it. An exit code of its own tells of a lost engine.
 """
 
 import asyncio
@@ -13,11 +12,12 @@ import logging
 import signal
 import time
 from types import FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from serving.plugin.engine_shutdown import abort_requests, end_engine, fail_requests, leave_signals
 from serving.policy.admission.refusal import RefusalReason
 from serving.process.server_shutdown import server_shutdown
+from serving.server.gateway.admission_controller import AdmissionController
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's process shows
 
@@ -47,16 +47,6 @@ _LOOK_WALL_S: Final = 0.2
 """How often the engine is looked at: an attribute, so it costs nothing."""
 
 
-class ClosableAdmission(Protocol):
-    """The part of the gateway that a shutdown needs."""
-
-    def close(self, reason: RefusalReason, message: str, retry_after_s: float) -> None:
-        """Refuse new work."""
-
-    async def empty(self, timeout_s: float) -> bool:
-        """Whether all that entered has left, within so many wall seconds."""
-
-
 class GracefulShutdown:
     """Started before all other services, so that it is stopped after them.
 
@@ -65,7 +55,7 @@ class GracefulShutdown:
     """
 
     def __init__(
-        self, engine: Any, server: Any, admission: ClosableAdmission, *, drain_wall_s_max: float
+        self, engine: Any, server: Any, admission: AdmissionController, *, drain_wall_s_max: float
     ) -> None:
         self._engine = engine
         self._server = server

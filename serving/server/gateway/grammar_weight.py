@@ -14,7 +14,7 @@ Weighing ends where a weight is more than any may be, so that a text of megabyte
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, Final
 
@@ -68,16 +68,15 @@ _ITEMS: Final = 150
 def grammar_weight(structured: Any) -> int:
     """About the letters that `structured`, vLLM's StructuredOutputsParams, has to compile."""
     weight = 0
-    if structured.json is not None:
-        weight += schema_weight(_parsed(structured.json))
-    if structured.structural_tag is not None:
-        weight += schema_weight(_parsed(structured.structural_tag))
+    for schema in (structured.json, structured.structural_tag):
+        if schema is not None:
+            weight += schema_weight(_parsed(schema))
     if structured.regex is not None:
         weight += _REGEX_STATE * pattern_states(structured.regex)
     if structured.grammar is not None:
         weight += _grammar_text_weight(structured.grammar)
     if structured.choice is not None:
-        weight += _values_weight(_values(_parsed(structured.choice)))
+        weight += _choices_weight(_parsed(structured.choice))
     return weight
 
 
@@ -171,16 +170,13 @@ def _grammar_text_weight(text: str) -> int:
     return pattern_states(text) + alternatives + rules**2 // _RULES_SHARE
 
 
-def _values_weight(values: Iterable[str]) -> int:
-    lengths = [len(value) for value in values]
-    return sum(lengths) + len(lengths) ** 2 // _VALUES_SHARE
-
-
-def _values(parsed: object) -> Iterator[str]:
-    if isinstance(parsed, list):
-        yield from map(str, parsed)
-    elif isinstance(parsed, str):
-        yield parsed
+def _choices_weight(choices: object) -> int:
+    """Of a list; of a string as of the only choice."""
+    if isinstance(choices, str):
+        return len(choices)
+    if not isinstance(choices, list):
+        return 0
+    return sum(len(str(each)) for each in choices) + len(choices) ** 2 // _VALUES_SHARE
 
 
 def pattern_states(pattern: str) -> int:

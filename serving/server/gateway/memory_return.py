@@ -1,13 +1,11 @@
-"""Gives freed memory back to the system: glibc keeps most of it.
+"""Returns freed memory to the system, of which glibc keeps most.
 
-What many clients sent together lies in pieces between other things, and free() returns only the end
-of a heap. Measured: 3,000 half heads of 30 kB left 61 MiB in the process when they had gone, and 7
-after malloc_trim, which took 4 ms; see malloc_trim(3). It is called when the process has grown by
-GROWN_BYTES since the last time, in a thread, so that requests go on.
+free() returns only the end of a heap: 3,000 half heads of 30 kB left 61 MiB in the process when
+they had gone, and 7 after malloc_trim(3), which took 4 ms. A thread calls it whenever the process
+has grown by GROWN_BYTES since the last time.
 
-What is large is kept apart from the beginning. glibc would learn from the first large piece that is
-freed to put such pieces between the small ones too (mallopt(3), M_MMAP_THRESHOLD): four bodies of
-16 MiB that came at once took 156 MiB then, and left 43; now 100, and leave 5.
+Large pieces are mapped apart, as glibc does until it has seen the first one freed (mallopt(3),
+M_MMAP_THRESHOLD): four bodies of 16 MiB at once took 156 MiB then and left 43; now 100 and 5.
 """
 
 import asyncio
@@ -34,17 +32,20 @@ _LARGE_BYTES: Final = 2**20
 
 
 def keep_large_apart() -> None:
-    """Have the system hold every large piece by itself; nothing where the C library cannot."""
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
-        library.mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
+    """Have the system hold every large piece by itself."""
+    _call_glibc("mallopt", _MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def trim() -> None:
-    """Call glibc's malloc_trim; nothing where the C library has none."""
-    library = ctypes.CDLL(None)
-    if hasattr(library, "malloc_trim"):
-        library.malloc_trim(0)
+    """Return the free pages of every heap."""
+    _call_glibc("malloc_trim", 0)
+
+
+def _call_glibc(name: str, *numbers: int) -> None:
+    """Nothing where the C library is another one."""
+    function = getattr(ctypes.CDLL(None), name, None)
+    if function is not None:
+        function(*numbers)
 
 
 def resident_bytes() -> int:

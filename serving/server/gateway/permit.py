@@ -1,32 +1,15 @@
 """The permit of one admitted request: its handlers hold it, and give it back exactly once."""
 
 import asyncio
-from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 from serving.policy.admission.admission import Admission
 from serving.policy.admission.entry import Counted, Entry, Outcome, Stage
 from serving.policy.admission.refusal import RateState, Refused
 from serving.policy.admission.work import Work
 
-
-class AdmissionSink(Protocol):
-    """What a permit needs beside the decisions; the admission controller."""
-
-    def now_s(self) -> float:
-        """Emulated seconds, as `Admission` counts them."""
-
-    def refused(self, entry: Entry, refused: Refused) -> None:
-        """The engine is not asked for what the request turned out to want."""
-
-    def waited(self, entry: Entry, seconds: float) -> None:
-        """The request has its first token, so long after it entered."""
-
-    def look_soon(self) -> None:
-        """There may be room for batch work."""
-
-    def leave(self, permit: "Permit", outcome: Outcome) -> None:
-        """The request is over."""
+if TYPE_CHECKING:  # which imports this
+    from serving.server.gateway.admission_controller import AdmissionController
 
 
 class Permit:
@@ -38,25 +21,13 @@ class Permit:
     have asked for so far.
     """
 
-    __slots__ = (
-        "_admission",
-        "_cut",
-        "_refused",
-        "_sink",
-        "_turn",
-        "entry",
-        "prompt_logprobs",
-        "rate",
-        "refusal",
-    )
-
     def __init__(
-        self, entry: Entry, rate: RateState, admission: Admission, sink: AdmissionSink
+        self, entry: Entry, rate: RateState, admission: Admission, controller: "AdmissionController"
     ) -> None:
         self.entry = entry
         self.rate = rate
         self._admission = admission
-        self._sink = sink
+        self._controller = controller
         self._turn = asyncio.Event() if entry.stage is Stage.QUEUED else None
         self._refused: Refused | None = None
         self._cut: Outcome | None = None
@@ -96,21 +67,22 @@ class Permit:
         keeps the answer.
         """
         try:
-            self._admission.declare(self.entry, counted, self._sink.now_s())
+            self._admission.declare(self.entry, counted, self._controller.now_s())
         except Refused as refused:
             self.refusal = refused
-            self._sink.refused(self.entry, refused)
+            self._controller.metrics.refused(self.entry.work_class, refused.reason)
             raise
 
     def begin(self, counted: Counted) -> None:
         """The engine has taken and counted some of its sequences."""
-        self._admission.begin(self.entry, counted, self._sink.now_s())
+        self._admission.begin(self.entry, counted, self._controller.now_s())
 
     def first_token(self) -> None:
         """One of its sequences has its first token."""
-        now_s = self._sink.now_s()
+        now_s = self._controller.now_s()
         if self._admission.first_token(self.entry, now_s):
-            self._sink.waited(self.entry, now_s - self.entry.entered_s)
+            waited_s = now_s - self.entry.entered_s
+            self._controller.metrics.waited(self.entry.work_class, waited_s)
 
     def made(self, tokens: int) -> None:
         """The engine has made so many more tokens of its answers."""
@@ -118,9 +90,9 @@ class Permit:
 
     def end(self, *, made_tokens: int, by_itself: bool) -> None:
         """One of its sequences is over, with so many tokens; `by_itself` unless it was cut."""
-        now_s = self._sink.now_s()
+        now_s = self._controller.now_s()
         self._admission.end(self.entry, made_tokens=made_tokens, by_itself=by_itself, now_s=now_s)
-        self._sink.look_soon()
+        self._controller.look_soon()
 
     def cut(self, outcome: Outcome) -> None:
         """The engine has aborted, or failed at, one of its sequences, whose handlers may take that
@@ -134,17 +106,12 @@ class Permit:
             outcome = Outcome.REFUSED
         elif outcome is Outcome.FINISHED and self._cut is not None:
             outcome = self._cut
-        self._sink.leave(self, outcome)
+        self._controller.leave(self, outcome)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             self.leave(Outcome.FINISHED)
         elif isinstance(error, asyncio.CancelledError | GeneratorExit):

@@ -1,9 +1,9 @@
 """Whether the server is there, and whether it takes requests: one answer for every protocol.
 
 Alive: the engine's process is there. Ready: alive, the gateway is open, the engine neither sleeps
-nor holds requests back, the machine does not stand still for long, a rank is up, and no source that
-was added says otherwise. The engine is asked at most once in LOOK_EVERY_S however many ask here;
-one that is busy with a step answers after it, until then its last answer stands.
+nor holds requests back, the machine does not stand still for long, and a rank is up. The engine is
+asked at most once in LOOK_EVERY_S however many ask here; one that is busy with a step answers after
+it, until then its last answer stands.
 
 Requests are refused for the same reasons. They do not wait for the engine while nothing speaks
 against it: its newest snapshot says whether a rank is up, and its last answer is at most as old as
@@ -45,9 +45,6 @@ REST_RETRY_S: Final = 5.0
 """Wall seconds that clients are told to wait, when nobody says how many: a gateway looks for
 another server meanwhile."""
 
-Source = Callable[[], Refused | None]
-"""A further reason to refuse all requests, or None; cheap, because each request asks it."""
-
 _NOT_ASKED: Final = "the engine has not answered yet"
 _UNKNOWN: Final = "the engine's state could not be asked for"
 
@@ -80,18 +77,11 @@ class Readiness:
         self._engine = engine
         self._closed = closed
         self._seats = seats
-        self._sources: list[Source] = []
         self._engine_refuses: Refused | None = None
         self._clock = clock
         self._engine_says: str | None = _NOT_ASKED
         self._looked_s = -float("inf")
         self._look: asyncio.Task[None] | None = None
-
-    def add(self, source: Source) -> None:
-        """Let `source` speak too: what it says makes the server not ready, and is what requests are
-        told.
-        """
-        self._sources.append(source)
 
     def not_alive(self) -> str | None:
         """Why the process should be started anew, in one line; None while it should not."""
@@ -107,9 +97,6 @@ class Readiness:
         closed = self._closed()
         if closed is not None:
             return str(closed)
-        said = self._said()
-        if said is not None:
-            return str(said)
         await self._ask_now_and_then()
         return ENGINE_GONE if self._engine.errored else self._engine_says
 
@@ -119,28 +106,22 @@ class Readiness:
         What the gateway itself says is not repeated. The engine's answer is waited for when its
         last one, or its newest snapshot, spoke against it: both may be of the past.
         """
-        refused = self._said()
-        if refused is None:
+        if not self._engine.errored:
             self._begin_snapshot()
             if self._engine_refuses is not None or self._seats() == 0:
                 await self._ask_now_and_then()
-                refused = self._said() or self._engine_refuses
+        if self._engine.errored:
+            return engine_gone()
+        refused = self._engine_refuses
         return None if refused is None else refused.again(RateState())
 
     def failure(self) -> Refused | None:
         """Why a request has failed that was let in, as far as that is known; None: for a reason of
         its own.
         """
-        refused = self._said()
-        if refused is None and self._seats() == 0:
-            refused = _no_rank_up()
-        return None if refused is None else refused.again(RateState())
-
-    def _said(self) -> Refused | None:
-        """The state as far as it is known without asking the engine."""
         if self._engine.errored:
-            return _refused(RefusalReason.ENGINE_GONE, ENGINE_GONE, ENGINE_RETRY_S)
-        return next((said for source in self._sources if (said := source()) is not None), None)
+            return engine_gone()
+        return _no_rank_up() if self._seats() == 0 else None
 
     async def _ask_now_and_then(self) -> None:
         look = self._begin_snapshot()
@@ -183,6 +164,11 @@ class Readiness:
             message = f"{stall.reason}; {left_s} s of wall time are left"
             return _refused(RefusalReason.STALLED, message, left_s)
         return None if reply.telemetry.ranks_up else _no_rank_up()
+
+
+def engine_gone() -> Refused:
+    """Why requests are refused, and fail, when the engine has ended."""
+    return _refused(RefusalReason.ENGINE_GONE, ENGINE_GONE, ENGINE_RETRY_S)
 
 
 def _no_rank_up() -> Refused:

@@ -42,17 +42,12 @@ class PolledSnapshot:
 
 
 class SnapshotPoller:
-    """Of one engine, in the loop of its client."""
+    """Of one engine, in the loop of its client; `last` is the newest snapshot, None at first."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._last: PolledSnapshot | None = None
+        self.last: PolledSnapshot | None = None
         self._shared = SingleFlight(self._take)
-
-    @property
-    def last(self) -> PolledSnapshot | None:
-        """The newest, however old; None before the first."""
-        return self._last
 
     async def fresh(self, max_age_s: float, within_s: float | None = None) -> PolledSnapshot:
         """A snapshot at most `max_age_s` old; the last one when that takes over `within_s`.
@@ -67,9 +62,9 @@ class SnapshotPoller:
             async with asyncio.timeout(within_s):
                 return await self._shared.fresh(max_age_s)
         except TimeoutError:
-            if self._last is None:
+            if self.last is None:
                 raise
-            return self._last
+            return self.last
 
     def forget(self) -> None:
         """Let the next snapshot be of after now, because something was changed."""
@@ -80,12 +75,12 @@ class SnapshotPoller:
         reply = await ask(self._engine, SnapshotRequest())
         if not isinstance(reply, SnapshotReply):
             raise EngineFailed(f"no snapshot of the machine: {type(reply).__name__}")
-        if self._last is not None and self._last.taken_s > begun_s:
-            return self._last  # one that was asked for later has come before
-        self._last = PolledSnapshot(
-            number=1 if self._last is None else self._last.number + 1,
+        if self.last is not None and self.last.taken_s > begun_s:
+            return self.last  # one that was asked for later has come before
+        self.last = PolledSnapshot(
+            number=1 if self.last is None else self.last.number + 1,
             snapshot=reply.snapshot,
             taken_s=begun_s,
             took_s=time.monotonic() - begun_s,
         )
-        return self._last
+        return self.last

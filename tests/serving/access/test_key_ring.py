@@ -10,11 +10,10 @@ import pytest
 
 from emulator.errors import ConfigError
 from serving.access.key_file_edit import add_key, revoke_key
-from serving.access.key_ring import LOOK_EVERY_S, SETTLED_S, Holder, KeyRing
+from serving.access.key_ring import LOOK_EVERY_S, SETTLED_S, KeyRing
 from serving.access.secret import hash_of
 from serving.access.stored_key import Scope, StoredKey
 from serving.policy.admission.work import Client, KeyLimits, WorkClass
-from serving.server.gateway.gateway_settings import GatewaySettings
 from tests.serving.access.key_files import ALICE, BATCH, OPS, PAST, TEXT, written
 
 LIMITS = KeyLimits(requests_per_minute=60, tokens_per_minute=10_000, concurrent=2)
@@ -58,7 +57,9 @@ def test_each_secret_opens_what_its_key_says(tmp_path: Path) -> None:
     assert batch is not None
     assert batch.work_class is WorkClass.BATCH
     assert ring.client_of(OPS) is None
-    assert ring.holder_of(OPS) == Holder(client=Client(name="ops"), scopes=frozenset({"control"}))
+    ops = ring.key_of(OPS)
+    assert ops is not None
+    assert (ops.client, ops.scopes) == (Client(name="ops"), {"control"})
     assert [ring.admits_control(secret) for secret in (ALICE, BATCH, OPS)] == [False, True, True]
 
 
@@ -67,7 +68,7 @@ def test_what_is_no_key_opens_nothing(secret: str | None, tmp_path: Path) -> Non
     ring = ring_of(written(tmp_path))
 
     assert ring.client_of(secret) is None
-    assert ring.holder_of(secret) is None
+    assert ring.key_of(secret) is None
     assert not ring.admits_control(secret)
 
 
@@ -92,14 +93,14 @@ def test_a_key_opens_nothing_from_the_moment_it_expires(tmp_path: Path) -> None:
 
 
 def test_without_any_key_everybody_is_anonymous_but_the_control_service_stays_shut() -> None:
-    ring = KeyRing.of(GatewaySettings(), control_secret="this run's")
+    ring = KeyRing(control_secret="this run's")
 
     assert ring.is_open
     assert ring.client_of(None) == ring.client_of("anything") == Client(name="anonymous")
     assert not ring.admits_control(None)
     assert not ring.admits_control("anything")
     assert ring.admits_control("this run's")
-    assert not KeyRing.of(GatewaySettings()).admits_control(None)
+    assert not KeyRing().admits_control(None)
 
 
 def test_the_run_s_own_key_opens_the_control_service_alone() -> None:
@@ -111,10 +112,7 @@ def test_the_run_s_own_key_opens_the_control_service_alone() -> None:
 
 
 def test_keys_of_flags_are_clients_of_their_own_beside_those_of_the_file(tmp_path: Path) -> None:
-    settings = GatewaySettings(
-        key_file=written(tmp_path), key_hashes=(hash_of("one"), hash_of("two"))
-    )
-    ring = KeyRing.of(settings)
+    ring = KeyRing(key_file=written(tmp_path), key_hashes=(hash_of("one"), hash_of("two")))
 
     assert not ring.is_open
     assert [ring.client_of(secret) for secret in ("one", "two")] == [

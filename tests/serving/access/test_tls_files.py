@@ -23,15 +23,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
 
 
 def test_files_that_belong_together_are_right(files: TlsFiles) -> None:
-    files.check()
-    TlsFiles(certificate=files.certificate, key=files.key).check()
+    files.context()
+    TlsFiles(certificate=files.certificate, key=files.key).context()
 
 
 def test_the_key_of_another_certificate_is_told(files: TlsFiles, tmp_path: Path) -> None:
     other = tmp_path / "other.key"
     trustme.CA().issue_cert("127.0.0.1").private_key_pem.write_to_path(other)
     with pytest.raises(ConfigError, match=r"^tls_cert=.*server.pem: .*key values mismatch\)"):
-        TlsFiles(certificate=files.certificate, key=other).check()
+        TlsFiles(certificate=files.certificate, key=other).context()
 
 
 def test_a_key_with_a_password_is_refused_and_nobody_is_asked(
@@ -47,7 +47,7 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked(
         )
     )
     with pytest.raises(ConfigError, match=r"the key has a password: give one without"):
-        TlsFiles(certificate=files.certificate, key=locked).check()
+        TlsFiles(certificate=files.certificate, key=locked).context()
 
 
 @pytest.mark.parametrize("field", ["certificate", "key", "client_ca"])
@@ -59,8 +59,8 @@ def test_each_file_that_is_missing_or_is_no_pem_is_named(
     wrong.write_text("not a certificate\n")
     flag = {"certificate": "tls_cert", "key": "tls_key", "client_ca": "tls_client_ca"}[field]
     with pytest.raises(ConfigError, match=rf"^{flag}={none}: expected a file to read"):
-        TlsFiles(**(paths | {field: none})).check()
+        TlsFiles(**(paths | {field: none})).context()
     with pytest.raises(ConfigError) as raised:
-        TlsFiles(**(paths | {field: wrong})).check()
+        TlsFiles(**(paths | {field: wrong})).context()
     assert str(wrong) in str(raised.value)
     assert "\n" not in str(raised.value)

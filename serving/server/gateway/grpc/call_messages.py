@@ -3,11 +3,15 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError
 
 from serving.server.gateway.grpc.message_turns import HeldMessage, MessageLate
-from serving.server.gateway.grpc.rpc_errors import CallRefused
-from serving.server.gateway.grpc.unserved_call import message_in
+from serving.server.gateway.grpc.rpc_errors import CallRefused, exhausted, refused
+
+M = TypeVar("M")
 
 Turn = Callable[[], AbstractAsyncContextManager[HeldMessage]]
 
@@ -83,3 +87,16 @@ def reader(
         return ReadMessage(size_bytes=len(raw), content=content)
 
     return read
+
+
+def message_in(raw: bytes, deserialize: Callable[[bytes], M], *, bytes_max: int, subject: str) -> M:
+    """The message; raises CallRefused for one that is too long for `subject`, or is none."""
+    if len(raw) > bytes_max:
+        words = f"expected a message of at most {bytes_max} bytes, not {len(raw)}"
+        raise CallRefused(exhausted("MESSAGE_BYTES", words, subject=subject))
+    try:
+        return deserialize(raw)
+    except DecodeError as error:
+        message = "the message is none of the method's request type"
+        code = grpc.StatusCode.INVALID_ARGUMENT
+        raise refused(code, "UNREADABLE_MESSAGE", message) from error

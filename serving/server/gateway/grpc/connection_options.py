@@ -1,21 +1,18 @@
-"""How long connections of our gRPC ports last, and what one may send: options of gRPC's core.
+"""Options of gRPC's core for our ports: how long connections last, and what one may send.
 
-Whoever connects is somebody until a call says who. So a connection that is silent is asked whether
-anybody is there, and each has an end: it takes no new call after its life, and is closed when the
-calls that it has then have had their time.
+A silent connection is asked for a sign of life. Each has an end: after its life it takes no new
+call, and it is closed when the calls on it have had their time.
 """
 
 from typing import Final
 
 _KEEPALIVE_S: Final = 60
-"""A connection that is silent so long is asked whether anybody is there; who does not answer in
-_KEEPALIVE_ANSWER_S is gone, and so are the calls that came over it."""
+"""Without a sign of life in _KEEPALIVE_ANSWER_S a connection and its calls are ended."""
 
 _KEEPALIVE_ANSWER_S: Final = 20
 
 _MILLISECONDS_MAX: Final = 2**31 - 1
 """The core's integers."""
-
 
 METADATA_BYTES_MAX: Final = 16 * 2**10
 """Of a call's headers, decompressed; a fourth more is refused by the core without a word."""

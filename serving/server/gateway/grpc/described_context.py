@@ -19,11 +19,7 @@ from serving.server.gateway.grpc.generate_request import (
     SAMPLING_FIELDS,
 )
 from serving.server.gateway.grpc.rpc_errors import RpcFailure, abort_for, failure_of
-
-ENGINE_GONE: Final = "ENGINE_GONE"
-
-_ENGINE_RETRY_S: Final = 30.0
-"""Assumed: what a supervisor and a start take together; a small model's start takes 25 s of it."""
+from serving.server.gateway.readiness import engine_gone
 
 _BUSY_RETRY_S: Final = 1.0
 """Assumed: of what the engine itself turns away for the moment, and does not say until when."""
@@ -51,7 +47,7 @@ class CallMeaning:
         if isinstance(error, UltraServeError):
             return failure_of(error, subject=self.subject)
         if code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
-            return _engine_gone() if self.engine_gone() else failure_of(Exception())
+            return failure_of(engine_gone() if self.engine_gone() else Exception())
         if code is grpc.StatusCode.INVALID_ARGUMENT:
             return _invalid(text, getattr(error, "parameter", None))
         busy = code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED)
@@ -91,15 +87,6 @@ class DescribedContext:
             text = details.decode("utf-8", "replace") if isinstance(details, bytes) else details
             failure = self._meaning.failure(_ERRORS[number], text, None)
             await abort_for(self._context, failure)
-
-
-def _engine_gone() -> RpcFailure:
-    return RpcFailure(
-        code=grpc.StatusCode.UNAVAILABLE,
-        message="the engine has ended; the server ends with it",
-        reason=ENGINE_GONE,
-        retry_after_s=_ENGINE_RETRY_S,
-    )
 
 
 def _invalid(text: str, parameter: object) -> RpcFailure:

@@ -7,14 +7,14 @@ empty, and they are filled in.
 """
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, Final
 
-from smg_grpc_servicer.vllm.servicer import (  # type: ignore[import-untyped]
-    VllmEngineServicer,
-)
+from smg_grpc_servicer.vllm.servicer import VllmEngineServicer  # type: ignore[import-untyped]
 
+from serving.server.gateway.admission_controller import AdmissionController
+from serving.server.gateway.readiness import Readiness
 from serving.settings import Settings
 
 _SERVER_TYPE: Final = "vllm-grpc"
@@ -24,67 +24,53 @@ _INT32_MAX: Final = 2**31 - 1
 
 
 class EngineServicer(VllmEngineServicer):  # type: ignore[misc]
-    """The published servicer of `engine`, vLLM's AsyncLLM.
-
-    `in_flight` says how many requests are inside, of both protocols; `is_paused` whether the engine
-    takes none for the moment; `not_ready` why none should be sent here, None when one may be.
-    """
+    """The published servicer of `engine`, vLLM's AsyncLLM."""
 
     def __init__(
         self,
         engine: Any,
         *,
-        in_flight: Callable[[], int],
-        is_paused: Callable[[], bool],
-        not_ready: Callable[[], Awaitable[str | None]],
+        admission: AdmissionController,
+        readiness: Readiness,
         clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(engine, clock())
         if self._warmup is not None:  # nothing here is compiled that a first request would meet
             self._warmup.cancel()
-        self._in_flight = in_flight
-        self._is_paused = is_paused
-        self._not_ready = not_ready
+        self._admission = admission
+        self._readiness = readiness
         self._clock = clock
         settings = Settings.from_additional_config(engine.vllm_config.additional_config)
         self._ranks = settings.ranks
         self._last_request_s = self.start_time
 
-    async def Generate(  # noqa: N802  the name that the contract gives
-        self, request: Any, context: Any
-    ) -> Any:
+    async def Generate(self, request: Any, context: Any) -> Any:
         """Answer as published; remember when."""
         self._last_request_s = self._clock()
         async with aclosing(super().Generate(request, context)) as answers:
             async for answer in answers:
                 yield answer
 
-    async def HealthCheck(  # noqa: N802  the name that the contract gives
-        self, request: Any, context: Any
-    ) -> Any:
+    async def HealthCheck(self, request: Any, context: Any) -> Any:
         """Readiness: a gateway goes by this, and sends its requests elsewhere without a failure."""
         answer = await super().HealthCheck(request, context)
-        if answer.healthy and (why := await self._not_ready()) is not None:
+        if answer.healthy and (why := await self._readiness.not_ready()) is not None:
             answer.healthy, answer.message = False, why
         return answer
 
-    async def GetServerInfo(  # noqa: N802  the name that the contract gives
-        self, request: Any, context: Any
-    ) -> Any:
+    async def GetServerInfo(self, request: Any, context: Any) -> Any:
         """Show the server: the seats are those of all ranks."""
         info = await super().GetServerInfo(request, context)
         info.max_num_seqs *= self._ranks
-        info.active_requests = self._in_flight()
-        info.is_paused = self._is_paused()
+        info.active_requests = self._admission.in_flight
+        info.is_paused = self._admission.closed is not None
         info.last_receive_timestamp = self._last_request_s
         info.uptime_seconds = self._clock() - self.start_time
         info.server_type = _SERVER_TYPE
         info.shm_namespace_id = ""  # nothing is read from shared memory here
         return info
 
-    async def GetLoads(  # noqa: N802  the name that the contract gives
-        self, request: Any, context: Any
-    ) -> Any:
+    async def GetLoads(self, request: Any, context: Any) -> Any:
         """One entry, as one engine is one worker: its queues, and the room of all its ranks."""
         answer = await super().GetLoads(request, context)
         for load in answer.loads:

@@ -67,11 +67,11 @@ def asked_of(message: Any, client: Client, work_class: WorkClass, *, context_tok
     `context_tokens` is the longest prompt and answer together that the engine takes. `message`
     is taken over: its id becomes the engine's, under which no other client's request can be named.
     """
-    refuse_id(message.request_id, field="request_id")
+    _refuse_id(message.request_id)
     present = {descriptor.name for descriptor, _ in message.ListFields()}
     for name, expected in _NOT_HERE.items():
         if name in present:
-            raise wrong(name, f"{name}: expected {expected}")
+            raise _wrong(name, expected)
     _refuse_numbers(message.sampling_params)
     prompt_tokens = _prompt_tokens(message, context_tokens)
     sequences = max(1, message.sampling_params.n)
@@ -95,9 +95,7 @@ def aborted_ids(message: Any, client: Client) -> list[str]:
     """The engine's names of what an AbortRequest names: the client's own; raises CallRefused."""
     if len(message.request_ids) > _IDS_OF_ABORT_MAX:
         given = len(message.request_ids)
-        raise wrong(
-            "request_ids", f"request_ids: expected at most {_IDS_OF_ABORT_MAX}, not {given}"
-        )
+        raise _wrong("request_ids", f"at most {_IDS_OF_ABORT_MAX}, not {given}")
     return [engine_id(client, request_id) for request_id in message.request_ids]
 
 
@@ -109,21 +107,23 @@ def work_class_of(said: str | None, client: Client) -> WorkClass:
         return client.class_of(WorkClass(said))
     except ValueError:
         names = ", ".join(WorkClass)
-        raise wrong(CLASS_METADATA, f"{CLASS_METADATA}: expected one of {names}") from None
+        raise _wrong(CLASS_METADATA, f"one of {names}") from None
 
 
-def refuse_id(request_id: str, *, field: str) -> None:
+def _refuse_id(request_id: str) -> None:
     """Raise CallRefused for an id that is none, too long for logs, or would break their lines."""
     if not request_id or len(request_id) > _ID_LETTERS_MAX or not request_id.isprintable():
-        raise wrong(field, f"{field}: expected 1 to {_ID_LETTERS_MAX} printable letters")
+        raise _wrong("request_id", f"1 to {_ID_LETTERS_MAX} printable letters")
 
 
-def wrong(field: str, message: str, *, reason: str = INVALID_FIELD, **figures: int) -> CallRefused:
-    """The failure of a request with a wrong field."""
+def _wrong(
+    field: str, expected: str, *, reason: str = INVALID_FIELD, **figures: int
+) -> CallRefused:
+    """The failure of a request with a wrong field; `figures` are for programs."""
     return CallRefused(
         RpcFailure(
             code=grpc.StatusCode.INVALID_ARGUMENT,
-            message=message,
+            message=f"{field}: expected {expected}",
             reason=reason,
             field=field,
             metadata={name: str(value) for name, value in figures.items()},
@@ -131,32 +131,24 @@ def wrong(field: str, message: str, *, reason: str = INVALID_FIELD, **figures: i
     )
 
 
-def too_long(field: str, *, prompt_tokens: int, context_tokens: int) -> CallRefused:
-    """The failure of a prompt that leaves no context for a token of an answer."""
-    return wrong(
-        field,
-        f"{field}: expected fewer than {context_tokens} tokens, the model's context, "
-        f"not {prompt_tokens}",
-        reason=PROMPT_TOO_LONG,
-        prompt_tokens=prompt_tokens,
-        context_tokens=context_tokens,
-    )
-
-
 def _prompt_tokens(message: Any, context_tokens: int) -> int:
     kind = message.WhichOneof("input")
     if kind == "tokenized":
-        tokens = len(message.tokenized.input_ids)
+        field, tokens = "tokenized.input_ids", len(message.tokenized.input_ids)
         if not tokens:
-            raise wrong("tokenized.input_ids", "tokenized.input_ids: expected at least one token")
-        if tokens >= context_tokens:
-            raise too_long(
-                "tokenized.input_ids", prompt_tokens=tokens, context_tokens=context_tokens
+            raise _wrong(field, "at least one token")
+        if tokens >= context_tokens:  # which leaves none for an answer
+            raise _wrong(
+                field,
+                f"fewer than {context_tokens} tokens, the model's context, not {tokens}",
+                reason=PROMPT_TOO_LONG,
+                prompt_tokens=tokens,
+                context_tokens=context_tokens,
             )
         return tokens
     if kind == "text" and message.text:
         return min(1 + len(message.text) // CHARACTERS_PER_TOKEN, context_tokens)
-    raise wrong("input", "input: expected tokenized or a text")
+    raise _wrong("input", "tokenized or a text")
 
 
 def _new_tokens(message: Any, prompt_tokens: int, context_tokens: int) -> int:
@@ -168,10 +160,10 @@ def _new_tokens(message: Any, prompt_tokens: int, context_tokens: int) -> int:
 
 def _refuse_numbers(params: Any) -> None:
     if params.n > SEQUENCES_MAX:
-        raise wrong("sampling_params.n", f"sampling_params.n: expected at most {SEQUENCES_MAX}")
+        raise _wrong("sampling_params.n", f"at most {SEQUENCES_MAX}")
     for field, value in _floats(params):
         if not math.isfinite(value):
-            raise wrong(field, f"{field}: expected a finite number, not {value}")
+            raise _wrong(field, f"a finite number, not {value}")
 
 
 def _floats(params: Message) -> Iterator[tuple[str, float]]:

@@ -1,9 +1,8 @@
-"""Before every gRPC call: who it is, what it may, whether its message can be read and is let in.
+"""Guards every gRPC call: its caller, the caller's rights, its message, and admission.
 
-A call that is refused for who it is, or because the gateway is closed, is refused on its headers;
-its message is never read. What fails later ends with google.rpc's details all the same. A
-generation that ends early, by its client, its deadline or its time limit, is ended in the engine at
-once.
+A call of a caller without the right, or to a closed gateway, is refused on its headers; its message
+is never read. Later failures have google.rpc's details too. A generation that ends early, by its
+client, its deadline or its time limit, is ended in the engine at once.
 """
 
 import asyncio
@@ -13,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 import grpc.aio
@@ -27,20 +26,20 @@ from serving.server.gateway.admitted_generate import current_permit
 from serving.server.gateway.grpc.call_messages import CallMessages, ReadMessage, reader
 from serving.server.gateway.grpc.described_context import CallMeaning, DescribedContext
 from serving.server.gateway.grpc.generate_request import Asked, aborted_ids, asked_of
-from serving.server.gateway.grpc.grpc_health import Reasons
 from serving.server.gateway.grpc.message_turns import HeldMessage, MessageTurns
-from serving.server.gateway.grpc.rpc_caller import (
-    ABORT,
-    GENERATE,
-    Caller,
-    caller_of,
-    needs_no_key,
+from serving.server.gateway.grpc.rpc_caller import ABORT, GENERATE, Caller, caller_of, needs_no_key
+from serving.server.gateway.grpc.rpc_errors import (
+    CallRefused,
+    abort_for,
+    exhausted,
+    failure_of,
+    not_served,
     refused,
+    refusing,
 )
-from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, abort_for, failure_of
 from serving.server.gateway.grpc.stranger_answers import AnsweredContext, StrangerAnswers
-from serving.server.gateway.grpc.unserved_call import not_served, refusing
 from serving.server.gateway.ingress_account import IngressAccount
+from serving.server.gateway.readiness import Readiness
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -63,17 +62,6 @@ _BY_REASON: Final = {"abort": Outcome.ABORTED, "error": Outcome.FAILED}
 _PROBES: Final = "/grpc.health.v1.Health/"
 
 
-class GuardedEngine(Protocol):
-    """What of vLLM's AsyncLLM the guard needs."""
-
-    @property
-    def errored(self) -> bool:
-        """Whether it has died."""
-
-    async def abort(self, request_id: list[str]) -> None:
-        """End requests, and free what they hold."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLimits:
     """How much one call may be: bytes of its message, wall seconds, tokens of its context.
@@ -88,30 +76,31 @@ class CallLimits:
 
 
 class GrpcGuard(grpc.aio.ServerInterceptor):
-    """Stands before all methods of one server; it tells `names` whose connections they are."""
+    """Stands before all methods of one server; it tells `names` whose connections they are.
+
+    `engine` is vLLM's AsyncLLM.
+    """
 
     def __init__(
         self,
-        engine: GuardedEngine,
+        engine: Any,
         *,
         admission: AdmissionController,
         keys: KeyRing,
         limits: CallLimits,
-        readiness: Reasons,
-        ingress: IngressAccount | None = None,
-        names: NamedConnections | None = None,
+        readiness: Readiness,
+        ingress: IngressAccount,
+        names: NamedConnections,
     ) -> None:
         self._engine = engine
-        self._names = names or NamedConnections()
-        self._answers = StrangerAnswers(
-            self._names.cut_off, cut_off_late=self._names.cut_off_stranger
-        )
+        self._names = names
+        self._answers = StrangerAnswers(names.cut_off, cut_off_late=names.cut_off_stranger)
         self._readiness = readiness
         self._admission = admission
         self._keys = keys
         self._limits = limits
         self._turns = MessageTurns(
-            ingress or IngressAccount(), message_bytes_max=limits.message_bytes_max + SLACK_BYTES
+            ingress, message_bytes_max=limits.message_bytes_max + SLACK_BYTES
         )
         self._generating: set[str] = set()
         self._calls = 0
@@ -157,9 +146,8 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
                 turn = partial(self._turns.of_stranger, context.peer())
             else:
                 self._names.showed(context.peer(), caller.client.name)
-                turns = self._turns
-                of_key = turns.of_stream if handler.request_streaming else turns.of_key
-                turn = partial(of_key, caller.client.name)
+                several: bool = handler.request_streaming
+                turn = partial(self._turns.of_key, caller.client.name, of_several=several)
             messages = CallMessages(coming, turn, read(b""))
             asked = messages.all() if handler.request_streaming else messages
             await self._run(inner, asked, context, method=method, caller=caller)
@@ -201,15 +189,8 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
 
     async def _other(self, inner: Any, message: Any, context: DescribedContext) -> None:
         if self._calls >= CALLS_MAX:
-            raise CallRefused(
-                RpcFailure(
-                    code=grpc.StatusCode.RESOURCE_EXHAUSTED,
-                    message=f"{CALLS_MAX} calls are at work",
-                    reason="CALLS",
-                    retry_after_s=_CALLS_RETRY_S,
-                    violations={"engine": f"{CALLS_MAX} calls at a time"},
-                )
-            )
+            message = f"at most {CALLS_MAX} calls at a time"
+            raise CallRefused(exhausted("CALLS", message, retry_after_s=_CALLS_RETRY_S))
         self._calls += 1
         try:
             await _call(inner, message, context)
@@ -217,12 +198,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
             self._calls -= 1
 
     async def _generate(
-        self,
-        inner: Any,
-        message: Any,
-        context: DescribedContext,
-        caller: Caller,
-        held: HeldMessage,
+        self, inner: Any, message: Any, context: DescribedContext, caller: Caller, held: HeldMessage
     ) -> None:
         left_s = context.time_remaining()
         if left_s is not None and left_s <= 0:
@@ -230,10 +206,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
                 grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE", "the deadline was over on arrival"
             )
         asked = asked_of(
-            message,
-            caller.client,
-            caller.work_class,
-            context_tokens=self._limits.context_tokens,
+            message, caller.client, caller.work_class, context_tokens=self._limits.context_tokens
         )
         if asked.engine_id in self._generating:
             raise refused(
@@ -305,12 +278,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
 
 def _behaviour(handler: Any) -> Any:
     """What the servicer has for the method."""
-    kinds = (
-        handler.unary_unary,
-        handler.unary_stream,
-        handler.stream_unary,
-        handler.stream_stream,
-    )
+    kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
     return next(kind for kind in kinds if kind is not None)
 
 

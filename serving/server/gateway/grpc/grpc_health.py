@@ -1,19 +1,19 @@
 """`grpc.health.v1`, by the same readiness as HTTP's probes: the server is live, the engine ready.
 
 The service of no name is liveness: a supervisor that sees it fail starts the server anew. The
-engine's own name is readiness: a load balancer that sees it fail sends work elsewhere. Who checks
-is told what holds now; who watches is told of a change within a moment.
+engine's own name is readiness: a load balancer that sees it fail sends work elsewhere. A check asks
+for the present state; a watch hears of a change within _LOOK_EVERY_S.
 """
 
 import asyncio
 import contextlib
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 from grpc_health.v1 import health, health_pb2  # type: ignore[import-untyped]
 
-from serving.policy.admission.refusal import Refused
-from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure
+from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, exhausted
+from serving.server.gateway.readiness import Readiness
 
 LIVE: Final = ""
 READY: Final = "vllm.grpc.engine.VllmEngine"
@@ -34,41 +34,21 @@ _SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-class Reasons(Protocol):
-    """The questions to `serving.server.gateway.readiness`."""
-
-    def not_alive(self) -> str | None:
-        """Why the process should be started anew; None while it should not."""
-
-    async def not_ready(self) -> str | None:
-        """Why no request should be sent here now; None when one may be."""
-
-    async def refusal(self) -> Refused | None:
-        """Why a request that comes now would not be served; None: it may be."""
-
-    def failure(self) -> Refused | None:
-        """Why a request has failed that was let in, where that is known."""
-
-
 class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
     """The health service that grpcio brings, kept up to date while it is asked."""
 
-    def __init__(self, readiness: Reasons) -> None:
+    def __init__(self, readiness: Readiness) -> None:
         super().__init__()
         self._readiness = readiness
         self._watches: dict[asyncio.Timeout, None] = {}  # the oldest first
         self._looking: asyncio.Task[None] | None = None
 
-    async def Check(  # noqa: N802  the name that the contract gives
-        self, request: Any, context: Any
-    ) -> Any:
+    async def Check(self, request: Any, context: Any) -> Any:
         """Say what holds now; NOT_FOUND for a service that is none of ours."""
         await self._look()
         return await super().Check(request, context)
 
-    async def List(  # noqa: N802  the name that the contract gives
-        self, request: Any, context: Any
-    ) -> Any:
+    async def List(self, request: Any, context: Any) -> Any:
         """Say what holds now of every service; grpcio's own has no answer."""
         del request, context
         await self._look()
@@ -78,9 +58,7 @@ class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
         }
         return health_pb2.HealthListResponse(statuses=statuses)
 
-    async def Watch(  # noqa: N802  the name that the contract gives
-        self, request: Any, context: Any
-    ) -> None:
+    async def Watch(self, request: Any, context: Any) -> None:
         """Say what holds now and whenever it changes, until the watch's time is over.
 
         Raises CallRefused then, and where it makes room for another.
@@ -136,12 +114,8 @@ class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
                 await self.set(name, status)
 
 
-_CROWDED: Final = RpcFailure(
-    code=grpc.StatusCode.RESOURCE_EXHAUSTED,
-    message=f"{WATCHERS_MAX} later calls watch health",
-    reason="WATCHERS",
-    retry_after_s=_WATCH_RETRY_S,
-    violations={"engine": f"{WATCHERS_MAX} watchers at a time"},
+_CROWDED: Final = exhausted(
+    "WATCHERS", f"{WATCHERS_MAX} later calls watch health", retry_after_s=_WATCH_RETRY_S
 )
 
 _OVER: Final = RpcFailure(

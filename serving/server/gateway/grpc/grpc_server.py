@@ -23,9 +23,10 @@ from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.grpc.connection_options import HANDSHAKE_WALL_S, connection_options
 from serving.server.gateway.grpc.grpc_guard import CALLS_MAX, SLACK_BYTES, CallLimits, GrpcGuard
-from serving.server.gateway.grpc.grpc_health import READY, WATCHERS_MAX, GrpcHealth, Reasons
+from serving.server.gateway.grpc.grpc_health import READY, WATCHERS_MAX, GrpcHealth
 from serving.server.gateway.grpc.message_turns import STRANGER_CALLS_MAX
 from serving.server.gateway.ingress_account import IngressAccount
+from serving.server.gateway.readiness import Readiness
 from serving.settings import ClockSetting, Settings
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
@@ -67,8 +68,8 @@ class EngineGrpcServer:
         *,
         admission: AdmissionController,
         keys: KeyRing,
-        readiness: Reasons,
-        ingress: IngressAccount | None = None,
+        readiness: Readiness,
+        ingress: IngressAccount,
     ) -> None:
         assert settings.grpc_port is not None
         limits = call_limits(engine, settings)
@@ -86,7 +87,7 @@ class EngineGrpcServer:
         )
         self._server = grpc.aio.server(
             interceptors=[guard],
-            options=server_options(limits, streams_max=STREAMS_MAX),
+            options=server_options(limits),
             # Who is refused by the gateway is told why; this is for calls that never say anything.
             maximum_concurrent_rpcs=inside + CALLS_MAX + WATCHERS_MAX + STRANGER_CALLS_MAX,
         )
@@ -105,12 +106,7 @@ class EngineGrpcServer:
         # Its import reaches into vLLM's command line and logging: not where no such gateway is.
         from serving.server.gateway.grpc.engine_servicer import EngineServicer
 
-        servicer = EngineServicer(
-            engine,
-            in_flight=lambda: admission.in_flight,
-            is_paused=lambda: admission.closed is not None,
-            not_ready=readiness.not_ready,
-        )
+        servicer = EngineServicer(engine, admission=admission, readiness=readiness)
         vllm_engine_pb2_grpc.add_VllmEngineServicer_to_server(servicer, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((READY, HEALTH, reflection.SERVICE_NAME), self._server)
@@ -130,18 +126,15 @@ class EngineGrpcServer:
         await self._port.stop(grace_s)
 
 
-def server_options(limits: CallLimits, *, streams_max: int) -> list[tuple[str, int]]:
-    """Options of gRPC's core: those of vLLM's launcher, and our limits.
-
-    `streams_max` is how many calls one connection may have at a time.
-    """
+def server_options(limits: CallLimits) -> list[tuple[str, int]]:
+    """Options of gRPC's core: those of vLLM's launcher, and our limits."""
     # A connection lives so long, and its calls as long as a request may be here: a call that never
     # sends its message has no other end. Clients connect again by themselves.
     return [
         ("grpc.max_send_message_length", -1),
         *connection_options(
             message_bytes_max=limits.message_bytes_max + SLACK_BYTES,
-            streams_max=streams_max,
+            streams_max=STREAMS_MAX,
             life_wall_s=limits.wall_s_max,
             grace_wall_s=limits.queue_wall_s_max + limits.wall_s_max,
         ),

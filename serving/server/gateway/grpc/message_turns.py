@@ -1,10 +1,9 @@
-"""Whose message is read now: gRPC's core takes all of a message that a call waits for.
+"""Turns of calls to read their messages.
 
-It grants a call that waits for its message as many bytes as the message says it has, up to the
-port's limit, whoever calls; a call that does not wait yet gets the stream's first window and no
-more. So a call waits for its turn first, and with a turn it has a time. Calls without a key share
-few turns, one at a time per connection, and are short of time when others wait: a probe's message
-comes with its headers.
+gRPC's core takes all of a message that a call waits for, up to the port's limit; before the call
+waits, the stream's first window alone. So a call waits for a turn first, and a turn has a time.
+Calls without a key share few turns, one per connection, and those are short while others wait: a
+probe's message comes with its headers.
 """
 
 import asyncio
@@ -16,9 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-import grpc
-
-from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure
+from serving.server.gateway.grpc.rpc_errors import CallRefused, exhausted
 from serving.server.gateway.http.request_body import LARGE_BYTES
 from serving.server.gateway.ingress_account import Holding, IngressAccount
 from serving.server.gateway.ingress_limits import Limit
@@ -186,28 +183,16 @@ class MessageTurns:
             turn.set_exception(self._refused(Limit.CALLS))
 
     @asynccontextmanager
-    async def of_key(self, key: str) -> AsyncIterator[HeldMessage]:
+    async def of_key(self, key: str, *, of_several: bool = False) -> AsyncIterator[HeldMessage]:
         """A turn for a call of the holder of `key`; a large message is counted beyond the block.
 
-        Raises CallRefused, as `of_stranger`.
+        `of_several`: for the next message of a call that sends several. Raises CallRefused, as
+        `of_stranger`.
         """
-        async with self._of_key(key, lambda queues: queues.messages) as held:
-            yield held
-
-    @asynccontextmanager
-    async def of_stream(self, key: str) -> AsyncIterator[HeldMessage]:
-        """A turn for the next message of a call that sends several; raises as the others."""
-        async with self._of_key(key, lambda queues: queues.streams) as held:
-            yield held
-
-    @asynccontextmanager
-    async def _of_key(
-        self, key: str, queue_of: Callable[[_KeyQueues], _Queue]
-    ) -> AsyncIterator[HeldMessage]:
         queues = self._keys.get(key)
         if queues is None:
             queues = self._keys[key] = self._queues_of(key)
-        own = queue_of(queues)
+        own = queues.streams if of_several else queues.messages
         try:
             if own.calls >= KEY_CALLS_MAX:
                 raise self._refused(Limit.CALLS)
@@ -293,15 +278,8 @@ class MessageTurns:
     def _refused(self, limit: Limit, *, is_counted: bool = False) -> CallRefused:
         if not is_counted:
             self._account.refuse(limit)
-        return CallRefused(
-            RpcFailure(
-                code=grpc.StatusCode.RESOURCE_EXHAUSTED,
-                message=_WORDS[limit],
-                reason=limit.value.upper(),
-                retry_after_s=_RETRY_S,
-                violations={"engine": _WORDS[limit]},
-            )
-        )
+        failure = exhausted(limit.value.upper(), _WORDS[limit], retry_after_s=_RETRY_S)
+        return CallRefused(failure)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ A key travels as `authorization: Bearer KEY`, as for HTTP, or as `x-api-key`.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import Final
 
 import grpc
@@ -14,7 +13,7 @@ from serving.access.key_ring import KeyRing
 from serving.access.secret import request_credential
 from serving.policy.admission.work import Client, WorkClass
 from serving.server.gateway.grpc.generate_request import CLASS_METADATA, work_class_of
-from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure
+from serving.server.gateway.grpc.rpc_errors import CallRefused, refused
 
 ENGINE: Final = "/vllm.grpc.engine.VllmEngine/"
 GENERATE: Final = f"{ENGINE}Generate"
@@ -23,21 +22,17 @@ ABORT: Final = f"{ENGINE}Abort"
 Metadata = Iterable[tuple[str, str | bytes]]
 
 
-class Wants(Enum):
-    """What a method wants of its caller."""
+_PROBES: Final = frozenset(
+    {
+        "/grpc.health.v1.Health/Check",
+        "/grpc.health.v1.Health/List",
+        "/grpc.health.v1.Health/Watch",
+        f"{ENGINE}HealthCheck",
+    }
+)
+"""Which need no key; every other method wants one for inference, where keys are asked for."""
 
-    NOTHING = auto()  # probes have no key
-    CLIENT = auto()  # a key for inference, where keys are asked for
-    ANOTHER_ENGINE = auto()
-
-
-_WANTS: Final[Mapping[str, Wants]] = {
-    "/grpc.health.v1.Health/Check": Wants.NOTHING,
-    "/grpc.health.v1.Health/List": Wants.NOTHING,
-    "/grpc.health.v1.Health/Watch": Wants.NOTHING,
-    f"{ENGINE}HealthCheck": Wants.NOTHING,
-    f"{ENGINE}Embed": Wants.ANOTHER_ENGINE,
-}
+_EMBED: Final = f"{ENGINE}Embed"
 
 _CONTROL_CALLS: Final[Mapping[str, str]] = {
     f"{ENGINE}FlushCache": "ResetPrefixCache",
@@ -57,7 +52,7 @@ class Caller:
 
 def needs_no_key(method: str) -> bool:
     """Whether anybody may call it."""
-    return _WANTS.get(method) is Wants.NOTHING
+    return method in _PROBES
 
 
 def caller_of(method: str, metadata: Metadata, keys: KeyRing) -> Caller:
@@ -69,12 +64,11 @@ def caller_of(method: str, metadata: Metadata, keys: KeyRing) -> Caller:
             f"not served here: use {call} of the control service ultraserve.v1.ControlService, "
             "on the control port",
         )
-    wants = _WANTS.get(method, Wants.CLIENT)
-    if wants is Wants.ANOTHER_ENGINE:
+    if method == _EMBED:
         raise refused(
             grpc.StatusCode.UNIMPLEMENTED, "NOT_SERVED", "this engine generates text; nothing else"
         )
-    if wants is Wants.NOTHING:
+    if needs_no_key(method):
         return Caller(client=Client(), work_class=Client().work_class)
     metadata = tuple(metadata)
     said = {key.lower(): value for key, value in metadata if isinstance(value, str)}
@@ -85,15 +79,10 @@ def caller_of(method: str, metadata: Metadata, keys: KeyRing) -> Caller:
     return Caller(client=client, work_class=work_class_of(said.get(CLASS_METADATA), client))
 
 
-def refused(code: grpc.StatusCode, reason: str, message: str) -> CallRefused:
-    """The failure of a call without the right."""
-    return CallRefused(RpcFailure(code=code, message=message, reason=reason))
-
-
 def _turned_away(keys: KeyRing, secret: str | None) -> CallRefused:
     """PERMISSION_DENIED for a known caller, UNAUTHENTICATED for an unknown one."""
     wanted = "expected a key for inference"
-    if keys.holder_of(secret) is not None:
+    if keys.key_of(secret) is not None:
         return refused(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED", wanted)
     return refused(
         grpc.StatusCode.UNAUTHENTICATED,

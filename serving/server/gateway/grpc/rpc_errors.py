@@ -7,7 +7,7 @@ send them (https://google.aip.dev/193).
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
@@ -132,6 +132,24 @@ def failure_of(error: BaseException, *, subject: str = "engine") -> RpcFailure:
     )
 
 
+def refused(code: grpc.StatusCode, reason: str, message: str) -> CallRefused:
+    """The refusal of a call that a later one would meet too."""
+    return CallRefused(RpcFailure(code=code, message=message, reason=reason))
+
+
+def exhausted(
+    reason: str, message: str, *, subject: str = "engine", retry_after_s: float | None = None
+) -> RpcFailure:
+    """The failure of a call that is more than `subject` has room for."""
+    return RpcFailure(
+        code=grpc.StatusCode.RESOURCE_EXHAUSTED,
+        message=message,
+        reason=reason,
+        retry_after_s=retry_after_s,
+        violations={subject: message},
+    )
+
+
 async def abort_for(
     context: "grpc.aio.ServicerContext[Any, Any]",
     failure: RpcFailure,
@@ -145,6 +163,24 @@ async def abort_for(
         described.append((PUSHBACK_TRAILER, str(max(0, round(failure.retry_after_s * 1e3)))))
     await context.abort(failure.code, status.message, (*trailers, *described))
     raise AssertionError("abort raises")
+
+
+def not_served(method: str) -> RpcFailure:
+    """The failure of a call of an unknown method."""
+    code = grpc.StatusCode.UNIMPLEMENTED
+    return RpcFailure(code=code, message=f"{method}: no such method", reason="NOT_SERVED")
+
+
+def refusing(failure: RpcFailure) -> Any:
+    """A handler that ends the call at once and reads nothing of it, whatever kind of call it is."""
+
+    async def refuse(
+        messages: AsyncIterator[bytes], context: "grpc.aio.ServicerContext[Any, Any]"
+    ) -> None:
+        del messages
+        await abort_for(context, failure)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def _word(text: str) -> str:

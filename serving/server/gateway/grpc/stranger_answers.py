@@ -8,7 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 ANSWER_WALL_S: Final = 5.0
 """Of an answer, which is a few bytes, on its way."""
@@ -18,16 +18,6 @@ CONNECTION_ANSWERS_MAX: Final = 64
 
 ANSWERS_MAX: Final = 1_024
 """Of all; for one more the connection goes that has most."""
-
-
-class CallContext(Protocol):
-    """What of gRPC's own is needed."""
-
-    def peer(self) -> str:
-        """Whose call it is."""
-
-    async def write(self, message: Any) -> None:
-        """Send an answer; returns when it is on the wire."""
 
 
 class StrangerAnswers:
@@ -49,7 +39,7 @@ class StrangerAnswers:
         self._under_way: Counter[str] = Counter()
         self._count = 0
 
-    async def write(self, context: CallContext, answer: Any) -> None:
+    async def write(self, context: Any, answer: Any) -> None:
         """Write it, as `context` does, which raises for one whose connection ends."""
         peer = context.peer()
         self._make_room(peer)

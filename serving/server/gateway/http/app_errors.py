@@ -102,11 +102,9 @@ def error_of_stream(said: AppAnswer) -> HttpError | None:
         error = _EVENT.decode(data.partition(b"\n")[0]).error
     except msgspec.MsgspecError:
         error = _ErrorBody()
-    code = bytes(error.code)
-    number = int(code) if code.isdigit() else HTTPStatus.INTERNAL_SERVER_ERROR
     try:
-        status = HTTPStatus(number)
-    except ValueError:
+        status = HTTPStatus(int(bytes(error.code)))
+    except ValueError:  # it is another word, or no status
         status = HTTPStatus.INTERNAL_SERVER_ERROR
     if status < HTTPStatus.BAD_REQUEST:
         status = HTTPStatus.INTERNAL_SERVER_ERROR

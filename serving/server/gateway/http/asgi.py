@@ -4,7 +4,8 @@ Source: https://asgi.readthedocs.io/en/latest/specs/www.html
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from http import HTTPStatus
+from typing import Any, Final
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -14,6 +15,19 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 Headers = list[tuple[bytes, bytes]]
 """Lower-case names."""
+
+NO_STORE: Final = (b"cache-control", b"no-store")
+
+
+def body_headers(body: bytes, kind: bytes = b"application/json") -> Headers:
+    """Type and length of a body that is sent whole."""
+    return [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
+
+
+async def respond(send: Send, status: HTTPStatus, headers: Headers, body: bytes) -> None:
+    """Send a whole response."""
+    await send({"type": "http.response.start", "status": status.value, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def header(scope: Scope, name: bytes) -> str | None:

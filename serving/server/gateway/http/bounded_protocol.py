@@ -47,10 +47,13 @@ class HttpIngress:
     key_of: Callable[[Scope], str | None]
 
 
-def bound_connections(config: uvicorn.Config, ingress: HttpIngress) -> None:
+def bound_connections(
+    config: uvicorn.Config, ingress: HttpIngress, tls: Callable[[], ssl.SSLContext] | None = None
+) -> None:
     """Have every connection from now on be one of ours; vLLM's flags about heads hold, if given.
 
-    TLS is ours as well then, and `config.ssl` is None; it is to be called before uvicorn listens.
+    `tls` gives the context of each new connection, None: plain text. uvicorn's own is not used, so
+    this is to be called before it listens.
     """
     limits = ingress.account.limits
     head_bytes_max = getattr(config, "h11_max_incomplete_event_size", None)
@@ -64,19 +67,21 @@ def bound_connections(config: uvicorn.Config, ingress: HttpIngress) -> None:
         head_fields_max=head_fields_max or limits.head_fields_max,
     )
     config.http_protocol_class = make  # type: ignore[assignment]
-    context, config.ssl = config.ssl, None
-    if context is not None:
-        config.http_protocol_class = _with_tls(make, context, ingress.account)  # type: ignore[assignment]
+    config.ssl = None
+    if tls is not None:
+        config.http_protocol_class = _with_tls(make, tls, ingress.account)  # type: ignore[assignment]
 
 
 def _with_tls(
-    make: Callable[..., asyncio.Protocol], context: ssl.SSLContext, account: IngressAccount
+    make: Callable[..., asyncio.Protocol],
+    tls: Callable[[], ssl.SSLContext],
+    account: IngressAccount,
 ) -> Callable[..., asyncio.Protocol]:
     """What `make` makes, behind a handshake that is ours to count."""
 
     def arrival(**named: Any) -> asyncio.Protocol:
         loop = named.get("_loop") or asyncio.get_running_loop()
-        return TlsArrival(partial(make, **named), context, account, loop)
+        return TlsArrival(partial(make, **named), tls(), account, loop)
 
     return arrival
 

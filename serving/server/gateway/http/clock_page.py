@@ -7,11 +7,23 @@ headers of a response say in which epoch it began.
 
 import json
 import time
+from http import HTTPStatus
 from typing import Final
 
 from emulator.units import NS_PER_S
 from serving.plugin.stat_logger import EmulatedStatLogger
-from serving.server.gateway.http.asgi import App, Headers, Message, Receive, Scope, Send, path_of
+from serving.server.gateway.http.asgi import (
+    NO_STORE,
+    App,
+    Headers,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    body_headers,
+    path_of,
+    respond,
+)
 
 PATH: Final = "/clock"
 DILATION_HEADER: Final = b"x-ultraserve-dilation"
@@ -32,7 +44,8 @@ class ClockPage:
             await self._app(scope, receive, send)
             return
         if path_of(scope) == PATH and scope["method"] == "GET":
-            await _answer(send, self._page().encode())
+            page = self._page().encode()
+            await respond(send, HTTPStatus.OK, [*body_headers(page), NO_STORE], page)
             return
 
         async def send_more(message: Message) -> None:
@@ -69,13 +82,3 @@ class ClockPage:
                 for epoch in epochs.epochs
             ]
         return json.dumps({"clock": self._setting, "now": now, "epochs": shown})
-
-
-async def _answer(send: Send, body: bytes) -> None:
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        (b"cache-control", b"no-store"),
-    ]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -14,9 +14,7 @@ from serving.policy.admission.work import Client
 from serving.server.gateway.http.asgi import Scope, path_of
 from serving.server.gateway.http.http_errors import HttpError, HttpRefused
 
-OPEN_PATHS: Final = frozenset(
-    {"/livez", "/readyz", "/startupz", "/health", "/ping", "/version"},
-)
+OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/startupz", "/health", "/ping", "/version"})
 """What asks whether a server is there, and which. None of them says more than that, or changes
 anything."""
 
@@ -73,15 +71,6 @@ def client_of(keys: KeyRing, scope: Scope, path: str) -> Client:
     if keys.admits_control(secret):
         raise HttpRefused(_OTHER_SCOPE)
     raise HttpRefused(_UNKNOWN_KEY)
-
-
-def may_enter(keys: KeyRing, scope: Scope, path: str) -> bool:
-    """Whether `client_of` lets the request in."""
-    try:
-        client_of(keys, scope, path)
-    except HttpRefused:
-        return False
-    return True
 
 
 def _secret_of(scope: Scope) -> str | None:

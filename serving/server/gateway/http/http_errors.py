@@ -15,7 +15,7 @@ from http import HTTPStatus
 from typing import Final
 
 from serving.policy.admission.refusal import RateState, Refused
-from serving.server.gateway.http.asgi import Headers, Send
+from serving.server.gateway.http.asgi import Headers, Send, body_headers, respond
 from serving.server.gateway.http.rate_headers import rate_headers, retry_headers
 
 ANTHROPIC_PATHS: Final = "/v1/messages"
@@ -111,6 +111,12 @@ class HttpRefused(Exception):
         self.error = error
 
 
+def bad_request(code: str, message: str, *, param: str | None = None) -> HttpRefused:
+    """The refusal, 400, of a request that nobody answers as it is."""
+    error = HttpError(status=HTTPStatus.BAD_REQUEST, code=code, message=message, param=param)
+    return HttpRefused(error)
+
+
 def error_of(refused: Refused) -> HttpError:
     """429 when it is the load, 503 when it is the server."""
     of_server = refused.reason.is_of_server
@@ -136,20 +142,12 @@ async def answer(
     `before_end` is awaited when the client has all of it and the connection is still there.
     """
     body = error.body(path)
-    await send(
-        {
-            "type": "http.response.start",
-            "status": error.status.value,
-            "headers": [
-                (b"content-type", b"application/json"),
-                (b"content-length", str(len(body)).encode()),
-                *error.headers(),
-                *headers,
-            ],
-        }
-    )
-    if before_end is not None:
-        await send({"type": "http.response.body", "body": body, "more_body": True})
-        await before_end()
-        body = b""
-    await send({"type": "http.response.body", "body": body})
+    headers = [*body_headers(body), *error.headers(), *headers]
+    if before_end is None:
+        await respond(send, error.status, headers, body)
+        return
+    status = error.status.value
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+    await before_end()
+    await send({"type": "http.response.body", "body": b""})

@@ -31,17 +31,14 @@ from serving.server.gateway.admitted_generate import current_permit
 from serving.server.gateway.http.admin_refusal import refusal_of
 from serving.server.gateway.http.app_errors import AppAnswer, error_of_stream, routing_error
 from serving.server.gateway.http.asgi import App, Headers, Receive, Scope, Send, header, path_of
-from serving.server.gateway.http.http_access import client_of, is_open, may_enter
+from serving.server.gateway.http.http_access import client_of, is_open
 from serving.server.gateway.http.http_errors import HttpError, HttpRefused, answer, error_of
-from serving.server.gateway.http.http_exchange import (
-    BROKEN_STREAM,
-    TOOK_TOO_LONG,
-    HttpExchange,
-)
+from serving.server.gateway.http.http_exchange import BROKEN_STREAM, TOOK_TOO_LONG, HttpExchange
 from serving.server.gateway.http.http_refusals import STUMBLES, missing_api, stumbled
 from serving.server.gateway.http.json_body import check_json, refuse_values
 from serving.server.gateway.http.model_card import ModelCards
-from serving.server.gateway.http.probes import Probes
+from serving.server.gateway.http.probes import PATHS as PROBE_PATHS
+from serving.server.gateway.http.probes import answer_probe
 from serving.server.gateway.http.rate_headers import rate_headers
 from serving.server.gateway.http.request_body import BodyReader, ClientGone, let_go
 from serving.server.gateway.http.request_work import (
@@ -53,6 +50,7 @@ from serving.server.gateway.http.request_work import (
     work_of,
 )
 from serving.server.gateway.permit import Permit
+from serving.server.gateway.readiness import Readiness
 
 _NOT_GENERATING: Final = re.compile(
     r"/tokenize|/detokenize|/ping|/v1/messages/count_tokens|/v1/responses/[^/]+/cancel"
@@ -82,7 +80,7 @@ class HttpGateway:
         *,
         keys: KeyRing,
         admission: AdmissionController,
-        probes: Probes,
+        readiness: Readiness,
         bodies: BodyReader,
         context: ContextSize,
         request_wall_s_max: float,
@@ -92,7 +90,7 @@ class HttpGateway:
         self._missing = missing
         self._keys = keys
         self._admission = admission
-        self._probes = probes
+        self._readiness = readiness
         self._bodies = bodies
         self._context = context
         self._request_wall_s_max = request_wall_s_max
@@ -105,7 +103,8 @@ class HttpGateway:
             return
         scope, request_id = _named(scope)
         headers: Headers = [(b"x-request-id", request_id)]
-        if await self._probes.answered(path, send, headers):
+        if path in PROBE_PATHS:
+            await answer_probe(self._readiness, path, send, headers)
             return
         try:
             client = client_of(self._keys, scope, path)
@@ -136,19 +135,14 @@ class HttpGateway:
             HttpRefused, Refused: it may not; nothing of a response was sent.
             ClientGone: before its body was complete.
         """
-        method: str = scope["method"]
         if is_open(scope, path):  # its body is not read
+            instead = partial(self._instead, scope, path, None)
             exchange = HttpExchange(
-                receive,
-                send,
-                path=path,
-                body=b"",
-                headers=headers,
-                instead=lambda begun: self._instead(begun, None, method=method, path=path),
+                receive, send, path=path, body=b"", headers=headers, instead=instead
             )
             await self._run(scope, exchange)
             return
-        asks_for_work = generates(method, path)
+        asks_for_work = generates(scope["method"], path)
         said = said_class(scope) if asks_for_work else None
         if asks_for_work:
             await self._refuse_unserved(client.class_of(said))
@@ -172,14 +166,9 @@ class HttpGateway:
         asked = asked_in(body)
         check_json(scope, body, is_read=asked is not None)
         refuse_long_text(asked, self._context)
-        method: str = scope["method"]
-        if not generates(method, path):
-            exchange = exchange_of(
-                body=body,
-                headers=headers,
-                instead=lambda begun: self._instead(begun, None, method=method, path=path),
-            )
-            await self._run(scope, exchange)
+        if not generates(scope["method"], path):
+            instead = partial(self._instead, scope, path, None)
+            await self._run(scope, exchange_of(body=body, headers=headers, instead=instead))
             return
         refuse_background(path, asked)
         work = work_of(path, asked, client=client, said=said, context=self._context)
@@ -187,27 +176,27 @@ class HttpGateway:
         exchange = exchange_of(
             body=body,
             headers=[*headers, *rate_headers(permit.rate)],
-            instead=lambda begun: self._instead(begun, permit, method=method, path=path),
+            instead=partial(self._instead, scope, path, permit),
         )
         del body, asked, work  # the app has the only copy; an answer may take an hour
         await self._run_with(permit, scope, exchange)
 
     async def _refuse_unserved(self, work_class: WorkClass) -> None:
         """Raise Refused where the engine serves no requests."""
-        refused = await self._probes.readiness.refusal()
+        refused = await self._readiness.refusal()
         if refused is not None:
             self._admission.count_refusal(refused, work_class)
             raise refused
 
     def _instead(
-        self, begun: AppAnswer, permit: Permit | None, *, method: str, path: str
+        self, scope: Scope, path: str, permit: Permit | None, begun: AppAnswer
     ) -> HttpError | None:
         """What to answer where the app begins to answer `begun`; None: let it."""
         if permit is not None and permit.refusal is not None:
             return error_of(permit.refusal)
-        if begun.is_failed and (failure := self._probes.readiness.failure()) is not None:
+        if begun.is_failed and (failure := self._readiness.failure()) is not None:
             return error_of(failure)
-        return error_of_stream(begun) or routing_error(begun, method=method, path=path)
+        return error_of_stream(begun) or routing_error(begun, method=scope["method"], path=path)
 
     def _refuse_early(self, client: Client, said: WorkClass | None) -> None:
         """Raise Refused before the body is read, where it cannot say another class any more."""
@@ -269,17 +258,19 @@ class HttpGateway:
         """
         permit = current_permit.get()
         refused = permit.refusal if permit is not None else None
-        refused = refused or self._probes.readiness.failure()
+        refused = refused or self._readiness.failure()
         error = BROKEN_STREAM if refused is None else error_of(refused)
         return await exchange.break_off(error) and refused is not None
 
     async def _websocket(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
         """Websockets are for clients with a key too; vLLM's app has some for speech alone."""
-        if may_enter(self._keys, scope, path):
+        try:
+            client_of(self._keys, scope, path)
+        except HttpRefused:
+            await receive()  # the handshake; closing before it is accepted answers 403
+            await send({"type": "websocket.close", "code": 1008})
+        else:
             await self._app(scope, receive, send)
-            return
-        await receive()  # the handshake; closing before it is accepted answers 403
-        await send({"type": "websocket.close", "code": 1008})
 
 
 def _named(scope: Scope) -> tuple[Scope, bytes]:

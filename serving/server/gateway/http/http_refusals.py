@@ -13,6 +13,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
+from serving.server.gateway.http.asgi import body_headers
 from serving.server.gateway.http.http_errors import HttpError
 from serving.server.gateway.ingress_limits import Limit
 
@@ -92,10 +93,6 @@ def raw_answer(limit: Limit) -> bytes:
     """The response's bytes; the connection ends with it."""
     error = error_of_limit(limit)
     status, body = error.status, error.body("")
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        *error.headers(),
-    ]
+    headers = (*body_headers(body), *error.headers())
     head = b"".join(b"%s: %s\r\n" % header for header in headers)
     return b"HTTP/1.1 %d %s\r\n%s\r\n%s" % (status, status.phrase.encode(), head, body)

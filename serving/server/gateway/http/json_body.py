@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from serving.server.gateway.http.asgi import Scope, header
-from serving.server.gateway.http.http_errors import HttpError, HttpRefused
+from serving.server.gateway.http.http_errors import HttpError, HttpRefused, bad_request
 
 VALUES_MAX: Final = 1_000_000
 """Commas and opening brackets of a body, which bound its values: 16 MiB of `[],` take 354 MiB as
@@ -113,10 +113,5 @@ def check_json(scope: Scope, body: bytes, *, is_read: bool = False) -> None:
         if not body.isascii():
             body.decode()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise HttpRefused(
-            HttpError(
-                status=HTTPStatus.BAD_REQUEST,
-                code="invalid_json",
-                message=f"the request's body is not JSON: {error}",
-            )
-        ) from None
+        message = f"the request's body is not JSON: {error}"
+        raise bad_request("invalid_json", message) from None

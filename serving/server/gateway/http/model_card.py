@@ -10,7 +10,16 @@ from typing import Any, Final
 
 import msgspec
 
-from serving.server.gateway.http.asgi import App, Message, Receive, Scope, Send, path_of
+from serving.server.gateway.http.asgi import (
+    App,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    body_headers,
+    path_of,
+    respond,
+)
 from serving.server.gateway.http.http_errors import HttpError, answer
 
 LIST_PATH: Final = "/v1/models"
@@ -35,13 +44,7 @@ class ModelCards:
             await answer(send, _no_such_model(name, list(cards)), path=path, headers=[])
             return
         body = msgspec.json.encode(cards[name])
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-        ]
-        start = {"type": "http.response.start", "status": HTTPStatus.OK.value, "headers": headers}
-        await send(start)
-        await send({"type": "http.response.body", "body": body})
+        await respond(send, HTTPStatus.OK, body_headers(body), body)
 
     async def _cards(self, scope: Scope, receive: Receive) -> list[dict[str, Any]]:
         """The entries of the app's list."""

@@ -57,11 +57,7 @@ _SECURITY: Final = {
 
 
 def described(
-    description: Mapping[str, Any],
-    *,
-    version: str,
-    needs_key: bool,
-    missing: Collection[str] = (),
+    description: Mapping[str, Any], *, version: str, needs_key: bool, missing: Collection[str] = ()
 ) -> dict[str, Any]:
     """The description of vLLM's app as this server answers; `description` is left as it is.
 

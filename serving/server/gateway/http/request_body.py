@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 
 from serving.server.gateway.http.asgi import Receive, Scope, header
 from serving.server.gateway.http.http_errors import HttpError, HttpRefused
+from serving.server.gateway.http.http_refusals import error_of_limit
 from serving.server.gateway.ingress_account import Holding, IngressAccount
 from serving.server.gateway.ingress_limits import IngressLimits, Limit
 
@@ -51,11 +52,6 @@ class HeldBody:
         if len(content) < LARGE_BYTES:
             self.let_go()
 
-    @property
-    def content(self) -> bytes:
-        """The bytes; empty once they were taken."""
-        return self._content
-
     def take(self) -> bytes:
         """Give the only copy away; it is still counted."""
         content, self._content = self._content, b""
@@ -73,15 +69,11 @@ class HeldBody:
 
 
 class BodyReader:
-    """Reads the bodies of all requests of a server that have a key; `account` counts them.
+    """Reads the bodies of all requests of a server that have a key; `account` counts them."""
 
-    Without an account it has one of its own.
-    """
-
-    def __init__(self, *, bytes_max: int, account: IngressAccount | None = None) -> None:
+    def __init__(self, *, bytes_max: int, account: IngressAccount) -> None:
         self.bytes_max = bytes_max
-        self.account = account or IngressAccount()
-        self._limits = self.account.limits
+        self.account = account
 
     async def read(self, scope: Scope, receive: Receive, *, key: str) -> HeldBody:
         """The body that the holder of `key` sends.
@@ -116,7 +108,7 @@ class BodyReader:
         self, receive: Receive, holding: Holding, began_s: float, before_bytes: int
     ) -> tuple[bytes, bool]:
         """What comes next, and whether that is not all."""
-        until_s = began_s + self._limits.time_s(before_bytes)
+        until_s = began_s + self.account.limits.time_s(before_bytes)
         message = await self._within(until_s - asyncio.get_running_loop().time(), receive)
         if message["type"] == "http.disconnect":
             raise ClientGone
@@ -124,7 +116,7 @@ class BodyReader:
         self._refuse_size(before_bytes + len(part))
         limit = self.account.hold(holding, len(part))
         if limit is not None:
-            raise HttpRefused(_NO_ROOM[limit])
+            raise HttpRefused(error_of_limit(limit))
         return part, bool(message.get("more_body", False))
 
     async def _within(self, wait_s: float, receive: Receive) -> dict[str, Any]:
@@ -158,19 +150,3 @@ _TOO_SLOW: Final = HttpError(
     message="the request's body did not arrive in time",
     closes=True,
 )
-_NO_ROOM: Final = {
-    Limit.KEY_BYTES: HttpError(
-        status=HTTPStatus.TOO_MANY_REQUESTS,
-        code=Limit.KEY_BYTES.value,
-        message="too many large requests arrive at once with this key",
-        retry_after_s=1.0,
-        closes=True,
-    ),
-    Limit.TOTAL_BYTES: HttpError(
-        status=HTTPStatus.SERVICE_UNAVAILABLE,
-        code=Limit.TOTAL_BYTES.value,
-        message="too many large requests arrive at once",
-        retry_after_s=1.0,
-        closes=True,
-    ),
-}

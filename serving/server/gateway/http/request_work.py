@@ -6,7 +6,6 @@ is malformed is a request like any other: vLLM's app says what is wrong with it.
 """
 
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any, Final, Self
 
 import msgspec
@@ -20,7 +19,7 @@ from serving.policy.admission.work import (
     WorkClass,
 )
 from serving.server.gateway.http.asgi import Scope, header
-from serving.server.gateway.http.http_errors import HttpError, HttpRefused
+from serving.server.gateway.http.http_errors import bad_request
 
 CLASS_HEADER: Final = b"x-ultraserve-class"
 
@@ -137,13 +136,9 @@ def said_class(scope: Scope) -> WorkClass | None:
     try:
         return WorkClass(word.strip().lower())
     except ValueError:
-        error = HttpError(
-            status=HTTPStatus.BAD_REQUEST,
-            code="unknown_class",
-            message=f"{CLASS_HEADER.decode()} is {' or '.join(WorkClass)}, not {word[:40]!r}",
-            param=CLASS_HEADER.decode(),
-        )
-        raise HttpRefused(error) from None
+        name = CLASS_HEADER.decode()
+        message = f"{name} is {' or '.join(WorkClass)}, not {word[:40]!r}"
+        raise bad_request("unknown_class", message, param=name) from None
 
 
 def refuse_background(path: str, asked: AskedBody | None) -> None:
@@ -156,13 +151,8 @@ def refuse_background(path: str, asked: AskedBody | None) -> None:
         return
     if bytes(asked.background) in (b"", b"null", b"false"):
         return
-    error = HttpError(
-        status=HTTPStatus.BAD_REQUEST,
-        code="not_offered",
-        message="background: expected false; here a response is made while its client waits",
-        param="background",
-    )
-    raise HttpRefused(error)
+    message = "background: expected false; here a response is made while its client waits"
+    raise bad_request("not_offered", message, param="background")
 
 
 def refuse_long_text(asked: AskedBody | None, context: ContextSize) -> None:
@@ -179,15 +169,11 @@ def refuse_long_text(asked: AskedBody | None, context: ContextSize) -> None:
             continue
         size_bytes = len(raw) if raw[0] == ord('"') else _longest_text_bytes(bytes(raw))
         if size_bytes > context.text_bytes:
-            raise HttpRefused(
-                HttpError(
-                    status=HTTPStatus.BAD_REQUEST,
-                    code="context_length_exceeded",
-                    message=f"{field}: expected at most {context.text_bytes:,} bytes, as no text "
-                    f"of {context.tokens:,} tokens has more; got {size_bytes:,}",
-                    param=field,
-                )
+            message = (
+                f"{field}: expected at most {context.text_bytes:,} bytes, as no text "
+                f"of {context.tokens:,} tokens has more; got {size_bytes:,}"
             )
+            raise bad_request("context_length_exceeded", message, param=field)
 
 
 def _longest_text_bytes(array: bytes) -> int:

@@ -56,7 +56,8 @@ def test_a_second_on_the_wall_is_what_the_dilation_makes_of_it() -> None:
 
         clock.s += 5.0
 
-        assert admission.rate(who).reset_requests_s == pytest.approx(5.0)
+        later = admission.enter(work(who))
+        assert later.rate.reset_requests_s == pytest.approx(5.0 + 10.0)
 
     asyncio.run(waits())
 

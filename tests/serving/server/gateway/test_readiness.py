@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from serving.policy.admission.refusal import RateState, RefusalReason, Refused
-from serving.server.gateway.http.probes import Probes
+from serving.server.gateway.http.probes import answer_probe
 from serving.server.gateway.readiness import Readiness
 from serving.wire import control_call
 from serving.wire.control_call import METHOD, TelemetryReply, TelemetryRequest
@@ -66,7 +66,7 @@ def a_readiness(engine: Any, closed: list[Refused] | None = None) -> tuple[Readi
 
 def probed(readiness: Readiness, path: str) -> tuple[int, str]:
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        assert await Probes(readiness).answered(scope["path"], send, [(b"x-request-id", b"1")])
+        await answer_probe(readiness, scope["path"], send, [(b"x-request-id", b"1")])
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(app=app)
@@ -258,24 +258,6 @@ def test_an_engine_that_fails_to_answer_refuses_nobody() -> None:
     async def ask() -> None:
         assert await readiness.not_ready() == "odd"
         assert await readiness.refusal() is None
-
-    asyncio.run(ask())
-
-
-def test_a_source_makes_the_server_not_ready_and_refuses() -> None:
-    readiness, _ = a_readiness(RestfulEngine())
-    stall = Refused(RefusalReason.STALLED, "a chip hangs", retry_after_s=9.0, rate=RateState())
-    said: list[Refused] = []
-    readiness.add(lambda: said[0] if said else None)
-
-    async def ask() -> None:
-        assert await readiness.not_ready() is None
-        said.append(stall)
-        assert await readiness.not_ready() == "a chip hangs"
-        refused = await readiness.refusal()
-        assert refused is not None
-        assert (refused.reason, refused.retry_after_s) == (RefusalReason.STALLED, 9.0)
-        assert readiness.not_alive() is None
 
     asyncio.run(ask())
 

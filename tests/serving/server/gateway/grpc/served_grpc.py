@@ -101,7 +101,7 @@ async def served_grpc_server(
             admission=admission,
             keys=keys or KeyRing(),
             readiness=ready,
-            ingress=ingress,
+            ingress=ingress or IngressAccount(),
         )
         await server.start()
         held.push_async_callback(server.stop)

@@ -16,10 +16,12 @@ from serving.access.secret import hash_of
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.entry import Outcome
 from serving.policy.admission.work import Client, Work, WorkClass
+from serving.server.connections.grpc_relay import NamedConnections
 from serving.server.gateway.gateway_settings import GatewaySettings
 from serving.server.gateway.grpc.generate_request import asked_of
 from serving.server.gateway.grpc.grpc_guard import CallLimits, GrpcGuard
-from serving.server.gateway.grpc.grpc_server import call_limits, server_options
+from serving.server.gateway.grpc.grpc_server import STREAMS_MAX, call_limits, server_options
+from serving.server.gateway.ingress_account import IngressAccount
 from tests.serving.server.gateway.grpc.served_grpc import (
     Ready,
     ServedGrpc,
@@ -296,9 +298,9 @@ def test_a_connection_outlives_the_wait_of_the_batch_work_on_it() -> None:
         message_bytes_max=1, wall_s_max=60.0, queue_wall_s_max=600.0, context_tokens=1
     )
 
-    options = dict(server_options(limits, streams_max=7))
+    options = dict(server_options(limits))
 
-    assert options["grpc.max_concurrent_streams"] == 7
+    assert options["grpc.max_concurrent_streams"] == STREAMS_MAX
     assert options["grpc.max_connection_age_ms"] == 60_000
     assert options["grpc.max_connection_age_grace_ms"] == 660_000
 
@@ -328,7 +330,13 @@ def test_a_timeout_inside_of_a_call_is_not_taken_for_the_end_of_its_time() -> No
             message_bytes_max=1, wall_s_max=60.0, queue_wall_s_max=0.0, context_tokens=512
         )
         guard = GrpcGuard(
-            at.engine, admission=at.admission, keys=KeyRing(), limits=limits, readiness=Ready()
+            at.engine,
+            admission=at.admission,
+            keys=KeyRing(),
+            limits=limits,
+            readiness=Ready(),  # type: ignore[arg-type]
+            ingress=IngressAccount(),
+            names=NamedConnections(),
         )
         asked = asked_of(asking(), Client(), WorkClass.INTERACTIVE, context_tokens=512)
         context: Any = SimpleNamespace(write=None)

@@ -283,7 +283,7 @@ def test_calls_of_a_key_wait_where_their_turns_do_not_fit_beside_what_it_holds()
         assert books.account.hold(head, 1_000) is None
         calls = [
             books.read(
-                books.turns.of_key("alice") if number % 5 else books.turns.of_stream("alice"),
+                books.turns.of_key("alice", of_several=number % 5 == 0),
                 seconds=0.01,
                 size_bytes=100,
             )

@@ -28,7 +28,6 @@ from serving.server.gateway.http.http_access import key_of
 from serving.server.gateway.http.http_gateway import HttpGateway
 from serving.server.gateway.http.http_refusals import missing_paths
 from serving.server.gateway.http.open_api import describe_app
-from serving.server.gateway.http.probes import Probes
 from serving.server.gateway.http.request_body import BodyReader
 from serving.server.gateway.http.request_work import ContextSize
 from serving.server.gateway.ingress_account import IngressAccount
@@ -152,7 +151,7 @@ async def http_server(
             before.app,
             keys=ring,
             admission=admission,
-            probes=Probes(readiness),
+            readiness=readiness,
             bodies=bodies,
             context=ContextSize.of(engine),
             request_wall_s_max=request_wall_s_max,

@@ -100,9 +100,8 @@ async def served(
 ) -> AsyncIterator[Server]:
     config = uvicorn.Config(app, port=0, lifespan="off", log_level="error", timeout_keep_alive=1)
     config.load()
-    config.ssl = tls
     account = IngressAccount(limits)
-    bound_connections(config, HttpIngress(account, key_of))
+    bound_connections(config, HttpIngress(account, key_of), None if tls is None else lambda: tls)
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server._serve())
     while not server.started:

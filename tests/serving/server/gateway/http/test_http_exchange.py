@@ -10,9 +10,9 @@ from serving.access.key_ring import KeyRing
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.http.http_gateway import HttpGateway
-from serving.server.gateway.http.probes import Probes
 from serving.server.gateway.http.request_body import BodyReader
 from serving.server.gateway.http.request_work import ContextSize
+from serving.server.gateway.ingress_account import IngressAccount
 from tests.serving.server.gateway.grpc.served_grpc import CAPACITY, Ready
 
 SCOPE = {"type": "http", "method": "POST", "path": "/v1/completions", "headers": []}
@@ -45,8 +45,8 @@ def test_a_client_that_cannot_be_told_of_its_time_leaves_no_error_to_nobody() ->
             app,
             keys=KeyRing(),
             admission=admission,
-            probes=Probes(Ready()),  # type: ignore[arg-type]
-            bodies=BodyReader(bytes_max=100),
+            readiness=Ready(),  # type: ignore[arg-type]
+            bodies=BodyReader(bytes_max=100, account=IngressAccount()),
             context=ContextSize(100),
             request_wall_s_max=0.02,
         )

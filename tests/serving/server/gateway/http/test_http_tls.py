@@ -14,10 +14,12 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.launchers.launcher import serve_http
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
+from serving.access.renewed_context import RenewedContext
 from serving.access.tls_files import TlsFiles
 from serving.commands.gateway_arguments import GatewayOptions
 from serving.server.gateway.gateway_settings import GatewaySettings
-from serving.server.gateway.http.http_tls import HttpCertificate
+from serving.server.gateway.http.bounded_protocol import HttpIngress, bound_connections
+from serving.server.gateway.ingress_account import IngressAccount
 from tests.serving.server.gateway.certificates import written
 from tests.serving.server.gateway.grpc.served_grpc import free_port
 
@@ -30,7 +32,16 @@ async def served(files: TlsFiles) -> AsyncIterator[str]:
     """An app behind vLLM's own start of uvicorn; gives its address, without the scheme."""
     options = GatewayOptions(settings=GatewaySettings(tls=files), warnings=())
     args = make_arg_parser(FlexibleArgumentParser()).parse_args(options.vllm_arguments())
-    app = FastAPI()
+
+    @contextlib.asynccontextmanager
+    async def bounded(app: FastAPI) -> AsyncIterator[None]:
+        """As our lifespan has it: before uvicorn listens."""
+        tls = RenewedContext(files, protocols=("http/1.1",), port="HTTP", ciphers=args.ssl_ciphers)
+        ingress = HttpIngress(IngressAccount(), lambda _: "a key")
+        bound_connections(app.state.server.config, ingress, tls.present)
+        yield
+
+    app = FastAPI(lifespan=bounded)
     app.state.engine_client = None
     app.get("/")(lambda: "reached")
     port = free_port()
@@ -50,12 +61,9 @@ async def served(files: TlsFiles) -> AsyncIterator[str]:
     )
     while not (hasattr(app.state, "server") and app.state.server.started):
         await asyncio.sleep(0.01)
-    certificate = HttpCertificate(app.state.server.config.ssl, files, look_every_s=0.05)
-    await certificate.start()
     try:
         yield f"127.0.0.1:{port}"
     finally:
-        await certificate.stop()
         app.state.server.should_exit = True
         await (await serving)
 

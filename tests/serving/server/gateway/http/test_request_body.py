@@ -46,7 +46,7 @@ def read(reader: BodyReader, receive: Any, scope: dict[str, Any] = SCOPE) -> byt
 
 @given(st.lists(st.binary(max_size=8), min_size=1, max_size=8))
 def test_a_body_is_what_was_sent_if_it_is_small_enough(parts: list[bytes]) -> None:
-    reader, whole = BodyReader(bytes_max=20), b"".join(parts)
+    reader, whole = reader_of(bytes_max=20), b"".join(parts)
     if len(whole) <= 20:
         assert read(reader, sender(parts)) == whole
     else:
@@ -62,7 +62,11 @@ def test_a_body_that_says_it_is_too_large_is_not_read_at_all() -> None:
 
     for said in (b"21", b"9" * 4_000):
         with pytest.raises(HttpRefused) as refused:
-            read(BodyReader(bytes_max=20), receive, {"headers": [(b"content-length", said)]})
+            read(
+                reader_of(bytes_max=20),
+                receive,
+                {"headers": [(b"content-length", said)]},
+            )
         assert (refused.value.error.status, refused.value.error.closes) == (413, True)
 
 
@@ -88,7 +92,7 @@ def test_a_sender_that_is_slow_and_fast_enough_has_its_time() -> None:
 
 
 def test_a_client_that_goes_while_it_sends_leaves_nothing_behind() -> None:
-    reader = BodyReader(bytes_max=20)
+    reader = reader_of(bytes_max=20)
     messages: list[dict[str, Any]] = [
         {"type": "http.request", "body": b"abc", "more_body": True},
         {"type": "http.disconnect"},
@@ -125,7 +129,7 @@ def test_many_large_bodies_at_once_are_too_many_of_one_key_and_then_of_all() -> 
 
 
 def test_a_large_body_is_counted_until_it_is_let_go_and_a_small_one_until_it_was_read() -> None:
-    reader = BodyReader(bytes_max=2 * LARGE_BYTES)
+    reader = reader_of(bytes_max=2 * LARGE_BYTES)
 
     async def live() -> None:
         parts = [b"x" * LARGE_BYTES]

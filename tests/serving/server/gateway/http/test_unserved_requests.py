@@ -10,7 +10,6 @@ import openai
 import pytest
 from vllm.v1.request import RequestStatus
 
-from serving.policy.admission.refusal import RateState, RefusalReason, Refused
 from tests.serving.server.gateway.http.served_http import MODEL, HttpServer
 from tests.serving.server.gateway.http.test_http_gateway import CHAT, run, until
 
@@ -105,24 +104,6 @@ def test_a_request_that_no_rank_takes_is_told_so(stream: bool) -> None:
             answer = await server.http.post(path, json={"model": MODEL, "stream": stream, **body})
             assert openai_shape(answer, 503, "no_rank_up")["message"] == "no rank is up"
             assert int(answer.headers["retry-after"]) >= 1
-
-    run(use)
-
-
-@pytest.mark.long
-def test_a_source_that_was_added_speaks_to_requests_and_probes() -> None:
-    stalled = Refused(RefusalReason.STALLED, "a chip hangs", retry_after_s=12.0, rate=RateState())
-    said: list[Refused] = [stalled]
-
-    async def use(server: HttpServer) -> None:
-        server.readiness.add(lambda: said[0] if said else None)
-        answer = await server.http.post("/v1/completions", json=COMPLETION)
-        assert openai_shape(answer, 503, "stalled")["message"] == "a chip hangs"
-        assert int(answer.headers["retry-after"]) == 12
-        assert (await server.http.get("/readyz")).text == "a chip hangs\n"
-        assert (await server.http.get("/livez")).status_code == 200
-        said.clear()
-        assert (await server.http.post("/v1/completions", json=COMPLETION)).status_code == 200
 
     run(use)
 
