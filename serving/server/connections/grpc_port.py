@@ -14,9 +14,8 @@ from serving.access.listen_address import check_port
 from serving.access.renewed_context import RenewedContext
 from serving.access.tls_files import TlsFiles
 from serving.errors import PortInUse
-from serving.server.connections.client_connection import GrpcConnection
 from serving.server.connections.connection_registry import PortLimits
-from serving.server.connections.grpc_relay import GrpcSocket, NamedConnections
+from serving.server.connections.grpc_relay import GrpcConnection, GrpcSocket, NamedConnections
 from serving.server.connections.listening_port import ListeningPort
 from serving.server.connections.private_socket import private_socket
 
