@@ -25,8 +25,6 @@ from serving.wire.day_night_state import (
 )
 
 _LOOK_AHEAD_S: Final = 900.0
-_BY_THE_CLOCK: Final = ("never", "fixed", "schedule")
-"""Policies whose future follows from the present alone: others wait for what demand will be."""
 _NO_DAY: Final = "nobody can say before a day has been seen"
 _AS_BEFORE: Final = "if demand goes as it did a day before"
 _REMEMBERED: Final = 8
@@ -148,19 +146,19 @@ def next_change(policy: Policy, observed: Observation) -> tuple[float | None, st
     In the day's calendar; None when it does not within a day. For a policy that goes by demand the
     coming day is taken to be like the one before: None without one.
     """
-    by_clock = policy.name in _BY_THE_CLOCK
     history = observed.history
-    if not by_clock and len(history) * history.bucket_s < DAY_S:
+    if policy.weighs_demand and len(history) * history.bucket_s < DAY_S:
         return None, _NO_DAY
+    condition = _AS_BEFORE if policy.weighs_demand else ""
     now = policy.decide(observed).serving_groups
     for ahead in range(1, int(DAY_S / _LOOK_AHEAD_S) + 1):
         later_s = (observed.now_s // _LOOK_AHEAD_S + ahead) * _LOOK_AHEAD_S
         later = observed_at(observed, later_s)
-        if not by_clock:
+        if policy.weighs_demand:
             later = as_a_day_before(later)
         if policy.decide(later).serving_groups != now:
-            return later_s, "" if by_clock else _AS_BEFORE
-    return None, "" if by_clock else _AS_BEFORE
+            return later_s, condition
+    return None, condition
 
 
 def as_a_day_before(observed: Observation) -> Observation:

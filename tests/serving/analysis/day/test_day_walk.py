@@ -11,7 +11,7 @@ from serving.analysis.day.day_trace_file import sample_week
 from serving.analysis.day.day_walk import DayDemand, DayWalk, WalkTerms, day_demand, walk
 from serving.policy.day_night.fixed import Fixed, Never
 from serving.policy.day_night.observation import Observation
-from serving.policy.day_night.policy import Decision
+from serving.policy.day_night.policy import Decision, Policy
 from tests.serving.analysis.day.days import CURVE, HANDOVER, demand, machine, trained
 
 TERMS = WalkTerms(interval_s=60.0, look_s=60.0)
@@ -133,7 +133,7 @@ def test_before_its_first_day_a_trace_is_taken_to_have_its_last_one_but_not_when
     assert not day_demand(trace, begin_s=86_400.0, length_s=7_200.0, terms=terms).past_is_assumed
 
 
-class _Remembers:
+class _Remembers(Policy):
     """A policy that writes down how much history it was shown."""
 
     name = "remembers"
