@@ -8,13 +8,13 @@ from serving.server.control.call_failure import not_now
 from serving.server.control.engine_admission import (
     RETRY_S,
     AdmissionClosing,
-    EngineAdmission,
     admission_report,
 )
 from serving.server.control.engine_sleep_state import ServedEngine
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.control.generic_service import answers
 from serving.server.engine_call import while_there
+from serving.server.gateway.admission_controller import AdmissionController
 from serving.wire.admission_report import AdmissionReport
 from serving.wire.control_call import (
     DRAIN_ENGINE,
@@ -32,7 +32,7 @@ class AdmissionCalls:
     """A part of the control service; `_admission` is None where requests pass none."""
 
     _engine: ServedEngine
-    _admission: EngineAdmission | None
+    _admission: AdmissionController | None
     _closing: AdmissionClosing
     _watch: EngineWatch
 
@@ -73,7 +73,7 @@ class AdmissionCalls:
         if not await while_there(self._engine, reset):
             raise not_now("running requests hold blocks of the prefix cache")
 
-    def _present(self) -> EngineAdmission:
+    def _present(self) -> AdmissionController:
         if self._admission is None:
             raise not_now("requests of this server pass no admission control")
         return self._admission

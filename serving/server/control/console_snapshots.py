@@ -6,10 +6,11 @@ import msgspec
 
 from serving.server.console.event_stream import HardwareEvent
 from serving.server.control.day_night_calls import day_night_snapshot
-from serving.server.control.engine_admission import EngineAdmission, admission_report
+from serving.server.control.engine_admission import admission_report
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.day_night.controller import DayNight
 from serving.server.engine_call import Engine, EngineFailed, ask
+from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.single_flight import SingleFlight
 from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.telemetry.latency_window import Latencies
@@ -27,7 +28,7 @@ class ConsoleSnapshots:
         hardware: SnapshotPoller,
         *,
         day_night: DayNight | None = None,
-        admission: EngineAdmission | None = None,
+        admission: AdmissionController | None = None,
         latencies: Latencies | None = None,
     ) -> None:
         self._engine = engine
