@@ -4,7 +4,6 @@ from dataclasses import replace
 from math import isfinite
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from emulator.units import NS_PER_S
@@ -17,6 +16,7 @@ from serving.server.day_night.controller import DayNight, DayNightSnapshot
 from serving.server.day_night.day_clock import DAY_S
 from serving.server.day_night.day_night_settings import MANUAL
 from serving.server.day_night.job_failure import failure_words
+from serving.server.training.job_status import NO_STATUS
 from serving.wire.day_night_state import (
     DayNightState,
     ForecastState,
@@ -82,30 +82,13 @@ def day_night_state(day_night: DayNight, seen: DayNightSnapshot) -> DayNightStat
 
 
 def _job_state(day_night: DayNight, seen: DayNightSnapshot) -> JobState:
-    job, status = seen.handover.job, day_night.job.status()
+    job, status = seen.handover.job, day_night.job.status() or NO_STATUS
     failure, following = day_night.handover.job_failure, day_night.next_try(seen)
-    told = JobState(
+    return JobState(
         phase=job.phase,
         directory=str(day_night.job.directory),
         chips=job.chips,
         pid=day_night.job.pid,
-        step=0,
-        tokens=0,
-        loss=None,
-        held_out_loss=None,
-        emulated_s=0.0,
-        joules=0.0,
-        watts=0.0,
-        checkpoint_step=None,
-        failures=job.starts.count,
-        trouble="" if failure is None else failure_words(failure, following),
-        failed_unix_s=None if failure is None else failure.unix_s,
-        next_try_unix_s=None if failure is None else following.unix_s,
-    )
-    if status is None:
-        return told
-    return msgspec.structs.replace(
-        told,
         step=status.step,
         tokens=status.tokens,
         loss=status.loss,
@@ -114,6 +97,10 @@ def _job_state(day_night: DayNight, seen: DayNightSnapshot) -> JobState:
         joules=status.joules,
         watts=status.watts if job.phase.alive else 0.0,
         checkpoint_step=status.checkpoint_step if status.checkpoint else None,
+        failures=job.starts.count,
+        trouble="" if failure is None else failure_words(failure, following),
+        failed_unix_s=None if failure is None else failure.unix_s,
+        next_try_unix_s=None if failure is None else following.unix_s,
     )
 
 

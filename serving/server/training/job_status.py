@@ -84,6 +84,12 @@ class CurvePoint:
     held_out_nats: float | None = None
 
 
+NO_STATUS: Final = JobStatus(
+    phase=TrainingPhase.STARTING, pid=0, chips=0, step=0, steps=0, tokens=0
+)
+"""Of a job that has not said anything."""
+
+
 def write_status(directory: Path, status: JobStatus) -> None:
     """Replace the status, which need not outlive a power cut."""
     content = msgspec.json.format(msgspec.json.encode(status), indent=2)
@@ -103,8 +109,7 @@ def write_failure(directory: Path, error: BaseException) -> None:
 
     For the process that holds the directory.
     """
-    none = JobStatus(phase=TrainingPhase.FAILED, pid=0, chips=0, step=0, steps=0, tokens=0)
-    before = read_status(directory) or none
+    before = read_status(directory) or NO_STATUS
     said = _in_one_line(error)
     write_status(
         directory, replace(before, phase=TrainingPhase.FAILED, pid=os.getpid(), message=said)
