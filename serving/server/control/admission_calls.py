@@ -10,10 +10,9 @@ from serving.server.control.engine_admission import (
     AdmissionClosing,
     admission_report,
 )
-from serving.server.control.engine_sleep_state import ServedEngine
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.control.generic_service import answers
-from serving.server.engine_call import while_there
+from serving.server.engine_call import ServedEngine, while_there
 from serving.server.gateway.admission_controller import AdmissionController
 from serving.wire.admission_report import AdmissionReport
 from serving.wire.control_call import (
