@@ -6,10 +6,16 @@ INTERNAL, and the log has more of it than the client.
 
 from typing import Any, Final, TypeVar
 
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 from grpc import StatusCode
 
 from serving.server.engine_call import Engine, EngineFailed, EngineGone, ask
-from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, failure_of
+from serving.server.gateway.grpc.rpc_errors import (
+    STATUS_TRAILER,
+    CallRefused,
+    RpcFailure,
+    failure_of,
+)
 from serving.wire.control_call import ControlReply, ControlRequest, Refusal, RefusalCode
 
 ReplyT = TypeVar("ReplyT", bound=ControlReply)
@@ -96,6 +102,12 @@ def failure_of_call(error: BaseException) -> RpcFailure:
         case _:
             return failure_of(error)
     return refused.failure
+
+
+def status_of(error: Any) -> Status | None:
+    """What the server itself said, of a call that failed for a client; None: the way there did."""
+    said = [value for name, value in error.trailing_metadata() or () if name == STATUS_TRAILER]
+    return Status.FromString(said[0]) if said else None
 
 
 async def answer(engine: Engine, request: ControlRequest, kind: type[ReplyT]) -> ReplyT:

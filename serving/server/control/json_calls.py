@@ -17,14 +17,14 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2 as details  # type: ignore[import-untyped]
-from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from emulator.errors import ConfigError
 from serving.server.console.call_answer import CallAnswer, answered, failed
 from serving.server.control.action_ledger import KEY_HEADER, checked_key
+from serving.server.control.call_failure import status_of
 from serving.server.control.control_guard import changes_something
 from serving.server.control.generic_service import SERVICE
-from serving.server.gateway.grpc.rpc_errors import STATUS_TRAILER, RpcFailure, failure_of
+from serving.server.gateway.grpc.rpc_errors import RpcFailure, failure_of
 
 _CODES: Final = {
     code: "canceled" if code is grpc.StatusCode.CANCELLED else code.name.lower()
@@ -145,10 +145,8 @@ def _refused(failure: RpcFailure) -> CallAnswer:
 
 def _failure(error: grpc.aio.AioRpcError) -> CallAnswer:
     """What the service said, details and all."""
-    found: list[dict[str, Any]] = []
-    for name, value in error.trailing_metadata() or ():
-        if name == STATUS_TRAILER:
-            found = _details(Status.FromString(value))
+    status = status_of(error)
+    found = [] if status is None else _details(status)
     return failed(_CODES[error.code()], error.details() or "", details=found)
 
 
