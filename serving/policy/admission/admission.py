@@ -41,11 +41,11 @@ class Admission:
     `entered` = inside + `left`.
     """
 
-    def __init__(self, limits: AdmissionLimits, capacity: Capacity, *, now_s: float = 0.0) -> None:
+    def __init__(self, limits: AdmissionLimits, capacity: Capacity) -> None:
         self._inside = AdmissionState(limits=limits, capacity=capacity)
         self._counts = {each: ClassCounts() for each in WorkClass}
         self._numbers = 0
-        self._at_s = now_s
+        self._at_s = 0.0
 
     @property
     def limits(self) -> AdmissionLimits:

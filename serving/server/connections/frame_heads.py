@@ -33,9 +33,9 @@ class HeldFrames:
 
     __slots__ = ("_held", "_left_bytes")
 
-    def __init__(self, *, skip_bytes: int = len(PREFACE)) -> None:
+    def __init__(self) -> None:
         self._held = b""
-        self._left_bytes = skip_bytes  # of what goes on without a look
+        self._left_bytes = len(PREFACE)  # of what goes on without a look
 
     def take(self, data: bytes) -> None:
         """Add what has come."""

@@ -136,7 +136,6 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         named: Callable[[str | None], str] = unnamed,
         changed: Callable[[], None] = lambda: None,
         limits: GuardLimits | None = None,
-        ledger: ActionLedger | None = None,
         names: NamedConnections | None = None,
     ) -> None:
         self._connections = names or NamedConnections()
@@ -150,7 +149,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         self._named = named
         self._changed = changed
         self._limits = limits or GuardLimits()
-        self.ledger = ledger or ActionLedger()
+        self.ledger = ActionLedger()
         self._calls = _Room("calls", CALLS_MAX)
         self._watches = _Room("streams", WATCHES_MAX)
         self._health_watches = _Room("watchers of health", HEALTH_WATCHES_MAX)
