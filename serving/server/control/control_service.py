@@ -56,7 +56,6 @@ class ControlService(SleepCalls, DayNightCalls, AdmissionCalls):
         self._engine = engine
         self._hardware = hardware
         self._day_night = day_night
-        self._admission = admission
         self._closing = AdmissionClosing(admission)
         self._watch = watch
 

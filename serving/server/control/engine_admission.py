@@ -49,7 +49,10 @@ def admission_report(admission: AdmissionController) -> AdmissionReport:
 
 
 class AdmissionClosing:
-    """Closes and opens `admission` for the control service's calls; None: there is none."""
+    """Closes and opens `admission` for the control service's calls.
+
+    None: requests pass none, and calls about it fail.
+    """
 
     def __init__(self, admission: AdmissionController | None) -> None:
         self._admission = admission
@@ -57,23 +60,30 @@ class AdmissionClosing:
         self._drain: tuple[str, float] | None = None
         self._sleep: str | None = None
 
-    def drain(self, admission: AdmissionController, words: str, retry_after_s: float) -> None:
-        """Refuse new work until `undrain`; fails while the server itself has closed."""
-        self._refuse_unless_ours(admission)
-        self._drain = (words, retry_after_s)
-        self._apply(admission)
+    def report(self) -> AdmissionReport:
+        """How it stands now."""
+        return admission_report(self._present())
 
-    def undrain(self, admission: AdmissionController) -> None:
+    def drain(self, words: str, retry_after_s: float) -> None:
+        """Refuse new work until `undrain`; fails while the server itself has closed."""
+        self._set_drain((words, retry_after_s))
+
+    def undrain(self) -> None:
         """Admit new work again, unless the engine sleeps; fails as `drain` does."""
-        self._refuse_unless_ours(admission)
-        self._drain = None
-        self._apply(admission)
+        self._set_drain(None)
 
     def sleep(self, words: str | None) -> None:
         """The engine sleeps or pauses, in these words; None: it does not."""
         if self._admission is not None and words != self._sleep:
             self._sleep = words
             self._apply(self._admission)
+
+    def _set_drain(self, drain: tuple[str, float] | None) -> None:
+        admission = self._present()
+        if not self._is_ours(admission):
+            raise not_now(f"the server has closed admission: {admission.closed}")
+        self._drain = drain
+        self._apply(admission)
 
     def _apply(self, admission: AdmissionController) -> None:
         if not self._is_ours(admission):
@@ -90,6 +100,7 @@ class AdmissionClosing:
     def _is_ours(self, admission: AdmissionController) -> bool:
         return admission.closed is None or admission.closed is self._ours
 
-    def _refuse_unless_ours(self, admission: AdmissionController) -> None:
-        if not self._is_ours(admission):
-            raise not_now(f"the server has closed admission: {admission.closed}")
+    def _present(self) -> AdmissionController:
+        if self._admission is None:
+            raise not_now("requests of this server pass no admission control")
+        return self._admission
