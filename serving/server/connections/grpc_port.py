@@ -9,8 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-
-import grpc.aio
+from typing import Any, Protocol
 
 from serving.access.listen_address import check_port
 from serving.access.renewed_context import RenewedContext
@@ -21,6 +20,19 @@ from serving.server.connections.connection_registry import PortLimits
 from serving.server.connections.grpc_relay import GrpcConnection, GrpcSocket, NamedConnections
 from serving.server.connections.listening_port import ListeningPort
 from serving.server.connections.private_socket import private_socket
+
+
+class GrpcServer(Protocol):
+    """The part of `grpc.aio.Server` that a port needs."""
+
+    def add_insecure_port(self, address: str) -> int:
+        """Listen there too, once it is started."""
+
+    async def start(self) -> None:
+        """Begin."""
+
+    async def stop(self, grace: float | None) -> Any:
+        """End; calls that are at work have so many seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +79,7 @@ class GrpcPort:
 
     def __init__(
         self,
-        server: grpc.aio.Server,
+        server: GrpcServer,
         address: PortAddress,
         *,
         names: NamedConnections | None,
