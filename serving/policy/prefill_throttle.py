@@ -66,7 +66,7 @@ class PrefillPolicy(ABC):
 
     @property
     def _makes_sense(self) -> bool:
-        return min(astuple(self), default=1) > 0
+        return all(number > 0 for number in astuple(self))
 
     @property
     def name(self) -> str:
