@@ -59,7 +59,7 @@ def from_message(message: Message, kind: type[T]) -> T:
 
 def respond(kind: type[M], value: object, **more: Any) -> M:
     """The response of type `kind` whose first field says what `value` does; `more` are others."""
-    first = kind.DESCRIPTOR.fields[0]
+    first: FieldDescriptor = kind.DESCRIPTOR.fields[0]
     return kind(**{first.name: to_message(value, GetMessageClass(first.message_type))}, **more)
 
 
