@@ -14,6 +14,7 @@ from emulator.errors import ConfigError
 from emulator.specs.overlap import Overlap
 from emulator.specs.shipped_fits import CALIBRATIONS, calibration_name
 from loadgen.typed_options import option
+from serving.policy.prefill_throttle import DEFAULT_PREFILL_POLICY, PREFILL_POLICIES
 
 KEY = "ultraserve"
 """The name under which the settings lie in vLLM's additional config."""
@@ -122,8 +123,8 @@ class PrefillOptions:
 
     prefill_policy: str | None = option(
         None,
-        "how prefills are held back for decodes: none, staggered:RANKS, capped:TOKENS or "
-        "balanced:STEPS:FLOOR:CEILING (default: balanced:64:256:1024)",
+        f"how prefills are held back for decodes: {PREFILL_POLICIES} "
+        f"(default: {DEFAULT_PREFILL_POLICY})",
         metavar="POLICY",
     )
 

@@ -19,7 +19,7 @@ from emulator.ultraserver.lockstep import StepResult
 from serving.engine.deployment import ROUTING_SEED, Deployment
 from serving.engine.expert_balancer import ExpertBalancer, Move
 from serving.engine.live_machine import LiveMachine
-from serving.policy.placement.imbalance import chip_loads
+from serving.policy.placement.chip_loads import chip_loads
 from serving.policy.placement.migration import migration, transfer_bytes
 from serving.wire.machine_snapshot import ExpertChoices
 from serving.wire.machine_state import ExpertBalance

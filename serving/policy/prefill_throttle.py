@@ -7,8 +7,9 @@ divides it. Policies are pure: the past is in the demand.
 No rank starves: each policy states within how many locksteps a rank with prefill gets a budget.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from abc import ABC, abstractmethod
+from dataclasses import astuple, dataclass, fields
+from typing import ClassVar, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,32 +50,44 @@ class PrefillDemand:
         return bool(self.decodes.any() and self.pending_tokens.any())
 
 
-class PrefillPolicy(Protocol):
-    """Decides the budgets of one lockstep."""
-
-    @property
-    def name(self) -> str:
-        """The text that `parse_prefill_policy` reads."""
-        ...
-
-    @property
-    def pending_tokens_max(self) -> int:
-        """Where counting pending tokens may stop; 0 asks for none."""
-        ...
-
-    def budgets(self, demand: PrefillDemand) -> Budgets:
-        """Give each rank its prefill tokens for the next lockstep."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoThrottle:
-    """vLLM's own: every rank takes what fits its token budget, in every lockstep."""
+class PrefillPolicy(ABC):
+    """Decides the budgets of one lockstep. A subclass in `_POLICIES` is a policy of every command.
+
+    `form` is the text that `parse_prefill_policy` reads, with a word in capitals for each field in
+    its order. Raises ConfigError for numbers that make no sense.
+    """
+
+    form: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        if not self._makes_sense:
+            raise _refusal(self.name)
+
+    @property
+    def _makes_sense(self) -> bool:
+        return all(number > 0 for number in astuple(self))
 
     @property
     def name(self) -> str:
         """The text that makes it."""
-        return "none"
+        return ":".join([self.form.partition(":")[0], *map(str, astuple(self))])
+
+    @property
+    def pending_tokens_max(self) -> int:
+        """Where counting pending tokens may stop: 1 asks whether there are any, 0 asks nothing."""
+        return 1
+
+    @abstractmethod
+    def budgets(self, demand: PrefillDemand) -> Budgets:
+        """Give each rank its prefill tokens for the next lockstep."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoThrottle(PrefillPolicy):
+    """vLLM's own: every rank takes what fits its token budget, in every lockstep."""
+
+    form = "none"
 
     @property
     def pending_tokens_max(self) -> int:
@@ -87,26 +100,15 @@ class NoThrottle:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staggered:
+class Staggered(PrefillPolicy):
     """At most `prefilling_ranks` ranks prefill in a lockstep, the longest-waiting first.
 
     With N ranks that have prefill, each gets a turn within ceil(N / prefilling_ranks) locksteps.
     """
 
+    form = "staggered:RANKS"
+
     prefilling_ranks: int
-
-    def __post_init__(self) -> None:
-        assert self.prefilling_ranks >= 1
-
-    @property
-    def name(self) -> str:
-        """The text that makes it."""
-        return f"staggered:{self.prefilling_ranks}"
-
-    @property
-    def pending_tokens_max(self) -> int:
-        """Only whether there is something to prefill."""
-        return 1
 
     def budgets(self, demand: PrefillDemand) -> Budgets:
         """Unlimited prefill for the longest-waiting ranks, none for the others."""
@@ -120,26 +122,15 @@ class Staggered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capped:
+class Capped(PrefillPolicy):
     """Each rank prefills at most `tokens` in a lockstep while any rank decodes.
 
     Every rank with prefill gets a budget in every lockstep.
     """
 
+    form = "capped:TOKENS"
+
     tokens: int
-
-    def __post_init__(self) -> None:
-        assert self.tokens >= 1
-
-    @property
-    def name(self) -> str:
-        """The text that makes it."""
-        return f"capped:{self.tokens}"
-
-    @property
-    def pending_tokens_max(self) -> int:
-        """Only whether there is something to prefill."""
-        return 1
 
     def budgets(self, demand: PrefillDemand) -> Budgets:
         """Give all the same cap; none when no decode would wait."""
@@ -147,7 +138,7 @@ class Capped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Balanced:
+class Balanced(PrefillPolicy):
     """One level for all ranks, at which the longest backlog takes `steps` locksteps.
 
     A lockstep lasts as long as its slowest rank, so a level below the busiest rank's saves nothing,
@@ -156,18 +147,15 @@ class Balanced:
     lockstep. Every rank with prefill gets a budget in every lockstep.
     """
 
+    form = "balanced:STEPS:FLOOR:CEILING"
+
     steps: int
     floor_tokens: int
     ceiling_tokens: int
 
-    def __post_init__(self) -> None:
-        assert self.steps >= 1
-        assert 1 <= self.floor_tokens <= self.ceiling_tokens
-
     @property
-    def name(self) -> str:
-        """The text that makes it."""
-        return f"balanced:{self.steps}:{self.floor_tokens}:{self.ceiling_tokens}"
+    def _makes_sense(self) -> bool:
+        return self.steps > 0 and 0 < self.floor_tokens <= self.ceiling_tokens
 
     @property
     def pending_tokens_max(self) -> int:
@@ -183,12 +171,14 @@ class Balanced:
         return [level] * demand.ranks
 
 
-DEFAULT_PREFILL_POLICY = "balanced:64:256:1024"
+_POLICIES: Final[tuple[type[PrefillPolicy], ...]] = (NoThrottle, Staggered, Capped, Balanced)
 
-_EXPECTED = (
-    "none, staggered:RANKS, capped:TOKENS or balanced:STEPS:FLOOR:CEILING, whole numbers above 0 "
-    "and a floor that is not above its ceiling"
+PREFILL_POLICIES: Final = (
+    ", ".join(each.form for each in _POLICIES[:-1]) + f" or {_POLICIES[-1].form}"
 )
+"""The forms of all policies, as help and errors list them."""
+
+DEFAULT_PREFILL_POLICY: Final = "balanced:64:256:1024"
 
 
 def parse_prefill_policy(text: str | None) -> PrefillPolicy:
@@ -199,19 +189,18 @@ def parse_prefill_policy(text: str | None) -> PrefillPolicy:
     """
     if text is None:
         text = DEFAULT_PREFILL_POLICY
-    refusal = ConfigError(field="prefill_policy", value=text, expected=_EXPECTED)
     if not isinstance(text, str):
-        raise refusal
+        raise _refusal(text)
     kind, *words = text.split(":")
-    if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words):
-        raise refusal
-    match kind, [int(word) for word in words]:
-        case "none", []:
-            return NoThrottle()
-        case "staggered", [ranks]:
-            return Staggered(prefilling_ranks=ranks)
-        case "capped", [tokens]:
-            return Capped(tokens=tokens)
-        case "balanced", [steps, floor, ceiling] if floor <= ceiling:
-            return Balanced(steps=steps, floor_tokens=floor, ceiling_tokens=ceiling)
-    raise refusal
+    are_numbers = all(word.isascii() and word.isdigit() for word in words)
+    for policy in _POLICIES:
+        known, *capitals = policy.form.split(":")
+        if kind == known and len(words) == len(capitals) and are_numbers:
+            names = (field.name for field in fields(policy))
+            return policy(**dict(zip(names, map(int, words), strict=True)))
+    raise _refusal(text)
+
+
+def _refusal(value: object) -> ConfigError:
+    sense = "whole numbers above 0 and a floor that is not above its ceiling"
+    return ConfigError(field="prefill_policy", value=value, expected=f"{PREFILL_POLICIES}, {sense}")

@@ -34,6 +34,33 @@ class Engine(Protocol):
         """Call a method of the executor; one answer per executor."""
 
 
+class ServedEngine(Engine, Protocol):
+    """All that the control service needs of vLLM's AsyncLLM."""
+
+    async def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Let weights and KV leave HBM."""
+
+    async def wake_up(self, tags: list[str] | None = None) -> bool:
+        """Let them come back."""
+
+    async def is_sleeping(self) -> bool:
+        """Whether something is not back."""
+
+    async def pause_generation(self, *, mode: str = "abort", clear_cache: bool = True) -> None:
+        """Hold requests back."""
+
+    async def resume_generation(self) -> None:
+        """Let them go on."""
+
+    async def is_paused(self) -> bool:
+        """Whether they are held back."""
+
+    async def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Forget prefixes; False when requests hold some of them."""
+
+
 class EngineGone(Exception):
     """The engine ended before it answered; indefinite: the call may have been applied.
 

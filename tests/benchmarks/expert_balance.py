@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from emulator.specs.placement import ExpertPlacement
 from serving.policy.placement.balance import rebalance
-from serving.policy.placement.imbalance import imbalance
 from serving.policy.placement.migration import migration
-from tests.serving.policy.placement.cases import machine, zipf_load
+from tests.serving.policy.placement.cases import imbalance, machine, zipf_load
 
 PLACE = machine(racks=2, trays=18, chips=4)
 LAYERS = 60

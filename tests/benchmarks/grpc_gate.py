@@ -19,8 +19,7 @@ import grpc
 import grpc.aio
 import uvloop
 
-from serving.server.connections.client_connection import GrpcConnection
-from serving.server.connections.grpc_relay import GrpcSocket, NamedConnections
+from serving.server.connections.grpc_relay import GrpcConnection, GrpcSocket, NamedConnections
 from serving.server.connections.listening_port import ListeningPort
 
 CALLS: Final = 3_000

@@ -31,7 +31,7 @@ from serving.policy.admission.refusal import RateState, RefusalReason, Refused
 from serving.policy.admission.refusing import batch_pace_s, excess_refusal, refusal
 from serving.policy.admission.work import Client, Work, WorkClass
 
-_INTERACTIVE, _BATCH = WorkClass.INTERACTIVE, WorkClass.BATCH
+_BATCH = WorkClass.BATCH
 
 
 class Admission:
@@ -41,11 +41,11 @@ class Admission:
     `entered` = inside + `left`.
     """
 
-    def __init__(self, limits: AdmissionLimits, capacity: Capacity, *, now_s: float = 0.0) -> None:
+    def __init__(self, limits: AdmissionLimits, capacity: Capacity) -> None:
         self._inside = AdmissionState(limits=limits, capacity=capacity)
         self._counts = {each: ClassCounts() for each in WorkClass}
         self._numbers = 0
-        self._at_s = now_s
+        self._at_s = 0.0
 
     @property
     def limits(self) -> AdmissionLimits:
@@ -93,10 +93,7 @@ class Admission:
     def would_refuse(self, client: Client, work_class: WorkClass, now_s: float) -> Refused | None:
         """The refusal of the smallest request of `client` now, or None; counts nothing."""
         self._pass(now_s)
-        least = Work(
-            client=client, work_class=work_class, sequences=1, prompt_tokens=1, new_tokens_max=1
-        )
-        return refusal(self._inside, least, now_s)
+        return refusal(self._inside, Work.least(client, work_class), now_s)
 
     def refuse(self, refused: Refused, work_class: WorkClass) -> None:
         """Count what was refused by the answer of `would_refuse`."""
@@ -291,14 +288,8 @@ class Admission:
     def state(self, now_s: float) -> AdmissionCounts:
         """Counts of this moment."""
         self._pass(now_s)
-        least = Work(
-            client=Client(),
-            work_class=_INTERACTIVE,
-            sequences=1,
-            prompt_tokens=1,
-            new_tokens_max=1,
-        )
-        wait = self._inside.expected.known_wait(self._inside.demand(least), self.capacity, now_s)
+        demand = self._inside.demand(Work.least(Client(), WorkClass.INTERACTIVE))
+        wait = self._inside.expected.known_wait(demand, self.capacity, now_s)
         is_known = 0.0 < wait.seconds < math.inf
         return AdmissionCounts(
             classes={each: self.class_state(each) for each in WorkClass},

@@ -46,7 +46,8 @@ def excess_refusal(
 
 def batch_pace_s(inside: AdmissionState, tokens: int) -> float:
     """Emulated seconds in which this many tokens of batch prompts get their turn."""
-    return _seconds(tokens, inside.batch_turns.per_s)
+    per_s = inside.batch_turns.per_s
+    return UNKNOWN_WAIT_S if per_s is None else tokens / per_s
 
 
 def _over_limit(inside: AdmissionState, over: OverLimit, client: Client, now_s: float) -> Refused:
@@ -145,8 +146,3 @@ def _stay_hint_s(inside: AdmissionState, client: Client) -> float:
     """Until one of the client's concurrent requests ends."""
     stay_s = inside.stay_s if inside.stay_s is not None else UNKNOWN_WAIT_S
     return stay_s / max(1, inside.books.inside(client.name))
-
-
-def _seconds(tokens: int, per_s: float | None) -> float:
-    """Seconds for this many tokens at the measured rate."""
-    return UNKNOWN_WAIT_S if per_s is None else tokens / per_s

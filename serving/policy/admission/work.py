@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 from emulator.errors import ConfigError
 
@@ -82,3 +82,10 @@ class Work:
     sequences: int
     prompt_tokens: int
     new_tokens_max: int
+
+    @classmethod
+    def least(cls, client: Client, work_class: WorkClass) -> Self:
+        """The smallest request: one sequence of one token that asks for one."""
+        return cls(
+            client=client, work_class=work_class, sequences=1, prompt_tokens=1, new_tokens_max=1
+        )

@@ -13,17 +13,20 @@ from serving.policy.day_night.burst import Guard
 from serving.policy.day_night.forecast import DAY_S, Forecast, forecast_peak
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.options import duration_text, options_text
-from serving.policy.day_night.policy import Decision
+from serving.policy.day_night.policy import Decision, Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DemandPolicy:
+class DemandPolicy(Policy):
     """Lends what the forecast does not need.
 
     `confidence` that the peak stays below what is kept; `warm_s` of history before it lends at all:
     a day, because without a night and a morning nothing tells how fast mornings rise.
     Raises ConfigError for what cannot be.
     """
+
+    name = "demand"
+    weighs_demand = True
 
     guard: Guard = field(default_factory=Guard)
     confidence: float = 0.95
@@ -35,11 +38,6 @@ class DemandPolicy:
             raise ConfigError(field="confidence", value=self.confidence, expected=expected)
         if not 0 <= self.warm_s < float("inf"):
             raise ConfigError(field="warm_s", value=self.warm_s, expected=">= 0 seconds")
-
-    @property
-    def name(self) -> str:
-        """Its kind."""
-        return "demand"
 
     def __str__(self) -> str:
         options = options_text(self, DemandPolicy())

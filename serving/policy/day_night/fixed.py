@@ -4,20 +4,14 @@ from dataclasses import dataclass
 
 from emulator.errors import ConfigError
 from serving.policy.day_night.observation import Observation
-from serving.policy.day_night.policy import Decision
+from serving.policy.day_night.policy import Decision, Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Never:
+class Never(Policy):
     """All groups serve, always."""
 
-    @property
-    def name(self) -> str:
-        """Its kind."""
-        return "never"
-
-    def __str__(self) -> str:
-        return self.name
+    name = "never"
 
     def decide(self, observed: Observation) -> Decision:
         """Let all serve."""
@@ -29,11 +23,13 @@ class Never:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fixed:
+class Fixed(Policy):
     """The same number of groups serves at all times, whatever the load; the others train.
 
     Raises ConfigError for fewer than none.
     """
+
+    name = "fixed"
 
     serving_groups: int
 
@@ -41,11 +37,6 @@ class Fixed:
         if self.serving_groups < 0:
             expected = ">= 0 groups"
             raise ConfigError(field="fixed", value=self.serving_groups, expected=expected)
-
-    @property
-    def name(self) -> str:
-        """Its kind."""
-        return "fixed"
 
     def __str__(self) -> str:
         return f"{self.name}:{self.serving_groups}"

@@ -118,12 +118,7 @@ TRANSITIONS: Final[Mapping[tuple[HandoverPhase, HandoverEvent], HandoverPhase]] 
 
 def _job_transitions() -> dict[tuple[JobPhase, JobEvent], JobPhase]:
     at, on = JobPhase, JobEvent
-    ends = {
-        on.STOPPED: at.STOPPED,
-        on.FINISHED: at.FINISHED,
-        on.FAILED: at.FAILED,
-        on.CRASHED: at.CRASHED,
-    }
+    ends = {on(end): end for end in (at.STOPPED, at.FINISHED, at.FAILED, at.CRASHED)}
     table = {(phase, on.FORGIVEN): phase for phase in at}
     for phase in at:
         if not phase.alive:

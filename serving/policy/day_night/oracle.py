@@ -18,19 +18,22 @@ from serving.policy.day_night.forecast import sliding_max
 from serving.policy.day_night.history import DemandHistory
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.options import options_text
-from serving.policy.day_night.policy import Decision
+from serving.policy.day_night.policy import Decision, Policy
 
 I64 = NDArray[np.int64]
 _PLANS_MAX: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Oracle:
+class Oracle(Policy):
     """Serves with the fewest groups that meet the known demand with the headroom.
 
     `future` holds the true rates of the whole time in which it is asked; outside of it the nearest
     bucket counts. Raises ConfigError for a future without buckets.
     """
+
+    name = "oracle"
+    weighs_demand = True
 
     future: DemandHistory
     guard: Guard = field(default_factory=Guard)
@@ -38,11 +41,6 @@ class Oracle:
     def __post_init__(self) -> None:
         if len(self.future) == 0:
             raise ConfigError(field="oracle", value="no demand", expected="a demand to come")
-
-    @property
-    def name(self) -> str:
-        """Its kind."""
-        return "oracle"
 
     def __str__(self) -> str:
         options = options_text(self, Oracle(future=self.future))

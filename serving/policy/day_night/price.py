@@ -17,7 +17,7 @@ from serving.policy.day_night.demand import DemandPolicy
 from serving.policy.day_night.forecast import DAY_S
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.options import options_text, with_options
-from serving.policy.day_night.policy import Decision
+from serving.policy.day_night.policy import Decision, Policy
 from serving.policy.day_night.schedule import checked_zone, local_time
 
 ASSUMED: Final = "assumed"
@@ -103,11 +103,14 @@ def read_curve(path: str, zone: str = "UTC") -> PriceCurve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class Price(Policy):
     """Lends what demand leaves over in the cheapest `cheap` of the hours.
 
     Raises ConfigError for a share that is not above 0 and at most 1, and as `DemandPolicy` does.
     """
+
+    name = "price"
+    weighs_demand = True
 
     curve: PriceCurve
     cheap: float = 0.5
@@ -136,11 +139,6 @@ class Price:
             curve = read_curve(name, checked_zone(zone) if at else "UTC")
         policy: Self = with_options(cls(curve=curve), options)
         return policy
-
-    @property
-    def name(self) -> str:
-        """Its kind."""
-        return "price"
 
     @property
     def demand(self) -> DemandPolicy:

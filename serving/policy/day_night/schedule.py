@@ -14,7 +14,7 @@ from emulator.errors import ConfigError
 from serving.policy.day_night.burst import Guard
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.options import options_text, with_options
-from serving.policy.day_night.policy import Decision
+from serving.policy.day_night.policy import Decision, Policy
 
 DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY_MINUTES: Final = 24 * 60
@@ -93,12 +93,14 @@ class ScheduleWindow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulePolicy:
+class SchedulePolicy(Policy):
     """Lends within its windows all but `keep` groups, and never what the present load needs.
 
     A group is called back so early that it serves when the window ends. Raises ConfigError for no
     window, an unknown time zone, and fewer than no groups to keep.
     """
+
+    name = "schedule"
 
     windows: tuple[ScheduleWindow, ...]
     zone: str = "UTC"
@@ -123,11 +125,6 @@ class SchedulePolicy:
         )
         policy: Self = with_options(parsed, options)
         return policy
-
-    @property
-    def name(self) -> str:
-        """Its kind."""
-        return "schedule"
 
     def __str__(self) -> str:
         options = options_text(self, SchedulePolicy(windows=self.windows))

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
 from emulator.specs.placement import EMPTY, ExpertPlacement
+from serving.policy.placement.chip_loads import Load, loads_by_group
 from serving.policy.placement.chip_tree import ChipTree
-from serving.policy.placement.imbalance import Load, loads_by_group
 from serving.policy.placement.matching import keep_slots, match_packs
 from serving.policy.placement.packing import pack, part_twins
 from serving.policy.placement.replication import replicate

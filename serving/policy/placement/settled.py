@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.specs.placement import EMPTY, ExpertPlacement
-from serving.policy.placement.imbalance import Load, chip_loads, loads_by_group
+from serving.policy.placement.chip_loads import Load, chip_loads, loads_by_group
 
 Bools = NDArray[np.bool_]
 

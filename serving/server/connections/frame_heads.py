@@ -14,8 +14,8 @@ HEADERS: Final = 1
 RST_STREAM: Final = 3
 CONTINUATION: Final = 9
 
-PREFACE_BYTES: Final = 24
-"""Of the text that a client begins with, before its first frame."""
+PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""Begins each connection of HTTP/2: https://www.rfc-editor.org/rfc/rfc9113#section-3.4."""
 
 HEAD_BYTES: Final = 9
 _HEAD: Final = struct.Struct(">BHBxI")  # the length in two parts, the type, flags, the stream
@@ -33,9 +33,9 @@ class HeldFrames:
 
     __slots__ = ("_held", "_left_bytes")
 
-    def __init__(self, *, skip_bytes: int = PREFACE_BYTES) -> None:
+    def __init__(self) -> None:
         self._held = b""
-        self._left_bytes = skip_bytes  # of what goes on without a look
+        self._left_bytes = len(PREFACE)  # of what goes on without a look
 
     def take(self, data: bytes) -> None:
         """Add what has come."""

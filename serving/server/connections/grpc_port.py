@@ -4,23 +4,22 @@ TLS ends at the port. A client of HTTP/1 gets one answer that names gRPC.
 """
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from serving.access.listen_address import check_port
 from serving.access.renewed_context import RenewedContext
 from serving.access.tls_files import TlsFiles
 from serving.errors import PortInUse
-from serving.server.connections.client_connection import GrpcConnection
+from serving.server.connections.client_connection import ClientConnection
 from serving.server.connections.connection_registry import PortLimits
-from serving.server.connections.grpc_relay import GrpcSocket, NamedConnections
+from serving.server.connections.grpc_relay import GrpcConnection, GrpcSocket, NamedConnections
 from serving.server.connections.listening_port import ListeningPort
 from serving.server.connections.private_socket import private_socket
-
-_ALPN: Final = ("h2",)
 
 
 class GrpcServer(Protocol):
@@ -46,24 +45,36 @@ class PortAddress:
     field: str
     host_field: str = "host"
 
-    def listen(self, port: ListeningPort) -> None:
-        """Take it.
+    def open(
+        self,
+        make: Callable[..., ClientConnection],
+        *,
+        protocol: str,
+        tls: TlsFiles | None,
+        limits: PortLimits | None,
+    ) -> ListeningPort:
+        """A port that listens there, to be started; TLS offers `protocol` alone.
 
         Raises PortInUse when another program listens there, ConfigError for an address that is not
-        this machine's.
+        this machine's, and for wrong TLS files.
         """
+        context = (
+            None if tls is None else RenewedContext(tls, protocols=(protocol,), port=self.name)
+        )
+        port = ListeningPort(make, name=self.name, tls=context, limits=limits)
         try:
             port.listen(self.host, self.port)
         except OSError as error:
             check_port(self.host, self.port, field=self.field, host_field=self.host_field)
             raise PortInUse(self.host, self.port, field=self.field) from error
+        return port
 
 
 class GrpcPort:
     """One port, from `start` to `stop`, which also start and stop `server`; `names` has its
     connections. `hint` tells a client of HTTP/1 where HTTP is served.
 
-    `start` raises as `PortAddress.listen`, and ConfigError for wrong TLS files.
+    `start` raises as `PortAddress.open`.
     """
 
     def __init__(
@@ -92,14 +103,10 @@ class GrpcPort:
 
     async def start(self) -> Path:
         """Listen; returns the server's own socket."""
-        name, tls = self._address.name, None
-        if self._tls is not None:
-            tls = RenewedContext(self._tls, protocols=_ALPN, port=name)
         path = self._held.enter_context(private_socket(os.environ))
         make = partial(GrpcConnection, GrpcSocket(path, self._names), self._refusal)
-        port = ListeningPort(make, name=name, tls=tls, limits=self._limits)
         try:
-            self._address.listen(port)
+            port = self._address.open(make, protocol="h2", tls=self._tls, limits=self._limits)
         except Exception:
             self._held.close()
             raise

@@ -1,4 +1,4 @@
-"""Relays a client's connection to the gRPC server behind a port, through the gate of its streams.
+"""A port's connection of gRPC, relayed to the server behind it through the gate of its streams.
 
 Neither side is read while the other one's buffer is full, so that a slow reader holds its writer
 back as it would without a relay. An end is handed on as an end, a loss as a close. What the gate
@@ -7,12 +7,12 @@ holds is not read any further either.
 
 import asyncio
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 from socket import IPPROTO_TCP, TCP_INFO
-from typing import Final, cast
+from typing import Any, Final, cast
 
-from serving.server.connections.frame_heads import SeenFrames
+from serving.server.connections.client_connection import ClientConnection
+from serving.server.connections.frame_heads import PREFACE, SeenFrames
 from serving.server.connections.private_socket import connected
 from serving.server.connections.stream_gate import BadHeaders, StreamGate
 from serving.server.connections.stream_turns import GateClock, PortTurns
@@ -28,25 +28,20 @@ _PEER: Final = "unix-abstract:"
 """Before the name of a client's socket, as gRPC's core writes it."""
 
 
-class RelaySide(asyncio.Protocol):
+class RelaySide(asyncio.BaseProtocol):
     """One of two connections; `join` makes them each other's before anything comes."""
 
-    def __init__(self) -> None:
-        self._transport: asyncio.Transport | None = None
-        self._other: RelaySide | None = None
-        self._at_end = False
-        self._cut_off: asyncio.TimerHandle | None = None
+    _transport: asyncio.Transport | None = None
+    _other: "RelaySide | None" = None
+    _at_end = False
+    _cut_off: asyncio.TimerHandle | None = None
 
     def join(self, other: "RelaySide") -> None:
         """Make the two each other's."""
         self._other, other._other = other, self
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's own is no subclass
-
-    def data_received(self, data: bytes) -> None:
-        """Hand it on."""
+    def hand_on(self, data: bytes) -> None:
+        """Write it to the other side."""
         if (to := self._open_beyond()) is not None:
             to.write(data)
 
@@ -74,20 +69,20 @@ class RelaySide(asyncio.Protocol):
         """End this direction; True: the other direction goes on, which TLS does not know."""
         to, self._at_end = self._open_beyond(), True
         assert self._other is not None
+        assert self._transport is not None
         if to is None or self._other._at_end or not to.can_write_eof():
             return False  # which closes this side, and with it the other
         to.write_eof()
-        assert self._transport is not None
         return self._transport.get_extra_info("sslcontext") is None
 
     def connection_lost(self, error: Exception | None) -> None:
         """Send the other side what has come, and end it."""
-        del error
         self._transport = None
         if self._cut_off is not None:
             self._cut_off.cancel()
         if self._other is not None:
             self._other.close()
+        super().connection_lost(error)
 
     def close(self) -> None:
         """End this side once it has taken what is left, or after FLUSH_WALL_S_MAX."""
@@ -103,30 +98,95 @@ class RelaySide(asyncio.Protocol):
         return None if to is None or to.is_closing() else to
 
 
-class GatedSide(RelaySide):
-    """The client's side; `on_lost` is called at its end."""
+class ServerSide(RelaySide, asyncio.Protocol):
+    """The server's side; tells the client's gate which streams are answered."""
 
-    def __init__(self, turns: PortTurns, clock: GateClock) -> None:
-        super().__init__()
-        self.gate = StreamGate(turns, clock, self._go_on)
-        self.on_lost: Callable[[], None] = lambda: None
-        self._is_held = False  # the server takes no more
+    def __init__(self, gate: StreamGate) -> None:
+        self._gate = gate
+        self._frames = SeenFrames()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's own is no subclass
 
     def data_received(self, data: bytes) -> None:
-        """Hand on what may go on."""
+        """Hand it on, and tell the gate."""
+        self.hand_on(data)
+        if streams := self._frames.answered(data):
+            self._gate.answered(streams)
+
+
+class GrpcConnection(RelaySide, ClientConnection):
+    """The client's side: one that has begun HTTP/2 is relayed to `server`, through its `gate`.
+
+    `refusal` answers one of HTTP/1. `name` is what the server knows it by; none is used twice, and
+    none can be guessed.
+    """
+
+    def __init__(self, server: "GrpcSocket", refusal: bytes, **port: Any) -> None:
+        super().__init__(**port)
+        self.name = f"ultraserve-{secrets.token_hex(16)}"
+        self.gate = StreamGate(server.turns, server.clock, self._go_on)
+        self._server = server
+        self._refusal = refusal
+        self._first: bytes | None = b""  # what has come before the relay; None once it is made
+        self._connecting: asyncio.Task[None] | None = None
+        self._is_held = False  # the server takes no more
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether no key was shown on it."""
+        return self.gate.is_stranger
+
+    @property
+    def waits_for_turn(self) -> bool:
+        """Whether it has a call that is not read any further before its turn."""
+        return self.gate.is_queued
+
+    def _received(self, data: bytes) -> None:
+        if self._first is None:
+            self._pass(data)
+            return
+        self._first += data
+        assert self._transport is not None
+        if self._connecting is not None:
+            return  # the relay is being made, and takes all of it
+        if not self._first.startswith(PREFACE[: len(self._first)]):
+            self._transport.write(self._refusal)
+            self._transport.close()
+        elif len(self._first) >= len(PREFACE):
+            self._registry.spoke(self)
+            self._stop_waiting()
+            if not self._transport.is_closing():
+                self._transport.pause_reading()
+                self._connecting = asyncio.get_running_loop().create_task(self._connect())
+
+    async def _connect(self) -> None:
+        """Make the relay; the client sees a connection that ends when there is no server."""
+        if self._transport is None:
+            return  # it has gone before it began
+        side = ServerSide(self.gate)
+        self.join(side)  # before the server can say anything
         try:
-            self._hand_on(self.gate.take(data))
-        except BadHeaders:
-            self.cut_off()
+            await self._server.connect(self, side)
+        except OSError:
+            self.abort()
+            return
+        if self._transport is None:  # it has gone meanwhile
+            side.close()
+        else:
+            self.begin_relay()
+
+    def begin_relay(self) -> None:
+        """Hand on what has come, and from now on what comes."""
+        first, self._first = self._first, None
+        self._pass(first or b"")
 
     def _go_on(self) -> None:
         if self._has_gone:
-            self.cut_off()
-            return
-        try:
-            self._hand_on(self.gate.more())
-        except BadHeaders:
-            self.cut_off()
+            self.abort()
+        else:
+            self._pass(b"")
 
     @property
     def _has_gone(self) -> bool:
@@ -141,9 +201,15 @@ class GatedSide(RelaySide):
         except OSError:
             return True
 
-    def _hand_on(self, data: bytes) -> None:
-        if data:
-            super().data_received(data)
+    def _pass(self, data: bytes) -> None:
+        """Hand on what may go on, now that `data` has come."""
+        try:
+            passing = self.gate.take(data)
+        except BadHeaders:
+            self.abort()
+            return
+        if passing:
+            self.hand_on(passing)
         if self.gate.waits:
             super().hold()
         elif not self._is_held:
@@ -170,98 +236,70 @@ class GatedSide(RelaySide):
         super().resume_writing()
         self.gate.jammed(is_jammed=False)
 
+    def eof_received(self) -> bool:
+        """End this direction; one without a relay is closed."""
+        return self._first is None and super().eof_received()
+
     def connection_lost(self, error: Exception | None) -> None:
         """The client has gone."""
         self.gate.leave()
-        self.on_lost()
+        self._server.names.remove(self)
         super().connection_lost(error)
-
-    def cut_off(self) -> None:
-        """End it at once."""
-        if self._transport is not None:
-            self._transport.abort()
-
-
-class WatchedSide(RelaySide):
-    """The server's side; tells the gate which streams are answered."""
-
-    def __init__(self, gate: StreamGate) -> None:
-        super().__init__()
-        self._gate = gate
-        self._frames = SeenFrames()
-
-    def data_received(self, data: bytes) -> None:
-        """Hand it on, and tell the gate."""
-        super().data_received(data)
-        if streams := self._frames.answered(data):
-            self._gate.answered(streams)
 
 
 class NamedConnections:
     """One port's connections by the names that the server behind it knows them by.
 
     The server reports that it has taken a call, that a key was shown, or that a connection should
-    end. A client that reaches the server some other way has no name here, and is left alone. No
-    name is used twice, and none can be guessed.
+    end. A client that reaches the server some other way has no name here, and is left alone.
     """
 
     def __init__(self) -> None:
-        self._by_peer: dict[str, GatedSide] = {}
+        self._by_peer: dict[str, GrpcConnection] = {}
 
-    def add(self, side: GatedSide) -> str:
-        """Its name, as a socket is bound to it; it lasts until the connection ends."""
-        name = f"ultraserve-{secrets.token_hex(16)}"
-        self._by_peer[_PEER + name] = side
-        side.on_lost = lambda: self.remove(name)
-        return name
+    def add(self, connection: GrpcConnection) -> None:
+        """Know it by its name, until `remove`."""
+        self._by_peer[_PEER + connection.name] = connection
 
-    def remove(self, name: str) -> None:
+    def remove(self, connection: GrpcConnection) -> None:
         """Forget it; idempotent."""
-        self._by_peer.pop(_PEER + name, None)
+        self._by_peer.pop(_PEER + connection.name, None)
 
     def took(self, peer: str) -> None:
         """The server has taken a call of `peer`, as gRPC calls it."""
-        if (side := self._by_peer.get(peer)) is not None:
-            side.gate.took()
+        if (known := self._by_peer.get(peer)) is not None:
+            known.gate.took()
 
     def showed(self, peer: str, key: str) -> None:
         """The server has taken a call of `peer` with the key of this name."""
-        if (side := self._by_peer.get(peer)) is not None:
-            side.gate.showed(key)
+        if (known := self._by_peer.get(peer)) is not None:
+            known.gate.showed(key)
 
     def cut_off_stranger(self, peer: str) -> None:
         """End the connection of `peer` at once, unless a key was shown on it."""
-        if (side := self._by_peer.get(peer)) is not None and side.gate.is_stranger:
-            side.cut_off()
+        if (known := self._by_peer.get(peer)) is not None and known.gate.is_stranger:
+            known.abort()
 
     def cut_off(self, peer: str) -> None:
         """End the connection of `peer` at once."""
-        if (side := self._by_peer.get(peer)) is not None:
-            side.cut_off()
+        if (known := self._by_peer.get(peer)) is not None:
+            known.abort()
 
 
 class GrpcSocket:
     """The gRPC server that listens at `path`, and tells `names` what it learns of its callers.
 
-    Made in the loop that it connects in.
+    Made in the loop that it connects in, whose clock times the `turns` of all connections.
     """
 
     def __init__(self, path: Path, names: NamedConnections | None = None) -> None:
+        self.names = names or NamedConnections()
+        self.clock: GateClock = asyncio.get_running_loop()
+        self.turns = PortTurns(self.clock)
         self._path = path
-        self._names = names or NamedConnections()
-        self._turns = PortTurns(asyncio.get_running_loop())
 
-    async def connect(self, client: asyncio.Transport) -> GatedSide:
-        """The client's side of a new connection to the server; raises OSError."""
+    async def connect(self, client: GrpcConnection, side: ServerSide) -> None:
+        """Connect `side`, under the name of `client`; raises OSError."""
+        self.names.add(client)
         loop = asyncio.get_running_loop()
-        here = GatedSide(self._turns, loop)
-        beyond = WatchedSide(here.gate)
-        here.join(beyond)
-        here.connection_made(client)  # before the server can say anything
-        name = self._names.add(here)
-        try:
-            await loop.create_unix_connection(lambda: beyond, sock=connected(self._path, name))
-        except OSError:
-            self._names.remove(name)
-            raise
-        return here
+        await loop.create_unix_connection(lambda: side, sock=connected(self._path, client.name))

@@ -60,8 +60,8 @@ class _Turn(NamedTuple):
 
 
 class StreamGate:
-    """Of one connection, a stranger's until a key is shown on it; `go_on` is called when `more` may
-    pass.
+    """Of one connection, a stranger's until a key is shown on it; `go_on` is called when more of
+    what has come may pass.
     """
 
     def __init__(self, port: PortTurns, clock: GateClock, go_on: Callable[[], None]) -> None:
@@ -93,12 +93,8 @@ class StreamGate:
         return self._is_jammed and self.is_stranger
 
     def take(self, data: bytes) -> bytes:
-        """What goes on, now that `data` has come; raises BadHeaders."""
+        """What goes on of all that has come, `data` last, which may be empty; raises BadHeaders."""
         self._frames.take(data)
-        return self.more()
-
-    def more(self) -> bytes:
-        """What goes on of what has come before; raises BadHeaders."""
         return b"" if self.waits else self._frames.passing(self._may_pass)
 
     def jammed(self, *, is_jammed: bool) -> None:

@@ -7,7 +7,6 @@ from typing import Final
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
-from serving.access.renewed_context import RenewedContext
 from serving.access.tls_files import TlsFiles
 from serving.server.connections.client_connection import HttpConnection
 from serving.server.connections.connection_registry import PortLimits
@@ -36,7 +35,7 @@ _http_logger.addFilter(_is_ours)
 class ConsolePort:
     """The port, from `start` to `stop`.
 
-    `start` raises as `PortAddress.listen`, and ConfigError for wrong TLS files.
+    `start` raises as `PortAddress.open`.
     """
 
     def __init__(
@@ -75,16 +74,13 @@ class ConsolePort:
 
     async def start(self) -> None:
         """Listen."""
-        name, tls = self._address.name, None
-        if self._tls is not None:
-            tls = RenewedContext(self._tls, protocols=("http/1.1",), port=name)
         await self._runner.setup()
         assert self._runner.server is not None
         make = partial(HttpConnection, self._runner.server, self._console.is_at_work)
-        port = ListeningPort(make, name=name, tls=tls, limits=self._limits)
-        self._address.listen(port)
-        self._port = port
-        await port.start()
+        self._port = self._address.open(
+            make, protocol="http/1.1", tls=self._tls, limits=self._limits
+        )
+        await self._port.start()
 
     async def stop(self) -> None:
         """End, with a moment for requests that are at work; idempotent."""

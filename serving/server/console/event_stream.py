@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
@@ -77,17 +78,10 @@ class Looks(Protocol):
     async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareEvent | None:
         """The machine, not older than that, or the last look when the engine takes longer."""
 
-    async def day_night(self, *, max_age_s: float) -> bytes | None:
-        """Chips that serve and train."""
-
-    async def experts(self, *, max_age_s: float) -> bytes | None:
-        """What experts were asked."""
-
-    async def latency(self, *, max_age_s: float) -> bytes | None:
-        """How long requests took of late."""
-
-    async def admission(self) -> bytes | None:
-        """Requests inside, waiting and refused."""
+    async def part(self, name: str, *, max_age_s: float) -> bytes | None:
+        """Another part by its event's name: `daynight` (chips that serve and train), `experts`
+        (what they were asked), `latency` (of late), `admission` (requests inside and refused).
+        """
 
 
 class ReaderGone(Exception):
@@ -134,16 +128,17 @@ class EventStream:
 
     async def _tell_all(self) -> None:
         often_s, seldom_s = self._interval_s, max(self._interval_s, _SELDOM_S)
-        looks = self._looks
         try:
             async with asyncio.TaskGroup() as group:
                 for what in (
                     self._happened(),
                     self._again("hardware", self._hardware, often_s),
-                    self._again("latency", self._latency, often_s),
-                    self._again("admission", looks.admission, often_s),
+                    self._again(
+                        "latency", self._part("latency", _MAX_AGE_INTERVALS * often_s), often_s
+                    ),
+                    self._again("admission", self._part("admission", 0.0), often_s),
                     self._again("daynight", self._day_night, seldom_s, self._leases_changed),
-                    self._again("experts", self._experts, seldom_s),
+                    self._again("experts", self._part("experts", _SELDOM_S / 2), seldom_s),
                     self._signs_of_life(),
                 ):
                     group.create_task(what)
@@ -185,16 +180,13 @@ class EventStream:
         age_s = None if self._looked_s is None else time.monotonic() - self._looked_s
         await self._send("late", msgspec.json.encode({"age_s": age_s}))
 
-    async def _latency(self) -> bytes | None:
-        return await self._looks.latency(max_age_s=_MAX_AGE_INTERVALS * self._interval_s)
+    def _part(self, name: str, max_age_s: float) -> Callable[[], Awaitable[bytes | None]]:
+        return partial(self._looks.part, name, max_age_s=max_age_s)
 
     async def _day_night(self) -> bytes | None:
         changed = self._leases_changed.is_set()
         self._leases_changed.clear()
-        return await self._looks.day_night(max_age_s=0.0 if changed else _SELDOM_S / 2)
-
-    async def _experts(self) -> bytes | None:
-        return await self._looks.experts(max_age_s=_SELDOM_S / 2)
+        return await self._looks.part("daynight", max_age_s=0.0 if changed else _SELDOM_S / 2)
 
     async def _again(
         self,

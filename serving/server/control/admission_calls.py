@@ -5,16 +5,10 @@ from typing import Final
 from emulator.errors import ConfigError
 from protos.ultraserve.v1 import control_pb2 as pb
 from serving.server.control.call_failure import not_now
-from serving.server.control.engine_admission import (
-    RETRY_S,
-    AdmissionClosing,
-    EngineAdmission,
-    admission_report,
-)
-from serving.server.control.engine_sleep_state import ServedEngine
+from serving.server.control.engine_admission import RETRY_S, AdmissionClosing
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.control.generic_service import answers
-from serving.server.engine_call import while_there
+from serving.server.engine_call import ServedEngine, while_there
 from serving.wire.admission_report import AdmissionReport
 from serving.wire.control_call import (
     DRAIN_ENGINE,
@@ -29,10 +23,9 @@ REASON_LENGTH_MAX: Final = 200
 
 
 class AdmissionCalls:
-    """A part of the control service; `_admission` is None where requests pass none."""
+    """A part of the control service."""
 
     _engine: ServedEngine
-    _admission: EngineAdmission | None
     _closing: AdmissionClosing
     _watch: EngineWatch
 
@@ -40,7 +33,7 @@ class AdmissionCalls:
     async def get_admission(self, request: pb.GetAdmissionRequest) -> AdmissionReport:
         """Requests inside, waiting and refused."""
         del request
-        return admission_report(self._present())
+        return self._closing.report()
 
     @answers(DRAIN_ENGINE)
     async def drain_engine(self, request: pb.DrainEngineRequest) -> AdmissionReport:
@@ -51,20 +44,18 @@ class AdmissionCalls:
         if not 0 <= request.retry_after_s <= RETRY_S_MAX:
             expected = f"0 to {RETRY_S_MAX:,.0f} seconds"
             raise ConfigError(field="retry_after_s", value=request.retry_after_s, expected=expected)
-        admission = self._present()
         words = " ".join(request.reason.split()) or DRAINING
-        self._closing.drain(admission, words, request.retry_after_s or RETRY_S)
+        self._closing.drain(words, request.retry_after_s or RETRY_S)
         self._watch.look_at_admission()
-        return admission_report(admission)
+        return self._closing.report()
 
     @answers(UNDRAIN_ENGINE)
     async def undrain_engine(self, request: pb.UndrainEngineRequest) -> AdmissionReport:
         """Open it again."""
         del request
-        admission = self._present()
-        self._closing.undrain(admission)
+        self._closing.undrain()
         self._watch.look_at_admission()
-        return admission_report(admission)
+        return self._closing.report()
 
     @answers(RESET_PREFIX_CACHE)
     async def reset_prefix_cache(self, request: pb.ResetPrefixCacheRequest) -> None:
@@ -72,8 +63,3 @@ class AdmissionCalls:
         reset = self._engine.reset_prefix_cache(request.reset_running_requests)
         if not await while_there(self._engine, reset):
             raise not_now("running requests hold blocks of the prefix cache")
-
-    def _present(self) -> EngineAdmission:
-        if self._admission is None:
-            raise not_now("requests of this server pass no admission control")
-        return self._admission

@@ -4,12 +4,18 @@ Handlers raise; `control_guard` ends the call. Nothing here is UNKNOWN: a defect
 INTERNAL, and the log has more of it than the client.
 """
 
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
-import grpc
+from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
+from grpc import StatusCode
 
 from serving.server.engine_call import Engine, EngineFailed, EngineGone, ask
-from serving.server.gateway.grpc.rpc_errors import CallRefused, RpcFailure, failure_of
+from serving.server.gateway.grpc.rpc_errors import (
+    STATUS_TRAILER,
+    CallRefused,
+    RpcFailure,
+    failure_of,
+)
 from serving.wire.control_call import ControlReply, ControlRequest, Refusal, RefusalCode
 
 ReplyT = TypeVar("ReplyT", bound=ControlReply)
@@ -18,16 +24,8 @@ RETRY_S: Final = 1.0
 """Wall seconds. What a client is told to wait: calls are short, and a server that starts again
 needs longer than anybody knows."""
 
-
 STREAM_OVER: Final = "STREAM_OVER"
 """A reason that a client may want to know: it goes on with another stream."""
-
-
-def not_now(message: str) -> CallRefused:
-    """The failure of a call that is right, but not now."""
-    code = grpc.StatusCode.FAILED_PRECONDITION
-    return CallRefused(RpcFailure(code=code, message=message, reason="NOT_NOW"))
-
 
 ENGINE_GONE: Final = "ENGINE_GONE"
 """A reason: of a call that changes something, that the engine had gone before it was asked."""
@@ -36,107 +34,80 @@ OUTCOME_UNKNOWN: Final = "OUTCOME_UNKNOWN"
 """A reason: what was asked may have been done; the same call with the same key says whether."""
 
 
+def _refused(
+    code: StatusCode, reason: str, message: str, retry_after_s: float | None = None, **more: Any
+) -> CallRefused:
+    failure = RpcFailure(
+        code=code, reason=reason, message=message, retry_after_s=retry_after_s, **more
+    )
+    return CallRefused(failure)
+
+
+def not_now(message: str) -> CallRefused:
+    """The failure of a call that is right, but not now."""
+    return _refused(StatusCode.FAILED_PRECONDITION, "NOT_NOW", message)
+
+
 def outcome_unknown(key: str, why: str) -> CallRefused:
     """A call that changes something, and has no outcome yet."""
     message = (
         f"{why}: what was asked may have been done, or may be yet; the same call with "
         f"idempotency-key {key} says which, and does it at most once"
     )
-    return CallRefused(
-        RpcFailure(
-            code=grpc.StatusCode.DEADLINE_EXCEEDED,
-            message=message,
-            reason=OUTCOME_UNKNOWN,
-            retry_after_s=RETRY_S,
-        )
-    )
+    return _refused(StatusCode.DEADLINE_EXCEEDED, OUTCOME_UNKNOWN, message, RETRY_S)
 
 
 def engine_busy(waited_s: float) -> CallRefused:
     """A question that changes nothing, to an engine that computes a long step, or starts chips."""
-    return CallRefused(
-        RpcFailure(
-            code=grpc.StatusCode.DEADLINE_EXCEEDED,
-            message=f"the engine is busy, and has not answered for {waited_s:.1f} s; try again",
-            reason="ENGINE_BUSY",
-            retry_after_s=RETRY_S,
-        )
-    )
+    message = f"the engine is busy, and has not answered for {waited_s:.1f} s; try again"
+    return _refused(StatusCode.DEADLINE_EXCEEDED, "ENGINE_BUSY", message, RETRY_S)
 
 
 def too_many(what: str, most: int) -> CallRefused:
     """One more than the server has room for."""
     message = f"at most {most} {what} at a time; try again"
-    return CallRefused(
-        RpcFailure(
-            code=grpc.StatusCode.RESOURCE_EXHAUSTED,
-            message=message,
-            reason="CALLS",
-            retry_after_s=RETRY_S,
-            violations={"control service": message},
-        )
-    )
+    violations = {"control service": message}
+    return _refused(StatusCode.RESOURCE_EXHAUSTED, "CALLS", message, RETRY_S, violations=violations)
 
 
 def server_ends() -> CallRefused:
     """The end of a stream when the server ends."""
-    return CallRefused(
-        RpcFailure(
-            code=grpc.StatusCode.UNAVAILABLE,
-            message="the server ends",
-            reason="SERVER_ENDS",
-            retry_after_s=RETRY_S,
-        )
-    )
+    return _refused(StatusCode.UNAVAILABLE, "SERVER_ENDS", "the server ends", RETRY_S)
 
 
 def stream_over() -> CallRefused:
     """The end of a stream that has lasted as long as it may."""
-    return CallRefused(
-        RpcFailure(
-            code=grpc.StatusCode.UNAVAILABLE,
-            message="a stream lasts no longer; begin another",
-            reason=STREAM_OVER,
-            retry_after_s=0.0,
-        )
-    )
+    message = "a stream lasts no longer; begin another"
+    return _refused(StatusCode.UNAVAILABLE, STREAM_OVER, message, 0.0)
 
 
 def watch_failed() -> CallRefused:
     """The end of a stream whose server cannot watch its engine any more."""
-    return CallRefused(
-        RpcFailure(
-            code=grpc.StatusCode.INTERNAL,
-            message="the server no longer watches its engine; its log says why",
-            reason="WATCH_FAILED",
-        )
-    )
+    message = "the server no longer watches its engine; its log says why"
+    return _refused(StatusCode.INTERNAL, "WATCH_FAILED", message)
 
 
 def failure_of_call(error: BaseException) -> RpcFailure:
     """How a call fails that met `error`."""
     match error:
         case EngineGone():
-            return RpcFailure(
-                code=grpc.StatusCode.UNAVAILABLE,
-                message=str(error),
-                reason=ENGINE_GONE,
-                retry_after_s=RETRY_S,
-            )
+            refused = _refused(StatusCode.UNAVAILABLE, ENGINE_GONE, str(error), RETRY_S)
         case EngineFailed():
-            code = grpc.StatusCode.INTERNAL
-            return RpcFailure(code=code, message=str(error), reason="ENGINE_FAILED")
+            refused = _refused(StatusCode.INTERNAL, "ENGINE_FAILED", str(error))
         case NotImplementedError():  # as generated code has it for what a servicer leaves out
-            code = grpc.StatusCode.UNIMPLEMENTED
-            return RpcFailure(code=code, message="no such method", reason="NOT_SERVED")
+            refused = _refused(StatusCode.UNIMPLEMENTED, "NOT_SERVED", "no such method")
         case TimeoutError():
-            return RpcFailure(
-                code=grpc.StatusCode.DEADLINE_EXCEEDED,
-                message="the engine did not answer in time; what was asked may have been applied",
-                reason="TIME_LIMIT",
-                retry_after_s=RETRY_S,
-            )
-    return failure_of(error)
+            message = "the engine did not answer in time; what was asked may have been applied"
+            refused = _refused(StatusCode.DEADLINE_EXCEEDED, "TIME_LIMIT", message, RETRY_S)
+        case _:
+            return failure_of(error)
+    return refused.failure
+
+
+def status_of(error: Any) -> Status | None:
+    """What the server itself said, of a call that failed for a client; None: the way there did."""
+    said = [value for name, value in error.trailing_metadata() or () if name == STATUS_TRAILER]
+    return Status.FromString(said[0]) if said else None
 
 
 async def answer(engine: Engine, request: ControlRequest, kind: type[ReplyT]) -> ReplyT:
@@ -145,20 +116,10 @@ async def answer(engine: Engine, request: ControlRequest, kind: type[ReplyT]) ->
     Raises CallRefused with the engine's words, EngineGone, EngineFailed.
     """
     reply = await ask(engine, request)
+    if isinstance(reply, Refusal) and reply.code is RefusalCode.PRECONDITION:
+        raise not_now(reply.message)
     if isinstance(reply, Refusal):
-        raise _refused(reply)
+        code = StatusCode.INVALID_ARGUMENT
+        raise _refused(code, "INVALID_FIELD", reply.message, field=reply.field)
     assert isinstance(reply, kind), reply
     return reply
-
-
-def _refused(refusal: Refusal) -> CallRefused:
-    if refusal.code is RefusalCode.PRECONDITION:
-        return not_now(refusal.message)
-    return CallRefused(
-        RpcFailure(
-            code=grpc.StatusCode.INVALID_ARGUMENT,
-            message=refusal.message,
-            reason="INVALID_FIELD",
-            field=refusal.field,
-        )
-    )

@@ -6,10 +6,11 @@ import msgspec
 
 from serving.server.console.event_stream import HardwareEvent
 from serving.server.control.day_night_calls import day_night_snapshot
-from serving.server.control.engine_admission import EngineAdmission, admission_report
+from serving.server.control.engine_admission import admission_report
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.day_night.controller import DayNight
 from serving.server.engine_call import Engine, EngineFailed, ask
+from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.single_flight import SingleFlight
 from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.telemetry.latency_window import Latencies
@@ -27,7 +28,7 @@ class ConsoleSnapshots:
         hardware: SnapshotPoller,
         *,
         day_night: DayNight | None = None,
-        admission: EngineAdmission | None = None,
+        admission: AdmissionController | None = None,
         latencies: Latencies | None = None,
     ) -> None:
         self._engine = engine
@@ -36,9 +37,12 @@ class ConsoleSnapshots:
         self._admission = admission
         self._latencies = latencies
         self._hardware = hardware
-        self._experts = SingleFlight(self._ask_experts)
-        self._day_night = SingleFlight(self._ask_day_night)
-        self._latency = SingleFlight(self._ask_latency)
+        self._parts = {
+            "experts": SingleFlight(self._experts),
+            "daynight": SingleFlight(self._day_night),
+            "latency": SingleFlight(self._latency),
+            "admission": SingleFlight(self._admission_report),
+        }
 
     @property
     def run(self) -> str:
@@ -62,50 +66,39 @@ class ConsoleSnapshots:
             return None
         return HardwareEvent(number=look.number, json=look.json, age_s=look.age_s())
 
-    async def experts(self, *, max_age_s: float) -> bytes | None:
-        """What experts were asked; None for a model without any."""
-        return await self._experts.fresh(max_age_s)
+    async def part(self, name: str, *, max_age_s: float) -> bytes | None:
+        """A part of the page by its event's name; None where there is nothing of the kind."""
+        return await self._parts[name].fresh(max_age_s)
 
-    async def _ask_experts(self) -> bytes | None:
+    async def _experts(self) -> bytes | None:
         reply = await ask(self._engine, ExpertLoadRequest())
         if not isinstance(reply, ExpertLoadReply):
             raise EngineFailed(f"no look at experts: {type(reply).__name__}")
         return msgspec.json.encode(reply.load) if reply.load.tokens else None
 
-    async def day_night(self, *, max_age_s: float) -> bytes | None:
-        """Chips that serve and train, and why; None without a controller."""
-        return await self._day_night.fresh(max_age_s)
-
-    async def _ask_day_night(self) -> bytes | None:
+    async def _day_night(self) -> bytes | None:
         if self._controller is None:
             return None
         return msgspec.json.encode(await day_night_snapshot(self._controller))
 
-    async def latency(self, *, max_age_s: float) -> bytes | None:
-        """How long requests took of late; None where nothing is logged."""
-        return await self._latency.fresh(max_age_s)
-
-    async def _ask_latency(self) -> bytes | None:
+    async def _latency(self) -> bytes | None:
         last = self._hardware.last
         now_s = 0.0 if last is None else last.snapshot.emulated_s
         report = None if self._latencies is None else self._latencies(now_s)
         return None if report is None else msgspec.json.encode(report)
 
-    async def admission(self) -> bytes | None:
-        """Requests inside and waiting; None without admission control."""
-        return (
-            None
-            if self._admission is None
-            else msgspec.json.encode(admission_report(self._admission))
-        )
+    async def _admission_report(self) -> bytes | None:
+        if self._admission is None:
+            return None
+        return msgspec.json.encode(admission_report(self._admission))
 
     def forget(self) -> None:
         """Something has changed: show no earlier state."""
         self._hardware.forget()
-        for look in (self._experts, self._day_night):
-            look.forget()
+        for part in self._parts.values():
+            part.forget()
 
     async def stop(self) -> None:
         """End the questions that are under way; idempotent."""
-        for look in (self._experts, self._day_night, self._latency):
-            await look.stop()
+        for part in self._parts.values():
+            await part.stop()

@@ -9,18 +9,16 @@ from typing import Any, Final, Self, TypeVar
 import grpc
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc.error_details_pb2 import ErrorInfo  # type: ignore[import-untyped]
-from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from emulator.errors import UltraServeError
 from protos.ultraserve.v1 import control_pb2 as pb
 from protos.ultraserve.v1 import control_pb2_grpc as pb_grpc
 from serving.server.control.action_ledger import KEY_HEADER
-from serving.server.control.call_failure import ENGINE_GONE, STREAM_OVER
+from serving.server.control.call_failure import ENGINE_GONE, STREAM_OVER, status_of
 from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_messages import answered, request_message
 from serving.server.control.control_tls import ControlTls
 from serving.server.control.generic_service import SERVICE
-from serving.server.gateway.grpc.rpc_errors import STATUS_TRAILER
 from serving.wire.control_call import Rpc
 from serving.wire.telemetry import MachineEvent, Telemetry
 
@@ -199,7 +197,7 @@ class ControlClient:
         if definite and not (again and error.code() not in _OF_WHAT_WAS_ASKED):
             failure.exit_code = NOT_DONE
             return failure
-        words = said if _is_the_server_s(error) else str(failure)
+        words = said if status_of(error) is not None else str(failure)
         return OutcomeUnknown(key, words.partition("; the same call")[0])
 
     def _stream(self, method: Callable[..., Any], request: object) -> Iterator[Any]:
@@ -223,9 +221,9 @@ class ControlClient:
         if code is grpc.StatusCode.UNIMPLEMENTED:
             words = "it does not know this call; is it an older server?"
             return RefusedByServer(f"control service at {self._address}: {words}")
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED and not _is_the_server_s(error):
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED and status_of(error) is None:
             words = f"no answer within {self._timeout_s:g} s"
-        elif code is grpc.StatusCode.UNAVAILABLE and not _is_the_server_s(error):
+        elif code is grpc.StatusCode.UNAVAILABLE and status_of(error) is None:
             words = "nobody answers; is `ultraserve serve` running there?"
         return ServerUnreachable(f"control service at {self._address}: {words or code.name}")
 
@@ -247,15 +245,6 @@ class ControlClient:
 
 def _reason_of(error: grpc.RpcError) -> str:
     """The ErrorInfo's, empty without one."""
-    assert isinstance(error, grpc.Call)  # what the library raises is both
-    for name, value in error.trailing_metadata() or ():
-        if name == STATUS_TRAILER:
-            info = ErrorInfo()
-            if any(part.Unpack(info) for part in Status.FromString(value).details):
-                return str(info.reason)
-    return ""
-
-
-def _is_the_server_s(error: grpc.Call) -> bool:
-    """Whether the server itself said so, not the way to it: its errors carry details."""
-    return any(name == STATUS_TRAILER for name, _ in error.trailing_metadata() or ())
+    info, status = ErrorInfo(), status_of(error)
+    parts = () if status is None else status.details
+    return str(info.reason) if any(part.Unpack(info) for part in parts) else ""

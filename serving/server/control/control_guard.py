@@ -142,7 +142,6 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         named: Callable[[str | None], str] = unnamed,
         changed: Callable[[], None] = lambda: None,
         limits: GuardLimits | None = None,
-        ledger: ActionLedger | None = None,
         names: NamedConnections | None = None,
     ) -> None:
         self._connections = names or NamedConnections()
@@ -156,7 +155,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         self._named = named
         self._changed = changed
         self._limits = limits or GuardLimits()
-        self.ledger = ledger or ActionLedger()
+        self.ledger = ActionLedger()
         self._calls = _Room("calls", CALLS_MAX)
         self._watches = _Room("streams", WATCHES_MAX)
         self._health_watches = _Room("watchers of health", HEALTH_WATCHES_MAX)
@@ -186,8 +185,6 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         if about_health:
             is_watch = handler.response_streaming
             return self._health_watch(handler) if is_watch else self._health_check(handler)
-        if handler.request_streaming:
-            return self._both_ways(handler)
         if handler.response_streaming:
             return self._streaming(handler)
         if changes_something(method):
@@ -234,28 +231,22 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         return grpc.unary_unary_rpc_method_handler(call)
 
     def _streaming(self, handler: MethodHandler) -> Handler:
-        async def call(raw: bytes, context: Context) -> AsyncIterator[bytes]:
+        async def call(raw: Any, context: Context) -> AsyncIterator[bytes]:
             self._showed_key(context)
             async with _Ending(context):
                 with self._watches:
-                    request = _message_of(raw, handler)
-                    async with aclosing(handler.unary_stream(request, context)) as responses:
+                    if handler.request_streaming:
+                        requests = (_message_of(each, handler) async for each in raw)
+                        made = handler.stream_stream(requests, context)
+                    else:
+                        made = handler.unary_stream(_message_of(raw, handler), context)
+                    async with aclosing(made) as responses:
                         async for response in self._for_a_while(responses):
                             yield handler.response_serializer(response)
 
+        if handler.request_streaming:
+            return grpc.stream_stream_rpc_method_handler(call)
         return grpc.unary_stream_rpc_method_handler(call)
-
-    def _both_ways(self, handler: MethodHandler) -> Handler:
-        async def call(raw: AsyncIterator[bytes], context: Context) -> AsyncIterator[bytes]:
-            self._showed_key(context)
-            requests = (_message_of(each, handler) async for each in raw)
-            async with _Ending(context):
-                with self._watches:
-                    async with aclosing(handler.stream_stream(requests, context)) as responses:
-                        async for response in self._for_a_while(responses):
-                            yield handler.response_serializer(response)
-
-        return grpc.stream_stream_rpc_method_handler(call)
 
     async def _for_a_while(self, responses: AsyncIterator[Message]) -> AsyncIterator[Message]:
         """Hand on what comes within a stream's time; raises CallRefused at its end."""

@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
 from emulator.errors import ConfigError
 from emulator.specs.fault import Fault, FaultKind, LinkTier
@@ -58,11 +59,8 @@ def from_message(message: Message, kind: type[T]) -> T:
 
 def respond(kind: type[M], value: object, **more: Any) -> M:
     """The response of type `kind` whose first field says what `value` does; `more` are others."""
-    message = kind(**more)
-    inner = getattr(message, kind.DESCRIPTOR.fields[0].name)
-    inner.SetInParent()  # it is there, also when all that it says is nothing
-    _fill(inner, _plain_value(value))
-    return message
+    first: FieldDescriptor = kind.DESCRIPTOR.fields[0]
+    return kind(**{first.name: to_message(value, GetMessageClass(first.message_type))}, **more)
 
 
 def request_fields(message: Message) -> dict[str, Any]:

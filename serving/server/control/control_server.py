@@ -31,14 +31,14 @@ from serving.server.control.control_guard import (
     unnamed,
 )
 from serving.server.control.control_service import ControlService
-from serving.server.control.engine_admission import EngineAdmission
-from serving.server.control.engine_sleep_state import ServedEngine
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.control.generic_service import SERVICE as DESCRIPTOR
 from serving.server.control.generic_service import EngineAnswers, generic_service
 from serving.server.control.json_calls import JsonCalls
 from serving.server.control.last_replies import LastReplies
 from serving.server.day_night.controller import DayNight
+from serving.server.engine_call import ServedEngine
+from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.grpc.connection_options import connection_options
 from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.telemetry.latency_window import Latencies
@@ -73,7 +73,7 @@ class ServerParts:
     """
 
     day_night: DayNight | None = None
-    admission: EngineAdmission | None = None
+    admission: AdmissionController | None = None
     hardware: SnapshotPoller | None = None
     latencies: Latencies | None = None
     console_port: int | None = None

@@ -19,12 +19,13 @@ from serving.server.control.admission_calls import AdmissionCalls
 from serving.server.control.call_failure import answer
 from serving.server.control.control_messages import respond
 from serving.server.control.day_night_calls import DayNightCalls
-from serving.server.control.engine_admission import AdmissionClosing, EngineAdmission
-from serving.server.control.engine_sleep_state import ServedEngine
+from serving.server.control.engine_admission import AdmissionClosing
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.control.generic_service import answers, streams
 from serving.server.control.sleep_calls import SleepCalls
 from serving.server.day_night.controller import DayNight
+from serving.server.engine_call import ServedEngine
+from serving.server.gateway.admission_controller import AdmissionController
 from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.wire.control_call import GET_HARDWARE, PUBLISH, PublishRequest, VersionReport
 from serving.wire.machine_snapshot import MachineSnapshot
@@ -48,14 +49,13 @@ class ControlService(SleepCalls, DayNightCalls, AdmissionCalls):
         engine: ServedEngine,
         day_night: DayNight | None = None,
         *,
-        admission: EngineAdmission | None = None,
+        admission: AdmissionController | None = None,
         watch: EngineWatch,
         hardware: SnapshotPoller,
     ) -> None:
         self._engine = engine
         self._hardware = hardware
         self._day_night = day_night
-        self._admission = admission
         self._closing = AdmissionClosing(admission)
         self._watch = watch
 

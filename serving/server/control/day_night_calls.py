@@ -15,11 +15,11 @@ from protos.ultraserve.v1 import control_pb2 as pb
 from serving.policy.day_night.handover import HandoverPhase
 from serving.server.control.call_failure import answer, not_now
 from serving.server.control.control_messages import word_of
-from serving.server.control.engine_sleep_state import ServedEngine
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.control.generic_service import answers
 from serving.server.day_night.controller import DayNight, DayNightSnapshot
 from serving.server.day_night.day_night_report import day_night_state
+from serving.server.engine_call import ServedEngine
 from serving.wire.control_call import (
     DRAIN,
     GET_DAY_NIGHT,

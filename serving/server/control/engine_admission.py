@@ -5,12 +5,12 @@ is drained and asleep says that it drains, and stays drained when it wakes up. A
 server itself has closed, because it ends, is neither opened nor closed here.
 """
 
-from typing import Final, Protocol
+from typing import Final
 
-from serving.policy.admission.admission_counts import AdmissionCounts
 from serving.policy.admission.entry import Outcome
 from serving.policy.admission.refusal import RefusalReason, Refused
 from serving.server.control.call_failure import not_now
+from serving.server.gateway.admission_controller import AdmissionController
 from serving.wire.admission_report import AdmissionReport, ClassReport
 
 RETRY_S: Final = 5.0
@@ -18,24 +18,7 @@ RETRY_S: Final = 5.0
 server meanwhile."""
 
 
-class EngineAdmission(Protocol):
-    """The controller of `serving.server.gateway.admission_controller`."""
-
-    @property
-    def closed(self) -> Refused | None:
-        """The refusal of a request that comes now; None while it is open."""
-
-    def close(self, reason: RefusalReason, message: str, retry_after_s: float) -> None:
-        """Refuse new requests from now on."""
-
-    def open(self) -> None:
-        """Admit requests again."""
-
-    def state(self) -> AdmissionCounts:
-        """Requests inside, waiting and refused."""
-
-
-def admission_report(admission: EngineAdmission) -> AdmissionReport:
+def admission_report(admission: AdmissionController) -> AdmissionReport:
     """How it stands now."""
     state, closed = admission.state(), admission.closed
     return AdmissionReport(
@@ -66,25 +49,28 @@ def admission_report(admission: EngineAdmission) -> AdmissionReport:
 
 
 class AdmissionClosing:
-    """Closes and opens `admission` for the control service's calls; None: there is none."""
+    """Closes and opens `admission` for the control service's calls.
 
-    def __init__(self, admission: EngineAdmission | None) -> None:
+    None: requests pass none, and calls about it fail.
+    """
+
+    def __init__(self, admission: AdmissionController | None) -> None:
         self._admission = admission
         self._ours: Refused | None = None  # the refusal that was set here
         self._drain: tuple[str, float] | None = None
         self._sleep: str | None = None
 
-    def drain(self, admission: EngineAdmission, words: str, retry_after_s: float) -> None:
-        """Refuse new work until `undrain`; fails while the server itself has closed."""
-        self._refuse_unless_ours(admission)
-        self._drain = (words, retry_after_s)
-        self._apply(admission)
+    def report(self) -> AdmissionReport:
+        """How it stands now."""
+        return admission_report(self._present())
 
-    def undrain(self, admission: EngineAdmission) -> None:
+    def drain(self, words: str, retry_after_s: float) -> None:
+        """Refuse new work until `undrain`; fails while the server itself has closed."""
+        self._set_drain((words, retry_after_s))
+
+    def undrain(self) -> None:
         """Admit new work again, unless the engine sleeps; fails as `drain` does."""
-        self._refuse_unless_ours(admission)
-        self._drain = None
-        self._apply(admission)
+        self._set_drain(None)
 
     def sleep(self, words: str | None) -> None:
         """The engine sleeps or pauses, in these words; None: it does not."""
@@ -92,7 +78,14 @@ class AdmissionClosing:
             self._sleep = words
             self._apply(self._admission)
 
-    def _apply(self, admission: EngineAdmission) -> None:
+    def _set_drain(self, drain: tuple[str, float] | None) -> None:
+        admission = self._present()
+        if not self._is_ours(admission):
+            raise not_now(f"the server has closed admission: {admission.closed}")
+        self._drain = drain
+        self._apply(admission)
+
+    def _apply(self, admission: AdmissionController) -> None:
         if not self._is_ours(admission):
             return
         if self._drain is not None:
@@ -104,9 +97,10 @@ class AdmissionClosing:
             admission.open()
         self._ours = admission.closed
 
-    def _is_ours(self, admission: EngineAdmission) -> bool:
+    def _is_ours(self, admission: AdmissionController) -> bool:
         return admission.closed is None or admission.closed is self._ours
 
-    def _refuse_unless_ours(self, admission: EngineAdmission) -> None:
-        if not self._is_ours(admission):
-            raise not_now(f"the server has closed admission: {admission.closed}")
+    def _present(self) -> AdmissionController:
+        if self._admission is None:
+            raise not_now("requests of this server pass no admission control")
+        return self._admission

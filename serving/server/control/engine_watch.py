@@ -20,9 +20,9 @@ from msgspec import structs
 from emulator.errors import ConfigError
 from serving.server.control.action_ledger import ANSWER_WALL_S_MAX
 from serving.server.control.call_failure import not_now, server_ends, watch_failed
-from serving.server.control.engine_admission import EngineAdmission
 from serving.server.control.machine_events import Change, admission_change, changes
 from serving.server.engine_call import ENGINE_GONE, Engine, EngineFailed, EngineGone, ask
+from serving.server.gateway.admission_controller import AdmissionController
 from serving.wire.control_call import TelemetryReply, TelemetryRequest
 from serving.wire.machine_state import StallState
 from serving.wire.telemetry import EventKind, MachineEvent, Telemetry
@@ -45,7 +45,7 @@ class EngineWatch:
     `watchers` counts the streams that have not ended; `run` is another one in each server.
     """
 
-    def __init__(self, engine: Engine, admission: EngineAdmission | None = None) -> None:
+    def __init__(self, engine: Engine, admission: AdmissionController | None = None) -> None:
         self.run = secrets.token_hex(8)
         self._engine = engine
         self._admission = admission

@@ -30,38 +30,30 @@ _MARK: Final = "answered_method"
 ShownT = TypeVar("ShownT")
 ServiceT = TypeVar("ServiceT")
 RequestT = TypeVar("RequestT", bound=Message)
-ResponseT = TypeVar("ResponseT", bound=Message)
+StreamT = TypeVar("StreamT", bound=Callable[..., AsyncIterator[Message]])
+
+_Answer = Callable[[ServiceT, RequestT], Awaitable[ShownT]]
 
 
 def answers(
     rpc: Rpc[ShownT],
-) -> Callable[
-    [Callable[[ServiceT, RequestT], Awaitable[ShownT]]],
-    Callable[[ServiceT, RequestT], Awaitable[ShownT]],
-]:
+) -> Callable[[_Answer[ServiceT, RequestT, ShownT]], _Answer[ServiceT, RequestT, ShownT]]:
     """Mark the function that answers `rpc` in the API's process; it returns what the call shows."""
     assert rpc.asks is None, f"the engine answers {rpc.name}"
 
     def mark(
-        function: Callable[[ServiceT, RequestT], Awaitable[ShownT]],
-    ) -> Callable[[ServiceT, RequestT], Awaitable[ShownT]]:
+        function: _Answer[ServiceT, RequestT, ShownT],
+    ) -> _Answer[ServiceT, RequestT, ShownT]:
         setattr(function, _MARK, rpc.name)
         return function
 
     return mark
 
 
-def streams(
-    name: str,
-) -> Callable[
-    [Callable[[ServiceT, RequestT], AsyncIterator[ResponseT]]],
-    Callable[[ServiceT, RequestT], AsyncIterator[ResponseT]],
-]:
+def streams(name: str) -> Callable[[StreamT], StreamT]:
     """Mark the function that answers the stream `name`; it yields the responses themselves."""
 
-    def mark(
-        function: Callable[[ServiceT, RequestT], AsyncIterator[ResponseT]],
-    ) -> Callable[[ServiceT, RequestT], AsyncIterator[ResponseT]]:
+    def mark(function: StreamT) -> StreamT:
         setattr(function, _MARK, name)
         return function
 

@@ -17,16 +17,14 @@ from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2 as details  # type: ignore[import-untyped]
-from google.rpc.status_pb2 import Status  # type: ignore[import-untyped]
 
 from emulator.errors import ConfigError
-from protos.ultraserve.v1 import control_pb2 as pb
 from serving.server.console.call_answer import CallAnswer, answered, failed
 from serving.server.control.action_ledger import KEY_HEADER, checked_key
+from serving.server.control.call_failure import status_of
 from serving.server.control.control_guard import changes_something
-from serving.server.gateway.grpc.rpc_errors import STATUS_TRAILER, RpcFailure, failure_of
-
-_SERVICE: Final = pb.DESCRIPTOR.services_by_name["ControlService"]
+from serving.server.control.generic_service import SERVICE
+from serving.server.gateway.grpc.rpc_errors import RpcFailure, failure_of
 
 _CODES: Final = {
     code: "canceled" if code is grpc.StatusCode.CANCELLED else code.name.lower()
@@ -60,8 +58,8 @@ class JsonCalls:
 
     def changes(self, method: str) -> bool:
         """Whether it is a method that does more than look; False for one that there is not."""
-        known = method in _SERVICE.methods_by_name
-        return known and changes_something(f"/{_SERVICE.full_name}/{method}")
+        known = method in SERVICE.methods_by_name
+        return known and changes_something(f"/{SERVICE.full_name}/{method}")
 
     async def call(
         self,
@@ -75,9 +73,9 @@ class JsonCalls:
         """Call `method` with the message in `body` and the key of whoever asks; `action` is its
         idempotency key.
         """
-        described = _SERVICE.methods_by_name.get(method)
+        described = SERVICE.methods_by_name.get(method)
         if described is None:
-            words = f"/{_SERVICE.full_name}/{method[:100]}: no such method"
+            words = f"/{SERVICE.full_name}/{method[:100]}: no such method"
             return failed("unimplemented", words, status=404)
         if described.server_streaming or described.client_streaming:
             words = f"{method} is a stream, which is for gRPC alone; see /stream"
@@ -93,7 +91,7 @@ class JsonCalls:
             return failed("unavailable", "the server ends")
         answers = GetMessageClass(described.output_type)
         rpc: Any = self._channel.unary_unary(
-            f"/{_SERVICE.full_name}/{method}", response_deserializer=answers.FromString
+            f"/{SERVICE.full_name}/{method}", response_deserializer=answers.FromString
         )
         try:
             shown = _metadata(key, action)
@@ -147,10 +145,8 @@ def _refused(failure: RpcFailure) -> CallAnswer:
 
 def _failure(error: grpc.aio.AioRpcError) -> CallAnswer:
     """What the service said, details and all."""
-    found: list[dict[str, Any]] = []
-    for name, value in error.trailing_metadata() or ():
-        if name == STATUS_TRAILER:
-            found = _details(Status.FromString(value))
+    status = status_of(error)
+    found = [] if status is None else _details(status)
     return failed(_CODES[error.code()], error.details() or "", details=found)
 
 

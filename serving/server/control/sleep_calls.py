@@ -1,7 +1,8 @@
-"""The control service's calls in vLLM's own words: sleep, wake up, pause, resume."""
+"""The control service's calls in vLLM's own words: sleep, wake up, pause, resume; whole engine."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
+from typing import Final, TypeVar
 
 from google.protobuf.message import Message
 
@@ -11,16 +12,9 @@ from serving.policy.day_night.handover import CHANGING_HANDS
 from serving.server.control.call_failure import not_now
 from serving.server.control.control_messages import word_of
 from serving.server.control.engine_admission import AdmissionClosing
-from serving.server.control.engine_sleep_state import (
-    MODES,
-    ServedEngine,
-    checked_level,
-    checked_tags,
-    sleep_state_of,
-)
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.control.generic_service import answers
-from serving.server.engine_call import EngineFailed, ask, while_there
+from serving.server.engine_call import EngineFailed, ServedEngine, ask, while_there
 from serving.server.gateway.readiness import HOLDS_BACK, SLEEPS
 from serving.wire.control_call import (
     GET_REST,
@@ -32,6 +26,16 @@ from serving.wire.control_call import (
     WatchReply,
     WatchRequest,
 )
+
+WordT = TypeVar("WordT", int, str)
+
+LEVELS: Final = (1, 2)
+"""vLLM's, its own choice first; its level 0 leaves HBM as it is, and is a pause here."""
+
+MODES: Final = ("abort", "wait", "keep")
+"""The fate of running requests, vLLM's own choice first."""
+
+TAGS: Final = ("weights", "kv_cache")
 
 
 class SleepCalls:
@@ -48,7 +52,7 @@ class SleepCalls:
     @answers(SLEEP)
     async def sleep(self, request: pb.SleepRequest) -> EngineSleepState:
         """Let weights and KV leave HBM."""
-        level, mode = checked_level(request.level), mode_of(request)
+        level, mode = _known("level", request.level or LEVELS[0], LEVELS), mode_of(request)
         return await self._done(self._sleep(level, mode))
 
     async def _sleep(self, level: int, mode: str) -> None:
@@ -70,8 +74,8 @@ class SleepCalls:
     @answers(WAKE_UP)
     async def wake_up(self, request: pb.WakeUpRequest) -> EngineSleepState:
         """Let them come back."""
-        tags = checked_tags(request.tags)
-        return await self._done(self._engine.wake_up(tags))
+        tags = [_known("tags", tag, TAGS) for tag in request.tags]  # without any: everything
+        return await self._done(self._engine.wake_up(tags or None))
 
     @answers(PAUSE_GENERATION)
     async def pause_generation(self, request: pb.PauseGenerationRequest) -> EngineSleepState:
@@ -122,14 +126,19 @@ class SleepCalls:
         self._watch.look_at_admission()
 
 
-def mode_of(request: Message) -> str:
-    """The fate of running requests; unspecified: vLLM's default.
+async def sleep_state_of(engine: ServedEngine) -> EngineSleepState:
+    """Whether the engine sleeps or pauses now."""
+    return EngineSleepState(sleeping=await engine.is_sleeping(), paused=await engine.is_paused())
 
-    Raises ConfigError.
-    """
+
+def mode_of(request: Message) -> str:
+    """The fate of running requests; unspecified: vLLM's default. Raises ConfigError."""
     word = word_of(request, "mode")
-    if word == "unspecified":
-        return MODES[0]
-    if word not in MODES:
-        raise ConfigError(field="mode", value=word, expected=" or ".join(MODES))
-    return word
+    return MODES[0] if word == "unspecified" else _known("mode", word, MODES)
+
+
+def _known(field: str, value: WordT, words: Sequence[WordT]) -> WordT:
+    """The value, which is one of `words`; raises ConfigError."""
+    if value not in words:
+        raise ConfigError(field=field, value=value, expected=" or ".join(map(str, words)))
+    return value

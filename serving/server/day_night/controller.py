@@ -33,6 +33,7 @@ from serving.server.day_night.lease_notes import LeaseNotes
 from serving.server.day_night.live_handover import LiveHandover
 from serving.server.day_night.publisher import Publisher
 from serving.server.engine_call import Engine, EngineFailed, EngineGone, ask
+from serving.server.training.job_status import NO_STATUS
 from serving.telemetry.first_token_times import FirstTokenTimes
 from serving.wire.control_call import (
     ControlReply,
@@ -265,12 +266,11 @@ class DayNight:
 
     def next_try(self, seen: DayNightSnapshot) -> NextTry:
         """What follows a failure of the job, as things stand."""
-        status = self.job.status()
-        saved = status is not None and bool(status.checkpoint)
+        status = self.job.status() or NO_STATUS
         return next_try(
             seen.handover.job,
             wanted=HandoverPhase.TRAINING in seen.handover.desired,
-            checkpoint_step=status.checkpoint_step if saved and status is not None else None,
+            checkpoint_step=status.checkpoint_step if status.checkpoint else None,
             limits=self._limits,
         )
 

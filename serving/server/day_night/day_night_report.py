@@ -4,7 +4,6 @@ from dataclasses import replace
 from math import isfinite
 from typing import Final
 
-import msgspec
 import numpy as np
 
 from emulator.units import NS_PER_S
@@ -17,6 +16,7 @@ from serving.server.day_night.controller import DayNight, DayNightSnapshot
 from serving.server.day_night.day_clock import DAY_S
 from serving.server.day_night.day_night_settings import MANUAL
 from serving.server.day_night.job_failure import failure_words
+from serving.server.training.job_status import NO_STATUS
 from serving.wire.day_night_state import (
     DayNightState,
     ForecastState,
@@ -25,8 +25,6 @@ from serving.wire.day_night_state import (
 )
 
 _LOOK_AHEAD_S: Final = 900.0
-_BY_THE_CLOCK: Final = ("never", "fixed", "schedule")
-"""Policies whose future follows from the present alone: others wait for what demand will be."""
 _NO_DAY: Final = "nobody can say before a day has been seen"
 _AS_BEFORE: Final = "if demand goes as it did a day before"
 _REMEMBERED: Final = 8
@@ -84,30 +82,13 @@ def day_night_state(day_night: DayNight, seen: DayNightSnapshot) -> DayNightStat
 
 
 def _job_state(day_night: DayNight, seen: DayNightSnapshot) -> JobState:
-    job, status = seen.handover.job, day_night.job.status()
+    job, status = seen.handover.job, day_night.job.status() or NO_STATUS
     failure, following = day_night.handover.job_failure, day_night.next_try(seen)
-    told = JobState(
+    return JobState(
         phase=job.phase,
         directory=str(day_night.job.directory),
         chips=job.chips,
         pid=day_night.job.pid,
-        step=0,
-        tokens=0,
-        loss=None,
-        held_out_loss=None,
-        emulated_s=0.0,
-        joules=0.0,
-        watts=0.0,
-        checkpoint_step=None,
-        failures=job.starts.count,
-        trouble="" if failure is None else failure_words(failure, following),
-        failed_unix_s=None if failure is None else failure.unix_s,
-        next_try_unix_s=None if failure is None else following.unix_s,
-    )
-    if status is None:
-        return told
-    return msgspec.structs.replace(
-        told,
         step=status.step,
         tokens=status.tokens,
         loss=status.loss,
@@ -116,6 +97,10 @@ def _job_state(day_night: DayNight, seen: DayNightSnapshot) -> JobState:
         joules=status.joules,
         watts=status.watts if job.phase.alive else 0.0,
         checkpoint_step=status.checkpoint_step if status.checkpoint else None,
+        failures=job.starts.count,
+        trouble="" if failure is None else failure_words(failure, following),
+        failed_unix_s=None if failure is None else failure.unix_s,
+        next_try_unix_s=None if failure is None else following.unix_s,
     )
 
 
@@ -148,19 +133,19 @@ def next_change(policy: Policy, observed: Observation) -> tuple[float | None, st
     In the day's calendar; None when it does not within a day. For a policy that goes by demand the
     coming day is taken to be like the one before: None without one.
     """
-    by_clock = policy.name in _BY_THE_CLOCK
     history = observed.history
-    if not by_clock and len(history) * history.bucket_s < DAY_S:
+    if policy.weighs_demand and len(history) * history.bucket_s < DAY_S:
         return None, _NO_DAY
+    condition = _AS_BEFORE if policy.weighs_demand else ""
     now = policy.decide(observed).serving_groups
     for ahead in range(1, int(DAY_S / _LOOK_AHEAD_S) + 1):
         later_s = (observed.now_s // _LOOK_AHEAD_S + ahead) * _LOOK_AHEAD_S
         later = observed_at(observed, later_s)
-        if not by_clock:
+        if policy.weighs_demand:
             later = as_a_day_before(later)
         if policy.decide(later).serving_groups != now:
-            return later_s, "" if by_clock else _AS_BEFORE
-    return None, "" if by_clock else _AS_BEFORE
+            return later_s, condition
+    return None, condition
 
 
 def as_a_day_before(observed: Observation) -> Observation:

@@ -141,7 +141,7 @@ def check_weighs(text: str, group_requests_per_s: float | None) -> None:
     """Raise ConfigError for a policy that needs a group's rate when none is known."""
     if text == MANUAL or group_requests_per_s is not None:
         return
-    if parse_policy(text).name in ("demand", "price"):
+    if parse_policy(text).weighs_demand:
         expected = (
             "--group-requests-per-s with it, what a group serves, or a target that the cost model "
             "sees kept"

@@ -12,6 +12,7 @@ import msgspec
 
 from serving.policy.day_night.history import BUCKETS_MAX, DemandHistory
 from serving.server.day_night.day_clock import DayClock
+from serving.server.training.atomic_file import replace_file
 
 BUCKET_S: Final = 300.0
 """Seconds of the day."""
@@ -38,7 +39,7 @@ class DemandMeter:
         self._path = directory / _FILE
         self._clock = clock
         self._buckets = read_buckets(self._path)
-        self._write_all()
+        replace_file(self._path, b"".join(map(_line, self._buckets)))  # what is kept of it
         self._history = self._told()
         self._recent: deque[Arrivals] = deque()
         self._end_s = 0.0  # of the open bucket, once there is a reading
@@ -94,12 +95,6 @@ class DemandMeter:
             return 0.0
         first, last = self._recent[0], self._recent[-1]
         return (last.requests - first.requests) / (last.emulated_s - first.emulated_s)
-
-    def _write_all(self) -> None:
-        """Write the file anew with what is kept of it."""
-        temporary = self._path.with_suffix(".new")
-        temporary.write_bytes(b"".join(map(_line, self._buckets)))
-        temporary.replace(self._path)
 
 
 def read_buckets(path: Path) -> "deque[tuple[float, float]]":

@@ -24,6 +24,13 @@ OUTPUT: Final = "output"
 
 _LAST_WORDS_BYTES: Final = 4096
 
+_ENDS: Final[dict[TrainingPhase | None, JobPhase]] = {
+    TrainingPhase.STOPPED: JobPhase.STOPPED,
+    TrainingPhase.DONE: JobPhase.FINISHED,
+    TrainingPhase.FAILED: JobPhase.FAILED,
+}
+"""By the last word of a process that has ended; any other has crashed."""
+
 
 class JobProcess:
     """The job of one directory, which exists."""
@@ -75,7 +82,7 @@ class JobProcess:
         if record is None:
             return JobSeen()
         mine = status if status is not None and status.pid == record.pid else None
-        phase = _phase_of_running(mine) if record.running else _phase_of_ended(mine)
+        phase = _phase(mine, running=record.running)
         failed = phase in (JobPhase.CRASHED, JobPhase.FAILED)
         said = "" if mine is None else mine.message
         return JobSeen(
@@ -101,22 +108,12 @@ class JobProcess:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _phase_of_running(status: JobStatus | None) -> JobPhase:
-    if status is None or status.phase is TrainingPhase.STARTING:
-        return JobPhase.STARTING
-    return JobPhase.RUNNING
-
-
-def _phase_of_ended(status: JobStatus | None) -> JobPhase:
-    """How a process ended that is gone, by its own last word."""
-    match None if status is None else status.phase:
-        case TrainingPhase.STOPPED:
-            return JobPhase.STOPPED
-        case TrainingPhase.DONE:
-            return JobPhase.FINISHED
-        case TrainingPhase.FAILED:
-            return JobPhase.FAILED
-    return JobPhase.CRASHED
+def _phase(status: JobStatus | None, *, running: bool) -> JobPhase:
+    """Where a process is, or how one ended that is gone, by its own last word."""
+    said = None if status is None else status.phase
+    if not running:
+        return _ENDS.get(said, JobPhase.CRASHED)
+    return JobPhase.STARTING if said in (None, TrainingPhase.STARTING) else JobPhase.RUNNING
 
 
 def _written_s(directory: Path) -> float:

@@ -5,7 +5,6 @@ and outlives it, so that a reader checks whether that process is still there.
 """
 
 import contextlib
-import fcntl
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -16,7 +15,7 @@ from typing import Final, Self
 import msgspec
 import psutil
 
-from emulator.errors import ConfigError
+from serving.server.training.atomic_file import locked_directory, replace_file
 
 _FILE: Final = "process.json"
 _LOCK: Final = "server.lock"
@@ -62,9 +61,7 @@ class JobRecord:
 
 def write_record(directory: Path, record: JobRecord) -> None:
     """Put `record` into the directory, whole or not at all."""
-    temporary = directory / f"{_FILE}.{record.pid}"
-    temporary.write_bytes(msgspec.json.encode(record))
-    temporary.replace(directory / _FILE)
+    replace_file(directory / _FILE, msgspec.json.encode(record))
 
 
 def read_record(directory: Path) -> JobRecord | None:
@@ -116,17 +113,6 @@ def held_directory(path: Path, *, save_s: float) -> Iterator[None]:
     A job that an earlier server has left in it has `save_s` wall seconds to save and end.
     Raises ConfigError for a directory that cannot be written to, or that another server holds.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        lock = (path / _LOCK).open("ab")
-    except OSError as error:
-        expected = f"a directory that can be written to ({error.strerror})"
-        raise ConfigError(field="train_dir", value=path, expected=expected) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            expected = "a directory in which no other server trains"
-            raise ConfigError(field="train_dir", value=path, expected=expected) from error
+    with locked_directory(path, _LOCK, field="train_dir", use="no other server trains"):
         end_job(path, save_s=save_s)
         yield

@@ -7,7 +7,6 @@ remembers of its own tries.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from serving.policy.day_night.handover import (
     HandoverEvent,
@@ -37,13 +36,6 @@ from serving.wire.machine_state import FOR_MAINTENANCE, LeaseState
 
 _S, _D, _T = HandoverPhase.SERVING, HandoverPhase.DRAINING, HandoverPhase.TRAINING
 _R, _M = HandoverPhase.RESTORING, HandoverPhase.MAINTENANCE
-
-_ENDS: Final = {
-    JobPhase.STOPPED: JobEvent.STOPPED,
-    JobPhase.FINISHED: JobEvent.FINISHED,
-    JobPhase.FAILED: JobEvent.FAILED,
-    JobPhase.CRASHED: JobEvent.CRASHED,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +137,8 @@ class LiveHandover:
                 self.job_failure = None
         elif self.state.job.phase.alive:
             words = " ".join(seen.said.split()) or "it ended without a word"
-            self._take([JobHappened(event=_ENDS[phase], words=words)], now_s)
+            end = JobEvent(phase)  # the event of an end has its phase's name
+            self._take([JobHappened(event=end, words=words)], now_s)
             if phase in (JobPhase.FAILED, JobPhase.CRASHED):
                 count = self.state.job.starts.count
                 self.job_failure = JobFailure(why=words, unix_s=now_s, count=count)

@@ -2,12 +2,16 @@
 
 A name appears by `rename`, after what it names has reached the disk, and before the next write
 begins: the parent directory is synced too. Leftovers of a killed writer begin with ".partial-".
+`locked_directory` keeps other processes out of a directory meanwhile.
 """
 
+import fcntl
 import os
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
+
+from emulator.errors import ConfigError
 
 PARTIAL: Final = ".partial-"
 
@@ -17,7 +21,38 @@ def write_file(path: Path, content: bytes) -> None:
     partial = path.with_name(f"{PARTIAL}{path.name}")
     write_synced(partial, content)
     partial.replace(path)
-    sync_directory(path.parent)
+    sync(path.parent)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """The same without waiting for the disk: a power cut may lose it. `remove_leftovers` of another
+    process leaves it alone.
+    """
+    new = path.with_name(f"{path.name}.new")
+    new.write_bytes(content)
+    new.replace(path)
+
+
+def locked_directory(path: Path, lock: str, *, field: str, use: str) -> IO[bytes]:
+    """The open file `lock` of a directory, made if need be; closing it lets go, as death does.
+
+    Raises ConfigError for `field` where the directory cannot be written to, or another has it:
+    `use` says what another may not do in it.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        held = (path / lock).open("ab")
+    except OSError as error:
+        expected = f"a directory that can be written to ({error.strerror})"
+        raise ConfigError(field=field, value=path, expected=expected) from error
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        held.close()
+        raise ConfigError(
+            field=field, value=path, expected=f"a directory in which {use}"
+        ) from error
+    return held
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -30,9 +65,9 @@ def write_synced(path: Path, content: bytes) -> None:
 
 def publish_directory(partial: Path, path: Path) -> None:
     """Let `partial`, whose files are synced, appear as `path`, which must not exist."""
-    sync_directory(partial)
+    sync(partial)
     partial.rename(path)
-    sync_directory(path.parent)
+    sync(path.parent)
 
 
 def remove_directory(path: Path) -> None:
@@ -41,7 +76,7 @@ def remove_directory(path: Path) -> None:
     if partial.exists():
         shutil.rmtree(partial)
     path.rename(partial)
-    sync_directory(path.parent)
+    sync(path.parent)
     shutil.rmtree(partial)
 
 
@@ -56,13 +91,8 @@ def remove_leftovers(directory: Path) -> int:
     return len(found)
 
 
-def sync_directory(path: Path) -> None:
-    """Wait until the disk has the names in `path`."""
-    sync_file(path)
-
-
-def sync_file(path: Path) -> None:
-    """Wait until the disk has what was written to `path`, by whomever."""
+def sync(path: Path) -> None:
+    """Wait until the disk has what was written to a file, or the names in a directory."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 from emulator.compute.adamw import AdamWSettings
 from emulator.compute.architecture import Architecture
@@ -37,19 +37,6 @@ from serving.server.training.job_status import (
 )
 from serving.server.training.job_timing import JobTiming, Spell, job_timing
 from serving.server.training.token_file import TokenisedCorpus, tokenise
-
-_FIRST_STATE: Final = CheckpointState(
-    step=0,
-    tokens=0,
-    loss=None,
-    held_out_nats=None,
-    first_held_out_nats=None,
-    emulated_ns=0,
-    joules=0.0,
-    lag_ns=0,
-    corpus_sha256="",
-    seed=0,
-)
 
 
 class Trainer(Protocol):
@@ -126,7 +113,18 @@ class TrainingJob:
         self._curve = Curve(directory.path)
         self._clock: Clock = DilatedClock(spec.dilation) if spec.dilation else VirtualClock()
         self._pacer = StepPacer(self._clock)
-        self._state = replace(_FIRST_STATE, corpus_sha256=self.corpus.digest, seed=spec.seed)
+        self._first = self._state = CheckpointState(
+            step=0,
+            tokens=0,
+            loss=None,
+            held_out_nats=None,
+            first_held_out_nats=None,
+            emulated_ns=0,
+            joules=0.0,
+            lag_ns=0,
+            corpus_sha256=self.corpus.digest,
+            seed=spec.seed,
+        )
         self.status = JobStatus(
             phase=TrainingPhase.STARTING,
             pid=os.getpid(),
@@ -182,8 +180,7 @@ class TrainingJob:
 
     def _take_up(self, checkpoint: Checkpoint | None) -> None:
         """Go back to where `checkpoint` was, or to the beginning."""
-        first = replace(_FIRST_STATE, corpus_sha256=self.corpus.digest, seed=self._spec.seed)
-        self._state = first if checkpoint is None else checkpoint.state
+        self._state = self._first if checkpoint is None else checkpoint.state
         if self._state.corpus_sha256 != self.corpus.digest:
             raise ConfigError(
                 field="corpus",

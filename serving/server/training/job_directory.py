@@ -7,7 +7,6 @@ initial/        fresh weights, where they were asked for instead of a checkpoint
 """
 
 import contextlib
-import fcntl
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final, Self
@@ -16,6 +15,7 @@ from emulator.data.bfloat16_checkpoint import safetensors_bytes
 from emulator.errors import ConfigError
 from serving.server.training.atomic_file import (
     PARTIAL,
+    locked_directory,
     publish_directory,
     remove_leftovers,
     write_file,
@@ -46,10 +46,6 @@ class JobDirectory:
         self._lock: IO[bytes] | None = None
 
     def __enter__(self) -> Self:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise _not_writable(self.path, error) from error
         self._lock = _locked(self.path)
         try:
             self._take_over()
@@ -123,20 +119,4 @@ def note_refused(path: Path, error: ConfigError) -> None:
 
 
 def _locked(path: Path) -> IO[bytes]:
-    """The open lock file of a directory; raises ConfigError when another process has it."""
-    try:
-        lock = (path / _LOCK_FILE).open("ab")
-    except OSError as error:
-        raise _not_writable(path, error) from error
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        lock.close()
-        expected = "a directory in which no other process trains"
-        raise ConfigError(field="output", value=path, expected=expected) from error
-    return lock
-
-
-def _not_writable(path: Path, error: OSError) -> ConfigError:
-    expected = f"a directory that can be written to ({error.strerror})"
-    return ConfigError(field="output", value=path, expected=expected)
+    return locked_directory(path, _LOCK_FILE, field="output", use="no other process trains")

@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from emulator.errors import HbmExhausted
-from serving.server.training.atomic_file import PARTIAL, sync_file, write_file
+from serving.server.training.atomic_file import replace_file, sync, write_file
 
 STATUS_FILE: Final = "status.json"
 CURVE_FILE: Final = "curve.jsonl"
@@ -84,13 +84,16 @@ class CurvePoint:
     held_out_nats: float | None = None
 
 
+NO_STATUS: Final = JobStatus(
+    phase=TrainingPhase.STARTING, pid=0, chips=0, step=0, steps=0, tokens=0
+)
+"""Of a job that has not said anything."""
+
+
 def write_status(directory: Path, status: JobStatus) -> None:
-    """Replace the status: a reader sees the old one or the new one. It need not outlive a power
-    cut, so the disk is not waited for.
-    """
-    partial = directory / f"{PARTIAL}{STATUS_FILE}"
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(status), indent=2))
-    partial.replace(directory / STATUS_FILE)
+    """Replace the status, which need not outlive a power cut."""
+    content = msgspec.json.format(msgspec.json.encode(status), indent=2)
+    replace_file(directory / STATUS_FILE, content)
 
 
 def read_status(directory: Path) -> JobStatus | None:
@@ -106,8 +109,7 @@ def write_failure(directory: Path, error: BaseException) -> None:
 
     For the process that holds the directory.
     """
-    none = JobStatus(phase=TrainingPhase.FAILED, pid=0, chips=0, step=0, steps=0, tokens=0)
-    before = read_status(directory) or none
+    before = read_status(directory) or NO_STATUS
     said = _in_one_line(error)
     write_status(
         directory, replace(before, phase=TrainingPhase.FAILED, pid=os.getpid(), message=said)
@@ -134,7 +136,7 @@ class Curve:
     def sync(self) -> None:
         """Wait until the disk has it, so that no checkpoint outlives the steps before it."""
         if self._path.exists():
-            sync_file(self._path)
+            sync(self._path)
 
     def rewind(self, step: int) -> None:
         """Forget the steps after `step`, which will be taken again, and a line broken off."""

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from emulator.specs.placement import ExpertPlacement
 from serving.engine import expert_balancer
 from serving.engine.expert_balancer import LEAST_GAIN, ExpertBalancer, Move
+from serving.policy.placement.chip_loads import chip_loads
 from serving.policy.placement.eplb_settings import EplbSettings
-from serving.policy.placement.imbalance import chip_loads, imbalance
+from tests.serving.policy.placement.cases import imbalance
 
 LAYERS, EXPERTS, CHIPS = 3, 8, 4
 UP = np.ones(CHIPS, dtype=np.bool_)

@@ -14,7 +14,6 @@ from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.ultraserver.lockstep import StepResult
 from serving.engine.expert_moves import ExpertMoves
-from serving.policy.placement.imbalance import imbalance
 from tests.emulator.chip.in_process_fleet import InProcessFleet
 from tests.serving.plugin.live_parts import (
     LiveParts,
@@ -23,6 +22,7 @@ from tests.serving.plugin.live_parts import (
     live_parts,
     texts_of_one_chip,
 )
+from tests.serving.policy.placement.cases import imbalance
 
 QWEN = "qwen3-30b-a3b"
 # One expert of one layer of Qwen3-30B-A3B: gate, up and down of 2,048 x 768 in BF16.

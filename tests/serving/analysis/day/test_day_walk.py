@@ -1,5 +1,7 @@
 """A policy walked over a day, interval by interval."""
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from serving.analysis.day.day_trace_file import sample_week
 from serving.analysis.day.day_walk import DayDemand, DayWalk, WalkTerms, day_demand, walk
 from serving.policy.day_night.fixed import Fixed, Never
 from serving.policy.day_night.observation import Observation
-from serving.policy.day_night.policy import Decision
+from serving.policy.day_night.policy import Decision, Policy
 from tests.serving.analysis.day.days import CURVE, HANDOVER, demand, machine, trained
 
 TERMS = WalkTerms(interval_s=60.0, look_s=60.0)
@@ -133,13 +135,13 @@ def test_before_its_first_day_a_trace_is_taken_to_have_its_last_one_but_not_when
     assert not day_demand(trace, begin_s=86_400.0, length_s=7_200.0, terms=terms).past_is_assumed
 
 
-class _Remembers:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Remembers(Policy):
     """A policy that writes down how much history it was shown."""
 
     name = "remembers"
 
-    def __init__(self) -> None:
-        self.buckets: list[int] = []
+    buckets: list[int] = field(default_factory=list)
 
     def decide(self, observed: Observation) -> Decision:
         self.buckets.append(len(observed.history))

@@ -7,8 +7,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from emulator.specs.placement import EMPTY, ExpertPlacement
+from serving.policy.placement.chip_loads import Load, chip_loads
 
 I64 = NDArray[np.int64]
+F64 = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 
 def zipf_load(*, layers: int, experts: int, exponent: float, seed: int) -> I64:
@@ -82,3 +85,13 @@ def loads_for(placed: ExpertPlacement, *, by_group: bool = False) -> st.SearchSt
     return st.lists(st.integers(0, 9), min_size=size, max_size=size).map(
         lambda values: np.array(values, dtype=np.int64).reshape(shape)
     )
+
+
+def imbalance(load: Load, placed: ExpertPlacement, usable: Bools | None = None) -> F64:
+    """The busiest usable chip's load over the mean of those: [layers]; 1.0 without load."""
+    loads = chip_loads(load, placed)
+    if usable is not None:
+        loads = loads[:, usable]
+    total = loads.sum(axis=1)
+    busiest = loads.max(axis=1) * loads.shape[1]
+    return np.where(total > 0, busiest / np.where(total > 0, total, 1.0), 1.0)

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from emulator.errors import ConfigError
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from serving.policy.placement.balance import rebalance
-from serving.policy.placement.imbalance import chip_loads, imbalance
-from tests.serving.policy.placement.cases import Machine, machine, machines, zipf_load
+from serving.policy.placement.chip_loads import chip_loads
+from tests.serving.policy.placement.cases import Machine, imbalance, machine, machines, zipf_load
 
 I64 = NDArray[np.int64]
 

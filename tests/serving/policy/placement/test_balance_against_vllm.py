@@ -4,8 +4,7 @@ from vllm.distributed.eplb.policy.default import DefaultEplbPolicy
 
 from emulator.specs.placement import ExpertPlacement
 from serving.policy.placement.balance import rebalance
-from serving.policy.placement.imbalance import imbalance
-from tests.serving.policy.placement.cases import Machine, machine, zipf_load
+from tests.serving.policy.placement.cases import Machine, imbalance, machine, zipf_load
 
 
 @pytest.mark.parametrize("exponent", [0.5, 0.8, 1.2])

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 
 from serving.access.renewed_context import RenewedContext
-from serving.server.connections.client_connection import GrpcConnection, HttpConnection
+from serving.server.connections.client_connection import HttpConnection
 from serving.server.connections.connection_registry import PortLimits
-from serving.server.connections.grpc_relay import GrpcSocket, NamedConnections
+from serving.server.connections.grpc_relay import GrpcConnection, GrpcSocket, NamedConnections
 from serving.server.connections.listening_port import ListeningPort
 from tests.serving.server.control.small_engine import free_port
 

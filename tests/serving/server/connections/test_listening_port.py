@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
 from serving.access.renewed_context import RenewedContext
-from serving.server.connections.client_connection import GrpcConnection
 from serving.server.connections.connection_registry import PortLimits
-from serving.server.connections.grpc_relay import GrpcSocket
+from serving.server.connections.grpc_relay import GrpcConnection, GrpcSocket
 from serving.server.connections.listening_port import ListeningPort, listening_sockets
 from tests.serving.server.connections.echo_ports import (
     PREFACE,

@@ -1,11 +1,15 @@
 """Whose call begins: by hand, and with many hostile connections beside one that is not."""
 
+import asyncio
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.server.connections import stream_gate, stream_turns
-from serving.server.connections.grpc_relay import GatedSide, WatchedSide
+from serving.server.connections.connection_registry import ConnectionRegistry, PortLimits
+from serving.server.connections.grpc_relay import GrpcConnection, GrpcSocket, ServerSide
 from serving.server.connections.stream_gate import BLOCK_BYTES_MAX, HOLD_S, BadHeaders
 from serving.server.connections.stream_turns import (
     DOUBTFUL_PERIOD_S,
@@ -294,9 +298,8 @@ class Socket:
     def is_closing(self) -> bool:
         return False
 
-    def get_extra_info(self, name: str) -> "Socket":
-        assert name == "socket"
-        return self
+    def get_extra_info(self, name: str) -> "Socket | None":
+        return self if name == "socket" else None
 
     def getsockopt(self, *asked: int) -> bytes:
         del asked
@@ -314,23 +317,36 @@ class Socket:
 
 
 def test_who_goes_while_it_waits_takes_no_turn_with_it(port: PortTurns, clock: Clock) -> None:
-    def came() -> tuple[GatedSide, Socket, Socket]:
-        side, client, server = GatedSide(port, clock), Socket(), Socket()
-        beyond = WatchedSide(side.gate)
-        side.join(beyond)
-        side.connection_made(client)  # type: ignore[arg-type]
-        beyond.connection_made(server)  # type: ignore[arg-type]
-        side.data_received(PREFACE + frame(HEADERS, 1, b"h" * 50))
-        return side, client, server
+    buffer = memoryview(bytearray(2**10))
 
-    waiting = [came() for _ in range(40)]
-    assert sum(bool(server.written.count(b"h" * 50)) for *_, server in waiting) == STRANGER_TURNS
-    for _, client, _ in waiting:
-        client.is_there = False  # which nobody sees who does not read
-    clock.pass_s(2 * HOLD_S)
-    assert port.strangers.taken == port.doubtful.taken == 0
-    _, _, server = came()
-    assert server.written.count(b"h" * 50) == 1
+    def came() -> tuple[Socket, Socket]:
+        client, server = Socket(), Socket()
+        behind = GrpcSocket(Path("nowhere.sock"))
+        behind.turns, behind.clock = port, clock
+        registry = ConnectionRegistry(PortLimits())
+        one = GrpcConnection(behind, b"", registry=registry, head_wait_s=20.0, buffer=buffer)
+        beyond = ServerSide(one.gate)
+        one.join(beyond)
+        one.connection_made(client)  # type: ignore[arg-type]
+        beyond.connection_made(server)  # type: ignore[arg-type]
+        one.begin_relay()
+        said = PREFACE + frame(HEADERS, 1, b"h" * 50)
+        one.get_buffer(len(said))[: len(said)] = said
+        one.buffer_updated(len(said))
+        return client, server
+
+    async def main() -> None:
+        waiting = [came() for _ in range(40)]
+        begun = [server for _, server in waiting if server.written.count(b"h" * 50)]
+        assert len(begun) == STRANGER_TURNS
+        for client, _ in waiting:
+            client.is_there = False  # which nobody sees who does not read
+        clock.pass_s(2 * HOLD_S)
+        assert port.strangers.taken == port.doubtful.taken == 0
+        _, server = came()
+        assert server.written.count(b"h" * 50) == 1
+
+    asyncio.run(main())
 
 
 @given(

@@ -74,20 +74,9 @@ class SmallSnapshots:
         number = self.looks["hardware"]
         return HardwareEvent(number=number, json=self._told, age_s=self.late_s or 0.0)
 
-    async def day_night(self, *, max_age_s: float) -> bytes | None:
+    async def part(self, name: str, *, max_age_s: float) -> bytes | None:
         del max_age_s
-        return self._look("day_night")
-
-    async def experts(self, *, max_age_s: float) -> bytes | None:
-        del max_age_s
-        return None
-
-    async def latency(self, *, max_age_s: float) -> bytes | None:
-        del max_age_s
-        return self._look("latency")
-
-    async def admission(self) -> bytes | None:
-        return self._look("admission")
+        return None if name == "experts" else self._look(name)
 
 
 @dataclass

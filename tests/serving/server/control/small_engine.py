@@ -27,8 +27,8 @@ from serving.server.control.control_address import ControlAddress
 from serving.server.control.control_client import ControlClient
 from serving.server.control.control_server import ControlServer, ServerParts
 from serving.server.control.control_tls import ControlTls
-from serving.server.control.engine_admission import EngineAdmission
 from serving.server.day_night.controller import DayNight
+from serving.server.gateway.admission_controller import AdmissionController
 from serving.wire.control_call import (
     METHOD,
     ControlReply,
@@ -298,7 +298,7 @@ def control_server(
     engine: Any,
     day_night: DayNight | None = None,
     *,
-    admission: EngineAdmission | None = None,
+    admission: AdmissionController | None = None,
     console_port: int | None = None,
     served: Callable[[ControlServer], None] = lambda _: None,
     **given: Any,

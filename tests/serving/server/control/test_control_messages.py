@@ -38,7 +38,7 @@ from serving.server.control.control_messages import (
     respond,
     to_message,
 )
-from serving.server.control.engine_sleep_state import MODES
+from serving.server.control.sleep_calls import MODES
 from serving.server.day_night.day_night_settings import PUBLISH
 from serving.wire.control_call import (
     RPCS,

@@ -4,12 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.specs.placement import EMPTY, ExpertPlacement
-from serving.policy.placement.imbalance import (
-    chip_loads,
-    chip_loads_slowly,
-    imbalance,
-)
-from tests.serving.policy.placement.cases import loads_for, placement, placements
+from serving.policy.placement.chip_loads import chip_loads, chip_loads_slowly
+from tests.serving.policy.placement.cases import imbalance, loads_for, placement, placements
 
 
 def test_copies_share_their_experts_load_evenly() -> None:
@@ -63,11 +59,6 @@ def test_load_on_an_expert_without_a_slot_is_refused_by_name() -> None:
 def test_a_load_that_is_none_is_refused(load: np.ndarray, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         chip_loads(load, placement([[0, 1], [2, 0]], experts=3, ep=2))
-
-
-def test_usable_chips_are_those_of_the_placement() -> None:
-    with pytest.raises(ValueError, match=r"bool\[2\], not \(3,\)"):
-        imbalance(np.ones((1, 2)), placement([[0], [1]], experts=2, ep=2), np.ones(3, dtype=bool))
 
 
 @given(data=st.data(), placed=placements(), by_group=st.booleans())

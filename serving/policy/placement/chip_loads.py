@@ -1,8 +1,7 @@
-"""Imbalance of a placement: the busiest chip's load over the mean.
+"""Load of each chip under a placement.
 
 An expert's pairs in a group of `ep` chips are shared evenly by its copies there. A load is [layers,
-experts], the same for every group, or [groups, layers, experts]. Means leave out chips that are not
-`usable`, and include idle ones.
+experts], the same for every group, or [groups, layers, experts].
 """
 
 from typing import Any
@@ -13,7 +12,6 @@ from numpy.typing import NDArray
 from emulator.specs.placement import EMPTY, ExpertPlacement
 
 F64 = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 Load = NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
 
 
@@ -69,28 +67,3 @@ def chip_loads_slowly(load: Load, placement: ExpertPlacement) -> F64:
                 share = loads[group, layer, expert] / copies[group, layer, expert]
                 result[layer, chip] += share
     return result
-
-
-def imbalance(load: Load, placement: ExpertPlacement, usable: Bools | None = None) -> F64:
-    """The busiest chip's load over the mean: float64[layers]; 1.0 without load.
-
-    A lockstep waits for its busiest chip, so a layer's experts take this many times as long as
-    balanced ones. Raises as `chip_loads`.
-    """
-    live = _live(usable, placement)
-    return _max_over_mean(chip_loads(load, placement)[:, live])
-
-
-def _live(usable: Bools | None, placement: ExpertPlacement) -> Bools:
-    if usable is None:
-        return np.ones(placement.chips, dtype=np.bool_)
-    if usable.shape != (placement.chips,):
-        raise ValueError(f"usable is bool[{placement.chips}], not {usable.shape}")
-    return usable
-
-
-def _max_over_mean(loads: F64) -> F64:
-    """[layers, chips] -> [layers]."""
-    total = loads.sum(axis=1)
-    busiest = loads.max(axis=1, initial=0.0)
-    return np.where(total > 0, busiest * loads.shape[1] / np.where(total > 0, total, 1.0), 1.0)
