@@ -16,7 +16,7 @@ class SpanAttribute:
 
     name: str
     kind: Literal["string", "string[]", "int", "int[]", "double"]
-    unit: str
+    unit: str = ""
     help: str
 
     def __post_init__(self) -> None:
@@ -27,31 +27,26 @@ class SpanAttribute:
 SYSTEM: Final = SpanAttribute(
     name="ultraserve.system",
     kind="string",
-    unit="",
     help="The machine that is emulated, as the catalog names it.",
 )
 RANK: Final = SpanAttribute(
     name="ultraserve.rank",
     kind="int",
-    unit="",
     help="The rank that computed its tokens; the last one, where several did.",
 )
 RANKS: Final = SpanAttribute(
     name="ultraserve.ranks",
     kind="int[]",
-    unit="",
     help="All ranks that computed some of it, in their order: several after a loss of chips.",
 )
 CHIPS: Final = SpanAttribute(
     name="ultraserve.chips",
     kind="int[]",
-    unit="",
     help="The chips that made that rank when it last computed, numbered as in `ultraserve state`.",
 )
 WEIGHTS: Final = SpanAttribute(
     name="ultraserve.weights",
     kind="string[]",
-    unit="",
     help="The versions of the weights that made its tokens, in their order.",
 )
 DILATION: Final = SpanAttribute(

@@ -19,28 +19,22 @@ class SnapshotFamily(Family):
 SNAPSHOT: Final = (
     SnapshotFamily(
         name="ultraserve_clock_dilation",
-        kind="gauge",
-        unit="1",
         help="Wall seconds per emulated second in the present epoch; 0 when time is virtual.",
         field="dilation",
     ),
     SnapshotFamily(
         name="ultraserve_clock_epoch",
-        kind="gauge",
-        unit="1",
         help="Number of the clock's epoch, from 0 on; only --clock auto begins another.",
         field="clock_epoch",
     ),
     SnapshotFamily(
         name="ultraserve_clock_epoch_start_emulated_seconds",
-        kind="gauge",
         unit="s",
         help="Emulated seconds from the engine's start until the present epoch of the clock.",
         field="epoch_emulated_s",
     ),
     SnapshotFamily(
         name="ultraserve_clock_epoch_start_unix_seconds",
-        kind="gauge",
         unit="wall s",
         help="When the present epoch of the clock began, in Unix time.",
         field="epoch_unix_s",
@@ -55,7 +49,6 @@ SNAPSHOT: Final = (
     SnapshotFamily(
         name="ultraserve_steps",
         kind="counter",
-        unit="1",
         help="Engine steps that computed at least one token.",
         field="steps",
     ),
@@ -76,7 +69,6 @@ SNAPSHOT: Final = (
     SnapshotFamily(
         name="ultraserve_lagging_steps",
         kind="counter",
-        unit="1",
         help="Steps that ended late because the host could not keep up.",
         field="lagging_steps",
     ),
@@ -96,7 +88,6 @@ SNAPSHOT: Final = (
     ),
     SnapshotFamily(
         name="ultraserve_chip_watts",
-        kind="gauge",
         unit="W",
         help="Modelled watts of the partition's chips, spares included, mean of the last emulated "
         "seconds.",
@@ -104,25 +95,17 @@ SNAPSHOT: Final = (
     ),
     SnapshotFamily(
         name="ultraserve_facility_watts",
-        kind="gauge",
         unit="W",
         help="Modelled watts at the facility, mean of the last emulated seconds.",
         field="facility_watts",
     ),
     SnapshotFamily(
         name="ultraserve_provisioned_watts",
-        kind="gauge",
         unit="W",
         help="The partition's share of the provisioned rack budget.",
         field="provisioned_watts",
     ),
-    SnapshotFamily(
-        name="ultraserve_chips",
-        kind="gauge",
-        unit="1",
-        help="Chips of the partition.",
-        field="chips",
-    ),
+    SnapshotFamily(name="ultraserve_chips", help="Chips of the partition.", field="chips"),
     SnapshotFamily(
         name="ultraserve_compute_wall_seconds",
         kind="counter",
@@ -139,28 +122,20 @@ SNAPSHOT: Final = (
     ),
     SnapshotFamily(
         name="ultraserve_chips_up",
-        kind="gauge",
-        unit="1",
         help="Chips of the partition that are in service.",
         field="chips_up",
     ),
     SnapshotFamily(
-        name="ultraserve_ranks_up",
-        kind="gauge",
-        unit="1",
-        help="Data-parallel ranks that take requests.",
-        field="ranks_up",
+        name="ultraserve_ranks_up", help="Data-parallel ranks that take requests.", field="ranks_up"
     ),
     SnapshotFamily(
         name="ultraserve_faults",
         kind="counter",
-        unit="1",
         help="Faults since the engine's start.",
         field="faults",
     ),
     SnapshotFamily(
         name="ultraserve_stall_seconds",
-        kind="gauge",
         unit="s",
         help="Emulated seconds for which nothing is computed yet: a chip is silent, or weights are "
         "read; 0 while the machine is free to compute.",
@@ -168,7 +143,6 @@ SNAPSHOT: Final = (
     ),
     SnapshotFamily(
         name="ultraserve_stall_wall_seconds",
-        kind="gauge",
         unit="s",
         help="The wall seconds that ultraserve_stall_seconds take at the present dilation.",
         field="stall_wall_s",
@@ -176,21 +150,17 @@ SNAPSHOT: Final = (
     SnapshotFamily(
         name="ultraserve_requests_moved",
         kind="counter",
-        unit="1",
         help="Requests that were computed again on another rank because theirs lost its KV cache.",
         field="requests_moved",
     ),
     SnapshotFamily(
         name="ultraserve_empty_rank_steps",
         kind="counter",
-        unit="1",
         help="Steps that ranks took part in without a token, because another rank had some.",
         field="empty_rank_steps",
     ),
     SnapshotFamily(
         name="ultraserve_expert_imbalance",
-        kind="gauge",
-        unit="1",
         help="Tokens of the busiest chip over the mean chip's, averaged over layers, in the window "
         "that balancing looks at; 0 before the first token.",
         field="expert_imbalance",
@@ -198,7 +168,6 @@ SNAPSHOT: Final = (
     SnapshotFamily(
         name="ultraserve_expert_rebalances",
         kind="counter",
-        unit="1",
         help="How often experts were given new places by their load.",
         field="expert_rebalances",
     ),
@@ -211,31 +180,24 @@ SNAPSHOT: Final = (
     ),
     SnapshotFamily(
         name="ultraserve_model_version",
-        kind="gauge",
-        unit="1",
         help="Version of the weights that every block of chips serves, or is about to.",
         field="model_version",
     ),
     SnapshotFamily(
         name="ultraserve_rollout_blocks_pending",
         was="ultraserve_blocks_waiting",
-        kind="gauge",
-        unit="1",
         help="Blocks of chips that serve another version of the weights still.",
         field="rollout_blocks_pending",
     ),
     SnapshotFamily(
         name="ultraserve_chips_leased",
         was="ultraserve_chips_lent",
-        kind="gauge",
-        unit="1",
         help="Chips of the partition that are leased to training, or on their way back.",
         field="chips_leased",
     ),
     SnapshotFamily(
         name="ultraserve_handovers",
         kind="counter",
-        unit="1",
         help="Hand-overs of groups of chips that were completed, to training and back.",
         field="handovers",
     ),
@@ -256,7 +218,6 @@ SNAPSHOT: Final = (
     SnapshotFamily(
         name="ultraserve_training_tokens",
         kind="counter",
-        unit="1",
         help="Tokens that training jobs say they have trained on lent chips.",
         field="training_tokens",
     ),
@@ -272,8 +233,6 @@ SNAPSHOT: Final = (
 
 INFO: Final = Family(
     name="ultraserve_info",
-    kind="gauge",
-    unit="1",
     help="What is emulated: always 1.",
     labels=(
         "system",

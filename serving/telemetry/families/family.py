@@ -15,7 +15,9 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One family; a counter's `name` has no `_total`, its samples do.
+    """One family, a gauge of counts or shares unless it says otherwise.
+
+    A counter's `name` has no `_total`, its samples do.
 
     `was` is its name of the release before, under which this one exports it too.
 
@@ -24,8 +26,8 @@ class Family:
     """
 
     name: str
-    kind: Kind
-    unit: Unit
+    kind: Kind = "gauge"
+    unit: Unit = "1"
     help: str
     labels: tuple[str, ...] = ()
     was: str = ""

@@ -9,7 +9,6 @@ _CLASS: Final = ("class",)
 REQUESTS: Final = Family(
     name="ultraserve_admission_requests",
     kind="counter",
-    unit="1",
     labels=("class", "outcome"),
     help="Requests that came to the gateway, by class of work and outcome: entered, then finished, "
     "aborted, failed, or refused (also of those that had entered and waited).",
@@ -17,7 +16,6 @@ REQUESTS: Final = Family(
 REFUSED: Final = Family(
     name="ultraserve_admission_refused",
     kind="counter",
-    unit="1",
     labels=("class", "reason"),
     help="Requests that were refused, by class of work and reason.",
 )
@@ -30,29 +28,21 @@ WAIT: Final = Family(
 )
 IN_FLIGHT: Final = Family(
     name="ultraserve_admission_in_flight",
-    kind="gauge",
-    unit="1",
     labels=_CLASS,
     help="Requests that have entered and not left, by class of work.",
 )
 WAITING: Final = Family(
     name="ultraserve_admission_waiting_requests",
-    kind="gauge",
-    unit="1",
     labels=_CLASS,
     help="Requests that wait for their turn or their first token, by class of work.",
 )
 WAITING_TOKENS: Final = Family(
     name="ultraserve_admission_waiting_tokens",
-    kind="gauge",
-    unit="1",
     labels=_CLASS,
     help="Prompt tokens of the requests that wait, by class of work.",
 )
 LIMIT: Final = Family(
     name="ultraserve_admission_limit",
-    kind="gauge",
-    unit="1",
     labels=("limit",),
     help="The bounds of the gateway by name, as it was started; absent where there is none.",
 )

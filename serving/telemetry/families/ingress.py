@@ -6,7 +6,6 @@ from serving.telemetry.families.family import Family
 
 HELD: Final = Family(
     name="ultraserve_ingress_held_bytes",
-    kind="gauge",
     unit="bytes",
     labels=("credential",),
     help="Bytes of heads, bodies and messages that the server holds, by whether their sender has "
@@ -14,14 +13,11 @@ HELD: Final = Family(
 )
 STRANGERS: Final = Family(
     name="ultraserve_ingress_unauthenticated_connections",
-    kind="gauge",
-    unit="1",
     help="Connections, and calls of gRPC that wait for their message, without a key so far.",
 )
 REFUSED: Final = Family(
     name="ultraserve_ingress_refused",
     kind="counter",
-    unit="1",
     labels=("limit",),
     help="Connections, requests and calls that were refused or closed, by the limit that they "
     "reached.",
