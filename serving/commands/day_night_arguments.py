@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from loadgen.typed_options import add_options, option
-from serving.commands.drain import GRACE_S
+from serving.commands.leases import GRACE_S
 from serving.policy.day_night.options import duration_s
 from serving.policy.day_night.policy_text import parse_policy
 from serving.server.day_night.day_clock import DAY_S
