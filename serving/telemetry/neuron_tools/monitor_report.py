@@ -9,7 +9,7 @@ has is "emulated"; pods are not looked at.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from serving.telemetry.neuron_tools.engine_snapshot import Between, EngineSnapshot
@@ -21,7 +21,7 @@ from serving.telemetry.neuron_tools.runtime_groups import (
     execution_stats,
     memory_used,
     neuroncore_counters,
-    training_report,
+    training_group,
 )
 
 _LEASE_TAG: Final = "lease-"
@@ -116,25 +116,18 @@ class MonitorReport:
         if name == "neuron_hw_counters":
             return hardware_counters(between)
         if application:
-            return self._training_group(between, application, name, base, reading)
+            if name == "neuron_runtime_vcpu_usage":
+                return runtime_vcpu_usage(base.host, replace(reading.host, server=None)) | {
+                    "error": _NO_JOB
+                }
+            number = int(application.removeprefix(_LEASE_TAG))
+            (lease,) = (each for each in between.now.training() if each.number == number)
+            return training_group(between, lease, name)
         if name == "neuroncore_counters":
             return neuroncore_counters(between)
         if name == "execution_stats":
             return execution_stats(between)
         return memory_used(between)
-
-    def _training_group(
-        self, between: Between, application: str, name: str, base: Reading, reading: Reading
-    ) -> dict[str, Any]:
-        number = int(application.removeprefix(_LEASE_TAG))
-        (lease,) = (each for each in between.now.training() if each.number == number)
-        host = {
-            "period": reading.host.wall_s - base.host.wall_s,
-            "vcpu_usage": {"user": 0.0, "system": 0.0},
-            "error": _NO_JOB,
-        }
-        group: dict[str, Any] = training_report(between, lease, [name], host)[name]
-        return group
 
     def _json(self, reading: Reading) -> dict[str, Any]:
         runtimes = []
