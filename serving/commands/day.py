@@ -144,8 +144,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Walk the day and print; returns 0, or 130 after one line when it is interrupted.
 
-    Raises:
-        UltraServeError: a wrong argument, a trace that cannot be read, a target out of reach.
+    Raises UltraServeError: a wrong argument, a trace that cannot be read, a target out of reach.
     """
     from reporting.plain_text import document_lines
     from serving.analysis.day.day_report import day_data, day_document

@@ -128,8 +128,7 @@ def day_night_settings(
 ) -> DayNightSettings | None:
     """How chips change hands; None when they only serve.
 
-    Raises:
-        ConfigError: flags that contradict each other, or settings that cannot be.
+    Raises ConfigError: flags that contradict each other, or settings that cannot be.
     """
     policy = _policy(args)
     if policy is None:

@@ -114,8 +114,7 @@ def _index(text: str) -> int:
 def inject(args: argparse.Namespace) -> int:
     """Let the fault happen and print what the server says; returns the exit code.
 
-    Raises:
-        UltraServeError: a fault that cannot be, a server that refuses it or does not answer.
+    Raises UltraServeError: a fault that cannot be, a server that refuses it or does not answer.
     """
     if args.wait is not None and not 0 < args.wait < float("inf"):
         raise ConfigError(field="wait", value=args.wait, expected="a number above 0")

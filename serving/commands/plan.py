@@ -119,8 +119,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Plan and print; returns 0, or 130 after one line when it is interrupted.
 
-    Raises:
-        UltraServeError: a wrong argument, a trace that cannot be read, a target out of reach.
+    Raises UltraServeError: a wrong argument, a trace that cannot be read, a target out of reach.
     """
     from reporting.plain_text import document_lines
     from serving.analysis.plan.plan import plan

@@ -72,8 +72,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Profile, write the trace and print the sums; returns the exit code.
 
-    Raises:
-        UltraServeError: a wrong argument, a server that does not answer, a file that cannot be.
+    Raises UltraServeError: a wrong argument, a server that does not answer, a file that cannot be.
     """
     virtual = given_options(VirtualOptions, args) | given_options(SchedulerLimits, args)
     live = {name: value for name, value in given_options(LiveOptions, args).items() if value}
