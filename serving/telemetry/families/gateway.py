@@ -1,4 +1,4 @@
-"""The gateway's families. Labels are classes, outcomes and reasons: never keys."""
+"""The gateway's families: admission, and what clients make it hold. No label is a key."""
 
 from typing import Final
 
@@ -46,4 +46,24 @@ LIMIT: Final = Family(
     labels=("limit",),
     help="The bounds of the gateway by name, as it was started; absent where there is none.",
 )
-DOOR: Final = (REQUESTS, REFUSED, WAIT, IN_FLIGHT, WAITING, WAITING_TOKENS, LIMIT)
+GATEWAY: Final = (REQUESTS, REFUSED, WAIT, IN_FLIGHT, WAITING, WAITING_TOKENS, LIMIT)
+
+HELD_BYTES: Final = Family(
+    name="ultraserve_ingress_held_bytes",
+    unit="bytes",
+    labels=("credential",),
+    help="Bytes of heads, bodies and messages that the server holds, by whether their sender has "
+    "shown a key (key) or not (none).",
+)
+UNAUTHENTICATED: Final = Family(
+    name="ultraserve_ingress_unauthenticated_connections",
+    help="Connections, and calls of gRPC that wait for their message, without a key so far.",
+)
+INGRESS_REFUSED: Final = Family(
+    name="ultraserve_ingress_refused",
+    kind="counter",
+    labels=("limit",),
+    help="Connections, requests and calls that were refused or closed, by the limit that they "
+    "reached.",
+)
+INGRESS: Final = (HELD_BYTES, UNAUTHENTICATED, INGRESS_REFUSED)
