@@ -23,10 +23,9 @@ from emulator.specs.systems import system_by_name
 from reporting.data_forms import json_text
 from reporting.document import Column, table_of
 from reporting.plain_text import table_lines
-from serving.commands.collective_claims import claim_of, claim_text, size_text
+from serving.commands.collective_claims import UNITS, claim_of, claim_text, size_text
 from serving.commands.shared_traffic import shared_lines, shared_text, traffic_name
 
-_UNITS = {"B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZES_MAX = 64
 _OTHERS = [traffic for traffic in TrafficClass if traffic is not TrafficClass.COLLECTIVE]
 
@@ -197,9 +196,10 @@ def parse_sizes(text: str) -> list[int]:
 def _bytes(text: str) -> int:
     digits = text.strip().rstrip("bBgGiIkKmM")
     unit = text.strip()[len(digits) :].upper() or "B"
-    if not digits.isdecimal() or unit not in _UNITS or int(digits) < 1:
+    sizes = {name.upper(): size for name, size in UNITS.items()}
+    if not digits.isdecimal() or unit not in sizes or int(digits) < 1:
         raise ConfigError(field="sizes", value=text, expected="sizes such as 64KiB or 1MB")
-    return int(digits) * _UNITS[unit]
+    return int(digits) * sizes[unit]
 
 
 def _names(field: str, text: str) -> list[str]:

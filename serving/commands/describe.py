@@ -8,13 +8,12 @@ model uses them; the tables scale them for reading.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 
 from emulator.errors import ConfigError
 from emulator.memory.lnc import CoreMap
 from emulator.specs.figure import Figure
 from loadgen.typed_options import add_options
+from reporting.data_forms import json_text
 from serving.commands.analysis_options import JsonOptions
 from serving.commands.catalog_overview import overview_lines
 from serving.commands.catalog_section import (
@@ -28,7 +27,7 @@ from serving.settings import AssumptionOptions
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the `describe` command and its arguments."""
+    """Add the `describe` command and its arguments."""
     parser = subparsers.add_parser(
         "describe",
         help="print a chip, a system or a model, with the source of each figure",
@@ -46,20 +45,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the named entry, or the chips and systems; 2 and one line on stderr if unknown."""
-    try:
-        if args.name is None and args.assumptions:
-            raise ConfigError(
-                field="assumption",
-                value=args.assumptions[0],
-                expected="the NAME of a chip or a system",
-            )
-        sections = sections_of(args.name, args.assumptions) if args.name else catalog_sections()
-    except ConfigError as error:
-        print(f"ultraserve describe: {error}", file=sys.stderr)
-        return 2
+    """Print the named entry, or the chips and systems; returns 0.
+
+    Raises ConfigError for a name or an assumption that there is not.
+    """
+    if args.name is None and args.assumptions:
+        raise ConfigError(
+            field="assumption",
+            value=args.assumptions[0],
+            expected="the NAME of a chip or a system",
+        )
+    sections = sections_of(args.name, args.assumptions) if args.name else catalog_sections()
     if args.json:
-        print(json.dumps([_as_json(section) for section in sections], indent=2))
+        print(json_text([_as_json(section) for section in sections]))
     elif args.name is None:
         print("\n".join(overview_lines()))
     else:
