@@ -30,7 +30,11 @@ _MODULES: Final = (
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """The parser of every subcommand; `run` of what it reads is the subcommand's function."""
+    """The parser of every subcommand; `run` of what it reads is the subcommand's function.
+
+    That returns an exit code, and raises UltraServeError for a wrong argument or a server that
+    refuses or does not answer.
+    """
     parser = argparse.ArgumentParser(
         prog="ultraserve",
         description="Run, load-test and plan LLM serving on emulated AWS Trn3 UltraServers.",

@@ -112,10 +112,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it and print how the engine is then; returns the exit code.
-
-    Raises UltraServeError: vLLM refuses, or a server that does not answer.
-    """
+    """Do it and print how the engine is then; returns the exit code. Raises UltraServeError."""
     if args.wait is not None and not 0 < args.wait < float("inf"):
         raise ConfigError(field="wait", value=args.wait, expected="a number above 0")
     rpc, _, fields = _ACTIONS[args.action]

@@ -85,10 +85,7 @@ def _add_leaving_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Drain or lend the chips and print the answer; returns 0.
-
-    Raises UltraServeError: chips that cannot leave, a server that does not answer.
-    """
+    """Drain or lend the chips and print the answer; returns 0. Raises UltraServeError."""
     if not 0 <= args.grace < float("inf"):
         raise ConfigError(field="grace", value=args.grace, expected="at least 0 seconds")
     with connect(args) as client:
@@ -105,10 +102,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def run_resume(args: argparse.Namespace) -> int:
-    """Take the chips back and print the answer; returns 0.
-
-    Raises UltraServeError: no such lease, or a server that does not answer.
-    """
+    """Take the chips back and print the answer; returns 0. Raises UltraServeError."""
     with connect(args) as client:
         report = client.call(control_call.RESUME, lease=args.lease)
     print(json_text(report) if args.json else report_line(report))

@@ -62,10 +62,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the list; returns 0.
-
-    Raises UltraServeError: a wrong argument, or a server that does not answer.
-    """
+    """Print the list; returns 0. Raises UltraServeError."""
     _check(args)
     inventory = _of_catalog(args) if args.system is not None else _of_server(args)
     for device, health in inventory.missing.items():

@@ -38,10 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask for the weights and print the server's answer; returns 0.
-
-    Raises UltraServeError: weights that cannot be served, none to go back to, or no answer.
-    """
+    """Ask for the weights and print the server's answer; returns 0. Raises UltraServeError."""
     with connect(args) as client:
         if args.command == "rollback":
             report = client.call(control_call.ROLLBACK)

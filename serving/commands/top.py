@@ -56,10 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show it until it is left, or once; returns 0.
-
-    Raises UltraServeError: a wrong argument, or a server that does not answer at first, or refuses.
-    """
+    """Show it until it is left, or once; returns 0. Raises UltraServeError."""
     if not _INTERVAL_S_MIN <= args.interval <= _INTERVAL_S_MAX:
         expected = f"{_INTERVAL_S_MIN:g} to {_INTERVAL_S_MAX:g} seconds"
         raise ConfigError(field="interval", value=args.interval, expected=expected)

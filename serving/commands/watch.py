@@ -70,10 +70,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print until there is nothing more; returns 0.
-
-    Raises UltraServeError: a wrong argument, or a server that does not answer or ends.
-    """
+    """Print until there is nothing more; returns 0. Raises UltraServeError."""
     if args.count is not None and args.count < 1:
         raise ConfigError(field="count", value=args.count, expected="at least 1")
     if args.after is not None and not (args.events and 0 <= args.after <= _NUMBER_MAX):
