@@ -181,15 +181,10 @@ def hardware_counters(between: Between) -> dict[str, Any]:
 
 def instance_info(look: EngineSnapshot | None, error: str) -> dict[str, str]:
     """The catalog's name as the type; no instance has the rest."""
-    return {
-        "instance_name": NOT_THERE,
-        "instance_id": NOT_THERE,
+    nowhere = ("availability_zone", "availability_zone_id", "region")
+    unknown = ("instance_name", "instance_id", *(f"instance_{name}" for name in nowhere))
+    return dict.fromkeys((*unknown, "ami_id", "subnet_id"), NOT_THERE) | {
         "instance_type": look.snapshot.state.system if look else NOT_THERE,
-        "instance_availability_zone": NOT_THERE,
-        "instance_availability_zone_id": NOT_THERE,
-        "instance_region": NOT_THERE,
-        "ami_id": NOT_THERE,
-        "subnet_id": NOT_THERE,
         "error": "" if look else error,
     }
 

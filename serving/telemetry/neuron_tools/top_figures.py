@@ -5,8 +5,9 @@ the processes' memory are this machine's, in wall time, and None where they are 
 """
 
 from dataclasses import dataclass
+from typing import Final
 
-from serving.telemetry.device_memory import CATEGORIES, added, chip_bytes, core_bytes
+from serving.telemetry.device_memory import added, chip_bytes, core_bytes
 from serving.telemetry.neuron_tools.engine_snapshot import EngineSnapshot
 from serving.telemetry.neuron_tools.host_sample import HostSample
 from serving.telemetry.neuron_tools.host_usage import runtime_vcpu_usage, vcpu_usage
@@ -21,6 +22,15 @@ from serving.wire.machine_state import (
     RankState,
 )
 from serving.wire.power_report import TokensPerMegawatt
+
+CATEGORY_WORDS: Final = {
+    "tensors": "Tensors",
+    "constants": "Constants",
+    "model_code": "Model Code",
+    "runtime_memory": "Runtime Memory",
+    "model_shared_scratchpad": "Model Scratchpad",
+}
+"""The categories of device memory with neuron-top's words, in its order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,16 +242,3 @@ def host_figures(before: HostSample, now: HostSample) -> HostFigures:
         server_system_percent=usage["system"] if seen else None,
         server_memory_bytes=now.server.memory_bytes if now.server else None,
     )
-
-
-def categories_shown() -> tuple[tuple[str, str], ...]:
-    """The categories of device memory with neuron-top's words, in its order."""
-    words = {
-        "tensors": "Tensors",
-        "constants": "Constants",
-        "model_code": "Model Code",
-        "runtime_memory": "Runtime Memory",
-        "model_shared_scratchpad": "Model Scratchpad",
-    }
-    assert set(words) == set(CATEGORIES)
-    return tuple(words.items())

@@ -14,7 +14,7 @@ from serving.telemetry.neuron_tools.heat_grid import (
     grid_lines,
 )
 from serving.telemetry.neuron_tools.shown_numbers import memory, percent, seconds, watts
-from serving.telemetry.neuron_tools.top_figures import HostFigures, TopFigures, categories_shown
+from serving.telemetry.neuron_tools.top_figures import CATEGORY_WORDS, HostFigures, TopFigures
 
 _NAME: Final = 17
 
@@ -71,7 +71,7 @@ def memory_summary(figures: TopFigures) -> Iterator[Text]:
     yield _head("Device memory")
     yield _line("Capacity", memory(capacity))
     yield _line("Total", memory(used))
-    for name, word in categories_shown():
+    for name, word in CATEGORY_WORDS.items():
         yield _line(word, memory(figures.device_bytes[name]))
 
 
