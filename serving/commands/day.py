@@ -142,7 +142,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Walk the day and print; returns 0, or 130 after one line when it is interrupted.
+    """Walk the day and print; returns 0.
 
     Raises UltraServeError: a wrong argument, a trace that cannot be read, a target out of reach.
     """
@@ -156,8 +156,6 @@ def run(args: argparse.Namespace) -> int:
         check_chart_path(args.plot, field="plot")
     ended = "ultraserve day: interrupted, no day was walked"
     found = interruptible(virtual_day, settings_of(args), processes=args.processes, ended=ended)
-    if found is None:
-        return 130
     if args.plot is not None:
         from serving.analysis.chart_file import write_chart
         from serving.analysis.day.day_chart import day_chart

@@ -31,7 +31,6 @@ STATE: Final = Family(
 )
 POWER: Final = MeterFamily(
     name="ultraserve_chip_power_watts",
-    unit="W",
     field="watts",
     help=f"Modelled watts of a chip, {_MEAN}; of one that trains, what its job says. A "
     "lost one draws none.",
@@ -39,7 +38,6 @@ POWER: Final = MeterFamily(
 JOULES: Final = MeterFamily(
     name="ultraserve_chip_joules",
     kind="counter",
-    unit="J",
     field="joules",
     help="Modelled energy of a chip, idle and leased time included; all chips' are the "
     "engine's ultraserve_chip_energy_joules.",
@@ -47,7 +45,6 @@ JOULES: Final = MeterFamily(
 BUSY: Final = MeterFamily(
     name="ultraserve_chip_busy_seconds",
     kind="counter",
-    unit="s",
     field="busy_s",
     help="Emulated seconds in which a chip computed, or waited for the experts of its group; "
     "serving alone.",
@@ -55,7 +52,6 @@ BUSY: Final = MeterFamily(
 ENGINE_BUSY: Final = Family(
     name="ultraserve_chip_engine_busy_seconds",
     kind="counter",
-    unit="s",
     labels=(*_CHIP, "engine"),
     help="Emulated seconds in which an engine of a chip was busy: tensor, vector, scalar, gpsimd, "
     "dma (HBM), collectives (links); serving alone.",
@@ -68,27 +64,23 @@ FLOPS: Final = MeterFamily(
 )
 HBM: Final = Family(
     name="ultraserve_chip_hbm_bytes",
-    unit="bytes",
     labels=(*_CHIP, "owner"),
     help="HBM that an owner holds on a chip: weights by group, kv, activations, training, ...",
 )
 HBM_CAPACITY: Final = Family(
     name="ultraserve_chip_hbm_capacity_bytes",
-    unit="bytes",
     labels=_CHIP,
     help="HBM of a chip's stacks that have not failed.",
 )
 HBM_TRAFFIC: Final = MeterFamily(
     name="ultraserve_chip_hbm_traffic_bytes",
     kind="counter",
-    unit="bytes",
     field="hbm_bytes",
     help="Bytes that a chip read from HBM and wrote there; serving alone.",
 )
 LINK: Final = MeterFamily(
     name="ultraserve_chip_link_bytes",
     kind="counter",
-    unit="bytes",
     field="link_bytes",
     help="Bytes that a chip sent over its links; serving alone.",
 )
@@ -120,7 +112,6 @@ FIGURES: Final = (
     MeterFamily(
         name="ultraserve_chip_dispatched_bytes",
         kind="counter",
-        unit="bytes",
         field="dispatched_bytes",
         help="Bytes of tokens that a chip sent to the experts of other chips; serving alone.",
     ),

@@ -29,7 +29,6 @@ SNAPSHOT: Final = (
     ),
     SnapshotFamily(
         name="ultraserve_clock_epoch_start_emulated_seconds",
-        unit="s",
         help="Emulated seconds from the engine's start until the present epoch of the clock.",
         field="epoch_emulated_s",
     ),
@@ -42,7 +41,6 @@ SNAPSHOT: Final = (
     SnapshotFamily(
         name="ultraserve_emulated_seconds",
         kind="counter",
-        unit="s",
         help="Emulated seconds since the engine's start, idle time included.",
         field="emulated_s",
     ),
@@ -55,14 +53,12 @@ SNAPSHOT: Final = (
     SnapshotFamily(
         name="ultraserve_busy_seconds",
         kind="counter",
-        unit="s",
         help="Emulated seconds spent in steps.",
         field="busy_s",
     ),
     SnapshotFamily(
         name="ultraserve_lag_seconds",
         kind="counter",
-        unit="s",
         help="Emulated seconds by which steps ended late because the host could not keep up.",
         field="lag_s",
     ),
@@ -75,33 +71,28 @@ SNAPSHOT: Final = (
     SnapshotFamily(
         name="ultraserve_chip_energy_joules",
         kind="counter",
-        unit="J",
         help="Modelled energy drawn by the partition's chips, in emulated time.",
         field="chip_joules",
     ),
     SnapshotFamily(
         name="ultraserve_facility_energy_joules",
         kind="counter",
-        unit="J",
         help="Modelled energy at the facility (chips, share of the racks, PUE), in emulated time.",
         field="facility_joules",
     ),
     SnapshotFamily(
         name="ultraserve_chip_watts",
-        unit="W",
         help="Modelled watts of the partition's chips, spares included, mean of the last emulated "
         "seconds.",
         field="chip_watts",
     ),
     SnapshotFamily(
         name="ultraserve_facility_watts",
-        unit="W",
         help="Modelled watts at the facility, mean of the last emulated seconds.",
         field="facility_watts",
     ),
     SnapshotFamily(
         name="ultraserve_provisioned_watts",
-        unit="W",
         help="The partition's share of the provisioned rack budget.",
         field="provisioned_watts",
     ),
@@ -116,7 +107,6 @@ SNAPSHOT: Final = (
     SnapshotFamily(
         name="ultraserve_pause_seconds",
         kind="counter",
-        unit="s",
         help="Emulated seconds that recovering from faults and moving experts held steps up.",
         field="pause_s",
     ),
@@ -136,14 +126,12 @@ SNAPSHOT: Final = (
     ),
     SnapshotFamily(
         name="ultraserve_stall_seconds",
-        unit="s",
         help="Emulated seconds for which nothing is computed yet: a chip is silent, or weights are "
         "read; 0 while the machine is free to compute.",
         field="stall_s",
     ),
     SnapshotFamily(
         name="ultraserve_stall_wall_seconds",
-        unit="s",
         help="The wall seconds that ultraserve_stall_seconds take at the present dilation.",
         field="stall_wall_s",
     ),
@@ -174,7 +162,6 @@ SNAPSHOT: Final = (
     SnapshotFamily(
         name="ultraserve_expert_moved_bytes",
         kind="counter",
-        unit="bytes",
         help="Bytes of the timed model's expert weights that rebalancing moved between chips.",
         field="expert_moved_bytes",
     ),
@@ -204,14 +191,12 @@ SNAPSHOT: Final = (
     SnapshotFamily(
         name="ultraserve_handover_bytes",
         kind="counter",
-        unit="bytes",
         help="Bytes that hand-overs moved over links and read from storage.",
         field="handover_bytes",
     ),
     SnapshotFamily(
         name="ultraserve_handover_joules",
         kind="counter",
-        unit="J",
         help="Modelled energy that chips drew while they changed hands; part of all chips' energy.",
         field="handover_joules",
     ),
@@ -224,7 +209,6 @@ SNAPSHOT: Final = (
     SnapshotFamily(
         name="ultraserve_training_joules",
         kind="counter",
-        unit="J",
         help="Modelled energy that training drew on lent chips beyond idle ones; part of all "
         "chips' energy.",
         field="training_joules",

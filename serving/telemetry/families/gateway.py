@@ -22,7 +22,6 @@ REFUSED: Final = Family(
 WAIT: Final = Family(
     name="ultraserve_admission_wait_seconds",
     kind="histogram",
-    unit="s",
     labels=_CLASS,
     help="Emulated seconds from entering to the first token, by class of work.",
 )
@@ -50,7 +49,6 @@ GATEWAY: Final = (REQUESTS, REFUSED, WAIT, IN_FLIGHT, WAITING, WAITING_TOKENS, L
 
 HELD_BYTES: Final = Family(
     name="ultraserve_ingress_held_bytes",
-    unit="bytes",
     labels=("credential",),
     help="Bytes of heads, bodies and messages that the server holds, by whether their sender has "
     "shown a key (key) or not (none).",

@@ -32,25 +32,21 @@ PUE: Final = Family(
 )
 IT_POWER: Final = Family(
     name="ultraserve_it_watts",
-    unit="W",
     help=f"Modelled watts at the racks' input, the partition's share, {_MEAN}.",
 )
 FACILITY_PART: Final = Family(
     name="ultraserve_facility_part_watts",
-    unit="W",
     labels=("part",),
     help=f"Modelled watts at the facility by part, {_MEAN}; their sum is "
     "ultraserve_facility_watts.",
 )
 RACK_POWER: Final = Family(
     name="ultraserve_rack_power_watts",
-    unit="W",
     labels=("rack",),
     help=f"Modelled watts at a rack's input, the partition's share of it, {_MEAN}.",
 )
 RACK_BUDGET: Final = Family(
     name="ultraserve_rack_budget_watts",
-    unit="W",
     labels=("rack",),
     help="The partition's share of what a rack is given.",
 )
@@ -70,7 +66,6 @@ SWITCH_TRAYS: Final = Family(
 STEP_PART: Final = Family(
     name="ultraserve_step_part_seconds",
     kind="counter",
-    unit="s",
     labels=("part",),
     help="Emulated seconds of steps by named part, on the chips that everyone waits for.",
 )
@@ -91,7 +86,6 @@ FAULTS_OPEN: Final = Family(
 )
 HANDOVER_AGE: Final = Family(
     name="ultraserve_handover_age_seconds",
-    unit="s",
     labels=("lease", "phase"),
     help="Emulated seconds for which a lease drains or restores; absent for all others.",
 )

@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from serving.telemetry.device_memory import CATEGORIES
 from serving.telemetry.neuron_tools.engine_snapshot import EngineSnapshot
 from serving.telemetry.neuron_tools.host_sample import ServerSample
 from serving.telemetry.neuron_tools.shown_numbers import memory, percent, seconds, three_wide, watts
@@ -87,6 +88,7 @@ def test_categories_have_neuron_top_s_words_in_its_order() -> None:
         "Runtime Memory",
         "Model Scratchpad",
     ]
+    assert set(CATEGORY_WORDS) == set(CATEGORIES)
 
 
 def test_numbers_have_their_units() -> None:
