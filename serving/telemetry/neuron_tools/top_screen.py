@@ -54,19 +54,11 @@ class Lost(Exception):
 
 
 class Looked(Message):
-    """What came of a look: figures, or why it was lost, or a failure that does not pass."""
+    """The figures of a look, or how it failed."""
 
-    def __init__(
-        self,
-        *,
-        figures: TopFigures | None = None,
-        lost: str | None = None,
-        failure: Exception | None = None,
-    ) -> None:
+    def __init__(self, found: TopFigures | Exception) -> None:
         super().__init__()
-        self.figures = figures
-        self.lost = lost
-        self.failure = failure
+        self.found = found
 
 
 class LinesPane(VerticalScroll):
@@ -186,26 +178,27 @@ class TopScreen(App[Exception | None]):
         """
         while not self._ended.is_set():
             begun_s = time.monotonic()
+            found: TopFigures | Exception
             try:
-                told = Looked(figures=self._look())
-            except Lost as lost:
-                told = Looked(lost=str(lost))
+                found = self._look()
             except Exception as error:  # noqa: BLE001 it ends the screen, which raises it
-                told = Looked(failure=error)
+                found = error
             self._drawn.clear()
-            if self._ended.is_set() or not self.post_message(told):
+            if self._ended.is_set() or not self.post_message(Looked(found)):
                 return
             self._drawn.wait()
             self._ended.wait(max(begun_s + self._interval_s - time.monotonic(), 0.0))
 
     def on_looked(self, told: Looked) -> None:
         """Draw it, or end with what cannot pass."""
-        if told.failure is not None:
-            self.exit(told.failure)
-            return
-        self._lost = told.lost
-        if told.figures is not None:
-            self._figures, self._seen_s = told.figures, time.monotonic()
+        match told.found:
+            case TopFigures() as figures:
+                self._figures, self._seen_s, self._lost = figures, time.monotonic(), None
+            case Lost() as lost:
+                self._lost = str(lost)
+            case failure:
+                self.exit(failure)
+                return
         self._draw()
         self._drawn.set()
 
