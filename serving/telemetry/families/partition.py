@@ -50,9 +50,7 @@ RACK_BUDGET: Final = Family(
     labels=("rack",),
     help="The partition's share of what a rack is given.",
 )
-CHIP_BUDGET: Final = Family(
-    name="ultraserve_chip_budget_watts", unit="W", help="What a chip may draw."
-)
+CHIP_BUDGET: Final = Family(name="ultraserve_chip_budget_watts", help="What a chip may draw.")
 SWITCH_TRAYS_UP: Final = Family(
     name="ultraserve_switch_trays_up",
     labels=("rack",),
