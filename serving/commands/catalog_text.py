@@ -9,7 +9,7 @@ from emulator.units import GIB
 from reporting.document import Column, table_of
 from reporting.numbers import with_prefix
 from reporting.plain_text import table_lines
-from serving.commands.catalog_section import CatalogEntry, SwitchShown
+from serving.commands.catalog_section import CatalogEntry, ShownSwitch
 
 _SOURCED: Final[tuple[Column[tuple[str, ...]], ...]] = (
     Column("figure", align="left"),
@@ -45,12 +45,13 @@ def section_lines(section: CatalogEntry) -> Iterator[str]:
         yield from _core_map_lines(mapped)
 
 
-def _switch_lines(shown: SwitchShown) -> Iterator[str]:
+def _switch_lines(shown: ShownSwitch) -> Iterator[str]:
     """A switch: each assumption set, its reason, and its figures."""
-    yield f"  switch {shown.switch.name}"
-    for assumption in shown.switch.assumptions:
-        mark = " (on)" if assumption is shown.on else ""
-        yield f"    {shown.switch.name}={assumption.name}{mark}: {assumption.why}"
+    switch, on = shown
+    yield f"  switch {switch.name}"
+    for assumption in switch.assumptions:
+        mark = " (on)" if assumption is on else ""
+        yield f"    {switch.name}={assumption.name}{mark}: {assumption.why}"
         rows = [
             (label, *with_prefix(value.value, value.unit))
             if isinstance(value, Figure)

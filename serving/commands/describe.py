@@ -18,7 +18,7 @@ from serving.commands.analysis_options import JsonOptions
 from serving.commands.catalog_overview import overview_lines
 from serving.commands.catalog_section import (
     CatalogEntry,
-    SwitchShown,
+    ShownSwitch,
     catalog_sections,
     sections_of,
 )
@@ -89,7 +89,8 @@ def _figure_json(figure: Figure) -> dict[str, object]:
     }
 
 
-def _switch_json(shown: SwitchShown) -> dict[str, object]:
+def _switch_json(shown: ShownSwitch) -> dict[str, object]:
+    switch, on = shown
     readings = [
         {
             "name": reading.name,
@@ -99,10 +100,9 @@ def _switch_json(shown: SwitchShown) -> dict[str, object]:
                 for label, value in reading.figures.items()
             },
         }
-        for reading in shown.switch.assumptions
+        for reading in switch.assumptions
     ]
-    on = None if shown.on is None else shown.on.name
-    return {"name": shown.switch.name, "on": on, "readings": readings}
+    return {"name": switch.name, "on": None if on is None else on.name, "readings": readings}
 
 
 def _core_map_json(core_map: CoreMap) -> dict[str, object]:
