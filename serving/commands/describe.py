@@ -15,14 +15,13 @@ from emulator.specs.figure import Figure
 from loadgen.typed_options import add_options
 from reporting.data_forms import json_text
 from serving.commands.analysis_options import JsonOptions
-from serving.commands.catalog_overview import overview_lines
 from serving.commands.catalog_section import (
     CatalogEntry,
     ShownSwitch,
     catalog_sections,
     sections_of,
 )
-from serving.commands.catalog_text import section_lines
+from serving.commands.catalog_text import overview_lines, section_lines
 from serving.settings import AssumptionOptions
 
 
