@@ -49,8 +49,7 @@ def catalog_sections() -> tuple[CatalogEntry, ...]:
 
 
 def sections_of(name: str, assumptions: Sequence[str] = ()) -> tuple[CatalogEntry, ...]:
-    """The entry of that name, in any case, with `assumptions` on, each "SWITCH=ASSUMPTION"; a
-    system's chip after it.
+    """The entry of that name in any case, with `assumptions` on; a system's chip after it.
 
     Raises ConfigError for a name or an assumption that there is not.
     """

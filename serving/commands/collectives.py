@@ -1,9 +1,7 @@
 """`ultraserve collectives`: how long collectives take on the fabrics of one or more systems.
 
-A line for each size: the time, the algorithm that is the fastest there, and the bus bandwidth as
-nccom-test and nccl-tests print it; with two systems or more, how many times as long the first
-takes, and whether that is what the vendor claims. With other traffic beside it, who waits for whom.
-It starts nothing.
+A line for each size: time, fastest algorithm, and bus bandwidth as nccom-test and nccl-tests print
+it; of further systems their speed-up over the first, and the vendor's claim. It starts nothing.
 """
 
 from __future__ import annotations
@@ -32,9 +30,7 @@ _OTHERS = [traffic for traffic in TrafficClass if traffic is not TrafficClass.CO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One collective of one size on one system; `times_as_long` is the first system's time over
-    this one's.
-    """
+    """A collective of a size on a system; `times_as_long` is the first system's time over its."""
 
     system: str
     operation: str
@@ -222,9 +218,7 @@ def _operation(name: str) -> Operation:
 
 
 def _text(lines: list[Line], systems: list[SystemSpec]) -> Iterator[str]:
-    """A title, a table and the vendor's claims per operation, systems side by side; then what the
-    times rest on.
-    """
+    """A title, a table and the vendor's claims per operation; then what the times rest on."""
     count = len(systems)
     by_operation: dict[str, list[Line]] = {}
     for line in lines:

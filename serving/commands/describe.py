@@ -1,8 +1,7 @@
 """`ultraserve describe`: a chip, a system or a model, each figure with its unit and its source.
 
-It prints what the catalog holds and starts nothing. Where sources disagree it lists the
-assumptions, and shows the figures of the one that is asked for. JSON carries base units as the cost
-model uses them; the tables scale them for reading.
+Where sources disagree it lists the assumptions, and shows the figures of the one that is asked for.
+JSON carries the cost model's base units; tables scale them for reading.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """`ultraserve pareto`: what machines give a megawatt against what each user gets.
 
-Every partition, batch, precision and LNC of every machine that is named, by the cost model; it
-starts nothing. Where both machines of the vendor's launch are named, its claims are held against
-the curves.
+Every partition, batch, precision and LNC of the named machines, by the cost model; it starts
+nothing. With both machines of the vendor's launch, its claims are held against the curves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What this machine's vCPUs and memory, and a server's processes, have done until now.
 
-These are real figures of the machine on which a command runs, in wall time; all others in this room
-are of the emulated one. A host's figures are cumulative: two samples make a usage (`host_usage`).
+Real figures of the machine on which a command runs, in wall time. They are cumulative: two samples
+make a usage (`host_usage`).
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """The live screen of `ultraserve top`: tabs and keys after neuron-top's, drawn by Textual.
 
-It asks for looks in a thread of its own, one at a time, and draws what it was given last; a look
-that fails in passing is told in the status line and asked again. It decides nothing else.
+A thread of its own asks for looks, one at a time; one that fails in passing is told in the status
+line and asked again.
 
 Source of the keys: AWS Neuron SDK docs, neuron-top-user-guide.rst: F toggles utilisation and
 TFLOPS, 1-9 select a tab, a and d the one before and after, x expands or collapses the whole tree.
