@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 _ALL: Final = ("demand", "schedule:22:00-06:00", "price:assumed")
 _KINDS: Final = ("all", "demand", "fixed", "never", "oracle", "price", "schedule")
-_ISL, _OSL, _SPREAD, _SYNTHETIC_PAIRS = 1_155, 211, 0.8, 20_000
+SLO: Final = "ttft=1s,tpot=30ms@p99"
+PROMPT_TOKENS, OUTPUT_TOKENS = 1_155, 211  # means of the Azure 2023 conversation trace
+_SPREAD, _SYNTHETIC_PAIRS = 0.8, 20_000
 _DAY_S: Final = 86_400.0
 _HEADLINE_SHARE: Final = 0.7
 _SCHEDULERS: Final = {"max_num_seqs": 1_024, "block_tokens": 32}
@@ -45,7 +47,7 @@ class DemandOptions:
     GROUP = "demand"
 
     slo: str = option(
-        "ttft=1s,tpot=30ms@p99",
+        SLO,
         "of TTFT and TPOT, which requests keep both at once",
         metavar="TARGET",
     )
@@ -69,7 +71,7 @@ class DemandOptions:
     lengths: Path | None = option(
         None,
         "draw prompts and replies from those of a recorded trace (default: lognormal, mean "
-        f"{_ISL:,} and {_OSL} tokens)",
+        f"{PROMPT_TOKENS:,} and {OUTPUT_TOKENS} tokens)",
     )
     cold: bool = option(
         False,
@@ -270,15 +272,17 @@ def _lengths(options: DayOptions, model: ModelSpec, trace: DayTrace) -> tuple[Ob
             words += f", {len(recorded) - len(within):,} longer than the context left out"
         return within.lengths, words
     ratio = float(np.exp(-(_SPREAD**2) / 2))
-    lengths = IndependentLengths(
-        prompt=lognormal_of_median(median=round(_ISL * ratio), sigma=_SPREAD, most=context // 2),
-        output=lognormal_of_median(median=round(_OSL * ratio), sigma=_SPREAD, most=context // 4),
+    prompt, output = (
+        lognormal_of_median(median=round(mean * ratio), sigma=_SPREAD, most=most)
+        for mean, most in ((PROMPT_TOKENS, context // 2), (OUTPUT_TOKENS, context // 4))
     )
+    lengths = IndependentLengths(prompt=prompt, output=output)
     rng = np.random.default_rng(options.seed)
     prompts, outputs = lengths.draw_pairs(rng, _SYNTHETIC_PAIRS)
     words = (
-        f"made-up lengths (assumed): lognormal, sigma {_SPREAD:g}, means of about {_ISL:,} prompt "
-        f"and {_OSL:,} output tokens, those of the Azure 2023 conversation trace"
+        f"made-up lengths (assumed): lognormal, sigma {_SPREAD:g}, means of about "
+        f"{PROMPT_TOKENS:,} prompt and {OUTPUT_TOKENS:,} output tokens, those of the Azure "
+        "2023 conversation trace"
     )
     return ObservedLengths(prompt_tokens=prompts, output_tokens=outputs), words
 

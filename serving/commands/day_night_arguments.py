@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from loadgen.typed_options import add_options, option
+from serving.commands.day import OUTPUT_TOKENS, PROMPT_TOKENS, SLO
 from serving.commands.leases import GRACE_S
 from serving.policy.day_night.options import duration_s
 from serving.policy.day_night.policy_text import parse_policy
@@ -28,11 +29,6 @@ if TYPE_CHECKING:
     from serving.engine.deployment import Deployment
 
 DIRECTORY: Final = "ultraserve-training"
-SLO: Final = "ttft=1s,tpot=30ms@p99"
-PROMPT_TOKENS: Final = 1_155
-OUTPUT_TOKENS: Final = 211
-"""Means of the Azure 2023 conversation trace, as in `ultraserve day`."""
-
 _NEEDS: Final = "--day-night or --schedule with it"
 
 
