@@ -141,16 +141,12 @@ class ReportDocument(Protocol):
 
     def document(self) -> Document:
         """For people."""
-        ...
 
     def fields(self) -> object:
         """For programs: the values of JSON; None for an unknown one."""
-        ...
 
     def figures(self) -> tuple[FigureRow, ...]:
         """For spreadsheets: a row for every figure."""
-        ...
 
     def charts(self) -> tuple[TitledChart, ...]:
         """The charts, in the order in which they are shown."""
-        ...

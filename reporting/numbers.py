@@ -15,23 +15,20 @@ class Bounded(Protocol):
     @property
     def value(self) -> float:
         """The figure itself."""
-        ...
 
     @property
     def low(self) -> float | None:
         """The lower bound."""
-        ...
 
     @property
     def high(self) -> float | None:
         """The upper bound."""
-        ...
 
 
-def number(value: float | None, unknown: str = NOTHING) -> str:
+def number(value: float | None) -> str:
     """About four figures: `0.00421`, `1.234`, `12.34`, `123.4`, `1,234`; whole numbers whole."""
     if value is None:
-        return unknown
+        return NOTHING
     size = abs(value)
     if size >= 999.95 or value == round(value):
         return f"{value:,.0f}"

@@ -1,4 +1,4 @@
-"""The `ultraserve` command: one thin file per subcommand in `serving.commands`.
+"""The `ultraserve` command, whose subcommands are thin modules of `serving.commands`.
 
 A subcommand imports vLLM only when it runs it, so that `describe` does not pay for that.
 """
@@ -21,38 +21,20 @@ from serving.commands.renamed_flags import with_new_names
 
 _COMPLAINS: Final = "triton._C.libtriton"
 
-_COMMANDS = (
-    "serve",
-    "key",
-    "train",
-    "demo",
-    "state",
-    "watch",
-    "console",
-    "top",
-    "monitor",
-    "ls",
-    "fault",
-    "drain",
-    "lend",
-    "resume",
-    "daynight",
-    "publish",
-    "rollback",
-    "engine",
-    "profile",
-    "describe",
-    "collectives",
-    "power",
-    "pareto",
-    "plan",
-    "day",
-    "validate",
+_MODULES: Final = (
+    *("serve", "key", "train", "demo", "state", "watch", "console", "top", "monitor", "ls"),
+    *("fault", "leases", "daynight", "publish", "engine", "profile"),
+    *("describe", "collectives", "power", "pareto", "plan", "day", "validate"),
 )
+"""Of `serving.commands`, in the order of the help."""
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """The parser of every subcommand; `run` of what it reads is the subcommand's function."""
+    """The parser of every subcommand; `run` of what it reads is the subcommand's function.
+
+    That returns an exit code, and raises UltraServeError for a wrong argument or a server that
+    refuses or does not answer.
+    """
     parser = argparse.ArgumentParser(
         prog="ultraserve",
         description="Run, load-test and plan LLM serving on emulated AWS Trn3 UltraServers.",
@@ -61,7 +43,7 @@ def command_parser() -> argparse.ArgumentParser:
         "--version", action="version", version=f"ultraserve {version('ultraserve')}"
     )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in _COMMANDS:
+    for name in _MODULES:
         import_module(f"serving.commands.{name}").add_parser(subparsers)
     return parser
 

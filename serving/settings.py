@@ -257,8 +257,7 @@ class Settings(RunningOptions, PartitionOptions):
     def from_additional_config(cls, additional: Mapping[str, Any] | None) -> "Settings":
         """Read the settings of vLLM's additional config; absent means all defaults.
 
-        Raises:
-            ConfigError: not an object, an unknown key, or a value out of range.
+        Raises ConfigError: not an object, an unknown key, or a value out of range.
         """
         given = (additional or {}).get(KEY, {})
         if not isinstance(given, Mapping):

@@ -200,14 +200,14 @@ def check_least(name: str, value: int | None, least: int) -> None:
 
 def interruptible(
     work: Callable[..., Found], asked: object, *, processes: int | None, ended: str
-) -> Found | None:
-    """What `work` finds, with its progress on stderr; None, after `ended`, when interrupted."""
+) -> Found:
+    """What `work` finds, with its progress on stderr; says `ended` when it is interrupted."""
     at_once = min(2, os.cpu_count() or 1) if processes is None else processes
     try:
         return work(asked, processes=at_once, progress=say)
     except KeyboardInterrupt:
         say(ended)
-        return None
+        raise
 
 
 def say(line: str) -> None:

@@ -17,13 +17,8 @@ from emulator.specs.name_suggestions import did_you_mean
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwitchShown:
-    """A switch, and which of its assumptions is on; None when none of them is."""
-
-    switch: AssumptionSet
-    on: Assumption | None
+ShownSwitch = tuple[AssumptionSet, Assumption | None]
+"""A switch, and which of its assumptions is on; None when none of them is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +38,7 @@ class CatalogEntry:
     announced: bool = False
     figures: NamedFigures
     core_maps: tuple[CoreMap, ...] = ()
-    switches: tuple[SwitchShown, ...] = ()
+    switches: tuple[ShownSwitch, ...] = ()
     unknown: tuple[str, ...] = ()
     status: str = ""
 
@@ -54,8 +49,7 @@ def catalog_sections() -> tuple[CatalogEntry, ...]:
 
 
 def sections_of(name: str, assumptions: Sequence[str] = ()) -> tuple[CatalogEntry, ...]:
-    """The entry of that name, in any case, with `assumptions` on, each "SWITCH=ASSUMPTION"; a
-    system's chip after it.
+    """The entry of that name in any case, with `assumptions` on; a system's chip after it.
 
     Raises ConfigError for a name or an assumption that there is not.
     """
@@ -129,5 +123,5 @@ def joined(system: SystemSpec) -> str:
 
 def _shown(
     spec: ChipSpec | SystemSpec, switches: tuple[AssumptionSet, ...]
-) -> tuple[SwitchShown, ...]:
-    return tuple(SwitchShown(switch=switch, on=switch.assumption_of(spec)) for switch in switches)
+) -> tuple[ShownSwitch, ...]:
+    return tuple((switch, switch.assumption_of(spec)) for switch in switches)

@@ -1,16 +1,40 @@
-"""An entry of the catalog as text: a table of its figures, then its switches and core maps."""
+"""The catalog as text: a line for each chip and system, or an entry with all that it holds."""
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
 
 from emulator.memory.lnc import CoreMap
+from emulator.specs.assumptions import AssumptionSet
+from emulator.specs.chip import ChipSpec
+from emulator.specs.chips import CHIPS, DATA_SHEETS
+from emulator.specs.data_sheet import DataSheet
 from emulator.specs.figure import Figure
-from emulator.units import GIB
+from emulator.specs.system import SystemSpec
+from emulator.specs.systems import SYSTEMS
+from emulator.units import GB, GIB
 from reporting.document import Column, table_of
-from reporting.numbers import with_prefix
+from reporting.numbers import NOTHING, with_prefix
 from reporting.plain_text import table_lines
-from serving.commands.catalog_section import CatalogEntry, SwitchShown
+from serving.commands.catalog_section import CatalogEntry, ShownSwitch, joined
 
+_UNKNOWN = "?"
+_TERA = 1e12
+_CHIP_COLUMNS = (
+    ("bf16 TFLOPS", "tensor_bf16_flops_per_s", _TERA),
+    ("fp8 TFLOPS", "tensor_fp8_flops_per_s", _TERA),
+    ("fp4 TFLOPS", "tensor_fp4_flops_per_s", _TERA),
+    ("HBM GiB", "hbm_bytes", GIB),
+    ("HBM TB/s", "hbm_bytes_per_s", _TERA),
+    ("link GB/s", "link_tray_bytes_per_s", GB),
+    ("network GB/s", "scale_out_bytes_per_s", GB),
+    ("budget W", "budget_watts", 1),
+)
+_SYSTEM_COLUMNS = (
+    ("fp8 PFLOPS", "total_fp8_flops_per_s", 1e15),
+    ("HBM TiB", "total_hbm_bytes", 1_024 * GIB),
+    ("HBM TB/s", "total_hbm_bytes_per_s", _TERA),
+    ("given kW", "provisioned_watts", 1e3),
+)
 _SOURCED: Final[tuple[Column[tuple[str, ...]], ...]] = (
     Column("figure", align="left"),
     Column("value"),
@@ -22,6 +46,64 @@ _UNTITLED: Final[tuple[Column[tuple[str, ...]], ...]] = (
     Column(""),
     Column("", align="left"),
 )
+
+
+def overview_lines() -> Iterator[str]:
+    """Two tables, of chips and of systems, and a legend."""
+    chips: list[Column[ChipSpec | DataSheet]] = [
+        Column("chip", lambda chip: chip.name, align="left"),
+        Column("maker", lambda chip: chip.maker, align="left"),
+        *_figures(_CHIP_COLUMNS),
+        Column("", _note, align="left"),
+    ]
+    known: list[ChipSpec | DataSheet] = [*CHIPS.values(), *DATA_SHEETS.values()]
+    yield from table_lines(table_of(chips, known))
+    yield ""
+    systems: list[Column[SystemSpec]] = [
+        Column("system", lambda system: system.name, align="left"),
+        Column("chips", lambda system: system.chips.count, "d"),
+        Column("of", lambda system: system.chip.name, align="left"),
+        Column("joined", joined, align="left"),
+        *_figures(_SYSTEM_COLUMNS),
+        Column("switches", lambda system: _names(system.variants), align="left"),
+    ]
+    yield from table_lines(table_of(systems, SYSTEMS.values()))
+    yield ""
+    yield "Dense rates; links per direction, inside a tray; GB = 10^9 bytes."
+    yield f"* assumed   {_UNKNOWN} unpublished   {NOTHING} has none"
+    yield "ultraserve describe NAME [--assumption SWITCH=ASSUMPTION]: each figure with its source."
+
+
+def _figures(columns: Iterable[tuple[str, str, float]]) -> Iterator[Column[Any]]:
+    """A column for each title, figure and unit."""
+    for title, label, unit in columns:
+
+        def cell(
+            of: ChipSpec | DataSheet | SystemSpec, label: str = label, unit: float = unit
+        ) -> str:
+            if isinstance(of, DataSheet) and label in of.unknown:
+                return _UNKNOWN
+            return _cell(dict(of.figures()).get(label), unit)
+
+        yield Column(title, cell)
+
+
+def _note(chip: ChipSpec | DataSheet) -> str:
+    if isinstance(chip, DataSheet):
+        return "announced, cannot be timed" if chip.announced else "cannot be timed"
+    return f"switches: {_names(chip.switches)}" if chip.switches else ""
+
+
+def _names(switches: Iterable[AssumptionSet]) -> str:
+    return ", ".join(switch.name for switch in switches)
+
+
+def _cell(figure: Figure | None, unit: float) -> str:
+    if figure is None:
+        return NOTHING
+    value = figure.value / unit
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:,.{digits}f}" + ("*" if figure.assumed else " ")
 
 
 def section_lines(section: CatalogEntry) -> Iterator[str]:
@@ -45,12 +127,13 @@ def section_lines(section: CatalogEntry) -> Iterator[str]:
         yield from _core_map_lines(mapped)
 
 
-def _switch_lines(shown: SwitchShown) -> Iterator[str]:
+def _switch_lines(shown: ShownSwitch) -> Iterator[str]:
     """A switch: each assumption set, its reason, and its figures."""
-    yield f"  switch {shown.switch.name}"
-    for assumption in shown.switch.assumptions:
-        mark = " (on)" if assumption is shown.on else ""
-        yield f"    {shown.switch.name}={assumption.name}{mark}: {assumption.why}"
+    switch, on = shown
+    yield f"  switch {switch.name}"
+    for assumption in switch.assumptions:
+        mark = " (on)" if assumption is on else ""
+        yield f"    {switch.name}={assumption.name}{mark}: {assumption.why}"
         rows = [
             (label, *with_prefix(value.value, value.unit))
             if isinstance(value, Figure)

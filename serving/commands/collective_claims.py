@@ -12,14 +12,11 @@ from emulator.specs.system import SystemSpec, Topology
 # nor the algorithms are said.
 CLAIMS: Final = {Operation.ALL_GATHER: 6.0, Operation.ALL_REDUCE: 2.0}
 
-_UNITS: Final = (
-    ("GiB", 2**30),
-    ("MiB", 2**20),
-    ("KiB", 2**10),
-    ("GB", 10**9),
-    ("MB", 10**6),
-    ("KB", 10**3),
-)
+UNITS: Final = {
+    **{"GiB": 2**30, "MiB": 2**20, "KiB": 2**10},
+    **{"GB": 10**9, "MB": 10**6, "KB": 10**3, "B": 1},
+}
+"""Bytes of each unit; binary ones first, each kind from the largest on."""
 
 
 def claim_of(operation: Operation, slow: SystemSpec, fast: SystemSpec) -> float | None:
@@ -53,7 +50,5 @@ def sizes_in_words(sizes: Sequence[int], chosen: Sequence[bool]) -> str:
 
 def size_text(size_bytes: int) -> str:
     """In the largest unit, a binary one if there is any, that leaves a whole number."""
-    for name, unit in _UNITS:
-        if size_bytes % unit == 0:
-            return f"{size_bytes // unit:,} {name}"
-    return f"{size_bytes} B"
+    unit = next(unit for unit, unit_bytes in UNITS.items() if size_bytes % unit_bytes == 0)
+    return f"{size_bytes // UNITS[unit]:,} {unit}"

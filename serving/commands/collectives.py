@@ -1,9 +1,7 @@
 """`ultraserve collectives`: how long collectives take on the fabrics of one or more systems.
 
-A line for each size: the time, the algorithm that is the fastest there, and the bus bandwidth as
-nccom-test and nccl-tests print it; with two systems or more, how many times as long the first
-takes, and whether that is what the vendor claims. With other traffic beside it, who waits for whom.
-It starts nothing.
+A line for each size: time, fastest algorithm, and bus bandwidth as nccom-test and nccl-tests print
+it; of further systems their speed-up over the first, and the vendor's claim. It starts nothing.
 """
 
 from __future__ import annotations
@@ -23,19 +21,16 @@ from emulator.specs.systems import system_by_name
 from reporting.data_forms import json_text
 from reporting.document import Column, table_of
 from reporting.plain_text import table_lines
-from serving.commands.collective_claims import claim_of, claim_text, size_text
+from serving.commands.collective_claims import UNITS, claim_of, claim_text, size_text
 from serving.commands.shared_traffic import shared_lines, shared_text, traffic_name
 
-_UNITS = {"B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZES_MAX = 64
 _OTHERS = [traffic for traffic in TrafficClass if traffic is not TrafficClass.COLLECTIVE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One collective of one size on one system; `times_as_long` is the first system's time over
-    this one's.
-    """
+    """A collective of a size on a system; `times_as_long` is the first system's time over its."""
 
     system: str
     operation: str
@@ -197,9 +192,10 @@ def parse_sizes(text: str) -> list[int]:
 def _bytes(text: str) -> int:
     digits = text.strip().rstrip("bBgGiIkKmM")
     unit = text.strip()[len(digits) :].upper() or "B"
-    if not digits.isdecimal() or unit not in _UNITS or int(digits) < 1:
+    sizes = {name.upper(): size for name, size in UNITS.items()}
+    if not digits.isdecimal() or unit not in sizes or int(digits) < 1:
         raise ConfigError(field="sizes", value=text, expected="sizes such as 64KiB or 1MB")
-    return int(digits) * _UNITS[unit]
+    return int(digits) * sizes[unit]
 
 
 def _names(field: str, text: str) -> list[str]:
@@ -222,9 +218,7 @@ def _operation(name: str) -> Operation:
 
 
 def _text(lines: list[Line], systems: list[SystemSpec]) -> Iterator[str]:
-    """A title, a table and the vendor's claims per operation, systems side by side; then what the
-    times rest on.
-    """
+    """A title, a table and the vendor's claims per operation; then what the times rest on."""
     count = len(systems)
     by_operation: dict[str, list[Line]] = {}
     for line in lines:

@@ -50,11 +50,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the address; returns 0.
-
-    Raises:
-        UltraServeError: no key, a server that does not answer or know it, or no browser to open.
-    """
+    """Print the address; returns 0. Raises UltraServeError."""
     address = ControlAddress.parse(args.address)
     key = control_credential(args, address)
     with connect(args) as client:

@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 _ALL: Final = ("demand", "schedule:22:00-06:00", "price:assumed")
 _KINDS: Final = ("all", "demand", "fixed", "never", "oracle", "price", "schedule")
-_ISL, _OSL, _SPREAD, _SYNTHETIC_PAIRS = 1_155, 211, 0.8, 20_000
+SLO: Final = "ttft=1s,tpot=30ms@p99"
+PROMPT_TOKENS, OUTPUT_TOKENS = 1_155, 211  # means of the Azure 2023 conversation trace
+_SPREAD, _SYNTHETIC_PAIRS = 0.8, 20_000
 _DAY_S: Final = 86_400.0
 _HEADLINE_SHARE: Final = 0.7
 _SCHEDULERS: Final = {"max_num_seqs": 1_024, "block_tokens": 32}
@@ -45,7 +47,7 @@ class DemandOptions:
     GROUP = "demand"
 
     slo: str = option(
-        "ttft=1s,tpot=30ms@p99",
+        SLO,
         "of TTFT and TPOT, which requests keep both at once",
         metavar="TARGET",
     )
@@ -69,7 +71,7 @@ class DemandOptions:
     lengths: Path | None = option(
         None,
         "draw prompts and replies from those of a recorded trace (default: lognormal, mean "
-        f"{_ISL:,} and {_OSL} tokens)",
+        f"{PROMPT_TOKENS:,} and {OUTPUT_TOKENS} tokens)",
     )
     cold: bool = option(
         False,
@@ -142,10 +144,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Walk the day and print; returns 0, or 130 after one line when it is interrupted.
+    """Walk the day and print; returns 0.
 
-    Raises:
-        UltraServeError: a wrong argument, a trace that cannot be read, a target out of reach.
+    Raises UltraServeError: a wrong argument, a trace that cannot be read, a target out of reach.
     """
     from reporting.plain_text import document_lines
     from serving.analysis.day.day_report import day_data, day_document
@@ -157,8 +158,6 @@ def run(args: argparse.Namespace) -> int:
         check_chart_path(args.plot, field="plot")
     ended = "ultraserve day: interrupted, no day was walked"
     found = interruptible(virtual_day, settings_of(args), processes=args.processes, ended=ended)
-    if found is None:
-        return 130
     if args.plot is not None:
         from serving.analysis.chart_file import write_chart
         from serving.analysis.day.day_chart import day_chart
@@ -273,15 +272,17 @@ def _lengths(options: DayOptions, model: ModelSpec, trace: DayTrace) -> tuple[Ob
             words += f", {len(recorded) - len(within):,} longer than the context left out"
         return within.lengths, words
     ratio = float(np.exp(-(_SPREAD**2) / 2))
-    lengths = IndependentLengths(
-        prompt=lognormal_of_median(median=round(_ISL * ratio), sigma=_SPREAD, most=context // 2),
-        output=lognormal_of_median(median=round(_OSL * ratio), sigma=_SPREAD, most=context // 4),
+    prompt, output = (
+        lognormal_of_median(median=round(mean * ratio), sigma=_SPREAD, most=most)
+        for mean, most in ((PROMPT_TOKENS, context // 2), (OUTPUT_TOKENS, context // 4))
     )
+    lengths = IndependentLengths(prompt=prompt, output=output)
     rng = np.random.default_rng(options.seed)
     prompts, outputs = lengths.draw_pairs(rng, _SYNTHETIC_PAIRS)
     words = (
-        f"made-up lengths (assumed): lognormal, sigma {_SPREAD:g}, means of about {_ISL:,} prompt "
-        f"and {_OSL:,} output tokens, those of the Azure 2023 conversation trace"
+        f"made-up lengths (assumed): lognormal, sigma {_SPREAD:g}, means of about "
+        f"{PROMPT_TOKENS:,} prompt and {OUTPUT_TOKENS:,} output tokens, those of the Azure "
+        "2023 conversation trace"
     )
     return ObservedLengths(prompt_tokens=prompts, output_tokens=outputs), words
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from loadgen.typed_options import add_options, option
-from serving.commands.drain import GRACE_S
+from serving.commands.day import OUTPUT_TOKENS, PROMPT_TOKENS, SLO
+from serving.commands.leases import GRACE_S
 from serving.policy.day_night.options import duration_s
 from serving.policy.day_night.policy_text import parse_policy
 from serving.server.day_night.day_clock import DAY_S
@@ -28,11 +29,6 @@ if TYPE_CHECKING:
     from serving.engine.deployment import Deployment
 
 DIRECTORY: Final = "ultraserve-training"
-SLO: Final = "ttft=1s,tpot=30ms@p99"
-PROMPT_TOKENS: Final = 1_155
-OUTPUT_TOKENS: Final = 211
-"""Means of the Azure 2023 conversation trace, as in `ultraserve day`."""
-
 _NEEDS: Final = "--day-night or --schedule with it"
 
 
@@ -128,8 +124,7 @@ def day_night_settings(
 ) -> DayNightSettings | None:
     """How chips change hands; None when they only serve.
 
-    Raises:
-        ConfigError: flags that contradict each other, or settings that cannot be.
+    Raises ConfigError: flags that contradict each other, or settings that cannot be.
     """
     policy = _policy(args)
     if policy is None:

@@ -48,11 +48,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Change what was asked for, and print how it stands; returns 0.
-
-    Raises:
-        UltraServeError: a server without day and night, or one that refuses or does not answer.
-    """
+    """Change what was asked for, and print how it stands; returns 0. Raises UltraServeError."""
     with connect(args) as client:
         match args.action:
             case "policy":

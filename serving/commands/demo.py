@@ -20,6 +20,7 @@ from typing import IO, Final
 
 from emulator.errors import ConfigError
 from emulator.import_path import child_environment
+from serving.commands.analysis_options import say
 from serving.commands.gateway_arguments import API_KEY_VARIABLE
 from serving.errors import ServerFailed
 
@@ -29,7 +30,6 @@ _STOP_TIMEOUT_S = 30.0
 
 # A recorded hour of Azure's conversations, used when it lies beside the project.
 _RECORDED = Path("shared", "traces", "azure2023", "AzureLLMInferenceTrace_conv.csv")
-
 
 CLOCK: Final = "dilated:20"
 """Steady, and slow enough for prefills: a measurement wants no lag. Under `auto` 16 % of the demo's
@@ -91,11 +91,6 @@ def _check(args: argparse.Namespace) -> None:
         )
 
 
-def _say(line: str) -> None:
-    """Talk goes to stderr; the report is the result."""
-    print(line, file=sys.stderr, flush=True)
-
-
 def _load(args: argparse.Namespace, port: int) -> int:
     command = [
         *(sys.executable, "-P", "-m", "loadgen", "run"),
@@ -127,7 +122,7 @@ def _server(args: argparse.Namespace, port: int) -> Iterator[None]:
             *("--max-num-batched-tokens", "256", "--max-num-seqs", "32"),
             "--disable-uvicorn-access-log",
         ]
-        _say(f"Starting {args.chips} emulated chips and vLLM: ultraserve {' '.join(command[4:])}")
+        say(f"Starting {args.chips} emulated chips and vLLM: ultraserve {' '.join(command[4:])}")
         # A key that a user keeps for other servers would keep the demo's own load out.
         environment = child_environment()
         environment.pop(API_KEY_VARIABLE, None)
@@ -144,7 +139,7 @@ def _server(args: argparse.Namespace, port: int) -> Iterator[None]:
             yield
         finally:
             _stop(server)
-            _say("Stopped the server and its chips.")
+            say("Stopped the server and its chips.")
 
 
 def _wait_ready(server: "subprocess.Popen[bytes]", port: int, log: IO[str]) -> None:
@@ -158,10 +153,10 @@ def _wait_ready(server: "subprocess.Popen[bytes]", port: int, log: IO[str]) -> N
             raise ServerFailed(f"it was not ready after {_READY_TIMEOUT_S:g} s: {_kept_log(log)}")
         with contextlib.suppress(urllib.error.URLError, OSError):
             urllib.request.urlopen(f"http://{_HOST}:{port}/health", timeout=2).close()
-            _say(f"Ready after {waited_s:.0f} s on port {port}.")
+            say(f"Ready after {waited_s:.0f} s on port {port}.")
             return
         if waited_s >= next_line_s:
-            _say(f"  starting, {waited_s:.0f} s")
+            say(f"  starting, {waited_s:.0f} s")
             next_line_s += 5.0
         time.sleep(0.25)  # polls another process
 

@@ -1,34 +1,31 @@
 """`ultraserve describe`: a chip, a system or a model, each figure with its unit and its source.
 
-It prints what the catalog holds and starts nothing. Where sources disagree it lists the
-assumptions, and shows the figures of the one that is asked for. JSON carries base units as the cost
-model uses them; the tables scale them for reading.
+Where sources disagree it lists the assumptions, and shows the figures of the one that is asked for.
+JSON carries the cost model's base units; tables scale them for reading.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 
 from emulator.errors import ConfigError
 from emulator.memory.lnc import CoreMap
 from emulator.specs.figure import Figure
 from loadgen.typed_options import add_options
+from reporting.data_forms import json_text
 from serving.commands.analysis_options import JsonOptions
-from serving.commands.catalog_overview import overview_lines
 from serving.commands.catalog_section import (
     CatalogEntry,
-    SwitchShown,
+    ShownSwitch,
     catalog_sections,
     sections_of,
 )
-from serving.commands.catalog_text import section_lines
+from serving.commands.catalog_text import overview_lines, section_lines
 from serving.settings import AssumptionOptions
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the `describe` command and its arguments."""
+    """Add the `describe` command and its arguments."""
     parser = subparsers.add_parser(
         "describe",
         help="print a chip, a system or a model, with the source of each figure",
@@ -46,20 +43,19 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the named entry, or the chips and systems; 2 and one line on stderr if unknown."""
-    try:
-        if args.name is None and args.assumptions:
-            raise ConfigError(
-                field="assumption",
-                value=args.assumptions[0],
-                expected="the NAME of a chip or a system",
-            )
-        sections = sections_of(args.name, args.assumptions) if args.name else catalog_sections()
-    except ConfigError as error:
-        print(f"ultraserve describe: {error}", file=sys.stderr)
-        return 2
+    """Print the named entry, or the chips and systems; returns 0.
+
+    Raises ConfigError for a name or an assumption that there is not.
+    """
+    if args.name is None and args.assumptions:
+        raise ConfigError(
+            field="assumption",
+            value=args.assumptions[0],
+            expected="the NAME of a chip or a system",
+        )
+    sections = sections_of(args.name, args.assumptions) if args.name else catalog_sections()
     if args.json:
-        print(json.dumps([_as_json(section) for section in sections], indent=2))
+        print(json_text([_as_json(section) for section in sections]))
     elif args.name is None:
         print("\n".join(overview_lines()))
     else:
@@ -91,7 +87,8 @@ def _figure_json(figure: Figure) -> dict[str, object]:
     }
 
 
-def _switch_json(shown: SwitchShown) -> dict[str, object]:
+def _switch_json(shown: ShownSwitch) -> dict[str, object]:
+    switch, on = shown
     readings = [
         {
             "name": reading.name,
@@ -101,10 +98,9 @@ def _switch_json(shown: SwitchShown) -> dict[str, object]:
                 for label, value in reading.figures.items()
             },
         }
-        for reading in shown.switch.assumptions
+        for reading in switch.assumptions
     ]
-    on = None if shown.on is None else shown.on.name
-    return {"name": shown.switch.name, "on": on, "readings": readings}
+    return {"name": switch.name, "on": None if on is None else on.name, "readings": readings}
 
 
 def _core_map_json(core_map: CoreMap) -> dict[str, object]:

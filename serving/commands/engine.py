@@ -4,34 +4,79 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from emulator.errors import ConfigError
+from loadgen.typed_options import flag_of
 from reporting.data_forms import json_text
 from reporting.document import Column, table_of
 from reporting.plain_text import table_lines
 from serving.commands.control_connection import add_change_arguments, connect
 from serving.wire import control_call
+from serving.wire.admission_report import AdmissionReport, ClassReport
+from serving.wire.control_call import EngineSleepState, Rpc
 
 if TYPE_CHECKING:
     from serving.server.control.control_client import ControlClient
-    from serving.wire.admission_report import AdmissionReport, ClassReport
-    from serving.wire.control_call import EngineSleepState
 
-_MODES = ("abort", "wait", "keep")
-_ACTIONS = {
-    "sleep": "let weights and KV leave HBM",
-    "wake_up": "let weights and KV come back",
-    "pause": "hold requests back",
-    "resume": "let requests go on",
-    "state": "say whether it sleeps or pauses",
-    "drain": "let no new request in; those inside go on",
-    "undrain": "let requests in again",
-    "admission": "say who is inside, who waits, and what was refused",
-    "reset_prefix_cache": "forget the prefixes that the KV cache holds",
+_ACTIONS: Final[Mapping[str, tuple[Rpc[Any], str, tuple[str, ...]]]] = {
+    "sleep": (control_call.SLEEP, "let weights and KV leave HBM", ("level", "mode")),
+    "wake_up": (control_call.WAKE_UP, "let weights and KV come back", ("tags",)),
+    "pause": (control_call.PAUSE_GENERATION, "hold requests back", ("mode", "keep_cache")),
+    "resume": (control_call.RESUME_GENERATION, "let requests go on", ()),
+    "state": (control_call.GET_REST, "say whether it sleeps or pauses", ()),
+    "drain": (
+        control_call.DRAIN_ENGINE,
+        "let no new request in; those inside go on",
+        ("reason", "retry_after_s"),
+    ),
+    "undrain": (control_call.UNDRAIN_ENGINE, "let requests in again", ()),
+    "admission": (
+        control_call.GET_ADMISSION,
+        "say who is inside, who waits, and what was refused",
+        (),
+    ),
+    "reset_prefix_cache": (
+        control_call.RESET_PREFIX_CACHE,
+        "forget the prefixes that the KV cache holds",
+        ("reset_running_requests",),
+    ),
 }
-_OF_THE_DOOR = ("drain", "undrain", "admission")
+"""What each action calls, in words, and the fields of its request."""
+
+_FIELDS: Final[Mapping[str, dict[str, Any]]] = {
+    "level": {
+        "type": int,
+        "choices": (1, 2),
+        "default": 1,
+        "help": "1: weights go to the hosts' memory; 2: they are given up, and read again "
+        "(default: %(default)s); what vLLM calls level 0 is pause --keep-cache",
+    },
+    "mode": {
+        "choices": ("abort", "wait", "keep"),
+        "default": "abort",
+        "help": "what becomes of running requests (default: %(default)s)",
+    },
+    "keep_cache": {"action": "store_true", "help": "keep the KV cache"},
+    "reason": {"default": "", "help": "one line that clients are told"},
+    "retry_after_s": {
+        "type": float,
+        "default": 0.0,
+        "metavar": "S",
+        "help": "wall seconds that clients are told to wait (default: the server's own choice)",
+    },
+    "reset_running_requests": {
+        "action": "store_true",
+        "help": "put running requests back, to be computed again",
+    },
+    "tags": {
+        "nargs": "+",
+        "choices": ("weights", "kv_cache"),
+        "default": (),
+        "help": "what is to come back (default: everything)",
+    },
+}
 
 _WAIT_S: Final = 60.0
 _POLL_S: Final = 0.2
@@ -49,117 +94,44 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "unreachable or a wrong argument.",
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    for name, words in _ACTIONS.items():
+    for name, (_, words, fields) in _ACTIONS.items():
         action = actions.add_parser(name, help=words, description=f"{words.capitalize()}.")
-        if name == "sleep":
-            action.add_argument(
-                "--level",
-                type=int,
-                choices=(1, 2),
-                default=1,
-                help="1: weights go to the hosts' memory; 2: they are given up, and read again "
-                "(default: %(default)s); what vLLM calls level 0 is pause --keep-cache",
-            )
-        if name in ("sleep", "pause"):
-            action.add_argument(
-                "--mode",
-                choices=_MODES,
-                default=_MODES[0],
-                help="what becomes of running requests (default: %(default)s)",
-            )
-        if name == "pause":
-            action.add_argument("--keep-cache", action="store_true", help="keep the KV cache")
+        for field in fields:
+            action.add_argument(flag_of(field), dest=field, **_FIELDS[field])
+        action.set_defaults(run=run, wait=None)
         if name == "drain":
-            _add_drain_arguments(action)
-        if name == "reset_prefix_cache":
             action.add_argument(
-                "--reset-running-requests",
-                action="store_true",
-                help="put running requests back, to be computed again",
-            )
-        if name == "wake_up":
-            action.add_argument(
-                "--tags",
-                nargs="+",
-                choices=("weights", "kv_cache"),
-                default=(),
-                help="what is to come back (default: everything)",
+                "--wait",
+                nargs="?",
+                type=float,
+                const=_WAIT_S,
+                metavar="S",
+                help=f"wait until nobody is inside, at most S wall seconds ({_WAIT_S:g})",
             )
         add_change_arguments(action)
-        action.set_defaults(run=run)
-
-
-def _add_drain_arguments(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--reason", default="", help="one line that clients are told")
-    action.add_argument(
-        "--retry-after",
-        type=float,
-        default=0.0,
-        metavar="S",
-        help="wall seconds that clients are told to wait (default: the server's own choice)",
-    )
-    action.add_argument(
-        "--wait",
-        nargs="?",
-        type=float,
-        const=_WAIT_S,
-        metavar="S",
-        help=f"wait until nobody is inside, at most S wall seconds ({_WAIT_S:g})",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it and print how the engine is then; returns the exit code.
-
-    Raises:
-        UltraServeError: vLLM refuses, or a server that does not answer.
-    """
-    if args.action in _OF_THE_DOOR:
-        return _run_admission(args)
+    """Do it and print how the engine is then; returns the exit code. Raises UltraServeError."""
+    if args.wait is not None and not 0 < args.wait < float("inf"):
+        raise ConfigError(field="wait", value=args.wait, expected="a number above 0")
+    rpc, _, fields = _ACTIONS[args.action]
     with connect(args) as client:
-        if args.action == "reset_prefix_cache":
-            client.call(
-                control_call.RESET_PREFIX_CACHE, reset_running_requests=args.reset_running_requests
-            )
-            print("{}" if args.json else "no prefix is remembered")
-            return 0
-        rest = _act(client, args)
-    print(json_text(rest) if args.json else rest_line(rest))
-    return 0
+        answer = client.call(rpc, **{field: getattr(args, field) for field in fields})
+        if args.wait is not None:
+            answer = wait_until_empty(client, answer, args.wait)
+    print(json_text(answer or {}) if args.json else "\n".join(_answer_lines(answer)))
+    return int(args.wait is not None and answer.in_flight > 0)
 
 
-def _act(client: ControlClient, args: argparse.Namespace) -> EngineSleepState:
-    match args.action:
-        case "sleep":
-            return client.call(control_call.SLEEP, level=args.level, mode=args.mode)
-        case "wake_up":
-            return client.call(control_call.WAKE_UP, tags=args.tags)
-        case "pause":
-            return client.call(
-                control_call.PAUSE_GENERATION, mode=args.mode, keep_cache=args.keep_cache
-            )
-        case "resume":
-            return client.call(control_call.RESUME_GENERATION)
-    return client.call(control_call.GET_REST)
-
-
-def _run_admission(args: argparse.Namespace) -> int:
-    wait_s = getattr(args, "wait", None)
-    if wait_s is not None and not 0 < wait_s < float("inf"):
-        raise ConfigError(field="wait", value=wait_s, expected="a number above 0")
-    with connect(args) as client:
-        if args.action == "drain":
-            admission = client.call(
-                control_call.DRAIN_ENGINE, reason=args.reason, retry_after_s=args.retry_after
-            )
-        elif args.action == "undrain":
-            admission = client.call(control_call.UNDRAIN_ENGINE)
-        else:
-            admission = client.call(control_call.GET_ADMISSION)
-        if wait_s is not None:
-            admission = wait_until_empty(client, admission, wait_s)
-    print(json_text(admission) if args.json else "\n".join(admission_lines(admission)))
-    return int(wait_s is not None and admission.in_flight > 0)
+def _answer_lines(answer: EngineSleepState | AdmissionReport | None) -> Iterator[str]:
+    if isinstance(answer, AdmissionReport):
+        yield from admission_lines(answer)
+    elif answer is None:
+        yield "no prefix is remembered"
+    else:
+        words = [("asleep", answer.sleeping), ("paused", answer.paused)]
+        yield f"the engine is {' and '.join(word for word, true in words if true) or 'awake'}"
 
 
 def wait_until_empty(
@@ -199,9 +171,3 @@ _CLASSES: Final[tuple[Column[ClassReport], ...]] = (
     Column("refused", lambda each: sum(each.refused.values()), ","),
     Column("by reason", _refusals, align="left"),
 )
-
-
-def rest_line(rest: EngineSleepState) -> str:
-    """How the engine rests, in words."""
-    words = [word for word, true in (("asleep", rest.sleeping), ("paused", rest.paused)) if true]
-    return f"the engine is {' and '.join(words) or 'awake'}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import psutil
@@ -82,10 +81,5 @@ class EngineSnapshots:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

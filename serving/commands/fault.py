@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from emulator.errors import ConfigError, UltraServeError
@@ -54,7 +54,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     for kind, (words, names) in _KINDS.items():
         action = actions.add_parser(kind.value, help=words, description=f"{words.capitalize()}.")
         for name in names:
-            _add_field(action, name)
+            action.add_argument(f"--{name}", required=name != "lanes", **_FIELDS[name])
         action.add_argument(
             "--dry-run", action="store_true", help="only ask whether it would be survived"
         )
@@ -70,8 +70,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         action.set_defaults(run=inject, kind=kind, names=names)
     heal_action = actions.add_parser("heal", help="repair a chip, a rack's switches, or everything")
     which = heal_action.add_mutually_exclusive_group(required=True)
-    _add_field(which, "chip", required=False)
-    _add_field(which, "rack", required=False)
+    for name in ("chip", "rack"):
+        which.add_argument(f"--{name}", **_FIELDS[name])
     which.add_argument("--all", action="store_true", help="everything that is broken")
     add_change_arguments(heal_action)
     heal_action.set_defaults(run=heal)
@@ -80,42 +80,26 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     list_action.set_defaults(run=list_faults)
 
 
-def _add_field(parser: argparse._ActionsContainer, name: str, *, required: bool = True) -> None:
-    """Add the argument of one of a fault's fields."""
-    if name == "factor":
-        parser.add_argument(
-            "--factor",
-            type=float,
-            required=True,
-            metavar="F",
-            help="how many times as long they take; above 1",
-        )
-    elif name == "tier":
-        parser.add_argument("--tier", choices=list(map(str, LinkTier)), required=True)
-    elif name == "lanes":
-        parser.add_argument("--lanes", type=_index, default=0, metavar="N", help="default: all")
-    else:
-        words = {
-            "chip": "the chip's number in the partition",
-            "stack": "the HBM stack's number on the chip",
-            "rack": "the rack's number in the system",
-        }
-        parser.add_argument(
-            f"--{name}", type=_index, required=required, metavar="N", help=words[name]
-        )
-
-
 def _index(text: str) -> int:
     if not text.isdecimal() or int(text) > _INDEX_MAX:
         raise argparse.ArgumentTypeError(f"expected a whole number from 0 on, not {text!r}")
     return int(text)
 
 
+_FIELDS: Final[Mapping[str, dict[str, Any]]] = {
+    "chip": {"type": _index, "metavar": "N", "help": "the chip's number in the partition"},
+    "stack": {"type": _index, "metavar": "N", "help": "the HBM stack's number on the chip"},
+    "rack": {"type": _index, "metavar": "N", "help": "the rack's number in the system"},
+    "factor": {"type": float, "metavar": "F", "help": "how many times as long they take; above 1"},
+    "tier": {"choices": list(map(str, LinkTier))},
+    "lanes": {"type": _index, "metavar": "N", "default": 0, "help": "default: all"},
+}
+
+
 def inject(args: argparse.Namespace) -> int:
     """Let the fault happen and print what the server says; returns the exit code.
 
-    Raises:
-        UltraServeError: a fault that cannot be, a server that refuses it or does not answer.
+    Raises UltraServeError: a fault that cannot be, a server that refuses it or does not answer.
     """
     if args.wait is not None and not 0 < args.wait < float("inf"):
         raise ConfigError(field="wait", value=args.wait, expected="a number above 0")

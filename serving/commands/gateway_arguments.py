@@ -113,8 +113,7 @@ def gateway_options(
     Takes the keys out of both: afterwards neither `args.api_key` nor the environment has one, and
     no process that is started gets to see it.
 
-    Raises:
-        ConfigError: what contradicts itself, cannot be read, or would be open to strangers.
+    Raises ConfigError: what contradicts itself, cannot be read, or would be open to strangers.
     """
     secrets = _take_keys(args, environment)
     refuse_unsafe_environment(environment)

@@ -62,13 +62,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the list; returns 0.
-
-    Raises:
-        UltraServeError: a wrong argument, or a server that does not answer.
-    """
+    """Print the list; returns 0. Raises UltraServeError."""
     _check(args)
-    inventory = _of_catalog(args) if args.system is not None else _of_server(args)
+    if args.system is None:
+        inventory = _of_server(args)
+    else:
+        from serving.telemetry.neuron_tools.device_inventory import catalog_inventory
+
+        inventory = catalog_inventory(args.system, lnc=args.lnc, chips=args.chips)
     for device, health in inventory.missing.items():
         print(f"device {device} is {health}", file=sys.stderr)
     if args.json_output or args.json:
@@ -91,21 +92,13 @@ def _check(args: argparse.Namespace) -> None:
                 raise ConfigError(field=flag, value=getattr(args, flag), expected=expected)
 
 
-def _of_catalog(args: argparse.Namespace) -> DeviceInventory:
-    from serving.telemetry.neuron_tools.device_inventory import catalog_inventory
-
-    return catalog_inventory(args.system, lnc=args.lnc, chips=args.chips)
-
-
 def _of_server(args: argparse.Namespace) -> DeviceInventory:
     from serving.telemetry.neuron_tools.device_inventory import server_inventory
     from serving.telemetry.neuron_tools.server_processes import server_processes
 
     with connect(args) as client:
-        state, description = (
-            client.call(control_call.GET_STATE),
-            client.call(control_call.DESCRIBE_SYSTEM),
-        )
+        state = client.call(control_call.GET_STATE)
+        description = client.call(control_call.DESCRIBE_SYSTEM)
     address = ControlAddress.parse(args.address)
     server = server_processes(address.host, address.port)
     using = server.using_devices() if server else ()

@@ -56,8 +56,7 @@ def run(args: argparse.Namespace) -> int:
 
     A server that goes away meanwhile is an `error` in the lines, and is asked again each time.
 
-    Raises:
-        UltraServeError: a wrong argument, or a server that does not answer at first, or refuses.
+    Raises UltraServeError: a wrong argument, or a server that does not answer at first, or refuses.
     """
     config = _config(args)
     import msgspec

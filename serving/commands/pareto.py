@@ -1,8 +1,7 @@
 """`ultraserve pareto`: what machines give a megawatt against what each user gets.
 
-Every partition, batch, precision and LNC of every machine that is named, by the cost model; it
-starts nothing. Where both machines of the vendor's launch are named, its claims are held against
-the curves.
+Every partition, batch, precision and LNC of the named machines, by the cost model; it starts
+nothing. With both machines of the vendor's launch, its claims are held against the curves.
 """
 
 from __future__ import annotations
@@ -112,8 +111,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Sweep, print the table or JSON, write the files; returns 0.
 
-    Raises:
-        ConfigError: an unknown name, or a choice that no machine or model allows.
+    Raises ConfigError: an unknown name, or a choice that no machine or model allows.
     """
     from emulator.power.efficiency import PowerBasis
     from serving.analysis.pareto.pareto import pareto

@@ -117,10 +117,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan and print; returns 0, or 130 after one line when it is interrupted.
+    """Plan and print; returns 0.
 
-    Raises:
-        UltraServeError: a wrong argument, a trace that cannot be read, a target out of reach.
+    Raises UltraServeError: a wrong argument, a trace that cannot be read, a target out of reach.
     """
     from reporting.plain_text import document_lines
     from serving.analysis.plan.plan import plan
@@ -129,8 +128,6 @@ def run(args: argparse.Namespace) -> int:
     question = question_of(args)
     ended = "ultraserve plan: interrupted, nothing was planned"
     found = interruptible(plan, question, processes=args.processes, ended=ended)
-    if found is None:
-        return 130
     lines = document_lines(plan_document(found))
     print(json_text(plan_data(found)) if args.json else "\n".join(lines))
     return 0

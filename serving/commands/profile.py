@@ -7,7 +7,6 @@ time. Results go to stdout, what is going on to stderr.
 from __future__ import annotations
 
 import argparse
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from emulator.errors import ConfigError
 from loadgen.typed_options import add_options, given_options, option
 from reporting.data_forms import json_text
+from serving.commands.analysis_options import say
 from serving.commands.control_connection import add_connection_arguments
 from serving.commands.profile_virtual import VirtualOptions, profile_virtual
 from serving.traffic.engine_limits import SchedulerLimits
@@ -72,8 +72,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Profile, write the trace and print the sums; returns the exit code.
 
-    Raises:
-        UltraServeError: a wrong argument, a server that does not answer, a file that cannot be.
+    Raises UltraServeError: a wrong argument, a server that does not answer, a file that cannot be.
     """
     virtual = given_options(VirtualOptions, args) | given_options(SchedulerLimits, args)
     live = {name: value for name, value in given_options(LiveOptions, args).items() if value}
@@ -102,16 +101,13 @@ def report(run: ProfiledRun, ceilings: Ceilings, out: Path, *, as_json: bool) ->
     from serving.commands.profile_text import summary_lines
 
     if run.dropped:
-        print(
-            f"the first {run.dropped:,} steps are not in it: --steps keeps {len(run.steps):,}",
-            file=sys.stderr,
-        )
+        say(f"the first {run.dropped:,} steps are not in it: --steps keeps {len(run.steps):,}")
     if not run.steps:
         window_s = (run.end_ns - run.begin_ns) / 1e9
-        print(f"no step ran in {window_s:.3f} emulated seconds: no trace", file=sys.stderr)
+        say(f"no step ran in {window_s:.3f} emulated seconds: no trace")
         return 1
     size = write_trace(run, out)
-    print(f"{out}: {len(run.steps):,} steps, {size / 1e6:,.1f} MB", file=sys.stderr)
+    say(f"{out}: {len(run.steps):,} steps, {size / 1e6:,.1f} MB")
     summary = summarize(run, ceilings)
     print(json_text(summary) if as_json else "\n".join(summary_lines(summary)))
     return 0

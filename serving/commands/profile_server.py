@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from emulator.units import NS_PER_S
 from serving.analysis.profile.profiled_run import RELIEF_FACTOR, ProfiledRun, chips_of, moments_of
+from serving.commands.analysis_options import say
 from serving.commands.control_connection import connect
 from serving.wire import control_call
 
@@ -40,10 +40,10 @@ def profile_server(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
         begun = client.call(control_call.RECORD_STEPS, steps_max=args.steps)
         try:
             if args.emulated_seconds is None:
-                print(f"recording for {wall_s:g} s", file=sys.stderr)
+                say(f"recording for {wall_s:g} s")
                 time.sleep(wall_s)
             else:
-                print(f"recording for {args.emulated_seconds:g} emulated s", file=sys.stderr)
+                say(f"recording for {args.emulated_seconds:g} emulated s")
                 wait_emulated(client, begun, args.emulated_seconds)
         finally:
             ended = client.call(control_call.RECORD_STEPS, ends=begun.recording)
@@ -61,7 +61,7 @@ def wait_emulated(client: ControlClient, begun: RecordingState, emulated_s: floa
             last, moved_s = now, time.monotonic()
         elif time.monotonic() - moved_s > _STALLED_S:
             passed_s = (last.now_ns - begun.now_ns) / NS_PER_S
-            print(f"the engine is idle after {passed_s:.3f} emulated s", file=sys.stderr)
+            say(f"the engine is idle after {passed_s:.3f} emulated s")
             return
 
 

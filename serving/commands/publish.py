@@ -1,4 +1,4 @@
-"""`ultraserve publish`: let a running server serve other weights of the same architecture."""
+"""`ultraserve publish` and `rollback`: a running server serves other weights, or the last ones."""
 
 from __future__ import annotations
 
@@ -16,33 +16,44 @@ if TYPE_CHECKING:
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the `publish` command."""
-    parser = subparsers.add_parser(
+    """Add the `publish` and `rollback` commands."""
+    publish = subparsers.add_parser(
         "publish",
         help="let a running server serve other weights, with nothing lost",
         description="Let a running server serve other weights of the same architecture, block by "
         "block of chips; requests end with the weights that they began with. `ultraserve "
         "rollback` goes back.",
     )
-    parser.add_argument("weights", metavar="DIR", help="checkpoint on the server's machine")
-    parser.add_argument("--note", default="", help="one line that stands beside the version")
-    add_change_arguments(parser)
-    parser.set_defaults(run=run)
+    publish.add_argument("weights", metavar="DIR", help="checkpoint on the server's machine")
+    publish.add_argument("--note", default="", help="one line that stands beside the version")
+    rollback = subparsers.add_parser(
+        "rollback",
+        help="let a running server serve the weights before the present ones again",
+        description="Let a running server serve the weights before the present ones again, as "
+        "`ultraserve publish` does others.",
+    )
+    for parser in (publish, rollback):
+        add_change_arguments(parser)
+        parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask for it and print what the server says; returns 0.
-
-    Raises:
-        UltraServeError: weights that cannot be served, a server that does not answer.
-    """
-    directory = Path(args.weights).expanduser().absolute()
-    if not directory.is_dir():  # the server, on this machine, would not find it either
-        raise ConfigError(field="weights", value=args.weights, expected="a checkpoint directory")
+    """Ask for the weights and print the server's answer; returns 0. Raises UltraServeError."""
     with connect(args) as client:
-        report = client.call(control_call.PUBLISH, weights_dir=str(directory), note=args.note)
+        if args.command == "rollback":
+            report = client.call(control_call.ROLLBACK)
+        else:
+            directory = _checkpoint(args.weights)
+            report = client.call(control_call.PUBLISH, weights_dir=str(directory), note=args.note)
     print(json_text(report) if args.json else version_line(report))
     return 0
+
+
+def _checkpoint(text: str) -> Path:
+    directory = Path(text).expanduser().absolute()
+    if not directory.is_dir():  # the server, on this machine, would not find it either
+        raise ConfigError(field="weights", value=text, expected="a checkpoint directory")
+    return directory
 
 
 def version_line(report: VersionReport) -> str:

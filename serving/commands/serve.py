@@ -58,11 +58,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check, then hand over to vLLM's server in this process.
-
-    Raises:
-        UltraServeError: a wrong setting, a checkpoint that cannot be computed, a port in use.
-    """
+    """Check, then hand over to vLLM's server in this process. Raises UltraServeError."""
     hide_in_process_list(flags=(API_KEY_FLAG,))
     settings, weights_dir = resolve_arguments(args)
     gateway = gateway_options(args, os.environ)

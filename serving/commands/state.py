@@ -34,11 +34,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the state; returns 0.
-
-    Raises:
-        UltraServeError: a wrong argument, or a server that does not answer.
-    """
+    """Print the state; returns 0. Raises UltraServeError."""
     with connect(args) as client:
         state = client.call(control_call.GET_STATE)
     if args.json:

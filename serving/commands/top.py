@@ -56,11 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show it until it is left, or once; returns 0.
-
-    Raises:
-        UltraServeError: a wrong argument, or a server that does not answer at first, or refuses.
-    """
+    """Show it until it is left, or once; returns 0. Raises UltraServeError."""
     if not _INTERVAL_S_MIN <= args.interval <= _INTERVAL_S_MAX:
         expected = f"{_INTERVAL_S_MIN:g} to {_INTERVAL_S_MAX:g} seconds"
         raise ConfigError(field="interval", value=args.interval, expected=expected)
@@ -79,7 +75,6 @@ class _Figures:
 
     def __init__(self, looks: EngineSnapshots) -> None:
         self._looks = looks
-        self._look = looks.look()  # what a first look meets ends the command
         self._sample = self._sampled()
         self._host: HostFigures | None = None
 
@@ -87,18 +82,12 @@ class _Figures:
         """The figures of a new look; raises what EngineSnapshots.look raises."""
         from serving.telemetry.neuron_tools.top_figures import host_figures, top_figures
 
-        self._look = self._looks.look()
+        look = self._looks.look()
         since_s = time.monotonic() - self._sample.wall_s
         if since_s >= (_HOST_ONCE_S if self._host is None else _HOST_S):
             sample = self._sampled()
             self._host, self._sample = host_figures(self._sample, sample), sample
-        return top_figures(self._look, self._host)
-
-    def first(self) -> TopFigures:
-        """Of the first look."""
-        from serving.telemetry.neuron_tools.top_figures import top_figures
-
-        return top_figures(self._look, self._host)
+        return top_figures(look, self._host)
 
     def _sampled(self) -> HostSample:
         from serving.telemetry.neuron_tools.host_sample import host_sample
@@ -137,7 +126,7 @@ def _watch(figures: _Figures, args: argparse.Namespace, address: str) -> int:
         except ServerUnreachable as error:
             raise Lost(str(error)) from error
 
-    screen = TopScreen(look, first=figures.first(), address=address, interval_s=args.interval)
+    screen = TopScreen(look, first=figures.now(), address=address, interval_s=args.interval)
     failure = screen.run()
     if failure is not None:
         raise failure

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from emulator.errors import ConfigError
-
-if TYPE_CHECKING:
-    from serving.analysis.validate.validation import Validation
+from reporting.data_forms import json_text
+from serving.commands.analysis_options import say
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -51,28 +48,27 @@ def run(args: argparse.Namespace) -> int:
     from serving.analysis.validate.measurement_files import measurements_file
     from serving.analysis.validate.reference_points import reference_data
     from serving.analysis.validate.validation import validation_of
+    from serving.analysis.validate.validation_text import as_data, report_lines
 
     _check_outputs(args)
     path = measurements_file(args.data, os.environ)
     validation = validation_of(path)
     references = reference_data(path.parent)
     if args.json:
-        _print_json(validation, references)
+        print(json_text(as_data(validation, references)))
     else:
-        from serving.analysis.validate.validation_text import report_lines
-
         print("\n".join(report_lines(validation, references)))
     if args.plot is not None:
         from serving.analysis.chart_file import write_chart
         from serving.analysis.validate.validation_chart import validation_chart
 
         write_chart(validation_chart(validation), args.plot, field="plot")
-        print(f"wrote {args.plot}", file=sys.stderr)
+        say(f"wrote {args.plot}")
     if args.refit is not None:
         from serving.analysis.validate.refit import main as refit
 
         refit(["--data", str(path), "--output", str(args.refit)])
-        print(f"wrote {args.refit}", file=sys.stderr)
+        say(f"wrote {args.refit}")
     return 0
 
 
@@ -85,12 +81,3 @@ def _check_outputs(args: argparse.Namespace) -> None:
     if args.refit is not None and not args.refit.absolute().parent.is_dir():
         expected = "a path in a folder that exists"
         raise ConfigError(field="refit", value=args.refit, expected=expected)
-
-
-def _print_json(validation: Validation, references: list[dict[str, Any]]) -> None:
-    import msgspec
-
-    from serving.analysis.validate.validation_text import as_data
-
-    data = msgspec.json.encode(as_data(validation, references))
-    print(msgspec.json.format(data, indent=1).decode())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Final
@@ -18,21 +18,6 @@ if TYPE_CHECKING:
 _INTERVAL_S: Final = 1.0
 _NUMBER_MAX: Final = 2**63 - 1  # what the wire carries
 _HEADER_EVERY: Final = 20
-
-_COLUMNS: Final = (
-    ("emulated s", 12),
-    ("steps", 10),
-    ("running", 8),
-    ("waiting", 8),
-    ("in tok/s", 10),
-    ("out tok/s", 10),
-    ("KV %", 6),
-    ("chips", 9),
-    ("ranks", 9),
-    ("chips W", 10),
-    ("site W", 10),
-    ("lag s", 8),
-)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -70,11 +55,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print until there is nothing more; returns 0.
-
-    Raises:
-        UltraServeError: a wrong argument, or a server that does not answer or ends.
-    """
+    """Print until there is nothing more; returns 0. Raises UltraServeError."""
     if args.count is not None and args.count < 1:
         raise ConfigError(field="count", value=args.count, expected="at least 1")
     if args.after is not None and not (args.events and 0 <= args.after <= _NUMBER_MAX):
@@ -117,43 +98,53 @@ def _json_line(value: object, **more: object) -> str:
     return msgspec.json.encode({**msgspec.to_builtins(value), **more}).decode()
 
 
+def _rate(field: str) -> Callable[[Telemetry, Telemetry | None], str]:
+    """A total's growth since the snapshot before; `-` without one, or where no time went by."""
+
+    def cell(now: Telemetry, before: Telemetry | None) -> str:
+        if before is None or now.emulated_s <= before.emulated_s:
+            return "-"
+        grown = getattr(now, field) - getattr(before, field)
+        return f"{grown / (now.emulated_s - before.emulated_s):,.0f}"
+
+    return cell
+
+
+def _kv_percent(now: Telemetry, _: Telemetry | None) -> str:
+    return f"{100 * now.kv_blocks_used / now.kv_blocks:.1f}" if now.kv_blocks else "-"
+
+
+_COLUMNS: Final[tuple[tuple[str, int, Callable[[Telemetry, Telemetry | None], str]], ...]] = (
+    ("emulated s", 12, lambda now, _: f"{now.emulated_s:,.3f}"),
+    ("steps", 10, lambda now, _: f"{now.steps:,}"),
+    ("running", 8, lambda now, _: f"{now.requests_running:,}"),
+    ("waiting", 8, lambda now, _: f"{now.requests_waiting:,}"),
+    ("in tok/s", 10, _rate("prompt_tokens")),
+    ("out tok/s", 10, _rate("output_tokens")),
+    ("KV %", 6, _kv_percent),
+    ("chips", 9, lambda now, _: f"{now.chips_up}/{now.chips}"),
+    ("ranks", 9, lambda now, _: f"{now.ranks_up}/{now.ranks}"),
+    ("chips W", 10, lambda now, _: f"{now.chip_watts:,.0f}"),
+    ("site W", 10, lambda now, _: f"{now.facility_watts:,.0f}"),
+    ("lag s", 8, lambda now, _: f"{now.lag_s:,.3f}"),
+)
+"""Of a line of figures: heading, width, and the cell of a snapshot after another."""
+
+
 def header_line() -> str:
-    """What stands above the figures."""
-    return " ".join(f"{name:>{width}}" for name, width in _COLUMNS)
+    """The headings of the figures."""
+    return " ".join(f"{name:>{width}}" for name, width, _ in _COLUMNS)
 
 
-def figure_line(before: Telemetry | None, look: Telemetry) -> str:
-    """One look; rates since the one before, `-` where there is none or no time went by.
+def figure_line(before: Telemetry | None, now: Telemetry) -> str:
+    """The figures of a snapshot; then how long nothing is computed yet, and how old an old one is.
 
-    Behind it stands for how long nothing is computed yet, and how old an old look is.
+    Rates are since the one before.
     """
-    passed_s = 0.0 if before is None else look.emulated_s - before.emulated_s
-    rates = ["-", "-"]
-    if before is not None and passed_s > 0:
-        rates = [
-            f"{(now - then) / passed_s:,.0f}"
-            for now, then in (
-                (look.prompt_tokens, before.prompt_tokens),
-                (look.output_tokens, before.output_tokens),
-            )
-        ]
-    cells = (
-        f"{look.emulated_s:,.3f}",
-        f"{look.steps:,}",
-        f"{look.requests_running:,}",
-        f"{look.requests_waiting:,}",
-        *rates,
-        f"{100 * look.kv_blocks_used / look.kv_blocks:.1f}" if look.kv_blocks else "-",
-        f"{look.chips_up}/{look.chips}",
-        f"{look.ranks_up}/{look.ranks}",
-        f"{look.chip_watts:,.0f}",
-        f"{look.facility_watts:,.0f}",
-        f"{look.lag_s:,.3f}",
-    )
-    line = " ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, _COLUMNS, strict=True))
-    if look.stall is not None:
-        line += f"  stands still: {look.stall.wall_left_s:,.0f} s of wall time left"
-    return f"{line}  {look.age_s:.1f} s old" if look.age_s else line
+    line = " ".join(f"{cell(now, before):>{width}}" for _, width, cell in _COLUMNS)
+    if now.stall is not None:
+        line += f"  stands still: {now.stall.wall_left_s:,.0f} s of wall time left"
+    return f"{line}  {now.age_s:.1f} s old" if now.age_s else line
 
 
 def event_line(event: MachineEvent, lost: int) -> str:

@@ -66,3 +66,25 @@ class GatewayMetrics:
     def waited(self, work_class: str, emulated_s: float) -> None:
         """Take the wait of one that has its first token."""
         self._wait_of(work_class).observe(emulated_s)
+
+
+class IngressMetrics:
+    """Registers every family once in `registry`; `limits` are the names that will be counted."""
+
+    def __init__(self, limits: Iterable[str], registry: CollectorRegistry | None = None) -> None:
+        registry = registry if registry is not None else REGISTRY
+        self._held = gauge(gateway.HELD_BYTES, registry)
+        self._unauthenticated = gauge(gateway.UNAUTHENTICATED, registry)
+        self._refused_of = cache(counter(gateway.INGRESS_REFUSED, registry).labels)
+        for limit in limits:  # a rate does not see a first count come from none
+            self._refused_of(limit)
+
+    def follow(self, *, keyed_bytes: Reading, stranger_bytes: Reading, strangers: Reading) -> None:
+        """Read the gauges from these whenever they are asked for."""
+        self._held.labels("key").set_function(keyed_bytes)
+        self._held.labels("none").set_function(stranger_bytes)
+        self._unauthenticated.set_function(strangers)
+
+    def refused(self, limit: str) -> None:
+        """Count one."""
+        self._refused_of(limit).inc()

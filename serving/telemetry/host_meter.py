@@ -1,10 +1,12 @@
 """This host's real CPUs and memory, and what the server's processes take of them."""
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import psutil
+
+from serving.telemetry.neuron_tools.host_sample import CpuTimes
 
 _READ_AGAIN_S: Final = 1.0
 """Shares over less than a second say little, and /proc is read for each process."""
@@ -32,13 +34,13 @@ class HostReading:
     swap_used_bytes: int
 
 
-@dataclass(slots=True)
-class _Before:
-    """What the last reading counted."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Counted:
+    """Seconds until now: of all CPUs by what they did, and of each process (user, system)."""
 
     read_s: float
     cpu: dict[str, float]
-    server: dict[int, tuple[float, float]] = field(default_factory=dict)
+    server: dict[int, tuple[float, float]]
 
 
 class HostMeter:
@@ -49,26 +51,29 @@ class HostMeter:
         self._processes: list[psutil.Process] = [self._root]
         self._listed_s = -_LIST_AGAIN_S
         self._cpus = psutil.cpu_count() or 1
-        self._before = _Before(read_s=time.monotonic(), cpu=_cpu_times(), server=self._used())
-        self._last = self._reading(self._before.cpu, self._before.server)
+        self._before = self._counted()
+        self._last = self._reading(self._before)
 
     def read(self) -> HostReading:
         """Now, or at most a second ago."""
-        now_s = time.monotonic()
-        if now_s - self._before.read_s >= _READ_AGAIN_S:
-            cpu, server = _cpu_times(), self._used()
-            self._last = self._reading(cpu, server)
-            self._before = _Before(read_s=now_s, cpu=cpu, server=server)
+        if time.monotonic() - self._before.read_s >= _READ_AGAIN_S:
+            now = self._counted()
+            self._last, self._before = self._reading(now), now
         return self._last
 
-    def _reading(
-        self, cpu: dict[str, float], server: dict[int, tuple[float, float]]
-    ) -> HostReading:
+    def _counted(self) -> _Counted:
+        return _Counted(
+            read_s=time.monotonic(),
+            cpu=asdict(CpuTimes.of(psutil.cpu_times())),
+            server=self._used(),
+        )
+
+    def _reading(self, now: _Counted) -> HostReading:
         before = self._before
-        spent = {name: max(0.0, each - before.cpu[name]) for name, each in cpu.items()}
+        spent = {name: max(0.0, each - before.cpu[name]) for name, each in now.cpu.items()}
         total_s = sum(spent.values()) or 1.0
         user_s = system_s = 0.0
-        for pid, (user, system) in server.items():
+        for pid, (user, system) in now.server.items():
             was = before.server.get(pid, (user, system))
             user_s += max(0.0, user - was[0])
             system_s += max(0.0, system - was[1])
@@ -97,17 +102,3 @@ class HostMeter:
                 continue
             used[process.pid] = (times.user, times.system)
         return used
-
-
-def _cpu_times() -> dict[str, float]:
-    """Seconds of all CPUs since the host's start, by neuron-monitor's names."""
-    times = psutil.cpu_times()
-    return {
-        "user": times.user,
-        "nice": times.nice,
-        "system": times.system,
-        "idle": times.idle,
-        "io_wait": getattr(times, "iowait", 0.0),
-        "irq": getattr(times, "irq", 0.0),
-        "soft_irq": getattr(times, "softirq", 0.0),
-    }

@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from loadgen.measures.percentile import percentile
 from serving.wire.machine_state import Count, Plain
 
 WINDOW_S: Final = 60.0
@@ -79,25 +80,16 @@ class LatencyWindow:
         since_s = max(now_s - WINDOW_S, 0.0)
         for kept in (self._ttft, self._tpot, self._e2e):
             since_s = max(since_s, kept.oldest_at_s())
-        ttft, tpot, e2e = (kept.since(since_s) for kept in (self._ttft, self._tpot, self._e2e))
-        return LatencyReport(
-            window_s=max(now_s - since_s, 0.0),
-            requests=len(e2e),
-            ttft_p50_s=_quantile(ttft, 0.5),
-            ttft_p99_s=_quantile(ttft, 0.99),
-            tpot_p50_s=_quantile(tpot, 0.5),
-            tpot_p99_s=_quantile(tpot, 0.99),
-            e2e_p50_s=_quantile(e2e, 0.5),
-            e2e_p99_s=_quantile(e2e, 0.99),
-        )
+        kinds = {"ttft": self._ttft, "tpot": self._tpot, "e2e": self._e2e}
+        times = {name: kept.since(since_s) for name, kept in kinds.items()}
+        figures = {
+            f"{name}_p{q}_s": percentile(of_kind, q) if len(of_kind) else None
+            for name, of_kind in times.items()
+            for q in (50, 99)
+        }
+        window_s = max(now_s - since_s, 0.0)
+        return LatencyReport(window_s=window_s, requests=len(times["e2e"]), **figures)
 
 
 Latencies = Callable[[float], LatencyReport | None]
 """The report up to an emulated time, or to the last step if that is later; None before a step."""
-
-
-def _quantile(values: _Seconds, share: float) -> float | None:
-    """One of the values that occurred (nearest rank); None of none."""
-    if not len(values):
-        return None
-    return float(np.quantile(values, share, method="inverted_cdf"))

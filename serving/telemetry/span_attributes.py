@@ -15,8 +15,8 @@ class SpanAttribute:
     """One attribute; `unit` is empty for what has none. Raises ValueError for another's name."""
 
     name: str
-    kind: Literal["string", "string[]", "int", "int[]", "double"]
-    unit: str
+    kind: Literal["string", "string[]", "int", "int[]", "double"] = "double"
+    unit: str = ""
     help: str
 
     def __post_init__(self) -> None:
@@ -27,103 +27,77 @@ class SpanAttribute:
 SYSTEM: Final = SpanAttribute(
     name="ultraserve.system",
     kind="string",
-    unit="",
     help="The machine that is emulated, as the catalog names it.",
 )
 RANK: Final = SpanAttribute(
     name="ultraserve.rank",
     kind="int",
-    unit="",
     help="The rank that computed its tokens; the last one, where several did.",
 )
 RANKS: Final = SpanAttribute(
     name="ultraserve.ranks",
     kind="int[]",
-    unit="",
     help="All ranks that computed some of it, in their order: several after a loss of chips.",
 )
 CHIPS: Final = SpanAttribute(
     name="ultraserve.chips",
     kind="int[]",
-    unit="",
     help="The chips that made that rank when it last computed, numbered as in `ultraserve state`.",
 )
 WEIGHTS: Final = SpanAttribute(
     name="ultraserve.weights",
     kind="string[]",
-    unit="",
     help="The versions of the weights that made its tokens, in their order.",
 )
 DILATION: Final = SpanAttribute(
     name="ultraserve.dilation",
-    kind="double",
     unit="wall s per emulated s",
     help="How much slower than the emulated machine the server runs.",
 )
 BEGIN_S: Final = SpanAttribute(
     name="ultraserve.emulated.begin_s",
-    kind="double",
     unit="emulated s",
     help="When it came to the engine's queue; of a phase, when that began.",
 )
 SCHEDULED_S: Final = SpanAttribute(
     name="ultraserve.emulated.scheduled_s",
-    kind="double",
     unit="emulated s",
     help="The begin of its first step.",
 )
 FIRST_TOKEN_S: Final = SpanAttribute(
     name="ultraserve.emulated.first_token_s",
-    kind="double",
     unit="emulated s",
     help="The end of the step that made its first token.",
 )
 END_S: Final = SpanAttribute(
     name="ultraserve.emulated.end_s",
-    kind="double",
     unit="emulated s",
     help="The end of the step that made its last token; of a phase, when that ended.",
 )
 WALL_FIRST_TOKEN_S: Final = SpanAttribute(
     name="ultraserve.wall.time_to_first_token_s",
-    kind="double",
     unit="wall s",
     help="From its arrival to its first token as the server's clock saw it.",
 )
 WALL_E2E_S: Final = SpanAttribute(
     name="ultraserve.wall.e2e_s",
-    kind="double",
     unit="wall s",
     help="From its arrival to its last token as the server's clock saw it.",
 )
 CHIP_JOULES: Final = SpanAttribute(
     name="ultraserve.chip_joules",
-    kind="double",
     unit="J, modelled",
     help="Its share of what the chips drew in its steps.",
 )
 FACILITY_JOULES: Final = SpanAttribute(
     name="ultraserve.facility_joules",
-    kind="double",
     unit="J, modelled",
     help="Its share of what chips, their part of the racks and cooling drew in its steps.",
 )
 
 REQUEST_ATTRIBUTES: Final = (
-    SYSTEM,
-    RANK,
-    RANKS,
-    CHIPS,
-    WEIGHTS,
-    DILATION,
-    BEGIN_S,
-    SCHEDULED_S,
-    FIRST_TOKEN_S,
-    END_S,
-    WALL_FIRST_TOKEN_S,
-    WALL_E2E_S,
-    CHIP_JOULES,
-    FACILITY_JOULES,
+    *(SYSTEM, RANK, RANKS, CHIPS, WEIGHTS, DILATION, BEGIN_S, SCHEDULED_S, FIRST_TOKEN_S, END_S),
+    *(WALL_FIRST_TOKEN_S, WALL_E2E_S, CHIP_JOULES, FACILITY_JOULES),
 )
 """Of vLLM's span of a request."""
 

@@ -31,9 +31,8 @@ from serving.server.gateway.ingress_limits import IngressLimits, Limit
 from serving.server.gateway.memory_return import MemoryReturn
 from serving.server.gateway.readiness import Readiness
 from serving.server.gateway.snapshot_poller import SnapshotPoller
-from serving.telemetry.gateway_metrics import GatewayMetrics
+from serving.telemetry.gateway_metrics import GatewayMetrics, IngressMetrics
 from serving.telemetry.host_meter import HostMeter
-from serving.telemetry.ingress_metrics import IngressMetrics
 
 
 class Service(Protocol):

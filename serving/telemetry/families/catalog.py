@@ -5,8 +5,7 @@ from typing import Final
 from serving.telemetry.families.chips import CHIPS
 from serving.telemetry.families.engine import ENGINE
 from serving.telemetry.families.family import Family
-from serving.telemetry.families.gateway import DOOR
-from serving.telemetry.families.ingress import INGRESS
+from serving.telemetry.families.gateway import GATEWAY, INGRESS
 from serving.telemetry.families.neuron import NEURON
 from serving.telemetry.families.partition import PARTITION
 
@@ -14,7 +13,7 @@ GROUPS: Final[dict[str, tuple[Family, ...]]] = {
     "The engine": ENGINE,
     "The partition": PARTITION,
     "Each chip": CHIPS,
-    "The gateway": DOOR,
+    "The gateway": GATEWAY,
     "What clients make it hold": INGRESS,
     "neuron-monitor's": NEURON,
 }

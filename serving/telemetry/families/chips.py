@@ -5,6 +5,8 @@ from typing import Final
 
 from serving.telemetry.families.family import Family
 
+_CHIP: Final = ("chip", "rack")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeterFamily(Family):
@@ -14,26 +16,21 @@ class MeterFamily(Family):
     """
 
     field: str
+    labels: tuple[str, ...] = _CHIP
     metered: bool = False
 
 
-_CHIP: Final = ("chip", "rack")
 _MEAN: Final = "mean of the last emulated seconds"
 _METERED: Final = "none for a chip that trains, whose work is not metered, or is out"
 
 STATE: Final = Family(
     name="ultraserve_chip_state",
-    kind="gauge",
-    unit="1",
     labels=("chip", "rack", "tray", "rank", "health", "phase"),
     help="Always 1: where a chip stands, its rank (empty: none), its health (up, slow, hung, lost) "
     "and its phase (serving, draining, training, restoring, spare; out: lost, or of no rank).",
 )
 POWER: Final = MeterFamily(
     name="ultraserve_chip_power_watts",
-    kind="gauge",
-    unit="W",
-    labels=_CHIP,
     field="watts",
     help=f"Modelled watts of a chip, {_MEAN}; of one that trains, what its job says. A "
     "lost one draws none.",
@@ -41,8 +38,6 @@ POWER: Final = MeterFamily(
 JOULES: Final = MeterFamily(
     name="ultraserve_chip_joules",
     kind="counter",
-    unit="J",
-    labels=_CHIP,
     field="joules",
     help="Modelled energy of a chip, idle and leased time included; all chips' are the "
     "engine's ultraserve_chip_energy_joules.",
@@ -50,8 +45,6 @@ JOULES: Final = MeterFamily(
 BUSY: Final = MeterFamily(
     name="ultraserve_chip_busy_seconds",
     kind="counter",
-    unit="s",
-    labels=_CHIP,
     field="busy_s",
     help="Emulated seconds in which a chip computed, or waited for the experts of its group; "
     "serving alone.",
@@ -59,7 +52,6 @@ BUSY: Final = MeterFamily(
 ENGINE_BUSY: Final = Family(
     name="ultraserve_chip_engine_busy_seconds",
     kind="counter",
-    unit="s",
     labels=(*_CHIP, "engine"),
     help="Emulated seconds in which an engine of a chip was busy: tensor, vector, scalar, gpsimd, "
     "dma (HBM), collectives (links); serving alone.",
@@ -67,71 +59,51 @@ ENGINE_BUSY: Final = Family(
 FLOPS: Final = MeterFamily(
     name="ultraserve_chip_flops",
     kind="counter",
-    unit="1",
-    labels=_CHIP,
     field="flops",
     help="Floating-point operations of a chip's matrix products; serving alone.",
 )
 HBM: Final = Family(
     name="ultraserve_chip_hbm_bytes",
-    kind="gauge",
-    unit="bytes",
     labels=(*_CHIP, "owner"),
     help="HBM that an owner holds on a chip: weights by group, kv, activations, training, ...",
 )
 HBM_CAPACITY: Final = Family(
     name="ultraserve_chip_hbm_capacity_bytes",
-    kind="gauge",
-    unit="bytes",
     labels=_CHIP,
     help="HBM of a chip's stacks that have not failed.",
 )
 HBM_TRAFFIC: Final = MeterFamily(
     name="ultraserve_chip_hbm_traffic_bytes",
     kind="counter",
-    unit="bytes",
-    labels=_CHIP,
     field="hbm_bytes",
     help="Bytes that a chip read from HBM and wrote there; serving alone.",
 )
 LINK: Final = MeterFamily(
     name="ultraserve_chip_link_bytes",
     kind="counter",
-    unit="bytes",
-    labels=_CHIP,
     field="link_bytes",
     help="Bytes that a chip sent over its links; serving alone.",
 )
 LINK_CAPACITY: Final = Family(
     name="ultraserve_chip_link_capacity_bytes_per_second",
-    kind="gauge",
     unit="bytes/s",
     labels=_CHIP,
     help="What a chip's links could send, all tiers together, as faults leave them.",
 )
 LINK_UTILIZATION: Final = MeterFamily(
     name="ultraserve_chip_link_utilization_ratio",
-    kind="gauge",
-    unit="1",
-    labels=_CHIP,
     field="link_utilization",
     metered=True,
     help=f"Bytes that a chip sent over what its links could have sent, {_MEAN}; {_METERED}.",
 )
 UTILIZATION: Final = MeterFamily(
     name="ultraserve_chip_utilization_ratio",
-    kind="gauge",
-    unit="1",
-    labels=_CHIP,
     field="utilization",
     metered=True,
     help=f"Share of the time in which a chip was busy, {_MEAN}; {_METERED}.",
 )
 HBM_UTILIZATION: Final = MeterFamily(
     name="ultraserve_chip_hbm_utilization_ratio",
-    kind="gauge",
-    unit="1",
-    labels=_CHIP,
     field="hbm_utilization",
     metered=True,
     help=f"HBM traffic of a chip over what its engines could have streamed, {_MEAN}; {_METERED}.",
@@ -140,8 +112,6 @@ FIGURES: Final = (
     MeterFamily(
         name="ultraserve_chip_dispatched_bytes",
         kind="counter",
-        unit="bytes",
-        labels=_CHIP,
         field="dispatched_bytes",
         help="Bytes of tokens that a chip sent to the experts of other chips; serving alone.",
     ),

@@ -3,6 +3,7 @@
 Their values are of the newest snapshot, which the engine takes when a page is read.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,36 +12,34 @@ from serving.telemetry.families.family import Family
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFamily(Family):
-    """One family; `field` is the snapshot's attribute that it shows."""
+    """One family; `field` is the snapshot's attribute that it shows, by default of its own name."""
 
-    field: str
+    field: str = ""
+
+    def __post_init__(self) -> None:
+        Family.__post_init__(self)
+        if not self.field:
+            field = re.sub("_seconds$", "_s", self.name.removeprefix("ultraserve_"))
+            object.__setattr__(self, "field", field)
 
 
 SNAPSHOT: Final = (
     SnapshotFamily(
         name="ultraserve_clock_dilation",
-        kind="gauge",
-        unit="1",
         help="Wall seconds per emulated second in the present epoch; 0 when time is virtual.",
         field="dilation",
     ),
     SnapshotFamily(
         name="ultraserve_clock_epoch",
-        kind="gauge",
-        unit="1",
         help="Number of the clock's epoch, from 0 on; only --clock auto begins another.",
-        field="clock_epoch",
     ),
     SnapshotFamily(
         name="ultraserve_clock_epoch_start_emulated_seconds",
-        kind="gauge",
-        unit="s",
         help="Emulated seconds from the engine's start until the present epoch of the clock.",
         field="epoch_emulated_s",
     ),
     SnapshotFamily(
         name="ultraserve_clock_epoch_start_unix_seconds",
-        kind="gauge",
         unit="wall s",
         help="When the present epoch of the clock began, in Unix time.",
         field="epoch_unix_s",
@@ -48,232 +47,146 @@ SNAPSHOT: Final = (
     SnapshotFamily(
         name="ultraserve_emulated_seconds",
         kind="counter",
-        unit="s",
         help="Emulated seconds since the engine's start, idle time included.",
-        field="emulated_s",
     ),
     SnapshotFamily(
         name="ultraserve_steps",
         kind="counter",
-        unit="1",
         help="Engine steps that computed at least one token.",
-        field="steps",
     ),
     SnapshotFamily(
-        name="ultraserve_busy_seconds",
-        kind="counter",
-        unit="s",
-        help="Emulated seconds spent in steps.",
-        field="busy_s",
+        name="ultraserve_busy_seconds", kind="counter", help="Emulated seconds spent in steps."
     ),
     SnapshotFamily(
         name="ultraserve_lag_seconds",
         kind="counter",
-        unit="s",
         help="Emulated seconds by which steps ended late because the host could not keep up.",
-        field="lag_s",
     ),
     SnapshotFamily(
         name="ultraserve_lagging_steps",
         kind="counter",
-        unit="1",
         help="Steps that ended late because the host could not keep up.",
-        field="lagging_steps",
     ),
     SnapshotFamily(
         name="ultraserve_chip_energy_joules",
         kind="counter",
-        unit="J",
         help="Modelled energy drawn by the partition's chips, in emulated time.",
         field="chip_joules",
     ),
     SnapshotFamily(
         name="ultraserve_facility_energy_joules",
         kind="counter",
-        unit="J",
         help="Modelled energy at the facility (chips, share of the racks, PUE), in emulated time.",
         field="facility_joules",
     ),
     SnapshotFamily(
         name="ultraserve_chip_watts",
-        kind="gauge",
-        unit="W",
         help="Modelled watts of the partition's chips, spares included, mean of the last emulated "
         "seconds.",
-        field="chip_watts",
     ),
     SnapshotFamily(
         name="ultraserve_facility_watts",
-        kind="gauge",
-        unit="W",
         help="Modelled watts at the facility, mean of the last emulated seconds.",
-        field="facility_watts",
     ),
     SnapshotFamily(
         name="ultraserve_provisioned_watts",
-        kind="gauge",
-        unit="W",
         help="The partition's share of the provisioned rack budget.",
-        field="provisioned_watts",
     ),
-    SnapshotFamily(
-        name="ultraserve_chips",
-        kind="gauge",
-        unit="1",
-        help="Chips of the partition.",
-        field="chips",
-    ),
+    SnapshotFamily(name="ultraserve_chips", help="Chips of the partition."),
     SnapshotFamily(
         name="ultraserve_compute_wall_seconds",
         kind="counter",
         unit="wall s",
         help="Wall seconds that the chips' computing and the step channel took on this host.",
-        field="compute_wall_s",
     ),
     SnapshotFamily(
         name="ultraserve_pause_seconds",
         kind="counter",
-        unit="s",
         help="Emulated seconds that recovering from faults and moving experts held steps up.",
-        field="pause_s",
     ),
+    SnapshotFamily(name="ultraserve_chips_up", help="Chips of the partition that are in service."),
+    SnapshotFamily(name="ultraserve_ranks_up", help="Data-parallel ranks that take requests."),
     SnapshotFamily(
-        name="ultraserve_chips_up",
-        kind="gauge",
-        unit="1",
-        help="Chips of the partition that are in service.",
-        field="chips_up",
-    ),
-    SnapshotFamily(
-        name="ultraserve_ranks_up",
-        kind="gauge",
-        unit="1",
-        help="Data-parallel ranks that take requests.",
-        field="ranks_up",
-    ),
-    SnapshotFamily(
-        name="ultraserve_faults",
-        kind="counter",
-        unit="1",
-        help="Faults since the engine's start.",
-        field="faults",
+        name="ultraserve_faults", kind="counter", help="Faults since the engine's start."
     ),
     SnapshotFamily(
         name="ultraserve_stall_seconds",
-        kind="gauge",
-        unit="s",
         help="Emulated seconds for which nothing is computed yet: a chip is silent, or weights are "
         "read; 0 while the machine is free to compute.",
-        field="stall_s",
     ),
     SnapshotFamily(
         name="ultraserve_stall_wall_seconds",
-        kind="gauge",
-        unit="s",
         help="The wall seconds that ultraserve_stall_seconds take at the present dilation.",
-        field="stall_wall_s",
     ),
     SnapshotFamily(
         name="ultraserve_requests_moved",
         kind="counter",
-        unit="1",
         help="Requests that were computed again on another rank because theirs lost its KV cache.",
-        field="requests_moved",
     ),
     SnapshotFamily(
         name="ultraserve_empty_rank_steps",
         kind="counter",
-        unit="1",
         help="Steps that ranks took part in without a token, because another rank had some.",
-        field="empty_rank_steps",
     ),
     SnapshotFamily(
         name="ultraserve_expert_imbalance",
-        kind="gauge",
-        unit="1",
         help="Tokens of the busiest chip over the mean chip's, averaged over layers, in the window "
         "that balancing looks at; 0 before the first token.",
-        field="expert_imbalance",
     ),
     SnapshotFamily(
         name="ultraserve_expert_rebalances",
         kind="counter",
-        unit="1",
         help="How often experts were given new places by their load.",
-        field="expert_rebalances",
     ),
     SnapshotFamily(
         name="ultraserve_expert_moved_bytes",
         kind="counter",
-        unit="bytes",
         help="Bytes of the timed model's expert weights that rebalancing moved between chips.",
-        field="expert_moved_bytes",
     ),
     SnapshotFamily(
         name="ultraserve_model_version",
-        kind="gauge",
-        unit="1",
         help="Version of the weights that every block of chips serves, or is about to.",
-        field="model_version",
     ),
     SnapshotFamily(
         name="ultraserve_rollout_blocks_pending",
         was="ultraserve_blocks_waiting",
-        kind="gauge",
-        unit="1",
         help="Blocks of chips that serve another version of the weights still.",
-        field="rollout_blocks_pending",
     ),
     SnapshotFamily(
         name="ultraserve_chips_leased",
         was="ultraserve_chips_lent",
-        kind="gauge",
-        unit="1",
         help="Chips of the partition that are leased to training, or on their way back.",
-        field="chips_leased",
     ),
     SnapshotFamily(
         name="ultraserve_handovers",
         kind="counter",
-        unit="1",
         help="Hand-overs of groups of chips that were completed, to training and back.",
-        field="handovers",
     ),
     SnapshotFamily(
         name="ultraserve_handover_bytes",
         kind="counter",
-        unit="bytes",
         help="Bytes that hand-overs moved over links and read from storage.",
-        field="handover_bytes",
     ),
     SnapshotFamily(
         name="ultraserve_handover_joules",
         kind="counter",
-        unit="J",
         help="Modelled energy that chips drew while they changed hands; part of all chips' energy.",
-        field="handover_joules",
     ),
     SnapshotFamily(
         name="ultraserve_training_tokens",
         kind="counter",
-        unit="1",
         help="Tokens that training jobs say they have trained on lent chips.",
-        field="training_tokens",
     ),
     SnapshotFamily(
         name="ultraserve_training_joules",
         kind="counter",
-        unit="J",
         help="Modelled energy that training drew on lent chips beyond idle ones; part of all "
         "chips' energy.",
-        field="training_joules",
     ),
 )
 
 INFO: Final = Family(
     name="ultraserve_info",
-    kind="gauge",
-    unit="1",
     help="What is emulated: always 1.",
     labels=(
         "system",

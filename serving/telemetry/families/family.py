@@ -1,6 +1,7 @@
 """What a Prometheus family is before it has values."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Self
 
@@ -10,22 +11,26 @@ Kind = Literal["counter", "gauge", "histogram"]
 Unit = Literal["1", "s", "J", "W", "bytes", "bytes/s", "tokens/s/MW", "nats", "wall s"]
 """`1` is a number of things, or a share. Seconds are emulated unless they are the wall's."""
 
+_UNITS: Final[Mapping[str, Unit]] = {"seconds": "s", "joules": "J", "watts": "W", "bytes": "bytes"}
+"""Of names by their last word."""
+
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One family; a counter's `name` has no `_total`, its samples do.
+    """One family, a gauge unless it says otherwise.
 
-    `was` is its name of the release before, under which this one exports it too.
+    A counter's `name` has no `_total`, its samples do. An empty `unit` becomes the one that the
+    name ends in, or `1`. `was` is its name of the release before, which is exported too.
 
     Raises ConfigError for a name that is none, a counter called `_total`, or help that is no
     sentence.
     """
 
     name: str
-    kind: Kind
-    unit: Unit
+    kind: Kind = "gauge"
+    unit: Unit | Literal[""] = ""
     help: str
     labels: tuple[str, ...] = ()
     was: str = ""
@@ -36,6 +41,9 @@ class Family:
             raise ConfigError(field="name", value=self.name, expected=expected)
         if not self.help.endswith(".") or "\n" in self.help or '"' in self.help:
             raise ConfigError(field="help", value=self.help, expected="one line that ends in a dot")
+        if not self.unit:
+            unit = _UNITS.get(self.name.rpartition("_")[2], "1")
+            object.__setattr__(self, "unit", unit)
 
     @property
     def names(self) -> tuple[Self, ...]:

@@ -1,5 +1,6 @@
 """All chips as a table, a row each; it scrolls."""
 
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from rich.text import Text
@@ -9,41 +10,21 @@ from serving.telemetry.neuron_tools.heat_grid import hbm_share
 from serving.telemetry.neuron_tools.shown_numbers import memory, percent
 from serving.telemetry.neuron_tools.top_figures import TopChip, TopFigures
 
-COLUMNS: Final = (
-    "ND",
-    "rack",
-    "tray",
-    "at",
-    "rank",
-    "doing",
-    "cores",
-    "util",
-    "TFLOPS",
-    "HBM",
-    "HBM %",
-    "W",
-    "links",
-)
-
-
-def chip_cells(chip: TopChip) -> tuple[str, ...]:
-    """A row's texts, in the order of the columns."""
-    ids = tuple(chip.cores)
-    return (
-        str(chip.chip),
-        str(chip.rack),
-        str(chip.tray),
-        str(chip.position),
-        "-" if chip.rank is None else str(chip.rank),
-        f"{chip.doing}, slow" if chip.slow else chip.doing,
-        f"{ids[0]}-{ids[-1]}",
-        percent(chip.utilization),
-        f"{chip.flops_per_s / 1e12:,.1f}",
-        memory(chip.hbm_used_bytes),
-        percent(hbm_share(chip)),
-        f"{chip.watts:,.0f}",
-        percent(chip.link_utilization),
-    )
+COLUMNS: Final[Mapping[str, Callable[[TopChip], str]]] = {
+    "ND": lambda chip: str(chip.chip),
+    "rack": lambda chip: str(chip.rack),
+    "tray": lambda chip: str(chip.tray),
+    "at": lambda chip: str(chip.position),
+    "rank": lambda chip: "-" if chip.rank is None else str(chip.rank),
+    "doing": lambda chip: f"{chip.doing}, slow" if chip.slow else chip.doing,
+    "cores": lambda chip: f"{min(chip.cores)}-{max(chip.cores)}",
+    "util": lambda chip: percent(chip.utilization),
+    "TFLOPS": lambda chip: f"{chip.flops_per_s / 1e12:,.1f}",
+    "HBM": lambda chip: memory(chip.hbm_used_bytes),
+    "HBM %": lambda chip: percent(hbm_share(chip)),
+    "W": lambda chip: f"{chip.watts:,.0f}",
+    "links": lambda chip: percent(chip.link_utilization),
+}
 
 
 class ChipTable(DataTable[Text]):
@@ -64,7 +45,7 @@ class ChipTable(DataTable[Text]):
             self.clear()
             self._shown = {}
         for chip in figures.chips:
-            cells = chip_cells(chip)
+            cells = tuple(cell(chip) for cell in COLUMNS.values())
             before = self._shown.get(chip.chip)
             if before is None:
                 texts = (Text(cell, justify="right") for cell in cells)

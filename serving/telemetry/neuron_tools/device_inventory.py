@@ -15,7 +15,6 @@ from emulator.memory.lnc import CoreMap, core_map
 from emulator.specs.chips import chip_by_name
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
-from serving.telemetry.neuron_tools.neuron_names import NOT_THERE
 from serving.wire.machine_state import ChipHealth, MachineState
 from serving.wire.system_description import SystemDescription
 
@@ -56,16 +55,6 @@ class DeviceInventory:
     first_chip: int
     devices: tuple[NeuronDevice, ...]
     missing: Mapping[int, str]
-
-    @property
-    def instance_type(self) -> str:
-        """The system's name in the catalog."""
-        return self.system.name
-
-    @property
-    def instance_id(self) -> str:
-        """Nobody has rented one."""
-        return NOT_THERE
 
 
 def catalog_inventory(name: str, *, lnc: int | None, chips: int | None) -> DeviceInventory:

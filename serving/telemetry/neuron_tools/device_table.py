@@ -14,6 +14,7 @@ from serving.telemetry.neuron_tools.device_inventory import (
     DeviceProcess,
     NeuronDevice,
 )
+from serving.telemetry.neuron_tools.neuron_names import NOT_THERE
 
 ABSENT: Final = "NA"
 """What neuron-ls prints for a runtime version that is not there."""
@@ -35,8 +36,8 @@ def device_json(inventory: DeviceInventory) -> list[dict[str, Any]]:
     """A list of devices with neuron-ls' fields."""
     return [
         {
-            "instance_type": inventory.instance_type,
-            "instance_id": inventory.instance_id,
+            "instance_type": inventory.system.name,
+            "instance_id": NOT_THERE,
             "neuron_device": device.device,
             "bdf": None,
             "cpu_affinity": None,
@@ -63,8 +64,8 @@ def device_json(inventory: DeviceInventory) -> list[dict[str, Any]]:
 def header_lines(inventory: DeviceInventory) -> list[str]:
     """What stands above every table."""
     return [
-        f"instance-type: {inventory.instance_type}",
-        f"instance-id: {inventory.instance_id}",
+        f"instance-type: {inventory.system.name}",
+        f"instance-id: {NOT_THERE}",
         f"logical-neuroncore-config: {inventory.lnc}",
     ]
 

@@ -1,13 +1,17 @@
 """One look at a running engine: its snapshot, what it is, and what lies between two looks."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import TypeVar
 
 from emulator.memory.lnc import CoreMap, core_map
 from emulator.specs.chips import chip_by_name
-from serving.wire.machine_snapshot import ChipMeters, MachineSnapshot
+from serving.wire.machine_snapshot import MachineSnapshot
 from serving.wire.machine_state import ChipHealth, ChipState, LeaseState
 from serving.wire.system_description import SystemDescription
+
+_Total = TypeVar("_Total", int, float)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -64,40 +68,34 @@ class Between:
     @property
     def emulated_s(self) -> float:
         """How long it is."""
-        return self.now.snapshot.emulated_s - (
-            self.before.snapshot.emulated_s if self.before else 0.0
-        )
+        return self._grown(lambda snapshot: snapshot.emulated_s)
 
     @property
     def steps(self) -> int:
         """Steps that ended in it."""
-        return self.now.snapshot.state.steps - (
-            self.before.snapshot.state.steps if self.before else 0
-        )
+        return self._grown(lambda snapshot: snapshot.state.steps)
 
     def faults(self, kind: str) -> int:
         """Faults of a kind that happened in it."""
-        then = self.before.snapshot.faults_by_kind.get(kind, 0) if self.before else 0
-        return self.now.snapshot.faults_by_kind.get(kind, 0) - then
+        return self._grown(lambda snapshot: snapshot.faults_by_kind.get(kind, 0))
 
     def busy_share(self, chip: int) -> float:
         """The share of it in which a chip was busy, at most 1; 0 when no time has passed.
 
         A step that began before and ended in it counts here, so that the quotient can exceed 1.
         """
-        seconds = self._meters(chip).busy_s - (then.busy_s if (then := self._then(chip)) else 0.0)
-        return min(max(seconds / self.emulated_s, 0.0), 1.0) if self.emulated_s > 0 else 0.0
+        busy_s = self._grown(lambda snapshot: snapshot.meters[chip].busy_s)
+        return min(max(busy_s / self.emulated_s, 0.0), 1.0) if self.emulated_s > 0 else 0.0
 
     def flops_per_s(self, chip: int) -> float:
         """Floating point operations per emulated second; 0 when no time has passed."""
-        flops = self._meters(chip).flops - (then.flops if (then := self._then(chip)) else 0.0)
+        flops = self._grown(lambda snapshot: snapshot.meters[chip].flops)
         return max(flops, 0.0) / self.emulated_s if self.emulated_s > 0 else 0.0
 
-    def _meters(self, chip: int) -> ChipMeters:
-        return self.now.snapshot.meters[chip]
-
-    def _then(self, chip: int) -> ChipMeters | None:
-        return self.before.snapshot.meters[chip] if self.before else None
+    def _grown(self, total: Callable[[MachineSnapshot], _Total]) -> _Total:
+        """How much a total since the engine's start has grown."""
+        now = total(self.now.snapshot)
+        return now if self.before is None else now - total(self.before.snapshot)
 
 
 @cache

@@ -1,11 +1,12 @@
 """What this machine's vCPUs and memory, and a server's processes, have done until now.
 
-These are real figures of the machine on which a command runs, in wall time; all others in this room
-are of the emulated one. A host's figures are cumulative: two samples make a usage (`host_usage`).
+Real figures of the machine on which a command runs, in wall time. They are cumulative: two samples
+make a usage (`host_usage`).
 """
 
 import contextlib
 from dataclasses import dataclass
+from typing import Any
 
 import psutil
 
@@ -14,7 +15,7 @@ from serving.telemetry.neuron_tools.server_processes import ServerProcesses
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTimes:
-    """Seconds that one vCPU has spent, by what; named as neuron-monitor names them."""
+    """Seconds that vCPUs have spent since the host's start, by neuron-monitor's names."""
 
     user: float
     nice: float
@@ -23,6 +24,19 @@ class CpuTimes:
     io_wait: float
     irq: float
     soft_irq: float
+
+    @classmethod
+    def of(cls, times: Any) -> "CpuTimes":
+        """From psutil's; 0 for what the system does not count."""
+        return cls(
+            user=times.user,
+            nice=times.nice,
+            system=times.system,
+            idle=times.idle,
+            io_wait=getattr(times, "iowait", 0.0),
+            irq=getattr(times, "irq", 0.0),
+            soft_irq=getattr(times, "softirq", 0.0),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,18 +68,7 @@ def host_sample(wall_s: float, processes: ServerProcesses | None) -> HostSample:
     memory, swap = psutil.virtual_memory(), psutil.swap_memory()
     return HostSample(
         wall_s=wall_s,
-        vcpus=tuple(
-            CpuTimes(
-                user=times.user,
-                nice=times.nice,
-                system=times.system,
-                idle=times.idle,
-                io_wait=getattr(times, "iowait", 0.0),
-                irq=getattr(times, "irq", 0.0),
-                soft_irq=getattr(times, "softirq", 0.0),
-            )
-            for times in psutil.cpu_times(percpu=True)
-        ),
+        vcpus=tuple(map(CpuTimes.of, psutil.cpu_times(percpu=True))),
         context_switches=psutil.cpu_stats().ctx_switches,
         memory_total_bytes=memory.total,
         memory_used_bytes=memory.used,

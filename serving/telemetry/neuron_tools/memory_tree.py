@@ -11,7 +11,7 @@ from textual.widgets import Tree
 from textual.widgets.tree import TreeNode
 
 from serving.telemetry.neuron_tools.shown_numbers import memory
-from serving.telemetry.neuron_tools.top_figures import TopChip, TopFigures, categories_shown
+from serving.telemetry.neuron_tools.top_figures import CATEGORY_WORDS, TopChip, TopFigures
 
 Key = tuple[str, ...]
 """("device",), ("device", chip), ("device", chip, core), ... or ("host", ...)."""
@@ -82,7 +82,7 @@ class MemoryTree(Tree[Key]):
             for core in self._chip(key).cores:
                 self._branch(node, (*key, str(core)))
         elif len(key) == 3:
-            for name, _ in categories_shown():
+            for name in CATEGORY_WORDS:
                 self._branch(node, (*key, name), leaf=True)
 
     def _write(self, keys: Iterable[Key]) -> None:
@@ -123,4 +123,4 @@ class MemoryTree(Tree[Key]):
         held = chip.cores[int(key[2])]
         if len(key) == 3:
             return f"NC {key[2]}", sum(held.values())
-        return dict(categories_shown())[key[3]], held[key[3]]
+        return CATEGORY_WORDS[key[3]], held[key[3]]

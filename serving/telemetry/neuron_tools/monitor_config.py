@@ -32,13 +32,8 @@ _FILE_BYTES_MAX: Final = 1_000_000
 _UNIT_S: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PERIOD: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetricGroup:
-    """One group of metrics and the wall seconds between two updates of it."""
-
-    name: str
-    period_s: float
+MetricGroups = dict[str, float]
+"""Names of groups of metrics, and the wall seconds between two updates of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +41,7 @@ class RuntimeEntry:
     """The groups of those applications whose tag `tag_filter` matches somewhere."""
 
     tag_filter: str
-    groups: tuple[MetricGroup, ...]
+    groups: MetricGroups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +49,9 @@ class MonitorConfig:
     """Everything that is asked for."""
 
     runtimes: tuple[RuntimeEntry, ...]
-    system: tuple[MetricGroup, ...]
+    system: MetricGroups
 
-    def runtime_groups(self, tag: str) -> tuple[MetricGroup, ...] | None:
+    def runtime_groups(self, tag: str) -> MetricGroups | None:
         """Those of the first entry that matches `tag`; None when none does."""
         for entry in self.runtimes:
             if re.search(entry.tag_filter, tag):
@@ -66,10 +61,10 @@ class MonitorConfig:
 
 def everything(period_s: float = PERIOD_S) -> MonitorConfig:
     """All groups of every application, as without a file."""
-    groups = tuple(MetricGroup(name=name, period_s=period_s) for name in RUNTIME_GROUPS)
+    groups = dict.fromkeys(RUNTIME_GROUPS, period_s)
     return MonitorConfig(
         runtimes=(RuntimeEntry(tag_filter=".*", groups=groups),),
-        system=tuple(MetricGroup(name=name, period_s=period_s) for name in SYSTEM_GROUPS),
+        system=dict.fromkeys(SYSTEM_GROUPS, period_s),
     )
 
 
@@ -143,17 +138,16 @@ def _runtime(entry: _Runtime, root_s: float, number: int) -> RuntimeEntry:
 
 def _groups(
     wanted: list[_Group], period_s: float, known: tuple[str, ...], where: str
-) -> tuple[MetricGroup, ...]:
-    groups = {}
+) -> MetricGroups:
+    groups: MetricGroups = {}
     for number, group in enumerate(wanted):
         field = f"{where}[{number}]"
         if group.type not in known or group.type in groups:
             expected = f"one of {', '.join(known)}, each once"
             raise ConfigError(field=f"{field}.type", value=group.type, expected=expected)
-        own_s = (
+        groups[group.type] = (
             period_s
             if group.period is None
             else parse_period(group.period, field=f"{field}.period")
         )
-        groups[group.type] = MetricGroup(name=group.type, period_s=own_s)
-    return tuple(groups.values())
+    return groups

@@ -8,20 +8,19 @@ Source of the fields: AWS Neuron SDK docs, neuron-monitor-user-guide.rst. What o
 has is "emulated"; pods are not looked at.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from serving.telemetry.neuron_tools.engine_snapshot import Between, EngineSnapshot
 from serving.telemetry.neuron_tools.host_sample import HostSample
 from serving.telemetry.neuron_tools.host_usage import memory_info, runtime_vcpu_usage, vcpu_usage
-from serving.telemetry.neuron_tools.monitor_config import MetricGroup, MonitorConfig
+from serving.telemetry.neuron_tools.monitor_config import MetricGroups, MonitorConfig
 from serving.telemetry.neuron_tools.neuron_names import NOT_THERE, neuron_names
 from serving.telemetry.neuron_tools.runtime_groups import (
     execution_stats,
     memory_used,
     neuroncore_counters,
-    training_report,
+    training_group,
 )
 
 _LEASE_TAG: Final = "lease-"
@@ -55,9 +54,9 @@ class MonitorReport:
         self._due_s: dict[tuple[str, str], float] = {}
         self._groups: dict[tuple[str, str], dict[str, Any]] = {}
         self._first = first
-        for key, group in self._wanted(first):
+        for key, period_s in self._wanted(first).items():
             self._base[key] = first
-            self._due_s[key] = first.host.wall_s + group.period_s
+            self._due_s[key] = first.host.wall_s + period_s
 
     @property
     def next_wall_s(self) -> float | None:
@@ -68,11 +67,11 @@ class MonitorReport:
         """The whole report, with the groups that are due by now brought up to date."""
         wall_s = reading.host.wall_s
         self._known = reading.engine or self._known
-        wanted = dict(self._wanted(reading))
+        wanted = self._wanted(reading)
         for key in self._base.keys() - wanted.keys():  # a job that has ended
             for kept in (self._base, self._due_s, self._groups):
                 kept.pop(key, None)
-        for key, group in wanted.items():
+        for key, period_s in wanted.items():
             base = self._base.setdefault(key, reading)
             if self._due_s.setdefault(key, wall_s) > wall_s + _EARLY_S and key in self._groups:
                 continue
@@ -83,16 +82,15 @@ class MonitorReport:
                 self._groups[key], self._base[key] = made, reading
             if self._due_s[key] <= wall_s + _EARLY_S:
                 late = wall_s - self._due_s[key]
-                self._due_s[key] = wall_s + group.period_s - late % group.period_s
+                self._due_s[key] = wall_s + period_s - late % period_s
         return self._json(reading)
 
-    def _wanted(self, reading: Reading) -> list[tuple[tuple[str, str], MetricGroup]]:
-        """Every group by (application, name); "" is the engine, "system" the host."""
-        found = [(("system", group.name), group) for group in self._config.system]
+    def _wanted(self, reading: Reading) -> dict[tuple[str, str], float]:
+        """The period of every group by (application, name); "" is the engine, "system" the host."""
+        found = {("system", name): period_s for name, period_s in self._config.system.items()}
         for application in self._applications(reading):
-            tag = application or reading.tag
-            groups = self._config.runtime_groups(tag) or ()
-            found += [((application, group.name), group) for group in groups]
+            groups = self._config.runtime_groups(application or reading.tag) or {}
+            found |= {(application, name): period_s for name, period_s in groups.items()}
         return found
 
     def _applications(self, reading: Reading) -> list[str]:
@@ -116,25 +114,18 @@ class MonitorReport:
         if name == "neuron_hw_counters":
             return hardware_counters(between)
         if application:
-            return self._training_group(between, application, name, base, reading)
+            if name == "neuron_runtime_vcpu_usage":
+                return runtime_vcpu_usage(base.host, replace(reading.host, server=None)) | {
+                    "error": _NO_JOB
+                }
+            number = int(application.removeprefix(_LEASE_TAG))
+            (lease,) = (each for each in between.now.training() if each.number == number)
+            return training_group(between, lease, name)
         if name == "neuroncore_counters":
             return neuroncore_counters(between)
         if name == "execution_stats":
             return execution_stats(between)
         return memory_used(between)
-
-    def _training_group(
-        self, between: Between, application: str, name: str, base: Reading, reading: Reading
-    ) -> dict[str, Any]:
-        number = int(application.removeprefix(_LEASE_TAG))
-        (lease,) = (each for each in between.now.training() if each.number == number)
-        host = {
-            "period": reading.host.wall_s - base.host.wall_s,
-            "vcpu_usage": {"user": 0.0, "system": 0.0},
-            "error": _NO_JOB,
-        }
-        group: dict[str, Any] = training_report(between, lease, [name], host)[name]
-        return group
 
     def _json(self, reading: Reading) -> dict[str, Any]:
         runtimes = []
@@ -142,14 +133,9 @@ class MonitorReport:
             groups = self._config.runtime_groups(application or reading.tag)
             if groups is not None:
                 runtimes.append(self._runtime(application, reading, groups))
-        system = {
-            group.name: self._groups[key]
-            for group in self._config.system
-            if (key := ("system", group.name)) in self._groups
-        }
         return {
             "neuron_runtime_data": runtimes,
-            "system_data": system,
+            "system_data": self._made("system", self._config.system),
             "instance_info": instance_info(self._known, reading.error),
             "neuron_hardware_info": hardware_info(self._known),
             "neuron_k8s_info": {
@@ -160,21 +146,19 @@ class MonitorReport:
             },
         }
 
-    def _runtime(
-        self, application: str, reading: Reading, groups: Sequence[MetricGroup]
-    ) -> dict[str, Any]:
-        report: Mapping[str, Any] = {
-            group.name: self._groups[key]
-            for group in groups
-            if (key := (application, group.name)) in self._groups
-        }
+    def _runtime(self, application: str, reading: Reading, groups: MetricGroups) -> dict[str, Any]:
         return {
             "pid": 0 if application else reading.pid,
             "address": "",
             "neuron_runtime_tag": application or reading.tag,
             "error": reading.error,
-            "report": report,
+            "report": self._made(application, groups),
         }
+
+    def _made(self, application: str, groups: MetricGroups) -> dict[str, Any]:
+        """The groups of an application that there is something of so far."""
+        keys = ((application, name) for name in groups)
+        return {key[1]: self._groups[key] for key in keys if key in self._groups}
 
 
 def hardware_counters(between: Between) -> dict[str, Any]:
@@ -197,15 +181,10 @@ def hardware_counters(between: Between) -> dict[str, Any]:
 
 def instance_info(look: EngineSnapshot | None, error: str) -> dict[str, str]:
     """The catalog's name as the type; no instance has the rest."""
-    return {
-        "instance_name": NOT_THERE,
-        "instance_id": NOT_THERE,
+    nowhere = ("availability_zone", "availability_zone_id", "region")
+    unknown = ("instance_name", "instance_id", *(f"instance_{name}" for name in nowhere))
+    return dict.fromkeys((*unknown, "ami_id", "subnet_id"), NOT_THERE) | {
         "instance_type": look.snapshot.state.system if look else NOT_THERE,
-        "instance_availability_zone": NOT_THERE,
-        "instance_availability_zone_id": NOT_THERE,
-        "instance_region": NOT_THERE,
-        "ami_id": NOT_THERE,
-        "subnet_id": NOT_THERE,
         "error": "" if look else error,
     }
 

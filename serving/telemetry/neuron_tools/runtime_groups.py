@@ -91,36 +91,25 @@ def memory_used(between: Between) -> dict[str, Any]:
     }
 
 
-def training_report(
-    between: Between, lease: LeaseState, groups: Sequence[str], host_group: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The groups of a training job on a lease's chips; `host_group` is its vCPU usage."""
+def training_group(between: Between, lease: LeaseState, name: str) -> dict[str, Any]:
+    """One group of a training job on a lease's chips."""
+    group: dict[str, Any] = {"period": between.emulated_s, "error": ""}
     look = between.now
+    match name:
+        case "neuroncore_counters":
+            return group | {"neuroncores_in_use": {}, "error": _NOT_METERED}
+        case "execution_stats":
+            steps = _training_steps(look, lease.number)
+            done = max(steps - _training_steps(between.before, lease.number), 0)
+            return group | {
+                "error_summary": dict.fromkeys(ERRORS, 0),
+                "execution_summary": dict.fromkeys(OUTCOMES, 0) | {"completed": done},
+                "latency_stats": {"total_latency": None, "device_latency": None},
+            }
+    assert name == "memory_used", name
     chips = tuple(chip for chip in look.snapshot.state.chips if chip.chip in lease.chips)
-    steps = _training_steps(look, lease.number)
-    before = _training_steps(between.before, lease.number) if between.before else 0
-    made = {
-        "neuroncore_counters": {
-            "period": between.emulated_s,
-            "neuroncores_in_use": {},
-            "error": _NOT_METERED,
-        },
-        "execution_stats": {
-            "period": between.emulated_s,
-            "error_summary": dict.fromkeys(ERRORS, 0),
-            "execution_summary": dict.fromkeys(OUTCOMES, 0) | {"completed": max(steps - before, 0)},
-            "latency_stats": {"total_latency": None, "device_latency": None},
-            "error": "",
-        },
-        "memory_used": {
-            "period": between.emulated_s,
-            "neuron_runtime_used_bytes": _used_bytes(_held_by_core(look, chips), 0),
-            "loaded_models": [],
-            "error": "",
-        },
-        "neuron_runtime_vcpu_usage": dict(host_group),
-    }
-    return {name: made[name] for name in groups}
+    used = _used_bytes(_held_by_core(look, chips), 0)
+    return group | {"neuron_runtime_used_bytes": used, "loaded_models": []}
 
 
 def _training_steps(look: EngineSnapshot | None, number: int) -> int:

@@ -7,19 +7,30 @@ the processes' memory are this machine's, in wall time, and None where they are 
 from dataclasses import dataclass
 from typing import Final
 
-from serving.telemetry.device_memory import CATEGORIES, added, chip_bytes, core_bytes
+from serving.telemetry.device_memory import added, chip_bytes, core_bytes
 from serving.telemetry.neuron_tools.engine_snapshot import EngineSnapshot
 from serving.telemetry.neuron_tools.host_sample import HostSample
 from serving.telemetry.neuron_tools.host_usage import runtime_vcpu_usage, vcpu_usage
 from serving.telemetry.neuron_tools.neuron_names import neuron_names
+from serving.telemetry.page.chip_page import phase_of_chip
 from serving.wire.machine_snapshot import ChipMeters
-from serving.wire.machine_state import ChipHealth, ChipState, LeaseState, RankState
+from serving.wire.machine_state import (
+    SERVING,
+    ChipHealth,
+    ChipState,
+    LeaseState,
+    RankState,
+)
 from serving.wire.power_report import TokensPerMegawatt
 
-SERVES: Final = "serving"
-SPARE: Final = "spare"
-OUT: Final = "out"
-"""A chip that works, and that no rank and no lease has."""
+CATEGORY_WORDS: Final = {
+    "tensors": "Tensors",
+    "constants": "Constants",
+    "model_code": "Model Code",
+    "runtime_memory": "Runtime Memory",
+    "model_shared_scratchpad": "Model Scratchpad",
+}
+"""The categories of device memory with neuron-top's words, in its order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +58,7 @@ class TopChip:
     @property
     def works(self) -> bool:
         """It has meters that say something: it is there, and in nobody else's hands."""
-        return self.doing in (SERVES, "draining")
+        return self.doing in (SERVING, "draining")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +170,7 @@ def top_figures(look: EngineSnapshot, host: HostFigures | None) -> TopFigures:
         steps_by_phase=dict(snapshot.steps_by_phase),
         chips=chips,
         ranks=state.ranks,
-        leases=tuple(lease for lease in state.leases if lease.phase != SERVES),
+        leases=tuple(lease for lease in state.leases if lease.phase != SERVING),
         faults_open=snapshot.faults_open,
         asleep=state.sleep.asleep,
         flops_ceiling_per_s=snapshot.ceilings.flops_per_s,
@@ -201,11 +212,7 @@ def doing(chip: ChipState) -> str:
     """What a chip does, in one word; a slow one does what it did."""
     if chip.health in (ChipHealth.LOST, ChipHealth.HUNG):
         return str(chip.health)
-    if chip.phase != SERVES:
-        return chip.phase
-    if chip.spare:
-        return SPARE
-    return SERVES if chip.rank is not None else OUT
+    return phase_of_chip(chip)
 
 
 def _tokens(look: EngineSnapshot) -> TokenFigures | None:
@@ -235,16 +242,3 @@ def host_figures(before: HostSample, now: HostSample) -> HostFigures:
         server_system_percent=usage["system"] if seen else None,
         server_memory_bytes=now.server.memory_bytes if now.server else None,
     )
-
-
-def categories_shown() -> tuple[tuple[str, str], ...]:
-    """The categories of device memory with neuron-top's words, in its order."""
-    words = {
-        "tensors": "Tensors",
-        "constants": "Constants",
-        "model_code": "Model Code",
-        "runtime_memory": "Runtime Memory",
-        "model_shared_scratchpad": "Model Scratchpad",
-    }
-    assert set(words) == set(CATEGORIES)
-    return tuple(words.items())

@@ -14,7 +14,7 @@ from serving.telemetry.neuron_tools.heat_grid import (
     grid_lines,
 )
 from serving.telemetry.neuron_tools.shown_numbers import memory, percent, seconds, watts
-from serving.telemetry.neuron_tools.top_figures import HostFigures, TopFigures, categories_shown
+from serving.telemetry.neuron_tools.top_figures import CATEGORY_WORDS, HostFigures, TopFigures
 
 _NAME: Final = 17
 
@@ -71,7 +71,7 @@ def memory_summary(figures: TopFigures) -> Iterator[Text]:
     yield _head("Device memory")
     yield _line("Capacity", memory(capacity))
     yield _line("Total", memory(used))
-    for name, word in categories_shown():
+    for name, word in CATEGORY_WORDS.items():
         yield _line(word, memory(figures.device_bytes[name]))
 
 
@@ -91,6 +91,35 @@ def host_summary(host: HostFigures | None) -> Iterator[Text]:
     yield _line("Server memory", "-" if server is None else memory(server))
     yield _line("Memory used", memory(host.memory_used_bytes))
     yield _line("Memory", memory(host.memory_total_bytes))
+
+
+def rank_lines(figures: TopFigures) -> Iterator[Text]:
+    """Steps by phase, leases, then a line for every rank with its chips."""
+    phases = ", ".join(f"{count:,} {name}" for name, count in figures.steps_by_phase.items())
+    yield Text(f"{figures.steps:,} steps: {phases or 'none yet'}")
+    for lease in figures.leases:
+        since_s = figures.emulated_s - lease.since_emulated_s
+        text = Text(f"lease {lease.number} {lease.phase}", style="bold")
+        text.append(f" for {seconds(since_s)}: {len(lease.chips)} chips, {lease.reason}")
+        training = lease.training
+        if training is not None:
+            loss = "-" if training.loss is None else f"{training.loss:.4f}"
+            text.append(f"; step {training.steps:,}, loss {loss}, {watts(training.watts)}")
+        yield text
+    yield Text()
+    yield Text(f"{'rank':>5} {'up':<4}{'run':>7}{'wait':>7}{'KV':>9}{'version':>9}  chips", "bold")
+    chips: dict[int, list[str]] = {}
+    for chip in figures.chips:
+        if chip.rank is not None:
+            chips.setdefault(chip.rank, []).append(str(chip.chip))
+    for rank in figures.ranks:
+        kv = rank.kv_blocks_used / rank.kv_blocks if rank.kv_blocks else None
+        yield Text(
+            f"{rank.rank:>5} {'yes' if rank.up else 'NO':<4}{rank.requests_running:>7,}"
+            f"{rank.requests_waiting:>7,}{percent(kv):>9}{rank.version:>9}  "
+            f"{' '.join(chips.get(rank.rank, ['-']))}",
+            style="" if rank.up else "bold reverse",
+        )
 
 
 def cores_view(figures: TopFigures, measure: HeatMeasure, *, width: int = 0) -> list[Text]:

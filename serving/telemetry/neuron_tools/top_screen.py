@@ -1,7 +1,7 @@
 """The live screen of `ultraserve top`: tabs and keys after neuron-top's, drawn by Textual.
 
-It asks for looks in a thread of its own, one at a time, and draws what it was given last; a look
-that fails in passing is told in the status line and asked again. It decides nothing else.
+A thread of its own asks for looks, one at a time; one that fails in passing is told in the status
+line and asked again.
 
 Source of the keys: AWS Neuron SDK docs, neuron-top-user-guide.rst: F toggles utilisation and
 TFLOPS, 1-9 select a tab, a and d the one before and after, x expands or collapses the whole tree.
@@ -9,7 +9,7 @@ TFLOPS, 1-9 select a tab, a and d the one before and after, x expands or collaps
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import ClassVar, Final
 
 from rich.text import Text
@@ -21,12 +21,16 @@ from textual.screen import ModalScreen
 from textual.widgets import Static, TabbedContent, TabPane
 
 from serving.telemetry.neuron_tools.chip_table import ChipTable
-from serving.telemetry.neuron_tools.cores_pane import CoresPane
 from serving.telemetry.neuron_tools.heat_grid import LEGEND, MEASURES
 from serving.telemetry.neuron_tools.memory_tree import MemoryTree
-from serving.telemetry.neuron_tools.rank_table import RankTable
 from serving.telemetry.neuron_tools.top_figures import TopFigures
-from serving.telemetry.neuron_tools.top_panels import pace, summary, title
+from serving.telemetry.neuron_tools.top_panels import (
+    cores_view,
+    pace,
+    rank_lines,
+    summary,
+    title,
+)
 
 KEYS: Final = (
     ("1-4", "tab: cores, memory, ranks, chips"),
@@ -50,19 +54,29 @@ class Lost(Exception):
 
 
 class Looked(Message):
-    """What came of a look: figures, or why it was lost, or a failure that does not pass."""
+    """The figures of a look, or how it failed."""
 
-    def __init__(
-        self,
-        *,
-        figures: TopFigures | None = None,
-        lost: str | None = None,
-        failure: Exception | None = None,
-    ) -> None:
+    def __init__(self, found: TopFigures | Exception) -> None:
         super().__init__()
-        self.figures = figures
-        self.lost = lost
-        self.failure = failure
+        self.found = found
+
+
+class LinesPane(VerticalScroll):
+    """Lines that scroll; they are made for its width, and anew when that changes."""
+
+    def __init__(self, pane_id: str) -> None:
+        super().__init__(Static(), id=pane_id)
+        self._lines: Callable[[int], Iterable[Text]] | None = None
+
+    def show(self, lines: Callable[[int], Iterable[Text]]) -> None:
+        """Write the lines for a width."""
+        self._lines = lines
+        self.on_resize()
+
+    def on_resize(self) -> None:
+        """Write them for the width that there is now."""
+        if self._lines is not None:
+            self.query_one(Static).update(Text("\n").join(self._lines(self.size.width)))
 
 
 class Help(ModalScreen[None]):
@@ -97,7 +111,7 @@ class TopScreen(App[Exception | None]):
     Underline { display: none; }
     Tab.-active { text-style: bold reverse; }
     TabPane { padding: 0; }
-    CoresPane { width: 1fr; height: 1fr; }
+    #grid { width: 1fr; height: 1fr; }
     #right { width: 36; height: 1fr; padding-left: 1; }
     #cores-pane { height: 1fr; }
     Help { align: center middle; }
@@ -132,13 +146,13 @@ class TopScreen(App[Exception | None]):
         yield Static(id="status")
         with TabbedContent(id="tabs"):
             with TabPane("1 cores", id="cores"), Horizontal(id="cores-pane"):
-                yield CoresPane()
+                yield LinesPane("grid")
                 with VerticalScroll(id="right"):
                     yield Static(id="summary")
             with TabPane("2 memory", id="memory"):
                 yield MemoryTree()
             with TabPane("3 ranks", id="ranks"):
-                yield RankTable()
+                yield LinesPane("rank-lines")
             with TabPane("4 chips", id="chips"):
                 yield ChipTable()
         yield Static(Text(_HINT, style="dim"), id="legend")
@@ -164,26 +178,27 @@ class TopScreen(App[Exception | None]):
         """
         while not self._ended.is_set():
             begun_s = time.monotonic()
+            found: TopFigures | Exception
             try:
-                told = Looked(figures=self._look())
-            except Lost as lost:
-                told = Looked(lost=str(lost))
+                found = self._look()
             except Exception as error:  # noqa: BLE001 it ends the screen, which raises it
-                told = Looked(failure=error)
+                found = error
             self._drawn.clear()
-            if self._ended.is_set() or not self.post_message(told):
+            if self._ended.is_set() or not self.post_message(Looked(found)):
                 return
             self._drawn.wait()
             self._ended.wait(max(begun_s + self._interval_s - time.monotonic(), 0.0))
 
     def on_looked(self, told: Looked) -> None:
         """Draw it, or end with what cannot pass."""
-        if told.failure is not None:
-            self.exit(told.failure)
-            return
-        self._lost = told.lost
-        if told.figures is not None:
-            self._figures, self._seen_s = told.figures, time.monotonic()
+        match told.found:
+            case TopFigures() as figures:
+                self._figures, self._seen_s, self._lost = figures, time.monotonic(), None
+            case Lost() as lost:
+                self._lost = str(lost)
+            case failure:
+                self.exit(failure)
+                return
         self._draw()
         self._drawn.set()
 
@@ -200,11 +215,14 @@ class TopScreen(App[Exception | None]):
             case "memory":
                 base.query_one(MemoryTree).show(figures)
             case "ranks":
-                base.query_one(RankTable).show(figures)
+                base.query_one("#rank-lines", LinesPane).show(lambda _: rank_lines(figures))
             case "chips":
                 base.query_one(ChipTable).show(figures)
             case _:
-                base.query_one(CoresPane).show(figures, MEASURES[self._measure])
+                measure = MEASURES[self._measure]
+                base.query_one("#grid", LinesPane).show(
+                    lambda width: cores_view(figures, measure, width=width)
+                )
                 lines = Text("\n").join(summary(figures))
                 base.query_one("#summary", Static).update(lines)
 

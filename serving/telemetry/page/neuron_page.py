@@ -10,11 +10,10 @@ from serving.telemetry.device_memory import CATEGORIES, added, core_bytes
 from serving.telemetry.execution_errors import ERROR_OF_FAULT, ERRORS, OUTCOMES, PERCENTILES
 from serving.telemetry.families import neuron as families
 from serving.telemetry.host_meter import HostReading
+from serving.telemetry.neuron_tools.neuron_names import NOT_THERE
 from serving.telemetry.page.chip_page import metered
 from serving.telemetry.page.text_page import TextPage, label_sets
 from serving.wire.machine_snapshot import MachineSnapshot
-
-NOT_THERE: Final = "emulated"
 
 _ECC_OF_SRAM: Final = ("sram_ecc_corrected", "sram_ecc_uncorrected")
 

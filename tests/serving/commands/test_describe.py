@@ -1,4 +1,3 @@
-import argparse
 import json
 import subprocess
 import sys
@@ -8,15 +7,11 @@ import pytest
 from emulator.specs.chips import CHIPS, DATA_SHEETS
 from emulator.specs.models import MODELS
 from emulator.specs.systems import SYSTEMS
-from serving.commands import describe
+from serving.main import main
 
 
 def run(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    describe.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["describe", *arguments])
-    code: int = args.run(args)
-    return code
+    return main(["describe", *arguments])
 
 
 def test_without_a_name_it_prints_every_chip_and_system_in_a_line(

@@ -55,9 +55,7 @@ def address(monkeypatch: pytest.MonkeyPatch) -> ControlAddress:
 @pytest.fixture(autouse=True)
 def metrics_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process has one admission; this one has many."""
-    registry = CollectorRegistry()
-    for module in ("gateway_metrics", "ingress_metrics"):
-        monkeypatch.setattr(f"serving.telemetry.{module}.REGISTRY", registry)
+    monkeypatch.setattr("serving.telemetry.gateway_metrics.REGISTRY", CollectorRegistry())
 
 
 def with_gateway(engine: Any) -> Any:

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 from emulator.errors import ConfigError
 from serving.server.gateway.ingress_account import Holding, IngressAccount
 from serving.server.gateway.ingress_limits import IngressLimits, Limit
-from serving.telemetry.ingress_metrics import IngressMetrics
+from serving.telemetry.gateway_metrics import IngressMetrics
 
 LIMITS = IngressLimits(
     strangers_max=3,

@@ -49,10 +49,8 @@ def test_the_vendor_s_example_is_read_as_it_is_explained(tmp_path: Path) -> None
     config = read_config(written(tmp_path, VENDOR))
 
     (runtime,) = config.runtimes
-    assert {group.name: group.period_s for group in runtime.groups} == dict.fromkeys(
-        RUNTIME_GROUPS, 1.0
-    )
-    assert {group.name: group.period_s for group in config.system} == {
+    assert runtime.groups == dict.fromkeys(RUNTIME_GROUPS, 1.0)
+    assert config.system == {
         "vcpu_usage": 1.0,
         "memory_info": 1.0,
         "neuron_hw_counters": 2.0,
@@ -61,11 +59,9 @@ def test_the_vendor_s_example_is_read_as_it_is_explained(tmp_path: Path) -> None
 
 def test_without_a_file_everything_is_asked_for_each_five_seconds() -> None:
     config = everything()
-    groups = config.runtime_groups("any") or ()
 
-    assert tuple(group.name for group in groups) == RUNTIME_GROUPS
-    assert tuple(group.name for group in config.system) == SYSTEM_GROUPS
-    assert {group.period_s for group in (*groups, *config.system)} == {5.0}
+    assert config.runtime_groups("any") == dict.fromkeys(RUNTIME_GROUPS, 5.0)
+    assert config.system == dict.fromkeys(SYSTEM_GROUPS, 5.0)
 
 
 def test_the_innermost_period_holds_and_five_seconds_without_any(tmp_path: Path) -> None:
@@ -85,8 +81,8 @@ def test_the_innermost_period_holds_and_five_seconds_without_any(tmp_path: Path)
     )
     config = read_config(written(tmp_path, text))
 
-    assert [group.period_s for group in config.runtime_groups("x") or ()] == [30.0, 0.5]
-    assert config.system[0].period_s == 5.0
+    assert config.runtime_groups("x") == {"memory_used": 30.0, "execution_stats": 0.5}
+    assert config.system == {"memory_info": 5.0}
 
 
 def test_an_application_is_looked_at_by_the_first_entry_that_matches(tmp_path: Path) -> None:
@@ -96,8 +92,8 @@ def test_an_application_is_looked_at_by_the_first_entry_that_matches(tmp_path: P
     ]
     config = read_config(written(tmp_path, json.dumps({"neuron_runtimes": entries})))
 
-    assert [group.name for group in config.runtime_groups("day_1") or ()] == ["memory_used"]
-    assert [group.name for group in config.runtime_groups("a night") or ()] == ["execution_stats"]
+    assert config.runtime_groups("day_1") == {"memory_used": 5.0}
+    assert config.runtime_groups("a night") == {"execution_stats": 5.0}
     assert config.runtime_groups("noon") is None
 
 

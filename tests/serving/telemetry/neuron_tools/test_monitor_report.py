@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from serving.telemetry.neuron_tools.engine_snapshot import Between, EngineSnapshot
 from serving.telemetry.neuron_tools.monitor_config import (
-    MetricGroup,
     MonitorConfig,
     RuntimeEntry,
     everything,
@@ -240,10 +239,10 @@ def test_only_what_is_asked_for_is_there_each_in_its_period() -> None:
         runtimes=(
             RuntimeEntry(
                 tag_filter="^42$",
-                groups=(MetricGroup(name="neuroncore_counters", period_s=2.0),),
+                groups={"neuroncore_counters": 2.0},
             ),
         ),
-        system=(MetricGroup(name="memory_info", period_s=3.0),),
+        system={"memory_info": 3.0},
     )
     report = MonitorReport(config, reading(0.0, a_snapshot(emulated_s=100.0)))
     seen: list[tuple[float | None, Any, Any]] = []

@@ -3,11 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
+from serving.telemetry.device_memory import CATEGORIES
 from serving.telemetry.neuron_tools.engine_snapshot import EngineSnapshot
 from serving.telemetry.neuron_tools.host_sample import ServerSample
 from serving.telemetry.neuron_tools.shown_numbers import memory, percent, seconds, three_wide, watts
 from serving.telemetry.neuron_tools.top_figures import (
-    categories_shown,
+    CATEGORY_WORDS,
     doing,
     host_figures,
     top_figures,
@@ -80,13 +81,14 @@ def test_the_host_is_seen_with_or_without_the_server() -> None:
 
 
 def test_categories_have_neuron_top_s_words_in_its_order() -> None:
-    assert [word for _, word in categories_shown()] == [
+    assert list(CATEGORY_WORDS.values()) == [
         "Tensors",
         "Constants",
         "Model Code",
         "Runtime Memory",
         "Model Scratchpad",
     ]
+    assert set(CATEGORY_WORDS) == set(CATEGORIES)
 
 
 def test_numbers_have_their_units() -> None:
