@@ -27,6 +27,10 @@ PASS_TOKENS_MAX = 16_384
 """Prompt tokens of one prefill pass: chunked-prefill and max-num-tokens of the launch scripts."""
 
 
+Requests = tuple[int, int, int]
+"""How many there are, new tokens of each, and the context that each has."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLoad:
     """A deployment and the users of its closed loop."""
@@ -141,20 +145,15 @@ class _StepCounter:
         self._known: dict[object, StepTerms] = {}
 
     def decode(self, deployment: RowDeployment, batch: int) -> StepTerms:
-        context = max(1, int(deployment.prompt_tokens + deployment.output_tokens / 2))
-        shape = (("decode", batch, context),)
+        shape = (_decodes(deployment, batch),)
         return self._terms(deployment, deployment.decode, deployment.draft_tokens, shape)
 
     def prefill(self, deployment: RowDeployment, prompts: int) -> StepTerms:
-        shape = (("prefill", prompts, max(1, int(deployment.prompt_tokens))),)
-        return self._terms(deployment, deployment.prefill, 0, shape)
+        return self._terms(deployment, deployment.prefill, 0, (_prefills(deployment, prompts),))
 
     def mixed(self, deployment: RowDeployment, batch: int, prompts: int) -> StepTerms:
-        """Decodes with prompts that ride beside them."""
-        context = max(1, int(deployment.prompt_tokens + deployment.output_tokens / 2))
-        shape: tuple[tuple[str, int, int], ...] = (("decode", batch, context),)
-        if prompts:
-            shape = (*shape, ("prefill", prompts, max(1, int(deployment.prompt_tokens))))
+        """Decodes with prompts that ride beside them, drafts left out; prompts may be none."""
+        shape = (_decodes(deployment, batch), _prefills(deployment, prompts))
         return self._terms(deployment, deployment.decode, 0, shape)
 
     def _terms(
@@ -162,7 +161,7 @@ class _StepCounter:
         deployment: RowDeployment,
         pool: Pool,
         drafts: int,
-        shape: tuple[tuple[str, int, int], ...],
+        shape: tuple[Requests, ...],
     ) -> StepTerms:
         model = deployment.model
         where = (pool.system.name, pool.partition, model, drafts)
@@ -178,15 +177,22 @@ class _StepCounter:
         return self._known[where, shape]
 
 
-def _batch(ranks: int, shape: tuple[tuple[str, int, int], ...]) -> StepBatch:
-    """Requests of each kind in turns over the ranks: "decode" with so much context, others with so
-    many new tokens; each needs one row of logits.
-    """
+def _decodes(deployment: RowDeployment, count: int) -> Requests:
+    context_tokens = max(1, int(deployment.prompt_tokens + deployment.output_tokens / 2))
+    return count, 1, context_tokens
+
+
+def _prefills(deployment: RowDeployment, count: int) -> Requests:
+    return count, max(1, int(deployment.prompt_tokens)), 0
+
+
+def _batch(ranks: int, shape: tuple[Requests, ...]) -> StepBatch:
+    """Requests of each kind in turns over the ranks; each needs one row of logits."""
     rank, new, context = [], [], []
-    for kind, count, tokens in shape:
+    for count, new_tokens, context_tokens in shape:
         rank.append(np.arange(count, dtype=np.int64) % ranks)
-        new.append(np.full(count, 1 if kind == "decode" else tokens, dtype=np.int64))
-        context.append(np.full(count, tokens if kind == "decode" else 0, dtype=np.int64))
+        new.append(np.full(count, new_tokens, dtype=np.int64))
+        context.append(np.full(count, context_tokens, dtype=np.int64))
     of_rank = np.concatenate(rank)
     return StepBatch(
         ranks=ranks,
