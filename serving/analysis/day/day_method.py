@@ -38,7 +38,7 @@ def assumptions(day: VirtualDay) -> tuple[str, ...]:
         else f"demand: {question.trace.source}; steps as recorded, the highest scaled to the load",
         f"{settings.lengths_in_words}; they do not depend on the hour"
         + ("" if question.trace.traffic is not None else ", nor come from the demand's source"),
-        f"steps: {_calibration(day)}; overlap {sweep.assumptions.overlap_name}, routing "
+        f"steps: {_calibration(day)}; overlap {sweep.assumptions.overlap.value}, routing "
         f"{sweep.routing}, weights as {day.choice.precision}, prefill policy "
         f"{parse_prefill_policy(settings.limits.prefill_policy).name}",
         "every group is a replica with all experts of its own, so none move when it leaves; it is "
@@ -80,7 +80,7 @@ def assumptions(day: VirtualDay) -> tuple[str, ...]:
 def _calibration(day: VirtualDay) -> str:
     """Which one, and whether it was fitted to this chip."""
     sweep = day.settings.sweep
-    name, chip = sweep.assumptions.calibration_name, sweep.system.chip
+    name, chip = sweep.assumptions.calibration.name, sweep.system.chip
     if name != FITTED:
         return f"calibration {name}, the roofline alone: no stack does better"
     among = chip.name in shipped_fits().everything.machines

@@ -26,7 +26,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
     said = [
         "modelled, not measured; TTFT and TPOT are the engine's, without the front end and the way "
         "to the client",
-        f"steps: {_calibration(plan)}; overlap {sweep.assumptions.overlap_name}, routing "
+        f"steps: {_calibration(plan)}; overlap {sweep.assumptions.overlap.value}, routing "
         f"{sweep.routing}",
         f"weights as {plan.choice.check.precision}; {sweep.terms.utilization:g} of HBM; blocks of "
         f"{check.block_tokens} tokens, at most {check.max_num_seqs:,} requests and "
@@ -51,7 +51,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
 def _calibration(plan: Plan) -> str:
     """The calibration's name, and the measurements that it was fitted to."""
     sweep = plan.question.sweep
-    name, chip = sweep.assumptions.calibration_name, sweep.system.chip
+    name, chip = sweep.assumptions.calibration.name, sweep.system.chip
     if name != FITTED:
         return f"calibration {name}, the roofline alone: no stack does better"
     fitted = "efficiencies and overheads fitted to public measurements of GPU servers"

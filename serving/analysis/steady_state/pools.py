@@ -9,6 +9,7 @@ Chips of either pool keep to their even part of what their rack is given, as all
 """
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,14 +91,26 @@ def pooled_points(sweep: Sweep, *, processes: int | None = None) -> tuple[Operat
         )
     options = shared(_options_of, sweep, sweep.tasks(), processes)
     prefills = [each for each in options if isinstance(each, PrefillOption)]
-    handover = _Handover(sweep)
+
+    @cache
+    def transfer_ns(from_chips: int, to_chips: int) -> float:
+        return handover_ns(
+            sweep.system,
+            sweep.model,
+            prompt_tokens=sweep.shape.prompt_tokens,
+            from_chips=from_chips,
+            to_chips=to_chips,
+        )
+
     points = []
     for decode in options:
         if isinstance(decode, DecodeOption):
             beside = [each for each in prefills if each.precision == decode.precision]
             split = best_split(sweep.system, decode, beside)
             if split is not None:
-                points.append(_point(sweep, decode, split, handover))
+                from_chips = split.prefill.candidate.partition.tp
+                kv_ns = transfer_ns(from_chips, decode.candidate.partition.tp)
+                points.append(_point(sweep, decode, split, kv_ns))
     if not points:
         raise no_batch_fits(sweep)
     return tuple(sorted(points, key=point_order))
@@ -186,27 +199,7 @@ def _splits(
     return prefills[both], decodes[both]
 
 
-class _Handover:
-    """KV from ranks of one size to ranks of another, each pair of sizes worked out once."""
-
-    def __init__(self, sweep: Sweep) -> None:
-        self._sweep = sweep
-        self._known: dict[tuple[int, int], float] = {}
-
-    def time_ns(self, split: Split, decode: DecodeOption) -> float:
-        from_chips, to_chips = split.prefill.candidate.partition.tp, decode.candidate.partition.tp
-        if (from_chips, to_chips) not in self._known:
-            self._known[from_chips, to_chips] = handover_ns(
-                self._sweep.system,
-                self._sweep.model,
-                prompt_tokens=self._sweep.shape.prompt_tokens,
-                from_chips=from_chips,
-                to_chips=to_chips,
-            )
-        return self._known[from_chips, to_chips]
-
-
-def _point(sweep: Sweep, decode: DecodeOption, split: Split, handover: _Handover) -> OperatingPoint:
+def _point(sweep: Sweep, decode: DecodeOption, split: Split, kv_ns: float) -> OperatingPoint:
     """Pools that have less to do than they could are idle in between, and draw less."""
     system, shape, prefill = sweep.system, sweep.shape, split.prefill
     power = SystemPower(system)
@@ -217,8 +210,8 @@ def _point(sweep: Sweep, decode: DecodeOption, split: Split, handover: _Handover
         system=system.name,
         model=sweep.model.name,
         precision=decode.precision,
-        overlap=sweep.assumptions.overlap_name,
-        calibration=sweep.assumptions.calibration_name,
+        overlap=sweep.assumptions.overlap.value,
+        calibration=sweep.assumptions.calibration.name,
         candidate=replace(decode.candidate, replicas=split.decode_replicas),
         prefill=replace(prefill.candidate, replicas=split.prefill_replicas),
         batch=decode.batch,
@@ -226,7 +219,7 @@ def _point(sweep: Sweep, decode: DecodeOption, split: Split, handover: _Handover
         prompt_tokens=shape.prompt_tokens,
         output_tokens=shape.output_tokens,
         tpot_ns=step.duration_ns,
-        ttft_ns=prefill.prompt_ns + handover.time_ns(split, decode),
+        ttft_ns=prefill.prompt_ns + kv_ns,
         requests_per_s=split.requests_per_s,
         chip_watts=chip_watts,
         throttle_factor=step.throttle_factor,

@@ -18,16 +18,6 @@ class StepAssumptions:
     overlap: Overlap = Overlap.NONE
     calibration: Calibration = ROOFLINE
 
-    @property
-    def overlap_name(self) -> str:
-        """As a user writes it."""
-        return self.overlap.value
-
-    @property
-    def calibration_name(self) -> str:
-        """As a user writes it."""
-        return self.calibration.name
-
     def cost_model(
         self,
         system: SystemSpec,
