@@ -3,9 +3,11 @@
 from dataclasses import dataclass, replace
 
 from emulator.specs.calibration import ROOFLINE, Calibration
+from emulator.specs.chip import ChipSpec
 from emulator.specs.model import ModelSpec
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
+from emulator.specs.shipped_fits import FITTED, shipped_fits
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import StepCostModel
@@ -36,3 +38,13 @@ class StepAssumptions:
             calibration=self.calibration,
             overlap=self.overlap,
         )
+
+    def calibration_in_words(self, chip: ChipSpec) -> str:
+        """The calibration's name, and the measurements that it was fitted to."""
+        name = self.calibration.name
+        if name != FITTED:
+            return f"calibration {name}, the roofline alone: no stack does better"
+        fitted = f"calibration {name}, efficiencies and overheads fitted to public measurements"
+        if chip.name in shipped_fits().everything.machines:
+            return f"{fitted} of GPU servers, {chip.name} among them"
+        return f"{fitted} of GPU servers, none of {chip.name}: assumed to hold there"

@@ -116,6 +116,11 @@ class Sweep:
             season=self.season,
         )
 
+    def steps_in_words(self) -> str:
+        """The calibration, how far exchanges hide, and the routing."""
+        calibration = self.assumptions.calibration_in_words(self.system.chip)
+        return f"{calibration}; overlap {self.assumptions.overlap.value}, routing {self.routing}"
+
     def _distribution(self, model: ModelSpec) -> ExpertDistribution:
         return ExpertDistribution.parse(self.routing, model, seed=ROUTING_SEED)
 
