@@ -12,17 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from emulator.specs.model import ModelSpec
-from emulator.specs.system import SystemSpec
-from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Slo
 from loadgen.workloads.length_pairs import ObservedLengths
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.steady_state.partitions import PartitionCandidate
-from serving.analysis.steady_state.step_assumptions import StepAssumptions
-from serving.analysis.steady_state.sweep import ROUTING_SEED
+from serving.analysis.steady_state.sweep import Sweep
 from serving.simulator import Run, SimulatedDeployment, simulate
 from serving.traffic.engine_limits import EngineLimits
 
@@ -34,36 +30,28 @@ SHOWN_PERCENTILE = 99.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReplicaUnderTest:
-    """A replica and what is asked of it: `model` has its precision, `lengths` are seen pairs.
+    """A replica of the sweep and what is asked of it; `lengths` are seen pairs.
 
     Raises ConfigError for lengths that the context cannot hold.
     """
 
-    system: SystemSpec
-    model: ModelSpec
+    sweep: Sweep
+    precision: str
     candidate: PartitionCandidate
-    assumptions: StepAssumptions
-    routing: str
     limits: EngineLimits
     lengths: ObservedLengths
     slo: Slo
 
     def __post_init__(self) -> None:
         longest = int((self.lengths.prompt_tokens + self.lengths.output_tokens).max())
-        context = self.model.max_context_tokens
+        context = self.sweep.model.max_context_tokens
         if longest > context:
             expected = f"prompts and replies within the context of {context:,} tokens"
             raise ConfigError(field="lengths", value=longest, expected=expected)
 
     def cost_model(self) -> StepCostModel:
         """Of the replica whose chips lie the farthest apart."""
-        return self.assumptions.cost_model(
-            self.system,
-            self.model,
-            self.candidate.partition,
-            first_chip=self.candidate.first_chip,
-            distribution=ExpertDistribution.parse(self.routing, self.model, seed=ROUTING_SEED),
-        )
+        return self.sweep.cost_model(self.precision, self.candidate)
 
     def deployment(self) -> SimulatedDeployment:
         """What traffic is simulated on."""

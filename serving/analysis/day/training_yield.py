@@ -4,7 +4,8 @@ Figures stand by the number of leased groups; the cost model is asked once. Grou
 machines fill one after the other, and each machine has a job of its own.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,10 @@ from numpy.typing import NDArray
 from emulator.errors import ConfigError
 
 Float64s = NDArray[np.float64]
+
+_SUMS: Final = ("tokens_per_s", "chips_at_work", "watts", "save_joules", "start_joules")
+"""Columns that add up over machines; of the other ones the longest counts."""
+_TIMES: Final = ("save_s", "start_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,15 +48,7 @@ class TrainingYield:
     start_joules: Float64s
 
     def __post_init__(self) -> None:
-        for name in (
-            "tokens_per_s",
-            "chips_at_work",
-            "watts",
-            "save_s",
-            "start_s",
-            "save_joules",
-            "start_joules",
-        ):
+        for name in (*_SUMS, *_TIMES):
             values: Float64s = getattr(self, name)
             if values.shape != self.tokens_per_s.shape or not len(values):
                 expected = f"one for each number of groups, {self.tokens_per_s.shape}"
@@ -71,25 +68,15 @@ class TrainingYield:
         leased = np.arange(machines * self.groups + 1)
         whole, rest = np.divmod(leased, self.groups)
 
-        def added(values: Float64s) -> Float64s:
-            total: Float64s = whole * values[-1] + values[rest]
-            return total
-
-        def longest(values: Float64s) -> Float64s:
-            most: Float64s = np.where(whole > 0, np.maximum(values[-1], values[rest]), values[rest])
-            return most
-
-        return TrainingYield(
-            model=self.model,
-            least_chips=self.least_chips,
-            flops_per_token=self.flops_per_token,
-            tokens_per_s=added(self.tokens_per_s),
-            chips_at_work=added(self.chips_at_work),
-            watts=added(self.watts),
-            save_s=longest(self.save_s),
-            start_s=longest(self.start_s),
-            save_joules=added(self.save_joules),
-            start_joules=added(self.start_joules),
+        sums = {name: getattr(self, name) for name in _SUMS}
+        times = {name: getattr(self, name) for name in _TIMES}
+        return replace(
+            self,
+            **{name: whole * each[-1] + each[rest] for name, each in sums.items()},
+            **{
+                name: np.where(whole > 0, np.maximum(each[-1], each[rest]), each[rest])
+                for name, each in times.items()
+            },
         )
 
 

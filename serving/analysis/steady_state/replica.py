@@ -13,7 +13,7 @@ from emulator.specs.model import ModelSpec
 from emulator.specs.rack_power import Season
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
-from emulator.ultraserver.step_cost import THROTTLE, StepCostModel
+from emulator.ultraserver.step_cost import THROTTLE
 from emulator.units import NS_PER_S
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import PartitionCandidate
@@ -67,13 +67,7 @@ class Replica:
         self.power = SystemPower(system)
         self._all_in_watts = self.power.all_in_watts(system.chips.count)[0]
         self._ranks = candidate.partition.ranks
-        self._costs: StepCostModel = self.assumptions.cost_model(
-            system,
-            model,
-            candidate.partition,
-            first_chip=candidate.first_chip,
-            distribution=distribution,
-        )
+        self._costs = self.assumptions.cost_model(system, model, candidate, distribution)
 
     @property
     def idle_chip_watts(self) -> float:

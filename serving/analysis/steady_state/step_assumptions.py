@@ -6,11 +6,11 @@ from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.chip import ChipSpec
 from emulator.specs.model import ModelSpec
 from emulator.specs.overlap import Overlap
-from emulator.specs.partition import Partition
 from emulator.specs.shipped_fits import FITTED, shipped_fits
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import StepCostModel
+from serving.analysis.steady_state.partitions import PartitionCandidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,16 +24,14 @@ class StepAssumptions:
         self,
         system: SystemSpec,
         model: ModelSpec,
-        partition: Partition,
-        *,
-        first_chip: int = 0,
+        candidate: PartitionCandidate,
         distribution: ExpertDistribution | None = None,
     ) -> StepCostModel:
-        """Steps of `model` on `partition`, moved to `first_chip`."""
+        """Steps of `model` on the candidate's replica whose chips lie the farthest apart."""
         return StepCostModel(
             system,
             model,
-            replace(partition, first_chip=first_chip),
+            replace(candidate.partition, first_chip=candidate.first_chip),
             distribution=distribution,
             calibration=self.calibration,
             overlap=self.overlap,

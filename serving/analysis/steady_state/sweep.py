@@ -17,6 +17,7 @@ from emulator.specs.model import ModelSpec
 from emulator.specs.rack_power import Season
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.ultraserver.step_cost import StepCostModel
 from serving.analysis.steady_state.envelope import Envelope
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import (
@@ -101,6 +102,12 @@ class Sweep:
     def model_at(self, precision: str) -> ModelSpec:
         """The model with its weights in `precision`."""
         return model_at(precision, self.model, self.system.chip)
+
+    def cost_model(self, precision: str, candidate: PartitionCandidate) -> StepCostModel:
+        """Steps of one candidate's replicas, in that precision."""
+        model = self.model_at(precision)
+        distribution = self._distribution(model)
+        return self.assumptions.cost_model(self.system, model, candidate, distribution)
 
     def replica(self, precision: str, candidate: PartitionCandidate) -> Replica:
         """The cost of one candidate's steps."""
