@@ -70,7 +70,6 @@ class VirtualDay:
 
     settings: DaySettings
     choice: ReplicaChoice
-    replica: ReplicaUnderTest
     machine: DayMachine
     handover: GroupHandover
     loads: tuple[LoadComparison, ...]
@@ -162,7 +161,6 @@ def _walked(
     answer = VirtualDay(
         settings=settings,
         choice=choice,
-        replica=replica,
         machine=machine,
         handover=handover,
         loads=compare(settings.question, machine, handover),

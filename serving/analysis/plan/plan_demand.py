@@ -6,7 +6,6 @@ of each other, so that a few of them speak for all.
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,6 @@ from loadgen.workloads.traffic import Traffic
 
 Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]
-Int64s = NDArray[np.int64]
 
 LENGTHS_SAMPLE = 20_000
 """So many pairs of lengths stand for a distribution, when its means are asked for."""
@@ -43,32 +41,6 @@ class Share:
     def judged_s(self) -> tuple[float, float]:
         """When judged requests arrive, in the traffic's time."""
         return self.warmup_s, self.warmup_s + self.end_s - self.begin_s
-
-
-class PlanDemand(Protocol):
-    """Traffic whose peak a plan is made for."""
-
-    @property
-    def peak_rate_per_s(self) -> float:
-        """Requests per second in the busiest window."""
-        ...
-
-    @property
-    def peak(self) -> Traffic:
-        """Requests of the busiest window, or as many as speak for them."""
-        ...
-
-    def in_words(self) -> str:
-        """Where the traffic comes from, and which window is its busiest."""
-        ...
-
-    def shares(self, replicas: int, *, judged: int, lead_s: float, seed: int) -> tuple[Share, ...]:
-        """What some of `replicas` get, together about `judged` judged requests if there are such.
-
-        Requests from `lead_s` before the judged ones, where the traffic has them, until `lead_s`
-        after those are part of it. Depends on nothing but the arguments.
-        """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -106,7 +78,9 @@ class RateDemand:
         return f"{self.rate_per_s:g} requests/s, Poisson; {self.lengths_in_words}"
 
     def shares(self, replicas: int, *, judged: int, lead_s: float, seed: int) -> tuple[Share, ...]:
-        """One replica's: a random part of independent arrivals is such arrivals too."""
+        """What one replica gets, with `judged` requests to judge and those of `lead_s` before and
+        after them: a random part of independent arrivals is such arrivals too.
+        """
         rate_per_s = self.rate_per_s / replicas
         around = ceil(rate_per_s * lead_s)
         traffic = self._drawn(rate_per_s, judged + 2 * around, seed)
@@ -177,9 +151,11 @@ class TraceDemand:
         )
 
     def shares(self, replicas: int, *, judged: int, lead_s: float, seed: int) -> tuple[Share, ...]:
-        """Of the busiest window that holds enough requests for one replica, at most `window_s`.
+        """What some of `replicas` get, together about `judged` requests to judge if there are such.
 
-        Where that window has too few for one replica, several are looked at, at most all.
+        Those are of the busiest window that holds enough for one replica, at most `window_s`; where
+        it has too few for one, several replicas are looked at, at most all. Requests from `lead_s`
+        before them, where the traffic has those, until `lead_s` after them are part of it.
         """
         begin_s, end_s = self._span
         enough_s = (end_s - begin_s) * min(1.0, judged * replicas / len(self.peak))
@@ -202,6 +178,10 @@ class TraceDemand:
             )
             for part in range(parts)
         )
+
+
+PlanDemand = RateDemand | TraceDemand
+"""Traffic whose peak a plan is made for."""
 
 
 def busiest_window(traffic: Traffic, window_s: float) -> tuple[float, float]:
