@@ -134,7 +134,7 @@ def _at_load(
             splits[groups] = result(f"fixed:{groups}")
         return splits[groups]
 
-    fixed = split(_fewest(split, machine.groups, question.terms.groups_min))
+    fixed = split(_fewest(split, machine.groups))
     return LoadComparison(
         peak_share=peak_share,
         peak_per_s=peak_per_s,
@@ -145,12 +145,12 @@ def _at_load(
     )
 
 
-def _fewest(split: Callable[[int], DayResult], groups: int, groups_min: int) -> int:
+def _fewest(split: Callable[[int], DayResult], groups: int) -> int:
     """The fewest serving groups that keep the target, by bisection; all where none do.
 
     More groups never serve fewer requests in time, since the share in time falls with their rate.
     """
-    low, high = groups_min, groups
+    low, high = 1, groups
     while low < high:
         middle = (low + high) // 2
         if split(middle).keeps_target:

@@ -30,14 +30,13 @@ _PAST_DAYS = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalkTerms:
-    """Seconds of an interval and of a look, a multiple of it; the fewest groups that serve.
+    """Seconds of an interval and of a look, a multiple of it.
 
     Raises ConfigError for times that do not fit each other.
     """
 
     interval_s: float = 60.0
     look_s: float = 300.0
-    groups_min: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -47,11 +46,8 @@ class WalkTerms:
         if self.look_s % self.interval_s:
             expected = f"a multiple of the interval, {self.interval_s:g} s"
             raise ConfigError(field="look_s", value=self.look_s, expected=expected)
-        if self.groups_min < 1 or self.seed < 0:
-            expected = "at least 1 group, a seed from 0 on"
-            raise ConfigError(
-                field="groups_min, seed", value=(self.groups_min, self.seed), expected=expected
-            )
+        if self.seed < 0:
+            raise ConfigError(field="seed", value=self.seed, expected="from 0 on")
 
     @property
     def look_intervals(self) -> int:
@@ -261,7 +257,6 @@ class _Walk:
             serving_groups=groups.serving_or_coming,
             since_change_s=now_s - self._changed_s,
             capacity_per_group_per_s=self.curve.capacity_per_s,
-            groups_min=terms.groups_min,
             queue=int(self._backlog[number - 1]) if number else 0,
             ttft_attainment=attainment,
             drain_s=self.handover.drain_s,

@@ -6,7 +6,7 @@ that nothing depends on the length of the intervals in which the day is walked.
 """
 
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -58,10 +58,6 @@ class GroupTimes:
     chips_at_work_s: float = 0.0
     tokens: float = 0.0
     joules: float = 0.0
-
-    def total_s(self) -> float:
-        """Of all groups, whatever they did."""
-        return float(sum(getattr(self, each.name) for each in fields(self)[:6]))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -31,8 +31,6 @@ Float64s = NDArray[np.float64]
 
 START_S: Final = 30.0
 """Assumed: processes start and compiled models load in half a minute; no source publishes it."""
-GRACE_S: Final = 30.0
-"""Of a leaving group, for requests that it has; what is left then is moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,13 +138,14 @@ def group_handover(
     curve: ReplicaCurve,
     lengths: ObservedLengths,
     *,
-    grace_s: float = GRACE_S,
+    grace_s: float,
 ) -> GroupHandover:
     """What a group of `candidate` takes to leave, and to read `served`'s weights again.
 
-    It is empty when its longest request has ended, at the latest after the grace time. All groups
-    of the machine are taken to read at once, so that chips of a tray share its drives: with fewer
-    it takes less. Dense weights are taken whole on every chip: with tp above 1 they are less.
+    It is empty when its longest request has ended, at the latest after `grace_s`, when what is left
+    is moved. All groups of the machine are taken to read at once, so that chips of a tray share its
+    drives: with fewer it takes less. Dense weights are taken whole on every chip: with tp above 1
+    they are less.
     """
     partition = candidate.partition
     at = np.array([curve.capacity_per_s])

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from emulator.power.efficiency import PowerBasis
+from emulator.power.efficiency import WATTS_PER_MEGAWATT, PowerBasis
 from emulator.power.token_cost import TokenCost
 from loadgen.records.plain_number import counted
 from reporting.document import Document, Lines
@@ -14,7 +14,6 @@ from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check
 from serving.analysis.plan.plan_options import Option
 from serving.policy.prefill_throttle import parse_prefill_policy
 
-WATTS_PER_MEGAWATT = 1e6
 ULTRASERVERS = ("trn2-ultraserver", "trn3-")
 
 

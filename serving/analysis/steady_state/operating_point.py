@@ -6,13 +6,10 @@ they are scheduled, decodes and prompts in one batch.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
-from emulator.power.efficiency import PowerBasis, TokenRates
+from emulator.power.efficiency import WATTS_PER_MEGAWATT, PowerBasis, TokenRates
 from emulator.units import NS_PER_S
 from serving.analysis.steady_state.partitions import PartitionCandidate
-
-WATTS_PER_MEGAWATT: Final = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
