@@ -79,8 +79,7 @@ def _hours(result: DayResult) -> list[float]:
     """The middle of each point, in hours from the midnight before the walk, in the trace's zone."""
     demand, span = result.walk.demand, _span(result)
     step_h = span * demand.interval_s / _HOUR_S
-    first_h = demand.begins.hour + demand.begins.minute / 60
-    return [first_h + (n + 0.5) * step_h for n in range(len(demand.arrivals) // span)]
+    return [demand.first_h + (n + 0.5) * step_h for n in range(len(demand.arrivals) // span)]
 
 
 def _rows(result: DayResult, series: Mapping[str, Float64s], value: str) -> list[Row]:
@@ -92,7 +91,7 @@ def _rows(result: DayResult, series: Mapping[str, Float64s], value: str) -> list
 def _x(result: DayResult, *, last: bool = False) -> alt.X:
     """Hours from midnight; the lowest panel has the labels for all."""
     demand = result.walk.demand
-    first_h = demand.begins.hour + demand.begins.minute / 60
+    first_h = demand.first_h
     end_h = first_h + demand.length_s / _HOUR_S
     days = ceil(end_h / 24)
     if days > _DAYS_BY_HOUR:
@@ -212,10 +211,9 @@ def _attainment(result: DayResult) -> Any:
     whole = hours * per_hour
     by_hour = kept[:whole].reshape(hours, per_hour).sum(axis=1)
     came = walk.demand.arrivals[:whole].reshape(hours, per_hour).sum(axis=1)
-    first_h = walk.demand.begins.hour + walk.demand.begins.minute / 60
     share = np.divide(by_hour, came, out=np.ones(hours), where=came > 0)  # [hours]
     rows = [
-        {"hour": first_h + hour, "value": value}
+        {"hour": walk.demand.first_h + hour, "value": value}
         for hour, value in enumerate([*share.tolist(), float(share[-1])])
     ]
     required = result.machine.curve.required_share

@@ -74,6 +74,11 @@ class DayDemand:
         """Of all intervals."""
         return len(self.arrivals) * self.interval_s
 
+    @property
+    def first_h(self) -> float:
+        """Hours from midnight to the first interval."""
+        return self.begins.hour + self.begins.minute / 60
+
     def future(self, look_s: float) -> DemandHistory:
         """What came, by looks: what only an oracle knows beforehand."""
         per_interval = round(look_s / self.interval_s)

@@ -87,6 +87,6 @@ def _within(replica: Replica, slo: Slo, seats: int) -> OperatingPoint | None:
     if slo.ttft_s is not None and replica.prompt_ns > slo.ttft_s * NS_PER_S:
         return None
     limit_ns = float("inf") if slo.tpot_s is None else slo.tpot_s * NS_PER_S
-    batches = sorted({min(batch, seats) for batch in replica.batches()})
-    points = [point for point in replica.operating_points(batches) if point.tpot_ns <= limit_ns]
+    found = replica.operating_points(replica.seated(seats))
+    points = [point for point in found if point.tpot_ns <= limit_ns]
     return max(points, key=lambda point: point.requests_per_s, default=None)

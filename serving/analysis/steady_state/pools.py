@@ -5,6 +5,9 @@ another one generates; P and D are chosen so that the machine serves the most re
 unit both pools share its chips; in a cluster each pool has whole units, and KV goes over the
 network cards. A request waits for its prompt and for its KV once; decodes are never held up.
 
+Where the pools lie is not settled by a plan. A prompt's KV is taken to go between ranks half a unit
+apart, which is the other rack of two and the middle of a torus; in a cluster, in two units.
+
 Chips of either pool keep to their even part of what their rack is given, as all chips do.
 """
 
@@ -15,10 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
+from emulator.fabric.kv_transfer import kv_transfer_ns
 from emulator.power.system_power import SystemPower
+from emulator.specs.model import ModelSpec
 from emulator.specs.system import SystemSpec
 from emulator.units import NS_PER_S
-from serving.analysis.steady_state.kv_handover import handover_ns
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.replica import MeanStep, Replica
@@ -26,6 +30,34 @@ from serving.analysis.steady_state.sweep import Sweep, Tasks, no_batch_fits, poi
 
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
+
+
+def prompt_kv_bytes(model: ModelSpec, prompt_tokens: int) -> int:
+    """Of one prompt: all of it where a layer attends to everything, else what a window has."""
+    in_window = min(prompt_tokens, model.window_tokens)
+    layer_tokens = model.full_layers * prompt_tokens + model.window_layers * in_window
+    return layer_tokens * model.kv_bytes_per_token_layer
+
+
+def handover_ns(
+    system: SystemSpec, model: ModelSpec, *, prompt_tokens: int, from_chips: int, to_chips: int
+) -> float:
+    """From the end of a prompt's prefill on a rank of `from_chips` until another of `to_chips` can
+    decode it, on links without other traffic.
+
+    Raises ConfigError where the two ranks do not fit beside each other.
+    """
+    unit_chips = system.chips.count // system.units
+    if system.units > 1:
+        first = -(-from_chips // unit_chips) * unit_chips  # the next unit that is free
+    else:
+        first = min(max(unit_chips // 2, from_chips), unit_chips - to_chips)
+    return kv_transfer_ns(
+        system,
+        bytes_per_request=prompt_kv_bytes(model, prompt_tokens),
+        from_chips=np.arange(from_chips, dtype=np.int64),
+        to_chips=first + np.arange(to_chips, dtype=np.int64),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -97,6 +97,10 @@ class Replica:
         if most:
             yield most
 
+    def seated(self, seats: int) -> list[int]:
+        """Ascending `batches`, of at most `seats` requests a rank."""
+        return sorted({min(batch, seats) for batch in self.batches()})
+
     def decode(self, batch: int) -> MeanStep:
         """A step that decodes `batch` requests on every rank."""
         return self.decodes([batch])[0]

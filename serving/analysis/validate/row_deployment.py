@@ -15,7 +15,7 @@ from emulator.specs.partition import Partition, check_partition
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS
 from emulator.units import NS_PER_S
-from serving.analysis.steady_state.kv_handover import handover_ns
+from serving.analysis.steady_state.pools import handover_ns
 from serving.analysis.steady_state.precision import model_at
 from serving.analysis.validate.measured_row import Configuration, PoolColumns
 
