@@ -18,6 +18,7 @@ from emulator.ultraserver.step_cost import StepCostModel
 from emulator.ultraserver.step_rows import ColumnCalibrations
 from emulator.ultraserver.step_terms import StepTerms
 from emulator.units import NS_PER_S
+from serving.analysis.validate.closed_loop import StepTimes
 from serving.analysis.validate.row_deployment import Pool, RowDeployment, Stack
 
 Int64s = NDArray[np.int64]
@@ -37,17 +38,6 @@ class RowLoad:
 
     deployment: RowDeployment
     users: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CountedTimes:
-    """Seconds of each row's steps, a decode worker's by its batch; see `CountedRows`."""
-
-    decode_s: Float64s  # [rows, grid]
-    solo_s: Float64s  # [rows], a pass with one prompt
-    full_s: Float64s  # [rows], a full pass, for each of its prompts
-    solo_steal_s: Float64s  # [rows], what one prompt keeps decodes waiting for
-    full_steal_s: Float64s  # [rows], the same in full steps, for each of their prompts
 
 
 class CountedRows:
@@ -100,13 +90,13 @@ class CountedRows:
         self._row_of_step.append(row)
         return len(self._terms) - 1
 
-    def times(self, calibrations: Sequence[Calibration]) -> CountedTimes:
+    def times(self, calibrations: Sequence[Calibration]) -> StepTimes:
         """Every step under the calibration of its row's stack: one for each of `stacks`."""
         of_step = ColumnCalibrations(calibrations=calibrations, of_column=self._stack_of_step)
         seconds = self._columns.durations_ns(of_step) / NS_PER_S
         solo_s, full_s = seconds[self._solo], seconds[self._full] / self.prompts_of_pass
         added = seconds[self._mixed] - seconds[self._alone]
-        return CountedTimes(
+        return StepTimes(
             decode_s=seconds[self._decode],
             solo_s=solo_s,
             full_s=full_s,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,15 +55,17 @@ class RowPredictor:
     def __init__(self, loads: Sequence[RowLoad]) -> None:
         self._counted = CountedRows(loads) if loads else None
         deployments = [load.deployment for load in loads]
-        self._users = np.array([load.users for load in loads], dtype=np.float64)
-        self._output = np.array([each.output_tokens for each in deployments])
         self._tokens = np.array([each.prompt_tokens + each.output_tokens for each in deployments])
-        self._disaggregated = np.array([each.disaggregated for each in deployments])
-        self._prefills = np.array([each.prefill.workers for each in deployments], dtype=np.float64)
-        self._decodes = np.array([each.decode.workers for each in deployments], dtype=np.float64)
-        self._slots = np.array([each.slots for each in deployments])
         self._chips = np.array([each.chips for each in deployments], dtype=np.float64)
-        self._handover_s = np.array([handover_s(each) for each in deployments])
+        self._given: dict[str, NDArray[Any]] = {  # columns of LoopRows that no factor changes
+            "users": np.array([load.users for load in loads], dtype=np.float64),
+            "output_tokens": np.array([each.output_tokens for each in deployments]),
+            "disaggregated": np.array([each.disaggregated for each in deployments]),
+            "prefill_workers": np.array([float(each.prefill.workers) for each in deployments]),
+            "decode_workers": np.array([float(each.decode.workers) for each in deployments]),
+            "slots": np.array([each.slots for each in deployments]),
+            "handover_s": np.array([handover_s(each) for each in deployments]),
+        }
         self._drafts = np.array([each.draft_tokens for each in deployments])
 
     def predict(self, factors: StackFactors) -> RowResults:
@@ -86,12 +88,7 @@ class RowPredictor:
         accepted = (factors.acceptance**places * (places <= self._drafts[:, None])).sum(axis=1)
         found = closed_loop(
             LoopRows(
-                users=self._users,
-                output_tokens=self._output,
-                disaggregated=self._disaggregated,
-                prefill_workers=self._prefills,
-                decode_workers=self._decodes,
-                slots=self._slots,
+                **self._given,
                 batches=counted.batches,
                 decode_s=times.decode_s,
                 tokens_per_step=1 + accepted,
@@ -100,7 +97,6 @@ class RowPredictor:
                 solo_steal_s=times.solo_steal_s,
                 full_steal_s=times.full_steal_s,
                 front_end_s=front_end_s[counted.stack_of_row] / NS_PER_S,
-                handover_s=self._handover_s,
             )
         )
         return RowResults(
