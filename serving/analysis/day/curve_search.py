@@ -1,9 +1,8 @@
-"""Finds a replica's curve: which rates are simulated, and where the target is first missed.
+"""The search for a replica's curve: which rates are simulated.
 
-The steady state gives a first guess of the capacity; exact runs bracket it and narrow the bracket
-down. One far above it finds the most that can be served; a few rates below the bracket and one
-between it and that most complete the curve. Runs of one round go to several processes; the result
-does not depend on how many.
+Exact runs bracket the capacity, from the steady state's guess on; one far above it finds the most
+that can be served, and a few more rates complete the curve. Processes share the runs of a round;
+the result does not depend on how many there are.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,10 +45,8 @@ _LEADS: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveTerms:
-    """How finely a curve is looked at.
-
-    `judged` requests speak for a rate, fewer where they would take more than `steps_max` steps,
-    but never fewer than `judged_least`, and more where they would come too fast to make a queue.
+    """Judged requests of a rate: `judged`, fewer where they take more than `steps_max` steps, at
+    least `judged_least`, and more where they come too fast to make a queue.
     """
 
     required_share: float
@@ -70,9 +67,8 @@ class CurveTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstGuess:
-    """What the steady state says: the rate within the target, and seconds between tokens then.
-
-    `alone_s` are those of a request that has the replica to itself.
+    """The steady state's rate within the target, and seconds between tokens then; `alone_s` are
+    those of a request that has the replica to itself.
     """
 
     rate_per_s: float
@@ -87,10 +83,7 @@ def find_curve(
     workers: SimulationWorkers,
     progress: Progress = lambda _: None,
 ) -> ReplicaCurve:
-    """Simulate the replica at several rates.
-
-    Raises ConfigError when no rate keeps the target.
-    """
+    """Simulate the replica at several rates; raises ConfigError when none keeps the target."""
     search = _Search(replica=replica, guess=guess, terms=terms, workers=workers, progress=progress)
     low, high = search.bracket()
     capacity_per_s = (low + high) / 2
@@ -163,9 +156,7 @@ class _Search:
         )
 
     def complete(self, overload_per_s: float, rates_per_s: Sequence[float]) -> float:
-        """Simulate these rates; returns the requests that begin per second at the overload, when
-        there is always a queue.
-        """
+        """Simulate these rates; returns the requests that begin per second at the overload."""
         tasks = [self._task(rate) for rate in (overload_per_s, *rates_per_s)]
         found = self.workers.map(_look, list(enumerate(tasks)))
         begun_per_s = next(each for each in found if isinstance(each, float))

@@ -144,26 +144,16 @@ def _counted(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DayWalk:
-    """What happened, by intervals.
-
-    Attributes:
-        served: requests, those that had waited among them. [intervals]
-        backlog: that wait at the end of the interval. [intervals]
-        late: of the arrivals, those that find a backlog. [intervals]
-        group_rates: requests per second of a group that serves. [intervals]
-        times: what groups did.
-        moved: requests that were moved because their group left.
-        reasons: the policy's words at each change.
-    """
+    """One policy's day; `reasons` are its words at each change, with the time and the groups."""
 
     demand: DayDemand
     policy: str
-    served: Float64s
-    backlog: Float64s
-    late: Float64s
-    group_rates: Float64s
+    served: Float64s  # [intervals], requests, those that had waited among them
+    backlog: Float64s  # [intervals], that wait at the interval's end
+    late: Float64s  # [intervals], of the arrivals, those that find a backlog
+    group_rates: Float64s  # [intervals], requests per second of a group that serves
     times: tuple[GroupTimes, ...]
-    moved: float
+    moved: float  # requests whose group left before they ended
     totals: HandoverTotals
     reasons: tuple[tuple[float, int, str], ...]
 

@@ -32,9 +32,8 @@ _STREAM: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourCheck:
-    """Which part of the day is held against the exact run: `length_s` from `begin_s` on.
-
-    It is simulated in parts of `part_s`, with `warmup_s` before and after each.
+    """The part of the day that is simulated exactly, in parts of `part_s` with `warmup_s` before
+    and after each.
     """
 
     begin_s: float

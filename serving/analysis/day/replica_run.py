@@ -1,8 +1,7 @@
 """One replica simulated exactly at one rate: what its users see, and what its chips draw.
 
-vLLM's own schedulers serve Poisson arrivals step by step in virtual time, and requests are judged
-that come after a warm-up and before a tail, so that they see a steady state. Replicas know nothing
-of each other: one speaks for all.
+vLLM's own schedulers serve Poisson arrivals step by step in virtual time; judged requests come
+after a warm-up and before a tail. Replicas know nothing of each other: one speaks for all.
 """
 
 from dataclasses import dataclass
@@ -141,9 +140,8 @@ def run_at_rate(task: RateTask) -> RatePoint:
 
 
 def saturated_per_s(task: RateTask) -> float:
-    """Requests that begin per second while there is always a queue: `rate_per_s` must be too much.
-
-    The run ends with its last arrival; no request is judged.
+    """Requests that begin per second while there is always a queue; the run ends with its last
+    arrival. `rate_per_s` must be too much.
     """
     around = ceil(task.rate_per_s * task.lead_s)
     traffic = Traffic.poisson(

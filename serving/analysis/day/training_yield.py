@@ -82,17 +82,12 @@ class TrainingYield:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupHandover:
-    """What one group takes on its way out and back, the job's own times left out.
+    """One group's way out and back, the job's own times left out."""
 
-    `drain_s` from the last new request until it is empty; `moved_requests_per_rate_s` requests that
-    are moved for each request per second that the group had; `restore_s` and `restore_joules` from
-    chips without weights until the first request.
-    """
-
-    drain_s: float
-    restore_s: float
+    drain_s: float  # from its last new request until it is empty
+    restore_s: float  # from chips without weights until its first request
     restore_joules: float
-    moved_requests_per_rate_s: float
+    moved_requests_per_rate_s: float  # for each request per second that it had
 
     def __post_init__(self) -> None:
         for name in ("drain_s", "restore_s", "restore_joules", "moved_requests_per_rate_s"):

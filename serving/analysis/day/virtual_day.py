@@ -87,9 +87,8 @@ class VirtualDay:
 def virtual_day(
     settings: DaySettings, *, processes: int = 1, progress: Progress = lambda _: None
 ) -> VirtualDay:
-    """Answer; the same for any number of processes.
-
-    Raises ConfigError when nothing keeps the target, or the trained model fits nowhere.
+    """The same for any number of processes; raises ConfigError when nothing keeps the target, or
+    the trained model fits nowhere.
     """
     wall_s: dict[str, float] = {}
     began = perf_counter()

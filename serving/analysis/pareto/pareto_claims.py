@@ -1,8 +1,7 @@
-"""What the vendor says of two machines, beside what the model says of them.
+"""The vendor's claims of two machines beside the model's answers.
 
 The vendor publishes neither lengths, batches, formats nor the interactivity at which its figures
-hold, so each claim is looked for along the whole range that both machines reach. Nothing here is
-fitted to a claim: a claim enters only where it is compared.
+hold, so each claim is looked for along the whole range that both machines reach; none is fitted to.
 """
 
 from collections.abc import Sequence

@@ -2,9 +2,7 @@
 
 The exact lockstep scheduler serves the share of one replica, or of several, in virtual time. A
 request without a first token when the run ends has missed its TTFT, and one without its last token
-its TPOT. A size that gets
-more than its steady state can take has missed it too, though a short run may end before its queue
-is long.
+its TPOT; a size that gets more than its steady state can take has missed both.
 """
 
 from collections.abc import Sequence
@@ -42,8 +40,7 @@ class CheckTerms:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermCheck:
     """One promise and how it was kept; `reached_s` is None when the run ended before it was known.
-
-    `share` is of the judged requests that kept the limit; when the run ended early, at most.
+    `share` of the judged requests kept the limit, at most so many when the run ended early.
     """
 
     name: str

@@ -35,9 +35,8 @@ _GIB: Final = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The plan's size, the next smaller one, and everything that was simulated.
-
-    `smaller` is None where nothing smaller holds the model; `smaller_words` says which it is.
+    """The plan's size, the next smaller one (None where none holds the model; `smaller_words` says
+    which it is), and everything that was simulated.
     """
 
     option: Option
@@ -50,10 +49,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchTerms:
-    """How far a search goes: partitions to simulate, and the tokens of one simulation.
-
-    Raises ConfigError for a number below 1.
-    """
+    """Partitions to simulate, and the most tokens of one simulation; raises ConfigError below 1."""
 
     tries: int
     tokens_max: int
@@ -115,9 +111,8 @@ def _first_that_meets(promising: Sequence[Option], sizes: "_Sizes", tries: int) 
 
 
 def _challenged(found: Found, options: Options, sizes: "_Sizes", tries: int) -> Found:
-    """The plan after other partitions tried to do with fewer chips, the strongest first.
-
-    One that does not take the peak in the steady state is not simulated.
+    """The plan after other partitions tried to do with fewer chips, the strongest first, as long
+    as they take the peak in the steady state.
     """
     tried = {found[0]}
     while len(tried) < tries:
@@ -198,9 +193,7 @@ class _Sizes:
         self._long_output = float(np.percentile(outputs, 90))
 
     def lead_s(self, option: Option, replicas: int) -> float:
-        """How long a request with a long reply stays with its share of the peak: what a run needs
-        to become steady.
-        """
+        """What a run needs to become steady: a request with a long reply stays so long."""
         tpot_ns = option.tpot_ns_at(self.question.demand.peak_rate_per_s / replicas)
         return (option.prompt_ns + self._long_output * tpot_ns) / NS_PER_S
 

@@ -1,7 +1,6 @@
 """The traffic that a plan is for, at its peak, and what one of so many replicas gets of it.
 
-Replicas stand behind a router that gives each of them the same share at random; they know nothing
-of each other, so that a few of them speak for all.
+A router gives each replica the same share at random; a few of them speak for all.
 """
 
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RateDemand:
-    """Requests that arrive independently of each other at one rate, all day as far as is known.
+    """Requests that arrive independently of each other at one rate.
 
     Requests longer than `context_tokens` are dropped as they are drawn. Raises ConfigError for a
     rate that is not above 0, or lengths of which none fits the context.

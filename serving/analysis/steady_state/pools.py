@@ -62,17 +62,13 @@ def handover_ns(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillOption:
-    """A partition that computes prompts: what one replica of it does, always busy.
-
-    `step` is the time in which every rank computes `prompts` of them; `prompt_ns` that of a prompt
-    that comes to an idle replica.
-    """
+    """A partition that computes prompts: what one replica of it does, always busy."""
 
     precision: str
     candidate: PartitionCandidate
-    step: MeanStep
+    step: MeanStep  # in which every rank computes `prompts`
     prompts: int
-    prompt_ns: float
+    prompt_ns: float  # of a prompt that comes to an idle replica
 
     @property
     def requests_per_s(self) -> float:
@@ -181,9 +177,8 @@ def _prefill_option(precision: str, replica: Replica) -> PrefillOption:
 def best_split(
     system: SystemSpec, decode: DecodeOption, prefills: list[PrefillOption]
 ) -> Split | None:
-    """The pools that serve the most requests; of equal ones that with the soonest first token.
-
-    None when no prefill replica fits beside a decode replica.
+    """The pools that serve the most requests; of equal ones that with the soonest first token. None
+    when no prefill replica fits beside a decode replica.
     """
     best: Split | None = None
     for option in _fastest_of_each_size(prefills):

@@ -24,14 +24,11 @@ from serving.analysis.steady_state.step_batches import prefill_steps, prompt_chu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanStep:
-    """A step of a steady state, averaged: its time, and what all chips of a replica draw.
-
-    `throttled_ns` of the time are there because chips would otherwise draw more than they may.
-    """
+    """A step of a steady state, averaged."""
 
     duration_ns: float
-    chip_watts_sum: float
-    throttled_ns: float = 0.0
+    chip_watts_sum: float  # of all chips of a replica
+    throttled_ns: float = 0.0  # of the time, so that chips draw no more than they may
 
     @property
     def throttle_factor(self) -> float:
@@ -40,9 +37,8 @@ class MeanStep:
 
 
 class Replica:
-    """The cost of a candidate's steps, where its chips lie the farthest apart.
-
-    All replicas are taken to be as slow as that one.
+    """The cost of a candidate's steps; all replicas are as slow as the one whose chips lie the
+    farthest apart.
     """
 
     def __init__(

@@ -1,11 +1,9 @@
 """Published results of other kinds than whole serving runs, with predictions beside them.
 
-Node rates of large expert-parallel deployments, DeepEP's all-to-all, tokens/s/MW of InferenceMAX's
-launch, Trainium steps of AWS's documents, and speeds of training runs. No fit has seen them, or
-their machines and models. Two constants are read off points of their own kind: what an exchange
-costs beside its bytes off DeepEP's EP8 dispatch, the busiest rank's excess off SGLang's own pair
-with and without EPLB. GPU points of serving come from files beside the measurements, where there
-are any; Trainium's and the training runs are few enough to stand in code.
+No fit has seen them, or their machines and models. Two constants are read off points of their own
+kind: what an exchange costs beside its bytes off DeepEP's EP8 dispatch, the busiest rank's excess
+off SGLang's own pair with and without EPLB. GPU points of serving come from files beside the
+measurements, where there are any; Trainium's and the training runs stand in code.
 """
 
 import csv

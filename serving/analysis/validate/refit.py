@@ -1,6 +1,5 @@
-"""Fits all that ships to a file of measurements: `python -m serving.analysis.validate.refit`.
-
-It takes two or three minutes. `ultraserve validate` never does this: it predicts with what ships.
+"""Fits all that ships to a file of measurements: `python -m serving.analysis.validate.refit`, for
+two or three minutes. `ultraserve validate` predicts with what ships.
 """
 
 import argparse
