@@ -22,12 +22,12 @@ from reporting.charts import (
     series_rows,
 )
 from serving.analysis.day.day_result import DayResult
+from serving.analysis.day.day_trace import HOUR_S
 from serving.analysis.day.virtual_day import VirtualDay
 
 Float64s = NDArray[np.float64]
 
 _WIDTH: Final = 900
-_HOUR_S: Final = 3_600.0
 _DAYS_BY_HOUR: Final = 2
 _POINTS_MAX: Final = 288
 _LINE_MAX: Final = 110
@@ -78,7 +78,7 @@ def _means(values: Float64s, span: int) -> Float64s:
 def _hours(result: DayResult) -> list[float]:
     """The middle of each point, in hours from the midnight before the walk, in the trace's zone."""
     demand, span = result.walk.demand, _span(result)
-    step_h = span * demand.interval_s / _HOUR_S
+    step_h = span * demand.interval_s / HOUR_S
     return [demand.first_h + (n + 0.5) * step_h for n in range(len(demand.arrivals) // span)]
 
 
@@ -92,7 +92,7 @@ def _x(result: DayResult, *, last: bool = False) -> alt.X:
     """Hours from midnight; the lowest panel has the labels for all."""
     demand = result.walk.demand
     first_h = demand.first_h
-    end_h = first_h + demand.length_s / _HOUR_S
+    end_h = first_h + demand.length_s / HOUR_S
     days = ceil(end_h / 24)
     if days > _DAYS_BY_HOUR:
         names = [(demand.begins + timedelta(days=day)).strftime("%a %d") for day in range(days)]
@@ -204,7 +204,7 @@ def _latency(day: VirtualDay, result: DayResult) -> Any:
 def _attainment(result: DayResult) -> Any:
     """Of each hour's requests, those that kept both limits."""
     walk = result.walk
-    per_hour = max(1, round(3_600 / walk.demand.interval_s))
+    per_hour = max(1, round(HOUR_S / walk.demand.interval_s))
     shares = result.machine.curve.share("both_share", walk.group_rates)
     kept = (walk.demand.arrivals - walk.late) * shares
     hours = len(kept) // per_hour

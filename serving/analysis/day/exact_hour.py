@@ -18,13 +18,13 @@ from emulator.errors import ConfigError
 from loadgen.measures.percentile import percentile
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.day.day_result import DayResult
+from serving.analysis.day.day_trace import HOUR_S
 from serving.analysis.day.replica_run import SHOWN_PERCENTILE, ReplicaUnderTest, serve
 from serving.simulator.simulation_workers import SimulationWorkers
 
 Progress = Callable[[str], None]
 Float64s = NDArray[np.float64]
 
-HOUR_S: Final = 3_600.0
 PART_S: Final = 600.0
 """Simulated as one; a reply takes seconds, so that a minute before it is enough to warm up."""
 _STREAM: Final = 3

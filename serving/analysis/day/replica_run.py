@@ -113,15 +113,10 @@ def serve(
 
 def run_at_rate(task: RateTask) -> RatePoint:
     """Simulate one replica at one rate. Raises ConfigError for what a rank cannot hold."""
-    around = ceil(task.rate_per_s * task.lead_s)
-    traffic = Traffic.poisson(
-        rate_per_s=task.rate_per_s,
-        lengths=task.replica.lengths,
-        seed=task.seed,
-        requests=task.judged + 2 * around,
-    )
+    lead = ceil(task.rate_per_s * task.lead_s)
+    traffic = _drawn(task, task.judged + 2 * lead)
     number = np.arange(len(traffic))
-    judged = (number >= around) & (number < around + task.judged)
+    judged = (number >= lead) & (number < lead + task.judged)
     served = serve(task.replica, traffic, judged)
     ttft, tpot, both = served.shares(task.replica.slo)
     return RatePoint(
@@ -143,12 +138,16 @@ def saturated_per_s(task: RateTask) -> float:
     """Requests that begin per second while there is always a queue; the run ends with its last
     arrival. `rate_per_s` must be too much.
     """
-    around = ceil(task.rate_per_s * task.lead_s)
-    traffic = Traffic.poisson(
+    lead = ceil(task.rate_per_s * task.lead_s)
+    traffic = _drawn(task, lead + task.judged)
+    later = np.arange(len(traffic)) >= lead
+    return serve(task.replica, traffic, later, until_s=float(traffic.arrival_s[-1])).begun_per_s
+
+
+def _drawn(task: RateTask, requests: int) -> Traffic:
+    return Traffic.poisson(
         rate_per_s=task.rate_per_s,
         lengths=task.replica.lengths,
         seed=task.seed,
-        requests=around + task.judged,
+        requests=requests,
     )
-    later = np.arange(len(traffic)) >= around
-    return serve(task.replica, traffic, later, until_s=float(traffic.arrival_s[-1])).begun_per_s

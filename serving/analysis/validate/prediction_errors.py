@@ -26,19 +26,21 @@ class RowError:
 def summary(errors: Iterable[RowError]) -> dict[str, Any]:
     """Absolute errors as shares of what was measured, of all and by hardware; None without rows."""
     kept = list(errors)
-    machines = sorted({each.hardware for each in kept})
     return {
         **figures(kept),
         "by_hardware": {
-            machine: {
-                **figures(own := [each for each in kept if each.hardware == machine]),
-                "plain": figures([each for each in own if not each.speculative]),
-                "mtp": figures([each for each in own if each.speculative]),
-            }
-            for machine in machines
+            machine: {**figures(own), **_by_speculation(own)}
+            for machine in sorted({each.hardware for each in kept})
+            for own in [[each for each in kept if each.hardware == machine]]
         },
-        "plain": figures([each for each in kept if not each.speculative]),
-        "mtp": figures([each for each in kept if each.speculative]),
+        **_by_speculation(kept),
+    }
+
+
+def _by_speculation(errors: list[RowError]) -> dict[str, Any]:
+    return {
+        "plain": figures([each for each in errors if not each.speculative]),
+        "mtp": figures([each for each in errors if each.speculative]),
     }
 
 
