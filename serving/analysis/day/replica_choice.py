@@ -1,8 +1,7 @@
-"""Which partition a replica has: the unit that serves or trains as a whole.
+"""The partition of a replica, the unit that serves or trains as a whole.
 
-The steady state says what a machine full of each candidate takes while the mean time between tokens
-keeps to the target. Of those of which a machine has a dozen, so that it can follow the demand in
-steps of a twelfth, the one is taken that takes the most.
+Of the candidates of which a machine has a dozen, so that it follows the demand in steps of a
+twelfth, it is the one that takes the most within the target, by the steady state.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,6 @@
-"""What leased groups train, and what it takes to give them away and to get them back.
+"""What leased groups train, and what their hand-overs take, by the number of leased groups.
 
-Figures stand by the number of leased groups; the cost model is asked once. Groups of several
-machines fill one after the other, and each machine has a job of its own.
+Groups of several machines fill one after the other; each machine has a job of its own.
 """
 
 from dataclasses import dataclass, replace

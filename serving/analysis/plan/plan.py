@@ -1,7 +1,6 @@
 """How many machines serve a model's traffic within a latency target, and what they draw and cost.
 
-The answer of the cost model, held against a simulation of the very scheduler that serves. Modelled,
-not measured.
+The cost model's answer, checked by a simulation of the server's scheduler. Modelled, not measured.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
 """An operating point: a partition in steady state with so many requests, and what it then gives.
 
-Every rank decodes `batch` requests. Where prompts are computed on the same chips (aggregated), each
-step also carries prompt tokens, so that as many requests begin as end; these steps are costed as
-they are scheduled, decodes and prompts in one batch.
+Where prompts are computed on the chips that decode (aggregated), steps carry prompt tokens too, so
+that as many requests begin as end, and are costed as scheduled: both kinds in one batch.
 """
 
 from dataclasses import dataclass

@@ -13,9 +13,8 @@ def steady_batch(
 ) -> StepBatch:
     """Each rank decodes `decodes` requests in mid-output and computes so many prompt tokens.
 
-    Whole prompts begin without a context; the rest is a chunk from the middle of one, which has
-    computed half of what it will. Each prompt, and each part of one, is counted with a row of
-    logits, since it may be the last of its prompt.
+    Whole prompts begin without a context; the rest is a chunk from the middle of one. Each prompt
+    and each part of one has a row of logits, since it may be the last of its prompt.
     """
     prompts, rest = divmod(prefill_tokens, shape.prompt_tokens)
     new = [1] * decodes + [shape.prompt_tokens] * prompts

@@ -1,7 +1,4 @@
-"""Every operating point of one model on one machine: partitions, batches, precisions and LNCs.
-
-Candidates are independent of each other, so processes share them. Nothing is kept between sweeps.
-"""
+"""Every operating point of one model on one machine: partitions, batches, precisions and LNCs."""
 
 import os
 from collections.abc import Callable

@@ -1,7 +1,6 @@
-"""Deployments counted once: every step that a closed loop may ask for, timed under any calibration.
-
-Of each row: decode steps over a grid of batch sizes, prefill passes of one prompt and of as many as
-a pass takes, and, where prompts ride in decode steps, what such a step takes longer.
+"""Every step that a closed loop may ask for, counted once and timed under any calibration: decode
+over a grid of batches, prefill of one prompt and of a full pass, and what prompts that ride in
+decode steps add to these.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
 """From a measured configuration to what the cost model can time: machines, partitions, formats.
 
-Only the configuration is read. What it leaves open is filled in by public launch scripts and stated
-rules, each named where it is used.
+What it leaves open comes from public launch scripts and rules, each named where it is used.
 """
 
 from dataclasses import dataclass, replace
