@@ -1,4 +1,4 @@
-"""Requests of a steady state, in which as many begin as end: mean lengths, and a step's share."""
+"""Requests of a steady state, in which as many begin as end, by their mean lengths."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -26,19 +26,19 @@ class RowError:
 def summary(errors: Iterable[RowError]) -> dict[str, Any]:
     """Absolute errors as shares of what was measured, of all and by hardware; None without rows."""
     kept = list(errors)
+    machines = sorted({each.hardware for each in kept})
     return {
-        **figures(kept),
+        **_with_and_without_drafts(kept),
         "by_hardware": {
-            machine: {**figures(own), **_by_speculation(own)}
-            for machine in sorted({each.hardware for each in kept})
-            for own in [[each for each in kept if each.hardware == machine]]
+            machine: _with_and_without_drafts([each for each in kept if each.hardware == machine])
+            for machine in machines
         },
-        **_by_speculation(kept),
     }
 
 
-def _by_speculation(errors: list[RowError]) -> dict[str, Any]:
+def _with_and_without_drafts(errors: list[RowError]) -> dict[str, Any]:
     return {
+        **figures(errors),
         "plain": figures([each for each in errors if not each.speculative]),
         "mtp": figures([each for each in errors if each.speculative]),
     }
