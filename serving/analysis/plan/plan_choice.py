@@ -1,8 +1,8 @@
 """Which size of which partition a plan takes: the smallest that a simulation lets pass.
 
 The steady state proposes partitions and a first size; simulation finds how many replicas each
-needs, and the one with the fewest chips wins. A plan comes with the next smaller one, which does not meet
-the target or cannot hold the model.
+needs, and the one with the fewest chips wins. A plan comes with the next smaller one, which does
+not meet the target or cannot hold the model.
 """
 
 from collections.abc import Callable, Iterable, Sequence
