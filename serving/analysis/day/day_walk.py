@@ -144,7 +144,7 @@ def _counted(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DayWalk:
-    """One policy's day; `reasons` are its words at each change, with the time and the groups."""
+    """One policy's day."""
 
     demand: DayDemand
     policy: str
@@ -155,7 +155,6 @@ class DayWalk:
     times: tuple[GroupTimes, ...]
     moved: float  # requests whose group left before they ended
     totals: HandoverTotals
-    reasons: tuple[tuple[float, int, str], ...]
 
     def column(self, name: str) -> Float64s:
         """One of `GroupTimes` over the intervals, [intervals]."""
@@ -187,7 +186,6 @@ class _Walk:
         self._times: list[GroupTimes] = []
         self._history = self.demand.past
         self._changed_s = -float("inf")
-        self._reasons: list[tuple[float, int, str]] = []
 
     def run(self) -> DayWalk:
         arrivals = self.demand.arrivals
@@ -210,7 +208,6 @@ class _Walk:
             times=tuple(self._times),
             moved=self._groups.totals.left_rate_per_s * self.handover.moved_requests_per_rate_s,
             totals=self._groups.totals,
-            reasons=tuple(self._reasons),
         )
 
     def _forget(self, now_s: float) -> None:
@@ -227,7 +224,6 @@ class _Walk:
         rate = float(self._rates[number - 1]) if number else 0.0
         if self._groups.want(decision.serving_groups, group_rate_per_s=rate):
             self._changed_s = now_s
-            self._reasons.append((now_s, decision.serving_groups, decision.reason))
 
     def _observed(self, number: int, now_s: float) -> Observation:
         terms, demand, groups = self.terms, self.demand, self._groups

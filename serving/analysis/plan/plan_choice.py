@@ -39,7 +39,6 @@ class Choice:
     which it is), and everything that was simulated.
     """
 
-    option: Option
     check: Check
     smaller: Check | None
     smaller_words: str
@@ -90,7 +89,6 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
     found, smaller, words = _next_smaller(found, options, sizes)
     option, replicas = found
     return Choice(
-        option=option,
         check=sizes.check(option, [replicas])[0],
         smaller=smaller,
         smaller_words=words,
