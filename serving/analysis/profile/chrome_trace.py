@@ -234,20 +234,12 @@ def part_spans(step: StepRecord) -> Iterator[tuple[str, int, int]]:
 
 
 def _engine_spans(step: StepRecord) -> Iterator[Event]:
-    begin_us = microseconds(step.begin_ns)
     for tid, engine in enumerate(step.engines, start=1):
         for chip, busy_ns in zip(step.chips, engine.busy_ns, strict=True):
             if busy_ns and chip >= 0:
+                end_ns = step.begin_ns + busy_ns
                 share = {"busy": round(busy_ns / step.duration_ns, 4)}
-                yield _Span(
-                    engine.engine,
-                    "engine",
-                    begin_us,
-                    microseconds(busy_ns),
-                    chip + 1,
-                    tid,
-                    share,
-                )
+                yield _span(engine.engine, "engine", step.begin_ns, end_ns, chip + 1, tid, share)
 
 
 class _Counters:
