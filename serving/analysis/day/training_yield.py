@@ -4,7 +4,7 @@ Groups of several machines fill one after the other; each machine has a job of i
 """
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,16 +67,14 @@ class TrainingYield:
         leased = np.arange(machines * self.groups + 1)
         whole, rest = np.divmod(leased, self.groups)
 
-        sums = {name: getattr(self, name) for name in _SUMS}
-        times = {name: getattr(self, name) for name in _TIMES}
-        return replace(
-            self,
-            **{name: whole * each[-1] + each[rest] for name, each in sums.items()},
-            **{
-                name: np.where(whole > 0, np.maximum(each[-1], each[rest]), each[rest])
-                for name, each in times.items()
-            },
-        )
+        columns: dict[str, Any] = {}
+        for name in _SUMS:
+            each: Float64s = getattr(self, name)
+            columns[name] = whole * each[-1] + each[rest]
+        for name in _TIMES:
+            each = getattr(self, name)
+            columns[name] = np.where(whole > 0, np.maximum(each[-1], each[rest]), each[rest])
+        return replace(self, **columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
