@@ -112,11 +112,6 @@ def install(packages: Sequence[str]) -> bool:
     return False
 
 
-def switch_off(service: str) -> None:
-    """Keep a service that was just installed from starting with the machine; systemd's too."""
-    subprocess.run(("update-rc.d", service, "disable"), stdout=sys.stderr, check=False)
-
-
 def say(line: str) -> None:
     """Tell the person who waits what is being done."""
     print(f"system-deps: {line}", file=sys.stderr, flush=True)
@@ -132,7 +127,9 @@ def main() -> None:
     with services_held_back():
         installed = install(missing)
     if "prometheus" in missing:
-        switch_off("prometheus")
+        # Kept from starting with the machine, by systemd too.
+        command = ("update-rc.d", "prometheus", "disable")
+        subprocess.run(command, stdout=sys.stderr, check=False)
     if still := missing_packages():
         why = "although apt-get says it is done" if installed else "see apt-get's words above"
         sys.exit(f"error: not installed: {', '.join(still)}; {why}")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from emulator.specs.model import ModelSpec
     from loadgen.workloads.traffic import Traffic
     from serving.analysis.plan.night import Day
-    from serving.analysis.plan.plan import PlanQuestion
+    from serving.analysis.plan.plan_choice import PlanQuestion
     from serving.analysis.plan.plan_demand import PlanDemand
 
 _OF_RATE: Final = ("isl", "osl", "spread", "lengths")
@@ -136,9 +136,8 @@ def run(args: argparse.Namespace) -> int:
 def question_of(args: argparse.Namespace) -> PlanQuestion:
     """What the arguments ask; raises UltraServeError."""
     from emulator.specs.models import model_by_name
-    from serving.analysis.plan.plan import PlanQuestion
     from serving.analysis.plan.plan_check import CheckTerms
-    from serving.analysis.plan.plan_choice import SearchTerms
+    from serving.analysis.plan.plan_choice import PlanQuestion, SearchTerms
     from serving.traffic.slo import parse_slo
 
     options = read_options(PlanOptions, args)

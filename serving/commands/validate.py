@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises ConfigError: no data, a bad file, or a path that cannot be written.
     """
-    from serving.analysis.validate.measurement_files import measurements_file
+    from serving.analysis.validate.measured_row import measurements_file
     from serving.analysis.validate.reference_points import reference_data
     from serving.analysis.validate.validation import validation_of
     from serving.analysis.validate.validation_text import as_data, report_lines

@@ -38,6 +38,7 @@ WIDTH: Final = 24
 CALM: Final = "green"
 _FIGURE_ROWS: Final = 4
 _GRAPH_ROWS: Final = 8
+_STRIP_COLUMNS: Final = 12
 _STRIP_POINTS: Final = 100
 _CHIPS_PER_PAGE: Final = 36  # a tray's nine by four; 144 chips are four pages
 
@@ -114,7 +115,6 @@ def lines(
     stacked: bool = False,
     most: float | None = None,
     steps: Steps = (),
-    link: builders.DashboardLink | None = None,
 ) -> timeseries.Panel:
     """Values over time, from 0 on."""
     panel = _labelled(
@@ -131,8 +131,6 @@ def lines(
         panel.thresholds_style(
             common.GraphThresholdsStyleConfig().mode(options.GraphThresholdsStyleMode.DASHED)
         )
-    if link:
-        panel.data_links([link])
     panel.legend(
         common.VizLegendOptions()
         .display_mode(options.LegendDisplayMode.TABLE)
@@ -174,10 +172,11 @@ def strips(
     query: Query,
     *,
     most: float | None = None,
-    width: int = 12,
 ) -> statushistory.Panel:
     """A strip for each chip, coloured by its value: 144 chips at one look."""
-    panel = _labelled(statushistory.Panel(), title, description, unit, (width, 10), [query])
+    panel = _labelled(
+        statushistory.Panel(), title, description, unit, (_STRIP_COLUMNS, 10), [query]
+    )
     panel.min(0).color_scheme(
         builders.FieldColor().mode(models.FieldColorModeId.CONTINUOUS_BL_YL_RD)
     )
@@ -190,7 +189,7 @@ def strips(
     return panel.data_links([chip_link()])
 
 
-def phases(title: str, description: str, chips: str, *, width: int = 12) -> statetimeline.Panel:
+def phases(title: str, description: str, chips: str) -> statetimeline.Panel:
     """What each chip does over time, one row a chip; `chips` is a matcher."""
     state = "ultraserve_chip_state"
     not_up = picked(state, chips, 'health!="up"')
@@ -202,7 +201,12 @@ def phases(title: str, description: str, chips: str, *, width: int = 12) -> stat
     expression = f"max by (instance, rack, chip) (\n  {union}\n)"
     legend = "chip {{chip}}, rack {{rack}}, {{instance}}"
     panel = _labelled(
-        statetimeline.Panel(), title, description, "none", (width, 10), [(expression, legend)]
+        statetimeline.Panel(),
+        title,
+        description,
+        "none",
+        (_STRIP_COLUMNS, 10),
+        [(expression, legend)],
     )
     panel.mappings([_phase_words()]).per_page(_CHIPS_PER_PAGE).merge_values(True)
     panel.show_value(options.VisibilityMode.NEVER).row_height(0.9)
@@ -245,7 +249,6 @@ def listing(
     description: str,
     columns: Sequence[tuple[str, str, str]],
     *,
-    hidden: Sequence[str] = (),
     rows: int = 10,
 ) -> table.Panel:
     """The newest values of many things, a row each, joined where their labels are the same.
@@ -269,7 +272,7 @@ def listing(
         models.DataTransformerConfig(
             id_val="organize",
             options={
-                "excludeByName": {"Time": True} | away | dict.fromkeys(hidden, True),
+                "excludeByName": {"Time": True} | away,
                 "renameByName": {name: heading for name, heading in headings.items() if heading},
             },
         )

@@ -1,13 +1,12 @@
-"""Finds a replica's curve: which rates are simulated, and where the target is first missed.
+"""The search for a replica's curve: which rates are simulated.
 
-The steady state gives a first guess of the capacity; exact runs bracket it and narrow the bracket
-down. One far above it finds the most that can be served; a few rates below the bracket and one
-between it and that most complete the curve. Runs of one round go to several processes; the result
-does not depend on how many.
+Exact runs bracket the capacity, from the steady state's guess on; one far above it finds the most
+that can be served, and a few more rates complete the curve. Processes share the runs of a round;
+the result does not depend on how many there are.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Final
 
@@ -46,10 +45,8 @@ _LEADS: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveTerms:
-    """How finely a curve is looked at.
-
-    `judged` requests speak for a rate, fewer where they would take more than `steps_max` steps,
-    but never fewer than `judged_least`, and more where they would come too fast to make a queue.
+    """Judged requests of a rate: `judged`, fewer where they take more than `steps_max` steps, at
+    least `judged_least`, and more where they come too fast to make a queue.
     """
 
     required_share: float
@@ -70,9 +67,8 @@ class CurveTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstGuess:
-    """What the steady state says: the rate within the target, and seconds between tokens then.
-
-    `alone_s` are those of a request that has the replica to itself.
+    """The steady state's rate within the target, and seconds between tokens then; `alone_s` are
+    those of a request that has the replica to itself.
     """
 
     rate_per_s: float
@@ -87,11 +83,8 @@ def find_curve(
     workers: SimulationWorkers,
     progress: Progress = lambda _: None,
 ) -> ReplicaCurve:
-    """Simulate the replica at several rates.
-
-    Raises ConfigError when no rate keeps the target.
-    """
-    search = _Search(replica, guess, terms, workers, progress)
+    """Simulate the replica at several rates; raises ConfigError when none keeps the target."""
+    search = _Search(replica=replica, guess=guess, terms=terms, workers=workers, progress=progress)
     low, high = search.bracket()
     capacity_per_s = (low + high) / 2
     others = [high * _ABOVE, *(share * capacity_per_s for share in reversed(_BELOW))]
@@ -106,38 +99,31 @@ def find_curve(
     )
 
 
+@dataclass(kw_only=True)
 class _Search:
     """The rates looked at so far."""
 
-    def __init__(
-        self,
-        replica: ReplicaUnderTest,
-        guess: FirstGuess,
-        terms: CurveTerms,
-        workers: SimulationWorkers,
-        progress: Progress,
-    ) -> None:
-        self._replica = replica
-        self._guess = guess
-        self._terms = terms
-        self._workers = workers
-        self._progress = progress
-        self._found: dict[float, RatePoint] = {}
+    replica: ReplicaUnderTest
+    guess: FirstGuess
+    terms: CurveTerms
+    workers: SimulationWorkers
+    progress: Progress
+    found: dict[float, RatePoint] = field(default_factory=dict)
 
     def points(self) -> list[RatePoint]:
         """By ascending rate."""
-        return [self._found[rate] for rate in sorted(self._found)]
+        return [self.found[rate] for rate in sorted(self.found)]
 
     def run(self, rates_per_s: Sequence[float]) -> list[RatePoint]:
         """Simulate these rates at once."""
-        points = self._workers.map(run_at_rate, [self._task(rate) for rate in rates_per_s])
+        points = self.workers.map(run_at_rate, [self._task(rate) for rate in rates_per_s])
         self._note(points)
         return points
 
     def _note(self, points: Sequence[RatePoint]) -> None:
         for point in points:
-            self._found[point.rate_per_s] = point
-            self._progress(
+            self.found[point.rate_per_s] = point
+            self.progress(
                 f"one replica at {point.rate_per_s:,.4g} requests/s: {point.both_share:.2%} of "
                 f"{point.judged} within the target, {point.chip_watts:,.0f} W, {point.steps} steps"
             )
@@ -145,7 +131,7 @@ class _Search:
     def bracket(self) -> tuple[float, float]:
         """Neighbouring rates of which the lower keeps the target and the higher does not."""
         low, high = 0.0, float("inf")
-        rates = [share * self._guess.rate_per_s for share in _FIRST]
+        rates = [share * self.guess.rate_per_s for share in _FIRST]
         for _ in range(_ROUNDS_MAX):
             for point in self.run(rates):
                 if not self._keeps(point):
@@ -164,19 +150,17 @@ class _Search:
             return low, min(high, low * (1 + _BRACKET_SHARE))
         raise ConfigError(
             field="slo",
-            value=str(self._replica.slo),
-            expected=f"one that a replica of {self._replica.candidate.partition.chips} chips "
+            value=str(self.replica.slo),
+            expected=f"one that a replica of {self.replica.candidate.partition.chips} chips "
             f"keeps at {high:.3g} requests/s or less; it does not",
         )
 
     def complete(self, overload_per_s: float, rates_per_s: Sequence[float]) -> float:
-        """Simulate these rates; returns the requests that begin per second at the overload, when
-        there is always a queue.
-        """
+        """Simulate these rates; returns the requests that begin per second at the overload."""
         tasks = [self._task(rate) for rate in (overload_per_s, *rates_per_s)]
-        found = self._workers.map(_look, list(enumerate(tasks)))
+        found = self.workers.map(_look, list(enumerate(tasks)))
         begun_per_s = next(each for each in found if isinstance(each, float))
-        self._progress(f"one replica overloaded: {begun_per_s:,.4g} requests/s begin")
+        self.progress(f"one replica overloaded: {begun_per_s:,.4g} requests/s begin")
         self._note([each for each in found if isinstance(each, RatePoint)])
         highest = max(p.rate_per_s for p in self.points() if self._keeps(p))
         return max(begun_per_s, highest * (1 + _ROUNDING))
@@ -184,20 +168,20 @@ class _Search:
     def _keeps(self, point: RatePoint) -> bool:
         """Whether enough were in time, and as many began as came: else a longer run would miss."""
         begun = point.served_per_s >= _BEGUN_SHARE * point.rate_per_s
-        return begun and point.both_share >= self._terms.required_share
+        return begun and point.both_share >= self.terms.required_share
 
     def _task(self, rate_per_s: float) -> RateTask:
-        guess, terms = self._guess, self._terms
+        guess, terms = self.guess, self.terms
         # Between tokens as at this rate, by a straight line from a lone request to the guess.
         load = min(1.0, rate_per_s / guess.rate_per_s)
         tpot_s = guess.alone_s + load * (guess.tpot_s - guess.alone_s)
-        lead_s = _LEADS * self._replica.mean_output_tokens * tpot_s
+        lead_s = _LEADS * self.replica.mean_output_tokens * tpot_s
         affordable = ceil(rate_per_s * terms.steps_max * tpot_s)
-        ttft_s = self._replica.slo.ttft_s or 0.0
+        ttft_s = self.replica.slo.ttft_s or 0.0
         least = max(terms.judged_least, ceil(rate_per_s * max(lead_s, _TTFT_LIMITS * ttft_s)))
         judged = max(least, min(terms.judged, affordable))
         return RateTask(
-            replica=self._replica,
+            replica=self.replica,
             rate_per_s=rate_per_s,
             judged=judged,
             lead_s=lead_s,

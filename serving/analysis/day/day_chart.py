@@ -22,12 +22,12 @@ from reporting.charts import (
     series_rows,
 )
 from serving.analysis.day.day_result import DayResult
+from serving.analysis.day.day_trace import HOUR_S
 from serving.analysis.day.virtual_day import VirtualDay
 
 Float64s = NDArray[np.float64]
 
 _WIDTH: Final = 900
-_HOUR_S: Final = 3_600.0
 _DAYS_BY_HOUR: Final = 2
 _POINTS_MAX: Final = 288
 _LINE_MAX: Final = 110
@@ -78,9 +78,8 @@ def _means(values: Float64s, span: int) -> Float64s:
 def _hours(result: DayResult) -> list[float]:
     """The middle of each point, in hours from the midnight before the walk, in the trace's zone."""
     demand, span = result.walk.demand, _span(result)
-    step_h = span * demand.interval_s / _HOUR_S
-    first_h = demand.begins.hour + demand.begins.minute / 60
-    return [first_h + (n + 0.5) * step_h for n in range(len(demand.arrivals) // span)]
+    step_h = span * demand.interval_s / HOUR_S
+    return [demand.first_h + (n + 0.5) * step_h for n in range(len(demand.arrivals) // span)]
 
 
 def _rows(result: DayResult, series: Mapping[str, Float64s], value: str) -> list[Row]:
@@ -92,8 +91,8 @@ def _rows(result: DayResult, series: Mapping[str, Float64s], value: str) -> list
 def _x(result: DayResult, *, last: bool = False) -> alt.X:
     """Hours from midnight; the lowest panel has the labels for all."""
     demand = result.walk.demand
-    first_h = demand.begins.hour + demand.begins.minute / 60
-    end_h = first_h + demand.length_s / _HOUR_S
+    first_h = demand.first_h
+    end_h = first_h + demand.length_s / HOUR_S
     days = ceil(end_h / 24)
     if days > _DAYS_BY_HOUR:
         names = [(demand.begins + timedelta(days=day)).strftime("%a %d") for day in range(days)]
@@ -205,17 +204,16 @@ def _latency(day: VirtualDay, result: DayResult) -> Any:
 def _attainment(result: DayResult) -> Any:
     """Of each hour's requests, those that kept both limits."""
     walk = result.walk
-    per_hour = max(1, round(3_600 / walk.demand.interval_s))
+    per_hour = max(1, round(HOUR_S / walk.demand.interval_s))
     shares = result.machine.curve.share("both_share", walk.group_rates)
     kept = (walk.demand.arrivals - walk.late) * shares
     hours = len(kept) // per_hour
     whole = hours * per_hour
     by_hour = kept[:whole].reshape(hours, per_hour).sum(axis=1)
     came = walk.demand.arrivals[:whole].reshape(hours, per_hour).sum(axis=1)
-    first_h = walk.demand.begins.hour + walk.demand.begins.minute / 60
     share = np.divide(by_hour, came, out=np.ones(hours), where=came > 0)  # [hours]
     rows = [
-        {"hour": first_h + hour, "value": value}
+        {"hour": walk.demand.first_h + hour, "value": value}
         for hour, value in enumerate([*share.tolist(), float(share[-1])])
     ]
     required = result.machine.curve.required_share

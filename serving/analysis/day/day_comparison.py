@@ -1,7 +1,5 @@
-"""Policies compared on the same requests at several loads, with three that they are held against.
-
-Those are `never`, the best fixed split (searched: the fewest serving groups that keep the target),
-and the oracle.
+"""Policies compared on the same requests at several loads, beside `never`, the oracle and the best
+fixed split (searched: the fewest serving groups that keep the target).
 """
 
 from collections.abc import Callable
@@ -57,9 +55,8 @@ class DayQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoadComparison:
-    """One load: every policy asked for, and the three for comparison, each once.
-
-    `splits_tried` is how many fixed splits the search walked.
+    """One load: every policy asked for, and the three for comparison, each once; the search for
+    the best split walked `splits_tried`.
     """
 
     peak_share: float
@@ -96,10 +93,7 @@ class LoadComparison:
 def compare(
     question: DayQuestion, machine: DayMachine, handover: GroupHandover
 ) -> tuple[LoadComparison, ...]:
-    """Walk every policy at every load.
-
-    Raises ConfigError for a policy that cannot be read.
-    """
+    """Walk every policy at every load; raises ConfigError for one that cannot be read."""
     return tuple(_at_load(question, machine, handover, share) for share in question.peak_shares)
 
 
@@ -134,7 +128,7 @@ def _at_load(
             splits[groups] = result(f"fixed:{groups}")
         return splits[groups]
 
-    fixed = split(_fewest(split, machine.groups, question.terms.groups_min))
+    fixed = split(_fewest(split, machine.groups))
     return LoadComparison(
         peak_share=peak_share,
         peak_per_s=peak_per_s,
@@ -145,12 +139,12 @@ def _at_load(
     )
 
 
-def _fewest(split: Callable[[int], DayResult], groups: int, groups_min: int) -> int:
+def _fewest(split: Callable[[int], DayResult], groups: int) -> int:
     """The fewest serving groups that keep the target, by bisection; all where none do.
 
     More groups never serve fewer requests in time, since the share in time falls with their rate.
     """
-    low, high = groups_min, groups
+    low, high = 1, groups
     while low < high:
         middle = (low + high) // 2
         if split(middle).keeps_target:

@@ -1,6 +1,5 @@
 """How a virtual day was found out: what was simulated, what was aggregated, what is assumed."""
 
-from emulator.specs.shipped_fits import FITTED, shipped_fits
 from serving.analysis.day.virtual_day import VirtualDay
 from serving.policy.prefill_throttle import parse_prefill_policy
 
@@ -38,8 +37,7 @@ def assumptions(day: VirtualDay) -> tuple[str, ...]:
         else f"demand: {question.trace.source}; steps as recorded, the highest scaled to the load",
         f"{settings.lengths_in_words}; they do not depend on the hour"
         + ("" if question.trace.traffic is not None else ", nor come from the demand's source"),
-        f"steps: {_calibration(day)}; overlap {sweep.assumptions.overlap_name}, routing "
-        f"{sweep.routing}, weights as {day.choice.precision}, prefill policy "
+        f"steps: {sweep.steps_in_words()}, weights as {day.choice.precision}, prefill policy "
         f"{parse_prefill_policy(settings.limits.prefill_policy).name}",
         "every group is a replica with all experts of its own, so none move when it leaves; it is "
         f"empty {handover.drain_s:.3g} s after its last new request and draws as before until then",
@@ -75,14 +73,3 @@ def assumptions(day: VirtualDay) -> tuple[str, ...]:
     else:
         said.append("policies know the trace's days before the walk, at the same load")
     return tuple(said)
-
-
-def _calibration(day: VirtualDay) -> str:
-    """Which one, and whether it was fitted to this chip."""
-    sweep = day.settings.sweep
-    name, chip = sweep.assumptions.calibration_name, sweep.system.chip
-    if name != FITTED:
-        return f"calibration {name}, the roofline alone: no stack does better"
-    among = chip.name in shipped_fits().everything.machines
-    here = f"{chip.name} among them" if among else f"none of {chip.name}: assumed to hold there"
-    return f"calibration {name} to public measurements of other servers, {here}"

@@ -10,11 +10,11 @@ from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_tables import (
     BILLION,
     EXA,
-    HOUR_S,
     account_table,
     handover_table,
     headline_table,
 )
+from serving.analysis.day.day_trace import HOUR_S
 from serving.analysis.day.exact_hour import BothWays, ExactHour
 from serving.analysis.day.slower_handovers import SlowerHandovers
 from serving.analysis.day.virtual_day import VirtualDay

@@ -13,6 +13,7 @@ from emulator.specs.rack_power import Season
 from emulator.specs.system import SystemSpec
 from emulator.timing.model_flops import served_flops
 from loadgen.workloads.length_pairs import ObservedLengths
+from serving.analysis.day.day_trace import HOUR_S
 from serving.analysis.day.day_walk import DayWalk
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.training_yield import TrainingYield
@@ -20,7 +21,6 @@ from serving.analysis.day.training_yield import TrainingYield
 Float64s = NDArray[np.float64]
 
 JOULES_PER_MWH: Final = 3.6e9
-HOUR_S: Final = 3_600.0
 _FLOPS_SAMPLE: Final = 2_000
 
 

@@ -5,11 +5,11 @@ from typing import Final
 from reporting.document import Column, Table, table_of
 from serving.analysis.day.day_comparison import LoadComparison
 from serving.analysis.day.day_result import DayResult
+from serving.analysis.day.day_trace import HOUR_S
 
 MILLION: Final = 1e6
 BILLION: Final = 1e9
 EXA: Final = 1e18
-HOUR_S: Final = 3_600.0
 KWH_J: Final = 3.6e6
 
 

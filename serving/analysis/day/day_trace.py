@@ -1,8 +1,7 @@
 """Demand over days: the rate of requests at any time, from hourly counts or from a day's steps.
 
-Hourly counts say nothing of what goes on within an hour. Here the rate runs in straight lines
-between the hours' middles (assumed), so that no hour begins with a jump; steps that were recorded
-as steps stay as they are. It must not know how many machines there are.
+The rate runs in straight lines between the hours' middles (assumed), so that no hour begins with a
+jump; recorded steps stay as they are. It must not know how many machines there are.
 """
 
 from dataclasses import dataclass, replace

@@ -25,18 +25,18 @@ Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 
 _ARRIVALS_STREAM, _PAST_STREAM = 1, 2
+_PAST_DAYS = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalkTerms:
-    """Seconds of an interval and of a look, a multiple of it; the fewest groups that serve.
+    """Seconds of an interval and of a look, a multiple of it.
 
     Raises ConfigError for times that do not fit each other.
     """
 
     interval_s: float = 60.0
     look_s: float = 300.0
-    groups_min: int = 1
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -46,11 +46,8 @@ class WalkTerms:
         if self.look_s % self.interval_s:
             expected = f"a multiple of the interval, {self.interval_s:g} s"
             raise ConfigError(field="look_s", value=self.look_s, expected=expected)
-        if self.groups_min < 1 or self.seed < 0:
-            expected = "at least 1 group, a seed from 0 on"
-            raise ConfigError(
-                field="groups_min, seed", value=(self.groups_min, self.seed), expected=expected
-            )
+        if self.seed < 0:
+            raise ConfigError(field="seed", value=self.seed, expected="from 0 on")
 
     @property
     def look_intervals(self) -> int:
@@ -77,6 +74,11 @@ class DayDemand:
         """Of all intervals."""
         return len(self.arrivals) * self.interval_s
 
+    @property
+    def first_h(self) -> float:
+        """Hours from midnight to the first interval."""
+        return self.begins.hour + self.begins.minute / 60
+
     def future(self, look_s: float) -> DemandHistory:
         """What came, by looks: what only an oracle knows beforehand."""
         per_interval = round(look_s / self.interval_s)
@@ -92,10 +94,9 @@ def day_demand(
     begin_s: float,
     length_s: float,
     terms: WalkTerms,
-    past_days: int = 7,
     cold: bool = False,
 ) -> DayDemand:
-    """Count the requests of a part of the trace, and of up to `past_days` before it.
+    """Count the requests of a part of the trace, and of up to a week before it.
 
     Where the trace has nothing before that part, the day before is taken to be like the trace's
     last one (assumed: it repeats), with chance of its own; with `cold` there is no past then.
@@ -111,21 +112,15 @@ def day_demand(
         )
     arrivals_rng = np.random.default_rng([terms.seed, _ARRIVALS_STREAM])
     past_rng = np.random.default_rng([terms.seed, _PAST_STREAM])
-    middles_s: Float64s = (
-        begin_s + (np.arange(intervals, dtype=np.float64) + 0.5) * terms.interval_s
-    )
-    arrivals = arrivals_rng.poisson(trace.rates_at(middles_s) * terms.interval_s)
-    past_s = min(begin_s, past_days * DAY_S) // terms.look_s * terms.look_s
+    arrivals = _counted(arrivals_rng, trace, begin_s, intervals, terms.interval_s)
+    past_s = min(begin_s, _PAST_DAYS * DAY_S) // terms.look_s * terms.look_s
     past_begin_s = begin_s - past_s
     assumed = not past_s and not cold
     if assumed:
         past_s = min(trace.length_s, DAY_S) // terms.look_s * terms.look_s
         past_begin_s = trace.length_s - past_s
     looks = round(past_s / terms.look_s)
-    past_middles_s: Float64s = (
-        past_begin_s + (np.arange(looks, dtype=np.float64) + 0.5) * terms.look_s
-    )
-    counted = past_rng.poisson(trace.rates_at(past_middles_s) * terms.look_s)
+    counted = _counted(past_rng, trace, past_begin_s, looks, terms.look_s)
     begins_s = trace.begins.timestamp() + begin_s
     return DayDemand(
         begins=datetime.fromtimestamp(begins_s, tz=trace.begins.tzinfo),
@@ -138,109 +133,100 @@ def day_demand(
     )
 
 
+def _counted(
+    rng: np.random.Generator, trace: DayTrace, begin_s: float, buckets: int, bucket_s: float
+) -> Int64s:
+    """Requests of each bucket, by the rate in its middle."""
+    middles_s = begin_s + (np.arange(buckets, dtype=np.float64) + 0.5) * bucket_s
+    counted: Int64s = rng.poisson(trace.rates_at(middles_s) * bucket_s)
+    return counted
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DayWalk:
-    """What happened, by intervals.
-
-    Attributes:
-        served: requests, those that had waited among them. [intervals]
-        backlog: that wait at the end of the interval. [intervals]
-        late: of the arrivals, those that find a backlog. [intervals]
-        group_rates: requests per second of a group that serves. [intervals]
-        times: what groups did.
-        moved: requests that were moved because their group left.
-        reasons: the policy's words at each change.
-    """
+    """One policy's day."""
 
     demand: DayDemand
     policy: str
-    served: Float64s
-    backlog: Float64s
-    late: Float64s
-    group_rates: Float64s
+    served: Float64s  # [intervals], requests, those that had waited among them
+    backlog: Float64s  # [intervals], that wait at the interval's end
+    late: Float64s  # [intervals], of the arrivals, those that find a backlog
+    group_rates: Float64s  # [intervals], requests per second of a group that serves
     times: tuple[GroupTimes, ...]
-    moved: float
+    moved: float  # requests whose group left before they ended
     totals: HandoverTotals
-    reasons: tuple[tuple[float, int, str], ...]
 
     def column(self, name: str) -> Float64s:
         """One of `GroupTimes` over the intervals, [intervals]."""
         return np.array([getattr(each, name) for each in self.times])
 
 
+@dataclass(eq=False)
 class _Walk:
     """The state of one walk."""
 
-    def __init__(
-        self,
-        demand: DayDemand,
-        curve: ReplicaCurve,
-        trained: TrainingYield,
-        handover: GroupHandover,
-        terms: WalkTerms,
-        policy: Policy,
-    ) -> None:
-        self._demand = demand
-        self._curve = curve
-        self._trained = trained
-        self._handover = handover
-        self._terms = terms
-        self._policy = policy
+    demand: DayDemand
+    curve: ReplicaCurve
+    trained: TrainingYield
+    handover: GroupHandover
+    policy: Policy
+    terms: WalkTerms
+
+    def __post_init__(self) -> None:
         self._groups = LeasedGroups(
-            trained=trained, handover=handover, group_idle_watts=curve.idle_watts
+            trained=self.trained,
+            handover=self.handover,
+            group_idle_watts=self.curve.idle_watts,
         )
-        intervals = len(demand.arrivals)
+        intervals = len(self.demand.arrivals)
         self._served = np.zeros(intervals)
         self._backlog = np.zeros(intervals)
         self._late = np.zeros(intervals)
         self._rates = np.zeros(intervals)
         self._times: list[GroupTimes] = []
-        self._history = demand.past
+        self._history = self.demand.past
         self._changed_s = -float("inf")
-        self._reasons: list[tuple[float, int, str]] = []
 
     def run(self) -> DayWalk:
-        arrivals = self._demand.arrivals
-        per_interval = self._terms.look_intervals
+        arrivals = self.demand.arrivals
+        per_interval = self.terms.look_intervals
         for number in range(len(arrivals)):
             if number % per_interval == 0:
                 if number:
                     counted = arrivals[number - per_interval : number].sum()
-                    self._history = self._history.then(float(counted) / self._terms.look_s)
-                    self._forget(number * self._terms.interval_s)
+                    self._history = self._history.then(float(counted) / self.terms.look_s)
+                    self._forget(number * self.terms.interval_s)
                 self._look(number)
             self._interval(number)
         return DayWalk(
-            demand=self._demand,
-            policy=str(self._policy),
+            demand=self.demand,
+            policy=str(self.policy),
             served=self._served,
             backlog=self._backlog,
             late=self._late,
             group_rates=self._rates,
             times=tuple(self._times),
-            moved=self._groups.totals.left_rate_per_s * self._handover.moved_requests_per_rate_s,
+            moved=self._groups.totals.left_rate_per_s * self.handover.moved_requests_per_rate_s,
             totals=self._groups.totals,
-            reasons=tuple(self._reasons),
         )
 
     def _forget(self, now_s: float) -> None:
         """Drop a past that was only assumed when the first day is over."""
-        looks = round(now_s / self._terms.look_s)
-        if self._demand.past_is_assumed and now_s >= DAY_S and len(self._history) > looks:
+        looks = round(now_s / self.terms.look_s)
+        if self.demand.past_is_assumed and now_s >= DAY_S and len(self._history) > looks:
             seen = self._history.requests_per_s[-looks:]
             self._history = replace(self._history, requests_per_s=seen)
 
     def _look(self, number: int) -> None:
         """Let the policy decide, and begin what it wants."""
-        now_s = number * self._terms.interval_s
-        decision = self._policy.decide(self._observed(number, now_s))
+        now_s = number * self.terms.interval_s
+        decision = self.policy.decide(self._observed(number, now_s))
         rate = float(self._rates[number - 1]) if number else 0.0
         if self._groups.want(decision.serving_groups, group_rate_per_s=rate):
             self._changed_s = now_s
-            self._reasons.append((now_s, decision.serving_groups, decision.reason))
 
     def _observed(self, number: int, now_s: float) -> Observation:
-        terms, demand, groups = self._terms, self._demand, self._groups
+        terms, demand, groups = self.terms, self.demand, self._groups
         first = max(0, number - terms.look_intervals)
         lately = slice(first, number)
         arrived = float(demand.arrivals[lately].sum())
@@ -250,7 +236,7 @@ class _Walk:
             load_per_s = float(self._history.requests_per_s[-1]) if len(self._history) else 0.0
         attainment = None
         if arrived:
-            shares = self._curve.share("ttft_share", self._rates[lately])
+            shares = self.curve.share("ttft_share", self._rates[lately])
             kept = ((demand.arrivals[lately] - self._late[lately]) * shares).sum()
             attainment = float(np.clip(kept / arrived, 0.0, 1.0))
         at_job = len(groups.state.job.chips)
@@ -258,25 +244,24 @@ class _Walk:
             now_s=demand.begins.timestamp() + now_s,
             history=self._history,
             load_per_s=load_per_s,
-            groups=self._trained.groups,
+            groups=self.trained.groups,
             serving_groups=groups.serving_or_coming,
             since_change_s=now_s - self._changed_s,
-            capacity_per_group_per_s=self._curve.capacity_per_s,
-            groups_min=terms.groups_min,
+            capacity_per_group_per_s=self.curve.capacity_per_s,
             queue=int(self._backlog[number - 1]) if number else 0,
             ttft_attainment=attainment,
-            drain_s=self._handover.drain_s,
-            restore_s=self._handover.restore_s + float(self._trained.save_s[at_job]),
+            drain_s=self.handover.drain_s,
+            restore_s=self.handover.restore_s + float(self.trained.save_s[at_job]),
         )
 
     def _interval(self, number: int) -> None:
         """Serve one interval."""
-        interval_s = self._terms.interval_s
+        interval_s = self.terms.interval_s
         times = self._groups.advance((number + 1) * interval_s)
         self._times.append(times)
-        arrived = float(self._demand.arrivals[number])
+        arrived = float(self.demand.arrivals[number])
         waiting = self._backlog[number - 1] if number else 0.0
-        most = self._curve.saturated_per_s * times.serving_s
+        most = self.curve.saturated_per_s * times.serving_s
         served = min(waiting + arrived, most)
         left = waiting + arrived - served
         self._served[number] = served
@@ -298,4 +283,4 @@ def walk(
     terms: WalkTerms,
 ) -> DayWalk:
     """Walk a policy over the demand; all groups serve at its begin, and no request waits."""
-    return _Walk(demand, curve, trained, handover, terms, policy).run()
+    return _Walk(demand, curve, trained, handover, policy, terms).run()

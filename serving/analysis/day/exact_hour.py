@@ -7,7 +7,7 @@ whose requests are served and not judged. The same replica by the curves is then
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
 
@@ -18,13 +18,13 @@ from emulator.errors import ConfigError
 from loadgen.measures.percentile import percentile
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.day.day_result import DayResult
+from serving.analysis.day.day_trace import HOUR_S
 from serving.analysis.day.replica_run import SHOWN_PERCENTILE, ReplicaUnderTest, serve
 from serving.simulator.simulation_workers import SimulationWorkers
 
 Progress = Callable[[str], None]
 Float64s = NDArray[np.float64]
 
-HOUR_S: Final = 3_600.0
 PART_S: Final = 600.0
 """Simulated as one; a reply takes seconds, so that a minute before it is enough to warm up."""
 _STREAM: Final = 3
@@ -32,9 +32,8 @@ _STREAM: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourCheck:
-    """Which part of the day is held against the exact run: `length_s` from `begin_s` on.
-
-    It is simulated in parts of `part_s`, with `warmup_s` before and after each.
+    """The part of the day that is simulated exactly, in parts of `part_s` with `warmup_s` before
+    and after each.
     """
 
     begin_s: float
@@ -163,14 +162,21 @@ def exact_hour(
     if not any(len(each.ttft_s) for each in seen):
         begin_h = check.begin_s / HOUR_S
         raise ConfigError(field="check-hour", value=begin_h, expected="some requests")
-    found = _held(result, replica, seen, first, last)
-    return replace(found, warmup_s=around * interval_s, wall_s=perf_counter() - began)
+    wall_s = perf_counter() - began
+    return _held(result, replica, seen, first, last, warmup_s=around * interval_s, wall_s=wall_s)
 
 
 def _held(
-    result: DayResult, replica: ReplicaUnderTest, seen: list[_Seen], first: int, last: int
+    result: DayResult,
+    replica: ReplicaUnderTest,
+    seen: list[_Seen],
+    first: int,
+    last: int,
+    *,
+    warmup_s: float,
+    wall_s: float,
 ) -> ExactHour:
-    """What was seen beside the walk's intervals from `first` to `last`; no time of its own."""
+    """What was seen beside the walk's intervals from `first` to `last`."""
     curve, interval_s = result.machine.curve, result.walk.demand.interval_s
     ttft_s = np.concatenate([each.ttft_s for each in seen])
     tpot_s = np.concatenate([each.tpot_s for each in seen])
@@ -187,7 +193,7 @@ def _held(
         policy=result.policy,
         begin_s=first * interval_s,
         length_s=(last - first) * interval_s,
-        warmup_s=0.0,
+        warmup_s=warmup_s,
         parts=len(seen),
         requests=len(ttft_s),
         expected_requests=float(given.sum()),
@@ -206,7 +212,7 @@ def _held(
             exact=sum(each.joules for each in seen),
             walked=float(curve.chip_watts(rates).sum()) * interval_s,
         ),
-        wall_s=0.0,
+        wall_s=wall_s,
     )
 
 

@@ -6,7 +6,7 @@ that nothing depends on the length of the intervals in which the day is walked.
 """
 
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -43,44 +43,31 @@ _NEVER: Final = float("inf")
 
 @dataclass(slots=True, kw_only=True)
 class GroupTimes:
-    """Group-seconds by what groups did, and what came of it. `paused_s` is saving and starting.
-
-    `idle_s` are leased groups without a job. `joules` are of all chips that do not serve, leaving
-    ones left out, which work on as those that serve do.
-    """
+    """Group-seconds by what groups did, and what came of it."""
 
     serving_s: float = 0.0
     leaving_s: float = 0.0
     restoring_s: float = 0.0
-    paused_s: float = 0.0
+    paused_s: float = 0.0  # its job saves or starts
     training_s: float = 0.0
-    idle_s: float = 0.0
+    idle_s: float = 0.0  # leased without a job
     chips_at_work_s: float = 0.0
     tokens: float = 0.0
-    joules: float = 0.0
-
-    def total_s(self) -> float:
-        """Of all groups, whatever they did."""
-        return float(sum(getattr(self, each.name) for each in fields(self)[:6]))
+    joules: float = 0.0  # of all chips that neither serve nor leave
 
 
 @dataclass(slots=True, kw_only=True)
 class HandoverTotals:
-    """Hand-overs so far: groups that have left and have returned, and starts of the job.
-
-    `seconds` are group-seconds on the way, `joules` those of them, `tokens_lost` what the job's
-    groups would have trained while it saved and started. `tokens_undone` were trained and lost with
-    a job that was killed. `left_rate_per_s` sums the request rates of the groups that left.
-    """
+    """Hand-overs so far: groups that have left and have returned, and starts of the job."""
 
     left: int = 0
     came_back: int = 0
     job_starts: int = 0
-    seconds: float = 0.0
-    joules: float = 0.0
-    tokens_lost: float = 0.0
-    tokens_undone: float = 0.0
-    left_rate_per_s: float = 0.0
+    seconds: float = 0.0  # group-seconds on the way
+    joules: float = 0.0  # in these
+    tokens_lost: float = 0.0  # that were not trained while the job saved and started
+    tokens_undone: float = 0.0  # trained, and lost with a job that was killed
+    left_rate_per_s: float = 0.0  # sum of the request rates of the groups that left
 
 
 class LeasedGroups:

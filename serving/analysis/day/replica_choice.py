@@ -1,8 +1,7 @@
-"""Which partition a replica has: the unit that serves or trains as a whole.
+"""The partition of a replica, the unit that serves or trains as a whole.
 
-The steady state says what a machine full of each candidate takes while the mean time between tokens
-keeps to the target. Of those of which a machine has a dozen, so that it can follow the demand in
-steps of a twelfth, the one is taken that takes the most.
+Of the candidates of which a machine has a dozen, so that it follows the demand in steps of a
+twelfth, it is the one that takes the most within the target, by the steady state.
 """
 
 from collections.abc import Iterator
@@ -87,6 +86,6 @@ def _within(replica: Replica, slo: Slo, seats: int) -> OperatingPoint | None:
     if slo.ttft_s is not None and replica.prompt_ns > slo.ttft_s * NS_PER_S:
         return None
     limit_ns = float("inf") if slo.tpot_s is None else slo.tpot_s * NS_PER_S
-    batches = sorted({min(batch, seats) for batch in replica.batches()})
-    points = [point for point in replica.operating_points(batches) if point.tpot_ns <= limit_ns]
+    found = replica.operating_points(replica.seated(seats))
+    points = [point for point in found if point.tpot_ns <= limit_ns]
     return max(points, key=lambda point: point.requests_per_s, default=None)

@@ -1,9 +1,7 @@
-"""What one replica does at any rate, between the rates at which it was simulated.
+"""What one replica does at any rate, in straight lines between those that were simulated.
 
 Shares of requests within the target never rise with the rate: a weighted isotonic fit takes the
-noise of few requests out of them. Between points all values run in straight lines; without any
-request a replica idles. Above `saturated_per_s` a queue grows without end, which is for the walk
-over the day to count.
+noise of few requests out of them. The walk over the day counts the queue above `saturated_per_s`.
 """
 
 from dataclasses import dataclass

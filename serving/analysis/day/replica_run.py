@@ -1,8 +1,7 @@
 """One replica simulated exactly at one rate: what its users see, and what its chips draw.
 
-vLLM's own schedulers serve Poisson arrivals step by step in virtual time, and requests are judged
-that come after a warm-up and before a tail, so that they see a steady state. Replicas know nothing
-of each other: one speaks for all.
+vLLM's own schedulers serve Poisson arrivals step by step in virtual time; judged requests come
+after a warm-up and before a tail. Replicas know nothing of each other: one speaks for all.
 """
 
 from dataclasses import dataclass
@@ -12,17 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from emulator.specs.model import ModelSpec
-from emulator.specs.system import SystemSpec
-from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Slo
 from loadgen.workloads.length_pairs import ObservedLengths
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.steady_state.partitions import PartitionCandidate
-from serving.analysis.steady_state.step_assumptions import StepAssumptions
-from serving.analysis.steady_state.sweep import ROUTING_SEED
+from serving.analysis.steady_state.sweep import Sweep
 from serving.simulator import Run, SimulatedDeployment, simulate
 from serving.traffic.engine_limits import EngineLimits
 
@@ -34,36 +29,28 @@ SHOWN_PERCENTILE = 99.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReplicaUnderTest:
-    """A replica and what is asked of it: `model` has its precision, `lengths` are seen pairs.
+    """A replica of the sweep and what is asked of it; `lengths` are seen pairs.
 
     Raises ConfigError for lengths that the context cannot hold.
     """
 
-    system: SystemSpec
-    model: ModelSpec
+    sweep: Sweep
+    precision: str
     candidate: PartitionCandidate
-    assumptions: StepAssumptions
-    routing: str
     limits: EngineLimits
     lengths: ObservedLengths
     slo: Slo
 
     def __post_init__(self) -> None:
         longest = int((self.lengths.prompt_tokens + self.lengths.output_tokens).max())
-        context = self.model.max_context_tokens
+        context = self.sweep.model.max_context_tokens
         if longest > context:
             expected = f"prompts and replies within the context of {context:,} tokens"
             raise ConfigError(field="lengths", value=longest, expected=expected)
 
     def cost_model(self) -> StepCostModel:
         """Of the replica whose chips lie the farthest apart."""
-        return self.assumptions.cost_model(
-            self.system,
-            self.model,
-            self.candidate.partition,
-            first_chip=self.candidate.first_chip,
-            distribution=ExpertDistribution.parse(self.routing, self.model, seed=ROUTING_SEED),
-        )
+        return self.sweep.cost_model(self.precision, self.candidate)
 
     def deployment(self) -> SimulatedDeployment:
         """What traffic is simulated on."""
@@ -126,15 +113,10 @@ def serve(
 
 def run_at_rate(task: RateTask) -> RatePoint:
     """Simulate one replica at one rate. Raises ConfigError for what a rank cannot hold."""
-    around = ceil(task.rate_per_s * task.lead_s)
-    traffic = Traffic.poisson(
-        rate_per_s=task.rate_per_s,
-        lengths=task.replica.lengths,
-        seed=task.seed,
-        requests=task.judged + 2 * around,
-    )
+    lead = ceil(task.rate_per_s * task.lead_s)
+    traffic = _drawn(task, task.judged + 2 * lead)
     number = np.arange(len(traffic))
-    judged = (number >= around) & (number < around + task.judged)
+    judged = (number >= lead) & (number < lead + task.judged)
     served = serve(task.replica, traffic, judged)
     ttft, tpot, both = served.shares(task.replica.slo)
     return RatePoint(
@@ -153,16 +135,19 @@ def run_at_rate(task: RateTask) -> RatePoint:
 
 
 def saturated_per_s(task: RateTask) -> float:
-    """Requests that begin per second while there is always a queue: `rate_per_s` must be too much.
-
-    The run ends with its last arrival; no request is judged.
+    """Requests that begin per second while there is always a queue; the run ends with its last
+    arrival. `rate_per_s` must be too much.
     """
-    around = ceil(task.rate_per_s * task.lead_s)
-    traffic = Traffic.poisson(
+    lead = ceil(task.rate_per_s * task.lead_s)
+    traffic = _drawn(task, lead + task.judged)
+    later = np.arange(len(traffic)) >= lead
+    return serve(task.replica, traffic, later, until_s=float(traffic.arrival_s[-1])).begun_per_s
+
+
+def _drawn(task: RateTask, requests: int) -> Traffic:
+    return Traffic.poisson(
         rate_per_s=task.rate_per_s,
         lengths=task.replica.lengths,
         seed=task.seed,
-        requests=around + task.judged,
+        requests=requests,
     )
-    later = np.arange(len(traffic)) >= around
-    return serve(task.replica, traffic, later, until_s=float(traffic.arrival_s[-1])).begun_per_s

@@ -1,7 +1,5 @@
-"""The answer again with slower hand-overs: what hangs on a start that is only assumed.
-
-Nobody publishes how long a replica or a job takes to start. The policy at the headline's load is
-walked again with starts and drains that take several times as long.
+"""The headline's walk with starts and drains several times as long: no source publishes how long
+a replica or a job takes to start.
 """
 
 from collections.abc import Sequence
@@ -49,9 +47,8 @@ def with_slower_handovers(
 def slowed(
     machine: DayMachine, handover: GroupHandover, *, start_s: float, factor: float
 ) -> tuple[DayMachine, GroupHandover]:
-    """Both with `factor` times the start, in which chips idle, and the drain.
-
-    Raises ConfigError for a factor below 1.
+    """Both with `factor` times the start, in which chips idle, and the drain; raises ConfigError
+    for a factor below 1.
     """
     if factor < 1:
         raise ConfigError(field="factor", value=factor, expected="at least 1")

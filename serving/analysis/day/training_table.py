@@ -4,11 +4,12 @@ A job has all leased chips of a machine, or as many of them as train the most: e
 divide evenly over the chips can make a larger job slower. Chips that it leaves out idle.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.faults.recovery_time import RecoveryRates
@@ -26,10 +27,10 @@ from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
 from serving.analysis.steady_state.partitions import PartitionCandidate
 
+Float64s = NDArray[np.float64]
+
 START_S: Final = 30.0
 """Assumed: processes start and compiled models load in half a minute; no source publishes it."""
-GRACE_S: Final = 30.0
-"""Of a leaving group, for requests that it has; what is left then is moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,11 +68,11 @@ def training_yield(terms: JobTerms, *, group_chips: int, groups: int) -> Trainin
     """
     system, model = terms.system, terms.model
     least = smallest_training_chips(system, model, terms.recipe)
-    jobs: dict[int, _Job] = {}
+    chosen: list[_Job | None] = [None]  # by leased groups
     for leased in range(1, groups + 1):
-        best = _best(terms, chips=leased * group_chips)
-        if best is not None:
-            jobs[leased] = best
+        known = [each for each in (chosen[-1], _best(terms, chips=leased * group_chips)) if each]
+        chosen.append(max(known, key=lambda job: job.tokens_per_s, default=None))
+    jobs = [job for job in chosen if job]
     if not jobs or least is None:
         raise ConfigError(
             field="train-model",
@@ -79,46 +80,35 @@ def training_yield(terms: JobTerms, *, group_chips: int, groups: int) -> Trainin
             expected=f"one whose training state fits {groups * group_chips} chips of {system.name}"
             + ("" if least is None else f"; it needs {least}"),
         )
-    chosen: list[_Job | None] = [None]
-    for leased in range(1, groups + 1):
-        known = [each for each in (chosen[-1], jobs.get(leased)) if each is not None]
-        chosen.append(max(known, key=lambda job: job.tokens_per_s, default=None))
+
+    def column(of: Callable[[_Job], float]) -> Float64s:
+        return np.array([of(job) if job else 0.0 for job in chosen])
+
     idle = system.chip.idle_watts.value
     leased_chips = np.arange(groups + 1) * float(group_chips)
-    at_work = np.array([job.chips if job else 0.0 for job in chosen])
-    save_s = np.array(
-        [job.save.duration_ns / NS_PER_S + job.step_s / 2 if job else 0.0 for job in chosen]
-    )
-    start_s = np.array(
-        [job.read.duration_ns / NS_PER_S + terms.start_s if job else 0.0 for job in chosen]
-    )
+    at_work = column(lambda job: job.chips)
+    save_s = column(lambda job: job.save.duration_ns / NS_PER_S + job.step_s / 2)
+    start_s = column(lambda job: job.read.duration_ns / NS_PER_S + terms.start_s)
     return TrainingYield(
         model=model.name,
-        least_chips=min(job.chips for job in jobs.values()),
+        least_chips=jobs[0].chips,
         flops_per_token=training_flops_per_token(model, terms.recipe.sequence_tokens),
-        tokens_per_s=np.array([job.tokens_per_s if job else 0.0 for job in chosen]),
+        tokens_per_s=column(lambda job: job.tokens_per_s),
         chips_at_work=at_work,
-        watts=np.array([job.watts if job else 0.0 for job in chosen])
-        + idle * (leased_chips - at_work),
+        watts=column(lambda job: job.watts) + idle * (leased_chips - at_work),
         save_s=save_s,
         start_s=start_s,
-        save_joules=np.array([job.save.joules if job else 0.0 for job in chosen])
-        + idle * leased_chips * save_s,
-        start_joules=np.array([job.read.joules if job else 0.0 for job in chosen])
-        + idle * leased_chips * start_s,
+        save_joules=column(lambda job: job.save.joules) + idle * leased_chips * save_s,
+        start_joules=column(lambda job: job.read.joules) + idle * leased_chips * start_s,
     )
 
 
 def _best(terms: JobTerms, *, chips: int) -> _Job | None:
-    """The expert groups with which this many chips train the most; None where nothing fits."""
-    found = [job for ep in _group_sizes(terms, chips) if (job := _job(terms, chips, ep))]
-    return max(found, key=lambda job: job.tokens_per_s, default=None)
-
-
-def _group_sizes(terms: JobTerms, chips: int) -> Iterator[int]:
-    """Expert groups that divide the chips, and have no more chips than there are experts."""
+    """With the expert groups that divide so many chips and train the most; None where none fits."""
     most = max(1, terms.model.experts)
-    yield from (ep for ep in range(1, min(chips, most) + 1) if chips % ep == 0)
+    sizes = [ep for ep in range(1, min(chips, most) + 1) if chips % ep == 0]
+    found = [job for ep in sizes if (job := _job(terms, chips, ep))]
+    return max(found, key=lambda job: job.tokens_per_s, default=None)
 
 
 def _job(terms: JobTerms, chips: int, ep: int) -> _Job | None:
@@ -148,13 +138,14 @@ def group_handover(
     curve: ReplicaCurve,
     lengths: ObservedLengths,
     *,
-    grace_s: float = GRACE_S,
+    grace_s: float,
 ) -> GroupHandover:
     """What a group of `candidate` takes to leave, and to read `served`'s weights again.
 
-    It is empty when its longest request has ended, at the latest after the grace time. All groups
-    of the machine are taken to read at once, so that chips of a tray share its drives: with fewer
-    it takes less. Dense weights are taken whole on every chip: with tp above 1 they are less.
+    It is empty when its longest request has ended, at the latest after `grace_s`, when what is left
+    is moved. All groups of the machine are taken to read at once, so that chips of a tray share its
+    drives: with fewer it takes less. Dense weights are taken whole on every chip: with tp above 1
+    they are less.
     """
     partition = candidate.partition
     at = np.array([curve.capacity_per_s])

@@ -1,10 +1,10 @@
-"""What leased groups train, and what it takes to give them away and to get them back.
+"""What leased groups train, and what their hand-overs take, by the number of leased groups.
 
-Figures stand by the number of leased groups; the cost model is asked once. Groups of several
-machines fill one after the other, and each machine has a job of its own.
+Groups of several machines fill one after the other; each machine has a job of its own.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 from emulator.errors import ConfigError
 
 Float64s = NDArray[np.float64]
+
+_SUMS: Final = ("tokens_per_s", "chips_at_work", "watts", "save_joules", "start_joules")
+"""Columns that add up over machines; of the other ones the longest counts."""
+_TIMES: Final = ("save_s", "start_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,15 +47,7 @@ class TrainingYield:
     start_joules: Float64s
 
     def __post_init__(self) -> None:
-        for name in (
-            "tokens_per_s",
-            "chips_at_work",
-            "watts",
-            "save_s",
-            "start_s",
-            "save_joules",
-            "start_joules",
-        ):
+        for name in (*_SUMS, *_TIMES):
             values: Float64s = getattr(self, name)
             if values.shape != self.tokens_per_s.shape or not len(values):
                 expected = f"one for each number of groups, {self.tokens_per_s.shape}"
@@ -71,41 +67,24 @@ class TrainingYield:
         leased = np.arange(machines * self.groups + 1)
         whole, rest = np.divmod(leased, self.groups)
 
-        def added(values: Float64s) -> Float64s:
-            total: Float64s = whole * values[-1] + values[rest]
-            return total
-
-        def longest(values: Float64s) -> Float64s:
-            most: Float64s = np.where(whole > 0, np.maximum(values[-1], values[rest]), values[rest])
-            return most
-
-        return TrainingYield(
-            model=self.model,
-            least_chips=self.least_chips,
-            flops_per_token=self.flops_per_token,
-            tokens_per_s=added(self.tokens_per_s),
-            chips_at_work=added(self.chips_at_work),
-            watts=added(self.watts),
-            save_s=longest(self.save_s),
-            start_s=longest(self.start_s),
-            save_joules=added(self.save_joules),
-            start_joules=added(self.start_joules),
-        )
+        columns: dict[str, Any] = {}
+        for name in _SUMS:
+            each: Float64s = getattr(self, name)
+            columns[name] = whole * each[-1] + each[rest]
+        for name in _TIMES:
+            each = getattr(self, name)
+            columns[name] = np.where(whole > 0, np.maximum(each[-1], each[rest]), each[rest])
+        return replace(self, **columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupHandover:
-    """What one group takes on its way out and back, the job's own times left out.
+    """One group's way out and back, the job's own times left out."""
 
-    `drain_s` from the last new request until it is empty; `moved_requests_per_rate_s` requests that
-    are moved for each request per second that the group had; `restore_s` and `restore_joules` from
-    chips without weights until the first request.
-    """
-
-    drain_s: float
-    restore_s: float
+    drain_s: float  # from its last new request until it is empty
+    restore_s: float  # from chips without weights until its first request
     restore_joules: float
-    moved_requests_per_rate_s: float
+    moved_requests_per_rate_s: float  # for each request per second that it had
 
     def __post_init__(self) -> None:
         for name in ("drain_s", "restore_s", "restore_joules", "moved_requests_per_rate_s"):

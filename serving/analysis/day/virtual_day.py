@@ -4,7 +4,7 @@ A replica is chosen by the steady state and simulated exactly at several rates; 
 what leased groups train; then every policy walks the day at every load.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from time import perf_counter
 
@@ -70,7 +70,6 @@ class VirtualDay:
 
     settings: DaySettings
     choice: ReplicaChoice
-    replica: ReplicaUnderTest
     machine: DayMachine
     handover: GroupHandover
     loads: tuple[LoadComparison, ...]
@@ -81,19 +80,15 @@ class VirtualDay:
     @property
     def headline(self) -> LoadComparison:
         """The load nearest to what the headline is asked at."""
-        return _nearest(self.loads, self.settings.headline_share)
-
-
-def _nearest(loads: Sequence[LoadComparison], share: float) -> LoadComparison:
-    return min(loads, key=lambda load: abs(load.peak_share - share))
+        share = self.settings.headline_share
+        return min(self.loads, key=lambda load: abs(load.peak_share - share))
 
 
 def virtual_day(
     settings: DaySettings, *, processes: int = 1, progress: Progress = lambda _: None
 ) -> VirtualDay:
-    """Answer; the same for any number of processes.
-
-    Raises ConfigError when nothing keeps the target, or the trained model fits nowhere.
+    """The same for any number of processes; raises ConfigError when nothing keeps the target, or
+    the trained model fits nowhere.
     """
     wall_s: dict[str, float] = {}
     began = perf_counter()
@@ -117,27 +112,7 @@ def virtual_day(
     with SimulationWorkers(processes) as workers:
         curve = find_curve(replica, choice.guess, settings.curve, workers, progress)
         lap("curve")
-        machine = _machine(settings, choice, replica, curve, trained)
-        handover = group_handover(
-            settings.job,
-            replica.model,
-            choice.candidate,
-            curve,
-            settings.lengths,
-            grace_s=settings.grace_s,
-        )
-        loads = compare(settings.question, machine, handover)
-        answer = VirtualDay(
-            settings=settings,
-            choice=choice,
-            replica=replica,
-            machine=machine,
-            handover=handover,
-            loads=loads,
-            slower=_slower(settings, machine, handover, loads),
-            check=None,
-            wall_s=wall_s,
-        )
+        answer = _walked(settings, choice, replica, curve, trained, wall_s)
         lap("walks")
         if settings.check is None:
             return answer
@@ -153,29 +128,17 @@ def virtual_day(
     return replace(answer, check=checked)
 
 
-def _slower(
-    settings: DaySettings,
-    machine: DayMachine,
-    handover: GroupHandover,
-    loads: Sequence[LoadComparison],
-) -> tuple[SlowerHandovers, ...]:
-    return with_slower_handovers(
-        settings.question,
-        machine,
-        handover,
-        peak_share=_nearest(loads, settings.headline_share).peak_share,
-        start_s=settings.job.start_s,
-    )
-
-
-def _machine(
+def _walked(
     settings: DaySettings,
     choice: ReplicaChoice,
     replica: ReplicaUnderTest,
     curve: ReplicaCurve,
     trained: TrainingYield,
-) -> DayMachine:
-    return DayMachine(
+    wall_s: dict[str, float],
+) -> VirtualDay:
+    """The day without the exact run."""
+    served = settings.sweep.model_at(choice.precision)
+    machine = DayMachine(
         system=settings.sweep.system,
         machines=settings.machines,
         group_chips=choice.chips,
@@ -183,9 +146,35 @@ def _machine(
         trained=trained.of_machines(settings.machines),
         mean_prompt_tokens=replica.mean_prompt_tokens,
         mean_output_tokens=replica.mean_output_tokens,
-        flops_per_request=mean_request_flops(replica.model, settings.lengths),
+        flops_per_request=mean_request_flops(served, settings.lengths),
         season=settings.sweep.season,
     )
+    handover = group_handover(
+        settings.job,
+        served,
+        choice.candidate,
+        curve,
+        settings.lengths,
+        grace_s=settings.grace_s,
+    )
+    answer = VirtualDay(
+        settings=settings,
+        choice=choice,
+        machine=machine,
+        handover=handover,
+        loads=compare(settings.question, machine, handover),
+        slower=(),
+        check=None,
+        wall_s=wall_s,
+    )
+    slower = with_slower_handovers(
+        settings.question,
+        machine,
+        handover,
+        peak_share=answer.headline.peak_share,
+        start_s=settings.job.start_s,
+    )
+    return replace(answer, slower=slower)
 
 
 def _chosen(settings: DaySettings) -> tuple[ReplicaChoice, ReplicaUnderTest]:
@@ -197,11 +186,9 @@ def _chosen(settings: DaySettings) -> tuple[ReplicaChoice, ReplicaUnderTest]:
         seats=limits.max_num_seqs,
     )
     return choice, ReplicaUnderTest(
-        system=settings.sweep.system,
-        model=settings.sweep.model_at(choice.precision),
+        sweep=settings.sweep,
+        precision=choice.precision,
         candidate=choice.candidate,
-        assumptions=settings.sweep.assumptions,
-        routing=settings.sweep.routing,
         limits=limits.with_kv(choice.candidate.kv_capacity_tokens),
         lengths=lengths,
         slo=settings.slo,

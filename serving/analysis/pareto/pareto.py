@@ -1,7 +1,4 @@
-"""The headline curve: what machines give a megawatt, against what each user gets.
-
-One `MachineCurve` for each system: all its points, the envelope over them, and what was asked.
-"""
+"""The headline curve: what machines give a megawatt, against what each user gets."""
 
 from dataclasses import dataclass
 

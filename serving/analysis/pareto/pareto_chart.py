@@ -46,8 +46,8 @@ def pareto_chart(pareto: Pareto) -> alt.VConcatChart:
         f"{first.model.name}: output tokens/s per megawatt against tokens/s per user",
         (
             f"{shape.prompt_tokens:,} prompt and {shape.output_tokens:,} output tokens; "
-            f"power {pareto.basis}; overlap {first.assumptions.overlap_name}; "
-            f"calibration {first.assumptions.calibration_name}; modelled, not measured",
+            f"power {pareto.basis}; overlap {first.assumptions.overlap.value}; "
+            f"calibration {first.assumptions.calibration.name}; modelled, not measured",
             "line and large points: the upper envelope; small points: other partitions, batches, "
             "precisions and LNCs",
         ),

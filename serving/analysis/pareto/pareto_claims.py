@@ -1,8 +1,7 @@
-"""What the vendor says of two machines, beside what the model says of them.
+"""The vendor's claims of two machines beside the model's answers.
 
 The vendor publishes neither lengths, batches, formats nor the interactivity at which its figures
-hold, so each claim is looked for along the whole range that both machines reach. Nothing here is
-fitted to a claim: a claim enters only where it is compared.
+hold, so each claim is looked for along the whole range that both machines reach; none is fitted to.
 """
 
 from collections.abc import Sequence
@@ -19,7 +18,6 @@ from serving.analysis.steady_state.envelope import (
     Envelope,
     Float64s,
     Interval,
-    UserEnvelope,
     intervals_where,
 )
 from serving.analysis.steady_state.operating_point import OperatingPoint
@@ -67,7 +65,7 @@ class Curves:
     system: SystemSpec
     tokens_per_mw: Envelope  # against tokens/s/user
     tokens_per_s: Envelope  # against tokens/s/user
-    by_users: UserEnvelope
+    by_users: Envelope  # see `Envelope.of_users`
 
     @classmethod
     def of(
@@ -83,7 +81,7 @@ class Curves:
             system=system,
             tokens_per_mw=Envelope.of(interactivity, per_mw, family),
             tokens_per_s=Envelope.of(interactivity, per_s, family),
-            by_users=UserEnvelope.of(users, interactivity, family),
+            by_users=Envelope.of_users(users, interactivity, family),
         )
 
 
@@ -142,10 +140,9 @@ class Finding:
 def ratio_along(base: Curves, new: Curves, measure: ClaimMeasure) -> RatioCurve:
     """The ratio in the range that both reach; for a measure with an axis."""
     if measure is ClaimMeasure.TOKENS_AT_USERS:
-        old_time, new_time = base.by_users.time, new.by_users.time
-        x = _common(old_time, new_time)
-        # Equal users, so that the tokens of all stand to each other as those of one.
-        return RatioCurve(x=x, ratio=new.by_users.at(x) / base.by_users.at(x))
+        # The tokens of equal users stand to each other as those of one: seconds the other way.
+        x = _common(base.by_users, new.by_users)
+        return RatioCurve(x=x, ratio=base.by_users.at(x) / new.by_users.at(x))
     if measure is ClaimMeasure.TOKENS_PER_MW:
         old, young = base.tokens_per_mw, new.tokens_per_mw
     else:  # at equal tokens for each user, users stand to each other as tokens of all

@@ -73,7 +73,7 @@ def assumption_lines(machine: MachineCurve, pareto: Pareto) -> Iterator[str]:
     yield (
         f"{machine.name}: {sweep.model.name}, {shape.prompt_tokens:,} prompt and "
         f"{shape.output_tokens:,} output tokens, routing {_routing(sweep)}, "
-        f"overlap {sweep.assumptions.overlap_name}, calibration {_calibration(sweep)}"
+        f"overlap {sweep.assumptions.overlap.value}, calibration {_calibration(sweep)}"
     )
     chips = system.chips.count
     watts = first.watts(pareto.basis) if pareto.basis != "drawn" else None
@@ -85,7 +85,7 @@ def assumption_lines(machine: MachineCurve, pareto: Pareto) -> Iterator[str]:
 
 
 def _calibration(sweep: Sweep) -> str:
-    name, chip = sweep.assumptions.calibration_name, sweep.system.chip.name
+    name, chip = sweep.assumptions.calibration.name, sweep.system.chip.name
     if name == FITTED and chip not in shipped_fits().everything.machines:
         return f"{name} (no measurements of {chip}: factors that all chips share)"
     return name
@@ -164,8 +164,8 @@ def _machine_data(machine: MachineCurve, pareto: Pareto, prices: Prices | None) 
         "output_tokens": sweep.shape.output_tokens,
         "routing": sweep.routing,
         "season": sweep.season.value,
-        "overlap": sweep.assumptions.overlap_name,
-        "calibration": sweep.assumptions.calibration_name,
+        "overlap": sweep.assumptions.overlap.value,
+        "calibration": sweep.assumptions.calibration.name,
         "hbm_utilization": sweep.terms.utilization,
         "points": points,
     }

@@ -1,7 +1,5 @@
-"""What the night leaves over: replicas that each hour of a day needs, and the chips that it frees.
-
-A replica takes what it takes at the peak; an hour needs as many as its own busiest time asks for,
-and one always stays. Chips of the others are free for other work, such as training.
+"""The replicas that each hour of a day needs, by its own busiest time, and the chips that it frees
+for other work; one replica always stays.
 """
 
 import csv
@@ -66,9 +64,8 @@ class NightHour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Night:
-    """What a day leaves over of the chips that the peak needs.
-
-    `never_used_chips` were bought and serve at no hour: what is left over of the last machine.
+    """The chips of the peak that a day leaves over; `never_used_chips` were bought and serve at no
+    hour.
     """
 
     day: Day

@@ -1,43 +1,20 @@
 """How many machines serve a model's traffic within a latency target, and what they draw and cost.
 
-The answer of the cost model, held against a simulation of the very scheduler that serves. Modelled,
-not measured.
+The cost model's answer, checked by a simulation of the server's scheduler. Modelled, not measured.
 """
 
 from dataclasses import dataclass
 from math import ceil
 
 from emulator.power.efficiency import TokenRates
-from emulator.power.token_cost import Prices
 from emulator.units import NS_PER_S
-from loadgen.measures.slo import Slo
 from loadgen.workloads.traffic import Traffic
-from serving.analysis.plan.night import Day, Night, night_of
+from serving.analysis.plan.night import Night, night_of
 from serving.analysis.plan.plan_bill import Bill, BilledFleet, bill_of
-from serving.analysis.plan.plan_check import CheckTerms
-from serving.analysis.plan.plan_choice import Choice, Progress, SearchTerms, choose
-from serving.analysis.plan.plan_demand import PlanDemand
+from serving.analysis.plan.plan_choice import Choice, PlanQuestion, Progress, choose
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.pools import pooled_points
-from serving.analysis.steady_state.sweep import Sweep
 from serving.simulator import SimulationWorkers
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanQuestion:
-    """What is asked: `sweep` has the machine, the model, one precision and what may be tried;
-    `assumptions` say which sources the machine's figures follow, where it is not the usual one.
-    """
-
-    sweep: Sweep
-    demand: PlanDemand
-    slo: Slo
-    day: Day
-    prices: Prices | None = None
-    check: CheckTerms
-    search: SearchTerms
-    disaggregated: bool = False
-    assumptions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,9 +73,7 @@ def plan(
     """
     sweep, demand = question.sweep, question.demand
     with SimulationWorkers(processes) as workers:
-        choice = choose(
-            sweep, demand, question.slo, question.check, question.search, workers, progress
-        )
+        choice = choose(question, workers, progress)
     check = choice.check
     partition = check.candidate.partition
     per_machine = sweep.system.chips.count // partition.chips

@@ -101,9 +101,7 @@ def bill_of(fleet: BilledFleet, night: Night, rates: TokenRates, prices: Prices 
     day_watt_hours = fleet.day_watt_hours(night, fleet.chips)
     day_rates = _scaled(rates, night.day.mean_share)
     in_service = fleet.chips_in_service
-
-    def cost(tokens: TokenRates, *, chips: int, watts: float) -> TokenCost | None:
-        return None if prices is None else fleet_cost(fleet, prices, tokens, chips, watts)
+    in_service_watt_hours = fleet.day_watt_hours(night, in_service)
 
     return Bill(
         provisioned_watts=power.provisioned_watts(fleet.chips),
@@ -117,20 +115,20 @@ def bill_of(fleet: BilledFleet, night: Night, rates: TokenRates, prices: Prices 
             chips=per_machine,
             drawn_watts=peak_watts / fleet.machines,
         ),
-        peak_cost=cost(rates, chips=fleet.chips, watts=peak_watts),
-        day_cost=cost(day_rates, chips=fleet.chips, watts=day_watt_hours / HOURS),
-        shared_day_cost=cost(
-            day_rates, chips=in_service, watts=fleet.day_watt_hours(night, in_service) / HOURS
-        ),
+        peak_cost=_cost(fleet, prices, rates, fleet.chips, peak_watts),
+        day_cost=_cost(fleet, prices, day_rates, fleet.chips, day_watt_hours / HOURS),
+        shared_day_cost=_cost(fleet, prices, day_rates, in_service, in_service_watt_hours / HOURS),
     )
 
 
-def fleet_cost(
-    fleet: BilledFleet, prices: Prices, rates: TokenRates, chips: int, drawn_watts: float
-) -> TokenCost:
+def _cost(
+    fleet: BilledFleet, prices: Prices | None, rates: TokenRates, chips: int, drawn_watts: float
+) -> TokenCost | None:
     """What the tokens cost on `chips` of the fleet: a chip's part of it, as often as there are
-    chips, so that the price of a token is that of the whole.
+    chips, so that the price of a token is that of the whole; None without prices.
     """
+    if prices is None:
+        return None
     one = token_cost(
         prices,
         _scaled(rates, 1 / chips),

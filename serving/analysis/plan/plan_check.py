@@ -2,9 +2,7 @@
 
 The exact lockstep scheduler serves the share of one replica, or of several, in virtual time. A
 request without a first token when the run ends has missed its TTFT, and one without its last token
-its TPOT. A size that gets
-more than its steady state can take has missed it too, though a short run may end before its queue
-is long.
+its TPOT; a size that gets more than its steady state can take has missed both.
 """
 
 from collections.abc import Sequence
@@ -14,11 +12,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.timing.expert_distribution import ExpertDistribution
 from loadgen.measures.slo import Slo
 from serving.analysis.plan.plan_demand import PlanDemand, Share
 from serving.analysis.steady_state.partitions import PartitionCandidate
-from serving.analysis.steady_state.sweep import ROUTING_SEED, Sweep
+from serving.analysis.steady_state.sweep import Sweep
 from serving.simulator import Run, SchedulerLimits, SimulatedDeployment, known_percentile, simulate
 from serving.traffic.serving_run import Ending
 
@@ -43,8 +40,7 @@ class CheckTerms:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermCheck:
     """One promise and how it was kept; `reached_s` is None when the run ended before it was known.
-
-    `share` is of the judged requests that kept the limit; when the run ended early, at most.
+    `share` of the judged requests kept the limit, at most so many when the run ended early.
     """
 
     name: str
@@ -138,17 +134,10 @@ def check_size(task: SizeTask) -> Check:
     shares = task.demand.shares(
         task.replicas, judged=terms.judged, lead_s=task.lead_s, seed=terms.seed
     )
-    model = sweep.model_at(task.precision)
-    costs = sweep.assumptions.cost_model(
-        sweep.system,
-        model,
-        candidate.partition,
-        first_chip=candidate.first_chip,
-        distribution=ExpertDistribution.parse(sweep.routing, model, seed=ROUTING_SEED),
-    )
-    limits = replace(terms.schedulers, max_model_len=model.max_context_tokens).with_kv(
+    limits = replace(terms.schedulers, max_model_len=sweep.model.max_context_tokens).with_kv(
         candidate.kv_capacity_tokens
     )
+    costs = sweep.cost_model(task.precision, candidate)
     deployment = SimulatedDeployment(cost_model=costs, limits=limits)
     # One of several may miss what all together keep, so that none of them settles it alone.
     early_end = terms.early_end and len(shares) == 1

@@ -1,8 +1,8 @@
 """Which size of which partition a plan takes: the smallest that a simulation lets pass.
 
-Size is the chips in service. The steady state proposes partitions and a first size; simulation
-settles for each how many replicas it needs, and the one with the fewest chips wins. A plan comes
-with the next smaller one, which does not meet the target or cannot hold the model.
+The steady state proposes partitions and a first size; simulation finds how many replicas each
+needs, and the one with the fewest chips wins. A plan comes with the next smaller one, which does
+not meet the target or cannot hold the model.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,8 +12,10 @@ from typing import Final
 import numpy as np
 
 from emulator.errors import ConfigError
+from emulator.power.token_cost import Prices
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
+from serving.analysis.plan.night import Day
 from serving.analysis.plan.plan_check import Check, CheckTerms, SizeTask, check_size
 from serving.analysis.plan.plan_demand import PlanDemand
 from serving.analysis.plan.plan_options import Option, Options, replicas_below, strongest
@@ -33,12 +35,10 @@ _GIB: Final = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The plan's size, the next smaller one, and everything that was simulated.
-
-    `smaller` is None where nothing smaller holds the model; `smaller_words` says which it is.
+    """The plan's size, the next smaller one (None where none holds the model; `smaller_words` says
+    which it is), and everything that was simulated.
     """
 
-    option: Option
     check: Check
     smaller: Check | None
     smaller_words: str
@@ -48,10 +48,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchTerms:
-    """How far a search goes: partitions to simulate, and the tokens of one simulation.
-
-    Raises ConfigError for a number below 1.
-    """
+    """Partitions to simulate, and the most tokens of one simulation; raises ConfigError below 1."""
 
     tries: int
     tokens_max: int
@@ -62,27 +59,36 @@ class SearchTerms:
                 raise ConfigError(field=name, value=getattr(self, name), expected="at least 1")
 
 
-def choose(
-    sweep: Sweep,
-    demand: PlanDemand,
-    slo: Slo,
-    terms: CheckTerms,
-    search: SearchTerms,
-    workers: SimulationWorkers,
-    progress: Progress,
-) -> Choice:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanQuestion:
+    """What is asked: `sweep` has the machine, the model, one precision and what may be tried;
+    `assumptions` say which sources the machine's figures follow, where it is not the usual one.
+    """
+
+    sweep: Sweep
+    demand: PlanDemand
+    slo: Slo
+    day: Day
+    prices: Prices | None = None
+    check: CheckTerms
+    search: SearchTerms
+    disaggregated: bool = False
+    assumptions: tuple[str, ...] = ()
+
+
+def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progress) -> Choice:
     """Find the size. Raises ConfigError when none of the partitions tried meets the target."""
-    options = Options(sweep, demand, slo, seats=terms.schedulers.max_num_seqs)
+    seats = question.check.schedulers.max_num_seqs
+    options = Options(question.sweep, question.demand, question.slo, seats=seats)
     promising = [option for option in options.smallest_first() if option.meets]
     if not promising:
-        raise _out_of_reach(options.known(), slo)
-    sizes = _Sizes(sweep, demand, slo, terms, search, workers, progress)
-    found = _first_that_meets(promising, sizes, search.tries)
-    found = _challenged(found, options, sizes, search.tries)
+        raise _out_of_reach(options.known(), question.slo)
+    sizes = _Sizes(question, workers, progress)
+    found = _first_that_meets(promising, sizes, question.search.tries)
+    found = _challenged(found, options, sizes, question.search.tries)
     found, smaller, words = _next_smaller(found, options, sizes)
     option, replicas = found
     return Choice(
-        option=option,
         check=sizes.check(option, [replicas])[0],
         smaller=smaller,
         smaller_words=words,
@@ -99,13 +105,12 @@ def _first_that_meets(promising: Sequence[Option], sizes: "_Sizes", tries: int) 
         replicas = sizes.smallest(option, guess=option.replicas, most=most)
         if replicas is not None:
             return option, replicas
-    raise _never_met(sizes.tried, sizes.slo)
+    raise _never_met(sizes.tried, sizes.question.slo)
 
 
 def _challenged(found: Found, options: Options, sizes: "_Sizes", tries: int) -> Found:
-    """The plan after other partitions tried to do with fewer chips, the strongest first.
-
-    One that does not take the peak in the steady state is not simulated.
+    """The plan after other partitions tried to do with fewer chips, the strongest first, as long
+    as they take the peak in the steady state.
     """
     tried = {found[0]}
     while len(tried) < tries:
@@ -115,7 +120,7 @@ def _challenged(found: Found, options: Options, sizes: "_Sizes", tries: int) -> 
         if rival is None or not rival.meets:
             break
         most = replicas_below(rival, chips)
-        if most * rival.requests_per_s < sizes.demand.peak_rate_per_s:
+        if most * rival.requests_per_s < sizes.question.demand.peak_rate_per_s:
             break
         tried.add(rival)
         replicas = sizes.smallest(rival, guess=most, most=most)
@@ -136,7 +141,7 @@ def _next_smaller(
         chips = _chips(found)
         rivals = below_one_replica(options, chips)
         if not rivals:
-            return found, None, _no_room(sizes.sweep, sizes.demand, chips - 1)
+            return found, None, _no_room(sizes.question, chips - 1)
         passing = _first_passing(rivals, sizes, below_chips=chips)
         if passing is None:
             sized = [(rival, replicas_below(rival, chips)) for rival in rivals]
@@ -174,40 +179,29 @@ class _Sizes:
     """Every size that was simulated, each once."""
 
     def __init__(
-        self,
-        sweep: Sweep,
-        demand: PlanDemand,
-        slo: Slo,
-        terms: CheckTerms,
-        search: SearchTerms,
-        workers: SimulationWorkers,
-        progress: Progress,
+        self, question: PlanQuestion, workers: SimulationWorkers, progress: Progress
     ) -> None:
-        self.sweep = sweep
-        self.demand = demand
-        self.slo = slo
+        self.question = question
         self.tried: list[Check] = []
-        self._tokens_max = search.tokens_max
-        self._terms = terms
         self._workers = workers
         self._progress = progress
         self._known: dict[tuple[Option, int], Check] = {}
-        outputs = demand.peak.output_tokens
+        outputs = question.demand.peak.output_tokens
         self._mean_output = float(outputs.mean())
         self._long_output = float(np.percentile(outputs, 90))
 
     def lead_s(self, option: Option, replicas: int) -> float:
-        """How long a request with a long reply stays with its share of the peak: what a run needs
-        to become steady.
-        """
-        tpot_ns = option.tpot_ns_at(self.demand.peak_rate_per_s / replicas)
+        """What a run needs to become steady: a request with a long reply stays so long."""
+        tpot_ns = option.tpot_ns_at(self.question.demand.peak_rate_per_s / replicas)
         return (option.prompt_ns + self._long_output * tpot_ns) / NS_PER_S
 
     def is_light(self, option: Option) -> bool:
         """Whether one check about the proposed size makes no more tokens than are allowed."""
-        rate_per_s = self.demand.peak_rate_per_s / option.replicas
-        requests = self._terms.judged + 2 * rate_per_s * self.lead_s(option, option.replicas)
-        return requests * self._mean_output <= self._tokens_max
+        rate_per_s = self.question.demand.peak_rate_per_s / option.replicas
+        requests = self.question.check.judged + 2 * rate_per_s * self.lead_s(
+            option, option.replicas
+        )
+        return requests * self._mean_output <= self.question.search.tokens_max
 
     def smallest(self, option: Option, *, guess: int, most: int) -> int | None:
         """The fewest replicas that meet the target, if so many do."""
@@ -225,7 +219,7 @@ class _Sizes:
             sizes = " and ".join(f"{count:,}" for count in new)
             self._progress(f"simulating {sizes} replica(s) of {_name(option)}")
         checks = self._workers.map(
-            check_size, [self._task(option, count, self._terms) for count in new]
+            check_size, [self._task(option, count, self.question.check) for count in new]
         )
         for count, check in zip(new, checks, strict=True):
             self._known[option, count] = check
@@ -235,17 +229,17 @@ class _Sizes:
 
     def to_the_end(self, option: Option, count: int) -> Check:
         """A size that failed, run until all its percentiles are known."""
-        task = self._task(option, count, replace(self._terms, early_end=False))
+        task = self._task(option, count, replace(self.question.check, early_end=False))
         (check,) = self._workers.map(check_size, [task])
         return check
 
     def _task(self, option: Option, count: int, terms: CheckTerms) -> SizeTask:
         return SizeTask(
-            sweep=self.sweep,
+            sweep=self.question.sweep,
             precision=option.point.precision,
             candidate=option.candidate,
-            demand=self.demand,
-            slo=self.slo,
+            demand=self.question.demand,
+            slo=self.question.slo,
             terms=terms,
             replicas=count,
             lead_s=self.lead_s(option, count),
@@ -272,8 +266,9 @@ def _verdict(check: Check) -> str:
     return f"{'meets' if check.meets else 'does not meet'} the target: {', '.join(parts)}"
 
 
-def _no_room(sweep: Sweep, demand: PlanDemand, chips: int) -> str:
+def _no_room(question: PlanQuestion, chips: int) -> str:
     """Why no partition of fewer chips is there."""
+    sweep, demand = question.sweep, question.demand
     model = sweep.model_at(sweep.precisions[0])
     longest = int((demand.peak.prompt_tokens + demand.peak.output_tokens).max())
     if not chips:

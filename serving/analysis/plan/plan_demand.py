@@ -1,12 +1,10 @@
 """The traffic that a plan is for, at its peak, and what one of so many replicas gets of it.
 
-Replicas stand behind a router that gives each of them the same share at random; they know nothing
-of each other, so that a few of them speak for all.
+A router gives each replica the same share at random; a few of them speak for all.
 """
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +15,6 @@ from loadgen.workloads.traffic import Traffic
 
 Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]
-Int64s = NDArray[np.int64]
 
 LENGTHS_SAMPLE = 20_000
 """So many pairs of lengths stand for a distribution, when its means are asked for."""
@@ -45,35 +42,9 @@ class Share:
         return self.warmup_s, self.warmup_s + self.end_s - self.begin_s
 
 
-class PlanDemand(Protocol):
-    """Traffic whose peak a plan is made for."""
-
-    @property
-    def peak_rate_per_s(self) -> float:
-        """Requests per second in the busiest window."""
-        ...
-
-    @property
-    def peak(self) -> Traffic:
-        """Requests of the busiest window, or as many as speak for them."""
-        ...
-
-    def in_words(self) -> str:
-        """Where the traffic comes from, and which window is its busiest."""
-        ...
-
-    def shares(self, replicas: int, *, judged: int, lead_s: float, seed: int) -> tuple[Share, ...]:
-        """What some of `replicas` get, together about `judged` judged requests if there are such.
-
-        Requests from `lead_s` before the judged ones, where the traffic has them, until `lead_s`
-        after those are part of it. Depends on nothing but the arguments.
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RateDemand:
-    """Requests that arrive independently of each other at one rate, all day as far as is known.
+    """Requests that arrive independently of each other at one rate.
 
     Requests longer than `context_tokens` are dropped as they are drawn. Raises ConfigError for a
     rate that is not above 0, or lengths of which none fits the context.
@@ -106,7 +77,9 @@ class RateDemand:
         return f"{self.rate_per_s:g} requests/s, Poisson; {self.lengths_in_words}"
 
     def shares(self, replicas: int, *, judged: int, lead_s: float, seed: int) -> tuple[Share, ...]:
-        """One replica's: a random part of independent arrivals is such arrivals too."""
+        """What one replica gets, with `judged` requests to judge and those of `lead_s` before and
+        after them: a random part of independent arrivals is such arrivals too.
+        """
         rate_per_s = self.rate_per_s / replicas
         around = ceil(rate_per_s * lead_s)
         traffic = self._drawn(rate_per_s, judged + 2 * around, seed)
@@ -177,9 +150,11 @@ class TraceDemand:
         )
 
     def shares(self, replicas: int, *, judged: int, lead_s: float, seed: int) -> tuple[Share, ...]:
-        """Of the busiest window that holds enough requests for one replica, at most `window_s`.
+        """What some of `replicas` get, together about `judged` requests to judge if there are such.
 
-        Where that window has too few for one replica, several are looked at, at most all.
+        Those are of the busiest window that holds enough for one replica, at most `window_s`; where
+        it has too few for one, several replicas are looked at, at most all. Requests from `lead_s`
+        before them, where the traffic has those, until `lead_s` after them are part of it.
         """
         begin_s, end_s = self._span
         enough_s = (end_s - begin_s) * min(1.0, judged * replicas / len(self.peak))
@@ -202,6 +177,10 @@ class TraceDemand:
             )
             for part in range(parts)
         )
+
+
+PlanDemand = RateDemand | TraceDemand
+"""Traffic whose peak a plan is made for."""
 
 
 def busiest_window(traffic: Traffic, window_s: float) -> tuple[float, float]:

@@ -10,9 +10,6 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from emulator.units import NS_PER_S
 from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Slo
@@ -21,8 +18,6 @@ from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.sweep import Sweep
-
-Int64s = NDArray[np.int64]
 
 LEAST_SHARE: Final = 0.05
 """Of a replica's time, what prompts have in the first guess: fewer would ask for a host of them."""
@@ -91,7 +86,8 @@ class Options:
         self._slo = slo
         self._seats = seats
         self._peak_rate_per_s = demand.peak_rate_per_s
-        self._long_prompt = _long_prompt(peak.prompt_tokens, slo)
+        # The prompt that the target's percentile of prompts does not exceed.
+        self._long_prompt = int(percentile(peak.prompt_tokens, slo.ttft_percentile))
         self._longest = int((peak.prompt_tokens + peak.output_tokens).max())
         self._tasks = sweep.tasks()  # by chips of a replica
         self._looked_at = 0
@@ -129,17 +125,35 @@ class Options:
         if candidate.kv_capacity_tokens < self._longest + KV_BLOCK_TOKENS_MAX:
             return  # the longest request would wait for ever
         replica = self._sweep.replica(precision, candidate)
-        option = _option(
-            self._sweep,
-            replica,
-            peak_rate_per_s=self._peak_rate_per_s,
-            slo=self._slo,
-            long_prompt=self._long_prompt,
-            seats=self._seats,
-        )
+        option = self._option(replica)
         partition = candidate.partition
         shape = (partition.chips, partition.tp, partition.ep)
         self._found[shape] = min(self._found.get(shape, option), option, key=_order)
+
+    def _option(self, replica: Replica) -> Option:
+        slo, long_prompt = self._slo, self._long_prompt
+        longer = replace(self._sweep, shape=replace(self._sweep.shape, prompt_tokens=long_prompt))
+        prompt_ns = longer.replica(replica.precision, replica.candidate).prompt_ns
+        alone_ns = replica.decode(1).duration_ns
+        in_time = slo.ttft_s is None or prompt_ns <= slo.ttft_s * NS_PER_S
+        limit_ns = float("inf") if slo.tpot_s is None else slo.tpot_s * NS_PER_S
+        points = [replica.operating_point(batch) for batch in replica.seated(self._seats) or [1]]
+        point = _largest_within(replica, points, limit_ns)
+        replicas = replica.candidate.replicas
+        if point is not None:
+            requests_per_s = point.requests_per_s / replicas
+        else:
+            requests_per_s = _beside_prompts(alone_ns, replica.prompt_ns, limit_ns)
+        return Option(
+            point=point or points[0],
+            meets=in_time and alone_ns <= limit_ns,
+            alone_ns=alone_ns,
+            prompt_ns=prompt_ns,
+            requests_per_s=requests_per_s,
+            replicas=max(1, ceil(self._peak_rate_per_s / requests_per_s)),
+            most_requests_per_s=max(each.requests_per_s for each in points) / replicas,
+            steady=tuple((each.requests_per_s / replicas, each.tpot_ns) for each in points),
+        )
 
 
 def strongest(options: Iterable[Option], *, below_chips: int) -> Option | None:
@@ -174,38 +188,6 @@ def _order(option: Option) -> tuple[object, ...]:
     return (1, option.alone_ns, option.prompt_ns, *sizes)
 
 
-def _option(
-    sweep: Sweep,
-    replica: Replica,
-    *,
-    peak_rate_per_s: float,
-    slo: Slo,
-    long_prompt: int,
-    seats: int,
-) -> Option:
-    prompt_ns = _prompt_ns(sweep, replica, long_prompt)
-    alone_ns = replica.decode(1).duration_ns
-    in_time = slo.ttft_s is None or prompt_ns <= slo.ttft_s * NS_PER_S
-    limit_ns = float("inf") if slo.tpot_s is None else slo.tpot_s * NS_PER_S
-    points = [replica.operating_point(batch) for batch in _batches(replica, seats)]
-    point = _largest_within(replica, points, limit_ns)
-    replicas = replica.candidate.replicas
-    if point is not None:
-        requests_per_s = point.requests_per_s / replicas
-    else:
-        requests_per_s = _beside_prompts(alone_ns, replica.prompt_ns, limit_ns)
-    return Option(
-        point=point or points[0],
-        meets=in_time and alone_ns <= limit_ns,
-        alone_ns=alone_ns,
-        prompt_ns=prompt_ns,
-        requests_per_s=requests_per_s,
-        replicas=max(1, ceil(peak_rate_per_s / requests_per_s)),
-        most_requests_per_s=max(each.requests_per_s for each in points) / replicas,
-        steady=tuple((each.requests_per_s / replicas, each.tpot_ns) for each in points),
-    )
-
-
 def _beside_prompts(alone_ns: float, prompt_ns: float, limit_ns: float) -> float:
     """Requests per second whose prompts leave a lone request its time between tokens.
 
@@ -214,18 +196,6 @@ def _beside_prompts(alone_ns: float, prompt_ns: float, limit_ns: float) -> float
     """
     share = max(LEAST_SHARE, 1 - alone_ns / limit_ns)
     return share / prompt_ns * NS_PER_S
-
-
-def _batches(replica: Replica, seats: int) -> list[int]:
-    """Ascending batches from 1 to as many as have KV and a seat."""
-    batches = list(replica.batches()) or [1]
-    return sorted({min(batch, seats) for batch in batches})
-
-
-def _prompt_ns(sweep: Sweep, replica: Replica, long_prompt: int) -> float:
-    shape = replace(sweep.shape, prompt_tokens=long_prompt)
-    longer = replace(sweep, shape=shape)
-    return longer.replica(replica.precision, replica.candidate).prompt_ns
 
 
 def _largest_within(
@@ -255,8 +225,3 @@ def _largest_within(
         else:
             high = middle
     return best
-
-
-def _long_prompt(prompt_tokens: Int64s, slo: Slo) -> int:
-    """The prompt that the target's percentile of prompts does not exceed."""
-    return int(percentile(prompt_tokens, slo.ttft_percentile))

@@ -4,9 +4,8 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from emulator.power.efficiency import PowerBasis
+from emulator.power.efficiency import WATTS_PER_MEGAWATT, PowerBasis
 from emulator.power.token_cost import TokenCost
-from emulator.specs.shipped_fits import FITTED, shipped_fits
 from loadgen.records.plain_number import counted
 from reporting.document import Document, Lines
 from serving.analysis.plan.night import HOURS, Night
@@ -15,7 +14,6 @@ from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check
 from serving.analysis.plan.plan_options import Option
 from serving.policy.prefill_throttle import parse_prefill_policy
 
-WATTS_PER_MEGAWATT = 1e6
 ULTRASERVERS = ("trn2-ultraserver", "trn3-")
 
 
@@ -26,8 +24,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
     said = [
         "modelled, not measured; TTFT and TPOT are the engine's, without the front end and the way "
         "to the client",
-        f"steps: {_calibration(plan)}; overlap {sweep.assumptions.overlap_name}, routing "
-        f"{sweep.routing}",
+        f"steps: {sweep.steps_in_words()}",
         f"weights as {plan.choice.check.precision}; {sweep.terms.utilization:g} of HBM; blocks of "
         f"{check.block_tokens} tokens, at most {check.max_num_seqs:,} requests and "
         f"{check.max_num_batched_tokens:,} tokens a rank and step; prefill policy "
@@ -46,18 +43,6 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
     if plan.choice.check.requests < 100:
         said.append(f"only {plan.choice.check.requests} requests were judged: percentiles are weak")
     return tuple(said)
-
-
-def _calibration(plan: Plan) -> str:
-    """The calibration's name, and the measurements that it was fitted to."""
-    sweep = plan.question.sweep
-    name, chip = sweep.assumptions.calibration_name, sweep.system.chip
-    if name != FITTED:
-        return f"calibration {name}, the roofline alone: no stack does better"
-    fitted = "efficiencies and overheads fitted to public measurements of GPU servers"
-    if chip.name in shipped_fits().everything.machines:
-        return f"calibration {name}, {fitted}, {chip.name} among them"
-    return f"calibration {name}, {fitted}, none of {chip.name}: assumed to hold there"
 
 
 def plan_document(plan: Plan) -> Document:

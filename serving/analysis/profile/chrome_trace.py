@@ -98,9 +98,9 @@ def write_trace(run: ProfiledRun, path: Path) -> int:
             if path.suffix == ".gz":
                 # Without name and time in it, the same run makes the same bytes.
                 with gzip.GzipFile("", "wb", _GZIP_LEVEL, raw, mtime=0) as packed:
-                    _write(run, packed)
+                    write_events(run, packed)
             else:
-                _write(run, raw)
+                write_events(run, raw)
         size = part.stat().st_size
         part.replace(path)
     except OSError as error:
@@ -109,7 +109,8 @@ def write_trace(run: ProfiledRun, path: Path) -> int:
     return size
 
 
-def _write(run: ProfiledRun, file: IO[bytes] | gzip.GzipFile) -> None:
+def write_events(run: ProfiledRun, file: IO[bytes] | gzip.GzipFile) -> None:
+    """Write the trace's JSON."""
     encoder = msgspec.json.Encoder()
     other = {**_about(run), **_NOTES}
     file.write(b'{"displayTimeUnit":"ms","otherData":' + encoder.encode(other))
@@ -132,11 +133,6 @@ def _about(run: ProfiledRun) -> dict[str, Any]:
         "steps": len(run.steps),
         "steps_dropped": run.dropped,
     }
-
-
-def trace_events(run: ProfiledRun) -> list[dict[str, Any]]:
-    """All events as plain values, as the file holds them."""
-    return [msgspec.to_builtins(event) for events in _event_groups(run) for event in events]
 
 
 def _event_groups(run: ProfiledRun) -> Iterator[list[Event]]:
@@ -238,20 +234,12 @@ def part_spans(step: StepRecord) -> Iterator[tuple[str, int, int]]:
 
 
 def _engine_spans(step: StepRecord) -> Iterator[Event]:
-    begin_us = microseconds(step.begin_ns)
     for tid, engine in enumerate(step.engines, start=1):
         for chip, busy_ns in zip(step.chips, engine.busy_ns, strict=True):
             if busy_ns and chip >= 0:
+                end_ns = step.begin_ns + busy_ns
                 share = {"busy": round(busy_ns / step.duration_ns, 4)}
-                yield _Span(
-                    engine.engine,
-                    "engine",
-                    begin_us,
-                    microseconds(busy_ns),
-                    chip + 1,
-                    tid,
-                    share,
-                )
+                yield _span(engine.engine, "engine", step.begin_ns, end_ns, chip + 1, tid, share)
 
 
 class _Counters:

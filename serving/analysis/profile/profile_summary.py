@@ -1,7 +1,7 @@
 """What a profiled run says in sums: utilisation, MFU, MBU, and what held each phase up.
 
-Every share is of time in steps, weighted by it: a pause between steps is told as such, once. What
-would relieve a phase is not advice but the sampled steps costed again with something faster.
+Every share is of the time in steps. What would help a phase is found by costing sampled steps again
+with something faster.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,14 +31,11 @@ class EngineUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartShare:
-    """A part of the steps' duration, on the chips that everyone waits for.
-
-    `bound` is the engine that it waits for most of that time; None for what waits for none.
-    """
+    """A part of the steps' duration, on the slowest chips."""
 
     part: str
     share: float
-    bound: str | None
+    bound: str | None  # the engine that it waits for most of that time, if any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

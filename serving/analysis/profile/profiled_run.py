@@ -1,8 +1,4 @@
-"""A run that was profiled: its steps, the machine that they ran on, what happened meanwhile.
-
-The same for a running server and for virtual time; what is written and printed of a profile follows
-from this alone.
-"""
+"""A profiled run of a server or in virtual time: its steps, the machine, faults and repairs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -22,10 +18,7 @@ RELIEF_FACTOR: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledChip:
-    """A chip of the partition or a spare: where it stands, and who holds its HBM.
-
-    `owner_bytes` are as the run ended; `rank` is None for a chip without one.
-    """
+    """A chip of the partition or a spare (without a rank), and who holds its HBM at the end."""
 
     chip: int
     rack: int

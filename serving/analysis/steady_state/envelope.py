@@ -8,7 +8,7 @@ of replicas). Nothing lies between two partitions, so the envelope jumps from on
 A point that gives more than is asked for serves too: to the left of its first point a curve is
 flat; beyond its last nothing serves.
 
-`UserEnvelope` swaps interactivity for the time per token, which is the straight one against users.
+Against users the time per token is the straight one, not its inverse: see `Envelope.of_users`.
 """
 
 from collections.abc import Hashable, Sequence
@@ -57,6 +57,15 @@ class Envelope:
         chosen = _unbeaten(xs, ys)
         return cls(x=xs[chosen], y=ys[chosen], chosen=chosen, curves=tuple(curves))
 
+    @classmethod
+    def of_users(
+        cls, users: Figures, interactivity: Figures, family: Sequence[Hashable] | None = None
+    ) -> "Envelope":
+        """Of points with `interactivity` tokens/s for each of `users`; heights are minus the
+        seconds between a user's tokens.
+        """
+        return cls.of(users, -1 / np.asarray(interactivity, dtype=np.float64), family)
+
     def at(self, x: Float64s) -> Float64s:
         """The height at each x, NaN beyond the last point: [...] -> [...]."""
         highest = np.full(np.shape(x), -np.inf)
@@ -78,26 +87,6 @@ def _unbeaten(x: Float64s, y: Float64s) -> Int64s:
     is_new = np.concatenate([[True], highest[1:] > highest[:-1]])
     unbeaten: Int64s = order[is_new][::-1].astype(np.int64)
     return unbeaten
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class UserEnvelope:
-    """The best interactivity that so many users can have at once, of points with both."""
-
-    time: Envelope
-
-    @classmethod
-    def of(
-        cls, users: Figures, interactivity: Figures, family: Sequence[Hashable] | None = None
-    ) -> "UserEnvelope":
-        """Of points with `interactivity` tokens/s for each of `users`."""
-        seconds = 1 / np.asarray(interactivity, dtype=np.float64)
-        return cls(time=Envelope.of(users, -seconds, family))
-
-    def at(self, users: Float64s) -> Float64s:
-        """Tokens/s that each of so many users gets, NaN where that many do not fit."""
-        interactivity: Float64s = -1 / self.time.at(users)
-        return interactivity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

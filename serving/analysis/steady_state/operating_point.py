@@ -1,18 +1,14 @@
 """An operating point: a partition in steady state with so many requests, and what it then gives.
 
-Every rank decodes `batch` requests. Where prompts are computed on the same chips (aggregated), each
-step also carries prompt tokens, so that as many requests begin as end; these steps are costed as
-they are scheduled, decodes and prompts in one batch.
+Where prompts are computed on the chips that decode (aggregated), steps carry prompt tokens too, so
+that as many requests begin as end, and are costed as scheduled: both kinds in one batch.
 """
 
 from dataclasses import dataclass
-from typing import Final
 
-from emulator.power.efficiency import PowerBasis, TokenRates
+from emulator.power.efficiency import WATTS_PER_MEGAWATT, PowerBasis, TokenRates
 from emulator.units import NS_PER_S
 from serving.analysis.steady_state.partitions import PartitionCandidate
-
-WATTS_PER_MEGAWATT: Final = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,14 +65,12 @@ def candidate_partitions(
     asked: PartitionFilter | None = None,
     terms: HbmTerms | None = None,
     least_kv_tokens: int = 1,
-    chips_max: int | None = None,
 ) -> tuple[PartitionCandidate, ...]:
     """Every partition with room for the weights and `least_kv_tokens` a rank, smallest first.
 
     Heads divide over the chips of a rank; an expert group has no more chips than experts. Unless ep
     is asked for, an expert group is left out when a smaller one gives its fullest chip as many
-    experts and uses at least as many chips of the machine: see `_group_sizes`. `chips_max` limits
-    the chips of a replica beside what `asked` does.
+    experts and uses at least as many chips of the machine: see `_group_sizes`.
 
     Raises ConfigError when nothing is left: for an LNC that the chip has not, for what was asked
     for and does not divide, or for a model that does not fit.
@@ -80,14 +78,14 @@ def candidate_partitions(
     asked = asked or PartitionFilter()
     domains = 1 if asked.across_units else system.units
     domain_chips = system.chips.count // domains
-    available = min(domain_chips, chips_max or domain_chips)
-    shapes = list(_shapes(system, model, asked, available))
+    shapes = list(_shapes(system, model, asked, domain_chips))
     if not shapes:
         raise ConfigError(
             field="partition",
             value=_in_words(asked),
             expected=f"tp that divides the {model.heads} heads of {model.name}, ep up to its "
-            f"{max(1, model.experts)} experts, together at most {available} chips of {system.name}",
+            f"{max(1, model.experts)} experts, together at most {domain_chips} chips of "
+            f"{system.name}",
         )
     fitting = []
     for partition in shapes:

@@ -5,19 +5,24 @@ another one generates; P and D are chosen so that the machine serves the most re
 unit both pools share its chips; in a cluster each pool has whole units, and KV goes over the
 network cards. A request waits for its prompt and for its KV once; decodes are never held up.
 
+Where the pools lie is not settled by a plan. A prompt's KV is taken to go between ranks half a unit
+apart, which is the other rack of two and the middle of a torus; in a cluster, in two units.
+
 Chips of either pool keep to their even part of what their rack is given, as all chips do.
 """
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
+from emulator.fabric.kv_transfer import kv_transfer_ns
 from emulator.power.system_power import SystemPower
+from emulator.specs.model import ModelSpec
 from emulator.specs.system import SystemSpec
 from emulator.units import NS_PER_S
-from serving.analysis.steady_state.kv_handover import handover_ns
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.replica import MeanStep, Replica
@@ -27,19 +32,43 @@ Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 
 
+def prompt_kv_bytes(model: ModelSpec, prompt_tokens: int) -> int:
+    """Of one prompt: all of it where a layer attends to everything, else what a window has."""
+    in_window = min(prompt_tokens, model.window_tokens)
+    layer_tokens = model.full_layers * prompt_tokens + model.window_layers * in_window
+    return layer_tokens * model.kv_bytes_per_token_layer
+
+
+def handover_ns(
+    system: SystemSpec, model: ModelSpec, *, prompt_tokens: int, from_chips: int, to_chips: int
+) -> float:
+    """From the end of a prompt's prefill on a rank of `from_chips` until another of `to_chips` can
+    decode it, on links without other traffic.
+
+    Raises ConfigError where the two ranks do not fit beside each other.
+    """
+    unit_chips = system.chips.count // system.units
+    if system.units > 1:
+        first = -(-from_chips // unit_chips) * unit_chips  # the next unit that is free
+    else:
+        first = min(max(unit_chips // 2, from_chips), unit_chips - to_chips)
+    return kv_transfer_ns(
+        system,
+        bytes_per_request=prompt_kv_bytes(model, prompt_tokens),
+        from_chips=np.arange(from_chips, dtype=np.int64),
+        to_chips=first + np.arange(to_chips, dtype=np.int64),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillOption:
-    """A partition that computes prompts: what one replica of it does, always busy.
-
-    `step` is the time in which every rank computes `prompts` of them; `prompt_ns` that of a prompt
-    that comes to an idle replica.
-    """
+    """A partition that computes prompts: what one replica of it does, always busy."""
 
     precision: str
     candidate: PartitionCandidate
-    step: MeanStep
+    step: MeanStep  # in which every rank computes `prompts`
     prompts: int
-    prompt_ns: float
+    prompt_ns: float  # of a prompt that comes to an idle replica
 
     @property
     def requests_per_s(self) -> float:
@@ -90,14 +119,26 @@ def pooled_points(sweep: Sweep, *, processes: int | None = None) -> tuple[Operat
         )
     options = shared(_options_of, sweep, sweep.tasks(), processes)
     prefills = [each for each in options if isinstance(each, PrefillOption)]
-    handover = _Handover(sweep)
+
+    @cache
+    def transfer_ns(from_chips: int, to_chips: int) -> float:
+        return handover_ns(
+            sweep.system,
+            sweep.model,
+            prompt_tokens=sweep.shape.prompt_tokens,
+            from_chips=from_chips,
+            to_chips=to_chips,
+        )
+
     points = []
     for decode in options:
         if isinstance(decode, DecodeOption):
             beside = [each for each in prefills if each.precision == decode.precision]
             split = best_split(sweep.system, decode, beside)
             if split is not None:
-                points.append(_point(sweep, decode, split, handover))
+                from_chips = split.prefill.candidate.partition.tp
+                kv_ns = transfer_ns(from_chips, decode.candidate.partition.tp)
+                points.append(_point(sweep, decode, split, kv_ns))
     if not points:
         raise no_batch_fits(sweep)
     return tuple(sorted(points, key=point_order))
@@ -136,9 +177,8 @@ def _prefill_option(precision: str, replica: Replica) -> PrefillOption:
 def best_split(
     system: SystemSpec, decode: DecodeOption, prefills: list[PrefillOption]
 ) -> Split | None:
-    """The pools that serve the most requests; of equal ones that with the soonest first token.
-
-    None when no prefill replica fits beside a decode replica.
+    """The pools that serve the most requests; of equal ones that with the soonest first token. None
+    when no prefill replica fits beside a decode replica.
     """
     best: Split | None = None
     for option in _fastest_of_each_size(prefills):
@@ -186,27 +226,7 @@ def _splits(
     return prefills[both], decodes[both]
 
 
-class _Handover:
-    """KV from ranks of one size to ranks of another, each pair of sizes worked out once."""
-
-    def __init__(self, sweep: Sweep) -> None:
-        self._sweep = sweep
-        self._known: dict[tuple[int, int], float] = {}
-
-    def time_ns(self, split: Split, decode: DecodeOption) -> float:
-        from_chips, to_chips = split.prefill.candidate.partition.tp, decode.candidate.partition.tp
-        if (from_chips, to_chips) not in self._known:
-            self._known[from_chips, to_chips] = handover_ns(
-                self._sweep.system,
-                self._sweep.model,
-                prompt_tokens=self._sweep.shape.prompt_tokens,
-                from_chips=from_chips,
-                to_chips=to_chips,
-            )
-        return self._known[from_chips, to_chips]
-
-
-def _point(sweep: Sweep, decode: DecodeOption, split: Split, handover: _Handover) -> OperatingPoint:
+def _point(sweep: Sweep, decode: DecodeOption, split: Split, kv_ns: float) -> OperatingPoint:
     """Pools that have less to do than they could are idle in between, and draw less."""
     system, shape, prefill = sweep.system, sweep.shape, split.prefill
     power = SystemPower(system)
@@ -217,8 +237,8 @@ def _point(sweep: Sweep, decode: DecodeOption, split: Split, handover: _Handover
         system=system.name,
         model=sweep.model.name,
         precision=decode.precision,
-        overlap=sweep.assumptions.overlap_name,
-        calibration=sweep.assumptions.calibration_name,
+        overlap=sweep.assumptions.overlap.value,
+        calibration=sweep.assumptions.calibration.name,
         candidate=replace(decode.candidate, replicas=split.decode_replicas),
         prefill=replace(prefill.candidate, replicas=split.prefill_replicas),
         batch=decode.batch,
@@ -226,7 +246,7 @@ def _point(sweep: Sweep, decode: DecodeOption, split: Split, handover: _Handover
         prompt_tokens=shape.prompt_tokens,
         output_tokens=shape.output_tokens,
         tpot_ns=step.duration_ns,
-        ttft_ns=prefill.prompt_ns + handover.time_ns(split, decode),
+        ttft_ns=prefill.prompt_ns + kv_ns,
         requests_per_s=split.requests_per_s,
         chip_watts=chip_watts,
         throttle_factor=step.throttle_factor,

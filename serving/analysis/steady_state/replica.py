@@ -13,7 +13,7 @@ from emulator.specs.model import ModelSpec
 from emulator.specs.rack_power import Season
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
-from emulator.ultraserver.step_cost import THROTTLE, StepCostModel
+from emulator.ultraserver.step_cost import THROTTLE
 from emulator.units import NS_PER_S
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import PartitionCandidate
@@ -24,14 +24,11 @@ from serving.analysis.steady_state.step_batches import prefill_steps, prompt_chu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanStep:
-    """A step of a steady state, averaged: its time, and what all chips of a replica draw.
-
-    `throttled_ns` of the time are there because chips would otherwise draw more than they may.
-    """
+    """A step of a steady state, averaged."""
 
     duration_ns: float
-    chip_watts_sum: float
-    throttled_ns: float = 0.0
+    chip_watts_sum: float  # of all chips of a replica
+    throttled_ns: float = 0.0  # of the time, so that chips draw no more than they may
 
     @property
     def throttle_factor(self) -> float:
@@ -40,9 +37,8 @@ class MeanStep:
 
 
 class Replica:
-    """The cost of a candidate's steps, where its chips lie the farthest apart.
-
-    All replicas are taken to be as slow as that one.
+    """The cost of a candidate's steps; all replicas are as slow as the one whose chips lie the
+    farthest apart.
     """
 
     def __init__(
@@ -67,13 +63,7 @@ class Replica:
         self.power = SystemPower(system)
         self._all_in_watts = self.power.all_in_watts(system.chips.count)[0]
         self._ranks = candidate.partition.ranks
-        self._costs: StepCostModel = self.assumptions.cost_model(
-            system,
-            model,
-            candidate.partition,
-            first_chip=candidate.first_chip,
-            distribution=distribution,
-        )
+        self._costs = self.assumptions.cost_model(system, model, candidate, distribution)
 
     @property
     def idle_chip_watts(self) -> float:
@@ -102,6 +92,10 @@ class Replica:
             batch *= 2
         if most:
             yield most
+
+    def seated(self, seats: int) -> list[int]:
+        """Ascending `batches`, of at most `seats` requests a rank."""
+        return sorted({min(batch, seats) for batch in self.batches()})
 
     def decode(self, batch: int) -> MeanStep:
         """A step that decodes `batch` requests on every rank."""
@@ -167,8 +161,8 @@ class Replica:
             system=system.name,
             model=self.model.name,
             precision=self.precision,
-            overlap=self.assumptions.overlap_name,
-            calibration=self.assumptions.calibration_name,
+            overlap=self.assumptions.overlap.value,
+            calibration=self.assumptions.calibration.name,
             candidate=candidate,
             batch=batch,
             users=users,

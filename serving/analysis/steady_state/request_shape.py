@@ -1,7 +1,4 @@
-"""The requests that a question of planning is about: how long they are, and how a step takes them.
-
-Lengths are means. A steady state is meant throughout: as many requests begin as end.
-"""
+"""Requests of a steady state, in which as many begin as end, by their mean lengths."""
 
 from dataclasses import dataclass
 from typing import Final

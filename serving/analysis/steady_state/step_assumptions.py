@@ -3,12 +3,14 @@
 from dataclasses import dataclass, replace
 
 from emulator.specs.calibration import ROOFLINE, Calibration
+from emulator.specs.chip import ChipSpec
 from emulator.specs.model import ModelSpec
 from emulator.specs.overlap import Overlap
-from emulator.specs.partition import Partition
+from emulator.specs.shipped_fits import FITTED, shipped_fits
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import StepCostModel
+from serving.analysis.steady_state.partitions import PartitionCandidate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,31 +20,29 @@ class StepAssumptions:
     overlap: Overlap = Overlap.NONE
     calibration: Calibration = ROOFLINE
 
-    @property
-    def overlap_name(self) -> str:
-        """As a user writes it."""
-        return self.overlap.value
-
-    @property
-    def calibration_name(self) -> str:
-        """As a user writes it."""
-        return self.calibration.name
-
     def cost_model(
         self,
         system: SystemSpec,
         model: ModelSpec,
-        partition: Partition,
-        *,
-        first_chip: int = 0,
+        candidate: PartitionCandidate,
         distribution: ExpertDistribution | None = None,
     ) -> StepCostModel:
-        """Steps of `model` on `partition`, moved to `first_chip`."""
+        """Steps of `model` on the candidate's replica whose chips lie the farthest apart."""
         return StepCostModel(
             system,
             model,
-            replace(partition, first_chip=first_chip),
+            replace(candidate.partition, first_chip=candidate.first_chip),
             distribution=distribution,
             calibration=self.calibration,
             overlap=self.overlap,
         )
+
+    def calibration_in_words(self, chip: ChipSpec) -> str:
+        """The calibration's name, and the measurements that it was fitted to."""
+        name = self.calibration.name
+        if name != FITTED:
+            return f"calibration {name}, the roofline alone: no stack does better"
+        fitted = f"calibration {name}, efficiencies and overheads fitted to public measurements"
+        if chip.name in shipped_fits().everything.machines:
+            return f"{fitted} of GPU servers, {chip.name} among them"
+        return f"{fitted} of GPU servers, none of {chip.name}: assumed to hold there"

@@ -1,5 +1,7 @@
 """The batches of a steady state: what every rank of a replica runs in a step."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from emulator.specs.batch import StepBatch
@@ -11,9 +13,8 @@ def steady_batch(
 ) -> StepBatch:
     """Each rank decodes `decodes` requests in mid-output and computes so many prompt tokens.
 
-    Whole prompts begin without a context; the rest is a chunk from the middle of one, which has
-    computed half of what it will. Each prompt, and each part of one, is counted with a row of
-    logits, since it may be the last of its prompt.
+    Whole prompts begin without a context; the rest is a chunk from the middle of one. Each prompt
+    and each part of one has a row of logits, since it may be the last of its prompt.
     """
     prompts, rest = divmod(prefill_tokens, shape.prompt_tokens)
     new = [1] * decodes + [shape.prompt_tokens] * prompts
@@ -21,28 +22,12 @@ def steady_batch(
     if rest:
         new.append(rest)
         context.append((shape.prompt_tokens - rest) // 2)
-    return _alike(ranks, new, context)
+    return same_on_all(ranks, new, context)
 
 
 def prompt_chunks(ranks: int, shape: RequestShape) -> list[StepBatch]:
     """The steps of one prompt on the first of otherwise idle ranks, as long as the limit asks."""
-    limit = shape.batched_tokens_max
-    zero = np.zeros(1, dtype=np.int64)
-    steps = []
-    for first in range(0, shape.prompt_tokens, limit):
-        new = min(limit, shape.prompt_tokens - first)
-        logit_rows = np.zeros(ranks, dtype=np.int64)
-        logit_rows[0] = 1
-        steps.append(
-            StepBatch(
-                ranks=ranks,
-                rank=zero,
-                new_tokens=np.array([new], dtype=np.int64),
-                context_tokens=np.array([first], dtype=np.int64),
-                logit_rows=logit_rows,
-            )
-        )
-    return steps
+    return [lone_request(ranks, new, context) for new, context in _chunks(shape)]
 
 
 def prefill_steps(ranks: int, shape: RequestShape) -> tuple[list[StepBatch], int]:
@@ -52,15 +37,31 @@ def prefill_steps(ranks: int, shape: RequestShape) -> tuple[list[StepBatch], int
     """
     prompts = shape.batched_tokens_max // shape.prompt_tokens
     if prompts:
-        return [_alike(ranks, [shape.prompt_tokens] * prompts, [0] * prompts)], prompts
+        return [same_on_all(ranks, [shape.prompt_tokens] * prompts, [0] * prompts)], prompts
+    return [same_on_all(ranks, [new], [context]) for new, context in _chunks(shape)], 1
+
+
+def _chunks(shape: RequestShape) -> Iterator[tuple[int, int]]:
+    """New tokens of each step of one prompt, and those before them."""
     limit = shape.batched_tokens_max
-    starts = range(0, shape.prompt_tokens, limit)
-    return [
-        _alike(ranks, [min(limit, shape.prompt_tokens - first)], [first]) for first in starts
-    ], 1
+    for first in range(0, shape.prompt_tokens, limit):
+        yield min(limit, shape.prompt_tokens - first), first
 
 
-def _alike(ranks: int, new: list[int], context: list[int]) -> StepBatch:
+def lone_request(ranks: int, new_tokens: int, context_tokens: int) -> StepBatch:
+    """One request on the first rank, which needs logits at its last token; the others are idle."""
+    logit_rows = np.zeros(ranks, dtype=np.int64)
+    logit_rows[0] = 1
+    return StepBatch(
+        ranks=ranks,
+        rank=np.zeros(1, dtype=np.int64),
+        new_tokens=np.array([new_tokens], dtype=np.int64),
+        context_tokens=np.array([context_tokens], dtype=np.int64),
+        logit_rows=logit_rows,
+    )
+
+
+def same_on_all(ranks: int, new: list[int], context: list[int]) -> StepBatch:
     """Ranks with the same requests, each of which needs logits at its last token."""
     return StepBatch(
         ranks=ranks,

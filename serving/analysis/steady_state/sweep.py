@@ -1,7 +1,4 @@
-"""Every operating point of one model on one machine: partitions, batches, precisions and LNCs.
-
-Candidates are independent of each other, so processes share them. Nothing is kept between sweeps.
-"""
+"""Every operating point of one model on one machine: partitions, batches, precisions and LNCs."""
 
 import os
 from collections.abc import Callable
@@ -17,6 +14,7 @@ from emulator.specs.model import ModelSpec
 from emulator.specs.rack_power import Season
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.ultraserver.step_cost import StepCostModel
 from serving.analysis.steady_state.envelope import Envelope
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import (
@@ -102,6 +100,12 @@ class Sweep:
         """The model with its weights in `precision`."""
         return model_at(precision, self.model, self.system.chip)
 
+    def cost_model(self, precision: str, candidate: PartitionCandidate) -> StepCostModel:
+        """Steps of one candidate's replicas, in that precision."""
+        model = self.model_at(precision)
+        distribution = self._distribution(model)
+        return self.assumptions.cost_model(self.system, model, candidate, distribution)
+
     def replica(self, precision: str, candidate: PartitionCandidate) -> Replica:
         """The cost of one candidate's steps."""
         model = self.model_at(precision)
@@ -115,6 +119,11 @@ class Sweep:
             distribution=self._distribution(model),
             season=self.season,
         )
+
+    def steps_in_words(self) -> str:
+        """The calibration, how far exchanges hide, and the routing."""
+        calibration = self.assumptions.calibration_in_words(self.system.chip)
+        return f"{calibration}; overlap {self.assumptions.overlap.value}, routing {self.routing}"
 
     def _distribution(self, model: ModelSpec) -> ExpertDistribution:
         return ExpertDistribution.parse(self.routing, model, seed=ROUTING_SEED)

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from emulator.errors import ConfigError
 from emulator.specs.stack_factors import FrameworkFactors, MachineFactors, StackFactors
 from serving.analysis.validate.counted_rows import RowLoad
-from serving.analysis.validate.row_prediction import Predictions, RowPredictor
+from serving.analysis.validate.row_prediction import RowPredictor, RowResults
 
-Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]
 
 
@@ -49,28 +48,11 @@ MACHINE: Final = (
 )
 OVERHEAD: Final = Prior(name="overhead", usual=1.0, least=0.3, most=3.3, spread=0.25)
 AGEING_USUAL, AGEING_MOST, AGEING_SPREAD = 0.04, 0.3, 0.10  # a month, not a logarithm
-TPOT_SCALE, TTFT_SCALE, RATE_SCALE = 0.1, 1.6, 0.33
+ERROR_SCALES: Final = {"tpot": 0.1, "ttft": 1.6, "tokens_per_s": 0.33}
 """Errors that count as one: TPOT is what is asked for; TTFT holds queueing that no fit explains."""
 ACCEPTANCES: Final = np.linspace(0.3, 0.95, 66)
 ACCEPTANCE_USUAL: Final = 0.75
 EVALUATIONS_MAX: Final = 40
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Observed:
-    """Measured results, all [rows]; not a number where a row has none."""
-
-    tpot_s: Float64s
-    ttft_s: Float64s
-    tokens_per_s_per_chip: Float64s
-
-    def taken(self, rows: Bools) -> "Observed":
-        """Those of some rows."""
-        return Observed(
-            tpot_s=self.tpot_s[rows],
-            ttft_s=self.ttft_s[rows],
-            tokens_per_s_per_chip=self.tokens_per_s_per_chip[rows],
-        )
 
 
 class FactorVector:
@@ -117,7 +99,7 @@ class FactorVector:
 
 
 def fit_factors(
-    loads: Sequence[RowLoad], observed: Observed, *, name: str, source: str
+    loads: Sequence[RowLoad], observed: RowResults, *, name: str, source: str
 ) -> StackFactors:
     """Fits plain rows, then the acceptance to rows with speculation where there are any.
 
@@ -144,7 +126,7 @@ def fit_factors(
     return order.factors(vector, acceptance=acceptance, name=name, source=source)
 
 
-def _fitted(order: FactorVector, predictor: RowPredictor, observed: Observed) -> Float64s:
+def _fitted(order: FactorVector, predictor: RowPredictor, observed: RowResults) -> Float64s:
     # Imported here: it takes longer than everything that a prediction needs.
     from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
@@ -165,18 +147,17 @@ def _fitted(order: FactorVector, predictor: RowPredictor, observed: Observed) ->
     return vector
 
 
-def _log_errors(predicted: Predictions, observed: Observed) -> Float64s:
+def _log_errors(predicted: RowResults, observed: RowResults) -> Float64s:
     """In units of each metric's scale; nothing where nothing was measured: [3 x rows]."""
-    errors = (
-        np.log(predicted.tpot_s / observed.tpot_s) / TPOT_SCALE,
-        np.log(predicted.ttft_s / observed.ttft_s) / TTFT_SCALE,
-        np.log(predicted.tokens_per_s_per_chip / observed.tokens_per_s_per_chip) / RATE_SCALE,
-    )
+    errors = [
+        np.log(predicted.of(metric) / observed.of(metric)) / scale
+        for metric, scale in ERROR_SCALES.items()
+    ]
     return np.nan_to_num(np.concatenate(errors), nan=0.0)
 
 
 def _fitted_acceptance(
-    order: FactorVector, vector: Float64s, predictor: RowPredictor, observed: Observed
+    order: FactorVector, vector: Float64s, predictor: RowPredictor, observed: RowResults
 ) -> float:
     """The one of ACCEPTANCES with the smallest mean error of TPOT."""
 

@@ -29,15 +29,30 @@ _CAPPED_SHARE: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LoopRows:
+class StepTimes:
+    """Seconds of each row's steps.
+
+    Attributes:
+        decode_s: a decode step of a worker, by its batch: [rows, grid].
+        solo_s, full_s: a prefill pass of one prompt; a full pass, for each of its prompts: [rows].
+        solo_steal_s, full_steal_s: what one of these prompts keeps decodes waiting for on shared
+            workers: [rows].
+    """
+
+    decode_s: Float64s
+    solo_s: Float64s
+    full_s: Float64s
+    solo_steal_s: Float64s
+    full_steal_s: Float64s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoopRows(StepTimes):
     """What the loop of each row is made of; all [rows] but the two of the decode grid.
 
     Attributes:
         batches: decode batches of one worker, ascending: [rows, grid].
-        decode_s: a decode step with each of them: [rows, grid].
         tokens_per_step: what a sequence gets of a step, above 1 with speculation.
-        solo_s: a prefill pass of one prompt; full_s: of a full pass, for each of its prompts.
-        solo_steal_s, full_steal_s: what a prompt keeps decodes waiting for on shared workers.
         slots: sequences whose cache a decode worker holds.
         front_end_s: of a request on its way in, and of its first token on its way out.
         handover_s: of a prompt's keys and values between two pools.
@@ -50,12 +65,7 @@ class LoopRows:
     decode_workers: Float64s
     slots: Float64s
     batches: Float64s
-    decode_s: Float64s
     tokens_per_step: Float64s
-    solo_s: Float64s
-    full_s: Float64s
-    solo_steal_s: Float64s
-    full_steal_s: Float64s
     front_end_s: Float64s
     handover_s: Float64s
 

@@ -1,7 +1,6 @@
-"""Deployments counted once: every step that a closed loop may ask for, timed under any calibration.
-
-Of each row: decode steps over a grid of batch sizes, prefill passes of one prompt and of as many as
-a pass takes, and, where prompts ride in decode steps, what such a step takes longer.
+"""Every step that a closed loop may ask for, counted once and timed under any calibration: decode
+over a grid of batches, prefill of one prompt and of a full pass, and what prompts that ride in
+decode steps add to these.
 """
 
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from emulator.ultraserver.step_cost import StepCostModel
 from emulator.ultraserver.step_rows import ColumnCalibrations
 from emulator.ultraserver.step_terms import StepTerms
 from emulator.units import NS_PER_S
+from serving.analysis.validate.closed_loop import StepTimes
 from serving.analysis.validate.row_deployment import Pool, RowDeployment, Stack
 
 Int64s = NDArray[np.int64]
@@ -27,23 +27,16 @@ PASS_TOKENS_MAX = 16_384
 """Prompt tokens of one prefill pass: chunked-prefill and max-num-tokens of the launch scripts."""
 
 
+Requests = tuple[int, int, int]
+"""How many there are, new tokens of each, and the context that each has."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLoad:
     """A deployment and the users of its closed loop."""
 
     deployment: RowDeployment
     users: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CountedTimes:
-    """Seconds of each row's steps, a decode worker's by its batch; see `CountedRows`."""
-
-    decode_s: Float64s  # [rows, grid]
-    solo_s: Float64s  # [rows], a pass with one prompt
-    full_s: Float64s  # [rows], a full pass, for each of its prompts
-    solo_steal_s: Float64s  # [rows], what one prompt keeps decodes waiting for
-    full_steal_s: Float64s  # [rows], the same in full steps, for each of their prompts
 
 
 class CountedRows:
@@ -96,13 +89,13 @@ class CountedRows:
         self._row_of_step.append(row)
         return len(self._terms) - 1
 
-    def times(self, calibrations: Sequence[Calibration]) -> CountedTimes:
+    def times(self, calibrations: Sequence[Calibration]) -> StepTimes:
         """Every step under the calibration of its row's stack: one for each of `stacks`."""
         of_step = ColumnCalibrations(calibrations=calibrations, of_column=self._stack_of_step)
         seconds = self._columns.durations_ns(of_step) / NS_PER_S
         solo_s, full_s = seconds[self._solo], seconds[self._full] / self.prompts_of_pass
         added = seconds[self._mixed] - seconds[self._alone]
-        return CountedTimes(
+        return StepTimes(
             decode_s=seconds[self._decode],
             solo_s=solo_s,
             full_s=full_s,
@@ -141,20 +134,15 @@ class _StepCounter:
         self._known: dict[object, StepTerms] = {}
 
     def decode(self, deployment: RowDeployment, batch: int) -> StepTerms:
-        context = max(1, int(deployment.prompt_tokens + deployment.output_tokens / 2))
-        shape = (("decode", batch, context),)
+        shape = (_decodes(deployment, batch),)
         return self._terms(deployment, deployment.decode, deployment.draft_tokens, shape)
 
     def prefill(self, deployment: RowDeployment, prompts: int) -> StepTerms:
-        shape = (("prefill", prompts, max(1, int(deployment.prompt_tokens))),)
-        return self._terms(deployment, deployment.prefill, 0, shape)
+        return self._terms(deployment, deployment.prefill, 0, (_prefills(deployment, prompts),))
 
     def mixed(self, deployment: RowDeployment, batch: int, prompts: int) -> StepTerms:
-        """Decodes with prompts that ride beside them."""
-        context = max(1, int(deployment.prompt_tokens + deployment.output_tokens / 2))
-        shape: tuple[tuple[str, int, int], ...] = (("decode", batch, context),)
-        if prompts:
-            shape = (*shape, ("prefill", prompts, max(1, int(deployment.prompt_tokens))))
+        """Decodes with prompts that ride beside them, drafts left out; prompts may be none."""
+        shape = (_decodes(deployment, batch), _prefills(deployment, prompts))
         return self._terms(deployment, deployment.decode, 0, shape)
 
     def _terms(
@@ -162,7 +150,7 @@ class _StepCounter:
         deployment: RowDeployment,
         pool: Pool,
         drafts: int,
-        shape: tuple[tuple[str, int, int], ...],
+        shape: tuple[Requests, ...],
     ) -> StepTerms:
         model = deployment.model
         where = (pool.system.name, pool.partition, model, drafts)
@@ -178,15 +166,22 @@ class _StepCounter:
         return self._known[where, shape]
 
 
-def _batch(ranks: int, shape: tuple[tuple[str, int, int], ...]) -> StepBatch:
-    """Requests of each kind in turns over the ranks: "decode" with so much context, others with so
-    many new tokens; each needs one row of logits.
-    """
+def _decodes(deployment: RowDeployment, count: int) -> Requests:
+    context_tokens = max(1, int(deployment.prompt_tokens + deployment.output_tokens / 2))
+    return count, 1, context_tokens
+
+
+def _prefills(deployment: RowDeployment, count: int) -> Requests:
+    return count, max(1, int(deployment.prompt_tokens)), 0
+
+
+def _batch(ranks: int, shape: tuple[Requests, ...]) -> StepBatch:
+    """Requests of each kind in turns over the ranks; each needs one row of logits."""
     rank, new, context = [], [], []
-    for kind, count, tokens in shape:
+    for count, new_tokens, context_tokens in shape:
         rank.append(np.arange(count, dtype=np.int64) % ranks)
-        new.append(np.full(count, 1 if kind == "decode" else tokens, dtype=np.int64))
-        context.append(np.full(count, tokens if kind == "decode" else 0, dtype=np.int64))
+        new.append(np.full(count, new_tokens, dtype=np.int64))
+        context.append(np.full(count, context_tokens, dtype=np.int64))
     of_rank = np.concatenate(rank)
     return StepBatch(
         ranks=ranks,

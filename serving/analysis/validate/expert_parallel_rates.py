@@ -10,13 +10,13 @@ from typing import Final
 import numpy as np
 
 from emulator.fabric.collectives import CollectiveModel, Operation
-from emulator.specs.batch import StepBatch
 from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
 from emulator.specs.shipped_fits import shipped_fits
 from emulator.specs.systems import system_by_name
 from emulator.ultraserver.step_cost import StepCost, StepCostModel
+from serving.analysis.steady_state.step_batches import same_on_all
 
 DEEPEP_TOKENS, DEEPEP_CHOICES, DEEPEP_HIDDEN = 128, 8, 7_168
 DEEPEP_BYTES: Final = {"dispatch": 1 + 4 / 128, "combine": 2.0}
@@ -121,16 +121,8 @@ def _cost(point: NodePoint) -> StepCost:
         calibration=shared,
         overlap=Overlap.TWO_BATCH,
     )
-    requests = point.chips * point.requests
-    return costs.cost(
-        StepBatch(
-            ranks=point.chips,
-            rank=np.repeat(np.arange(point.chips, dtype=np.int64), point.requests),
-            new_tokens=np.full(requests, point.new_tokens, dtype=np.int64),
-            context_tokens=np.full(requests, point.context_tokens, dtype=np.int64),
-            logit_rows=np.full(point.chips, point.requests, dtype=np.int64),
-        )
-    )
+    new, context = [point.new_tokens] * point.requests, [point.context_tokens] * point.requests
+    return costs.cost(same_on_all(point.chips, new, context))
 
 
 def deepep_us(ranks: int, what: str) -> float:

@@ -16,7 +16,11 @@ from typing import Final
 
 from emulator.errors import ConfigError
 
+ENVIRONMENT: Final = "ULTRASERVE_MEASUREMENTS"
+ROWS_FILE: Final = "inferencex_dsr1.csv"
 POOL_COLUMNS: Final = ("gpu", "tp", "ep", "dp_attention", "num_workers")
+METRICS: Final = {"tpot": "tpot_s", "ttft": "ttft_s", "tokens_per_s": "tokens_per_s_per_chip"}
+"""What is measured and predicted of a row: its name, and the attribute that holds it."""
 FINGERPRINT_DIGITS: Final = 12
 _WORDS: Final = dict.fromkeys(("true", "1", "1.0"), True) | dict.fromkeys(
     ("false", "0", "0.0"), False
@@ -78,11 +82,16 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """What came out, seconds and tokens/s; None where a cell is empty."""
+    """What came out, mean seconds and tokens/s; None where a cell is empty."""
 
-    mean_tpot_s: float | None
-    mean_ttft_s: float | None
+    tpot_s: float | None
+    ttft_s: float | None
     tokens_per_s_per_chip: float | None
+
+    def of(self, metric: str) -> float | None:
+        """By the metric's name, one of METRICS."""
+        found: float | None = getattr(self, METRICS[metric])
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +106,36 @@ class MeasuredRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnreadRow:
-    """One line whose configuration cannot be read, and which cell is to blame."""
+class ExcludedRow:
+    """One line that is not predicted, and why."""
 
     line: int
     hardware: str
     reason: str
 
 
-def read_rows(path: Path) -> tuple[MeasuredRow | UnreadRow, ...]:
+def measurements_file(given: Path | None, environment: Mapping[str, str]) -> Path:
+    """The file that is given, else the one in the folder that the environment names, else in
+    ./measurements.
+
+    Raises ConfigError that says what to give when there is none.
+    """
+    if given is not None:
+        return given
+    named = environment.get(ENVIRONMENT)
+    folders = ([Path(named)] if named else []) + [Path("measurements")]
+    for folder in folders:
+        if (folder / ROWS_FILE).is_file():
+            return folder / ROWS_FILE
+    looked = ", ".join(str(folder / ROWS_FILE) for folder in folders)
+    raise ConfigError(
+        field="data",
+        value="(not given)",
+        expected=f"--data FILE, or a folder of measurements in {ENVIRONMENT}; looked for {looked}",
+    )
+
+
+def read_rows(path: Path) -> tuple[MeasuredRow | ExcludedRow, ...]:
     """Every row of the CSV file at `path`; a result that cannot be read counts as empty.
 
     Raises ConfigError, one line that names the file, for a file that cannot be read, a column that
@@ -127,7 +157,7 @@ def read_rows(path: Path) -> tuple[MeasuredRow | UnreadRow, ...]:
     return rows
 
 
-def _rows(reader: "csv.DictReader[str]") -> Iterator[MeasuredRow | UnreadRow]:
+def _rows(reader: "csv.DictReader[str]") -> Iterator[MeasuredRow | ExcludedRow]:
     for cells in reader:
         if not any(value for value in cells.values()):
             continue
@@ -136,7 +166,7 @@ def _rows(reader: "csv.DictReader[str]") -> Iterator[MeasuredRow | UnreadRow]:
             yield _row(_Cells(line=line, cells=cells))
         except ConfigError as error:
             hardware = (cells.get("hardware") or "").strip().lower()
-            yield UnreadRow(line=line, hardware=hardware, reason=str(error))
+            yield ExcludedRow(line=line, hardware=hardware, reason=str(error))
 
 
 def _check_header(path: Path, names: object) -> None:
@@ -234,8 +264,8 @@ def _row(cells: _Cells) -> MeasuredRow:
         day=cells.day("date"),
     )
     results = Results(
-        mean_tpot_s=cells.result("mean_tpot"),
-        mean_ttft_s=cells.result("mean_ttft"),
+        tpot_s=cells.result("mean_tpot"),
+        ttft_s=cells.result("mean_ttft"),
         tokens_per_s_per_chip=cells.result("tput_per_gpu"),
     )
     usable = (cells.cells.get("usable") or "1").strip().lower()

@@ -28,17 +28,19 @@ def summary(errors: Iterable[RowError]) -> dict[str, Any]:
     kept = list(errors)
     machines = sorted({each.hardware for each in kept})
     return {
-        **figures(kept),
+        **_with_and_without_drafts(kept),
         "by_hardware": {
-            machine: {
-                **figures(own := [each for each in kept if each.hardware == machine]),
-                "plain": figures([each for each in own if not each.speculative]),
-                "mtp": figures([each for each in own if each.speculative]),
-            }
+            machine: _with_and_without_drafts([each for each in kept if each.hardware == machine])
             for machine in machines
         },
-        "plain": figures([each for each in kept if not each.speculative]),
-        "mtp": figures([each for each in kept if each.speculative]),
+    }
+
+
+def _with_and_without_drafts(errors: list[RowError]) -> dict[str, Any]:
+    return {
+        **figures(errors),
+        "plain": figures([each for each in errors if not each.speculative]),
+        "mtp": figures([each for each in errors if each.speculative]),
     }
 
 

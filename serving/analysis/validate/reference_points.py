@@ -1,20 +1,23 @@
 """Published results of other kinds than whole serving runs, with predictions beside them.
 
-Node rates of large expert-parallel deployments, DeepEP's all-to-all, tokens/s/MW of InferenceMAX's
-launch, Trainium steps of AWS's documents, and speeds of training runs. No fit has seen them, or
-their machines and models. Two constants are read off points of their own kind: what an exchange
-costs beside its bytes off DeepEP's EP8 dispatch, the busiest rank's excess off SGLang's own pair
-with and without EPLB. GPU points of serving come from files beside the measurements, where there
-are any; Trainium's and the training runs are few enough to stand in code.
+No fit has seen them, or their machines and models. Two constants are read off points of their own
+kind: what an exchange costs beside its bytes off DeepEP's EP8 dispatch, the busiest rank's excess
+off SGLang's own pair with and without EPLB. GPU points of serving come from files beside the
+measurements, where there are any; Trainium's and the training runs stand in code.
 """
 
 import csv
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from emulator.ultraserver.training_check import training_checks
-from serving.analysis.validate.expert_parallel_rates import NODE_POINTS, deepep_us, node_rates
+from serving.analysis.validate.expert_parallel_rates import (
+    DEEPEP_BYTES,
+    NODE_POINTS,
+    deepep_us,
+    node_rates,
+)
 from serving.analysis.validate.launch_points import TOKENS_PER_MW_POINTS, tokens_per_mw
 from serving.analysis.validate.trainium_points import TRAINIUM_POINTS, trainium_ns
 
@@ -51,18 +54,7 @@ def references(folder: Path) -> list[Reference]:
 
 def reference_data(folder: Path) -> list[dict[str, Any]]:
     """The same as plain data."""
-    return [
-        {
-            "name": each.name,
-            "unit": each.unit,
-            "measured": each.measured,
-            "predicted": each.predicted,
-            "error": each.error,
-            "conditions": each.conditions,
-            "source": each.source,
-        }
-        for each in references(folder)
-    ]
+    return [asdict(each) | {"error": each.error} for each in references(folder)]
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -73,57 +65,51 @@ def _rows(path: Path) -> list[dict[str, str]]:
 
 
 def _deepep(path: Path) -> list[Reference]:
-    rows = _rows(path)
-    if not rows:
-        return []
-    found = []
-    for row in rows:
-        for what in ("dispatch", "combine"):
-            found.append(
-                Reference(
-                    name=f"DeepEP low latency, EP{row['ep']} {what}",
-                    unit="us",
-                    measured=float(row[f"{what}_us"]),
-                    predicted=deepep_us(int(row["ep"]), what),
-                    conditions="128 tokens a rank, top 8 of 7,168; links, and one constant of all",
-                    source="github.com/deepseek-ai/DeepEP, README",
-                )
-            )
-    return found
+    return [
+        Reference(
+            name=f"DeepEP low latency, EP{row['ep']} {what}",
+            unit="us",
+            measured=float(row[f"{what}_us"]),
+            predicted=deepep_us(int(row["ep"]), what),
+            conditions="128 tokens a rank, top 8 of 7,168; links, and one constant of all",
+            source="github.com/deepseek-ai/DeepEP, README",
+        )
+        for row in _rows(path)
+        for what in DEEPEP_BYTES
+    ]
 
 
 def _published(path: Path) -> list[Reference]:
     """Points of the file that are known here by their id."""
     rows = {row["id"]: row for row in _rows(path)}
+    nodes = [point for point in NODE_POINTS if point.key in rows]
+    rates = node_rates() if nodes else {}
     found = []
-    rates = node_rates() if any(point.key in rows for point in NODE_POINTS) else {}
-    for point in NODE_POINTS:
-        if point.key in rows:
-            row = rows[point.key]
-            per_node = row["unit"] == "tok/s/node" or row["metric"].endswith("/node")
-            found.append(
-                Reference(
-                    name=point.name,
-                    unit="tokens/s per GPU",
-                    measured=float(row["value"]) / (8 if per_node else 1),
-                    predicted=rates[point.key],
-                    conditions=point.conditions,
-                    source=row["source"],
-                )
+    for point in nodes:
+        row = rows[point.key]
+        per_node = row["unit"] == "tok/s/node" or row["metric"].endswith("/node")
+        found.append(
+            Reference(
+                name=point.name,
+                unit="tokens/s per GPU",
+                measured=float(row["value"]) / (8 if per_node else 1),
+                predicted=rates[point.key],
+                conditions=point.conditions,
+                source=row["source"],
             )
-    for launch in TOKENS_PER_MW_POINTS:
-        if launch.key in rows:
-            found.append(
-                Reference(
-                    name=launch.name,
-                    unit="tokens/s per MW",
-                    measured=float(rows[launch.key]["value"]),
-                    predicted=tokens_per_mw(launch),
-                    conditions=launch.conditions,
-                    source=rows[launch.key]["source"],
-                )
-            )
-    return found
+        )
+    return found + [
+        Reference(
+            name=launch.name,
+            unit="tokens/s per MW",
+            measured=float(rows[launch.key]["value"]),
+            predicted=tokens_per_mw(launch),
+            conditions=launch.conditions,
+            source=rows[launch.key]["source"],
+        )
+        for launch in TOKENS_PER_MW_POINTS
+        if launch.key in rows
+    ]
 
 
 def _trainium() -> list[Reference]:

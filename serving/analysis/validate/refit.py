@@ -1,6 +1,5 @@
-"""Fits all that ships to a file of measurements: `python -m serving.analysis.validate.refit`.
-
-It takes two or three minutes. `ultraserve validate` never does this: it predicts with what ships.
+"""Fits all that ships to a file of measurements: `python -m serving.analysis.validate.refit`, for
+two or three minutes. `ultraserve validate` predicts with what ships.
 """
 
 import argparse
@@ -17,11 +16,11 @@ from numpy.typing import NDArray
 
 from emulator.specs.shipped_fits import ShippedFits
 from emulator.specs.stack_factors import StackFactors
-from serving.analysis.validate.calibration_fit import Observed, fit_factors
+from serving.analysis.validate.calibration_fit import fit_factors
 from serving.analysis.validate.counted_rows import RowLoad
 from serving.analysis.validate.curve_split import SEEDS, fitted_half
-from serving.analysis.validate.measured_row import MeasuredRow, read_rows
-from serving.analysis.validate.row_prediction import RowPredictor
+from serving.analysis.validate.measured_row import METRICS, MeasuredRow, read_rows
+from serving.analysis.validate.row_prediction import RowPredictor, RowResults
 from serving.analysis.validate.usable_rows import UsableRow, usable_rows
 
 METHOD = (
@@ -35,17 +34,11 @@ FRESH_SEEDS: Final = tuple(range(100, 112))
 Choice = Callable[[UsableRow], bool]
 
 
-def observed_of(rows: Sequence[MeasuredRow]) -> Observed:
-    """Measured results as arrays; not a number where there is none."""
-
-    def column(values: Sequence[float | None]) -> NDArray[np.float64]:
-        return np.array([np.nan if value is None else value for value in values])
-
-    results = [row.results for row in rows]
-    return Observed(
-        tpot_s=column([each.mean_tpot_s for each in results]),
-        ttft_s=column([each.mean_ttft_s for each in results]),
-        tokens_per_s_per_chip=column([each.tokens_per_s_per_chip for each in results]),
+def observed_of(rows: Sequence[MeasuredRow]) -> RowResults:
+    """Measured results as arrays; NaN where there is none."""
+    columns = {metric: [row.results.of(metric) for row in rows] for metric in METRICS}
+    return RowResults(
+        **{METRICS[metric]: np.array(each, dtype=np.float64) for metric, each in columns.items()}
     )
 
 

@@ -1,7 +1,6 @@
 """From a measured configuration to what the cost model can time: machines, partitions, formats.
 
-Only the configuration is read. What it leaves open is filled in by public launch scripts and stated
-rules, each named where it is used.
+What it leaves open comes from public launch scripts and rules, each named where it is used.
 """
 
 from dataclasses import dataclass, replace
@@ -14,6 +13,8 @@ from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition, check_partition
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS
+from emulator.units import NS_PER_S
+from serving.analysis.steady_state.pools import handover_ns
 from serving.analysis.steady_state.precision import model_at
 from serving.analysis.validate.measured_row import Configuration, PoolColumns
 
@@ -215,3 +216,25 @@ def _slots(model: ModelSpec, pool: Pool, *, trt: bool, prompt: int, output: int)
     held = MEAN_LENGTH_SHARE * (prompt + HELD_OUTPUT_SHARE * output)
     blocks_each = held / KV_BLOCK_TOKENS + 0.5  # the last block is half full on average
     return pool.partition.ranks * blocks / blocks_each
+
+
+def handover_s(deployment: RowDeployment) -> float:
+    """Seconds that a prompt's keys and values take from a rank that prefills to one that decodes,
+    on idle links; none where the pools are one.
+
+    Pools that do not fit one scale-up domain together are in two, over the network cards.
+    """
+    if not deployment.disaggregated:
+        return 0.0
+    system = max(
+        (deployment.prefill.system, deployment.decode.system), key=lambda each: each.chips.count
+    )
+    apart = deployment.chips > system.chips.count
+    taken_ns = handover_ns(
+        system.cluster(2) if apart else system,
+        deployment.model,
+        prompt_tokens=round(deployment.prompt_tokens),
+        from_chips=deployment.prefill.partition.tp,
+        to_chips=deployment.decode.partition.tp,
+    )
+    return taken_ns / NS_PER_S

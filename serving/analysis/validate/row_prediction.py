@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
-from typing import Final, Self
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,44 +12,36 @@ from emulator.specs.stack_factors import StackFactors
 from emulator.units import NS_PER_S
 from serving.analysis.validate.closed_loop import LoopRows, closed_loop
 from serving.analysis.validate.counted_rows import CountedRows, RowLoad
-from serving.analysis.validate.row_handover import handover_s
+from serving.analysis.validate.measured_row import METRICS
+from serving.analysis.validate.row_deployment import handover_s
 
+Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]
 
 REFERENCE_DAY: Final = date(2026, 6, 1)
 """Software ages are counted back from here, the month of the newest rows that were fitted."""
 DAYS_PER_MONTH: Final = 30.4
-METRICS: Final = ("tpot", "ttft", "tokens_per_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Predictions:
-    """All [rows]: seconds, and tokens/s of prompts and outputs together per chip."""
+class RowResults:
+    """What rows come to, measured or predicted, all [rows]; NaN where nothing was measured.
+
+    Seconds, and tokens/s of prompts and outputs together per chip.
+    """
 
     tpot_s: Float64s
     ttft_s: Float64s
     tokens_per_s_per_chip: Float64s
-    requests_per_s: Float64s
-
-    @classmethod
-    def none(cls) -> Self:
-        """Of no rows."""
-        nothing = np.zeros(0)
-        return cls(
-            tpot_s=nothing,
-            ttft_s=nothing,
-            tokens_per_s_per_chip=nothing,
-            requests_per_s=nothing,
-        )
 
     def of(self, metric: str) -> Float64s:
         """By the metric's name, one of METRICS."""
-        by_name = {
-            "tpot": self.tpot_s,
-            "ttft": self.ttft_s,
-            "tokens_per_s": self.tokens_per_s_per_chip,
-        }
-        return by_name[metric]
+        found: Float64s = getattr(self, METRICS[metric])
+        return found
+
+    def taken(self, rows: Bools) -> "RowResults":
+        """Those of some rows."""
+        return RowResults(**{name: getattr(self, name)[rows] for name in METRICS.values()})
 
 
 def months_before(day: date) -> float:
@@ -63,22 +55,24 @@ class RowPredictor:
     def __init__(self, loads: Sequence[RowLoad]) -> None:
         self._counted = CountedRows(loads) if loads else None
         deployments = [load.deployment for load in loads]
-        self._users = np.array([load.users for load in loads], dtype=np.float64)
-        self._output = np.array([each.output_tokens for each in deployments])
         self._tokens = np.array([each.prompt_tokens + each.output_tokens for each in deployments])
-        self._disaggregated = np.array([each.disaggregated for each in deployments])
-        self._prefills = np.array([each.prefill.workers for each in deployments], dtype=np.float64)
-        self._decodes = np.array([each.decode.workers for each in deployments], dtype=np.float64)
-        self._slots = np.array([each.slots for each in deployments])
         self._chips = np.array([each.chips for each in deployments], dtype=np.float64)
-        self._handover_s = np.array([handover_s(each) for each in deployments])
+        self._given: dict[str, NDArray[Any]] = {  # columns of LoopRows that no factor changes
+            "users": np.array([load.users for load in loads], dtype=np.float64),
+            "output_tokens": np.array([each.output_tokens for each in deployments]),
+            "disaggregated": np.array([each.disaggregated for each in deployments]),
+            "prefill_workers": np.array([float(each.prefill.workers) for each in deployments]),
+            "decode_workers": np.array([float(each.decode.workers) for each in deployments]),
+            "slots": np.array([each.slots for each in deployments]),
+            "handover_s": np.array([handover_s(each) for each in deployments]),
+        }
         self._drafts = np.array([each.draft_tokens for each in deployments])
 
-    def predict(self, factors: StackFactors) -> Predictions:
+    def predict(self, factors: StackFactors) -> RowResults:
         """Every row under `factors`."""
         counted = self._counted
         if counted is None:
-            return Predictions.none()
+            return RowResults(**dict.fromkeys(METRICS.values(), np.zeros(0)))
         calibrations = [
             factors.calibration(each.machine, each.framework, months=each.months, fp4=each.fp4)
             for each in counted.stacks
@@ -94,12 +88,7 @@ class RowPredictor:
         accepted = (factors.acceptance**places * (places <= self._drafts[:, None])).sum(axis=1)
         found = closed_loop(
             LoopRows(
-                users=self._users,
-                output_tokens=self._output,
-                disaggregated=self._disaggregated,
-                prefill_workers=self._prefills,
-                decode_workers=self._decodes,
-                slots=self._slots,
+                **self._given,
                 batches=counted.batches,
                 decode_s=times.decode_s,
                 tokens_per_step=1 + accepted,
@@ -108,12 +97,10 @@ class RowPredictor:
                 solo_steal_s=times.solo_steal_s,
                 full_steal_s=times.full_steal_s,
                 front_end_s=front_end_s[counted.stack_of_row] / NS_PER_S,
-                handover_s=self._handover_s,
             )
         )
-        return Predictions(
+        return RowResults(
             tpot_s=found.tpot_s,
             ttft_s=found.ttft_s,
             tokens_per_s_per_chip=found.requests_per_s * self._tokens / self._chips,
-            requests_per_s=found.requests_per_s,
         )

@@ -7,14 +7,12 @@ and stacks of another kind. They show how far that carries, and are part of no s
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
-from emulator.specs.batch import StepBatch
 from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition
 from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.systems import system_by_name
 from emulator.ultraserver.step_cost import StepCostModel
+from serving.analysis.steady_state.step_batches import lone_request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +34,7 @@ _BLOG: Final = "AWS Neuron, GPT-OSS-20B megakernel on trn3pd98.3xlarge"
 _VLLM: Final = "AWS vllm-neuron benchmarks, trn3.48xlarge"
 _SDK: Final = "AWS Neuron SDK, benchmarks"
 _ONE_CHIP: Final = Partition(chips=1, tp=1, ep=1, lnc=1)
-_TP64: Final = Partition(chips=16, tp=16, ep=1, lnc=2)
+_PROMPT_10K: Final = "TP64 (16 chips, LNC 2), BF16, a prompt of 10k"
 
 
 def _gpt_oss_20b(context: int, measured_ms: float) -> TrainiumPoint:
@@ -49,6 +47,23 @@ def _gpt_oss_20b(context: int, measured_ms: float) -> TrainiumPoint:
         measured_ms=measured_ms,
         conditions="one chip, TP8 over its cores (LNC 1), BF16, one sequence",
         source=_BLOG,
+    )
+
+
+def _llama(
+    name: str, model: str, measured_ms: float, conditions: str, *, is_prompt: bool = False
+) -> TrainiumPoint:
+    """A prompt of 10,000 tokens, or the decode step in the middle of the 1,500 after it."""
+    return TrainiumPoint(
+        name=f"trn2, {name}, {'TTFT' if is_prompt else 'TPOT'}",
+        system="trn2.48xlarge",
+        model=model,
+        partition=Partition(chips=16, tp=16, ep=1, lnc=2),
+        new_tokens=10_000 if is_prompt else 1,
+        context_tokens=0 if is_prompt else 10_000 + 750,
+        measured_ms=measured_ms,
+        conditions=conditions,
+        source=_SDK,
     )
 
 
@@ -67,48 +82,20 @@ TRAINIUM_POINTS: Final = (
         conditions="16 cores, TP8 EP8 (read as 2 chips, LNC 2), BF16, one sequence, 2,048 + 512",
         source=_VLLM,
     ),
-    TrainiumPoint(
-        name="trn2, llama-3.3-70b, TPOT",
-        system="trn2.48xlarge",
-        model="llama-3.1-70b",
-        partition=_TP64,
-        context_tokens=10_000 + 750,
-        measured_ms=19.6,
-        conditions="TP64 (16 chips, LNC 2), BF16, 10k + 1.5k, read as one sequence",
-        source=_SDK,
+    _llama(
+        "llama-3.3-70b",
+        "llama-3.1-70b",
+        19.6,
+        "TP64 (16 chips, LNC 2), BF16, 10k + 1.5k, read as one sequence",
     ),
-    TrainiumPoint(
-        name="trn2, llama-3.3-70b, TTFT",
-        system="trn2.48xlarge",
-        model="llama-3.1-70b",
-        partition=_TP64,
-        new_tokens=10_000,
-        context_tokens=0,
-        measured_ms=814.0,
-        conditions="TP64 (16 chips, LNC 2), BF16, a prompt of 10k",
-        source=_SDK,
+    _llama("llama-3.3-70b", "llama-3.1-70b", 814.0, _PROMPT_10K, is_prompt=True),
+    _llama(
+        "llama-3.1-405b",
+        "llama-3.1-405b",
+        37.9,
+        "read as TP64 (16 chips, LNC 2), BF16, 10k + 1.5k, one sequence",
     ),
-    TrainiumPoint(
-        name="trn2, llama-3.1-405b, TPOT",
-        system="trn2.48xlarge",
-        model="llama-3.1-405b",
-        partition=_TP64,
-        context_tokens=10_000 + 750,
-        measured_ms=37.9,
-        conditions="read as TP64 (16 chips, LNC 2), BF16, 10k + 1.5k, one sequence",
-        source=_SDK,
-    ),
-    TrainiumPoint(
-        name="trn2, llama-3.1-405b, TTFT",
-        system="trn2.48xlarge",
-        model="llama-3.1-405b",
-        partition=_TP64,
-        new_tokens=10_000,
-        context_tokens=0,
-        measured_ms=2_442.0,
-        conditions="read as TP64 (16 chips, LNC 2), BF16, a prompt of 10k",
-        source=_SDK,
-    ),
+    _llama("llama-3.1-405b", "llama-3.1-405b", 2_442.0, f"read as {_PROMPT_10K}", is_prompt=True),
     TrainiumPoint(
         name="trn2, gpt-oss-120b, TPOT",
         system="trn2.48xlarge",
@@ -129,14 +116,5 @@ def trainium_ns(point: TrainiumPoint) -> float:
     costs = StepCostModel(
         system, model, point.partition, calibration=calibration_for(system.chip.name)
     )
-    ranks = point.partition.ranks
-    logit_rows = np.zeros(ranks, dtype=np.int64)
-    logit_rows[0] = 1
-    batch = StepBatch(
-        ranks=ranks,
-        rank=np.zeros(1, dtype=np.int64),
-        new_tokens=np.array([point.new_tokens], dtype=np.int64),
-        context_tokens=np.array([point.context_tokens], dtype=np.int64),
-        logit_rows=logit_rows,
-    )
+    batch = lone_request(point.partition.ranks, point.new_tokens, point.context_tokens)
     return float(costs.cost(batch).duration_ns)

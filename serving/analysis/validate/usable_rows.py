@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from emulator.errors import ConfigError
 from serving.analysis.validate.counted_rows import RowLoad
-from serving.analysis.validate.measured_row import MeasuredRow, UnreadRow
+from serving.analysis.validate.measured_row import ExcludedRow, MeasuredRow
 from serving.analysis.validate.row_deployment import deployment_of
 from serving.analysis.validate.row_prediction import months_before
 
@@ -18,35 +18,27 @@ class UsableRow:
     load: RowLoad
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExcludedRow:
-    """A row that is not predicted."""
-
-    line: int
-    hardware: str
-    reason: str
-
-
 def usable_rows(
-    rows: Iterable[MeasuredRow | UnreadRow],
+    rows: Iterable[MeasuredRow | ExcludedRow],
 ) -> tuple[tuple[UsableRow, ...], tuple[ExcludedRow, ...]]:
     """Both kinds, each in the file's order; the reasons come from configurations, or are the file's
     own mark.
     """
     usable, excluded = [], []
     for row in rows:
-        if isinstance(row, UnreadRow):
-            excluded.append(ExcludedRow(line=row.line, hardware=row.hardware, reason=row.reason))
+        if isinstance(row, ExcludedRow):
+            excluded.append(row)
             continue
-        hardware = row.configuration.hardware
+        configuration = row.configuration
         try:
             if not row.usable:
                 raise ConfigError(field="usable", value=0, expected="1: the file marks this row")
-            configuration = row.configuration
             months = months_before(configuration.day)
             deployment = deployment_of(configuration, months=months)
         except ConfigError as error:
-            excluded.append(ExcludedRow(line=row.line, hardware=hardware, reason=str(error)))
+            excluded.append(
+                ExcludedRow(line=row.line, hardware=configuration.hardware, reason=str(error))
+            )
             continue
         usable.append(UsableRow(measured=row, load=RowLoad(deployment=deployment, users=row.users)))
     return tuple(usable), tuple(excluded)

@@ -5,16 +5,16 @@ have not seen it: halves of the data, and fits without its machine. A row that n
 held out from the fit on everything. No result of the file enters any prediction.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from emulator.specs.shipped_fits import ShippedFits, shipped_fits
-from serving.analysis.validate.measured_row import MeasuredRow, UnreadRow, read_rows
+from serving.analysis.validate.measured_row import METRICS, ExcludedRow, read_rows
 from serving.analysis.validate.prediction_errors import RowError, summary
-from serving.analysis.validate.row_prediction import METRICS, Predictions, RowPredictor
-from serving.analysis.validate.usable_rows import ExcludedRow, UsableRow, usable_rows
+from serving.analysis.validate.row_prediction import RowPredictor, RowResults
+from serving.analysis.validate.usable_rows import UsableRow, usable_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,9 +29,9 @@ class Validation:
     rows: tuple[UsableRow, ...]
     excluded: tuple[ExcludedRow, ...]
     fits: ShippedFits
-    everything: Predictions
-    halves: Mapping[int, Predictions]
-    without: Mapping[str, Predictions]
+    everything: RowResults
+    halves: Mapping[int, RowResults]
+    without: Mapping[str, RowResults]
 
     def in_fit(self, row: UsableRow) -> bool:
         """Whether the fit on everything has seen the row's configuration."""
@@ -39,22 +39,15 @@ class Validation:
 
     def fitted(self, metric: str) -> Iterator[RowError]:
         """Rows of the fit on everything, predicted by it."""
-        for place, row in enumerate(self.rows):
-            if self.in_fit(row):
-                yield from _error(row, metric, self.everything, place)
+        return self._errors(metric, self.everything, self.in_fit)
 
     def unseen(self, metric: str) -> Iterator[RowError]:
         """Rows that no fit has seen, predicted by the fit on everything."""
-        for place, row in enumerate(self.rows):
-            if not self.in_fit(row):
-                yield from _error(row, metric, self.everything, place)
+        return self._errors(metric, self.everything, lambda row: not self.in_fit(row))
 
     def held_out_of(self, seed: int, metric: str) -> Iterator[RowError]:
         """Rows that the half fit of `seed` might have seen and has not."""
-        for place, row in enumerate(self.rows):
-            seeds = self.fits.fitted_in.get(row.measured.configuration.fingerprint)
-            if seeds is not None and seed not in seeds:
-                yield from _error(row, metric, self.halves[seed], place)
+        return self._errors(metric, self.halves[seed], lambda row: seed in self._blind_seeds(row))
 
     def held_out(self, metric: str) -> list[RowError]:
         """Of every seed together, and rows that no fit has seen."""
@@ -63,15 +56,28 @@ class Validation:
 
     def machine_left_out(self, machine: str, metric: str) -> Iterator[RowError]:
         """Rows of `machine`, predicted by the fit on all the others."""
+
+        def is_on_it(row: UsableRow) -> bool:
+            return row.measured.configuration.hardware == machine and self.in_fit(row)
+
+        return self._errors(metric, self.without[machine], is_on_it)
+
+    def _errors(
+        self, metric: str, predictions: RowResults, chosen: Callable[[UsableRow], bool]
+    ) -> Iterator[RowError]:
         for place, row in enumerate(self.rows):
-            if row.measured.configuration.hardware == machine and self.in_fit(row):
-                yield from _error(row, metric, self.without[machine], place)
+            if chosen(row):
+                yield from _error(row, metric, predictions, place)
+
+    def _blind_seeds(self, row: UsableRow) -> list[int]:
+        """Half fits that might have seen the row's configuration and have not."""
+        seeds = self.fits.fitted_in.get(row.measured.configuration.fingerprint)
+        return [] if seeds is None else [seed for seed in self.halves if seed not in seeds]
 
     def of_row(self, place: int) -> dict[str, dict[int, RowError]]:
         """By metric and seed: one row's predictions by the halves that have not seen it."""
         row = self.rows[place]
-        seeds = self.fits.fitted_in.get(row.measured.configuration.fingerprint)
-        blind = [] if seeds is None else [seed for seed in self.halves if seed not in seeds]
+        blind = self._blind_seeds(row)
         return {
             metric: {
                 seed: error
@@ -82,43 +88,25 @@ class Validation:
         }
 
 
-def validation_of(path: Path, fits: ShippedFits | None = None) -> Validation:
+def validation_of(path: Path) -> Validation:
     """Predicts every usable row of the file at `path`; raises ConfigError for a bad file."""
-    return validation_of_rows(path, read_rows(path), fits)
-
-
-def validation_of_rows(
-    path: Path, measured: Sequence[MeasuredRow | UnreadRow], fits: ShippedFits | None = None
-) -> Validation:
-    """The same of rows that were read already."""
-    held = fits or shipped_fits()
-    rows, excluded = usable_rows(measured)
+    fits = shipped_fits()
+    rows, excluded = usable_rows(read_rows(path))
     predictor = RowPredictor([row.load for row in rows])
     return Validation(
         path=path,
         rows=rows,
         excluded=excluded,
-        fits=held,
-        everything=predictor.predict(held.everything),
-        halves={seed: predictor.predict(each) for seed, each in held.halves.items()},
-        without={machine: predictor.predict(each) for machine, each in held.without.items()},
+        fits=fits,
+        everything=predictor.predict(fits.everything),
+        halves={seed: predictor.predict(each) for seed, each in fits.halves.items()},
+        without={machine: predictor.predict(each) for machine, each in fits.without.items()},
     )
 
 
-def measured_of(row: MeasuredRow, metric: str) -> float | None:
-    """What was measured, by the metric's name."""
-    results = row.results
-    by_name = {
-        "tpot": results.mean_tpot_s,
-        "ttft": results.mean_ttft_s,
-        "tokens_per_s": results.tokens_per_s_per_chip,
-    }
-    return by_name[metric]
-
-
-def _error(row: UsableRow, metric: str, predictions: Predictions, place: int) -> Iterator[RowError]:
+def _error(row: UsableRow, metric: str, predictions: RowResults, place: int) -> Iterator[RowError]:
     """One, or none where nothing was measured."""
-    measured = measured_of(row.measured, metric)
+    measured = row.measured.results.of(metric)
     if measured is not None:
         yield RowError(
             line=row.measured.line,

@@ -5,8 +5,8 @@ from typing import Any, Final
 import altair as alt
 
 from reporting.charts import chart_of, picture
-from serving.analysis.validate.row_prediction import METRICS
-from serving.analysis.validate.validation import Validation, measured_of
+from serving.analysis.validate.measured_row import METRICS
+from serving.analysis.validate.validation import Validation
 
 _TITLES: Final = {
     "tpot": "TPOT, ms",
@@ -67,7 +67,7 @@ def _points(validation: Validation, metric: str) -> list[dict[str, Any]]:
     scale = _SCALES[metric]
     points = []
     for place, row in enumerate(validation.rows):
-        measured = measured_of(row.measured, metric)
+        measured = row.measured.results.of(metric)
         if measured is None:
             continue
         configuration = row.measured.configuration

@@ -1,15 +1,16 @@
 """The report of a validation: every row's signed error, then scores of the errors."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any, Final
 
 from emulator.specs.figure import Figure
 from reporting.document import Column, Table, table_of
 from reporting.plain_text import table_lines
+from serving.analysis.validate.measured_row import METRICS, ExcludedRow
 from serving.analysis.validate.prediction_errors import RowError
-from serving.analysis.validate.row_prediction import METRICS
-from serving.analysis.validate.usable_rows import ExcludedRow, UsableRow
-from serving.analysis.validate.validation import Validation, measured_of, scores
+from serving.analysis.validate.usable_rows import UsableRow
+from serving.analysis.validate.validation import Validation, scores
 from serving.analysis.validate.validation_aim import AIM, LEAST_ROWS, aim_lines, misses
 from serving.analysis.validate.validation_assumptions import assumptions_of
 
@@ -53,7 +54,7 @@ def _metric_columns(validation: Validation, metric: str) -> Iterator[Column[tupl
     """Measured, predicted and the error, of rows with their places in the validation."""
 
     def measured(row: tuple[int, UsableRow]) -> float | None:
-        return measured_of(row[1].measured, metric)
+        return row[1].measured.results.of(metric)
 
     def predicted(row: tuple[int, UsableRow]) -> float:
         return float(validation.everything.of(metric)[row[0]])
@@ -185,14 +186,7 @@ def as_data(validation: Validation, references: list[dict[str, Any]]) -> dict[st
         "data": str(validation.path.name),
         "fit": dict(validation.fits.data),
         "rows": [_row_data(validation, place) for place in range(len(validation.rows))],
-        "excluded": [
-            {
-                "line": each.line,
-                "hardware": each.hardware,
-                "reason": each.reason,
-            }
-            for each in validation.excluded
-        ],
+        "excluded": [asdict(each) for each in validation.excluded],
         **found,
         "aim": {"median_ape_max": AIM, "least_rows": LEAST_ROWS, "above": misses(found["tpot"])},
         "calibration": [
@@ -207,7 +201,7 @@ def as_data(validation: Validation, references: list[dict[str, Any]]) -> dict[st
 def _row_data(validation: Validation, place: int) -> dict[str, Any]:
     row = validation.rows[place]
     configuration = row.measured.configuration
-    measured = {metric: measured_of(row.measured, metric) for metric in METRICS}
+    measured = {metric: row.measured.results.of(metric) for metric in METRICS}
     predicted = {metric: float(validation.everything.of(metric)[place]) for metric in METRICS}
     return {
         "line": row.measured.line,

@@ -67,9 +67,9 @@ def test_the_fit_is_the_default_and_says_what_it_was_fitted_to(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     small = (*RATE, "--requests", "20")
-    assert command.question_of(parsed(*small)).sweep.assumptions.calibration_name == "fitted"
+    assert command.question_of(parsed(*small)).sweep.assumptions.calibration.name == "fitted"
     ceiling = command.question_of(parsed(*small, "--calibration", "roofline"))
-    assert ceiling.sweep.assumptions.calibration_name == "roofline"
+    assert ceiling.sweep.assumptions.calibration.name == "roofline"
 
     args = parsed(*small)
     args.run(args)

@@ -44,11 +44,9 @@ SWEEP = Sweep(
 def replica() -> ReplicaUnderTest:
     choice = choose_replica(SWEEP, SLO, longest_tokens=600, seats=64)
     return ReplicaUnderTest(
-        system=SYSTEM,
-        model=MODEL,
+        sweep=SWEEP,
+        precision=choice.precision,
         candidate=choice.candidate,
-        assumptions=SWEEP.assumptions,
-        routing="uniform",
         limits=EngineLimits(
             max_num_batched_tokens=2_048, max_num_seqs=64, kv_blocks_per_rank=4_000, block_tokens=32
         ),

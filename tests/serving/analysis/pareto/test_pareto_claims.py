@@ -14,7 +14,7 @@ from serving.analysis.pareto.pareto_claims import (
     findings,
     ratio_along,
 )
-from serving.analysis.steady_state.envelope import Envelope, Interval, UserEnvelope
+from serving.analysis.steady_state.envelope import Envelope, Interval
 from serving.analysis.steady_state.sweep import operating_points
 from tests.serving.analysis.steady_state.small_machines import small_sweep
 
@@ -27,7 +27,7 @@ def straight(name: str, *, height: float, reach: float) -> Curves:
         system=SYSTEMS[name],
         tokens_per_mw=Envelope.of(x, y),
         tokens_per_s=Envelope.of(x, 2 * y),
-        by_users=UserEnvelope.of(2 * y / x, x),
+        by_users=Envelope.of_users(2 * y / x, x),
     )
 
 
@@ -104,10 +104,10 @@ def test_tokens_at_equal_users_stand_as_the_interactivity_of_each_does() -> None
     # Each of so many users gets 3 times as much on the new machine.
     users, old = np.array([4.0, 8.0, 16.0]), np.array([90.0, 60.0, 30.0])
     base = replace(
-        straight(BASE_SYSTEM, height=100, reach=100), by_users=UserEnvelope.of(users, old)
+        straight(BASE_SYSTEM, height=100, reach=100), by_users=Envelope.of_users(users, old)
     )
     new = replace(
-        straight(NEW_SYSTEM, height=100, reach=100), by_users=UserEnvelope.of(users, 3 * old)
+        straight(NEW_SYSTEM, height=100, reach=100), by_users=Envelope.of_users(users, 3 * old)
     )
 
     curve = ratio_along(base, new, ClaimMeasure.TOKENS_AT_USERS)
@@ -148,4 +148,4 @@ def test_curves_of_points_are_the_envelopes_of_what_the_points_say() -> None:
         at = np.array([point.tokens_per_s_per_user])
         assert curves.tokens_per_mw.at(at) >= point.output_tokens_per_s_per_mw(PowerBasis.DRAWN)
         assert curves.tokens_per_s.at(at) >= point.output_tokens_per_s
-        assert curves.by_users.at(np.array([point.users])) >= at * (1 - 1e-12)
+        assert -1 / curves.by_users.at(np.array([point.users])) >= at * (1 - 1e-12)

@@ -10,9 +10,8 @@ from loadgen.measures.slo import Slo
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import lognormal_of_median
 from serving.analysis.plan.night import deepseek_day
-from serving.analysis.plan.plan import PlanQuestion
 from serving.analysis.plan.plan_check import CheckTerms
-from serving.analysis.plan.plan_choice import SearchTerms
+from serving.analysis.plan.plan_choice import PlanQuestion, SearchTerms
 from serving.analysis.plan.plan_demand import RateDemand
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.analysis.steady_state.request_shape import RequestShape

@@ -29,11 +29,12 @@ def found() -> Plan:
 
 def again(of: Plan, replicas: int) -> bool:
     """The same partition with so many replicas, simulated anew and to its end."""
-    option = of.choice.option
+    candidate = of.choice.check.candidate
+    (option,) = (each for each in of.choice.options if each.candidate == candidate)
     task = SizeTask(
         sweep=of.question.sweep,
         precision=option.point.precision,
-        candidate=option.candidate,
+        candidate=candidate,
         demand=of.question.demand,
         slo=of.question.slo,
         terms=replace(of.question.check, early_end=False),

@@ -1,6 +1,7 @@
 """The trace of a run: events by hand, the format's rules, and nothing lost or added."""
 
 import gzip
+import io
 import json
 import math
 import time
@@ -16,7 +17,7 @@ from serving.analysis.profile.chrome_trace import (
     TraceNotWritten,
     microseconds,
     part_spans,
-    trace_events,
+    write_events,
     write_trace,
 )
 from serving.analysis.profile.profiled_run import ProfiledRun
@@ -31,6 +32,13 @@ MACHINE, CHIP_0, CHIP_1, SPARE = 0, 1, 2, 3
 def written(run: ProfiledRun, path: Path) -> Any:
     write_trace(run, path)
     return json.loads(path.read_text())
+
+
+def trace_events(run: ProfiledRun) -> list[dict[str, Any]]:
+    file = io.BytesIO()
+    write_events(run, file)
+    events: list[dict[str, Any]] = json.loads(file.getvalue())["traceEvents"]
+    return events
 
 
 def of(run: ProfiledRun, **wanted: Any) -> list[dict[str, Any]]:

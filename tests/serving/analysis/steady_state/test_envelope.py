@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.analysis.steady_state.envelope import Envelope, Interval, UserEnvelope, intervals_where
+from serving.analysis.steady_state.envelope import Envelope, Interval, intervals_where
 
 figures = st.integers(1, 12).map(float)
 points = st.lists(st.tuples(figures, figures), min_size=1, max_size=20)
@@ -70,16 +70,17 @@ def test_with_an_affine_step_time_the_lines_of_both_envelopes_are_exact() -> Non
 
     sampled, every = np.array([1, 4, 16]), np.arange(1, 17)
     by_interactivity = Envelope.of(1 / seconds(sampled), sampled / seconds(sampled))
-    by_users = UserEnvelope.of(sampled.astype(float), 1 / seconds(sampled))
+    by_users = Envelope.of_users(sampled.astype(float), 1 / seconds(sampled))
 
     assert by_interactivity.at(1 / seconds(every)) == pytest.approx(every / seconds(every))
-    assert by_users.at(every.astype(float)) == pytest.approx(1 / seconds(every))
+    assert -by_users.at(every.astype(float)) == pytest.approx(seconds(every))
 
 
 def test_fewer_users_than_any_point_has_get_what_the_first_point_gives() -> None:
-    envelope = UserEnvelope.of([4, 8], [100, 60])
+    envelope = Envelope.of_users([4, 8], [100, 60])
 
-    assert envelope.at(np.array([1.0, 4.0, 8.0])).tolist() == pytest.approx([100, 100, 60])
+    heights = envelope.at(np.array([1.0, 4.0, 8.0]))
+    assert (-1 / heights).tolist() == pytest.approx([100, 100, 60])
     assert np.isnan(envelope.at(np.array([9.0])))
 
 

@@ -9,14 +9,15 @@ from emulator.errors import ConfigError
 from emulator.fabric.kv_transfer import kv_transfer_ns
 from emulator.specs.partition import Partition
 from emulator.specs.systems import SYSTEMS
-from serving.analysis.steady_state.kv_handover import handover_ns, prompt_kv_bytes
 from serving.analysis.steady_state.partitions import PartitionCandidate, PartitionFilter
 from serving.analysis.steady_state.pools import (
     DecodeOption,
     PrefillOption,
     best_split,
+    handover_ns,
     mean_chip_watts,
     pooled_points,
+    prompt_kv_bytes,
 )
 from serving.analysis.steady_state.replica import MeanStep
 from serving.analysis.steady_state.sweep import operating_points

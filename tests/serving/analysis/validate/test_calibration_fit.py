@@ -12,12 +12,11 @@ from serving.analysis.validate.calibration_fit import (
     AGEING_USUAL,
     SHARED,
     FactorVector,
-    Observed,
     fit_factors,
 )
 from serving.analysis.validate.counted_rows import RowLoad
 from serving.analysis.validate.measured_row import read_rows
-from serving.analysis.validate.row_prediction import RowPredictor
+from serving.analysis.validate.row_prediction import RowPredictor, RowResults
 from serving.analysis.validate.usable_rows import usable_rows
 from tests.serving.analysis.validate.made_up_measurements import write_rows
 
@@ -50,13 +49,8 @@ def loads(tmp_path_factory: pytest.TempPathFactory) -> list[RowLoad]:
     return [row.load for row in rows]
 
 
-def observed(loads: list[RowLoad]) -> Observed:
-    made = RowPredictor(loads).predict(TRUE)
-    return Observed(
-        tpot_s=made.tpot_s,
-        ttft_s=made.ttft_s,
-        tokens_per_s_per_chip=made.tokens_per_s_per_chip,
-    )
+def observed(loads: list[RowLoad]) -> RowResults:
+    return RowPredictor(loads).predict(TRUE)
 
 
 @pytest.mark.long

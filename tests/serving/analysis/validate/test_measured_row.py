@@ -5,8 +5,8 @@ import pytest
 
 from emulator.errors import ConfigError
 from serving.analysis.validate.measured_row import (
+    ExcludedRow,
     MeasuredRow,
-    UnreadRow,
     read_rows,
     required_columns,
 )
@@ -21,7 +21,7 @@ def test_a_row_is_read_as_it_stands(tmp_path: Path) -> None:
     assert row.configuration.hardware == "h200"
     assert row.configuration.workload == "8192/1024"
     assert not row.configuration.speculative
-    assert row.results.mean_tpot_s == 0.016
+    assert row.results.tpot_s == 0.016
     assert row.results.tokens_per_s_per_chip == 240
 
 
@@ -54,7 +54,7 @@ def test_an_empty_result_is_none_and_an_empty_line_is_no_row(tmp_path: Path) -> 
 
     (row,) = read_rows(path)
 
-    assert row.results.mean_ttft_s is None
+    assert row.results.ttft_s is None
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_row_that_cannot_be_read_is_named_with_line_column_and_value_and_spoil
 
     first, unread, last = read_rows(path)
 
-    assert isinstance(unread, UnreadRow)
+    assert isinstance(unread, ExcludedRow)
     assert (unread.line, unread.reason) == (
         3,
         f"{column}={value or 'nothing'}: expected {expected}",
@@ -92,7 +92,7 @@ def test_a_result_that_cannot_be_read_counts_as_empty(value: str, tmp_path: Path
     (row,) = read_rows(write_rows(tmp_path / "rows.csv", [{"mean_tpot": value}]))
 
     assert isinstance(row, MeasuredRow)
-    assert row.results.mean_tpot_s is None
+    assert row.results.tpot_s is None
 
 
 def test_a_missing_column_is_named(tmp_path: Path) -> None:

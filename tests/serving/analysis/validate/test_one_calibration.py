@@ -14,6 +14,7 @@ from emulator.specs.shipped_fits import CALIBRATIONS, FITTED, calibration_for, s
 from emulator.specs.systems import system_by_name
 from emulator.ultraserver.peak_expert_load import PeakExpertLoad
 from emulator.ultraserver.step_cost import StepCostModel
+from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.validate.counted_rows import CountedRows, RowLoad
 from serving.analysis.validate.measured_row import MeasuredRow, read_rows
 from serving.analysis.validate.row_deployment import Stack, deployment_of
@@ -48,8 +49,10 @@ def planned(calibration: str) -> StepCostModel:
         ]
     )
     sweep = plan.question_of(args).sweep
-    partition = served(calibration).partition
-    return sweep.assumptions.cost_model(sweep.system, model_by_name(MODEL), partition)
+    candidate = PartitionCandidate(
+        partition=served(calibration).partition, replicas=1, first_chip=0, kv_capacity_tokens=1
+    )
+    return sweep.assumptions.cost_model(sweep.system, model_by_name(MODEL), candidate)
 
 
 def served(calibration: str) -> StepCostModel:

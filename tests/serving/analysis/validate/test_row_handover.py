@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 
 from serving.analysis.validate.measured_row import MeasuredRow, read_rows
-from serving.analysis.validate.row_deployment import RowDeployment, deployment_of
-from serving.analysis.validate.row_handover import handover_s
+from serving.analysis.validate.row_deployment import RowDeployment, deployment_of, handover_s
 from tests.serving.analysis.validate.made_up_measurements import DISAGGREGATED, write_rows
 
 

@@ -13,11 +13,10 @@ import pytest
 from emulator.errors import ConfigError
 from emulator.specs.shipped_fits import shipped_fits
 from serving.analysis.chart_file import write_chart
-from serving.analysis.validate.measured_row import read_rows
-from serving.analysis.validate.measurement_files import measurements_file
+from serving.analysis.validate.measured_row import METRICS, measurements_file, read_rows
 from serving.analysis.validate.prediction_errors import RowError, figures, summary
 from serving.analysis.validate.refit import fit_rows
-from serving.analysis.validate.row_prediction import METRICS, RowPredictor
+from serving.analysis.validate.row_prediction import RowPredictor
 from serving.analysis.validate.usable_rows import usable_rows
 from serving.analysis.validate.validation import Validation, scores, validation_of
 from serving.analysis.validate.validation_chart import validation_chart
