@@ -14,10 +14,10 @@ from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emulator.actors.chip_processes import ChipProcesses
 from emulator.actors.chip_watch import ChipWatch
+from emulator.arrays import Int32s, Int64s
 from emulator.chip.chip_share import ChipShare
 from emulator.chip.commands import (
     NO_BITMASK,
@@ -155,9 +155,7 @@ class Fleet:
         experts: list[list[int]] = self.placement.padded(self._slots)[:, chip].tolist()
         return experts
 
-    def step(
-        self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]
-    ) -> StepResult:
+    def step(self, steps: Sequence[RankStep], bitmasks: Mapping[int, Int32s]) -> StepResult:
         """Compute one step of every rank in `steps`.
 
         `bitmasks` holds the grammar bitmask of ranks that have constrained requests. After
@@ -186,7 +184,7 @@ class Fleet:
         again = self._step.ranks - self._step.outputs.keys()
         return self._drive({chip: RepeatStep() for rank in again for chip in self._rank(rank)})
 
-    def _begin(self, step: RankStep, bitmask: NDArray[np.int32]) -> dict[int, BeginStep]:
+    def _begin(self, step: RankStep, bitmask: Int32s) -> dict[int, BeginStep]:
         """The commands that begin a rank's step; followers also get the tokens sampled last."""
         lead, *others = self._rank(step.rank)
         commands = {lead: BeginStep(step=step, grammar_bitmask=bitmask)}
@@ -349,7 +347,7 @@ class Fleet:
             raise
         self._set_placement(placement)
 
-    def _move(self, transfers: Sequence[ExpertTransfer], held: NDArray[np.int64]) -> None:
+    def _move(self, transfers: Sequence[ExpertTransfer], held: Int64s) -> None:
         """Carry out one layer's transfers, and note in `held` what chips have written."""
         layer = transfers[0].layer
         wanted: dict[int, list[int]] = {}  # slots to read, by chip

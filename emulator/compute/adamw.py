@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from emulator.arrays import Float32s
 from emulator.compute.parameters import Layout, Parameters
-from emulator.compute.tiled_matmul import F32
 from emulator.errors import ConfigError
 
 _CHUNK_VALUES = 1 << 14
@@ -50,8 +50,8 @@ class AdamW:
     def __init__(self, layout: Layout, settings: AdamWSettings) -> None:
         self.layout = layout
         self.settings = settings
-        self.first: F32 = np.zeros(layout.size, dtype=np.float32)
-        self.second: F32 = np.zeros(layout.size, dtype=np.float32)
+        self.first: Float32s = np.zeros(layout.size, dtype=np.float32)
+        self.second: Float32s = np.zeros(layout.size, dtype=np.float32)
         self.steps = 0
 
     def step(
@@ -80,8 +80,8 @@ class AdamW:
 
     def _step_part(
         self,
-        weights: F32,
-        gradient: F32,
+        weights: Float32s,
+        gradient: Float32s,
         part: slice,
         kept: float,
         step_size: float,
@@ -107,7 +107,7 @@ class AdamW:
         weights -= scratch
 
 
-def squared_norm(flat: F32) -> float:
+def squared_norm(flat: Float32s) -> float:
     """The sum of squares of `flat`, in float64 by chunks, first to last."""
     total = 0.0
     for start in range(0, flat.size, _CHUNK_VALUES):

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.group_layout import (
@@ -28,9 +28,6 @@ from emulator.fabric.group_links import GroupLinks, LinkTime
 from emulator.fabric.memory_accesses import MemoryAccesses
 from emulator.fabric.schedules import Algorithm, CollectiveSchedule, last_phases, mesh, phases, ring
 from emulator.specs.system import SystemSpec, Topology
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 class Operation(StrEnum):

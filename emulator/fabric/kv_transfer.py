@@ -1,15 +1,12 @@
 """Transfer of keys and values from prefilling to decoding chips."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.link_health import LinkHealth
 from emulator.specs.system import SystemSpec
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 def kv_transfer_ns(

@@ -7,14 +7,12 @@ and reduces 3R1W for two ranks at once.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s
 from emulator.fabric.near_memory import near_memory
 from emulator.fabric.schedules import Algorithm
 from emulator.specs.chip import ChipSpec
 from emulator.units import NS_PER_S
-
-Float64s = NDArray[np.float64]
 
 
 class MemoryAccesses:

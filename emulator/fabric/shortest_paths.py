@@ -8,15 +8,11 @@ are equally busy. The work grows with the links: one destination at a time.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array  # type: ignore[import-untyped]
 from scipy.sparse.csgraph import shortest_path  # type: ignore[import-untyped]
 
+from emulator.arrays import Bools, Float64s, Int64s
 from emulator.fabric.graph import FabricGraph
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 # A tier's part in a link's length: below any difference of latency, which is of whole nanoseconds.
 _LENGTHS_PER_NS = 64

@@ -5,12 +5,10 @@ of one tray have the same place in all others.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Int64s
 from emulator.errors import ConfigError
 from emulator.specs.system import SystemSpec
-
-Int64s = NDArray[np.int64]
 
 
 def places(system: SystemSpec) -> Int64s:

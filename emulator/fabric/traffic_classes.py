@@ -12,13 +12,11 @@ from enum import IntEnum
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s
 from emulator.errors import ConfigError
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
-
-Float64s = NDArray[np.float64]
 
 
 class TrafficClass(IntEnum):

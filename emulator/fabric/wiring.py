@@ -13,17 +13,14 @@ A hop's latency is spent on the links into a switch, and on direct links.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.fabric.graph import FabricGraph, GraphDraft, NodeKind
 from emulator.fabric.link_health import TIER_OF_LINK, LinkHealth
 from emulator.fabric.tiers import Tier, rack_of, tier_hops, tiers_there, tray_of
 from emulator.fabric.torus import links_in, neighbours, tray_dimensions
 from emulator.specs.link_lanes import LANES_BY_CHIP
 from emulator.specs.system import SystemSpec, Topology
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 def fabric_graph(system: SystemSpec, links: LinkHealth | None = None) -> FabricGraph:

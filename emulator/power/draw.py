@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s
 from emulator.errors import ConfigError
 from emulator.specs.chip import ChipSpec
 from emulator.specs.work_energy import PICO, work_energy_of
 from emulator.units import BITS_PER_BYTE
-
-Float64s = NDArray[np.float64]
 
 FORMATS: Final = ("fp32", "bf16", "fp8", "fp4")
 _TENSOR: Final = frozenset({"tensor", *(f"tensor_{dtype}" for dtype in FORMATS)})

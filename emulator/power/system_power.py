@@ -9,14 +9,9 @@ is linear in its chips' watts, and its crossing of the rack's budget is exact. A
 from dataclasses import dataclass, fields
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from emulator.errors import ConfigError
 from emulator.specs.rack_power import Cooling, RackPowerSpec, Season
 from emulator.specs.system import SystemSpec
-
-Float64s = NDArray[np.float64]
 
 _ROUNDING: Final = 1e-9
 

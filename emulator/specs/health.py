@@ -8,17 +8,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from emulator.specs.link_lanes import lanes_of
 from emulator.specs.partition import Partition
 from emulator.specs.system import SystemSpec
-
-Bools = NDArray[np.bool_]
-I64 = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 TIERS = tuple(LinkTier)  # the columns of `lanes_down`
 
@@ -37,8 +33,8 @@ class Health:
     hung: Bools  # [chips]
     failed_stacks: Bools  # [chips, stacks]
     slow_factor: Float64s  # [chips]: its engines take this many times as long
-    lanes_down: I64  # [chips, tiers]
-    switch_trays_out: I64  # [racks]
+    lanes_down: Int64s  # [chips, tiers]
+    switch_trays_out: Int64s  # [racks]
     lent: Bools  # [chips]: they work, for somebody else
 
     @classmethod

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from emulator.timing.work import Float64s
+from emulator.arrays import Float64s
 
 ACTIVATION_BYTES: Final = 2  # BF16
 PASSES: Final = 6

@@ -1,5 +1,6 @@
 """Work of attention: each chip's part of a layer before its feed-forward part."""
 
+from emulator.arrays import Float64s
 from emulator.specs.model import ModelSpec
 from emulator.timing.activation_traffic import module_traffic_bytes
 from emulator.timing.head_split import HeadSplit
@@ -17,7 +18,6 @@ from emulator.timing.work import (
     ROPE_FLOPS,
     SOFTMAX_FLOPS,
     EngineWork,
-    Float64s,
     is_busy,
 )
 

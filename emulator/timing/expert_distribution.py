@@ -13,9 +13,10 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from emulator.arrays import Float64s
 from emulator.errors import ConfigError
 from emulator.specs.model import ModelSpec
-from emulator.timing.expert_sets import Float64s, odds_for, pick_chances
+from emulator.timing.expert_sets import odds_for, pick_chances
 
 _FORMS: Final = "uniform, zipf:EXPONENT, or a .json or .csv file of expert loads"
 _FIELD: Final = "routing"

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from emulator.timing.work import EngineWork, Float64s
+from emulator.arrays import Float64s
+from emulator.timing.work import EngineWork
 
 NORM_FLOPS: Final = 2  # square and sum, of each gradient
 ADAMW_FLOPS: Final = 14

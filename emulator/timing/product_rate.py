@@ -9,15 +9,13 @@ with 8-bit activations are the intended way to decode (SemiAnalysis, AWS Trainiu
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s
 from emulator.errors import ConfigError
 from emulator.specs.chip import ChipSpec
 from emulator.specs.model import ModelSpec, Sparsity
 from emulator.specs.weight_format import WeightFormat
 from emulator.units import NS_PER_S
-
-Float64s = NDArray[np.float64]
 
 
 class ProductRate(IntEnum):

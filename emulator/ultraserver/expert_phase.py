@@ -9,8 +9,8 @@ from math import log2
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.fabric.all_to_all import AllToAll, LayerExchanges
 from emulator.fabric.core_all_reduce import CoreAllReduce
 from emulator.specs.expert_loads import ExpertLoads
@@ -30,9 +30,6 @@ from emulator.timing.work import EngineWork, is_busy
 from emulator.ultraserver.rank_phase import HIDDEN_BYTES_PER_ELEMENT, sums_experts_in_rank
 from emulator.ultraserver.step_terms import PhaseTerms
 from emulator.ultraserver.token_exchange import TokenExchange
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 QUANTISED_BYTES_PER_ELEMENT: Final = 1 + 1 / 32
 

@@ -14,8 +14,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
 from emulator.faults.recovery_time import RecoveryRates
@@ -23,9 +23,6 @@ from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.system import SystemSpec
 from emulator.specs.work_energy import PICO, work_energy_of
 from emulator.units import BITS_PER_BYTE, NS_PER_S
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,15 +16,13 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Int64s
 from emulator.chip.commands import BeginStep, Command, Reduce, RepeatStep
 from emulator.chip.effects import Attended, Dispatch, Effect, ExpertRows, StepDone
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.step import RankOutput
 from emulator.ultraserver.exchange import ExpertMap, LayerExchange, finish_exchange, plan_exchange
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,7 +35,7 @@ class StepResult:
 
     outputs: dict[int, RankOutput]
     loads: ExpertLoads | None = None
-    expert_pairs: I64 | None = None
+    expert_pairs: Int64s | None = None
 
 
 class Lockstep:

@@ -9,8 +9,8 @@ from math import log2
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.fabric.all_reduce import RankAllReduce
 from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.core_all_reduce import CoreAllReduce
@@ -36,9 +36,6 @@ from emulator.timing.roofline import TENSOR, busy_ns, engine_rates
 from emulator.timing.work import LOGIT_BYTES, EngineWork, is_busy
 from emulator.ultraserver.segments import RowKind, rows_of, times_of
 from emulator.ultraserver.step_terms import PhaseTerms
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 HIDDEN_BYTES_PER_ELEMENT: Final = 2  # assumed: hidden rows travel in BF16, whatever the dtype
 

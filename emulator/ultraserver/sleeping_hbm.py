@@ -9,8 +9,8 @@ weights; here waking reads them from the checkpoint.
 from collections.abc import Collection, Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Int64s
 from emulator.errors import ConfigError
 from emulator.memory.hbm_layout import release
 from emulator.specs.hbm_usage import HbmOwner, HbmUse
@@ -83,7 +83,7 @@ class SleepingHbm:
         self.host_bytes = 0
         return self._machine.stowing(self._by_position(held))
 
-    def _by_position(self, held: Iterable[_Held]) -> NDArray[np.int64]:
+    def _by_position(self, held: Iterable[_Held]) -> Int64s:
         """Bytes of each position, int64[positions]."""
         by_position = np.zeros(self._machine.partition.chips, dtype=np.int64)
         for position, _, _, held_bytes in held:

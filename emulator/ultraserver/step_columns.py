@@ -8,14 +8,10 @@ from collections.abc import Sequence
 from dataclasses import fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Float64s, Int64s
 from emulator.ultraserver.step_rows import ColumnCalibrations, host_ns, row_times
 from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
-
-Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 class StepColumns:

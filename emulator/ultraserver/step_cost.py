@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
 from emulator.power.draw import throttle_factor, wanted_watts
@@ -33,10 +33,6 @@ from emulator.ultraserver.step_terms import StepTerms
 from emulator.ultraserver.step_time import StepTime, combine
 from emulator.ultraserver.step_work import StepWork, step_work
 from emulator.units import NS_PER_S
-
-Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 COLLECTIVES: Final = "collectives"
 ENGINE_NAMES: Final = (*ENGINES, COLLECTIVES)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Float64s, Int64s
 from emulator.fabric.all_to_all import AllToAll
 from emulator.specs.batch import StepBatch
 from emulator.specs.expert_loads import ExpertLoads
@@ -28,10 +28,6 @@ from emulator.ultraserver.half_batches import half_batches, half_loads
 from emulator.ultraserver.rank_phase import RankPhases
 from emulator.ultraserver.segments import segment_of_layer, segments_of
 from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
-
-Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 class StepCounter:

@@ -8,11 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
+from emulator.arrays import Bools, Float64s, Int64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

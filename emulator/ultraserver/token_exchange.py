@@ -7,8 +7,8 @@ back a domain's partial sums are added up first. The faster of both is taken.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s
 from emulator.fabric.all_to_all import AllToAll, LayerExchanges
 from emulator.fabric.tiers import Tier, tier_latency_ns
 from emulator.specs.partition import Partition
@@ -16,8 +16,6 @@ from emulator.specs.placement import ExpertPlacement
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.timing.routing import ExpectedRouting
-
-Float64s = NDArray[np.float64]
 
 
 class TokenExchange:

@@ -15,8 +15,8 @@ from math import ceil
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
 from emulator.memory.training_memory import (
@@ -52,9 +52,6 @@ from emulator.ultraserver.step_time import StepTime, combine, without_host
 from emulator.ultraserver.step_work import StepWork, step_work
 from emulator.ultraserver.training_phases import Pass, TrainingExperts, TrainingRanks
 from emulator.units import NS_PER_S
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 OPTIMIZER: Final = "optimizer"
 GRADIENTS: Final = "gradients"

@@ -8,9 +8,7 @@ work of `backward_work`. Ranks are single chips.
 from dataclasses import replace
 from enum import StrEnum
 
-import numpy as np
-from numpy.typing import NDArray
-
+from emulator.arrays import Float64s, Int64s
 from emulator.fabric.all_to_all import AllToAll
 from emulator.specs.model import ModelSpec
 from emulator.specs.partition import Partition
@@ -29,9 +27,6 @@ from emulator.ultraserver.expert_phase import ExpertPhaseModel
 from emulator.ultraserver.rank_phase import RankPhases
 from emulator.ultraserver.segments import RowKind
 from emulator.ultraserver.step_terms import PhaseTerms
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 class Pass(StrEnum):
