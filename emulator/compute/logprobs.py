@@ -56,10 +56,7 @@ def prompt_logprobs(logits: Float32s, next_token_ids: NDArray[np.integer], k: in
 
 
 def sampled_logprobs(
-    logprobs: Float32s,
-    rows: Sequence[int],
-    specs: Sequence[SamplingSpec],
-    token_ids: Int32s,
+    logprobs: Float32s, rows: Sequence[int], specs: Sequence[SamplingSpec], token_ids: Int32s
 ) -> RowLogprobs:
     """Return one row for each of `token_ids` [all rows]; only `rows` asked, the others are padding.
 

@@ -17,13 +17,7 @@ import numpy as np
 from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
-from emulator.fabric.group_layout import (
-    hypercube,
-    level_meshes,
-    level_rings,
-    levels,
-    ring_shares,
-)
+from emulator.fabric.group_layout import hypercube, level_meshes, level_rings, levels, ring_shares
 from emulator.fabric.group_links import GroupLinks, LinkTime
 from emulator.fabric.memory_accesses import MemoryAccesses
 from emulator.fabric.schedules import Algorithm, CollectiveSchedule, last_phases, mesh, phases, ring
@@ -240,10 +234,7 @@ class CollectiveModel:
         return phases(level, np.eye(level.shape[1])[0], level_meshes(level))
 
     def _striped(
-        self,
-        layout: Callable[[SystemSpec, Int64s], Int64s | None],
-        *,
-        rings: bool = False,
+        self, layout: Callable[[SystemSpec, Int64s], Int64s | None], *, rings: bool = False
     ) -> LinkTime:
         """An all-gather by levels, with stripes as wide as the levels that they end with are fast.
 

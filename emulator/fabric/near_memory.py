@@ -34,23 +34,19 @@ _DMA: Final = "AWS Neuron SDK docs, nki/guides/architecture/trainium3_arch.rst"
 
 _BY_CHIP: Final = {
     "trainium3": NearMemory(
-        adding_rate_share=Figure(
-            value=1.0, unit="of the DMA rate", source=f"{_DMA}: read-add-write at full rate"
-        ),
+        adding_rate_share=Figure(1.0, "of the DMA rate", f"{_DMA}: read-add-write at full rate"),
         sbuf_to_sbuf=True,
     ),
     "trainium2": NearMemory(
-        adding_rate_share=Figure(
-            value=0.5, unit="of the DMA rate", source=f"{_DMA}: half the rate before Trainium3"
-        )
+        adding_rate_share=Figure(0.5, "of the DMA rate", f"{_DMA}: half the rate before Trainium3")
     ),
 }
 
 _OTHERS: Final = NearMemory(
     adding_rate_share=Figure(
-        value=0.5,
-        unit="of the write rate",
-        source="arithmetic: an engine reads both operands and writes one, 2R1W for 1R1W's plain "
+        0.5,
+        "of the write rate",
+        "arithmetic: an engine reads both operands and writes one, 2R1W for 1R1W's plain "
         "copy; so 2 accesses where a plain write is 1",
     )
 )

@@ -8,12 +8,7 @@ import numpy as np
 
 from emulator.arrays import Float64s, Int64s
 from emulator.fabric.link_health import LinkHealth
-from emulator.fabric.traffic_classes import (
-    TrafficClass,
-    Transfer,
-    completion_ns,
-    traffic_classes,
-)
+from emulator.fabric.traffic_classes import TrafficClass, Transfer, completion_ns, traffic_classes
 from emulator.specs.system import SystemSpec
 from emulator.units import NS_PER_S
 

@@ -32,9 +32,9 @@ class TrafficClass(IntEnum):
 
 _CLASSES: Final = {
     "trainium3": Figure(
-        value=4,
-        unit="classes",
-        source="AWS Neuron SDK docs, nki/guides/architecture/trainium3_arch.rst: 4-class DMA "
+        4,
+        "classes",
+        "AWS Neuron SDK docs, nki/guides/architecture/trainium3_arch.rst: 4-class DMA "
         "traffic shaping",
     )
 }

@@ -21,33 +21,33 @@ from emulator.specs.system import SystemSpec
 from emulator.units import GB, NS_PER_S
 
 _HANG_TIMEOUT = Figure(
-    value=30 * NS_PER_S,
-    unit="ns",
-    source="AWS Neuron SDK docs, configuration-guide.rst: NEURON_RT_EXEC_TIMEOUT is 30 s",
+    30 * NS_PER_S,
+    "ns",
+    "AWS Neuron SDK docs, configuration-guide.rst: NEURON_RT_EXEC_TIMEOUT is 30 s",
 )
 _LINK_DOWN = Figure(
-    value=1e6,
-    unit="ns",
-    source="assumed: 1 ms, unpublished; hardware reports a link that is down or an uncorrectable "
+    1e6,
+    "ns",
+    "assumed: 1 ms, unpublished; hardware reports a link that is down or an uncorrectable "
     "memory error at once, the runtime and the engine must hear of it",
 )
 _DRIVES = Figure(
-    value=2 * 14 * GB,
-    unit="bytes/s per tray",
-    source="assumed: the checkpoint lies on both drives of a tray (SemiAnalysis: 2 x 8 TB NVMe a "
+    2 * 14 * GB,
+    "bytes/s per tray",
+    "assumed: the checkpoint lies on both drives of a tray (SemiAnalysis: 2 x 8 TB NVMe a "
     "compute tray), which read 14 GB/s each, as drives on PCIe 5 x4 (16 GB/s) do; the model of the "
     "drives is not published",
 )
 _DRIVES_WRITE = Figure(
-    value=2 * 7 * GB,
-    unit="bytes/s per tray",
-    source="assumed: both drives of a tray take 7 GB/s each, half of what they are taken to read, "
+    2 * 7 * GB,
+    "bytes/s per tray",
+    "assumed: both drives of a tray take 7 GB/s each, half of what they are taken to read, "
     "as flash drives on PCIe 5 x4 do; the model of the drives is not published",
 )
 _HOST_LINK = Figure(
-    value=128 * GB,
-    unit="bytes/s per tray and direction",
-    source="assumed: PCIe 6 x16, as SemiAnalysis gives for two chips of the first generation "
+    128 * GB,
+    "bytes/s per tray and direction",
+    "assumed: PCIe 6 x16, as SemiAnalysis gives for two chips of the first generation "
     "(NL32x2); NL72x2's link between host and chips on a tray is not published",
 )
 

@@ -127,9 +127,7 @@ class HbmAllocator:
         if self._usage is None:
             self._usage = tuple(
                 StackUsage(
-                    stack=stack,
-                    capacity_bytes=self.cores.stack_bytes,
-                    owner_bytes=_by_owner(held),
+                    stack=stack, capacity_bytes=self.cores.stack_bytes, owner_bytes=_by_owner(held)
                 )
                 for stack, held in enumerate(self.held())
             )

@@ -79,11 +79,11 @@ _PEAK: Final = "a roofline reaches the peak"
 
 
 def _share() -> Figure:
-    return Figure(value=1.0, unit="of peak", source=_PEAK)
+    return Figure(1.0, "of peak", _PEAK)
 
 
 def _none() -> Figure:
-    return Figure(value=0.0, unit="ns", source=_NOT_COUNTED)
+    return Figure(0.0, "ns", _NOT_COUNTED)
 
 
 ROOFLINE: Final = Calibration(
@@ -100,6 +100,6 @@ ROOFLINE: Final = Calibration(
     prefill_step_ns=_none(),
     front_end_request_ns=_none(),
     front_end_token_ns=_none(),
-    turn_taking=Figure(value=0.0, unit="1 / exponent", source="a roofline overlaps perfectly"),
+    turn_taking=Figure(0.0, "1 / exponent", "a roofline overlaps perfectly"),
 )
 """The roofline alone: what no stack can beat."""

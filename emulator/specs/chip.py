@@ -81,7 +81,7 @@ class ChipSpec:
         named = ((field.name, getattr(self, field.name)) for field in fields(self))
         own = tuple((name, value) for name, value in named if isinstance(value, Figure))
         stacks = "arithmetic: hbm_stacks x hbm_stack_bytes"
-        total = ("hbm_bytes", Figure(value=self.hbm_bytes, unit="bytes", source=stacks))
+        total = ("hbm_bytes", Figure(self.hbm_bytes, "bytes", stacks))
         return (*own, *self.matrix.figures(), total)
 
     @property

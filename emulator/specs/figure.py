@@ -9,7 +9,7 @@ from dataclasses import dataclass
 ASSUMED = "assumed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Figure:
     """A finite `value` in `unit`; `source` names a document, shows the arithmetic, or starts with
     "assumed" and says why.

@@ -39,8 +39,8 @@ ChipLanes = Mapping[LinkTier, TierLanes]
 
 def _tier(lanes: int, gb_per_s: int, source: str) -> TierLanes:
     return TierLanes(
-        lanes=Figure(value=lanes, unit="lanes", source=source),
-        lane_bytes_per_s=Figure(value=gb_per_s * GB, unit="bytes/s", source=source),
+        lanes=Figure(lanes, "lanes", source),
+        lane_bytes_per_s=Figure(gb_per_s * GB, "bytes/s", source),
     )
 
 

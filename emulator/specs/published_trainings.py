@@ -59,9 +59,9 @@ class PublishedTraining:
 def _per_chip(tokens: float, hours: float, source: str) -> Figure:
     """Tokens a second that `hours` of chips make of `tokens`."""
     return Figure(
-        value=tokens / (hours * 3600),
-        unit=Speed.TOKENS.value,
-        source=f"arithmetic: {tokens:.4g} tokens / ({hours:.4g} GPU hours x 3,600 s), {source}",
+        tokens / (hours * 3600),
+        Speed.TOKENS.value,
+        f"arithmetic: {tokens:.4g} tokens / ({hours:.4g} GPU hours x 3,600 s), {source}",
     )
 
 
@@ -81,11 +81,7 @@ PUBLISHED_TRAININGS: Final[tuple[PublishedTraining, ...]] = (
         units=16,
         model="deepseek-v3",
         recipe=TrainingRecipe(
-            sequences_per_chip=2,
-            micro_batches=4,
-            precision="fp8",
-            ep=64,
-            overlap=Overlap.TWO_BATCH,
+            sequences_per_chip=2, micro_batches=4, precision="fp8", ep=64, overlap=Overlap.TWO_BATCH
         ),
         measured=_per_chip(
             1e12, 180e3, "arXiv 2412.19437, table 1 and section 1: 180K H800 hours a trillion"
@@ -103,7 +99,7 @@ PUBLISHED_TRAININGS: Final[tuple[PublishedTraining, ...]] = (
         units=32,
         model="llama-3.1-405b",
         recipe=_llama(8_192),
-        measured=Figure(value=400, unit=Speed.MODEL_TFLOPS.value, source=f"{_HERD}, table 4"),
+        measured=Figure(400, Speed.MODEL_TFLOPS.value, f"{_HERD}, table 4"),
         conditions=_CONDITIONS,
         differs=_PARALLEL,
     ),
@@ -113,7 +109,7 @@ PUBLISHED_TRAININGS: Final[tuple[PublishedTraining, ...]] = (
         units=32,
         model="llama-3.1-405b",
         recipe=_llama(8_192),
-        measured=Figure(value=430, unit=Speed.MODEL_TFLOPS.value, source=f"{_HERD}, table 4"),
+        measured=Figure(430, Speed.MODEL_TFLOPS.value, f"{_HERD}, table 4"),
         conditions=_CONDITIONS,
         differs=_PARALLEL,
     ),

@@ -102,7 +102,7 @@ class SystemSpec:
         """Totals of all chips: HBM, and the dense rates of their engines."""
         chips, chip = self.chips.count, self.chip
         parts = {
-            "hbm_bytes": Figure(value=chip.hbm_bytes, unit="bytes", source="the chip's"),
+            "hbm_bytes": Figure(chip.hbm_bytes, "bytes", "the chip's"),
             "hbm_bytes_per_s": chip.hbm_bytes_per_s,
             "bf16_flops_per_s": chip.tensor_bf16_flops_per_s,
             "fp8_flops_per_s": chip.tensor_fp8_flops_per_s,
@@ -112,9 +112,7 @@ class SystemSpec:
             (
                 f"total_{label}",
                 Figure(
-                    value=chips * part.value,
-                    unit=part.unit,
-                    source=f"arithmetic: {chips} x {chip.name}'s {label}",
+                    chips * part.value, part.unit, f"arithmetic: {chips} x {chip.name}'s {label}"
                 ),
             )
             for label, part in parts.items()
@@ -132,9 +130,9 @@ class SystemSpec:
         per_chip = self.provisioned_watts.value / self.chips.count
         budget = self.chip.budget_watts.value
         return Figure(
-            value=per_chip - budget,
-            unit="W",
-            source=f"arithmetic: {self.provisioned_watts.value:,.0f} W / {self.chips.count} chips "
+            per_chip - budget,
+            "W",
+            f"arithmetic: {self.provisioned_watts.value:,.0f} W / {self.chips.count} chips "
             f"- {budget:,.0f} W",
         )
 

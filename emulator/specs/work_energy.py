@@ -108,24 +108,24 @@ def work_energy_of(chip: ChipSpec) -> WorkEnergy:
 def _fp4_energy(fp8: Figure, times_as_fast: float) -> Figure:
     """Of an engine that multiplies FP4 so many times as fast as FP8."""
     return Figure(
-        value=fp8.value / times_as_fast,
-        unit=fp8.unit,
-        source=f"assumed: FP8's {fp8.value:.3g} / {times_as_fast:.3g}: it multiplies FP4 so many "
+        fp8.value / times_as_fast,
+        fp8.unit,
+        f"assumed: FP8's {fp8.value:.3g} / {times_as_fast:.3g}: it multiplies FP4 so many "
         "times as fast within the same power",
     )
 
 
 _HBM: Final = Figure(
-    value=6.0,
-    unit="pJ/bit",
-    source="assumed: Micron gives 6.0 pJ/bit for HBM2E as a device, O'Connor et al. (MICRO 2017) "
+    6.0,
+    "pJ/bit",
+    "assumed: Micron gives 6.0 pJ/bit for HBM2E as a device, O'Connor et al. (MICRO 2017) "
     "3.9 for HBM2; newer stacks take less, the way over the chip adds. An H200's decode draws "
     "137-300 of 700 W (arXiv 2605.11999)",
 )
 _LINK: Final = Figure(
-    value=2.0,
-    unit="pJ/bit",
-    source="assumed: lanes are always on, and so in the idle watts; this is for the way between "
+    2.0,
+    "pJ/bit",
+    "assumed: lanes are always on, and so in the idle watts; this is for the way between "
     "memory and lanes",
 )
 
@@ -169,9 +169,9 @@ def _logic_energies(process: str) -> dict[str, Figure]:
     }
     return {
         name: Figure(
-            value=value * factor,
-            unit=unit,
-            source=f"assumed: {value:.3g} at 5 nm ({why}) x {factor:.3g} at {process} ({said})",
+            value * factor,
+            unit,
+            f"assumed: {value:.3g} at 5 nm ({why}) x {factor:.3g} at {process} ({said})",
         )
         for name, (value, unit, why) in base.items()
     }

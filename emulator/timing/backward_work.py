@@ -144,10 +144,7 @@ def router_backward(
 ) -> EngineWork:
     """After `router_work`, shared experts included."""
     weights, tokens = layer_weights(model), totals.tokens
-    products = (
-        (gradients.router, weights.router.macs),
-        (gradients.shared, weights.shared.macs),
-    )
+    products = ((gradients.router, weights.router.macs), (gradients.shared, weights.shared.macs))
     tensors = (*router_tensors(model), *shared_tensors(model))
     return _after_products(
         router_work(model, totals, split, shape),

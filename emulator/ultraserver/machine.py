@@ -182,12 +182,7 @@ class Machine:
         return RecoveryPlan(
             recovery=recovery,
             duration_ns=recovery_ns(
-                recovery,
-                kinds,
-                self.partition,
-                self.system,
-                self._rates,
-                silence_ns=silence_ns,
+                recovery, kinds, self.partition, self.system, self._rates, silence_ns=silence_ns
             ),
         )
 

@@ -57,8 +57,7 @@ def segment_of_layer(model: ModelSpec) -> Int64s:
 def _layer_kinds(model: ModelSpec) -> list[LayerKind]:
     return [
         LayerKind(
-            window=(layer + 1) % model.full_attention_every != 0,
-            routed=layer >= model.dense_layers,
+            window=(layer + 1) % model.full_attention_every != 0, routed=layer >= model.dense_layers
         )
         for layer in range(model.layers)
     ]

@@ -154,9 +154,7 @@ class StepCostModel:
         """Experts of the draft module are placed and picked as the last layer's."""
         placement, distribution = self.placement, self.distribution
         last = ExpertPlacement(
-            experts=placement.experts,
-            ep=placement.ep,
-            expert_of_slot=placement.expert_of_slot[-1:],
+            experts=placement.experts, ep=placement.ep, expert_of_slot=placement.expert_of_slot[-1:]
         )
         picked = ExpertDistribution(
             name=distribution.name,

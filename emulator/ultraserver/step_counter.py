@@ -60,13 +60,7 @@ class StepCounter:
         self._expert_layers = np.array([row.part == "router" for row in rows], dtype=np.float64)
         self._experts = (
             ExpertPhaseModel(
-                system,
-                model,
-                partition,
-                placement,
-                distribution,
-                all_to_all,
-                self._ranks.shape,
+                system, model, partition, placement, distribution, all_to_all, self._ranks.shape
             )
             if model.moe_layers
             else None

@@ -14,7 +14,7 @@ from emulator.specs.system import SystemSpec, Topology
 
 _GPUS: Final = 8
 _INFERENCEX: Final = "InferenceX's dashboard, all-in utility kW per GPU of this machine"
-_ALONE: Final = Figure(value=1, unit="hops", source="by definition: there is one box, nothing else")
+_ALONE: Final = Figure(1, "hops", "by definition: there is one box, nothing else")
 
 
 def _box(
@@ -35,13 +35,13 @@ def _box(
         chip=chip,
         topology=topology,
         switch_generation=switches,
-        racks=Figure(value=1, unit="racks", source="a box is counted as a rack of one tray"),
-        trays_per_rack=Figure(value=1, unit="trays", source=board),
-        chips_per_tray=Figure(value=_GPUS, unit="chips", source=board),
-        switch_trays_per_rack=Figure(value=0, unit="trays", source="none: all on the board"),
-        chips=Figure(value=_GPUS, unit="chips", source=board),
-        cpus=Figure(value=2, unit="CPUs", source=f"{chip.maker}'s reference server: two sockets"),
-        tray_hops=Figure(value=1, unit="hops", source="one switch, or one direct link"),
+        racks=Figure(1, "racks", "a box is counted as a rack of one tray"),
+        trays_per_rack=Figure(1, "trays", board),
+        chips_per_tray=Figure(_GPUS, "chips", board),
+        switch_trays_per_rack=Figure(0, "trays", "none: all on the board"),
+        chips=Figure(_GPUS, "chips", board),
+        cpus=Figure(2, "CPUs", f"{chip.maker}'s reference server: two sockets"),
+        tray_hops=Figure(1, "hops", "one switch, or one direct link"),
         backplane_hops=_ALONE,
         cross_rack_hops=_ALONE,
         hop_ns=hop_ns,
@@ -50,9 +50,7 @@ def _box(
         pue=pue,
         power=rack_power_of(name),
         all_in_watts_per_chip=(
-            None
-            if all_in_watts is None
-            else Figure(value=all_in_watts, unit="W", source=_INFERENCEX)
+            None if all_in_watts is None else Figure(all_in_watts, "W", _INFERENCEX)
         ),
     )
 
@@ -81,9 +79,9 @@ def _mesh(
         switches="",
         hop_ns=LINK_HOP,
         watts=Figure(
-            value=_GPUS * chip.budget_watts.value + _DGX_H100_OVERHEAD_WATTS,
-            unit="W",
-            source=f"assumed: 8 x {chip.budget_watts.value:,.0f} W and the 4,600 W that a DGX H100 "
+            _GPUS * chip.budget_watts.value + _DGX_H100_OVERHEAD_WATTS,
+            "W",
+            f"assumed: 8 x {chip.budget_watts.value:,.0f} W and the 4,600 W that a DGX H100 "
             "has beside its GPUs; makers of these boxes give their power supplies only",
         ),
         pue=pue,
@@ -92,7 +90,7 @@ def _mesh(
 
 
 def _watts(value: float, source: str) -> Figure:
-    return Figure(value=value, unit="W", source=source)
+    return Figure(value, "W", source)
 
 
 _DGX_H100_WATTS: Final = 10_200

@@ -22,16 +22,16 @@ _WHY: Final = {
     _V3: "UALink, 72 ports or more",
 }
 _SWITCH_CHIP: Final = Figure(
-    value=230,
-    unit="ns",
-    source="assumed: twice the 115 ns of a PCIe 5 switch chip (Broadcom PEX89144), for retimers, "
+    230,
+    "ns",
+    "assumed: twice the 115 ns of a PCIe 5 switch chip (Broadcom PEX89144), for retimers, "
     "cables and PCIe 6's error correction beside it",
 )
 
 
 def hops(value: int, source: str) -> Figure:
     """Switches on a way."""
-    return Figure(value=value, unit="hops", source=source)
+    return Figure(value, "hops", source)
 
 
 def cross_rack_hops_after(backplane: Figure) -> Figure:
@@ -60,9 +60,9 @@ def with_variants(system: SystemSpec, *, v2_in_rack: Figure, v3_in_rack: Figure)
         why="the talk's own words are a single rack; for 32 chips in air it is hard to believe",
         figures={
             "provisioned_watts": Figure(
-                value=2 * watts,
-                unit="W",
-                source=f"launch talk's transcript, unconfirmed, read as one rack: 2 x {watts:,.0f}",
+                2 * watts,
+                "W",
+                f"launch talk's transcript, unconfirmed, read as one rack: 2 x {watts:,.0f}",
             )
         },
     )
@@ -71,11 +71,7 @@ def with_variants(system: SystemSpec, *, v2_in_rack: Figure, v3_in_rack: Figure)
         system,
         variants=(
             assumption_set(
-                system,
-                name="switch-generation",
-                default=V1,
-                why=_WHY[V1],
-                others=generations,
+                system, name="switch-generation", default=V1, why=_WHY[V1], others=generations
             ),
             assumption_set(
                 system,

@@ -20,11 +20,11 @@ _BIT_J: Final = 5e-12
 
 
 def _watts(value: float, source: str) -> Figure:
-    return Figure(value=value, unit="W", source=source)
+    return Figure(value, "W", source)
 
 
 def _share(value: float, source: str) -> Figure:
-    return Figure(value=value, unit="share", source=source)
+    return Figure(value, "share", source)
 
 
 _SEASON_OVERHEAD: Final = (

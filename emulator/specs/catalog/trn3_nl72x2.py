@@ -17,23 +17,21 @@ _FIRST_GENERATION: Final = SystemSpec(
     name="trn3-nl72x2",
     chip=TRAINIUM3,
     switch_generation=V1,
-    racks=Figure(value=2, unit="racks", source=SEMIANALYSIS),
-    trays_per_rack=Figure(
-        value=18, unit="trays", source=f"{_ARCH}: 36 servers of 4 chips, over two racks"
-    ),
-    chips_per_tray=Figure(value=4, unit="chips", source=_ARCH),
-    switch_trays_per_rack=Figure(value=10, unit="trays", source=SEMIANALYSIS),
-    chips=Figure(value=144, unit="chips", source=_ARCH),
-    cpus=Figure(value=36, unit="CPUs", source=f"{SEMIANALYSIS}: one Graviton4 per compute tray"),
+    racks=Figure(2, "racks", SEMIANALYSIS),
+    trays_per_rack=Figure(18, "trays", f"{_ARCH}: 36 servers of 4 chips, over two racks"),
+    chips_per_tray=Figure(4, "chips", _ARCH),
+    switch_trays_per_rack=Figure(10, "trays", SEMIANALYSIS),
+    chips=Figure(144, "chips", _ARCH),
+    cpus=Figure(36, "CPUs", f"{SEMIANALYSIS}: one Graviton4 per compute tray"),
     tray_hops=hops(1, _HOPS),
     backplane_hops=hops(3, f"{_HOPS}, across planes"),
     cross_rack_hops=hops(4, f"{_HOPS}, across planes and racks"),
     hop_ns=HOP,
     scale_out_start_ns=NETWORK_START,
     provisioned_watts=Figure(
-        value=163_339,
-        unit="W",
-        source="launch talk's transcript, unconfirmed, read as the two-rack system (1,134 W a "
+        163_339,
+        "W",
+        "launch talk's transcript, unconfirmed, read as the two-rack system (1,134 W a "
         "chip); read as one rack it would be 2,269 W a chip",
     ),
     power=rack_power_of("trn3-nl72x2"),
