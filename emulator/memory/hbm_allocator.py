@@ -68,14 +68,8 @@ class HbmAllocator:
                     freed += count
         return freed
 
-    def resize(self, owner: HbmOwner, *, core: int, wanted_bytes: int) -> None:
-        """Set the bytes of `owner` on `core`; raises HbmExhausted."""
-        with self.whole_or_nothing():
-            self.free(owner, core=core)
-            self.allocate(owner, core=core, wanted_bytes=wanted_bytes)
-
     def resize_on_cores(self, owner: HbmOwner, wanted_bytes: Sequence[int]) -> None:
-        """`resize` on every core, [cores]; all or none; raises HbmExhausted."""
+        """Set the bytes of `owner` on every core, [cores]; all or none; raises HbmExhausted."""
         with self.whole_or_nothing():
             self.free(owner)
             self.allocate_on_cores(owner, wanted_bytes)

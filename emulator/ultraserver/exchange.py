@@ -53,10 +53,6 @@ class ExpertMap:
             self.place[layer, group] = spread
         self.place[layer, place // self.slots, expert] = place
 
-    def missing(self) -> bool:
-        """Whether some group has lost an expert."""
-        return bool((self.place == EMPTY).any())
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerExchange:

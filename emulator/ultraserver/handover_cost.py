@@ -19,7 +19,6 @@ from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
 from emulator.faults.recovery_time import RecoveryRates
-from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.system import SystemSpec
 from emulator.specs.work_energy import PICO, work_energy_of
 from emulator.units import BITS_PER_BYTE, NS_PER_S
@@ -53,31 +52,18 @@ class HandoverCost:
         return chips * system.chip.idle_watts.value * self.duration_ns / NS_PER_S
 
 
-def experts_moved(
-    system: SystemSpec,
-    sent_bytes: Float64s,
-    *,
-    all_to_all: AllToAll | None = None,
-    physical: Int64s | None = None,
-    calibration: Calibration = ROOFLINE,
-) -> HandoverCost:
+def experts_moved(system: SystemSpec, sent_bytes: Float64s, all_to_all: AllToAll) -> HandoverCost:
     """Cost of weights over the chips' links: sent_bytes[sender, receiver], all at once.
 
-    Positions are the system's chips `physical`, its first ones by default; `all_to_all` are their
-    links, whole by default. The links' share is the calibration's; concurrent serving traffic is
-    not counted. Raises ValueError for chips without a path.
+    Concurrent serving traffic is not counted. Raises ValueError for chips without a path.
     """
-    positions = len(sent_bytes)
-    links = all_to_all or AllToAll(system, positions, physical=physical)
-    exchange = links.exchange(sent_bytes)
-    busy_ns = float(exchange.link_busy_ns.max(initial=0.0))
-    slower_ns = busy_ns / calibration.link_share.value - busy_ns
+    exchange = all_to_all.exchange(sent_bytes)
     moved = float(sent_bytes.sum() - np.trace(sent_bytes))
     energy = work_energy_of(system.chip)
     bit_joules = PICO * (energy.link.value + 2 * energy.hbm.value)  # read there, written here
     return HandoverCost(
         bytes_links=math.ceil(moved),
-        duration_ns=math.ceil(exchange.duration_ns + slower_ns),
+        duration_ns=math.ceil(exchange.duration_ns),
         joules=BITS_PER_BYTE * moved * bit_joules,
     )
 

@@ -347,7 +347,7 @@ class Machine:
 
     def moving(self, payload_bytes: Float64s) -> HandoverCost:
         """Cost when positions exchange payload_bytes[sender, receiver]."""
-        return experts_moved(self.system, payload_bytes, all_to_all=self._fabric)
+        return experts_moved(self.system, payload_bytes, self._fabric)
 
     @property
     def block_positions(self) -> int:
