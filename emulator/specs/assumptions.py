@@ -24,7 +24,7 @@ class Assuming(Protocol):
 AssumingSpec = TypeVar("AssumingSpec", bound=Assuming)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Assumption:
     """One way to read the sources: the fields that it sets, by name, and why."""
 
@@ -75,13 +75,11 @@ class AssumptionSet:
 
 
 def assumption_set(
-    spec: object, *, name: str, default: str, why: str, others: tuple[Assumption, ...]
+    spec: object, name: str, *others: Assumption, default: str, why: str
 ) -> AssumptionSet:
     """An assumption set whose default is what `spec` has, in the fields that the others set."""
     own = {field: getattr(spec, field) for field in others[0].figures}
-    return AssumptionSet(
-        name=name, assumptions=(Assumption(name=default, why=why, figures=own), *others)
-    )
+    return AssumptionSet(name=name, assumptions=(Assumption(default, why, own), *others))
 
 
 def apply_assumption(spec: Spec, assumption: Assumption) -> Spec:

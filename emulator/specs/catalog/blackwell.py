@@ -131,9 +131,9 @@ _GB200_BASE: Final = replace(
     budget_watts=Figure(1_200, "W", f"{_POWER_SERVICE}: at most 1,200 W"),
 )
 _PRINTED: Final = Assumption(
-    name="verda",
-    why=f"{_VERDA}: 4.5 PFLOPS in FP8, 9 in FP4, those of B200 at 1,000 W",
-    figures={
+    "verda",
+    f"{_VERDA}: 4.5 PFLOPS in FP8, 9 in FP4, those of B200 at 1,000 W",
+    {
         "tensor_fp8_flops_per_s": tflops(4_500, _VERDA),
         "tensor_fp4_flops_per_s": tflops(9_000, _VERDA),
     },
@@ -143,10 +143,10 @@ GB200: Final = replace(
     switches=(
         assumption_set(
             _GB200_BASE,
-            name="tensor",
+            "tensor",
+            _PRINTED,
             default="datasheet",
             why=f"{_GB200}: 5 PFLOPS in FP8, 10 in FP4, at 1,200 W",
-            others=(_PRINTED,),
         ),
     ),
 )
@@ -155,18 +155,12 @@ GB200: Final = replace(
 def _with_whole_stacks(chip: ChipSpec) -> ChipSpec:
     """`chip` with a switch for all that its stacks hold, not only what the driver leaves of it."""
     whole = Assumption(
-        name="stacks",
-        why="what the stacks hold, the headline of 288 GB",
-        figures={
-            "hbm_stack_bytes": Figure(36 * GIB, "bytes", f"{_ULTRA}: 8 stacks of 12 dies, 288 GB")
-        },
+        "stacks",
+        "what the stacks hold, the headline of 288 GB",
+        {"hbm_stack_bytes": Figure(36 * GIB, "bytes", f"{_ULTRA}: 8 stacks of 12 dies, 288 GB")},
     )
     switch = assumption_set(
-        chip,
-        name="hbm-capacity",
-        default="usable",
-        why="what the driver leaves of it",
-        others=(whole,),
+        chip, "hbm-capacity", whole, default="usable", why="what the driver leaves of it"
     )
     return replace(chip, switches=(switch,))
 

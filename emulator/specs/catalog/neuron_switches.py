@@ -41,9 +41,9 @@ def cross_rack_hops_after(backplane: Figure) -> Figure:
 
 def _generation(name: str, backplane: Figure) -> Assumption:
     return Assumption(
-        name=name,
-        why=_WHY[name],
-        figures={
+        name,
+        _WHY[name],
+        {
             "switch_generation": name,
             "tray_hops": hops(1, SEMIANALYSIS),
             "backplane_hops": backplane,
@@ -56,9 +56,9 @@ def with_variants(system: SystemSpec, *, v2_in_rack: Figure, v3_in_rack: Figure)
     """`system`, of the first generation, with switches for the others and for its power."""
     watts = system.provisioned_watts.value
     as_rack = Assumption(
-        name="rack",
-        why="the talk's own words are a single rack; for 32 chips in air it is hard to believe",
-        figures={
+        "rack",
+        "the talk's own words are a single rack; for 32 chips in air it is hard to believe",
+        {
             "provisioned_watts": Figure(
                 2 * watts,
                 "W",
@@ -70,30 +70,28 @@ def with_variants(system: SystemSpec, *, v2_in_rack: Figure, v3_in_rack: Figure)
     return replace(
         system,
         variants=(
-            assumption_set(
-                system, name="switch-generation", default=V1, why=_WHY[V1], others=generations
-            ),
+            assumption_set(system, "switch-generation", *generations, default=V1, why=_WHY[V1]),
             assumption_set(
                 system,
-                name="power",
+                "power",
+                as_rack,
                 default="system",
-                why="of both racks; per chip it then is about the same in both UltraServers, as "
-                "SemiAnalysis says",
-                others=(as_rack,),
+                why=(
+                    "of both racks; per chip it then is about the same in both UltraServers, as "
+                    "SemiAnalysis says"
+                ),
             ),
             assumption_set(
                 system,
-                name="hop",
+                "hop",
+                Assumption(
+                    "switch-chip",
+                    "one pass through a switch; the vendor says that more of them cost "
+                    "next to nothing",
+                    {"hop_ns": _SWITCH_CHIP},
+                ),
                 default="ring-step",
                 why="what the vendor says of a step of a ring on Trn2, as for the torus",
-                others=(
-                    Assumption(
-                        name="switch-chip",
-                        why="one pass through a switch; the vendor says that more of them cost "
-                        "next to nothing",
-                        figures={"hop_ns": _SWITCH_CHIP},
-                    ),
-                ),
             ),
         ),
     )

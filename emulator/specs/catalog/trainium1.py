@@ -38,28 +38,26 @@ def _with_switches(chip: ChipSpec, page: str) -> ChipSpec:
         return Figure(tflops * 1e12, "FLOP/s", f"{page}: {tflops:g} TFLOPS")
 
     rates = Assumption(
-        name="spec",
-        why="the chip's page: a little more than two arrays at their clock have; trainium2.rst "
+        "spec",
+        "the chip's page: a little more than two arrays at their clock have; trainium2.rst "
         "prints 191 and 48",
-        figures={
+        {
             "tensor_fp32_flops_per_s": printed(47.5),
             "tensor_bf16_flops_per_s": printed(190),
             "tensor_fp8_flops_per_s": printed(190),
         },
     )
     dma = Assumption(
-        name="spec",
-        why="the chip's page: more than the stacks deliver",
-        figures={"dma_bytes_per_s": Figure(1e12, "bytes/s", f"{page}: 1 TB/s of DMA")},
+        "spec",
+        "the chip's page: more than the stacks deliver",
+        {"dma_bytes_per_s": Figure(1e12, "bytes/s", f"{page}: 1 TB/s of DMA")},
     )
     tensor = "the arithmetic of the array at its clock"
     return replace(
         chip,
         switches=(
-            assumption_set(chip, name="tensor", default="array", why=tensor, others=(rates,)),
-            assumption_set(
-                chip, name="dma", default="achievable", why="what the engines reach", others=(dma,)
-            ),
+            assumption_set(chip, "tensor", rates, default="array", why=tensor),
+            assumption_set(chip, "dma", dma, default="achievable", why="what the engines reach"),
         ),
     )
 

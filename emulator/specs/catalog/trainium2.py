@@ -111,9 +111,9 @@ _BASE: Final = ChipSpec(
 )
 
 _SPEC_PAGE: Final = Assumption(
-    name="spec",
-    why=f"{_ARCH}: more than eight of its own cores have",
-    figures={
+    "spec",
+    f"{_ARCH}: more than eight of its own cores have",
+    {
         "tensor_fp32_flops_per_s": _printed(181),
         "tensor_bf16_flops_per_s": _printed(667),
         "tensor_fp8_flops_per_s": _printed(1_299),
@@ -126,51 +126,37 @@ TRAINIUM2: Final = replace(
     switches=(
         assumption_set(
             _BASE,
-            name="tensor",
+            "tensor",
+            _SPEC_PAGE,
             default="array",
             why="the arithmetic of the array at its clock",
-            others=(_SPEC_PAGE,),
         ),
         assumption_set(
             _BASE,
-            name="hbm",
+            "hbm",
+            Assumption(
+                "nki", "the NKI guide", {"hbm_bytes_per_s": Figure(3.0e12, "bytes/s", _NKI)}
+            ),
             default="spec",
             why="the architecture page",
-            others=(
-                Assumption(
-                    name="nki",
-                    why="the NKI guide",
-                    figures={"hbm_bytes_per_s": Figure(3.0e12, "bytes/s", _NKI)},
-                ),
-            ),
         ),
         assumption_set(
             _BASE,
-            name="dma",
+            "dma",
+            Assumption(
+                "spec",
+                "more than HBM delivers",
+                {"dma_bytes_per_s": Figure(3.5e12, "bytes/s", f"{_ARCH}: 3.5 TB/s of DMA")},
+            ),
             default="achievable",
             why="what the engines reach",
-            others=(
-                Assumption(
-                    name="spec",
-                    why="more than HBM delivers",
-                    figures={
-                        "dma_bytes_per_s": Figure(3.5e12, "bytes/s", f"{_ARCH}: 3.5 TB/s of DMA")
-                    },
-                ),
-            ),
         ),
         assumption_set(
             _BASE,
-            name="collective-cores",
+            "collective-cores",
+            Assumption("20", "the NKI guide", {"collective_cores": Figure(20, "cores", _NKI)}),
             default="16",
             why="the architecture page",
-            others=(
-                Assumption(
-                    name="20",
-                    why="the NKI guide",
-                    figures={"collective_cores": Figure(20, "cores", _NKI)},
-                ),
-            ),
         ),
     ),
 )

@@ -126,18 +126,18 @@ _BASE: Final = ChipSpec(
 )
 
 _AS_IN_TEXT: Final = Assumption(
-    name="aws_text",
-    why=f"{_SERVERS} in its text: 32, 40 and 16 lanes, half of those that others count",
-    figures={
+    "aws_text",
+    f"{_SERVERS} in its text: 32, 40 and 16 lanes, half of those that others count",
+    {
         "link_tray_bytes_per_s": _in_text(256),
         "link_backplane_bytes_per_s": _in_text(320),
         "link_cross_rack_bytes_per_s": _in_text(128),
     },
 )
 _NARROW: Final = Assumption(
-    name="tenth",
-    why=f"{_SEMIANALYSIS} in its text: to the other rack less than 10 % of what there is in a rack",
-    figures={
+    "tenth",
+    f"{_SEMIANALYSIS} in its text: to the other rack less than 10 % of what there is in a rack",
+    {
         "link_tray_bytes_per_s": _link(64, "board lanes"),
         "link_backplane_bytes_per_s": _link(64, "active of 80 backplane lanes"),
         "link_cross_rack_bytes_per_s": Figure(
@@ -149,18 +149,18 @@ _NARROW: Final = Assumption(
     },
 )
 _ALL_LANES: Final = Assumption(
-    name="headline",
-    why="2,560 GB/s both ways: the lanes to spare carry traffic too",
-    figures={
+    "headline",
+    "2,560 GB/s both ways: the lanes to spare carry traffic too",
+    {
         "link_tray_bytes_per_s": _link(64, "board lanes"),
         "link_backplane_bytes_per_s": _link(80, "backplane lanes, with the 16 to spare"),
         "link_cross_rack_bytes_per_s": _link(16, "lanes to the other rack"),
     },
 )
 _SPEC_PAGE: Final = Assumption(
-    name="spec",
-    why=f"{_ARCH}: more than eight of its own cores have",
-    figures={
+    "spec",
+    f"{_ARCH}: more than eight of its own cores have",
+    {
         "tensor_fp32_flops_per_s": _printed(183),
         "tensor_bf16_flops_per_s": _printed(671),
         "tensor_fp8_flops_per_s": _printed(2_517),
@@ -174,88 +174,72 @@ TRAINIUM3: Final = replace(
     switches=(
         assumption_set(
             _BASE,
-            name="links",
+            "links",
+            _AS_IN_TEXT,
+            _ALL_LANES,
+            _NARROW,
             default="lanes",
             why="144 active PCIe 6 lanes; the 128 of a rack make the 2,048 GB/s of AWS's table",
-            others=(_AS_IN_TEXT, _ALL_LANES, _NARROW),
         ),
         assumption_set(
             _BASE,
-            name="hbm",
+            "hbm",
+            Assumption(
+                "nki", "9.2 Gb/s a pin", {"hbm_bytes_per_s": Figure(4.7e12, "bytes/s", _NKI)}
+            ),
             default="spec",
             why="9.6 Gb/s a pin",
-            others=(
-                Assumption(
-                    name="nki",
-                    why="9.2 Gb/s a pin",
-                    figures={"hbm_bytes_per_s": Figure(4.7e12, "bytes/s", _NKI)},
-                ),
-            ),
         ),
         assumption_set(
             _BASE,
-            name="dma",
+            "dma",
+            Assumption(
+                "spec",
+                "as fast as HBM",
+                {"dma_bytes_per_s": Figure(4.9e12, "bytes/s", f"{_ARCH}: 4.9 TB/s of DMA")},
+            ),
             default="achievable",
             why="what the engines reach; slower than HBM, so it bounds what streams",
-            others=(
-                Assumption(
-                    name="spec",
-                    why="as fast as HBM",
-                    figures={
-                        "dma_bytes_per_s": Figure(4.9e12, "bytes/s", f"{_ARCH}: 4.9 TB/s of DMA")
-                    },
-                ),
-            ),
         ),
         assumption_set(
             _BASE,
-            name="tensor",
+            "tensor",
+            _SPEC_PAGE,
             default="array",
             why="the arithmetic of the array at its clock",
-            others=(_SPEC_PAGE,),
         ),
         assumption_set(
             _BASE,
-            name="collective-cores",
+            "collective-cores",
+            Assumption("20", "the NKI guide", {"collective_cores": Figure(20, "cores", _NKI)}),
             default="16",
             why="the architecture page and the driver",
-            others=(
-                Assumption(
-                    name="20",
-                    why="the NKI guide",
-                    figures={"collective_cores": Figure(20, "cores", _NKI)},
-                ),
-            ),
         ),
         assumption_set(
             _BASE,
-            name="network",
+            "network",
+            Assumption(
+                "400",
+                "the other way to build it: a card for each chip",
+                {
+                    "scale_out_bytes_per_s": Figure(
+                        400 * GB / BITS_PER_BYTE, "bytes/s", f"{_SEMIANALYSIS}: 400 Gb/s a chip"
+                    )
+                },
+            ),
             default="200",
             why="one network card of 2 x 200 Gb/s for two chips, as nearly everywhere",
-            others=(
-                Assumption(
-                    name="400",
-                    why="the other way to build it: a card for each chip",
-                    figures={
-                        "scale_out_bytes_per_s": Figure(
-                            400 * GB / BITS_PER_BYTE, "bytes/s", f"{_SEMIANALYSIS}: 400 Gb/s a chip"
-                        )
-                    },
-                ),
-            ),
         ),
         assumption_set(
             _BASE,
-            name="budget",
+            "budget",
+            Assumption(
+                "epoch",
+                "700 W, which fits the launch talk's rack better",
+                {"budget_watts": Figure(700, "W", "Epoch AI")},
+            ),
             default="semianalysis",
             why="about 1,000 W",
-            others=(
-                Assumption(
-                    name="epoch",
-                    why="700 W, which fits the launch talk's rack better",
-                    figures={"budget_watts": Figure(700, "W", "Epoch AI")},
-                ),
-            ),
         ),
     ),
 )
