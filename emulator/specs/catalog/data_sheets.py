@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from emulator.specs.catalog.gpu import tflops
 from emulator.specs.catalog.neuron_core import SDK
 from emulator.specs.data_sheet import DataSheet
 from emulator.specs.figure import Figure
@@ -15,10 +16,6 @@ _MI400: Final = "AMD Financial Analyst Day 2025, by hothardware.com on MI400 and
 _TPU7X: Final = "Google Cloud TPU docs, TPU7x (Ironwood)"
 
 
-def _flops(tflops: float, source: str) -> Figure:
-    return Figure(tflops * 1e12, "FLOP/s", source)
-
-
 def _rate(gb_per_s: float, source: str) -> Figure:
     return Figure(gb_per_s * GB, "bytes/s", source)
 
@@ -30,7 +27,7 @@ INFERENTIA1: Final = DataSheet(
         ("cores", Figure(4, "cores", f"{_INFERENTIA1}: NeuronCore-v1")),
         ("hbm_bytes", Figure(8 * GIB, "bytes", f"{_INFERENTIA1}: DRAM")),
         ("hbm_bytes_per_s", Figure(50 * GIB, "bytes/s", f"{_INFERENTIA1}: 50 GiB/s")),
-        ("tensor_bf16_flops_per_s", _flops(64, f"{_INFERENTIA1}: FP16 and BF16")),
+        ("tensor_bf16_flops_per_s", tflops(64, f"{_INFERENTIA1}: FP16 and BF16")),
         ("tensor_int8_ops_per_s", Figure(128e12, "op/s", f"{_INFERENTIA1}: 128 INT8 TOPS")),
         ("vector_flops_per_cycle", Figure(4 * 256, "FLOP/cycle", f"{_CORE_V1}: 256 x 4 cores")),
         ("scalar_flops_per_cycle", Figure(4 * 512, "FLOP/cycle", f"{_CORE_V1}: 512 x 4 cores")),
@@ -68,11 +65,11 @@ TRAINIUM4: Final = DataSheet(
         ("hbm_bytes_per_s", _rate(19_600, f"arithmetic: four times Trainium3 ({_KEYNOTE})")),
         (
             "tensor_fp8_flops_per_s",
-            _flops(3 * 2_517, "arithmetic: three times Trainium3 (press, unverified)"),
+            tflops(3 * 2_517, "arithmetic: three times Trainium3 (press, unverified)"),
         ),
         (
             "tensor_fp4_flops_per_s",
-            _flops(6 * 2_517, f"arithmetic: six times Trainium3's FP4 ({_KEYNOTE})"),
+            tflops(6 * 2_517, f"arithmetic: six times Trainium3's FP4 ({_KEYNOTE})"),
         ),
     ),
     unknown=(
@@ -103,11 +100,11 @@ MI455X: Final = DataSheet(
         ("hbm_bytes_per_s", _rate(19_600, _MI400)),
         (
             "tensor_fp8_flops_per_s",
-            _flops(20_000, f"{_MI400}: a projection, dense or sparse not said"),
+            tflops(20_000, f"{_MI400}: a projection, dense or sparse not said"),
         ),
         (
             "tensor_fp4_flops_per_s",
-            _flops(40_000, f"{_MI400}: a projection, dense or sparse not said"),
+            tflops(40_000, f"{_MI400}: a projection, dense or sparse not said"),
         ),
         (
             "link_tray_bytes_per_s",
@@ -135,8 +132,8 @@ TPU_V7: Final = DataSheet(
         ("cores", Figure(2, "cores", f"{_TPU7X}: TensorCores; 4 SparseCores")),
         ("hbm_bytes", Figure(192 * GIB, "bytes", _TPU7X)),
         ("hbm_bytes_per_s", _rate(7_380, f"{_TPU7X}: 7,380 GB/s")),
-        ("tensor_bf16_flops_per_s", _flops(2_307, _TPU7X)),
-        ("tensor_fp8_flops_per_s", _flops(4_614, _TPU7X)),
+        ("tensor_bf16_flops_per_s", tflops(2_307, _TPU7X)),
+        ("tensor_fp8_flops_per_s", tflops(4_614, _TPU7X)),
         (
             "link_tray_bytes_per_s",
             _rate(600, f"arithmetic: 1,200 GB/s / 2 directions, in a 3D torus ({_TPU7X})"),

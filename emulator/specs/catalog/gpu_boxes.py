@@ -89,10 +89,6 @@ def _mesh(
     )
 
 
-def _watts(value: float, source: str) -> Figure:
-    return Figure(value, "W", source)
-
-
 _DGX_H100_WATTS: Final = 10_200
 _DGX_H100_OVERHEAD_WATTS: Final = _DGX_H100_WATTS - _GPUS * 700
 _HOPPER_SWITCHES: Final = "four NVSwitches, third generation"
@@ -102,34 +98,34 @@ DGX_H100: Final = _dgx(
     "dgx-h100",
     H100,
     _HOPPER_SWITCHES,
-    _watts(_DGX_H100_WATTS, "NVIDIA DGX H100 datasheet: 10.2 kW max"),
+    Figure(_DGX_H100_WATTS, "W", "NVIDIA DGX H100 datasheet: 10.2 kW max"),
     all_in_watts=1_730,
 )
 DGX_H800: Final = _dgx(
     "dgx-h800",
     H800,
     _HOPPER_SWITCHES,
-    _watts(_DGX_H100_WATTS, "as DGX H100, whose boards and budgets it has: 10.2 kW max"),
+    Figure(_DGX_H100_WATTS, "W", "as DGX H100, whose boards and budgets it has: 10.2 kW max"),
 )
 DGX_H200: Final = _dgx(
     "dgx-h200",
     H200,
     _HOPPER_SWITCHES,
-    _watts(10_200, "NVIDIA DGX H200 datasheet: 10.2 kW max"),
+    Figure(10_200, "W", "NVIDIA DGX H200 datasheet: 10.2 kW max"),
     all_in_watts=1_730,
 )
 DGX_B200: Final = _dgx(
     "dgx-b200",
     B200,
     _BLACKWELL_SWITCHES,
-    _watts(14_300, "NVIDIA DGX B200 user guide: 14.3 kW max"),
+    Figure(14_300, "W", "NVIDIA DGX B200 user guide: 14.3 kW max"),
     all_in_watts=2_170,
 )
 DGX_B300: Final = _dgx(
     "dgx-b300",
     B300,
     _BLACKWELL_SWITCHES,
-    _watts(14_000, "NVIDIA DGX B300 datasheet: about 14 kW"),
+    Figure(14_000, "W", "NVIDIA DGX B300 datasheet: about 14 kW"),
     all_in_watts=2_170,
 )
 MI300X_8: Final = _mesh("mi300x-8", MI300X, all_in_watts=1_790)

@@ -53,6 +53,11 @@ def array_rate(cores: int, clock_hz: float, times: float, why: str) -> Figure:
     )
 
 
+def printed_rate(page: str, tflops: float) -> Figure:
+    """A rate that a page of AWS's prints in TFLOPS."""
+    return Figure(tflops * 1e12, "FLOP/s", f"{page}: {tflops:,g} TFLOPS")
+
+
 def elementwise_rate(cores: int, clock_hz: float, source: str) -> Figure:
     """Rate of an engine that takes 128 FP32 elements a cycle in each core."""
     return Figure(

@@ -14,6 +14,7 @@ from emulator.specs.catalog.neuron_core import (
     array_rate,
     dma_rate,
     elementwise_rate,
+    printed_rate,
 )
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
@@ -33,18 +34,14 @@ _BUDGET_WATTS: Final = round(190 * _A100_WATTS_PER_TFLOPS)
 
 def _with_switches(chip: ChipSpec, page: str) -> ChipSpec:
     """`chip` with what its `page` says of its rates and its DMA as other readings."""
-
-    def printed(tflops: float) -> Figure:
-        return Figure(tflops * 1e12, "FLOP/s", f"{page}: {tflops:g} TFLOPS")
-
     rates = Assumption(
         "spec",
         "the chip's page: a little more than two arrays at their clock have; trainium2.rst "
         "prints 191 and 48",
         {
-            "tensor_fp32_flops_per_s": printed(47.5),
-            "tensor_bf16_flops_per_s": printed(190),
-            "tensor_fp8_flops_per_s": printed(190),
+            "tensor_fp32_flops_per_s": printed_rate(page, 47.5),
+            "tensor_bf16_flops_per_s": printed_rate(page, 190),
+            "tensor_fp8_flops_per_s": printed_rate(page, 190),
         },
     )
     dma = Assumption(

@@ -19,6 +19,7 @@ from emulator.specs.catalog.neuron_core import (
     array_rate,
     dma_rate,
     elementwise_rate,
+    printed_rate,
 )
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
@@ -32,10 +33,6 @@ _SERVERS: Final = f"{SDK}, neuron-hardware/trn2-arch.rst"
 _CORES: Final = 8
 _TENSOR_HZ: Final = 2.4e9
 _ELEMENTWISE_HZ: Final = 1.2e9
-
-
-def _printed(tflops: float) -> Figure:
-    return Figure(tflops * 1e12, "FLOP/s", f"{_ARCH}: {tflops:,.0f} TFLOPS")
 
 
 _BASE: Final = ChipSpec(
@@ -114,10 +111,10 @@ _SPEC_PAGE: Final = Assumption(
     "spec",
     f"{_ARCH}: more than eight of its own cores have",
     {
-        "tensor_fp32_flops_per_s": _printed(181),
-        "tensor_bf16_flops_per_s": _printed(667),
-        "tensor_fp8_flops_per_s": _printed(1_299),
-        "tensor_sparse_flops_per_s": _printed(2_563),
+        "tensor_fp32_flops_per_s": printed_rate(_ARCH, 181),
+        "tensor_bf16_flops_per_s": printed_rate(_ARCH, 667),
+        "tensor_fp8_flops_per_s": printed_rate(_ARCH, 1_299),
+        "tensor_sparse_flops_per_s": printed_rate(_ARCH, 2_563),
     },
 )
 

@@ -19,6 +19,7 @@ from emulator.specs.catalog.neuron_core import (
     array_rate,
     dma_rate,
     elementwise_rate,
+    printed_rate,
 )
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
@@ -46,10 +47,6 @@ def _link(lanes: int, words: str) -> Figure:
 
 def _in_text(gb_per_s: int) -> Figure:
     return Figure(gb_per_s * GB, "bytes/s", f"{_SERVERS}: {gb_per_s} GB/s in its text")
-
-
-def _printed(tflops: float) -> Figure:
-    return Figure(tflops * 1e12, "FLOP/s", f"{_ARCH}: {tflops:,.0f} TFLOPS")
 
 
 _BASE: Final = ChipSpec(
@@ -161,11 +158,11 @@ _SPEC_PAGE: Final = Assumption(
     "spec",
     f"{_ARCH}: more than eight of its own cores have",
     {
-        "tensor_fp32_flops_per_s": _printed(183),
-        "tensor_bf16_flops_per_s": _printed(671),
-        "tensor_fp8_flops_per_s": _printed(2_517),
-        "tensor_fp4_flops_per_s": _printed(2_517),
-        "tensor_sparse_flops_per_s": _printed(2_517),
+        "tensor_fp32_flops_per_s": printed_rate(_ARCH, 183),
+        "tensor_bf16_flops_per_s": printed_rate(_ARCH, 671),
+        "tensor_fp8_flops_per_s": printed_rate(_ARCH, 2_517),
+        "tensor_fp4_flops_per_s": printed_rate(_ARCH, 2_517),
+        "tensor_sparse_flops_per_s": printed_rate(_ARCH, 2_517),
     },
 )
 
