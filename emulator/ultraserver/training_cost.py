@@ -292,33 +292,11 @@ class TrainingCost:
         )
 
     def _phases(self, each: Pass) -> tuple[TrainingRanks, TrainingExperts | None]:
-        recompute = self.recipe.recompute
-        ranks = TrainingRanks(
-            self.system,
-            self.model,
-            self._partition,
-            self.chips,
-            self._all_to_all,
-            each=each,
-            recompute=recompute,
-        )
+        layout, recompute = self._base.layout, self.recipe.recompute
+        ranks = TrainingRanks(layout, each=each, recompute=recompute)
         if not self.model.experts:
             return ranks, None
-        return ranks, TrainingExperts(
-            self.system,
-            self.model,
-            self._partition,
-            self._placement,
-            self._distribution,
-            self._all_to_all,
-            ranks.shape,
-            each=each,
-            recompute=recompute,
-        )
-
-    @cached_property
-    def _all_to_all(self) -> AllToAll:
-        return AllToAll(self.system, len(self.chips), physical=self.chips)
+        return ranks, TrainingExperts(layout, ranks.shape, each=each, recompute=recompute)
 
     @cached_property
     def _base(self) -> StepCostModel:
@@ -328,7 +306,7 @@ class TrainingCost:
             self._partition,
             placement=self._placement,
             distribution=self._distribution,
-            all_to_all=self._all_to_all,
+            all_to_all=AllToAll(self.system, len(self.chips), physical=self.chips),
             physical=self.chips,
             calibration=self.calibration,
         )
