@@ -18,7 +18,7 @@ class ConfigError(UltraServeError):
     expectation.
     """
 
-    def __init__(self, *, field: str, value: object, expected: str) -> None:
+    def __init__(self, field: str, value: object, expected: str) -> None:
         super().__init__(f"{field}={value}: expected {expected}".replace("\n", " "))
         self.field = field
         self.value = value
@@ -36,7 +36,7 @@ class NeuronError(ConfigError):
     """
 
     def __init__(self, *, code: str, field: str, value: object, expected: str) -> None:
-        super().__init__(field=field, value=value, expected=expected)
+        super().__init__(field, value, expected)
         self.args = (f"{code}: {self.args[0]}",)
         self.code = code
 

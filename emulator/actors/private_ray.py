@@ -36,9 +36,7 @@ def refuse_open_ray() -> None:
     mode = os.environ.get(AUTH_MODE_ENV_VAR, "token")
     if mode.lower() != "token":
         raise ConfigError(
-            field=AUTH_MODE_ENV_VAR,
-            value=mode,
-            expected="unset, or token: whoever reaches Ray's ports could run code",
+            AUTH_MODE_ENV_VAR, mode, "unset, or token: whoever reaches Ray's ports could run code"
         )
 
 

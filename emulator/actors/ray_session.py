@@ -194,17 +194,17 @@ class RaySession:
         except Exception as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise ConfigError(
-                field="ray_address",
-                value=ray_address,
-                expected="a running Ray cluster that this machine is a node of, with its token in "
+                "ray_address",
+                ray_address,
+                "a running Ray cluster that this machine is a node of, with its token in "
                 f"RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH ({lines[0]})",
             ) from error
         if not is_closed or not is_token_auth_enabled():
             ray.shutdown()
             raise ConfigError(
-                field="ray_address",
-                value=ray_address,
-                expected="a Ray cluster with token authentication (RAY_AUTH_MODE=token): the "
+                "ray_address",
+                ray_address,
+                "a Ray cluster with token authentication (RAY_AUTH_MODE=token): the "
                 "chips' key travels over its calls",
             )
 

@@ -32,13 +32,11 @@ class AdamWSettings:
         for field in ("first_decay", "second_decay"):
             value = getattr(self, field)
             if not 0 <= value < 1:
-                raise ConfigError(field=field, value=value, expected="at least 0 and below 1")
+                raise ConfigError(field, value, "at least 0 and below 1")
         if not 0 < self.eps < float("inf"):
-            raise ConfigError(field="eps", value=self.eps, expected="a number above 0")
+            raise ConfigError("eps", self.eps, "a number above 0")
         if not 0 <= self.weight_decay < float("inf"):
-            raise ConfigError(
-                field="weight_decay", value=self.weight_decay, expected="a number of at least 0"
-            )
+            raise ConfigError("weight_decay", self.weight_decay, "a number of at least 0")
 
 
 class AdamW:

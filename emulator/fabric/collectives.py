@@ -76,7 +76,7 @@ class CollectiveModel:
         all_to_all: AllToAll | None = None,
     ) -> None:
         if ranks_per_chip < 1:
-            raise ConfigError(field="ranks_per_chip", value=ranks_per_chip, expected="at least 1")
+            raise ConfigError("ranks_per_chip", ranks_per_chip, "at least 1")
         self._system = system
         self._groups: int = groups.shape[0]
         self._chips: int = groups.shape[1]

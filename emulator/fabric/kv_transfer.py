@@ -9,11 +9,7 @@ from emulator.specs.system import SystemSpec
 
 
 def kv_transfer_ns(
-    system: SystemSpec,
-    *,
-    bytes_per_request: float,
-    from_chips: Int64s,
-    to_chips: Int64s,
+    system: SystemSpec, *, bytes_per_request: float, from_chips: Int64s, to_chips: Int64s
 ) -> float:
     """Time of one request's keys and values from one rank's chips to another's.
 
@@ -25,16 +21,14 @@ def kv_transfer_ns(
     outside the system.
     """
     if bytes_per_request < 0:
-        raise ConfigError(field="bytes_per_request", value=bytes_per_request, expected="0 or more")
+        raise ConfigError("bytes_per_request", bytes_per_request, "0 or more")
     for field, pool in (("from_chips", from_chips), ("to_chips", to_chips)):
         if not len(pool) or pool.min() < 0 or pool.max() >= system.chips.count:
             expected = f"chips 0 to {system.chips.count - 1} of {system.name}"
-            raise ConfigError(field=field, value=pool.tolist(), expected=expected)
+            raise ConfigError(field, pool.tolist(), expected)
     both = np.concatenate([from_chips, to_chips])
     if len(np.unique(both)) != len(both):
-        raise ConfigError(
-            field="to_chips", value=to_chips.tolist(), expected="other chips than from_chips"
-        )
+        raise ConfigError("to_chips", to_chips.tolist(), "other chips than from_chips")
     if bytes_per_request == 0:
         return 0.0
     senders = len(from_chips)

@@ -27,9 +27,9 @@ def tray_dimensions(system: SystemSpec) -> int:
     chips = system.chips_per_tray.count
     if chips not in inside:
         raise ConfigError(
-            field=f"{system.name}.torus",
-            value=system.torus,
-            expected=f"first dimensions that make the {chips} chips of a tray",
+            f"{system.name}.torus",
+            system.torus,
+            f"first dimensions that make the {chips} chips of a tray",
         )
     return inside.index(chips) + 1
 

@@ -56,9 +56,7 @@ class Transfer:
 
     def __post_init__(self) -> None:
         if (self.link_bytes < 0).any() or self.latency_ns < 0:
-            raise ConfigError(
-                field="transfer", value=self.traffic.name, expected="bytes and latency from 0 on"
-            )
+            raise ConfigError("transfer", self.traffic.name, "bytes and latency from 0 on")
 
 
 def completion_ns(
@@ -71,7 +69,7 @@ def completion_ns(
     ConfigError for less than one class.
     """
     if classes < 1:
-        raise ConfigError(field="classes", value=classes, expected="at least 1")
+        raise ConfigError("classes", classes, "at least 1")
     if not transfers:
         return np.zeros(0)
     moved_ns = np.stack([each.link_bytes for each in transfers]) * ns_per_byte  # [transfers, links]

@@ -60,7 +60,7 @@ def departure(
     staying[gone // partition.tp] = False
     if not staying.any():
         expected = "ranks of which at least one other one stays up"
-        raise ConfigError(field="ranks to lend", value=named, expected=expected)
+        raise ConfigError("ranks to lend", named, expected)
     seated = np.setdiff1d(np.flatnonzero(seating.chip_of_position != VACANT), gone)
     groups = _groups_of_open_blocks(partition, staying)
     slots_needed = slots_there = 0
@@ -73,9 +73,9 @@ def departure(
         if slots_there < slots_needed:
             group = int(groups[by_group.argmin()])
             raise ConfigError(
-                field="ranks to lend",
-                value=named,
-                expected=f"ranks without which the {slots_needed} experts of a layer still fit: "
+                "ranks to lend",
+                named,
+                f"ranks without which the {slots_needed} experts of a layer still fit: "
                 f"expert group {group} has memory for {slots_there} on the chips that stay",
             )
     plan = plan_reloads(

@@ -69,7 +69,7 @@ class RecoveryRates:
         for field in fields(self):
             figure: Figure = getattr(self, field.name)
             if figure.value <= 0:
-                raise ConfigError(field=field.name, value=figure.value, expected="> 0")
+                raise ConfigError(field.name, figure.value, "> 0")
 
     def detection_ns(self, kinds: Iterable[FaultKind]) -> int:
         """Time to detect all of these simultaneous faults; 0 for none.

@@ -48,11 +48,7 @@ class HbmTerms:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.utilization <= 1.0:
-            raise ConfigError(
-                field="gpu_memory_utilization",
-                value=self.utilization,
-                expected="above 0, at most 1",
-            )
+            raise ConfigError("gpu_memory_utilization", self.utilization, "above 0, at most 1")
         least = min(self.activation_bytes, self.collective_bytes, self.least_kv_tokens)
         assert least >= 0, self
 

@@ -106,9 +106,9 @@ def check_private_directory(directory: Path) -> None:
     is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
     if not is_own or status.st_mode & 0o077:
         raise ConfigError(
-            field="runtime directory",
-            value=directory,
-            expected="a directory of this user's own, which nobody else can enter (mode 700)",
+            "runtime directory",
+            directory,
+            "a directory of this user's own, which nobody else can enter (mode 700)",
         )
 
 

@@ -86,6 +86,6 @@ def throttle_factor(
     budget = chip.budget_watts.value
     cap = budget if cap_watts is None else min(cap_watts, budget)
     if cap <= idle:
-        raise ConfigError(field="cap_watts", value=cap, expected=f"above {idle:g}, its idle watts")
+        raise ConfigError("cap_watts", cap, f"above {idle:g}, its idle watts")
     factor: Float64s = np.maximum((wanted - idle) / (cap - idle), 1.0)
     return factor

@@ -56,17 +56,11 @@ class Calibration:
     def __post_init__(self) -> None:
         for label, figure in self.figures():
             if label.endswith("_share") and not 0 < figure.value <= 1:
-                raise ConfigError(
-                    field=f"{self.name}.{label}", value=figure.value, expected="above 0, at most 1"
-                )
+                raise ConfigError(f"{self.name}.{label}", figure.value, "above 0, at most 1")
             if label.endswith("_ns") and figure.value < 0:
-                raise ConfigError(
-                    field=f"{self.name}.{label}", value=figure.value, expected="at least 0"
-                )
+                raise ConfigError(f"{self.name}.{label}", figure.value, "at least 0")
         if not 0 <= self.turn_taking.value <= 1:
-            raise ConfigError(
-                field=f"{self.name}.turn_taking", value=self.turn_taking.value, expected="0 to 1"
-            )
+            raise ConfigError(f"{self.name}.turn_taking", self.turn_taking.value, "0 to 1")
 
     def figures(self) -> NamedFigures:
         """Every figure by its name."""

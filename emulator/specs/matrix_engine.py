@@ -38,11 +38,9 @@ class MatrixEngine:
         for label, figure in self.figures():
             if figure.value < 0 or (figure.value == 0 and label not in may_be_zero):
                 least = ">= 0" if label in may_be_zero else "> 0"
-                raise ConfigError(field=label, value=figure.value, expected=least)
+                raise ConfigError(label, figure.value, least)
         if self.ramp_share.value > 1:
-            raise ConfigError(
-                field="ramp_share", value=self.ramp_share.value, expected="above 0, at most 1"
-            )
+            raise ConfigError("ramp_share", self.ramp_share.value, "above 0, at most 1")
 
     def figures(self) -> NamedFigures:
         """Every figure by its name."""

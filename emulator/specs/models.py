@@ -39,4 +39,4 @@ def model_by_name(name: str) -> ModelSpec:
 
 def unknown_model(name: str, expected: str) -> ConfigError:
     """The error for an unknown model: the `expected` names, and the nearest one."""
-    return ConfigError(field="model", value=name, expected=expected + did_you_mean(name, MODELS))
+    return ConfigError("model", name, expected + did_you_mean(name, MODELS))

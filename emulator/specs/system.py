@@ -69,26 +69,22 @@ class SystemSpec:
         placed = self.units * self.racks.count * self.chips_per_rack
         if placed != self.chips.count:
             raise ConfigError(
-                field=f"{self.name}.chips",
-                value=self.chips.count,
-                expected=f"units x racks x trays x chips per tray = {placed}",
+                f"{self.name}.chips",
+                self.chips.count,
+                f"units x racks x trays x chips per tray = {placed}",
             )
         if self.torus and prod(self.torus) * self.units != self.chips.count:
-            raise ConfigError(
-                field=f"{self.name}.torus", value=self.torus, expected=f"{self.chips.count} chips"
-            )
+            raise ConfigError(f"{self.name}.torus", self.torus, f"{self.chips.count} chips")
         if (self.topology is Topology.TORUS) != bool(self.torus):
-            raise ConfigError(
-                field=f"{self.name}.torus", value=self.torus, expected="dimensions, for a torus"
-            )
+            raise ConfigError(f"{self.name}.torus", self.torus, "dimensions, for a torus")
         if self.overhead_watts_per_chip.value < 0:
             raise ConfigError(
-                field=f"{self.name}.provisioned_watts",
-                value=self.provisioned_watts.value,
-                expected="at least the chips' own budgets",
+                f"{self.name}.provisioned_watts",
+                self.provisioned_watts.value,
+                "at least the chips' own budgets",
             )
         if self.pue.value < 1:
-            raise ConfigError(field=f"{self.name}.pue", value=self.pue.value, expected=">= 1")
+            raise ConfigError(f"{self.name}.pue", self.pue.value, ">= 1")
 
     def figures(self) -> NamedFigures:
         """Every figure of the system itself by its name, derived ones last; not its chip's."""
@@ -142,11 +138,9 @@ class SystemSpec:
         Raises ConfigError for less than one, or for chips without a network card.
         """
         if units < 1:
-            raise ConfigError(field="units", value=units, expected="at least 1")
+            raise ConfigError("units", units, "at least 1")
         if units > 1 and (self.chip.scale_out_bytes_per_s is None):
-            raise ConfigError(
-                field="units", value=units, expected=f"1: {self.name} has no scale-out network"
-            )
+            raise ConfigError("units", units, f"1: {self.name} has no scale-out network")
         if units == 1:
             return self
 
@@ -171,9 +165,7 @@ class SystemSpec:
         if any(switch.name == name for switch in self.chip.switches):
             return replace(self, chip=self.chip.assuming(name, assumption))
         names = ", ".join(switch.name for switch in (*self.variants, *self.chip.switches))
-        raise ConfigError(
-            field="assumption", value=name, expected=f"a switch of {self.name}: {names or 'none'}"
-        )
+        raise ConfigError("assumption", name, f"a switch of {self.name}: {names or 'none'}")
 
 
 _OF_ALL_UNITS: Final = ("chips", "cpus", "provisioned_watts")

@@ -68,7 +68,7 @@ class WorkEnergy:
     def __post_init__(self) -> None:
         for label, figure in self.figures():
             if figure.value <= 0:
-                raise ConfigError(field=label, value=figure.value, expected="above 0")
+                raise ConfigError(label, figure.value, "above 0")
 
     def figures(self) -> NamedFigures:
         """Every figure by its field's name."""
@@ -77,7 +77,7 @@ class WorkEnergy:
     def tensor_joules(self, dtype: str) -> float:
         """Joules of one operation of "fp32", "bf16", "fp8" or "fp4"; raises ConfigError."""
         if dtype not in ("fp32", "bf16", "fp8", "fp4"):
-            raise ConfigError(field="dtype", value=dtype, expected="fp32, bf16, fp8 or fp4")
+            raise ConfigError("dtype", dtype, "fp32, bf16, fp8 or fp4")
         figure: Figure = getattr(self, f"tensor_{dtype}")
         return figure.value * PICO
 

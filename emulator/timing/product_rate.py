@@ -76,12 +76,6 @@ def check_formats(model: ModelSpec, chip: ChipSpec) -> None:
     """
     for storage in (model.projection_format, model.expert_format):
         if storage is WeightFormat.NVFP4 and chip.maker != "NVIDIA":
-            raise ConfigError(
-                field="precision",
-                value=storage.value,
-                expected=f"mxfp4, fp8 or bf16 on {chip.name}",
-            )
+            raise ConfigError("precision", storage.value, f"mxfp4, fp8 or bf16 on {chip.name}")
     if model.sparsity is Sparsity.STRUCTURED and chip.tensor_sparse_flops_per_s is None:
-        raise ConfigError(
-            field="sparsity", value=model.sparsity.value, expected=f"dense on {chip.name}"
-        )
+        raise ConfigError("sparsity", model.sparsity.value, f"dense on {chip.name}")

@@ -36,7 +36,7 @@ class HandoverCost:
     def __post_init__(self) -> None:
         for name in ("bytes_links", "bytes_storage", "duration_ns", "joules"):
             if getattr(self, name) < 0:
-                raise ConfigError(field=name, value=getattr(self, name), expected="at least 0")
+                raise ConfigError(name, getattr(self, name), "at least 0")
 
     def __add__(self, other: "HandoverCost") -> "HandoverCost":
         """One after the other."""
@@ -120,13 +120,11 @@ def _over_storage(
     """The slowest tray's time, at this many bytes a second each."""
     chips, moved = np.asarray(physical), np.asarray(chip_bytes, dtype=np.float64)
     if chips.shape != moved.shape or chips.ndim != 1:
-        raise ConfigError(field="chip_bytes", value=moved.shape, expected=f"one for each {chips}")
+        raise ConfigError("chip_bytes", moved.shape, f"one for each {chips}")
     if ((chips < 0) | (chips >= system.chips.count)).any():
-        raise ConfigError(
-            field="chips", value=chips.tolist(), expected=f"chips of {system.chips.count}"
-        )
+        raise ConfigError("chips", chips.tolist(), f"chips of {system.chips.count}")
     if (moved < 0).any():
-        raise ConfigError(field="chip_bytes", value=float(moved.min()), expected="at least 0")
+        raise ConfigError("chip_bytes", float(moved.min()), "at least 0")
     tray_bytes = np.bincount(chips // system.chips_per_tray.count, weights=moved)
     total = float(moved.sum())
     energy = work_energy_of(system.chip)

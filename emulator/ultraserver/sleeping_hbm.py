@@ -45,7 +45,7 @@ class SleepingHbm:
     def fall_asleep(self, level: int) -> HandoverCost:
         """Give up weights and KV; raises ConfigError for a level other than 1 and 2."""
         if level not in (1, 2):
-            raise ConfigError(field="level", value=level, expected="1 or 2")
+            raise ConfigError("level", level, "1 or 2")
         cost = HandoverCost()
         if "weights" not in self._away:
             held = self._release("weights")
@@ -66,7 +66,7 @@ class SleepingHbm:
         for tag in tags:
             if tag not in _USES:
                 expected = f"of {', '.join(SLEEP_TAGS)}"
-                raise ConfigError(field="tags", value=tag, expected=expected)
+                raise ConfigError("tags", tag, expected)
         cost = HandoverCost()
         for tag in [tag for tag in self.asleep if tag in tags]:
             held = self._away.pop(tag)

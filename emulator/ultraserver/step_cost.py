@@ -105,9 +105,7 @@ class StepCostModel:
         check_partition(partition, system, {model.name: (model.heads, model.heads)})
         check_formats(model, system.chip)
         if not 0 <= draft_tokens <= DRAFT_TOKENS_MAX:
-            raise ConfigError(
-                field="draft_tokens", value=draft_tokens, expected=f"from 0 to {DRAFT_TOKENS_MAX}"
-            )
+            raise ConfigError("draft_tokens", draft_tokens, f"from 0 to {DRAFT_TOKENS_MAX}")
         self.system = system
         self._power = SystemPower(system)
         self._cap_watts = self._power.chip_cap_watts

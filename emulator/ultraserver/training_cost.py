@@ -375,8 +375,8 @@ def _checked_chips(
     inside = inside and bool(((numbers >= 0) & (numbers < total)).all())
     if not inside or len(np.unique(numbers)) != len(numbers):
         raise ConfigError(
-            field="chips",
-            value=numbers.tolist(),
-            expected=f"one or more different chips of the {total} of {system.name}",
+            "chips",
+            numbers.tolist(),
+            f"one or more different chips of the {total} of {system.name}",
         )
     return numbers

@@ -71,7 +71,7 @@ def what_if_ns(
     Raises ConfigError for a factor that is not above 1, ValueError as `StepCostModel.cost` does.
     """
     if not 1 < factor < float("inf"):
-        raise ConfigError(field="factor", value=factor, expected="a number above 1")
+        raise ConfigError("factor", factor, "a number above 1")
     model = costing.model
     terms = model.terms(batch, loads, costing.slow_factor)
     if terms is None:
