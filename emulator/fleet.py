@@ -9,7 +9,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -49,14 +49,6 @@ SILENCE_TIMEOUT_S = 120.0
 largest prefills of 144 chips on two cores 30 s. One that does nothing is given up before."""
 HUNG_TIMEOUT_S = 0.5
 """How long to wait for a chip that has been made to hang, when all others have answered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChipMemory:
-    """Host memory of one chip's process: proportional and resident set size."""
-
-    pss_bytes: int
-    rss_bytes: int
 
 
 class Fleet:
@@ -433,18 +425,12 @@ class Fleet:
         """The chips of a rank that attend; the first of them leads."""
         return range(rank * self.tp, rank * self.tp + self._attending)
 
-    def memory(self) -> list[ChipMemory]:
-        """Host memory of each live chip's process, in chip order; raises ChipLost."""
-        return [
-            ChipMemory(pss_bytes=each.pss_bytes, rss_bytes=each.rss_bytes)
-            for each in self._conditions()
-        ]
-
     def cpu_s(self) -> float:
         """CPU seconds that all live chips have computed, without messages; raises ChipLost."""
-        return sum(each.cpu_s for each in self._conditions())
+        return sum(each.cpu_s for each in self.conditions())
 
-    def _conditions(self) -> list[Condition]:
+    def conditions(self) -> list[Condition]:
+        """CPU time and host memory of each live chip's process, in chip order; raises ChipLost."""
         replies = self._tell(dict.fromkeys(self.live_chips, ReportCondition()))
         conditions = []
         for _, reply in sorted(replies.items()):
