@@ -77,7 +77,6 @@ class AllToAll:
         if physical.shape != (chips,):
             raise ValueError(f"physical is int64[{chips}], not {physical.shape}")
         links = links or LinkHealth.whole(system)
-        self.system = system
         self.is_whole = links.is_whole
         self._chips = chips
         self._paths = _paths(system, physical, relays, links)

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import csr_array  # type: ignore[import-untyped]
 from scipy.sparse.csgraph import shortest_path  # type: ignore[import-untyped]
 
-from emulator.arrays import Bools, Float64s, Int64s
+from emulator.arrays import Float64s, Int64s
 from emulator.fabric.graph import FabricGraph
 
 # A tier's part in a link's length: below any difference of latency, which is of whole nanoseconds.
@@ -31,11 +31,6 @@ class Ways:
     ends: Int64s  # [ends]: chips
     share: csr_array
     latency_ns: Float64s  # [ends, ends]
-
-    def reachable(self) -> Bools:
-        """Which ends can exchange bytes, bool[ends, ends]; each reaches itself."""
-        joined: Bools = np.isfinite(self.latency_ns)
-        return joined
 
     def link_bytes(self, payload_bytes: Float64s) -> Float64s:
         """Load of every link: payload_bytes[..., ends, ends] -> [..., links]."""

@@ -68,12 +68,6 @@ def wanted_watts(chip: ChipSpec, busy_share: Mapping[str, Float64s]) -> Float64s
     return np.asarray(chip.idle_watts.value + sum(dynamic), dtype=np.float64)
 
 
-def chip_watts(chip: ChipSpec, busy_share: Mapping[str, Float64s]) -> Float64s:
-    """Average watts of each chip, [chips]: `wanted_watts`, at most its budget."""
-    held: Float64s = np.minimum(wanted_watts(chip, busy_share), chip.budget_watts.value)
-    return held
-
-
 def throttle_factor(
     chip: ChipSpec, wanted: Float64s, *, cap_watts: float | None = None
 ) -> Float64s:

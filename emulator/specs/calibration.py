@@ -4,11 +4,11 @@ A roofline divides work by peak rates. A calibration says how much of each rate 
 a step, a layer, a collective and a request cost beside their work. `ROOFLINE` adds nothing.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 from emulator.errors import ConfigError
-from emulator.specs.figure import Figure, NamedFigures
+from emulator.specs.figure import Figure, NamedFigures, figures_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,7 @@ class Calibration:
 
     def figures(self) -> NamedFigures:
         """Every figure by its name."""
-        named = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return tuple((name, value) for name, value in named if isinstance(value, Figure))
+        return figures_of(self)
 
 
 _NOT_COUNTED: Final = "a roofline counts none"

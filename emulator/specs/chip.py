@@ -5,11 +5,11 @@ this type, one file per chip; nothing here knows of a particular chip. None stan
 lacks or what is unpublished.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from emulator.errors import ConfigError
 from emulator.specs.assumptions import AssumptionSet, apply_assumption
-from emulator.specs.figure import Figure, NamedFigures
+from emulator.specs.figure import Figure, NamedFigures, figures_of
 from emulator.specs.matrix_engine import MatrixEngine
 
 
@@ -78,11 +78,9 @@ class ChipSpec:
 
     def figures(self) -> NamedFigures:
         """Every figure of the chip by its field's name, derived ones last."""
-        named = ((field.name, getattr(self, field.name)) for field in fields(self))
-        own = tuple((name, value) for name, value in named if isinstance(value, Figure))
         stacks = "arithmetic: hbm_stacks x hbm_stack_bytes"
         total = ("hbm_bytes", Figure(self.hbm_bytes, "bytes", stacks))
-        return (*own, *self.matrix.figures(), total)
+        return (*figures_of(self), *self.matrix.figures(), total)
 
     @property
     def hbm_bytes(self) -> int:

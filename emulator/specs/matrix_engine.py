@@ -7,7 +7,7 @@ much as `moving_rows_min`, a partial tile as much as a full one.
 from dataclasses import dataclass
 
 from emulator.errors import ConfigError
-from emulator.specs.figure import Figure, NamedFigures
+from emulator.specs.figure import Figure, NamedFigures, figures_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +44,4 @@ class MatrixEngine:
 
     def figures(self) -> NamedFigures:
         """Every figure by its name."""
-        return (
-            ("tile_rows", self.tile_rows),
-            ("mx_tile_rows", self.mx_tile_rows),
-            ("tile_columns", self.tile_columns),
-            ("moving_rows_min", self.moving_rows_min),
-            ("sub_arrays", self.sub_arrays),
-            ("fill_drain_ns", self.fill_drain_ns),
-            ("ramp_share", self.ramp_share),
-            ("ramp_ns", self.ramp_ns),
-        )
+        return figures_of(self)

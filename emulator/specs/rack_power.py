@@ -4,11 +4,11 @@ A rack's limit is the system's `provisioned_watts` over its racks, and the site'
 day the system's `pue`; both depend on assumptions, so they are kept there, once.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 
 from emulator.errors import ConfigError
-from emulator.specs.figure import Figure, NamedFigures
+from emulator.specs.figure import Figure, NamedFigures, figures_of
 
 
 class Cooling(StrEnum):
@@ -82,10 +82,8 @@ class RackPowerSpec:
 
     def figures(self) -> NamedFigures:
         """Every figure by its name."""
-        named = ((field.name, getattr(self, field.name)) for field in fields(self))
-        own = tuple((name, value) for name, value in named if isinstance(value, Figure))
         seasons = (
             (f"{season.replace('-', '_')}_overhead", figure)
             for season, figure in self.season_overhead
         )
-        return (*own, *seasons)
+        return (*figures_of(self), *seasons)

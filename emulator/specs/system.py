@@ -4,7 +4,7 @@ A chip's place follows from its number: trays are filled one after the other, th
 of a cluster. In a torus the chips of a tray fill its first dimensions.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
 from typing import Final
@@ -12,7 +12,7 @@ from typing import Final
 from emulator.errors import ConfigError
 from emulator.specs.assumptions import AssumptionSet, apply_assumption
 from emulator.specs.chip import ChipSpec
-from emulator.specs.figure import Figure, NamedFigures
+from emulator.specs.figure import Figure, NamedFigures, figures_of
 from emulator.specs.rack_power import RackPowerSpec
 
 
@@ -88,11 +88,9 @@ class SystemSpec:
 
     def figures(self) -> NamedFigures:
         """Every figure of the system itself by its name, derived ones last; not its chip's."""
-        named = ((field.name, getattr(self, field.name)) for field in fields(self))
-        own = tuple((name, value) for name, value in named if isinstance(value, Figure))
         power = self.power.figures() if self.power else ()
         overhead = ("overhead_watts_per_chip", self.overhead_watts_per_chip)
-        return (*own, *power, overhead, *self.totals())
+        return (*figures_of(self), *power, overhead, *self.totals())
 
     def totals(self) -> NamedFigures:
         """Totals of all chips: HBM, and the dense rates of their engines."""

@@ -5,13 +5,13 @@ measurements, and carried to the others by their foundry's figures for its proce
 engines together would exceed its budget, the budget holds.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from emulator.errors import ConfigError
 from emulator.specs.chip import ChipSpec
-from emulator.specs.figure import Figure, NamedFigures
+from emulator.specs.figure import Figure, NamedFigures, figures_of
 
 PICO: Final = 1e-12
 
@@ -72,7 +72,7 @@ class WorkEnergy:
 
     def figures(self) -> NamedFigures:
         """Every figure by its field's name."""
-        return tuple((field.name, getattr(self, field.name)) for field in fields(self))
+        return figures_of(self)
 
     def tensor_joules(self, dtype: str) -> float:
         """Joules of one operation of "fp32", "bf16", "fp8" or "fp4"; raises ConfigError."""

@@ -353,11 +353,6 @@ class StepCostModel:
         chips = self.partition.chips + self.partition.spares
         return self._power.facility_watts(chip_watts_sum, chips=chips).total_watts
 
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Keys and values of one token, on the chip of its rank."""
-        return self.model.kv_bytes_per_token
-
 
 def _at_home(partition: Partition, physical: Int64s | None) -> Int64s:
     """`physical`, with the partition's own chip where none is given or the position is vacant."""

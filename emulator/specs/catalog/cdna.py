@@ -93,17 +93,13 @@ MI325X: Final = replace(
 )
 
 _FP32_MI355X: Final = tflops(157.3, f"{_MI355X}: vector and matrix alike")
-MI355X: Final = ChipSpec(
+MI355X: Final = replace(
+    MI300X,
     name="mi355x",
-    maker="AMD",
     cores=Figure(256, "cores", f"{_MI355X}: compute units"),
     lnc_sizes=(256,),
     default_lnc=one_logical_core(256),
     dma_bytes_per_s=loads(8.0e12),
-    dma_start_ns=DMA_START,
-    dma_saturating_bytes=SATURATING,
-    launch_ns=LAUNCH,
-    microcode_bytes_per_core=MICROCODE,
     matrix=tiles(
         rows=32,
         mx_rows=128,
@@ -137,7 +133,6 @@ MI355X: Final = ChipSpec(
         "bytes/s",
         f"arithmetic: 7 Infinity Fabric links x 153.6 GB/s / 2 ({_MI355X})",
     ),
-    scale_out_bytes_per_s=_NETWORK,
     idle_watts=Figure(200, "W", "assumed: unpublished; a seventh of its budget, as MI325X"),
     budget_watts=Figure(1_400, "W", _MI355X),
 )

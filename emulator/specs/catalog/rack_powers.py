@@ -6,6 +6,7 @@ is compared with the rack's budget: where it does not fit, the budget throttles 
 part is shrunk to hide it.
 """
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -124,18 +125,11 @@ _AMD_TRAY: Final = _watts(
     "switches and management 184 W",
 )
 _MI300_BOX: Final = _air_box(cpu=_EPYC, tray=_AMD_TRAY, switches=_NO_SWITCHES)
-_MI355_BOX: Final = RackPowerSpec(
+_MI355_BOX: Final = replace(
+    _MI300_BOX,
     cooling=Cooling.LIQUID,
     cpu_watts=_watts(520, "arithmetic: 400 W (AMD EPYC 9575F) + 1.15 TB of DDR5, assumed 120 W"),
-    cpu_idle_share=_X86_IDLE,
-    tray_watts=_AMD_TRAY,
-    tray_idle_share=_TRAY_IDLE,
-    switch_watts=_NO_SWITCHES,
-    switch_idle_share=_SWITCH_IDLE,
-    fan_share=_AIR_FANS,
     pump_watts=_pumps(12_240),
-    conversion_efficiency=_SUPPLY,
-    season_overhead=_SEASON_OVERHEAD,
 )
 
 
