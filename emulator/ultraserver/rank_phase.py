@@ -63,7 +63,7 @@ class RankPhases:
 
     def terms(self, totals: RankTotals) -> PhaseTerms:
         """All rows of a step, once each: [rows, ranks]."""
-        return PhaseTerms.stacked([self._row(row, totals) for row in self.rows])
+        return PhaseTerms.joined([self._row(row, totals) for row in self.rows], axis=-2)
 
     def _row(self, row: RowKind, totals: RankTotals) -> PhaseTerms:
         model, split, shape = self._model, self.split, self.shape
