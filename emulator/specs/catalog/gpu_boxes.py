@@ -6,8 +6,7 @@ from emulator.specs.catalog.blackwell import B200, B300
 from emulator.specs.catalog.cdna import MI300X, MI325X, MI355X
 from emulator.specs.catalog.gpu import LINK_HOP, NETWORK_START, SWITCH_HOP
 from emulator.specs.catalog.hopper import H100, H200, H800
-from emulator.specs.catalog.peak_pue import AIR, LIQUID
-from emulator.specs.catalog.rack_powers import rack_power_of
+from emulator.specs.catalog.rack_powers import AIR_PUE, LIQUID_PUE, rack_power_of
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
 from emulator.specs.system import SystemSpec, Topology
@@ -25,7 +24,7 @@ def _box(
     switches: str,
     hop_ns: Figure,
     watts: Figure,
-    pue: Figure = AIR,
+    pue: Figure = AIR_PUE,
     all_in_watts: float | None = None,
 ) -> SystemSpec:
     """Eight GPUs on one board, which count as one tray of one rack."""
@@ -70,7 +69,7 @@ def _dgx(
 
 
 def _mesh(
-    name: str, chip: ChipSpec, pue: Figure = AIR, all_in_watts: float | None = None
+    name: str, chip: ChipSpec, pue: Figure = AIR_PUE, all_in_watts: float | None = None
 ) -> SystemSpec:
     return _box(
         name=name,
@@ -130,4 +129,4 @@ DGX_B300: Final = _dgx(
 )
 MI300X_8: Final = _mesh("mi300x-8", MI300X, all_in_watts=1_790)
 MI325X_8: Final = _mesh("mi325x-8", MI325X, all_in_watts=2_180)
-MI355X_8: Final = _mesh("mi355x-8", MI355X, pue=LIQUID, all_in_watts=2_650)
+MI355X_8: Final = _mesh("mi355x-8", MI355X, pue=LIQUID_PUE, all_in_watts=2_650)

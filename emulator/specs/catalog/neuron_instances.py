@@ -8,8 +8,7 @@ from math import prod
 from typing import Final
 
 from emulator.specs.catalog.neuron_core import HOP, NETWORK_START, SDK
-from emulator.specs.catalog.peak_pue import AIR
-from emulator.specs.catalog.rack_powers import rack_power_of
+from emulator.specs.catalog.rack_powers import AIR_PUE, rack_power_of
 from emulator.specs.catalog.trainium1 import INFERENTIA2, TRAINIUM1
 from emulator.specs.catalog.trainium2 import TRAINIUM2
 from emulator.specs.chip import ChipSpec
@@ -62,7 +61,7 @@ def _instance(
         hop_ns=HOP,
         scale_out_start_ns=NETWORK_START if chip.scale_out_bytes_per_s else None,
         provisioned_watts=watts,
-        pue=AIR,
+        pue=AIR_PUE,
         power=rack_power_of(name),
     )
 

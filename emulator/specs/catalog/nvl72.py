@@ -4,8 +4,7 @@ from typing import Final
 
 from emulator.specs.catalog.blackwell import GB200, GB300
 from emulator.specs.catalog.gpu import NETWORK_START, SWITCH_HOP
-from emulator.specs.catalog.peak_pue import LIQUID
-from emulator.specs.catalog.rack_powers import rack_power_of
+from emulator.specs.catalog.rack_powers import LIQUID_PUE, rack_power_of
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
 from emulator.specs.system import SystemSpec
@@ -40,7 +39,7 @@ def _rack(name: str, chip: ChipSpec, watts: Figure) -> SystemSpec:
         hop_ns=SWITCH_HOP,
         scale_out_start_ns=NETWORK_START,
         provisioned_watts=watts,
-        pue=LIQUID,
+        pue=LIQUID_PUE,
         power=rack_power_of(name),
         all_in_watts_per_chip=_ALL_IN,
     )

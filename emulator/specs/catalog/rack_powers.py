@@ -1,4 +1,4 @@
-"""Watts of each catalog system beside its chips, by the system's name.
+"""Watts of each catalog system beside its chips, by the system's name, and PUE by cooling.
 
 Few of these are published. NVIDIA's own power manager gives a GB200 tray, its CPUs and GPUs, idle
 and busy; a measured DGX H100 is the check on the boxes. The rest is counted from parts, and the sum
@@ -18,6 +18,16 @@ _SEMIANALYSIS: Final = "SemiAnalysis, AWS Trainium3 Deep Dive"
 _AWS_PUE: Final = "AWS's mean PUE is 1.15, its best site's 1.04 (sustainability report, 2024)"
 _SERDES: Final = "5 pJ/bit"  # a PCIe 6 or NVLink lane and its share of the crossbar
 _BIT_J: Final = 5e-12
+
+
+AIR_PUE: Final = Figure(
+    1.2, "facility W per IT W", f"{_SEMIANALYSIS}: peak of an air-optimised site, about 1.2"
+)
+LIQUID_PUE: Final = Figure(
+    1.5,
+    "facility W per IT W",
+    f"{_SEMIANALYSIS}: peak of a central-loop liquid-cooled site, about 1.5",
+)
 
 
 def _watts(value: float, source: str) -> Figure:

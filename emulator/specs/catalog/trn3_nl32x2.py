@@ -7,8 +7,7 @@ from typing import Final
 
 from emulator.specs.catalog.neuron_core import HOP, NETWORK_START, SDK
 from emulator.specs.catalog.neuron_switches import SEMIANALYSIS, V1, hops, with_variants
-from emulator.specs.catalog.peak_pue import AIR
-from emulator.specs.catalog.rack_powers import rack_power_of
+from emulator.specs.catalog.rack_powers import AIR_PUE, rack_power_of
 from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.figure import Figure
 from emulator.specs.system import SystemSpec
@@ -47,7 +46,7 @@ _FIRST_GENERATION: Final = SystemSpec(
         "chip); read as one rack it would be 2,103 W a chip",
     ),
     power=rack_power_of("trn3-nl32x2"),
-    pue=AIR,
+    pue=AIR_PUE,
 )
 
 TRN3_NL32X2: Final = with_variants(

@@ -4,8 +4,7 @@ from typing import Final
 
 from emulator.specs.catalog.neuron_core import HOP, NETWORK_START, SDK
 from emulator.specs.catalog.neuron_switches import SEMIANALYSIS, V1, hops, with_variants
-from emulator.specs.catalog.peak_pue import LIQUID
-from emulator.specs.catalog.rack_powers import rack_power_of
+from emulator.specs.catalog.rack_powers import LIQUID_PUE, rack_power_of
 from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.figure import Figure
 from emulator.specs.system import SystemSpec
@@ -35,7 +34,7 @@ _FIRST_GENERATION: Final = SystemSpec(
         "chip); read as one rack it would be 2,269 W a chip",
     ),
     power=rack_power_of("trn3-nl72x2"),
-    pue=LIQUID,
+    pue=LIQUID_PUE,
 )
 
 TRN3_NL72X2: Final = with_variants(

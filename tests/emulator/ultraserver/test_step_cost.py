@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from emulator.errors import ConfigError
 from emulator.power.draw import wanted_watts
 from emulator.power.system_power import SystemPower
-from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
+from emulator.specs.catalog.qwen3_moe import QWEN3_30B_A3B
 from emulator.specs.models import MODELS
 from tests.emulator.ultraserver.tiny_steps import (
     Row,

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from emulator.fabric.all_to_all import AllToAll
-from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
+from emulator.specs.catalog.qwen3_moe import QWEN3_30B_A3B
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.partition import Partition
