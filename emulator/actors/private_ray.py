@@ -11,7 +11,7 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -49,16 +49,9 @@ def own_token(directory: Path) -> Iterator[None]:
     path = directory / "token"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600), "w") as file:
         file.write(secrets.token_hex(32))
-    before = {name: os.environ.pop(name, None) for name in (_TOKEN, _TOKEN_PATH)}
-    os.environ[_TOKEN_PATH] = str(path)
-    forget_token()
-    try:
+    with variables({_TOKEN: None, _TOKEN_PATH: str(path)}):
+        forget_token()
         yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
 
 def wants_token(ray_address: str) -> bool:
@@ -101,19 +94,25 @@ def loopback_only() -> Iterator[None]:
     before = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False
     try:
-        with _variable(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, "0"):
+        with variables({ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}):
             yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextlib.contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
+def variables(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Set environment variables, or remove those with None, and restore them afterwards."""
+    before = {name: os.environ.pop(name, None) for name in values}
+    _set(values)
     try:
         yield
     finally:
-        del os.environ[name]
-        if before is not None:
-            os.environ[name] = before
+        _set(before)
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
+        os.environ.pop(name, None)
+        if value is not None:
+            os.environ[name] = value

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from emulator.actors.private_ray import (
     loopback_only,
     own_token,
     refuse_open_ray,
+    variables,
     wants_token,
 )
 from emulator.actors.ray_daemons import VITAL, DaemonWatch, own_daemons, without_sigterm
@@ -161,7 +162,7 @@ class RaySession:
         with (
             own_token(self._directory.path),
             loopback_only(),
-            _environment(_OWN_RAY_ENVIRONMENT),
+            variables({n: v for n, v in _OWN_RAY_ENVIRONMENT.items() if n not in os.environ}),
             sealed_children(),
             _own_signal_handlers(),
             without_sigterm(),
@@ -315,18 +316,6 @@ def _check_listens(ray_address: str) -> None:
     """Raise OSError or ValueError at once where Ray would try for most of a minute."""
     host, _, port = ray_address.rpartition(":")
     socket.create_connection((host, int(port)), _LISTENS_TIMEOUT_S).close()
-
-
-@contextlib.contextmanager
-def _environment(settings: Mapping[str, str]) -> Iterator[None]:
-    """Set variables that are unset, while processes are started."""
-    new = {name: value for name, value in settings.items() if name not in os.environ}
-    os.environ.update(new)
-    try:
-        yield
-    finally:
-        for name in new:
-            os.environ.pop(name, None)
 
 
 @contextlib.contextmanager

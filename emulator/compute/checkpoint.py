@@ -6,10 +6,10 @@ so that a missing or misshapen tensor is one clear line before anything is serve
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import ml_dtypes  # noqa: F401  registers bfloat16 with numpy, which safetensors asks for by name
 import numpy as np
@@ -54,25 +54,14 @@ class ModelShard:
     lm_head: Float32s  # [hidden, vocab]
 
 
-class _Tensors:
+class _Tensors(ExitStack):
     """The safetensors files of a directory, opened once, read by name."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self._directory = directory
         self._files: dict[Path, Any] = {}
         self._file_of = _index(directory)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for handle in self._files.values():
-            handle.__exit__(kind, error, trace)
 
     def check(self, name: str, shape: tuple[int, ...]) -> Any:
         """Return the lazily opened tensor `name` after checking that its shape is `shape`."""
@@ -81,8 +70,7 @@ class _Tensors:
             raise CheckpointError(f"{self._directory}: tensor {name} is missing")
         try:
             if path not in self._files:
-                opened: Any = safe_open(path, framework="np")
-                self._files[path] = opened.__enter__()
+                self._files[path] = self.enter_context(safe_open(path, framework="np"))
             lazy = self._files[path].get_slice(name)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path}: tensor {name} cannot be read ({error})") from error
