@@ -11,7 +11,7 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,7 @@ from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined] 
 
 from emulator.actors import tokenless_call
 from emulator.errors import ConfigError
-from emulator.import_path import child_environment
+from emulator.import_path import child_environment, variables
 
 _TOKEN: Final = "RAY_AUTH_TOKEN"
 _TOKEN_PATH: Final = "RAY_AUTH_TOKEN_PATH"
@@ -98,21 +98,3 @@ def loopback_only() -> Iterator[None]:
             yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
-
-
-@contextlib.contextmanager
-def variables(values: Mapping[str, str | None]) -> Iterator[None]:
-    """Set environment variables, or remove those with None, and restore them afterwards."""
-    before = {name: os.environ.pop(name, None) for name in values}
-    _set(values)
-    try:
-        yield
-    finally:
-        _set(before)
-
-
-def _set(values: Mapping[str, str | None]) -> None:
-    for name, value in values.items():
-        os.environ.pop(name, None)
-        if value is not None:
-            os.environ[name] = value

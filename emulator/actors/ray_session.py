@@ -29,13 +29,12 @@ from emulator.actors.private_ray import (
     loopback_only,
     own_token,
     refuse_open_ray,
-    variables,
     wants_token,
 )
 from emulator.actors.ray_daemons import VITAL, DaemonWatch, own_daemons, without_sigterm
 from emulator.actors.scratch_directory import ScratchDirectory
 from emulator.errors import ConfigError
-from emulator.import_path import CODE_ROOT, SAFE_PATH, sealed_children
+from emulator.import_path import CODE_ROOT, SAFE_PATH, sealed_children, variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
