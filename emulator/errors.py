@@ -14,9 +14,7 @@ class UltraServeError(Exception):
 
 
 class ConfigError(UltraServeError):
-    """A setting with an unusable value; the message is one line that names setting, value and
-    expectation.
-    """
+    """A setting with an unusable value; one line that names setting, value and expectation."""
 
     def __init__(self, field: str, value: object, expected: str) -> None:
         super().__init__(f"{field}={value}: expected {expected}".replace("\n", " "))

@@ -122,9 +122,7 @@ class Fleet:
             raise
 
     def watch(self, lost: Callable[[str], None]) -> None:
-        """Call `lost` once, from another thread, with the name of the ended daemon that starts
-        chips.
-        """
+        """Call `lost` once, from another thread, with the name of a daemon that ended."""
         self._processes.watch(lost)
 
     def _start_chips(self, chips: Sequence[int]) -> None:

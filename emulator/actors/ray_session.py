@@ -305,9 +305,7 @@ def _connect(ray_address: str) -> None:
 
 
 def _code_paths() -> list[str]:
-    """Paths at which workers of another's cluster find a checkout; installed code they find
-    themselves.
-    """
+    """Paths at which workers of another's cluster find a checkout; none for installed code."""
     return [] if CODE_ROOT in site.getsitepackages() else [CODE_ROOT]
 
 

@@ -21,9 +21,7 @@ class ChipReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attended:
-    """Rows to sum over the rank's chips: `rows` [groups, tokens, hidden] of this chip's head
-    groups.
-    """
+    """Rows [groups, tokens, hidden] of this chip's head groups, to sum over the rank's chips."""
 
     layer: int
     rows: Float32s

@@ -79,9 +79,7 @@ class CombineGradients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyGradients:
-    """Take the optimizer's step with the summed dense gradients of all chips, and the factor that
-    clips all gradients.
-    """
+    """Take the optimizer's step with all chips' dense gradients summed, clipped by the factor."""
 
     dense: Float32s
     learning_rate: float

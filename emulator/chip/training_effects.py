@@ -27,9 +27,7 @@ class ExpertSums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientDispatch:
-    """Send the loss's gradient by the result of `layer`, `rows` [tokens, hidden], back to the
-    tokens' experts.
-    """
+    """Send the gradient by the result of `layer`, `rows` [tokens, hidden], back to its experts."""
 
     layer: int
     rows: Float32s

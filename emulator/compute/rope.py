@@ -62,9 +62,7 @@ def inverse_frequencies(head_dim: int, rope: RopeSettings) -> Float32s:
 
 
 def _llama3(plain: Float32s, scaling: Llama3Scaling) -> Float32s:
-    """Divide frequencies whose waves are long for the pretrained context; `plain` [head_dim /
-    2].
-    """
+    """Divide the frequencies `plain` [head_dim / 2] with long waves for the pretrained context."""
     factor, context = np.float32(scaling.factor), np.float32(scaling.original_context_tokens)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     wavelength = np.float32(2 * math.pi) * (np.float32(1.0) / plain)

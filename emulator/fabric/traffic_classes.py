@@ -20,9 +20,7 @@ from emulator.specs.figure import Figure
 
 
 class TrafficClass(IntEnum):
-    """The most urgent first: a step waits for COLLECTIVE, a request for KV_TRANSFER, nothing for
-    the rest.
-    """
+    """The most urgent first: steps wait for COLLECTIVE, requests for KV_TRANSFER."""
 
     COLLECTIVE = 0
     KV_TRANSFER = 1

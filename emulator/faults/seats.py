@@ -225,9 +225,7 @@ def _complete_ranks(
     filling: dict[int, list[int]],
     room: SlotCapacity,
 ) -> None:
-    """Add to `filling` the positions that complete ranks of open blocks, as far as standby chips
-    go.
-    """
+    """Add positions that complete ranks of open blocks to `filling`, as standby chips allow."""
     size = block_size(partition)
     vacant = set(np.flatnonzero(seats == VACANT).tolist()).difference(*filling.values())
     vacancies = {

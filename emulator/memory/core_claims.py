@@ -84,9 +84,7 @@ def is_still_at(file: int, path: Path) -> bool:
 
 
 def claims_directory(variables: Mapping[str, str]) -> Path:
-    """Directory of a user's claims and keys of runs: the session's runtime directory, or one below
-    the temporary.
-    """
+    """Directory of a user's claims and keys of runs: in the runtime directory, or the temporary."""
     runtime = variables.get("XDG_RUNTIME_DIR", "")
     if runtime:
         return Path(runtime) / "ultraserve"

@@ -155,9 +155,7 @@ class _TrainingJobMemory:
         return TrainingMemory(owners=tuple((owner, size) for owner, size in owners if size))
 
     def _activation_bytes(self, group: int) -> int:
-        """Kept activations of a micro-batch, one layer's gradients in work, and logits of some
-        rows.
-        """
+        """Kept activations of a micro-batch, one layer's gradients in work, logits of some rows."""
         routed_layer = self.routed_layer_bytes
         if self.experts:  # pairs of the fullest chip, when tokens pick experts evenly
             fullest = -(-self.experts // group) * group
@@ -196,9 +194,7 @@ def smallest_training_chips(
 def check_training_fits(
     system: SystemSpec, model: ModelSpec, chips: int, recipe: TrainingRecipe, *, device: int = 0
 ) -> TrainingMemory:
-    """The memory of a job that fits; raises HbmExhausted, with the number of chips that would
-    do.
-    """
+    """The memory of a job that fits; raises HbmExhausted, with how many chips would do."""
     memory = training_memory(system, model, chips, recipe)
     cores = training_cores(system, recipe)
     if not memory.fits(cores):

@@ -210,9 +210,7 @@ class ModelSpec:
 
     @property
     def full_layers(self) -> int:
-        """Layers that attend to everything: layer i where i + 1 is a multiple of
-        `full_attention_every`.
-        """
+        """Layers i that attend to everything: i + 1 is a multiple of `full_attention_every`."""
         return self.layers // self.full_attention_every
 
     @property

@@ -83,9 +83,7 @@ def _by_rate(
 
 
 def _vector_flops_per_token(model: ModelSpec, split: HeadSplit, shape: IssueShape) -> float:
-    """Norms, rotations, biases, sinks and the residual of one token, and quantising projected
-    values.
-    """
+    """Of one token: norms, rotations, biases, sinks, the residual, quantising projected values."""
     latent, weights = model.latent, layer_weights(model)
     if latent is None:
         rotated = split.query_share * model.query_width + split.kv_share * model.kv_width

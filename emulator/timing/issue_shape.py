@@ -60,9 +60,7 @@ class IssueShape:
     def of(
         cls, model: ModelSpec, chip: ChipSpec, *, tp: int, cores: int, expert_tp: int = 1
     ) -> Self:
-        """The shape on one of `tp` chips with `cores` logical cores, experts over `expert_tp`
-        chips.
-        """
+        """On one of `tp` chips with `cores` logical cores, experts over `expert_tp` chips."""
         on = _Placing(model=model, chip=chip, cores=cores)
         parts = tp * cores
         query_heads = heads_per_part(model.heads, parts)

@@ -54,9 +54,7 @@ def cache_rate(model: ModelSpec, chip: ChipSpec) -> ProductRate:
 
 
 def flops_per_ns(chip: ChipSpec, dtype: str) -> Float64s:
-    """Each rate of `chip`, [rates], with plain products in `dtype`; a sparse one that it has not
-    is the plain one.
-    """
+    """Rates [rates], plain products in `dtype`; a sparse rate that is missing is the plain one."""
     sparse = chip.tensor_sparse_flops_per_s
     plain = chip.tensor_flops_per_s(dtype)
     rates = (

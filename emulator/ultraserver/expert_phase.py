@@ -80,9 +80,7 @@ class ExpertPhaseModel:
         return np.repeat(by_block, self._partition.expert_tp, axis=-1)
 
     def expected(self, tokens: Float64s) -> PhaseTerms:
-        """Terms under expected loads, for `tokens` [chips] dispatched by each chip; rows are
-        kinds.
-        """
+        """Terms under expected loads of `tokens` [chips] that chips dispatch; rows are kinds."""
         group_tokens = self._exchange.same_group @ tokens  # [chips]
         block_tokens = group_tokens[:: self._partition.expert_tp]
         return self._terms(
@@ -120,9 +118,7 @@ class ExpertPhaseModel:
         distinct: Float64s,
         exchanged: tuple[LayerExchanges, Float64s] | None,
     ) -> PhaseTerms:
-        """`exchanged` is a combine; dispatch is its transpose, which takes the same time for the
-        same bytes.
-        """
+        """`exchanged` is a combine; dispatch, its transpose, takes the same time for its bytes."""
         work = self._work(pairs, distinct)
         sequences = self._sequences
         engine_ns = busy_ns(work, self._rates)  # [engines, kinds, chips]

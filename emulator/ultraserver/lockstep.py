@@ -81,9 +81,7 @@ class Lockstep:
                 self.outputs[chip // self._tp] = reply.output
 
     def _reduce(self, attended: Mapping[int, Attended]) -> dict[int, Command]:
-        """Send every chip of a rank all of its chips' attention, in the order of the head
-        groups.
-        """
+        """Send every chip of a rank all of its chips' attention, in the order of head groups."""
         commands: dict[int, Command] = {}
         for _, of_rank in groupby(sorted(attended), key=lambda chip: chip // self._tp):
             chips = list(of_rank)

@@ -132,9 +132,7 @@ class Machine:
         return min(self.hbm.kv_tokens_per_rank)
 
     def take_kv(self, tokens: int) -> None:
-        """Allocate a KV pool of `tokens` for every rank; raises HbmExhausted when it does not
-        fit.
-        """
+        """Allocate a KV pool of `tokens` for every rank; raises HbmExhausted if it is too large."""
         self.hbm.take_kv([tokens] * self.partition.ranks)
 
     def costing(self) -> StepCosting:
@@ -355,9 +353,7 @@ class Machine:
         return block_size(self.partition)
 
     def renewal(self, positions: Collection[int]) -> HandoverCost:
-        """Cost for the chips in `positions` to read other weights, experts included; vacant
-        positions read nothing.
-        """
+        """Cost for seated chips in `positions` to read other weights, experts included."""
         wanted = np.array(sorted(positions), dtype=np.int64)
         wanted = wanted[self.chips_up[wanted]]
         weights = self._weight_bytes()
@@ -367,9 +363,7 @@ class Machine:
         return weights_read(self.system, chips, read_bytes, self._rates)
 
     def stowing(self, position_bytes: Int64s) -> HandoverCost:
-        """Cost for seated chips to copy these bytes, int64[positions], to or from their hosts'
-        memory.
-        """
+        """Cost for seated chips to copy bytes, int64[positions], to or from their hosts' memory."""
         seated = np.flatnonzero(self.chips_up)
         chips = self.seating.system_chips(self.partition)[seated]
         return weights_stowed(self.system, chips, position_bytes[seated], self._rates)

@@ -107,9 +107,7 @@ class RankPhases:
         )
 
     def _lm_head(self, totals: RankTotals) -> PhaseTerms:
-        """Embedded rows are summed, and logits gathered, over the chips that divide the
-        vocabulary.
-        """
+        """Embedded rows are summed, logits gathered, over the chips that divide the vocabulary."""
         model = self._model
         logit_bytes = totals.logit_rows * model.vocab * LOGIT_BYTES
         work = lm_head_work(model, totals, self.split, self.shape)

@@ -60,9 +60,7 @@ class TokenExchange:
         self._domain_needed = np.repeat(by_domain, width, axis=1)  # [kinds, chips]
 
     def of_tokens(self, tokens: Float64s) -> tuple[LayerExchanges, Float64s]:
-        """The exchange of each kind when each chip has `tokens` [chips], and bytes [kinds, chips]
-        that leave each chip.
-        """
+        """Exchanges of `tokens` [chips] by kind, and bytes [kinds, chips] that leave each chip."""
         direct = self.of_bytes(tokens[:, None] * self._per_token)
         if self._domain_needed is None:
             return direct

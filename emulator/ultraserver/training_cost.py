@@ -144,9 +144,7 @@ class TrainingCost:
 
     @property
     def checkpoint_bytes(self) -> Float64s:
-        """Bytes that each chip writes to a checkpoint: its part of BF16 weights and optimizer
-        state.
-        """
+        """Bytes of a checkpoint by chip: its part of BF16 weights and optimizer state."""
         return (KEPT_BYTES + MASTER_BYTES + MOMENTS_BYTES) * self.owned_parameters
 
     @property
