@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.faults.survival import SurvivalPlan
 from emulator.specs.fault import FaultKind
@@ -71,6 +72,16 @@ class RecoveryRates:
             if figure.value <= 0:
                 raise ConfigError(field.name, figure.value, "> 0")
 
+    @property
+    def read_bytes_per_s(self) -> float:
+        """Of a tray from its drives into HBM: the slower of drives and host link."""
+        return min(self.drives_bytes_per_s.value, self.host_link_bytes_per_s.value)
+
+    @property
+    def write_bytes_per_s(self) -> float:
+        """Of a tray from HBM to its drives, likewise."""
+        return min(self.drives_write_bytes_per_s.value, self.host_link_bytes_per_s.value)
+
     def detection_ns(self, kinds: Iterable[FaultKind]) -> int:
         """Time to detect all of these simultaneous faults; 0 for none.
 
@@ -87,10 +98,17 @@ def reload_ns(
     """Time until every chip has read its weights: the slowest tray's, by drives or by host link."""
     chips = recovery.seating.system_chips(partition)  # [positions]
     seated = chips != VACANT
-    tray = chips[seated] // system.chips_per_tray.count
-    tray_bytes = np.bincount(tray, weights=recovery.reload_bytes[seated])
-    rate = min(rates.drives_bytes_per_s.value, rates.host_link_bytes_per_s.value)
-    return math.ceil(float(tray_bytes.max(initial=0.0)) / rate * NS_PER_S)
+    return slowest_tray_ns(
+        system, chips[seated], recovery.reload_bytes[seated], rates.read_bytes_per_s
+    )
+
+
+def slowest_tray_ns(
+    system: SystemSpec, chips: Int64s, chip_bytes: Int64s | Float64s, bytes_per_s: float
+) -> int:
+    """Time in which trays move chip_bytes [chips] of the system's `chips`, each at the rate."""
+    tray_bytes = np.bincount(chips // system.chips_per_tray.count, weights=chip_bytes)
+    return math.ceil(float(tray_bytes.max(initial=0.0)) / bytes_per_s * NS_PER_S)
 
 
 def recovery_ns(

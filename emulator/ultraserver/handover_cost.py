@@ -18,7 +18,7 @@ import numpy as np
 from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
-from emulator.faults.recovery_time import RecoveryRates
+from emulator.faults.recovery_time import RecoveryRates, slowest_tray_ns
 from emulator.specs.system import SystemSpec
 from emulator.specs.work_energy import PICO, work_energy_of
 from emulator.units import BITS_PER_BYTE, NS_PER_S
@@ -81,8 +81,7 @@ def weights_read(
     negative bytes.
     """
     rates = rates or RecoveryRates()
-    rate = min(rates.drives_bytes_per_s.value, rates.host_link_bytes_per_s.value)
-    return _over_storage(system, physical, chip_bytes, rate)
+    return _over_storage(system, physical, chip_bytes, rates.read_bytes_per_s)
 
 
 def checkpoint_write(
@@ -97,8 +96,7 @@ def checkpoint_write(
     For training, `TrainingCost.checkpoint_bytes`. Raises ConfigError as `weights_read`.
     """
     rates = rates or RecoveryRates()
-    rate = min(rates.drives_write_bytes_per_s.value, rates.host_link_bytes_per_s.value)
-    return _over_storage(system, physical, chip_bytes, rate)
+    return _over_storage(system, physical, chip_bytes, rates.write_bytes_per_s)
 
 
 def weights_stowed(
@@ -125,11 +123,10 @@ def _over_storage(
         raise ConfigError("chips", chips.tolist(), f"chips of {system.chips.count}")
     if (moved < 0).any():
         raise ConfigError("chip_bytes", float(moved.min()), "at least 0")
-    tray_bytes = np.bincount(chips // system.chips_per_tray.count, weights=moved)
     total = float(moved.sum())
     energy = work_energy_of(system.chip)
     return HandoverCost(
         bytes_storage=math.ceil(total),
-        duration_ns=math.ceil(float(tray_bytes.max(initial=0.0)) / bytes_per_s * NS_PER_S),
+        duration_ns=slowest_tray_ns(system, chips, moved, bytes_per_s),
         joules=BITS_PER_BYTE * total * PICO * (energy.link.value + energy.hbm.value),
     )
