@@ -40,7 +40,7 @@ from emulator.errors import ChannelError, CheckpointError, ChipLost, ChipSilent
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import RankOutput, RankStep
 from emulator.ultraserver.exchange import ExpertMap
-from emulator.ultraserver.lockstep import Interrupted, Lockstep, StepResult, UnfinishedStep
+from emulator.ultraserver.lockstep import Interrupted, Lockstep, StepResult, UnfinishedStep, all_of
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
 
@@ -430,11 +430,7 @@ class Fleet:
     def conditions(self) -> list[Condition]:
         """CPU time and host memory of each live chip's process, in chip order; raises ChipLost."""
         replies = self._tell(dict.fromkeys(self.live_chips, ReportCondition()))
-        conditions = []
-        for _, reply in sorted(replies.items()):
-            assert isinstance(reply, Condition), reply
-            conditions.append(reply)
-        return conditions
+        return list(all_of(Condition, replies).values())
 
     def stop(self) -> None:
         """Stop the chips and Ray; idempotent, and never raises for a chip that is already gone."""

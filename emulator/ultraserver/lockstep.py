@@ -14,6 +14,7 @@ at the same time, as real wide expert parallelism is. The driver moves the messa
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeVar
 
 import numpy as np
 
@@ -23,6 +24,8 @@ from emulator.chip.effects import Attended, Dispatch, Effect, ExpertRows, StepDo
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.step import RankOutput
 from emulator.ultraserver.exchange import ExpertMap, LayerExchange, finish_exchange, plan_exchange
+
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,7 +65,7 @@ class Lockstep:
         """Take all answers to the last commands; returns the next commands, none at the end."""
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
-            return dict(finish_exchange(exchange, _expert_rows(replies), self._tp))
+            return dict(finish_exchange(exchange, all_of(ExpertRows, replies), self._tp))
         self.note_done(replies)
         attended = {chip: r for chip, r in replies.items() if isinstance(r, Attended)}
         if attended:
@@ -103,12 +106,13 @@ class Lockstep:
         return StepResult(outputs=outputs, loads=loads, expert_pairs=expert_pairs)
 
 
-def _expert_rows(replies: Mapping[int, Effect]) -> dict[int, ExpertRows]:
-    answers = {}
-    for chip, reply in replies.items():
-        assert isinstance(reply, ExpertRows), reply
-        answers[chip] = reply
-    return answers
+def all_of(kind: type[Kind], replies: Mapping[int, object]) -> dict[int, Kind]:
+    """The replies by chip, ascending; asserts that all are of one `kind`."""
+    found: dict[int, Kind] = {}
+    for chip, reply in sorted(replies.items()):
+        assert isinstance(reply, kind), (chip, reply)
+        found[chip] = reply
+    return found
 
 
 class UnfinishedStep:
