@@ -63,6 +63,7 @@ _OBJECT_STORE_BYTES = 80_000_000
 """Ray's smallest object store is about 75 MB; step data does not pass through it."""
 
 _LISTENS_TIMEOUT_S = 5.0
+_TRAY_CHIPS = 4
 
 _CHIP_ENVIRONMENT = {
     # One thread per chip: 144 chips share the host's cores, and a fixed thread count keeps the
@@ -227,9 +228,9 @@ class RaySession:
         here, *others = self.nodes()
         return here.address if others else None
 
-    def place_chips(self, chips: int, tray_chips: int = 4) -> tuple[RayNode, ...]:
+    def place_chips(self, chips: int) -> tuple[RayNode, ...]:
         """The node of each chip; see `spread_chips`."""
-        return spread_chips(chips, self.nodes(), tray_chips)
+        return spread_chips(chips, self.nodes(), _TRAY_CHIPS)
 
     def start_chip(self, *, node: RayNode | None = None, **arguments: Any) -> ChipProcess:
         """Start one `ChipWorker` on `node`, or anywhere, and let it serve; returns at once."""
