@@ -44,6 +44,7 @@ class RankPhases:
     def __init__(self, layout: MachineLayout, *, draft: bool = False) -> None:
         system, model, partition = layout.system, layout.model, layout.partition
         self._model = model
+        self._tp = partition.tp
         self._cores = CoreAllReduce(system.chip, partition.lnc)
         self._chips = RankAllReduce(
             system, tp=partition.tp, physical=layout.physical, all_to_all=layout.all_to_all
