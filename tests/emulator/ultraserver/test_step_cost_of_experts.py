@@ -197,7 +197,7 @@ def test_a_rank_whose_chip_is_gone_runs_no_dummy_token() -> None:
     cost = without.cost(batch_of(2, [(0, 1, 3)]))
 
     assert cost.engine_ns["dma"].tolist() == [2 * 328 + TINY_ENDS_BYTES, 0]
-    assert whole.placement is not without.placement is placement
+    assert whole.layout.placement is not without.layout.placement is placement
 
 
 def test_groups_do_not_wait_for_each_other_within_a_step() -> None:
