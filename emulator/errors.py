@@ -14,19 +14,16 @@ class UltraServeError(Exception):
 
 
 class ConfigError(UltraServeError):
-    """A setting with an unusable value; the message is one line that names setting, value and
-    expectation.
-    """
+    """A setting with an unusable value; one line that names setting, value and expectation."""
 
-    def __init__(self, *, field: str, value: object, expected: str) -> None:
+    def __init__(self, field: str, value: object, expected: str) -> None:
         super().__init__(f"{field}={value}: expected {expected}".replace("\n", " "))
         self.field = field
         self.value = value
         self.expected = expected
 
     def __reduce__(self) -> tuple[object, ...]:
-        fields = {"field": self.field, "value": self.value, "expected": self.expected}
-        return _rebuild, (type(self), fields)
+        return _rebuild, (type(self), vars(self))
 
 
 class NeuronError(ConfigError):
@@ -36,18 +33,9 @@ class NeuronError(ConfigError):
     """
 
     def __init__(self, *, code: str, field: str, value: object, expected: str) -> None:
-        super().__init__(field=field, value=value, expected=expected)
+        super().__init__(field, value, expected)
         self.args = (f"{code}: {self.args[0]}",)
         self.code = code
-
-    def __reduce__(self) -> tuple[object, ...]:
-        fields = {
-            "code": self.code,
-            "field": self.field,
-            "value": self.value,
-            "expected": self.expected,
-        }
-        return _rebuild, (type(self), fields)
 
 
 class CheckpointError(UltraServeError):
@@ -77,14 +65,7 @@ class HbmExhausted(UltraServeError):
         self.hint = hint
 
     def __reduce__(self) -> tuple[object, ...]:
-        fields = {
-            "owner": self.owner,
-            "wanted_bytes": self.wanted_bytes,
-            "free_bytes": self.free_bytes,
-            "table": self.table,
-            "hint": self.hint,
-        }
-        return _rebuild, (type(self), fields)
+        return _rebuild, (type(self), vars(self))
 
 
 class ChannelError(UltraServeError):
@@ -100,7 +81,7 @@ class ChipLost(ChannelError):
         self.reason = reason
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.chips, self.reason)
+        return _rebuild, (type(self), vars(self))
 
 
 class ChipSilent(ChannelError):
@@ -112,7 +93,7 @@ class ChipSilent(ChannelError):
         self.silent_s = silent_s
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.chips, self.silent_s)
+        return _rebuild, (type(self), vars(self))
 
 
 def chip_names(chips: tuple[int, ...]) -> str:
@@ -121,5 +102,5 @@ def chip_names(chips: tuple[int, ...]) -> str:
 
 
 def _rebuild(kind: type[UltraServeError], fields: dict[str, object]) -> UltraServeError:
-    """Rebuild an error with keyword-only fields after pickling, as Ray does between actors."""
+    """Rebuild an error from its fields after pickling, as Ray does between actors."""
     return kind(**fields)

@@ -9,15 +9,15 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emulator.actors.chip_processes import ChipProcesses
 from emulator.actors.chip_watch import ChipWatch
+from emulator.arrays import Int32s, Int64s
 from emulator.chip.chip_share import ChipShare
 from emulator.chip.commands import (
     NO_BITMASK,
@@ -40,7 +40,7 @@ from emulator.errors import ChannelError, CheckpointError, ChipLost, ChipSilent
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.step import RankOutput, RankStep
 from emulator.ultraserver.exchange import ExpertMap
-from emulator.ultraserver.lockstep import Interrupted, Lockstep, StepResult, UnfinishedStep
+from emulator.ultraserver.lockstep import Interrupted, Lockstep, StepResult, UnfinishedStep, all_of
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
 
@@ -49,14 +49,6 @@ SILENCE_TIMEOUT_S = 120.0
 largest prefills of 144 chips on two cores 30 s. One that does nothing is given up before."""
 HUNG_TIMEOUT_S = 0.5
 """How long to wait for a chip that has been made to hang, when all others have answered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChipMemory:
-    """Host memory of one chip's process: proportional and resident set size."""
-
-    pss_bytes: int
-    rss_bytes: int
 
 
 class Fleet:
@@ -130,9 +122,7 @@ class Fleet:
             raise
 
     def watch(self, lost: Callable[[str], None]) -> None:
-        """Call `lost` once, from another thread, with the name of the ended daemon that starts
-        chips.
-        """
+        """Call `lost` once, from another thread, with the name of a daemon that ended."""
         self._processes.watch(lost)
 
     def _start_chips(self, chips: Sequence[int]) -> None:
@@ -155,9 +145,7 @@ class Fleet:
         experts: list[list[int]] = self.placement.padded(self._slots)[:, chip].tolist()
         return experts
 
-    def step(
-        self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]
-    ) -> StepResult:
+    def step(self, steps: Sequence[RankStep], bitmasks: Mapping[int, Int32s]) -> StepResult:
         """Compute one step of every rank in `steps`.
 
         `bitmasks` holds the grammar bitmask of ranks that have constrained requests. After
@@ -186,7 +174,7 @@ class Fleet:
         again = self._step.ranks - self._step.outputs.keys()
         return self._drive({chip: RepeatStep() for rank in again for chip in self._rank(rank)})
 
-    def _begin(self, step: RankStep, bitmask: NDArray[np.int32]) -> dict[int, BeginStep]:
+    def _begin(self, step: RankStep, bitmask: Int32s) -> dict[int, BeginStep]:
         """The commands that begin a rank's step; followers also get the tokens sampled last."""
         lead, *others = self._rank(step.rank)
         commands = {lead: BeginStep(step=step, grammar_bitmask=bitmask)}
@@ -349,7 +337,7 @@ class Fleet:
             raise
         self._set_placement(placement)
 
-    def _move(self, transfers: Sequence[ExpertTransfer], held: NDArray[np.int64]) -> None:
+    def _move(self, transfers: Sequence[ExpertTransfer], held: Int64s) -> None:
         """Carry out one layer's transfers, and note in `held` what chips have written."""
         layer = transfers[0].layer
         wanted: dict[int, list[int]] = {}  # slots to read, by chip
@@ -435,24 +423,14 @@ class Fleet:
         """The chips of a rank that attend; the first of them leads."""
         return range(rank * self.tp, rank * self.tp + self._attending)
 
-    def memory(self) -> list[ChipMemory]:
-        """Host memory of each live chip's process, in chip order; raises ChipLost."""
-        return [
-            ChipMemory(pss_bytes=each.pss_bytes, rss_bytes=each.rss_bytes)
-            for each in self._conditions()
-        ]
-
     def cpu_s(self) -> float:
         """CPU seconds that all live chips have computed, without messages; raises ChipLost."""
-        return sum(each.cpu_s for each in self._conditions())
+        return sum(each.cpu_s for each in self.conditions())
 
-    def _conditions(self) -> list[Condition]:
+    def conditions(self) -> list[Condition]:
+        """CPU time and host memory of each live chip's process, in chip order; raises ChipLost."""
         replies = self._tell(dict.fromkeys(self.live_chips, ReportCondition()))
-        conditions = []
-        for _, reply in sorted(replies.items()):
-            assert isinstance(reply, Condition), reply
-            conditions.append(reply)
-        return conditions
+        return list(all_of(Condition, replies).values())
 
     def stop(self) -> None:
         """Stop the chips and Ray; idempotent, and never raises for a chip that is already gone."""

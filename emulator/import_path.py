@@ -11,6 +11,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -37,20 +38,28 @@ def child_environment(environment: Mapping[str, str] | None = None) -> dict[str,
 
 
 @contextlib.contextmanager
-def sealed_children() -> Iterator[None]:
-    """Let processes that are started meanwhile, by whatever library, have `child_environment`."""
-    before = {name: os.environ.get(name) for name in (SAFE_PATH, _SEARCHED)}
-    _set(child_environment())
+def variables(values: Mapping[str, str | None]) -> Iterator[None]:
+    """Set environment variables, or remove those with None, and restore them afterwards."""
+    before = {name: os.environ.get(name) for name in values}
+    _set(values)
     try:
         yield
     finally:
         _set(before)
 
 
-def _set(environment: Mapping[str, str | None]) -> None:
-    for name in (SAFE_PATH, _SEARCHED):
+def sealed_children() -> AbstractContextManager[None]:
+    """Let processes that are started meanwhile, by whatever library, have `child_environment`."""
+    return variables(_path_in(child_environment()))
+
+
+def _path_in(environment: Mapping[str, str]) -> dict[str, str | None]:
+    return {name: environment.get(name) for name in (SAFE_PATH, _SEARCHED)}
+
+
+def _set(values: Mapping[str, str | None]) -> None:
+    for name, value in values.items():
         os.environ.pop(name, None)
-        value = environment.get(name)
         if value is not None:
             os.environ[name] = value
 
@@ -72,7 +81,7 @@ def seal_import_path() -> None:
     For a program's entry point: it changes `sys.path` and the environment.
     """
     environment = child_environment()
-    _set(environment)
+    _set(_path_in(environment))
     asked = set(environment.get(_SEARCHED, "").split(os.pathsep))
     unasked = {"", str(Path(sys.argv[0]).resolve().parent)}
     with contextlib.suppress(FileNotFoundError):  # it was removed

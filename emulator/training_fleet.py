@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from emulator.actors.chip_processes import ChipProcesses
+from emulator.arrays import Float32s, Int32s
 from emulator.chip.commands import Command
 from emulator.chip.effects import ChipFailed, Effect
 from emulator.chip.training_commands import BeginTraining, SendTrainingState, TrainingCommand
@@ -38,14 +38,12 @@ from emulator.ultraserver.training_lockstep import Optimization, TrainingLockste
 
 logger = logging.getLogger(__name__)
 
-F32 = NDArray[np.float32]
-I32 = NDArray[np.int32]
 
 SILENCE_TIMEOUT_S = 300.0
 """Chips that are all silent for so long are lost: a micro-batch's layer takes a second at most on a
 core of its own (assumed: room for a job at low priority beside a busy server)."""
 
-Micro = Sequence[tuple[I32, I32]]
+Micro = Sequence[tuple[Int32s, Int32s]]
 """A micro-batch: tokens and targets, [sequences, length] each, of every chip in order."""
 
 
@@ -58,8 +56,8 @@ class TrainingState:
     under Hugging Face's names and shapes.
     """
 
-    values: dict[str, F32]
-    weights: dict[str, F32]
+    values: dict[str, Float32s]
+    weights: dict[str, Float32s]
 
 
 class TrainingFleet:
@@ -159,8 +157,8 @@ class TrainingFleet:
         arch = self.architecture
         read = self._ask({c: SendTrainingState(dense=c == 0) for c in range(self.chips)})
         parts = {chip: each for chip, each in read.items() if isinstance(each, TrainingStateRead)}
-        values: dict[str, F32] = {}
-        weights: dict[str, F32] = {}
+        values: dict[str, Float32s] = {}
+        weights: dict[str, Float32s] = {}
         for kind, of_dense, of_experts in (
             (MASTER, "dense", "experts"),
             (FIRST, "dense_first", "experts_first"),

@@ -153,9 +153,7 @@ class Channel:
                 raise ChipSilent(tuple(sorted(left)), timeout_s)
 
     def drain(self, chips: Collection[int], timeout_s: float) -> Drained:
-        """Collect one message of each of `chips`, for `timeout_s` in all; missing ones raise
-        nothing.
-        """
+        """Collect a message of each of `chips` within `timeout_s`; missing ones raise nothing."""
         left = set(chips)
         lost = left - self._sockets.keys()
         left -= lost

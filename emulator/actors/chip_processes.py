@@ -88,9 +88,7 @@ class ChipProcesses:
             self.channel.forget(chip)
 
     def watch(self, lost: Callable[[str], None]) -> None:
-        """Call `lost` once, from another thread, with the name of the ended daemon that starts
-        chips.
-        """
+        """Call `lost` once, from another thread, with the name of a daemon that ended."""
         self._ray.watch(lost)
 
     def stop(self) -> None:

@@ -21,7 +21,7 @@ from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined] 
 
 from emulator.actors import tokenless_call
 from emulator.errors import ConfigError
-from emulator.import_path import child_environment
+from emulator.import_path import child_environment, variables
 
 _TOKEN: Final = "RAY_AUTH_TOKEN"
 _TOKEN_PATH: Final = "RAY_AUTH_TOKEN_PATH"
@@ -36,9 +36,7 @@ def refuse_open_ray() -> None:
     mode = os.environ.get(AUTH_MODE_ENV_VAR, "token")
     if mode.lower() != "token":
         raise ConfigError(
-            field=AUTH_MODE_ENV_VAR,
-            value=mode,
-            expected="unset, or token: whoever reaches Ray's ports could run code",
+            AUTH_MODE_ENV_VAR, mode, "unset, or token: whoever reaches Ray's ports could run code"
         )
 
 
@@ -51,16 +49,9 @@ def own_token(directory: Path) -> Iterator[None]:
     path = directory / "token"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600), "w") as file:
         file.write(secrets.token_hex(32))
-    before = {name: os.environ.pop(name, None) for name in (_TOKEN, _TOKEN_PATH)}
-    os.environ[_TOKEN_PATH] = str(path)
-    forget_token()
-    try:
+    with variables({_TOKEN: None, _TOKEN_PATH: str(path)}):
+        forget_token()
         yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name, None)
-            if value is not None:
-                os.environ[name] = value
 
 
 def wants_token(ray_address: str) -> bool:
@@ -103,19 +94,7 @@ def loopback_only() -> Iterator[None]:
     before = ray_constants.ENABLE_RAY_CLUSTER
     ray_constants.ENABLE_RAY_CLUSTER = False
     try:
-        with _variable(ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR, "0"):
+        with variables({ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR: "0"}):
             yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
-
-
-@contextlib.contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        del os.environ[name]
-        if before is not None:
-            os.environ[name] = before

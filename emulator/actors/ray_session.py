@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ from emulator.actors.private_ray import (
 from emulator.actors.ray_daemons import VITAL, DaemonWatch, own_daemons, without_sigterm
 from emulator.actors.scratch_directory import ScratchDirectory
 from emulator.errors import ConfigError
-from emulator.import_path import CODE_ROOT, SAFE_PATH, sealed_children
+from emulator.import_path import CODE_ROOT, SAFE_PATH, sealed_children, variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,7 @@ _OBJECT_STORE_BYTES = 80_000_000
 """Ray's smallest object store is about 75 MB; step data does not pass through it."""
 
 _LISTENS_TIMEOUT_S = 5.0
+_TRAY_CHIPS = 4
 
 _CHIP_ENVIRONMENT = {
     # One thread per chip: 144 chips share the host's cores, and a fixed thread count keeps the
@@ -161,7 +162,7 @@ class RaySession:
         with (
             own_token(self._directory.path),
             loopback_only(),
-            _environment(_OWN_RAY_ENVIRONMENT),
+            variables({n: v for n, v in _OWN_RAY_ENVIRONMENT.items() if n not in os.environ}),
             sealed_children(),
             _own_signal_handlers(),
             without_sigterm(),
@@ -194,17 +195,17 @@ class RaySession:
         except Exception as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise ConfigError(
-                field="ray_address",
-                value=ray_address,
-                expected="a running Ray cluster that this machine is a node of, with its token in "
+                "ray_address",
+                ray_address,
+                "a running Ray cluster that this machine is a node of, with its token in "
                 f"RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH ({lines[0]})",
             ) from error
         if not is_closed or not is_token_auth_enabled():
             ray.shutdown()
             raise ConfigError(
-                field="ray_address",
-                value=ray_address,
-                expected="a Ray cluster with token authentication (RAY_AUTH_MODE=token): the "
+                "ray_address",
+                ray_address,
+                "a Ray cluster with token authentication (RAY_AUTH_MODE=token): the "
                 "chips' key travels over its calls",
             )
 
@@ -227,9 +228,9 @@ class RaySession:
         here, *others = self.nodes()
         return here.address if others else None
 
-    def place_chips(self, chips: int, tray_chips: int = 4) -> tuple[RayNode, ...]:
+    def place_chips(self, chips: int) -> tuple[RayNode, ...]:
         """The node of each chip; see `spread_chips`."""
-        return spread_chips(chips, self.nodes(), tray_chips)
+        return spread_chips(chips, self.nodes(), _TRAY_CHIPS)
 
     def start_chip(self, *, node: RayNode | None = None, **arguments: Any) -> ChipProcess:
         """Start one `ChipWorker` on `node`, or anywhere, and let it serve; returns at once."""
@@ -305,9 +306,7 @@ def _connect(ray_address: str) -> None:
 
 
 def _code_paths() -> list[str]:
-    """Paths at which workers of another's cluster find a checkout; installed code they find
-    themselves.
-    """
+    """Paths at which workers of another's cluster find a checkout; none for installed code."""
     return [] if CODE_ROOT in site.getsitepackages() else [CODE_ROOT]
 
 
@@ -315,18 +314,6 @@ def _check_listens(ray_address: str) -> None:
     """Raise OSError or ValueError at once where Ray would try for most of a minute."""
     host, _, port = ray_address.rpartition(":")
     socket.create_connection((host, int(port)), _LISTENS_TIMEOUT_S).close()
-
-
-@contextlib.contextmanager
-def _environment(settings: Mapping[str, str]) -> Iterator[None]:
-    """Set variables that are unset, while processes are started."""
-    new = {name: value for name, value in settings.items() if name not in os.environ}
-    os.environ.update(new)
-    try:
-        yield
-    finally:
-        for name in new:
-            os.environ.pop(name, None)
 
 
 @contextlib.contextmanager

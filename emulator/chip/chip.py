@@ -6,6 +6,7 @@ summed over them (`Attended`, `Reduce`); tokens leave for the experts (`Dispatch
 (`Combine`). It knows no clock, no socket and no other chip.
 """
 
+from emulator.arrays import Float32s
 from emulator.chip.commands import (
     BeginStep,
     Combine,
@@ -41,7 +42,6 @@ from emulator.compute.qwen3_moe import (
     route_tokens,
 )
 from emulator.compute.rope import Rotation
-from emulator.compute.tiled_matmul import F32
 from emulator.compute.token_batch import TokenBatch, make_token_batch
 from emulator.specs.step import RankOutput
 
@@ -54,7 +54,9 @@ class _RunningStep:
 
     __slots__ = ("angles", "batch", "command", "layer", "routed", "x")
 
-    def __init__(self, command: BeginStep, batch: TokenBatch, angles: Rotation, x: F32) -> None:
+    def __init__(
+        self, command: BeginStep, batch: TokenBatch, angles: Rotation, x: Float32s
+    ) -> None:
         self.command = command
         self.batch = batch
         self.angles = angles
@@ -154,7 +156,7 @@ class Chip:
         assert running.routed is None, "a layer was reduced twice"
         return self._route(running, command.layer, command.rows)
 
-    def _route(self, running: _RunningStep, layer: int, attended: F32) -> Dispatch:
+    def _route(self, running: _RunningStep, layer: int, attended: Float32s) -> Dispatch:
         """Route all tokens of the rank, and dispatch this chip's share of them."""
         routed = route_tokens(self._shard, layer, running.x, attended)
         running.routed = routed
@@ -183,7 +185,7 @@ class Chip:
         self._running = None
         return StepDone(output=self._finish(running, running.x))
 
-    def _finish(self, running: _RunningStep, x: F32) -> RankOutput:
+    def _finish(self, running: _RunningStep, x: Float32s) -> RankOutput:
         if self._tp_index:
             return no_output(running.command.step.rank)
         return sample_step(self._shard, self._requests, running.command, running.batch, x)

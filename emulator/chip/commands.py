@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float32s, Int32s, Int64s
 from emulator.specs.step import RankStep
 
-NO_TOKENS: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
-NO_BITMASK: NDArray[np.int32] = np.zeros((0, 0), dtype=np.int32)
+NO_TOKENS: Int32s = np.zeros(0, dtype=np.int32)
+NO_BITMASK: Int32s = np.zeros((0, 0), dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,9 +21,9 @@ class BeginStep:
     """
 
     step: RankStep
-    grammar_bitmask: NDArray[np.int32]
+    grammar_bitmask: Int32s
     sampled_ids: list[str] = field(default_factory=list)
-    sampled_tokens: NDArray[np.int32] = field(default_factory=lambda: NO_TOKENS)
+    sampled_tokens: Int32s = field(default_factory=lambda: NO_TOKENS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Reduce:
     """
 
     layer: int
-    rows: NDArray[np.float32]
+    rows: Float32s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +50,9 @@ class RunExperts:
     """
 
     layer: int
-    rows: NDArray[np.float32]
-    row_of_pair: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    rows: Float32s
+    row_of_pair: Int64s
+    counts: Int64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class Combine:
     """
 
     layer: int
-    expert_rows: NDArray[np.float32]
+    expert_rows: Float32s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,8 +81,8 @@ class TakeExperts:
 
     layer: int
     slots: list[int]
-    gate_up: NDArray[np.float32]
-    down: NDArray[np.float32]
+    gate_up: Float32s
+    down: Float32s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
+from emulator.arrays import Float32s, Int64s
 from emulator.specs.step import RankOutput
 
 
@@ -23,12 +21,10 @@ class ChipReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attended:
-    """Rows to sum over the rank's chips: `rows` [groups, tokens, hidden] of this chip's head
-    groups.
-    """
+    """Rows [groups, tokens, hidden] of this chip's head groups, to sum over the rank's chips."""
 
     layer: int
-    rows: NDArray[np.float32]
+    rows: Float32s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +35,8 @@ class Dispatch:
     """
 
     layer: int
-    hidden: NDArray[np.float32]
-    chosen: NDArray[np.int64]
+    hidden: Float32s
+    chosen: Int64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +44,7 @@ class ExpertRows:
     """Outputs [pairs, hidden] of this chip's experts, in the order they were sent."""
 
     layer: int
-    rows: NDArray[np.float32]
+    rows: Float32s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +54,8 @@ class ExpertWeights:
     """
 
     layer: int
-    gate_up: NDArray[np.float32]
-    down: NDArray[np.float32]
+    gate_up: Float32s
+    down: Float32s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Int32s
 from emulator.compute.token_batch import Span
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import NewRequest, RankStep, RowLogprobs, Scheduled
@@ -47,18 +47,18 @@ class ChipRequest:
         self._buffer[self._length] = token_id
         self._length += 1
 
-    def tokens(self, start: int, end: int) -> NDArray[np.int32]:
+    def tokens(self, start: int, end: int) -> Int32s:
         """Token ids of positions [start, end); a view."""
         assert end <= self._length, (start, end, self._length)
         return self._buffer[start:end]
 
     @property
-    def prompt(self) -> NDArray[np.int32]:
+    def prompt(self) -> Int32s:
         """The prompt's token ids; a view."""
         return self._buffer[: self.prompt_tokens]
 
     @property
-    def generated(self) -> NDArray[np.int32]:
+    def generated(self) -> Int32s:
         """The tokens sampled so far; a view."""
         return self._buffer[self.prompt_tokens : self._length]
 

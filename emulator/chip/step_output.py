@@ -4,21 +4,20 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float32s, Int32s
 from emulator.chip.commands import BeginStep
 from emulator.chip.request_table import ChipRequest, RequestTable
 from emulator.compute.checkpoint import ModelShard
 from emulator.compute.logprobs import prompt_logprobs
 from emulator.compute.qwen3_moe import logits
 from emulator.compute.sampling import sample
-from emulator.compute.tiled_matmul import F32
 from emulator.compute.token_batch import TokenBatch
 from emulator.specs.step import RankOutput, RowLogprobs, Scheduled
 
 
 def sample_step(
-    shard: ModelShard, requests: RequestTable, command: BeginStep, batch: TokenBatch, x: F32
+    shard: ModelShard, requests: RequestTable, command: BeginStep, batch: TokenBatch, x: Float32s
 ) -> RankOutput:
     """Sample one token for every request whose last token is in `batch`, and remember it.
 
@@ -60,7 +59,7 @@ def sample_step(
     )
 
 
-def _scores(shard: ModelShard, x: F32, first: int, last: int) -> F32:
+def _scores(shard: ModelShard, x: Float32s, first: int, last: int) -> Float32s:
     """Logits [last - first, vocab] of rows of `x`."""
     return logits(shard, x[first:last])
 
@@ -77,7 +76,7 @@ def no_output(rank: int, prompt_rows: dict[str, RowLogprobs] | None = None) -> R
 
 
 def score_prompt(
-    request: ChipRequest, item: Scheduled, scores: Callable[[int, int], F32]
+    request: ChipRequest, item: Scheduled, scores: Callable[[int, int], Float32s]
 ) -> RowLogprobs | None:
     """Add the log-probabilities of this chunk's prompt tokens; returns all of them at the end.
 
@@ -110,8 +109,8 @@ def _concatenate(request: ChipRequest) -> RowLogprobs | None:
 
 
 def bitmask_rows(
-    constrained: Sequence[str], bitmask: NDArray[np.int32], request_ids: Sequence[str]
-) -> NDArray[np.int32] | None:
+    constrained: Sequence[str], bitmask: Int32s, request_ids: Sequence[str]
+) -> Int32s | None:
     """Order a grammar bitmask, whose rows are of `constrained`, by `request_ids`.
 
     Unconstrained rows allow every token; None when there is no constrained request.

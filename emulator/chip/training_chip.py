@@ -21,8 +21,8 @@ that it owns to whatever rows are sent. It knows no clock, no socket and no othe
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float32s
 from emulator.chip.effects import CommandDone
 from emulator.chip.expert_work import ExpertWork
 from emulator.chip.training_commands import (
@@ -53,8 +53,6 @@ from emulator.compute.training_attention import AttentionTape, attend_backward, 
 from emulator.compute.training_layer import embed, embed_backward
 from emulator.compute.training_loss import head
 from emulator.compute.training_router import RouterTape, route_backward, route_forward
-
-F32 = NDArray[np.float32]
 
 _IDLE: Final = "idle"
 _FORWARD: Final = "forward"
@@ -132,7 +130,7 @@ class TrainingChip:
         x = embed(self._weights.dense, self._micro.tokens, self._precision)
         return self._enter_layer(self._micro, x)
 
-    def _enter_layer(self, micro: _Micro, x: F32) -> TrainingDispatch:
+    def _enter_layer(self, micro: _Micro, x: Float32s) -> TrainingDispatch:
         layer, dense = len(micro.layers), self._weights.dense
         attention = attend_forward(dense, layer, x, micro.shape, self._precision)
         router = route_forward(dense, layer, attention.residual, self._precision)
@@ -149,7 +147,7 @@ class TrainingChip:
             return self._enter_layer(micro, x)
         return self._score(micro, x)
 
-    def _score(self, micro: _Micro, x: F32) -> GradientDispatch | Scored:
+    def _score(self, micro: _Micro, x: Float32s) -> GradientDispatch | Scored:
         evaluates = micro.command.evaluates
         micro.loss_sum, micro.counted, grad_x = head(
             self._weights.dense,
@@ -164,7 +162,7 @@ class TrainingChip:
         self._state = _BACKWARD
         return self._go_back(micro, grad_x)
 
-    def _go_back(self, micro: _Micro, grad_x: F32) -> GradientDispatch:
+    def _go_back(self, micro: _Micro, grad_x: Float32s) -> GradientDispatch:
         micro.grad_x = grad_x
         return GradientDispatch(layer=len(micro.layers) - 1, rows=grad_x)
 

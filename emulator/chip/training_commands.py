@@ -7,10 +7,7 @@ experts, forward and backward, as kernels for wide expert parallelism do (DeepEP
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-F32 = NDArray[np.float32]
+from emulator.arrays import Float32s, Int32s, Int64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +19,8 @@ class BeginTraining:
     `ends_step`: gradients go out after this micro-batch.
     """
 
-    tokens: NDArray[np.int32]
-    targets: NDArray[np.int32]
+    tokens: Int32s
+    targets: Int32s
     loss_scale: float
     evaluates: bool = False
     ends_step: bool = True
@@ -39,10 +36,10 @@ class TrainExperts:
     """
 
     layer: int
-    rows: F32
-    row_of_pair: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    weights: F32
+    rows: Float32s
+    row_of_pair: Int64s
+    counts: Int64s
+    weights: Float32s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +47,7 @@ class CombineSums:
     """Finish `layer` with the experts' weighed sums `rows` [tokens, hidden]."""
 
     layer: int
-    rows: F32
+    rows: Float32s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +57,7 @@ class TrainExpertsBackward:
     """
 
     layer: int
-    rows: F32
+    rows: Float32s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,19 +71,17 @@ class CombineGradients:
     """
 
     layer: int
-    rows: F32
-    weights: F32
-    expert_share: F32
+    rows: Float32s
+    weights: Float32s
+    expert_share: Float32s
     balance_scale: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyGradients:
-    """Take the optimizer's step with the summed dense gradients of all chips, and the factor that
-    clips all gradients.
-    """
+    """Take the optimizer's step with all chips' dense gradients summed, clipped by the factor."""
 
-    dense: F32
+    dense: Float32s
     learning_rate: float
     clip_factor: float
 

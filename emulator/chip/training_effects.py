@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
-
-F32 = NDArray[np.float32]
+from emulator.arrays import Float32s, Int64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,9 +12,9 @@ class TrainingDispatch:
     """
 
     layer: int
-    hidden: F32
-    chosen: NDArray[np.int64]
-    weights: F32
+    hidden: Float32s
+    chosen: Int64s
+    weights: Float32s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,17 +22,15 @@ class ExpertSums:
     """Weighted sums [rows, hidden] over this chip's experts of each row."""
 
     layer: int
-    rows: F32
+    rows: Float32s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientDispatch:
-    """Send the loss's gradient by the result of `layer`, `rows` [tokens, hidden], back to the
-    tokens' experts.
-    """
+    """Send the gradient by the result of `layer`, `rows` [tokens, hidden], back to its experts."""
 
     layer: int
-    rows: F32
+    rows: Float32s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +40,8 @@ class ExpertGradients:
     """
 
     layer: int
-    rows: F32
-    weights: F32
+    rows: Float32s
+    weights: Float32s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +64,7 @@ class Gradients:
     """
 
     scored: Scored
-    dense: F32
+    dense: Float32s
     experts_squared_norm: float
 
 
@@ -77,12 +72,12 @@ class Gradients:
 class TrainingStateRead:
     """Weights and the two moments, each flat; dense ones are empty unless asked for."""
 
-    dense: F32
-    dense_first: F32
-    dense_second: F32
-    experts: F32
-    experts_first: F32
-    experts_second: F32
+    dense: Float32s
+    dense_first: Float32s
+    dense_second: Float32s
+    experts: Float32s
+    experts_first: Float32s
+    experts_second: Float32s
 
 
 TrainingEffect = (

@@ -37,9 +37,7 @@ def load_training_chip(share: TrainingShare) -> TrainingChip:
     directory = Path(share.weights_dir)
     arch = read_architecture(directory)
     weights = TrainingWeights(
-        read_dense(directory, arch),
-        read_experts(directory, arch, share.experts),
-        share.optimizer,
+        read_dense(directory, arch), read_experts(directory, arch, share.experts), share.optimizer
     )
     if share.state_file:
         weights.restore(Path(share.state_file), share.experts, share.steps)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from emulator.arrays import Float32s
 from emulator.compute.parameters import Layout, Parameters
-from emulator.compute.tiled_matmul import F32
 from emulator.errors import ConfigError
 
 _CHUNK_VALUES = 1 << 14
@@ -32,13 +32,11 @@ class AdamWSettings:
         for field in ("first_decay", "second_decay"):
             value = getattr(self, field)
             if not 0 <= value < 1:
-                raise ConfigError(field=field, value=value, expected="at least 0 and below 1")
+                raise ConfigError(field, value, "at least 0 and below 1")
         if not 0 < self.eps < float("inf"):
-            raise ConfigError(field="eps", value=self.eps, expected="a number above 0")
+            raise ConfigError("eps", self.eps, "a number above 0")
         if not 0 <= self.weight_decay < float("inf"):
-            raise ConfigError(
-                field="weight_decay", value=self.weight_decay, expected="a number of at least 0"
-            )
+            raise ConfigError("weight_decay", self.weight_decay, "a number of at least 0")
 
 
 class AdamW:
@@ -50,8 +48,8 @@ class AdamW:
     def __init__(self, layout: Layout, settings: AdamWSettings) -> None:
         self.layout = layout
         self.settings = settings
-        self.first: F32 = np.zeros(layout.size, dtype=np.float32)
-        self.second: F32 = np.zeros(layout.size, dtype=np.float32)
+        self.first: Float32s = np.zeros(layout.size, dtype=np.float32)
+        self.second: Float32s = np.zeros(layout.size, dtype=np.float32)
         self.steps = 0
 
     def step(
@@ -80,8 +78,8 @@ class AdamW:
 
     def _step_part(
         self,
-        weights: F32,
-        gradient: F32,
+        weights: Float32s,
+        gradient: Float32s,
         part: slice,
         kept: float,
         step_size: float,
@@ -107,7 +105,7 @@ class AdamW:
         weights -= scratch
 
 
-def squared_norm(flat: F32) -> float:
+def squared_norm(flat: Float32s) -> float:
     """The sum of squares of `flat`, in float64 by chunks, first to last."""
     total = 0.0
     for start in range(0, flat.size, _CHUNK_VALUES):

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Float32s, Int64s
 from emulator.compute.paged_kv import CHUNK_TOKENS, PagedKv
-from emulator.compute.tiled_matmul import F32, TILE_ROWS
+from emulator.compute.tiled_matmul import TILE_ROWS
 
 QUERY_BLOCK_TOKENS = 64
 """New tokens of a prefill that are attended together; bounds the memory of the scores."""
@@ -33,17 +33,17 @@ class AttentionItems:
         tables: [items, chunks * blocks_per_chunk] block tables, padded with block 0.
     """
 
-    rows: NDArray[np.int64]
-    positions: NDArray[np.int64]
-    tables: NDArray[np.int64]
-    _masks: dict[tuple[int, int], NDArray[np.bool_]] = field(default_factory=dict, repr=False)
+    rows: Int64s
+    positions: Int64s
+    tables: Int64s
+    _masks: dict[tuple[int, int], Bools] = field(default_factory=dict, repr=False)
 
     @property
     def first_masked_chunk(self) -> int:
         """Chunks before this one lie in the past of every query."""
         return int(self.positions.min()) // CHUNK_TOKENS
 
-    def future(self, group: int, tile: int) -> NDArray[np.bool_]:
+    def future(self, group: int, tile: int) -> Bools:
         """Mask of keys after their query, for `group` heads a key head and rows tiled by `tile`.
 
         [items, chunks - first_masked_chunk, tiles, tile, CHUNK_TOKENS]; the same for every layer,
@@ -54,7 +54,7 @@ class AttentionItems:
             mask = self._masks[group, tile] = self._make_future(group, tile)
         return mask
 
-    def _make_future(self, group: int, tile: int) -> NDArray[np.bool_]:
+    def _make_future(self, group: int, tile: int) -> Bools:
         items, item_tokens = self.positions.shape
         tiles = -(-item_tokens * group // tile)
         last_key = np.zeros((items, tiles * tile), dtype=np.int64)
@@ -65,11 +65,11 @@ class AttentionItems:
 
 
 def attend(
-    queries: F32,
+    queries: Float32s,
     kv: PagedKv,
     layer: int,
     items: AttentionItems,
-    out: F32,
+    out: Float32s,
     *,
     scores_bounded: bool,
 ) -> None:
@@ -120,7 +120,7 @@ def tile_rows(rows: int, head_dim: int) -> int:
     return whole if same_scores and np.array_equal(scores @ values, mixed) else TILE_ROWS
 
 
-def _sum_chunks(partial: F32) -> F32:
+def _sum_chunks(partial: Float32s) -> Float32s:
     """Add axis 2 of [kv_heads, items, chunks, ...] first to last, whatever the layout."""
     total = partial[:, :, 0].copy()
     for chunk in range(1, partial.shape[2]):
@@ -128,7 +128,7 @@ def _sum_chunks(partial: F32) -> F32:
     return total
 
 
-def _gather_rows(queries: F32, items: AttentionItems, kv_heads: int, tile: int) -> F32:
+def _gather_rows(queries: Float32s, items: AttentionItems, kv_heads: int, tile: int) -> Float32s:
     """Scale queries and lay them out as [kv_heads, items, 1, tiles, tile, head_dim]."""
     item_count, item_tokens = items.rows.shape
     _, heads, head_dim = queries.shape
@@ -141,7 +141,9 @@ def _gather_rows(queries: F32, items: AttentionItems, kv_heads: int, tile: int) 
     return laid.reshape(kv_heads, item_count, 1, tiles, tile, head_dim)
 
 
-def scores_are_bounded(query_norm: F32, key_norm: F32, *, rotation_gain: float = 1.0) -> bool:
+def scores_are_bounded(
+    query_norm: Float32s, key_norm: Float32s, *, rotation_gain: float = 1.0
+) -> bool:
     """Whether normalised queries and keys keep every score below `SAFE_SCORE`.
 
     A normalised vector times its weight [head_dim] is at most sqrt(head_dim) * max|weight| long, so

@@ -15,8 +15,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from emulator.arrays import Float32s
 from emulator.compute.mixed_precision import Precision, as_operand
-from emulator.compute.tiled_matmul import F32
 
 QUERY_BLOCK_TOKENS = 64
 """Query positions that are attended together: a smaller block computes less of the future."""
@@ -49,9 +49,9 @@ class AttentionInputs:
     `bounded`: no score exceeds attention.SAFE_SCORE, so no maximum is subtracted.
     """
 
-    query: F32  # [heads, head_dim, sequences, length]
-    key: F32  # [kv_heads, head_dim, sequences, length]
-    value: F32  # [kv_heads, head_dim, sequences, length]
+    query: Float32s  # [heads, head_dim, sequences, length]
+    key: Float32s  # [kv_heads, head_dim, sequences, length]
+    value: Float32s  # [kv_heads, head_dim, sequences, length]
     bounded: bool
     precision: Precision
 
@@ -66,15 +66,15 @@ class _Piece:
     start: int
     end: int
 
-    def queries(self, x: F32) -> F32:
+    def queries(self, x: Float32s) -> Float32s:
         """Of [heads, head_dim, sequences, length]: [sequences, head_dim, queries], a view."""
         return x[self.head, :, self.sequences, self.start : self.end].swapaxes(0, 1)
 
-    def keys(self, x: F32) -> F32:
+    def keys(self, x: Float32s) -> Float32s:
         """Of [kv_heads, head_dim, sequences, length]: [sequences, head_dim, keys], a view."""
         return x[self.kv_head, :, self.sequences, : self.end].swapaxes(0, 1)
 
-    def rows(self, x: F32) -> F32:
+    def rows(self, x: Float32s) -> Float32s:
         """Of [heads, sequences, length]: [sequences, queries], a view."""
         return x[self.head, self.sequences, self.start : self.end]
 
@@ -83,9 +83,11 @@ class _Piece:
 class AttentionForward:
     """Results of attention; a row's `mixed` is the mean of the values by its exponentials."""
 
-    mixed: F32  # [heads, head_dim, sequences, length]
-    total: F32  # [heads, sequences, length], the sum of the exponentials of a row
-    largest: F32 | None  # [heads, sequences, length], taken off before; None if scores are bounded
+    mixed: Float32s  # [heads, head_dim, sequences, length]
+    total: Float32s  # [heads, sequences, length], the sum of the exponentials of a row
+    largest: (
+        Float32s | None
+    )  # [heads, sequences, length], taken off before; None if scores are bounded
 
 
 def attention_forward(inputs: AttentionInputs) -> AttentionForward:
@@ -111,7 +113,10 @@ def attention_forward(inputs: AttentionInputs) -> AttentionForward:
 
 
 def attention_backward(
-    inputs: AttentionInputs, attended: AttentionForward, grad: F32, into: tuple[F32, F32, F32]
+    inputs: AttentionInputs,
+    attended: AttentionForward,
+    grad: Float32s,
+    into: tuple[Float32s, Float32s, Float32s],
 ) -> None:
     """From `grad` dL/dmixed: adds to the gradients of query, key and value, `into`.
 
@@ -161,11 +166,11 @@ def _scratch_size(inputs: AttentionInputs) -> int:
     return max(SCORES_MAX, min(QUERY_BLOCK_TOKENS, length) * length)
 
 
-def _view(scratch: F32, shape: tuple[int, ...]) -> F32:
+def _view(scratch: Float32s, shape: tuple[int, ...]) -> Float32s:
     return scratch[: int(np.prod(shape))].reshape(shape)
 
 
-def _masked_scores(inputs: AttentionInputs, piece: _Piece, scratch: F32) -> F32:
+def _masked_scores(inputs: AttentionInputs, piece: _Piece, scratch: Float32s) -> Float32s:
     """[sequences, queries, keys] in `scratch`; keys after their query are minus infinity."""
     query, key = piece.queries(inputs.query), piece.keys(inputs.key)
     scores = _view(scratch, (len(query), piece.end - piece.start, piece.end))
@@ -175,6 +180,6 @@ def _masked_scores(inputs: AttentionInputs, piece: _Piece, scratch: F32) -> F32:
 
 
 @lru_cache(maxsize=64)
-def _future(tokens: int, dtype: str) -> F32:
+def _future(tokens: int, dtype: str) -> Float32s:
     """0 where a query sees a key of its own block, else minus infinity: [tokens, tokens]."""
     return np.triu(np.full((tokens, tokens), -np.inf, dtype=dtype), k=1)

@@ -6,19 +6,19 @@ so that a missing or misshapen tensor is one clear line before anything is serve
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import ml_dtypes  # noqa: F401  registers bfloat16 with numpy, which safetensors asks for by name
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from emulator.arrays import Float32s
 from emulator.compute.architecture import Architecture, read_architecture
 from emulator.compute.attention import scores_are_bounded
 from emulator.compute.rope import attention_factor
-from emulator.compute.tiled_matmul import F32
 from emulator.errors import CheckpointError
 from emulator.specs.placement import EMPTY
 
@@ -31,15 +31,15 @@ class LayerWeights:
     chips; `groups` below are this chip's. Experts are overwritten when they move.
     """
 
-    input_norm: F32  # [hidden]
-    qkv: F32  # [groups, hidden, (group_heads + 2) * head_dim]: queries, key, value
-    head_norms: F32  # [group_heads + 1, head_dim], the queries' norm, then the key's
+    input_norm: Float32s  # [hidden]
+    qkv: Float32s  # [groups, hidden, (group_heads + 2) * head_dim]: queries, key, value
+    head_norms: Float32s  # [group_heads + 1, head_dim], the queries' norm, then the key's
     scores_bounded: bool  # see attention.scores_are_bounded
-    output: F32  # [groups, group_heads * head_dim, hidden]
-    post_norm: F32  # [hidden]
-    router: F32  # [hidden, experts]
-    gate_up: F32  # [slots, hidden, 2 * expert_intermediate]
-    down: F32  # [slots, expert_intermediate, hidden]
+    output: Float32s  # [groups, group_heads * head_dim, hidden]
+    post_norm: Float32s  # [hidden]
+    router: Float32s  # [hidden, experts]
+    gate_up: Float32s  # [slots, hidden, 2 * expert_intermediate]
+    down: Float32s  # [slots, expert_intermediate, hidden]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,31 +48,20 @@ class ModelShard:
 
     architecture: Architecture
     groups: int
-    embedding: F32  # [vocab, hidden]
+    embedding: Float32s  # [vocab, hidden]
     layers: tuple[LayerWeights, ...]
-    final_norm: F32  # [hidden]
-    lm_head: F32  # [hidden, vocab]
+    final_norm: Float32s  # [hidden]
+    lm_head: Float32s  # [hidden, vocab]
 
 
-class _Tensors:
+class _Tensors(ExitStack):
     """The safetensors files of a directory, opened once, read by name."""
 
     def __init__(self, directory: Path) -> None:
+        super().__init__()
         self._directory = directory
         self._files: dict[Path, Any] = {}
         self._file_of = _index(directory)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for handle in self._files.values():
-            handle.__exit__(kind, error, trace)
 
     def check(self, name: str, shape: tuple[int, ...]) -> Any:
         """Return the lazily opened tensor `name` after checking that its shape is `shape`."""
@@ -81,8 +70,7 @@ class _Tensors:
             raise CheckpointError(f"{self._directory}: tensor {name} is missing")
         try:
             if path not in self._files:
-                opened: Any = safe_open(path, framework="np")
-                self._files[path] = opened.__enter__()
+                self._files[path] = self.enter_context(safe_open(path, framework="np"))
             lazy = self._files[path].get_slice(name)
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path}: tensor {name} cannot be read ({error})") from error
@@ -94,12 +82,12 @@ class _Tensors:
             )
         return lazy
 
-    def read(self, name: str, *shape: int) -> F32:
+    def read(self, name: str, *shape: int) -> Float32s:
         """Return tensor `name` as float32."""
         lazy = self.check(name, shape)
         return np.asarray(lazy[:], dtype=np.float32)
 
-    def matrix(self, name: str, outputs: int, inputs: int) -> F32:
+    def matrix(self, name: str, outputs: int, inputs: int) -> Float32s:
         """Return a linear layer, stored [outputs, inputs], as [inputs, outputs]."""
         return self.read(name, outputs, inputs).T
 
@@ -233,21 +221,23 @@ def _load_layer(
     )
 
 
-def _empty_slots(arch: Architecture, slots: int) -> tuple[F32, F32]:
+def _empty_slots(arch: Architecture, slots: int) -> tuple[Float32s, Float32s]:
     """Zeros for `slots` experts; host memory costs nothing until it is written."""
     wide = 2 * arch.expert_intermediate
     gate_up = np.zeros((slots, arch.hidden, wide), dtype=np.float32)
     return gate_up, np.zeros((slots, arch.expert_intermediate, arch.hidden), dtype=np.float32)
 
 
-def _load_expert(tensors: _Tensors, layer: int, expert: int, arch: Architecture) -> tuple[F32, F32]:
+def _load_expert(
+    tensors: _Tensors, layer: int, expert: int, arch: Architecture
+) -> tuple[Float32s, Float32s]:
     gate, up, back = (tensors.matrix(*name) for name in _expert_names(layer, expert, arch))
     return np.concatenate([gate, up], axis=1), back
 
 
 def load_experts(
     directory: Path, arch: Architecture, layer: int, experts: Sequence[int]
-) -> tuple[F32, F32]:
+) -> tuple[Float32s, Float32s]:
     """Read `experts` of one layer: gate_up [experts, hidden, 2 * intermediate] and down
     [experts, intermediate, hidden]; for experts that no chip holds any more.
 

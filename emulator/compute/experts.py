@@ -1,9 +1,9 @@
 """A mixture of experts: the router, and one chip's SwiGLU networks over the rows sent to them."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-from emulator.compute.tiled_matmul import F32, TILE_ROWS, padded_rows, tiled_matmul
+from emulator.arrays import Float32s, Int64s
+from emulator.compute.tiled_matmul import TILE_ROWS, padded_rows, tiled_matmul
 
 FEW_TILES_SHARE = 0.5
 """Below this share of tiles to experts, only the weights of the experts that are hit are copied
@@ -14,14 +14,14 @@ DENSE_WASTE = 2.0
 beyond it, when routing is skewed, experts are taken one by one."""
 
 
-def silu(x: F32) -> F32:
+def silu(x: Float32s) -> Float32s:
     """Return x * sigmoid(x), the gate of SwiGLU."""
     with np.errstate(over="ignore"):  # x over infinity is the 0 that is meant
-        gate: F32 = np.float32(1.0) + np.exp(-x)
+        gate: Float32s = np.float32(1.0) + np.exp(-x)
     return x / gate
 
 
-def run_experts(rows: F32, counts: NDArray[np.int64], gate_up: F32, down: F32) -> F32:
+def run_experts(rows: Float32s, counts: Int64s, gate_up: Float32s, down: Float32s) -> Float32s:
     """Apply each expert to its rows.
 
     Args:
@@ -55,20 +55,22 @@ def run_experts(rows: F32, counts: NDArray[np.int64], gate_up: F32, down: F32) -
         out = _swiglu(tiled, gate_up[expert_of_tile], down[expert_of_tile])
     else:
         out = _expert_by_expert(tiled, tile_counts, gate_up, down)
-    answers: F32 = out.reshape(-1, rows.shape[1])[places]
+    answers: Float32s = out.reshape(-1, rows.shape[1])[places]
     return answers
 
 
-def _swiglu(tiles: F32, gate_up: F32, down: F32) -> F32:
+def _swiglu(tiles: Float32s, gate_up: Float32s, down: Float32s) -> Float32s:
     """[..., TILE_ROWS, hidden] through weights that broadcast over the leading axes."""
     both = np.matmul(tiles, gate_up)  # -> [..., TILE_ROWS, 2 * intermediate]
     intermediate = both.shape[-1] // 2
-    gated: F32 = silu(both[..., :intermediate]) * both[..., intermediate:]
-    out: F32 = np.matmul(gated, down)
+    gated: Float32s = silu(both[..., :intermediate]) * both[..., intermediate:]
+    out: Float32s = np.matmul(gated, down)
     return out
 
 
-def _expert_by_expert(tiles: F32, tile_counts: NDArray[np.int64], gate_up: F32, down: F32) -> F32:
+def _expert_by_expert(
+    tiles: Float32s, tile_counts: Int64s, gate_up: Float32s, down: Float32s
+) -> Float32s:
     out = np.empty_like(tiles)
     end = 0
     for expert, count in enumerate(tile_counts.tolist()):
@@ -78,7 +80,9 @@ def _expert_by_expert(tiles: F32, tile_counts: NDArray[np.int64], gate_up: F32, 
     return out
 
 
-def run_experts_slowly(rows: F32, counts: NDArray[np.int64], gate_up: F32, down: F32) -> F32:
+def run_experts_slowly(
+    rows: Float32s, counts: Int64s, gate_up: Float32s, down: Float32s
+) -> Float32s:
     """The obvious reference of `run_experts`: one row at a time."""
     expert_of_row = np.repeat(np.arange(len(counts)), counts)
     intermediate = down.shape[1]
@@ -93,8 +97,8 @@ def run_experts_slowly(rows: F32, counts: NDArray[np.int64], gate_up: F32, down:
 
 
 def route(
-    hidden: F32, weight: F32, *, experts_per_token: int, normalise: bool
-) -> tuple[NDArray[np.int64], F32]:
+    hidden: Float32s, weight: Float32s, *, experts_per_token: int, normalise: bool
+) -> tuple[Int64s, Float32s]:
     """Choose experts for `hidden` [tokens, hidden] with router `weight` [hidden, experts].
 
     Returns expert ids [tokens, k] in ascending order, and their weights [tokens, k]. The order
@@ -111,11 +115,11 @@ def route(
     return chosen, weights / whole.sum(axis=1, keepdims=True)
 
 
-def combine(expert_rows: F32, weights: F32) -> F32:
+def combine(expert_rows: Float32s, weights: Float32s) -> Float32s:
     """Add the experts' outputs of each token in ascending expert order.
 
     `expert_rows` is [tokens, k, hidden], `weights` [tokens, k]; returns [tokens, hidden].
     """
     # Reducing an axis that is not the innermost adds its slices one after the other.
-    total: F32 = np.add.reduce(expert_rows * weights[:, :, None], axis=1)
+    total: Float32s = np.add.reduce(expert_rows * weights[:, :, None], axis=1)
     return total

@@ -10,15 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.arrays import Float32s, Int32s, Int64s
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import RowLogprobs
-
-F32 = NDArray[np.float32]
 
 _COLUMN_MASK = np.int64(0xFFFFFFFF)
 
 
-def sort_keys(values: F32) -> NDArray[np.int64]:
+def sort_keys(values: Float32s) -> Int64s:
     """Return keys [rows, columns] that ascend with the values [rows, columns].
 
     A key is value and column in one 64-bit integer, the lower column the greater: no two keys of a
@@ -32,20 +31,20 @@ def sort_keys(values: F32) -> NDArray[np.int64]:
     return (ordered.astype(np.int64) << 32) | (_COLUMN_MASK - columns)
 
 
-def key_columns(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+def key_columns(keys: Int64s) -> Int64s:
     """Return the columns that the keys were made from; same shape."""
     return _COLUMN_MASK - (keys & _COLUMN_MASK)
 
 
-def log_softmax(logits: F32) -> F32:
+def log_softmax(logits: Float32s) -> Float32s:
     """Return log-probabilities [rows, vocab]; minus infinity stays so."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     total = np.exp(shifted).sum(axis=1, keepdims=True, dtype=np.float64)
-    logprobs: F32 = shifted - np.log(total).astype(np.float32)
+    logprobs: Float32s = shifted - np.log(total).astype(np.float32)
     return logprobs
 
 
-def prompt_logprobs(logits: F32, next_token_ids: NDArray[np.integer], k: int) -> RowLogprobs:
+def prompt_logprobs(logits: Float32s, next_token_ids: NDArray[np.integer], k: int) -> RowLogprobs:
     """Return the log-probabilities of the tokens that followed, and of the k most likely ones.
 
     Row i of `logits` [rows, vocab] predicts `next_token_ids[i]`; k = -1 means the whole vocabulary.
@@ -57,10 +56,7 @@ def prompt_logprobs(logits: F32, next_token_ids: NDArray[np.integer], k: int) ->
 
 
 def sampled_logprobs(
-    logprobs: F32,
-    rows: Sequence[int],
-    specs: Sequence[SamplingSpec],
-    token_ids: NDArray[np.int32],
+    logprobs: Float32s, rows: Sequence[int], specs: Sequence[SamplingSpec], token_ids: Int32s
 ) -> RowLogprobs:
     """Return one row for each of `token_ids` [all rows]; only `rows` asked, the others are padding.
 
@@ -94,7 +90,7 @@ def _reported(spec: SamplingSpec, *, vocab: int) -> int:
     return vocab if spec.logprobs == -1 else spec.logprobs
 
 
-def _most_likely(logprobs: F32, k: int) -> NDArray[np.int32]:
+def _most_likely(logprobs: Float32s, k: int) -> Int32s:
     """Return the ids of the k most likely tokens of each row, most likely first: [rows, k]."""
     keys = sort_keys(logprobs)
     if 0 < k < keys.shape[1]:
@@ -103,7 +99,7 @@ def _most_likely(logprobs: F32, k: int) -> NDArray[np.int32]:
     return key_columns(top).astype(np.int32)
 
 
-def _report(logprobs: F32, token_ids: NDArray[np.int32]) -> RowLogprobs:
+def _report(logprobs: Float32s, token_ids: Int32s) -> RowLogprobs:
     """Look up the tokens [rows, 1 + k]; the first column is the one that is ranked."""
     found = np.take_along_axis(logprobs, token_ids, axis=1)
     ranks = (logprobs >= found[:, :1]).sum(axis=1, dtype=np.int32)

@@ -10,7 +10,7 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.compute.tiled_matmul import F32
+from emulator.arrays import Float32s
 
 _CHUNK_WORDS = 1 << 16
 """Rounded at once: a chunk and its scratch are 512 KiB, inside the cache of a core, and long enough
@@ -27,7 +27,7 @@ class Precision(Enum):
     """Used as they are, in the arrays' own type (float64 when a gradient is checked)."""
 
 
-def round_to_bfloat16(values: F32) -> F32:
+def round_to_bfloat16(values: Float32s) -> Float32s:
     """Round `values` in place to the nearest BF16, ties to even; returns `values`.
 
     Magnitudes from the middle between the largest BF16 and 2^128 become infinite, as on the chip;
@@ -52,6 +52,6 @@ def _round_words(words: NDArray[np.uint32], scratch: NDArray[np.uint32]) -> None
     np.bitwise_and(words, np.uint32(0xFFFF0000), out=words)
 
 
-def as_operand(values: F32, precision: Precision) -> F32:
+def as_operand(values: Float32s, precision: Precision) -> Float32s:
     """Turn `values`, which the caller gives up, into an operand; in place."""
     return round_to_bfloat16(values) if precision is Precision.BF16 else values

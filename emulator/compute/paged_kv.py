@@ -10,9 +10,8 @@ import math
 import mmap
 
 import numpy as np
-from numpy.typing import NDArray
 
-from emulator.compute.tiled_matmul import F32
+from emulator.arrays import Float32s, Int64s
 
 CHUNK_TOKENS = 128
 """Contexts are read, and their sums taken, in pieces of this many tokens (see attention)."""
@@ -42,7 +41,7 @@ class PagedKv:
         """Blocks in one chunk of a context."""
         return CHUNK_TOKENS // self.block_tokens
 
-    def write(self, layer: int, slots: NDArray[np.int64], keys: F32, values: F32) -> None:
+    def write(self, layer: int, slots: Int64s, keys: Float32s, values: Float32s) -> None:
         """Store `keys` and `values` [tokens, kv_heads, head_dim] at `slots` [tokens].
 
         A slot is block * block_tokens + offset.
@@ -53,7 +52,7 @@ class PagedKv:
         rows = self._values[layer].reshape(kv_heads, -1, head_dim)
         rows[:, slots] = values.transpose(1, 0, 2)  # [kv_heads, tokens, head_dim]
 
-    def read(self, layer: int, tables: NDArray[np.int64]) -> tuple[F32, F32]:
+    def read(self, layer: int, tables: Int64s) -> tuple[Float32s, Float32s]:
         """Copy the contexts of `tables` [items, chunks * blocks_per_chunk].
 
         Tables hold blocks of this pool; `take` would buffer its output to check that again.
@@ -77,7 +76,7 @@ class PagedKv:
         self._values[:, :, target] = self._values[:, :, source]
 
 
-def _untouched_zeros(*shape: int) -> F32:
+def _untouched_zeros(*shape: int) -> Float32s:
     """Zeros that take memory only where they are written, in the host's smallest pages.
 
     A huge page would be filled whole at its first token, for each row of the keys.

@@ -13,10 +13,10 @@ from types import MappingProxyType
 
 import numpy as np
 
+from emulator.arrays import Float32s
 from emulator.compute.architecture import Architecture
 from emulator.compute.checkpoint import load_experts, load_shard
 from emulator.compute.mixed_precision import Precision, round_to_bfloat16
-from emulator.compute.tiled_matmul import F32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class Parameters:
     made anew, once between two changes.
     """
 
-    def __init__(self, layout: Layout, flat: F32) -> None:
+    def __init__(self, layout: Layout, flat: Float32s) -> None:
         assert flat.shape == (layout.size,), (flat.shape, layout.size)
         self.layout = layout
         self.flat = flat
@@ -86,7 +86,7 @@ class Parameters:
         """All values 0, float32; what gradients are added to."""
         return cls(layout, np.zeros(layout.size, dtype=np.float32))
 
-    def __getitem__(self, name: str) -> F32:
+    def __getitem__(self, name: str) -> Float32s:
         return self._views[name]
 
     def __contains__(self, name: str) -> bool:
@@ -201,7 +201,7 @@ def read_experts(
     return experts
 
 
-def dense_tensors(dense: Parameters, arch: Architecture) -> dict[str, F32]:
+def dense_tensors(dense: Parameters, arch: Architecture) -> dict[str, Float32s]:
     """The dense parameters under Hugging Face's names, linear layers [outputs, inputs]."""
     tensors = {
         "model.embed_tokens.weight": dense["embedding"],
@@ -230,9 +230,9 @@ def dense_tensors(dense: Parameters, arch: Architecture) -> dict[str, F32]:
 
 def expert_tensors(
     experts: Parameters, arch: Architecture, experts_by_layer: Sequence[Sequence[int]]
-) -> dict[str, F32]:
+) -> dict[str, Float32s]:
     """One chip's experts under Hugging Face's names, [outputs, inputs]."""
-    tensors: dict[str, F32] = {}
+    tensors: dict[str, Float32s] = {}
     for layer, named in enumerate(experts_by_layer):
         gate_up, down = experts[f"layers.{layer}.gate_up"], experts[f"layers.{layer}.down"]
         for slot, expert in enumerate(named):

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.arrays import Float32s, Int64s
 from emulator.specs.sampling import SamplingSpec
 
-F32 = NDArray[np.float32]
 TokenIds = NDArray[np.integer]
 
 
 def apply_penalties(
-    logits: F32,
+    logits: Float32s,
     specs: Sequence[SamplingSpec],
     prompts: Sequence[TokenIds],
     outputs: Sequence[TokenIds],
@@ -42,7 +42,7 @@ def apply_penalties(
     logits[rows] = x
 
 
-def _token_counts(tokens: Sequence[TokenIds], *, vocab: int) -> NDArray[np.int64]:
+def _token_counts(tokens: Sequence[TokenIds], *, vocab: int) -> Int64s:
     """Return how often each token occurs in each sequence, [sequences, vocab]."""
     lengths = [len(sequence) for sequence in tokens]
     first_bin = np.repeat(np.arange(len(tokens)) * vocab, lengths)  # [all tokens]
@@ -51,5 +51,5 @@ def _token_counts(tokens: Sequence[TokenIds], *, vocab: int) -> NDArray[np.int64
     return counted.reshape(len(tokens), vocab)
 
 
-def _column(values: Sequence[float]) -> F32:
+def _column(values: Sequence[float]) -> Float32s:
     return np.array(values, dtype=np.float32)[:, None]

@@ -11,22 +11,22 @@ not depend on how many chips divide them.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float32s, Int64s
 from emulator.compute.attention import attend as attend_items
 from emulator.compute.checkpoint import ModelShard
 from emulator.compute.experts import combine, route
 from emulator.compute.paged_kv import PagedKv
 from emulator.compute.rope import Rotation, rotate, rotation
-from emulator.compute.tiled_matmul import F32, grouped_matmul, tiled_matmul
+from emulator.compute.tiled_matmul import grouped_matmul, tiled_matmul
 from emulator.compute.token_batch import TokenBatch
 
 
-def rms_norm(x: F32, weight: F32, eps: float) -> F32:
+def rms_norm(x: Float32s, weight: Float32s, eps: float) -> Float32s:
     """Return x / sqrt(mean(x^2) + eps) * weight over the last axis; same shape as `x`."""
     total = np.add.reduce(np.square(x), axis=-1, keepdims=True)
     mean_square = total * np.float32(1.0 / x.shape[-1])
-    normed: F32 = x * (np.float32(1.0) / np.sqrt(mean_square + np.float32(eps)))
+    normed: Float32s = x * (np.float32(1.0) / np.sqrt(mean_square + np.float32(eps)))
     normed *= weight
     return normed
 
@@ -37,13 +37,13 @@ class Routed:
     [tokens, hidden] goes to the experts `chosen` [tokens, k], added with `weights` [tokens, k].
     """
 
-    residual: F32
-    hidden: F32
-    chosen: NDArray[np.int64]
-    weights: F32
+    residual: Float32s
+    hidden: Float32s
+    chosen: Int64s
+    weights: Float32s
 
 
-def embed(shard: ModelShard, batch: TokenBatch) -> F32:
+def embed(shard: ModelShard, batch: TokenBatch) -> Float32s:
     """Look up the batch's tokens: [tokens, hidden]."""
     return shard.embedding[batch.token_ids]
 
@@ -55,8 +55,8 @@ def batch_rotation(shard: ModelShard, batch: TokenBatch) -> Rotation:
 
 
 def attend(
-    shard: ModelShard, kv: PagedKv, layer: int, x: F32, batch: TokenBatch, angles: Rotation
-) -> F32:
+    shard: ModelShard, kv: PagedKv, layer: int, x: Float32s, batch: TokenBatch, angles: Rotation
+) -> Float32s:
     """Run a layer's attention on `x` [tokens, hidden] over the chip's groups; writes the KV cache.
 
     Returns what each head group adds to the residual, [groups, tokens, hidden].
@@ -79,7 +79,7 @@ def attend(
     return grouped_matmul(by_group, weights.output)
 
 
-def route_tokens(shard: ModelShard, layer: int, x: F32, attended: F32) -> Routed:
+def route_tokens(shard: ModelShard, layer: int, x: Float32s, attended: Float32s) -> Routed:
     """Add the sums of all head groups, [all groups, tokens, hidden], and choose experts."""
     arch = shard.architecture
     weights = shard.layers[layer]
@@ -95,12 +95,12 @@ def route_tokens(shard: ModelShard, layer: int, x: F32, attended: F32) -> Routed
     return Routed(residual=residual, hidden=hidden, chosen=chosen, weights=expert_weights)
 
 
-def combine_experts(routed: Routed, expert_rows: F32) -> F32:
+def combine_experts(routed: Routed, expert_rows: Float32s) -> Float32s:
     """Finish a layer: `expert_rows` [tokens, k, hidden] in the order of `routed.chosen`."""
     return routed.residual + combine(expert_rows, routed.weights)
 
 
-def logits(shard: ModelShard, x: F32) -> F32:
+def logits(shard: ModelShard, x: Float32s) -> Float32s:
     """Project final hidden states [rows, hidden] to [rows, vocab]."""
     normed = rms_norm(x, shard.final_norm, shard.architecture.norm_eps)
     return tiled_matmul(normed, shard.lm_head)

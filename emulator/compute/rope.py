@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float32s, Int64s
 from emulator.compute.rope_settings import (
     LinearScaling,
     Llama3Scaling,
@@ -14,18 +14,17 @@ from emulator.compute.rope_settings import (
     RopeSettings,
     YarnScaling,
 )
-from emulator.compute.tiled_matmul import F32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rotation:
     """The angles of one batch: `cos` and `sin` are [tokens, 1, head_dim / 2] float32."""
 
-    cos: F32
-    sin: F32
+    cos: Float32s
+    sin: Float32s
 
 
-def rotation(positions: NDArray[np.int64], head_dim: int, rope: RopeSettings) -> Rotation:
+def rotation(positions: Int64s, head_dim: int, rope: RopeSettings) -> Rotation:
     """Make the angles of `positions` [tokens].
 
     Exponents, powers, inverse frequencies and angles are each rounded to float32 where the
@@ -43,15 +42,15 @@ def attention_factor(scaling: RopeScaling | None) -> float:
 
 
 @lru_cache(maxsize=16)
-def inverse_frequencies(head_dim: int, rope: RopeSettings) -> F32:
+def inverse_frequencies(head_dim: int, rope: RopeSettings) -> Float32s:
     """Radians per position of each pair, [head_dim / 2]; not to be written to."""
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     # Its power is the exact one, rounded; that of numpy's float32 is often the number beside it.
     powers = (rope.theta ** exponents.astype(np.float64)).astype(np.float32)
-    plain: F32 = np.float32(1.0) / powers
+    plain: Float32s = np.float32(1.0) / powers
     scaling = rope.scaling
     if isinstance(scaling, LinearScaling):
-        scaled: F32 = plain / np.float32(scaling.factor)
+        scaled: Float32s = plain / np.float32(scaling.factor)
     elif isinstance(scaling, Llama3Scaling):
         scaled = _llama3(plain, scaling)
     elif isinstance(scaling, YarnScaling):
@@ -62,10 +61,8 @@ def inverse_frequencies(head_dim: int, rope: RopeSettings) -> F32:
     return scaled
 
 
-def _llama3(plain: F32, scaling: Llama3Scaling) -> F32:
-    """Divide frequencies whose waves are long for the pretrained context; `plain` [head_dim /
-    2].
-    """
+def _llama3(plain: Float32s, scaling: Llama3Scaling) -> Float32s:
+    """Divide the frequencies `plain` [head_dim / 2] with long waves for the pretrained context."""
     factor, context = np.float32(scaling.factor), np.float32(scaling.original_context_tokens)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     wavelength = np.float32(2 * math.pi) * (np.float32(1.0) / plain)
@@ -74,11 +71,13 @@ def _llama3(plain: F32, scaling: Llama3Scaling) -> F32:
     between = (np.float32(1.0) - smooth) * plain / factor + smooth * plain
     is_long = wavelength > np.float32(scaling.original_context_tokens / low)
     is_short = wavelength < np.float32(scaling.original_context_tokens / high)
-    scaled: F32 = np.where(is_long, plain / factor, np.where(is_short, plain, between))
+    scaled: Float32s = np.where(is_long, plain / factor, np.where(is_short, plain, between))
     return scaled
 
 
-def _yarn(plain: F32, powers: F32, head_dim: int, theta: float, scaling: YarnScaling) -> F32:
+def _yarn(
+    plain: Float32s, powers: Float32s, head_dim: int, theta: float, scaling: YarnScaling
+) -> Float32s:
     """Blend interpolated and `plain` frequencies [head_dim / 2] along the ramp of YaRN."""
 
     def pair_of(turns: float) -> float:
@@ -95,11 +94,11 @@ def _yarn(plain: F32, powers: F32, head_dim: int, theta: float, scaling: YarnSca
     ramp = np.clip((pairs - np.float32(low)) / np.float32(width), 0, 1)
     kept = np.float32(1.0) - ramp
     interpolated = np.float32(1.0) / (np.float32(scaling.factor) * powers)
-    blended: F32 = interpolated * (np.float32(1.0) - kept) + plain * kept
+    blended: Float32s = interpolated * (np.float32(1.0) - kept) + plain * kept
     return blended
 
 
-def rotate(x: F32, angles: Rotation) -> F32:
+def rotate(x: Float32s, angles: Rotation) -> Float32s:
     """Rotate `x` [tokens, ..., head_dim]; returns a new array of the same shape."""
     between = (1,) * (x.ndim - 2)
     cos = angles.cos.reshape(len(x), *between, -1)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.arrays import Float32s, Int32s, Int64s
 from emulator.compute.logprobs import log_softmax, sampled_logprobs
 from emulator.compute.penalties import apply_penalties
 from emulator.compute.token_masks import (
@@ -28,7 +29,6 @@ from emulator.compute.truncation import keep_min_p, keep_top_k, keep_top_p
 from emulator.specs.sampling import SamplingSpec
 from emulator.specs.step import RowLogprobs
 
-F32 = NDArray[np.float32]
 TokenIds = NDArray[np.integer]
 
 _SEED_MASK = (1 << 64) - 1
@@ -38,16 +38,16 @@ _SEED_MASK = (1 << 64) - 1
 class Sampled:
     """One token per row: `token_ids` [rows] int32. `logprobs` when at least one row asked."""
 
-    token_ids: NDArray[np.int32]
+    token_ids: Int32s
     logprobs: RowLogprobs | None
 
 
 def sample(
-    logits: F32,
+    logits: Float32s,
     specs: Sequence[SamplingSpec],
     prompts: Sequence[TokenIds],
     outputs: Sequence[TokenIds],
-    grammar_bitmask: NDArray[np.int32] | None = None,
+    grammar_bitmask: Int32s | None = None,
 ) -> Sampled:
     """Choose a token for each row of `logits` [rows, vocab] float32, which are left unchanged.
 
@@ -63,11 +63,11 @@ def sample(
 
 
 def _sample_with_features(
-    logits: F32,
+    logits: Float32s,
     specs: Sequence[SamplingSpec],
     prompts: Sequence[TokenIds],
     outputs: Sequence[TokenIds],
-    grammar_bitmask: NDArray[np.int32] | None,
+    grammar_bitmask: Int32s | None,
 ) -> Sampled:
     """`sample` in place, with every feature that some row asks for."""
     if grammar_bitmask is not None:
@@ -89,7 +89,7 @@ def _sample_with_features(
 
 
 def constrain(
-    logits: F32,
+    logits: Float32s,
     specs: Sequence[SamplingSpec],
     prompts: Sequence[TokenIds],
     outputs: Sequence[TokenIds],
@@ -102,7 +102,7 @@ def constrain(
     apply_penalties(logits, specs, prompts, outputs)
 
 
-def narrow(logits: F32, specs: Sequence[SamplingSpec]) -> F32:
+def narrow(logits: Float32s, specs: Sequence[SamplingSpec]) -> Float32s:
     """Return logits [rows, vocab] over temperature, less what min-p, top-k and top-p exclude."""
     scaled = logits / np.array([spec.temperature for spec in specs], dtype=np.float32)[:, None]
     keep_min_p(scaled, specs)
@@ -122,7 +122,7 @@ def uniform(seed: int | None, position: int) -> float:
     return (bits >> 11) * 2.0**-53
 
 
-def _draw(scaled: F32, uniforms: Sequence[float]) -> NDArray[np.int64]:
+def _draw(scaled: Float32s, uniforms: Sequence[float]) -> Int64s:
     """Return the token of each row at which its cumulative probability passes its uniform number.
 
     `scaled` is [rows, vocab]. A row without a finite distribution gives its largest logit's token.

@@ -7,9 +7,8 @@ large call on the sizes used here (DECISIONS.md).
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-F32 = NDArray[np.float32]
+from emulator.arrays import Float32s
 
 TILE_ROWS = 4
 
@@ -19,7 +18,7 @@ def padded_rows(rows: int) -> int:
     return -(-rows // TILE_ROWS) * TILE_ROWS
 
 
-def tiled_matmul(x: F32, weight: F32) -> F32:
+def tiled_matmul(x: Float32s, weight: Float32s) -> Float32s:
     """Multiply `x` [rows, inner] by `weight` [inner, columns]; returns [rows, columns] float32.
 
     A row's bits do not depend on the other rows or their number.
@@ -30,11 +29,11 @@ def tiled_matmul(x: F32, weight: F32) -> F32:
         padded[:rows] = x
         x = padded
     tiles = x.reshape(-1, TILE_ROWS, inner)  # [tiles, TILE_ROWS, inner]
-    product: F32 = np.matmul(tiles, weight)  # -> [tiles, TILE_ROWS, columns]
+    product: Float32s = np.matmul(tiles, weight)  # -> [tiles, TILE_ROWS, columns]
     return product.reshape(-1, weight.shape[1])[:rows]
 
 
-def grouped_matmul(x: F32, weights: F32) -> F32:
+def grouped_matmul(x: Float32s, weights: Float32s) -> Float32s:
     """Multiply by each group's own matrix: `weights` [groups, inner, columns].
 
     `x` is [rows, inner], the same for all groups, or [groups, rows, inner]. Returns [groups, rows,
@@ -47,5 +46,5 @@ def grouped_matmul(x: F32, weights: F32) -> F32:
         padded[..., :rows, :] = x
         x = padded
     tiles = x.reshape(*x.shape[:-2], -1, TILE_ROWS, inner)  # [(groups,) tiles, TILE_ROWS, inner]
-    product: F32 = np.matmul(tiles, weights[:, None])  # -> [groups, tiles, TILE_ROWS, columns]
+    product: Float32s = np.matmul(tiles, weights[:, None])  # -> [groups, tiles, TILE_ROWS, columns]
     return product.reshape(len(weights), -1, weights.shape[2])[:, :rows]

@@ -8,19 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Int32s, Int64s
 from emulator.compute.attention import QUERY_BLOCK_TOKENS, AttentionItems
 from emulator.compute.paged_kv import CHUNK_TOKENS
-
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
     """New tokens of one request: `token_ids` at positions first..first+len, and its block table."""
 
-    token_ids: NDArray[np.int32]  # [new_tokens]
+    token_ids: Int32s  # [new_tokens]
     first_position: int
     block_table: Sequence[int]
 
@@ -29,10 +27,10 @@ class Span:
 class TokenBatch:
     """The flattened step: `token_ids`, `positions` and KV `slots` are [tokens]."""
 
-    token_ids: NDArray[np.int64]
-    positions: I64
-    slots: I64
-    starts: I64  # [spans] row of each span's first token
+    token_ids: Int64s
+    positions: Int64s
+    slots: Int64s
+    starts: Int64s  # [spans] row of each span's first token
     items: tuple[AttentionItems, ...]
 
 
@@ -55,7 +53,7 @@ def make_token_batch(spans: Sequence[Span], block_tokens: int) -> TokenBatch:
     )
 
 
-def _pad_tables(spans: Sequence[Span], ends: I64, block_tokens: int) -> I64:
+def _pad_tables(spans: Sequence[Span], ends: Int64s, block_tokens: int) -> Int64s:
     """Block tables as one array, padded with null blocks to whole chunks."""
     chunks = int(-(-ends.max() // CHUNK_TOKENS))
     width = chunks * (CHUNK_TOKENS // block_tokens)
@@ -66,13 +64,13 @@ def _pad_tables(spans: Sequence[Span], ends: I64, block_tokens: int) -> I64:
     return tables
 
 
-def _chunk_blocks(last_positions: I64, block_tokens: int) -> int:
+def _chunk_blocks(last_positions: Int64s, block_tokens: int) -> int:
     chunks = int(last_positions.max()) // CHUNK_TOKENS + 1
     return chunks * (CHUNK_TOKENS // block_tokens)
 
 
 def _decode_items(
-    lengths: I64, starts: I64, positions: I64, tables: I64, block_tokens: int
+    lengths: Int64s, starts: Int64s, positions: Int64s, tables: Int64s, block_tokens: int
 ) -> list[AttentionItems]:
     """One item per single-token span, grouped by the power of two of its chunks."""
     single = np.flatnonzero(lengths == 1)
@@ -92,7 +90,7 @@ def _decode_items(
 
 
 def _prefill_items(
-    lengths: I64, starts: I64, positions: I64, tables: I64, block_tokens: int
+    lengths: Int64s, starts: Int64s, positions: Int64s, tables: Int64s, block_tokens: int
 ) -> list[AttentionItems]:
     """One item per query block of each longer span."""
     items = []

@@ -9,16 +9,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.arrays import Float32s, Int32s
 from emulator.specs.sampling import SamplingSpec
 
-F32 = NDArray[np.float32]
 TokenIds = NDArray[np.integer]
 
 _FORBIDDEN = np.float32(-np.inf)
 _ALL_ALLOWED = np.int32(-1)
 
 
-def mask_by_grammar(logits: F32, bitmask: NDArray[np.int32]) -> None:
+def mask_by_grammar(logits: Float32s, bitmask: Int32s) -> None:
     """Forbid the tokens whose bit is 0.
 
     `bitmask` is [rows, words], 32 tokens a word, low bit first. A row of all ones forbids
@@ -34,7 +34,7 @@ def mask_by_grammar(logits: F32, bitmask: NDArray[np.int32]) -> None:
     logits[rows, :covered] = np.where(allowed, constrained, _FORBIDDEN)
 
 
-def mask_not_allowed(logits: F32, specs: Sequence[SamplingSpec]) -> None:
+def mask_not_allowed(logits: Float32s, specs: Sequence[SamplingSpec]) -> None:
     """Forbid every token outside `allowed_token_ids`, in the rows that have them."""
     for row, spec in enumerate(specs):
         if spec.allowed_token_ids is not None:
@@ -44,7 +44,9 @@ def mask_not_allowed(logits: F32, specs: Sequence[SamplingSpec]) -> None:
             logits[row, allowed] = kept
 
 
-def mask_bad_words(logits: F32, specs: Sequence[SamplingSpec], outputs: Sequence[TokenIds]) -> None:
+def mask_bad_words(
+    logits: Float32s, specs: Sequence[SamplingSpec], outputs: Sequence[TokenIds]
+) -> None:
     """Forbid the last token of each bad word whose other tokens end the output so far."""
     for row, spec in enumerate(specs):
         if spec.bad_words:
@@ -56,7 +58,7 @@ def mask_bad_words(logits: F32, specs: Sequence[SamplingSpec], outputs: Sequence
 
 
 def mask_early_stops(
-    logits: F32, specs: Sequence[SamplingSpec], outputs: Sequence[TokenIds]
+    logits: Float32s, specs: Sequence[SamplingSpec], outputs: Sequence[TokenIds]
 ) -> None:
     """Forbid stop tokens in rows that have fewer than `min_tokens` outputs.
 
@@ -71,7 +73,7 @@ def mask_early_stops(
                 logits[row, stops] = before
 
 
-def add_logit_bias(logits: F32, specs: Sequence[SamplingSpec]) -> None:
+def add_logit_bias(logits: Float32s, specs: Sequence[SamplingSpec]) -> None:
     """Add each row's biases to its logits."""
     for row, spec in enumerate(specs):
         if spec.logit_bias:

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from emulator.arrays import Float32s
 from emulator.compute.architecture import Architecture
 from emulator.compute.attention import scores_are_bounded
 from emulator.compute.causal_attention import (
@@ -23,7 +24,6 @@ from emulator.compute.mixed_precision import Precision, as_operand
 from emulator.compute.parameters import Parameters
 from emulator.compute.rope import attention_factor, rotation
 from emulator.compute.rope_settings import RopeSettings
-from emulator.compute.tiled_matmul import F32
 from emulator.compute.training_norms import rms_norm_backward, rms_norm_forward
 
 
@@ -32,19 +32,19 @@ class AttentionTape:
     """State of `attend_forward` for `attend_backward`; `residual` goes on to the router."""
 
     shape: BatchShape
-    x: F32  # [tokens, hidden]
-    x_scale: F32  # [tokens, 1]
-    normed: F32  # [tokens, hidden], an operand
-    heads: F32  # [heads + kv_heads, head_dim, tokens], queries and keys before their norms
-    heads_scale: F32  # [heads + kv_heads, 1, tokens]
+    x: Float32s  # [tokens, hidden]
+    x_scale: Float32s  # [tokens, 1]
+    normed: Float32s  # [tokens, hidden], an operand
+    heads: Float32s  # [heads + kv_heads, head_dim, tokens], queries and keys before their norms
+    heads_scale: Float32s  # [heads + kv_heads, 1, tokens]
     inputs: AttentionInputs
     attended: AttentionForward
-    mixed: F32  # [heads * head_dim, tokens], an operand
-    residual: F32  # [tokens, hidden]
+    mixed: Float32s  # [heads * head_dim, tokens], an operand
+    residual: Float32s  # [tokens, hidden]
 
 
 def attend_forward(
-    dense: Parameters, layer: int, x: F32, shape: BatchShape, precision: Precision
+    dense: Parameters, layer: int, x: Float32s, shape: BatchShape, precision: Precision
 ) -> AttentionTape:
     """Run a layer's attention block on `x` [tokens, hidden]; `tape.residual` is its result."""
     arch = dense.layout.architecture
@@ -89,8 +89,8 @@ def attend_forward(
 
 
 def attend_backward(
-    dense: Parameters, grads: Parameters, layer: int, tape: AttentionTape, grad_residual: F32
-) -> F32:
+    dense: Parameters, grads: Parameters, layer: int, tape: AttentionTape, grad_residual: Float32s
+) -> Float32s:
     """From `grad_residual` dL/dresidual [tokens, hidden]: dL/dx; adds to `grads`."""
     arch, shape, precision = dense.layout.architecture, tape.shape, tape.inputs.precision
     weights, prefix = dense.operands(precision), f"layers.{layer}"
@@ -124,13 +124,15 @@ def attend_backward(
     return grad_x
 
 
-def _head_weights(weights: Parameters, prefix: str, arch: Architecture) -> F32:
+def _head_weights(weights: Parameters, prefix: str, arch: Architecture) -> Float32s:
     """The norm's weight of each query and key head: [heads + kv_heads, head_dim, 1]."""
     both = [weights[f"{prefix}.query_norm"], weights[f"{prefix}.key_norm"]]
     return np.repeat(both, [arch.heads, arch.kv_heads], axis=0)[:, :, None]
 
 
-def _parts(heads: F32, shape: BatchShape, arch: Architecture) -> tuple[F32, F32, F32]:
+def _parts(
+    heads: Float32s, shape: BatchShape, arch: Architecture
+) -> tuple[Float32s, Float32s, Float32s]:
     """Views of queries, keys and values, [their heads, head_dim, sequences, length]."""
     by_sequence = heads.reshape(*heads.shape[:2], shape.sequences, shape.length)
     key_end = arch.heads + arch.kv_heads
@@ -138,7 +140,9 @@ def _parts(heads: F32, shape: BatchShape, arch: Architecture) -> tuple[F32, F32,
 
 
 @lru_cache(maxsize=16)
-def _angles(length: int, head_dim: int, rope: RopeSettings, dtype: str) -> tuple[F32, F32]:
+def _angles(
+    length: int, head_dim: int, rope: RopeSettings, dtype: str
+) -> tuple[Float32s, Float32s]:
     """Cosine and sine of every position, [head_dim / 2, 1, length] each."""
     angles = rotation(np.arange(length), head_dim, rope)
     cos, sin = angles.cos[:, 0].T, angles.sin[:, 0].T
@@ -146,8 +150,13 @@ def _angles(length: int, head_dim: int, rope: RopeSettings, dtype: str) -> tuple
 
 
 def _rotate(
-    x: F32, shape: BatchShape, arch: Architecture, *, out: F32 | None = None, back: bool = False
-) -> F32:
+    x: Float32s,
+    shape: BatchShape,
+    arch: Architecture,
+    *,
+    out: Float32s | None = None,
+    back: bool = False,
+) -> Float32s:
     """Rotate `x` [heads, head_dim, tokens] by each token's position, or `back`; into `out`."""
     cos, sin = _angles(shape.length, arch.head_dim, arch.rope, x.dtype.name)
     if back:

@@ -9,11 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float32s, Int64s
 from emulator.compute.mixed_precision import Precision, as_operand
 from emulator.compute.parameters import Parameters
-from emulator.compute.tiled_matmul import F32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,15 +20,15 @@ class ExpertsTape:
     """State of `experts_forward` for `experts_backward`."""
 
     precision: Precision
-    rows: F32  # [pairs, hidden], operands
-    counts: NDArray[np.int64]  # [local_experts]
-    both: F32  # [2 * intermediate, pairs]: gates, then ups
-    gated: F32  # [intermediate, pairs], an operand
+    rows: Float32s  # [pairs, hidden], operands
+    counts: Int64s  # [local_experts]
+    both: Float32s  # [2 * intermediate, pairs]: gates, then ups
+    gated: Float32s  # [intermediate, pairs], an operand
 
 
 def experts_forward(
-    experts: Parameters, layer: int, rows: F32, counts: NDArray[np.int64], precision: Precision
-) -> tuple[F32, ExpertsTape]:
+    experts: Parameters, layer: int, rows: Float32s, counts: Int64s, precision: Precision
+) -> tuple[Float32s, ExpertsTape]:
     """Apply each expert to its rows.
 
     Args:
@@ -59,8 +58,8 @@ def experts_forward(
 
 
 def experts_backward(
-    experts: Parameters, grads: Parameters, layer: int, tape: ExpertsTape, grad_out: F32
-) -> F32:
+    experts: Parameters, grads: Parameters, layer: int, tape: ExpertsTape, grad_out: Float32s
+) -> Float32s:
     """From `grad_out` [pairs, hidden], operands already: the gradient of the rows [pairs, hidden];
     adds to `grads`.
     """
@@ -79,22 +78,22 @@ def experts_backward(
     return grad_rows
 
 
-def _spans(counts: NDArray[np.int64]) -> Iterator[tuple[int, slice]]:
+def _spans(counts: Int64s) -> Iterator[tuple[int, slice]]:
     """Each expert that has rows, and where they are."""
     ends = np.cumsum(counts)
     for expert in np.flatnonzero(counts).tolist():
         yield expert, slice(int(ends[expert] - counts[expert]), int(ends[expert]))
 
 
-def _sigmoid(x: F32) -> F32:
+def _sigmoid(x: Float32s) -> Float32s:
     with np.errstate(over="ignore"):  # 1 over infinity is the 0 that is meant
-        falling: F32 = np.exp(-x)
+        falling: Float32s = np.exp(-x)
     falling += 1.0
     np.divide(1.0, falling, out=falling)
     return falling
 
 
-def _swiglu_backward(both: F32, grad_gated: F32) -> F32:
+def _swiglu_backward(both: Float32s, grad_gated: Float32s) -> Float32s:
     """dL/dboth [2 * intermediate, pairs]; silu'(g) = s * (1 + g * (1 - s)) with s = sigmoid(g)."""
     gate, up = np.split(both, 2)
     sigmoid = _sigmoid(gate)

@@ -6,21 +6,18 @@ the first layer, `head` after the last.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float32s, Int32s
 from emulator.compute.mixed_precision import Precision
 from emulator.compute.parameters import Parameters
-from emulator.compute.tiled_matmul import F32
 
 
-def embed(dense: Parameters, tokens: NDArray[np.int32], precision: Precision) -> F32:
+def embed(dense: Parameters, tokens: Int32s, precision: Precision) -> Float32s:
     """Look `tokens` [tokens] up: [tokens, hidden], a new array."""
     return dense.operands(precision)["embedding"][tokens]
 
 
-def embed_backward(
-    dense: Parameters, grads: Parameters, tokens: NDArray[np.int32], grad_x: F32
-) -> None:
+def embed_backward(dense: Parameters, grads: Parameters, tokens: Int32s, grad_x: Float32s) -> None:
     """Add `grad_x` [tokens, hidden] to the embedding rows of the tokens."""
     assert dense.layout.slots["embedding"] == grads.layout.slots["embedding"]
     order = np.argsort(tokens, kind="stable")

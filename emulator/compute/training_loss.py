@@ -6,11 +6,10 @@ Face's Qwen3-MoE): k when all experts are alike, up to experts when one has all.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float32s, Int32s, Int64s
 from emulator.compute.mixed_precision import Precision, as_operand
 from emulator.compute.parameters import Parameters
-from emulator.compute.tiled_matmul import F32
 from emulator.compute.training_norms import rms_norm_backward, rms_norm_forward
 
 IGNORED_TARGET = -1
@@ -23,11 +22,11 @@ LOGITS_MAX = 1 << 18
 def head(
     dense: Parameters,
     grads: Parameters | None,
-    x: F32,
-    targets: NDArray[np.int32],
+    x: Float32s,
+    targets: Int32s,
     loss_scale: float,
     precision: Precision,
-) -> tuple[float, int, F32 | None]:
+) -> tuple[float, int, Float32s | None]:
     """Cross-entropy of `x` [tokens, hidden], the last layer's result, against `targets` [tokens].
 
     `loss_scale` is the weight of one token's loss, 1 / counted tokens of the whole batch. Returns
@@ -61,7 +60,7 @@ def head(
     return loss, counted, grad_x
 
 
-def _softmax_and_loss(logits: F32, targets: NDArray[np.int32]) -> float:
+def _softmax_and_loss(logits: Float32s, targets: Int32s) -> float:
     """Turn `logits` [rows, vocab] into probabilities in place; returns the sum of the losses."""
     logits -= logits.max(axis=1, keepdims=True)
     counted = targets != IGNORED_TARGET
@@ -73,7 +72,7 @@ def _softmax_and_loss(logits: F32, targets: NDArray[np.int32]) -> float:
     return float(np.sum(losses, where=counted, dtype=np.float64))
 
 
-def _grad_logits(probabilities: F32, targets: NDArray[np.int32], loss_scale: float) -> None:
+def _grad_logits(probabilities: Float32s, targets: Int32s, loss_scale: float) -> None:
     """Turn [rows, vocab] probabilities into dL/dlogits in place."""
     rows = np.flatnonzero(targets != IGNORED_TARGET)
     probabilities[rows, targets[rows]] -= 1.0
@@ -82,6 +81,6 @@ def _grad_logits(probabilities: F32, targets: NDArray[np.int32], loss_scale: flo
     probabilities *= loss_scale
 
 
-def expert_share(counts: NDArray[np.int64], tokens: int) -> F32:
+def expert_share(counts: Int64s, tokens: int) -> Float32s:
     """Pairs over tokens of each expert, [experts], from its pairs `counts` in the whole batch."""
     return (counts / tokens).astype(np.float32)

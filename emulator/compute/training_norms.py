@@ -8,10 +8,12 @@ s), and dL/dx = s * (dy * w) - x * s^3 / n * sum(dy * w * x).
 
 import numpy as np
 
-from emulator.compute.tiled_matmul import F32
+from emulator.arrays import Float32s
 
 
-def rms_norm_forward(x: F32, weight: F32, eps: float, *, axis: int = -1) -> tuple[F32, F32]:
+def rms_norm_forward(
+    x: Float32s, weight: Float32s, eps: float, *, axis: int = -1
+) -> tuple[Float32s, Float32s]:
     """Normalise `x`; returns y, a new array of its shape, and s, of length 1 along the axis."""
     scale = _sum_of_products(x, x, axis)
     scale *= 1.0 / x.shape[axis]
@@ -24,8 +26,8 @@ def rms_norm_forward(x: F32, weight: F32, eps: float, *, axis: int = -1) -> tupl
 
 
 def rms_norm_backward(
-    x: F32, scale: F32, weight: F32, grad: F32, *, axis: int = -1
-) -> tuple[F32, F32]:
+    x: Float32s, scale: Float32s, weight: Float32s, grad: Float32s, *, axis: int = -1
+) -> tuple[Float32s, Float32s]:
     """From `grad` dL/dy: dL/dx, a new array, and dL/dy * x * s, to be summed for dL/dw."""
     normed = x * scale
     by_weight = grad * normed
@@ -38,10 +40,10 @@ def rms_norm_backward(
     return weighted, by_weight
 
 
-def _sum_of_products(left: F32, right: F32, axis: int) -> F32:
+def _sum_of_products(left: Float32s, right: Float32s, axis: int) -> Float32s:
     """The sum of left * right along the axis, which is kept with length 1."""
     if axis == -1:
-        last: F32 = np.einsum("...n,...n->...", left, right)[..., None]
+        last: Float32s = np.einsum("...n,...n->...", left, right)[..., None]
         return last
-    total: F32 = (left * right).sum(axis=axis, keepdims=True)
+    total: Float32s = (left * right).sum(axis=axis, keepdims=True)
     return total

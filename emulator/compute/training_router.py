@@ -7,11 +7,10 @@ probabilities.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float32s, Int64s
 from emulator.compute.mixed_precision import Precision, as_operand
 from emulator.compute.parameters import Parameters
-from emulator.compute.tiled_matmul import F32
 from emulator.compute.training_norms import rms_norm_backward, rms_norm_forward
 
 
@@ -25,16 +24,18 @@ class RouterTape:
     """
 
     precision: Precision
-    residual: F32  # [tokens, hidden]
-    scale: F32  # [tokens, 1]
-    hidden: F32  # [tokens, hidden], an operand
-    probabilities: F32  # [tokens, experts], the softmax over all experts
-    chosen: NDArray[np.int64]  # [tokens, k], ascending
-    weights: F32  # [tokens, k]
-    grad_weights: F32 | None = None  # [tokens, k]
+    residual: Float32s  # [tokens, hidden]
+    scale: Float32s  # [tokens, 1]
+    hidden: Float32s  # [tokens, hidden], an operand
+    probabilities: Float32s  # [tokens, experts], the softmax over all experts
+    chosen: Int64s  # [tokens, k], ascending
+    weights: Float32s  # [tokens, k]
+    grad_weights: Float32s | None = None  # [tokens, k]
 
 
-def route_forward(dense: Parameters, layer: int, residual: F32, precision: Precision) -> RouterTape:
+def route_forward(
+    dense: Parameters, layer: int, residual: Float32s, precision: Precision
+) -> RouterTape:
     """Choose experts for `residual` [tokens, hidden]."""
     arch = dense.layout.architecture
     operands = dense.operands(precision)
@@ -59,13 +60,13 @@ def route_forward(dense: Parameters, layer: int, residual: F32, precision: Preci
     )
 
 
-def _highest(logits: F32, k: int) -> NDArray[np.int64]:
+def _highest(logits: Float32s, k: int) -> Int64s:
     """The places of each row's `k` highest logits [tokens, experts], ascending: [tokens, k]."""
     least = np.partition(logits, -k, axis=1)[:, -k, None]  # [tokens, 1]
     places = np.flatnonzero(logits >= least)
     if len(places) != len(logits) * k:  # two logits are equal where the choice is cut
         return np.sort(np.argpartition(logits, -k, axis=1)[:, -k:], axis=1)
-    chosen: NDArray[np.int64] = places.reshape(-1, k) % logits.shape[1]
+    chosen: Int64s = places.reshape(-1, k) % logits.shape[1]
     return chosen
 
 
@@ -74,11 +75,11 @@ def route_backward(
     grads: Parameters,
     layer: int,
     tape: RouterTape,
-    grad_x: F32,
-    grad_hidden: F32,
-    expert_share: F32,
+    grad_x: Float32s,
+    grad_hidden: Float32s,
+    expert_share: Float32s,
     balance_scale: float,
-) -> F32:
+) -> Float32s:
     """Backward pass through combining, weights, router and norm to the attention block's result.
 
     Args:
@@ -115,7 +116,7 @@ def route_backward(
     return grad_residual
 
 
-def _grad_logits(tape: RouterTape, grad_probability: F32, *, normalised: bool) -> F32:
+def _grad_logits(tape: RouterTape, grad_probability: Float32s, *, normalised: bool) -> Float32s:
     """dL/dlogits [tokens, experts]; `grad_probability` [experts] is the balance loss's part."""
     grad_weights = tape.grad_weights  # [tokens, k]
     assert grad_weights is not None, "the experts' owners come before the backward"

@@ -8,16 +8,14 @@ the same tokens stay. The order is vLLM's: min-p, top-k, top-p of what is left.
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float32s
 from emulator.specs.sampling import SamplingSpec
-
-F32 = NDArray[np.float32]
 
 _EXCLUDED = np.float32(-np.inf)
 
 
-def keep_min_p(scaled: F32, specs: Sequence[SamplingSpec]) -> None:
+def keep_min_p(scaled: Float32s, specs: Sequence[SamplingSpec]) -> None:
     """Exclude tokens less likely than `min_p` times the most likely one."""
     rows = [row for row, spec in enumerate(specs) if spec.min_p > 0.0]
     if not rows:
@@ -30,7 +28,7 @@ def keep_min_p(scaled: F32, specs: Sequence[SamplingSpec]) -> None:
     scaled[rows] = x
 
 
-def keep_top_k(scaled: F32, specs: Sequence[SamplingSpec]) -> None:
+def keep_top_k(scaled: Float32s, specs: Sequence[SamplingSpec]) -> None:
     """Exclude tokens less likely than the k-th most likely one; its equals stay."""
     vocab = scaled.shape[1]
     rows = [row for row, spec in enumerate(specs) if 0 < spec.top_k < vocab]
@@ -43,7 +41,7 @@ def keep_top_k(scaled: F32, specs: Sequence[SamplingSpec]) -> None:
     scaled[rows] = x
 
 
-def keep_top_p(scaled: F32, specs: Sequence[SamplingSpec]) -> None:
+def keep_top_p(scaled: Float32s, specs: Sequence[SamplingSpec]) -> None:
     """Keep the fewest most likely tokens whose probabilities sum to `top_p`, at least one.
 
     Of equally likely tokens at the border, those of the lowest ids stay; vLLM does not define it.
@@ -67,7 +65,7 @@ def keep_top_p(scaled: F32, specs: Sequence[SamplingSpec]) -> None:
     scaled[rows] = x
 
 
-def _softmax(x: F32) -> F32:
+def _softmax(x: Float32s) -> Float32s:
     weights = np.exp(x - x.max(axis=1, keepdims=True))
-    probabilities: F32 = weights / weights.sum(axis=1, keepdims=True)
+    probabilities: Float32s = weights / weights.sum(axis=1, keepdims=True)
     return probabilities

@@ -8,19 +8,18 @@ import json
 from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 
-F32 = npt.NDArray[np.float32]
+from emulator.arrays import Float32s
 
 
-def bfloat16_bytes(values: F32) -> bytes:
+def bfloat16_bytes(values: Float32s) -> bytes:
     """Return the values as little-endian BF16, rounded to the nearest, ties to even."""
     bits = np.ascontiguousarray(values).view(np.uint32)
     even = (bits >> np.uint32(16)) & np.uint32(1)
     return ((bits + np.uint32(0x7FFF) + even) >> np.uint32(16)).astype("<u2").tobytes()
 
 
-def safetensors_bytes(tensors: Mapping[str, F32]) -> bytes:
+def safetensors_bytes(tensors: Mapping[str, Float32s]) -> bytes:
     """Return a safetensors file of the tensors, rounded to BF16, in name order.
 
     The format: the header's length (8 bytes, little-endian), a JSON header padded with spaces to

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from emulator.arrays import Float32s
 from emulator.data import SMALL_MOE_DIR
 from emulator.data.bfloat16_checkpoint import safetensors_bytes
 from emulator.data.small_moe_tokenizer import (
@@ -36,7 +36,6 @@ from emulator.data.token_closure import closed_token_ids
 
 SEED = 20260
 
-F32 = npt.NDArray[np.float32]
 
 # Standard deviations by hand, so that random weights behave like a model: logits spread by about
 # 2.5, attention that prefers a few positions, and routing decided by differences far above
@@ -79,7 +78,7 @@ def silent_token_ids(tokenizer: Tokenizer) -> list[int]:
     return sorted(set(vocabulary.values()) - spoken)
 
 
-def make_tensors(sizes: Sizes, *, silent: Sequence[int], seed: int) -> dict[str, F32]:
+def make_tensors(sizes: Sizes, *, silent: Sequence[int], seed: int) -> dict[str, Float32s]:
     """Return all tensors of the checkpoint, float32, by their Hugging Face names."""
     hidden, vocab = sizes.hidden_size, sizes.vocab_size
     embedding = _uniform("model.embed_tokens.weight", (vocab, hidden), EMBEDDING_STD, seed)
@@ -98,7 +97,7 @@ def make_tensors(sizes: Sizes, *, silent: Sequence[int], seed: int) -> dict[str,
     return tensors
 
 
-def _attention_tensors(sizes: Sizes, *, prefix: str, seed: int) -> dict[str, F32]:
+def _attention_tensors(sizes: Sizes, *, prefix: str, seed: int) -> dict[str, Float32s]:
     hidden, head_dim = sizes.hidden_size, sizes.head_dim
     query, key_value = sizes.num_attention_heads * head_dim, sizes.num_key_value_heads * head_dim
     attention = f"{prefix}.self_attn"
@@ -121,7 +120,7 @@ def _attention_tensors(sizes: Sizes, *, prefix: str, seed: int) -> dict[str, F32
     return tensors
 
 
-def _expert_tensors(sizes: Sizes, *, prefix: str, seed: int) -> dict[str, F32]:
+def _expert_tensors(sizes: Sizes, *, prefix: str, seed: int) -> dict[str, Float32s]:
     hidden, inner = sizes.hidden_size, sizes.moe_intermediate_size
     router_name = f"{prefix}.mlp.gate.weight"
     router = _linear(
@@ -143,11 +142,11 @@ def _expert_tensors(sizes: Sizes, *, prefix: str, seed: int) -> dict[str, F32]:
     return tensors
 
 
-def _linear(name: str, *, outputs: int, inputs: int, gain: float = 1.0, seed: int) -> F32:
+def _linear(name: str, *, outputs: int, inputs: int, gain: float = 1.0, seed: int) -> Float32s:
     return _uniform(name, (outputs, inputs), gain / inputs**0.5, seed)
 
 
-def _uniform(name: str, shape: tuple[int, ...], std: float, seed: int) -> F32:
+def _uniform(name: str, shape: tuple[int, ...], std: float, seed: int) -> Float32s:
     """Return uniform noise of this deviation; a tensor's noise depends on its name and the seed.
 
     Only raw bits are drawn: numpy keeps those the same from version to version, and its shaped
@@ -155,7 +154,7 @@ def _uniform(name: str, shape: tuple[int, ...], std: float, seed: int) -> F32:
     """
     bits = np.random.PCG64([seed, zlib.crc32(name.encode())]).random_raw(int(np.prod(shape)))
     unit = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0  # in [-1, 1), exactly
-    noise: F32 = (unit * (std * 3.0**0.5)).astype(np.float32).reshape(shape)
+    noise: Float32s = (unit * (std * 3.0**0.5)).astype(np.float32).reshape(shape)
     return noise
 
 

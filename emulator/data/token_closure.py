@@ -11,8 +11,9 @@ the tokens are for.
 """
 
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer
+
+from emulator.arrays import Bools
 
 
 def closed_token_ids(tokenizer: Tokenizer, candidate_ids: list[int]) -> list[int]:
@@ -33,7 +34,7 @@ def closed_token_ids(tokenizer: Tokenizer, candidate_ids: list[int]) -> list[int
     return [token_id for token_id, keep in zip(candidate_ids, kept, strict=True) if keep]
 
 
-def changing_pairs(tokenizer: Tokenizer, candidate_ids: list[int]) -> npt.NDArray[np.bool_]:
+def changing_pairs(tokenizer: Tokenizer, candidate_ids: list[int]) -> Bools:
     """Return where token i and then j read back as anything else: [candidates, candidates] bool."""
     texts = [tokenizer.decode([token_id], skip_special_tokens=False) for token_id in candidate_ids]
     changes = np.empty((len(texts), len(texts)), dtype=np.bool_)

@@ -1,14 +1,9 @@
 """Collectives of tensor parallelism, over the chips of each rank."""
 
-import numpy as np
-from numpy.typing import NDArray
-
+from emulator.arrays import Float64s, Int64s
 from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.collectives import CollectiveModel, CollectiveTime, Operation
 from emulator.specs.system import SystemSpec
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 class RankAllReduce:

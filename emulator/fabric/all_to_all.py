@@ -9,15 +9,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Float64s, Int64s
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.tier_paths import TierPaths
 from emulator.specs.system import SystemSpec, Topology
-
-Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 _NOBODY = np.zeros(0, dtype=np.int64)
 
@@ -81,7 +77,6 @@ class AllToAll:
         if physical.shape != (chips,):
             raise ValueError(f"physical is int64[{chips}], not {physical.shape}")
         links = links or LinkHealth.whole(system)
-        self.system = system
         self.is_whole = links.is_whole
         self._chips = chips
         self._paths = _paths(system, physical, relays, links)

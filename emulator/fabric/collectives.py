@@ -13,24 +13,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
-from emulator.fabric.group_layout import (
-    hypercube,
-    level_meshes,
-    level_rings,
-    levels,
-    ring_shares,
-)
+from emulator.fabric.group_layout import hypercube, level_meshes, level_rings, levels, ring_shares
 from emulator.fabric.group_links import GroupLinks, LinkTime
 from emulator.fabric.memory_accesses import MemoryAccesses
 from emulator.fabric.schedules import Algorithm, CollectiveSchedule, last_phases, mesh, phases, ring
 from emulator.specs.system import SystemSpec, Topology
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 class Operation(StrEnum):
@@ -85,7 +76,7 @@ class CollectiveModel:
         all_to_all: AllToAll | None = None,
     ) -> None:
         if ranks_per_chip < 1:
-            raise ConfigError(field="ranks_per_chip", value=ranks_per_chip, expected="at least 1")
+            raise ConfigError("ranks_per_chip", ranks_per_chip, "at least 1")
         self._system = system
         self._groups: int = groups.shape[0]
         self._chips: int = groups.shape[1]
@@ -243,10 +234,7 @@ class CollectiveModel:
         return phases(level, np.eye(level.shape[1])[0], level_meshes(level))
 
     def _striped(
-        self,
-        layout: Callable[[SystemSpec, Int64s], Int64s | None],
-        *,
-        rings: bool = False,
+        self, layout: Callable[[SystemSpec, Int64s], Int64s | None], *, rings: bool = False
     ) -> LinkTime:
         """An all-gather by levels, with stripes as wide as the levels that they end with are fast.
 

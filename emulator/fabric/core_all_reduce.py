@@ -8,12 +8,10 @@ which favours LNC=8).
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s
 from emulator.specs.chip import ChipSpec
 from emulator.units import NS_PER_S
-
-Float64s = NDArray[np.float64]
 
 
 class CoreAllReduce:

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.fabric.tiers import Tier
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 class NodeKind(StrEnum):

@@ -7,18 +7,14 @@ by their links' own hardware; those out of service have no links left.
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Float64s, Int64s
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.shortest_paths import Ways, find_ways
 from emulator.fabric.wiring import fabric_graph
 from emulator.specs.seating import VACANT
 from emulator.specs.system import SystemSpec
 from emulator.units import NS_PER_S
-
-Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 class GraphPaths:

@@ -6,14 +6,11 @@ recursive doubling uses levels of two chips.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.fabric.tiers import rack_of, tray_of
 from emulator.fabric.torus import neighbours, places
 from emulator.specs.system import SystemSpec, Topology
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 def levels(system: SystemSpec, group: Int64s) -> Int64s | None:

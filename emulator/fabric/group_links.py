@@ -11,13 +11,12 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.schedules import CollectiveSchedule
 from emulator.fabric.tiers import tiers_of
 from emulator.specs.system import SystemSpec, Topology
 
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 Value = TypeVar("Value", bound=np.generic)
 
 

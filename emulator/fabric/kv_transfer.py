@@ -1,56 +1,40 @@
 """Transfer of keys and values from prefilling to decoding chips."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
-from emulator.fabric.link_health import LinkHealth
 from emulator.specs.system import SystemSpec
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 def kv_transfer_ns(
-    system: SystemSpec,
-    *,
-    bytes_per_request: float,
-    from_chips: Int64s,
-    to_chips: Int64s,
-    cross_unit: bool = False,
-    links: LinkHealth | None = None,
+    system: SystemSpec, *, bytes_per_request: float, from_chips: Int64s, to_chips: Int64s
 ) -> float:
     """Time of one request's keys and values from one rank's chips to another's.
 
     `from_chips` and `to_chips` are chips of `system`, in the order in which they divide the heads:
-    each holds an equal part, and the common part of two goes straight between them. With
-    `cross_unit` the receivers are chips of a second such system, over the network cards. `links`
-    are those of the system, or of `system.cluster(2)`; whole by default. 0 without bytes.
+    each holds an equal part, and the common part of two goes straight between them. 0 without
+    bytes.
 
-    Raises ConfigError for a negative size, no chips, chips that send to themselves, chips outside
-    the system, or a system without the network cards needed.
+    Raises ConfigError for a negative size, no chips, chips that send to themselves, or chips
+    outside the system.
     """
     if bytes_per_request < 0:
-        raise ConfigError(field="bytes_per_request", value=bytes_per_request, expected="0 or more")
+        raise ConfigError("bytes_per_request", bytes_per_request, "0 or more")
     for field, pool in (("from_chips", from_chips), ("to_chips", to_chips)):
         if not len(pool) or pool.min() < 0 or pool.max() >= system.chips.count:
             expected = f"chips 0 to {system.chips.count - 1} of {system.name}"
-            raise ConfigError(field=field, value=pool.tolist(), expected=expected)
-    receivers = to_chips + system.chips.count if cross_unit else to_chips
-    both = np.concatenate([from_chips, receivers])
+            raise ConfigError(field, pool.tolist(), expected)
+    both = np.concatenate([from_chips, to_chips])
     if len(np.unique(both)) != len(both):
-        raise ConfigError(
-            field="to_chips", value=to_chips.tolist(), expected="other chips than from_chips"
-        )
-    if cross_unit:
-        system = system.cluster(2)
+        raise ConfigError("to_chips", to_chips.tolist(), "other chips than from_chips")
     if bytes_per_request == 0:
         return 0.0
     senders = len(from_chips)
     payload = np.zeros((len(both), len(both)))
     payload[:senders, senders:] = bytes_per_request * _common_part(senders, len(to_chips))
-    fabric = AllToAll(system, len(both), physical=both, links=links)
+    fabric = AllToAll(system, len(both), physical=both)
     busy_ns = fabric.exchange(payload).link_busy_ns.max()
     return float(busy_ns + fabric.latency_ns()[payload > 0].max())
 

@@ -9,17 +9,14 @@ two cases.
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.fabric.tiers import Tier, rack_of, tier_bytes_per_s, tiers_there
 from emulator.specs.fault import LinkTier
 from emulator.specs.health import TIERS, Health
 from emulator.specs.link_lanes import LANES_BY_CHIP
 from emulator.specs.partition import Partition
 from emulator.specs.system import SystemSpec
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 TIER_OF_LINK = {
     LinkTier.TRAY: Tier.TRAY,

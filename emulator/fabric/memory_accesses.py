@@ -4,17 +4,65 @@ Counted in reads and writes of one byte per byte of the whole result, over all r
 counts follow the AWS Neuron SDK docs, neuron-runtime/explore/intranode-collective-comm.rst: a ring
 copies with one read and one write (1R1W) per rank and reduces with 2R1W; a kangaring copies 1R2W
 and reduces 3R1W for two ranks at once.
+
+A chip that adds arriving data to memory as part of the DMA's write need not read it again. Where
+the DMA engine does so at its full rate an added write costs a plain write; at half the rate, or
+with an engine that reads both operands, two accesses. Transfers that fit go from SBUF to SBUF on
+Trainium3 and leave HBM alone (SemiAnalysis, AWS Trainium3 Deep Dive).
 """
 
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass
+from typing import Final
 
-from emulator.fabric.near_memory import near_memory
+import numpy as np
+
+from emulator.arrays import Float64s
 from emulator.fabric.schedules import Algorithm
 from emulator.specs.chip import ChipSpec
+from emulator.specs.figure import Figure
 from emulator.units import NS_PER_S
 
-Float64s = NDArray[np.float64]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearMemory:
+    """`adding_rate_share`: the DMA rate left to writes that add. `sbuf_to_sbuf`: collectives may
+    start and end in SBUF.
+    """
+
+    adding_rate_share: Figure
+    sbuf_to_sbuf: bool = False
+
+    @property
+    def adding_write(self) -> float:
+        """Memory accesses of a write that adds, where a plain one is 1."""
+        return 1 / self.adding_rate_share.value
+
+
+_DMA: Final = "AWS Neuron SDK docs, nki/guides/architecture/trainium3_arch.rst"
+
+_BY_CHIP: Final = {
+    "trainium3": NearMemory(
+        adding_rate_share=Figure(1.0, "of the DMA rate", f"{_DMA}: read-add-write at full rate"),
+        sbuf_to_sbuf=True,
+    ),
+    "trainium2": NearMemory(
+        adding_rate_share=Figure(0.5, "of the DMA rate", f"{_DMA}: half the rate before Trainium3")
+    ),
+}
+
+_OTHERS: Final = NearMemory(
+    adding_rate_share=Figure(
+        0.5,
+        "of the write rate",
+        "arithmetic: an engine reads both operands and writes one, 2R1W for 1R1W's plain "
+        "copy; so 2 accesses where a plain write is 1",
+    )
+)
+
+
+def near_memory(chip: ChipSpec) -> NearMemory:
+    """How a chip's memory takes part in reductions."""
+    return _BY_CHIP.get(chip.name, _OTHERS)
 
 
 class MemoryAccesses:

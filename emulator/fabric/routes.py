@@ -9,16 +9,12 @@ are spread over those in turn. Chips can reach each other, then, when links join
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Float64s, Int64s
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.tiers import Tier, tier_latency_ns, tiers_of, tiers_there, tray_of
 from emulator.specs.seating import VACANT
 from emulator.specs.system import SystemSpec
-
-Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 UNREACHABLE = np.iinfo(np.int64).max
 

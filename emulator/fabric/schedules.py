@@ -20,10 +20,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
+from emulator.arrays import Float64s, Int64s
 
 
 class Algorithm(StrEnum):

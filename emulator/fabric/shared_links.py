@@ -5,20 +5,12 @@ checkpoint reads share links; traffic classes decide which of them waits.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.fabric.link_health import LinkHealth
-from emulator.fabric.traffic_classes import (
-    TrafficClass,
-    Transfer,
-    completion_ns,
-    traffic_classes,
-)
+from emulator.fabric.traffic_classes import TrafficClass, Transfer, completion_ns, traffic_classes
 from emulator.specs.system import SystemSpec
 from emulator.units import NS_PER_S
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 class SharedLinks:

@@ -8,15 +8,11 @@ are equally busy. The work grows with the links: one destination at a time.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array  # type: ignore[import-untyped]
 from scipy.sparse.csgraph import shortest_path  # type: ignore[import-untyped]
 
+from emulator.arrays import Float64s, Int64s
 from emulator.fabric.graph import FabricGraph
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 # A tier's part in a link's length: below any difference of latency, which is of whole nanoseconds.
 _LENGTHS_PER_NS = 64
@@ -35,11 +31,6 @@ class Ways:
     ends: Int64s  # [ends]: chips
     share: csr_array
     latency_ns: Float64s  # [ends, ends]
-
-    def reachable(self) -> Bools:
-        """Which ends can exchange bytes, bool[ends, ends]; each reaches itself."""
-        joined: Bools = np.isfinite(self.latency_ns)
-        return joined
 
     def link_bytes(self, payload_bytes: Float64s) -> Float64s:
         """Load of every link: payload_bytes[..., ends, ends] -> [..., links]."""

@@ -8,17 +8,13 @@ gone is gone around, and those bytes load every chip that they pass.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Float64s, Int64s
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.routes import Routes, find_routes
 from emulator.fabric.tiers import Tier
 from emulator.specs.system import SystemSpec
 from emulator.units import NS_PER_S
-
-Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 _NOBODY = np.zeros(0, dtype=np.int64)
 

@@ -8,11 +8,9 @@ for each tier.
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Int64s
 from emulator.specs.system import SystemSpec
-
-Int64s = NDArray[np.int64]
 
 
 class Tier(IntEnum):

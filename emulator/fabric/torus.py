@@ -5,12 +5,10 @@ of one tray have the same place in all others.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Int64s
 from emulator.errors import ConfigError
 from emulator.specs.system import SystemSpec
-
-Int64s = NDArray[np.int64]
 
 
 def places(system: SystemSpec) -> Int64s:
@@ -29,9 +27,9 @@ def tray_dimensions(system: SystemSpec) -> int:
     chips = system.chips_per_tray.count
     if chips not in inside:
         raise ConfigError(
-            field=f"{system.name}.torus",
-            value=system.torus,
-            expected=f"first dimensions that make the {chips} chips of a tray",
+            f"{system.name}.torus",
+            system.torus,
+            f"first dimensions that make the {chips} chips of a tray",
         )
     return inside.index(chips) + 1
 

@@ -12,19 +12,15 @@ from enum import IntEnum
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s
 from emulator.errors import ConfigError
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
 
-Float64s = NDArray[np.float64]
-
 
 class TrafficClass(IntEnum):
-    """The most urgent first: a step waits for COLLECTIVE, a request for KV_TRANSFER, nothing for
-    the rest.
-    """
+    """The most urgent first: steps wait for COLLECTIVE, requests for KV_TRANSFER."""
 
     COLLECTIVE = 0
     KV_TRANSFER = 1
@@ -34,9 +30,9 @@ class TrafficClass(IntEnum):
 
 _CLASSES: Final = {
     "trainium3": Figure(
-        value=4,
-        unit="classes",
-        source="AWS Neuron SDK docs, nki/guides/architecture/trainium3_arch.rst: 4-class DMA "
+        4,
+        "classes",
+        "AWS Neuron SDK docs, nki/guides/architecture/trainium3_arch.rst: 4-class DMA "
         "traffic shaping",
     )
 }
@@ -58,9 +54,7 @@ class Transfer:
 
     def __post_init__(self) -> None:
         if (self.link_bytes < 0).any() or self.latency_ns < 0:
-            raise ConfigError(
-                field="transfer", value=self.traffic.name, expected="bytes and latency from 0 on"
-            )
+            raise ConfigError("transfer", self.traffic.name, "bytes and latency from 0 on")
 
 
 def completion_ns(
@@ -73,7 +67,7 @@ def completion_ns(
     ConfigError for less than one class.
     """
     if classes < 1:
-        raise ConfigError(field="classes", value=classes, expected="at least 1")
+        raise ConfigError("classes", classes, "at least 1")
     if not transfers:
         return np.zeros(0)
     moved_ns = np.stack([each.link_bytes for each in transfers]) * ns_per_byte  # [transfers, links]

@@ -11,19 +11,17 @@ A hop's latency is spent on the links into a switch, and on direct links.
 """
 
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.fabric.graph import FabricGraph, GraphDraft, NodeKind
 from emulator.fabric.link_health import TIER_OF_LINK, LinkHealth
 from emulator.fabric.tiers import Tier, rack_of, tier_hops, tiers_there, tray_of
 from emulator.fabric.torus import links_in, neighbours, tray_dimensions
 from emulator.specs.link_lanes import LANES_BY_CHIP
 from emulator.specs.system import SystemSpec, Topology
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 def fabric_graph(system: SystemSpec, links: LinkHealth | None = None) -> FabricGraph:
@@ -99,23 +97,17 @@ def _add_rack_links(draft: GraphDraft, system: SystemSpec, links: LinkHealth) ->
     rate = links.bytes_per_s(system, Tier.CROSS_RACK) / (racks - 1)
     hops = tier_hops(system, Tier.CROSS_RACK) - tier_hops(system, Tier.BACKPLANE)
     chips = np.arange(system.chips.count).reshape(system.units, racks, system.chips_per_rack)
-    for one in range(racks):
-        for other in range(racks):
-            if one == other:
-                continue
-            source, target = chips[:, one].ravel(), chips[:, other].ravel()
-            _direct(draft, system, links, (source, target), rate, Tier.CROSS_RACK, max(hops, 1))
+    for one, other in permutations(range(racks), 2):
+        ends = chips[:, one].ravel(), chips[:, other].ravel()
+        _direct(draft, system, links, ends, rate, Tier.CROSS_RACK, max(hops, 1))
 
 
 def _add_mesh(draft: GraphDraft, system: SystemSpec, links: LinkHealth) -> None:
     per_tray = system.chips_per_tray.count
     rate = links.bytes_per_s(system, Tier.TRAY) / max(per_tray - 1, 1)
     trays = np.arange(system.chips.count).reshape(-1, per_tray)
-    for one in range(per_tray):
-        for other in range(per_tray):
-            if one != other:
-                ends = trays[:, one], trays[:, other]
-                _direct(draft, system, links, ends, rate, Tier.TRAY, 1)
+    for one, other in permutations(range(per_tray), 2):
+        _direct(draft, system, links, (trays[:, one], trays[:, other]), rate, Tier.TRAY, 1)
 
 
 def _add_torus(draft: GraphDraft, system: SystemSpec, links: LinkHealth) -> None:

@@ -8,17 +8,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Int64s
 from emulator.errors import ConfigError
 from emulator.faults.reloads import plan_reloads
 from emulator.faults.seats import block_size
 from emulator.specs.partition import Partition
 from emulator.specs.placement import ExpertPlacement
 from emulator.specs.seating import VACANT, Seating
-
-Bools = NDArray[np.bool_]
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -47,7 +44,7 @@ def departure(
     leaving: Collection[int],
     seating: Seating,
     ranks_up: Bools,
-    capacity: I64,
+    capacity: Int64s,
 ) -> Departure:
     """Expert placement for `leaving`, positions of whole ranks.
 
@@ -63,7 +60,7 @@ def departure(
     staying[gone // partition.tp] = False
     if not staying.any():
         expected = "ranks of which at least one other one stays up"
-        raise ConfigError(field="ranks to lend", value=named, expected=expected)
+        raise ConfigError("ranks to lend", named, expected)
     seated = np.setdiff1d(np.flatnonzero(seating.chip_of_position != VACANT), gone)
     groups = _groups_of_open_blocks(partition, staying)
     slots_needed = slots_there = 0
@@ -76,9 +73,9 @@ def departure(
         if slots_there < slots_needed:
             group = int(groups[by_group.argmin()])
             raise ConfigError(
-                field="ranks to lend",
-                value=named,
-                expected=f"ranks without which the {slots_needed} experts of a layer still fit: "
+                "ranks to lend",
+                named,
+                f"ranks without which the {slots_needed} experts of a layer still fit: "
                 f"expert group {group} has memory for {slots_there} on the chips that stay",
             )
     plan = plan_reloads(
@@ -106,7 +103,7 @@ def home_on(
     *,
     seating: Seating,
     ranks_up: Bools,
-    capacity: I64,
+    capacity: Int64s,
 ) -> ExpertPlacement:
     """`home` as far as chips are there, and the displaced experts beside it, as evenly as fits.
 
@@ -124,10 +121,10 @@ def home_on(
     return plan.placement
 
 
-def _groups_of_open_blocks(partition: Partition, ranks_up: Bools) -> I64:
+def _groups_of_open_blocks(partition: Partition, ranks_up: Bools) -> Int64s:
     """Expert groups of blocks in which a rank is up, ascending."""
     size = block_size(partition)
     blocks = np.unique(np.flatnonzero(ranks_up) * partition.tp // size)
     of_block = np.arange(size // partition.ep)
-    groups: I64 = (blocks[:, None] * (size // partition.ep) + of_block).ravel()
+    groups: Int64s = (blocks[:, None] * (size // partition.ep) + of_block).ravel()
     return groups

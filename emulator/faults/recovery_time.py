@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.faults.survival import SurvivalPlan
 from emulator.specs.fault import FaultKind
@@ -21,33 +22,33 @@ from emulator.specs.system import SystemSpec
 from emulator.units import GB, NS_PER_S
 
 _HANG_TIMEOUT = Figure(
-    value=30 * NS_PER_S,
-    unit="ns",
-    source="AWS Neuron SDK docs, configuration-guide.rst: NEURON_RT_EXEC_TIMEOUT is 30 s",
+    30 * NS_PER_S,
+    "ns",
+    "AWS Neuron SDK docs, configuration-guide.rst: NEURON_RT_EXEC_TIMEOUT is 30 s",
 )
 _LINK_DOWN = Figure(
-    value=1e6,
-    unit="ns",
-    source="assumed: 1 ms, unpublished; hardware reports a link that is down or an uncorrectable "
+    1e6,
+    "ns",
+    "assumed: 1 ms, unpublished; hardware reports a link that is down or an uncorrectable "
     "memory error at once, the runtime and the engine must hear of it",
 )
 _DRIVES = Figure(
-    value=2 * 14 * GB,
-    unit="bytes/s per tray",
-    source="assumed: the checkpoint lies on both drives of a tray (SemiAnalysis: 2 x 8 TB NVMe a "
+    2 * 14 * GB,
+    "bytes/s per tray",
+    "assumed: the checkpoint lies on both drives of a tray (SemiAnalysis: 2 x 8 TB NVMe a "
     "compute tray), which read 14 GB/s each, as drives on PCIe 5 x4 (16 GB/s) do; the model of the "
     "drives is not published",
 )
 _DRIVES_WRITE = Figure(
-    value=2 * 7 * GB,
-    unit="bytes/s per tray",
-    source="assumed: both drives of a tray take 7 GB/s each, half of what they are taken to read, "
+    2 * 7 * GB,
+    "bytes/s per tray",
+    "assumed: both drives of a tray take 7 GB/s each, half of what they are taken to read, "
     "as flash drives on PCIe 5 x4 do; the model of the drives is not published",
 )
 _HOST_LINK = Figure(
-    value=128 * GB,
-    unit="bytes/s per tray and direction",
-    source="assumed: PCIe 6 x16, as SemiAnalysis gives for two chips of the first generation "
+    128 * GB,
+    "bytes/s per tray and direction",
+    "assumed: PCIe 6 x16, as SemiAnalysis gives for two chips of the first generation "
     "(NL32x2); NL72x2's link between host and chips on a tray is not published",
 )
 
@@ -69,7 +70,17 @@ class RecoveryRates:
         for field in fields(self):
             figure: Figure = getattr(self, field.name)
             if figure.value <= 0:
-                raise ConfigError(field=field.name, value=figure.value, expected="> 0")
+                raise ConfigError(field.name, figure.value, "> 0")
+
+    @property
+    def read_bytes_per_s(self) -> float:
+        """Of a tray from its drives into HBM: the slower of drives and host link."""
+        return min(self.drives_bytes_per_s.value, self.host_link_bytes_per_s.value)
+
+    @property
+    def write_bytes_per_s(self) -> float:
+        """Of a tray from HBM to its drives, likewise."""
+        return min(self.drives_write_bytes_per_s.value, self.host_link_bytes_per_s.value)
 
     def detection_ns(self, kinds: Iterable[FaultKind]) -> int:
         """Time to detect all of these simultaneous faults; 0 for none.
@@ -87,10 +98,17 @@ def reload_ns(
     """Time until every chip has read its weights: the slowest tray's, by drives or by host link."""
     chips = recovery.seating.system_chips(partition)  # [positions]
     seated = chips != VACANT
-    tray = chips[seated] // system.chips_per_tray.count
-    tray_bytes = np.bincount(tray, weights=recovery.reload_bytes[seated])
-    rate = min(rates.drives_bytes_per_s.value, rates.host_link_bytes_per_s.value)
-    return math.ceil(float(tray_bytes.max(initial=0.0)) / rate * NS_PER_S)
+    return slowest_tray_ns(
+        system, chips[seated], recovery.reload_bytes[seated], rates.read_bytes_per_s
+    )
+
+
+def slowest_tray_ns(
+    system: SystemSpec, chips: Int64s, chip_bytes: Int64s | Float64s, bytes_per_s: float
+) -> int:
+    """Time in which trays move chip_bytes [chips] of the system's `chips`, each at the rate."""
+    tray_bytes = np.bincount(chips // system.chips_per_tray.count, weights=chip_bytes)
+    return math.ceil(float(tray_bytes.max(initial=0.0)) / bytes_per_s * NS_PER_S)
 
 
 def recovery_ns(

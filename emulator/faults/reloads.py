@@ -8,11 +8,9 @@ are taken, over an expert that has several copies.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Int64s
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
-
-I64 = NDArray[np.int64]
 
 FROM_CHECKPOINT = -1
 
@@ -34,11 +32,11 @@ class Reloads:
 def plan_reloads(
     placement: ExpertPlacement,
     *,
-    gone: I64,
-    filled: I64,
-    seated: I64,
-    capacity: I64,
-    groups: I64,
+    gone: Int64s,
+    filled: Int64s,
+    seated: Int64s,
+    capacity: Int64s,
+    groups: Int64s,
 ) -> Reloads:
     """Reads after positions `gone` have lost their content.
 
@@ -74,7 +72,7 @@ def plan_reloads(
 
 
 def _settle(
-    slots: I64, layer: int, members: I64, capacity: I64, experts: int
+    slots: Int64s, layer: int, members: Int64s, capacity: Int64s, experts: int
 ) -> list[ExpertTransfer]:
     """Give every expert without a slot one in its group; changes slots[positions, slots]."""
     copies = np.zeros(experts, dtype=np.int64)
@@ -100,7 +98,7 @@ def _settle(
     return transfers
 
 
-def _most_copied(held: I64, copies: I64, got: I64) -> tuple[int, int]:
+def _most_copied(held: Int64s, copies: Int64s, got: Int64s) -> tuple[int, int]:
     """The member and slot whose expert has most copies, of the member that read fewest so far.
 
     Raises ValueError when no expert has two.

@@ -11,15 +11,12 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Int64s
 from emulator.specs.health import Health
 from emulator.specs.partition import Partition
 from emulator.specs.seating import VACANT, Seating
 from emulator.specs.system import SystemSpec
-
-Bools = NDArray[np.bool_]
-I64 = NDArray[np.int64]
 
 OUT_OF_SERVICE = -1
 
@@ -49,7 +46,7 @@ class SlotCapacity:
     are filled first: chips of those numbers stand by.
     """
 
-    capacity: I64
+    capacity: Int64s
     experts: int
     lent: frozenset[int] = frozenset()
     homes: frozenset[int] = frozenset()
@@ -69,7 +66,7 @@ def block_size(partition: Partition) -> int:
     return math.lcm(partition.tp, partition.ep)
 
 
-def islands(health: Health, reachable: Bools) -> I64:
+def islands(health: Health, reachable: Bools) -> Int64s:
     """The island of each chip, int64[chips]: its lowest chip in service; else OUT_OF_SERVICE.
 
     `reachable` is bool[chips, chips], true for chips that links join by any path.
@@ -142,7 +139,7 @@ def take_seats(
 
 
 def _ways(
-    partition: Partition, block: range, sits_on: I64, standing: list[int], room: SlotCapacity
+    partition: Partition, block: range, sits_on: Int64s, standing: list[int], room: SlotCapacity
 ) -> list[_Way]:
     """Every way to open a block, one for each island that has chips of it or could fill it."""
     own = {int(island) for island in sits_on[block] if island != OUT_OF_SERVICE}
@@ -203,7 +200,7 @@ def _fill_groups(
     return filled
 
 
-def _why_closed(partition: Partition, block: range, sits_on: I64, room: SlotCapacity) -> str:
+def _why_closed(partition: Partition, block: range, sits_on: Int64s, room: SlotCapacity) -> str:
     """A block's lack, in words, seen from the island of most of its chips."""
     alive = [position for position in block if sits_on[position] != OUT_OF_SERVICE]
     if not alive:
@@ -222,15 +219,13 @@ def _why_closed(partition: Partition, block: range, sits_on: I64, room: SlotCapa
 
 def _complete_ranks(
     partition: Partition,
-    seats: I64,
+    seats: Int64s,
     opened: dict[int, int],
     standby: dict[int, list[int]],
     filling: dict[int, list[int]],
     room: SlotCapacity,
 ) -> None:
-    """Add to `filling` the positions that complete ranks of open blocks, as far as standby chips
-    go.
-    """
+    """Add positions that complete ranks of open blocks to `filling`, as standby chips allow."""
     size = block_size(partition)
     vacant = set(np.flatnonzero(seats == VACANT).tolist()).difference(*filling.values())
     vacancies = {
@@ -250,7 +245,7 @@ def _complete_ranks(
 
 def _seat(
     positions: list[int],
-    seats: I64,
+    seats: Int64s,
     standby: list[int],
     partition: Partition,
     system: SystemSpec,

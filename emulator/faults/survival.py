@@ -10,8 +10,8 @@ and values are gone.
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Int64s
 from emulator.faults.reloads import Reloads, plan_reloads
 from emulator.faults.seats import Seats, SlotCapacity, block_size, take_seats
 from emulator.specs.health import Health
@@ -19,9 +19,6 @@ from emulator.specs.partition import Partition
 from emulator.specs.placement import EMPTY, ExpertPlacement, ExpertTransfer
 from emulator.specs.seating import VACANT, Seating
 from emulator.specs.system import SystemSpec
-
-Bools = NDArray[np.bool_]
-I64 = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +55,7 @@ class SurvivalPlan:
     fenced: tuple[int, ...]
     taken_over: int
     reloads: tuple[ExpertTransfer, ...]
-    reload_bytes: I64
+    reload_bytes: Int64s
     placement: ExpertPlacement
     seating: Seating
 
@@ -70,7 +67,7 @@ def survival(  # noqa: PLR0913  a keyword for each thing that a recovery depends
     system: SystemSpec,
     *,
     seating: Seating,
-    capacity: I64,
+    capacity: Int64s,
     reachable: Bools,
     weights: WeightBytes,
     lent: frozenset[int] = frozenset(),
@@ -121,7 +118,7 @@ def survival(  # noqa: PLR0913  a keyword for each thing that a recovery depends
     )
 
 
-def _reason(seats: Seats, reloads: Reloads, filled: I64) -> str:
+def _reason(seats: Seats, reloads: Reloads, filled: Int64s) -> str:
     """The recovery, or why there is none, in one line."""
     closed = "; ".join(f"block {block} closes: {why}" for block, why in seats.closed.items())
     if not seats.ranks_up.any():
@@ -155,7 +152,9 @@ def _counted(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
 
 
-def _check(placement: ExpertPlacement, partition: Partition, capacity: I64, pairs: Bools) -> None:
+def _check(
+    placement: ExpertPlacement, partition: Partition, capacity: Int64s, pairs: Bools
+) -> None:
     chips = partition.chips + partition.spares
     if capacity.shape != (partition.chips,) or pairs.shape != (chips, chips):
         raise ValueError(f"capacity{capacity.shape} and reachable{pairs.shape} of {chips} chips")

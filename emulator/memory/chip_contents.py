@@ -19,7 +19,6 @@ from emulator.specs.tensor_group import TensorGroup
 from emulator.units import GB
 
 KV_OWNER: Final = HbmOwner(use=HbmUse.KV)
-WINDOW_OWNER: Final = HbmOwner(use=HbmUse.KV, name="window")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +48,7 @@ class HbmTerms:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.utilization <= 1.0:
-            raise ConfigError(
-                field="gpu_memory_utilization",
-                value=self.utilization,
-                expected="above 0, at most 1",
-            )
+            raise ConfigError("gpu_memory_utilization", self.utilization, "above 0, at most 1")
         least = min(self.activation_bytes, self.collective_bytes, self.least_kv_tokens)
         assert least >= 0, self
 
@@ -76,7 +71,7 @@ def core_needs(
 ) -> CoreNeeds:
     """The needs of each logical core of a chip, one of `tp` of its rank, with `slots` experts.
 
-    Order: microcode, activations, collectives, the groups as the model lists them, windows.
+    Order: microcode, activations, collectives, the groups as the model lists them.
     """
     count = len(cores.cores)
     owners = [
@@ -90,14 +85,11 @@ def core_needs(
         )
         owners.append((weights_owner(group), on_core))
     cached = heads_on_core(heads=memory.heads, kv_heads=memory.cached_heads, tp=tp, cores=count)
-    token_bytes, window_bytes = (
-        kv_bytes_on_core(cached, copy_bytes=copy_bytes, kv_heads=memory.cached_heads)
-        for copy_bytes in (memory.kv_bytes_per_token, memory.kv_window_bytes)
-    )
-    owners.append((WINDOW_OWNER, window_bytes))
     return CoreNeeds(
         owners=tuple((owner, on_core) for owner, on_core in owners if on_core),
-        kv_token_bytes=token_bytes,
+        kv_token_bytes=kv_bytes_on_core(
+            cached, copy_bytes=memory.kv_bytes_per_token, kv_heads=memory.cached_heads
+        ),
     )
 
 

@@ -84,9 +84,7 @@ def is_still_at(file: int, path: Path) -> bool:
 
 
 def claims_directory(variables: Mapping[str, str]) -> Path:
-    """Directory of a user's claims and keys of runs: the session's runtime directory, or one below
-    the temporary.
-    """
+    """Directory of a user's claims and keys of runs: in the runtime directory, or the temporary."""
     runtime = variables.get("XDG_RUNTIME_DIR", "")
     if runtime:
         return Path(runtime) / "ultraserve"
@@ -106,9 +104,9 @@ def check_private_directory(directory: Path) -> None:
     is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
     if not is_own or status.st_mode & 0o077:
         raise ConfigError(
-            field="runtime directory",
-            value=directory,
-            expected="a directory of this user's own, which nobody else can enter (mode 700)",
+            "runtime directory",
+            directory,
+            "a directory of this user's own, which nobody else can enter (mode 700)",
         )
 
 

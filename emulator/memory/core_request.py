@@ -73,15 +73,13 @@ def resolve_cores(
             f"0-{available - 1}",
         )
     if first % per_chip or len(cores) % per_chip:
-        raise ConfigError(
-            field=name, value=text, expected=_whole_chips(environment, cores, per_chip, lnc)
-        )
+        raise ConfigError(name, text, _whole_chips(environment, cores, per_chip, lnc))
     chips = len(cores) // per_chip
     if chips_flag is not None and chips_flag != chips:
         raise ConfigError(
-            field="chips",
-            value=chips_flag,
-            expected=f"{chips}, the chips of {name}={text} at LNC={lnc}, or one of the two",
+            "chips",
+            chips_flag,
+            f"{chips}, the chips of {name}={text} at LNC={lnc}, or one of the two",
         )
     return CoreRequest(
         lnc=lnc,
@@ -101,7 +99,7 @@ def compiled_lnc(neuron_config: Mapping[str, Any]) -> int | None:
     settings = {**neuron_config, **(inner if isinstance(inner, Mapping) else {})}
     lnc = settings.get("logical_nc_config")
     if lnc is not None and type(lnc) is not int:
-        raise ConfigError(field="logical_nc_config", value=lnc, expected="a whole number")
+        raise ConfigError("logical_nc_config", lnc, "a whole number")
     return lnc
 
 

@@ -48,13 +48,7 @@ def kv_bytes_on_core(on_core: HeadsOnCore, *, copy_bytes: int, kv_heads: int) ->
 
 
 def group_bytes_on_core(
-    group: TensorGroup,
-    *,
-    heads: int,
-    kv_heads: int,
-    tp: int,
-    cores: int,
-    slots: int,
+    group: TensorGroup, *, heads: int, kv_heads: int, tp: int, cores: int, slots: int
 ) -> int:
     """Bytes of `group` on each logical core of a chip that has `slots` experts in each layer.
 

@@ -68,14 +68,8 @@ class HbmAllocator:
                     freed += count
         return freed
 
-    def resize(self, owner: HbmOwner, *, core: int, wanted_bytes: int) -> None:
-        """Set the bytes of `owner` on `core`; raises HbmExhausted."""
-        with self.whole_or_nothing():
-            self.free(owner, core=core)
-            self.allocate(owner, core=core, wanted_bytes=wanted_bytes)
-
     def resize_on_cores(self, owner: HbmOwner, wanted_bytes: Sequence[int]) -> None:
-        """`resize` on every core, [cores]; all or none; raises HbmExhausted."""
+        """Set the bytes of `owner` on every core, [cores]; all or none; raises HbmExhausted."""
         with self.whole_or_nothing():
             self.free(owner)
             self.allocate_on_cores(owner, wanted_bytes)
@@ -127,9 +121,7 @@ class HbmAllocator:
         if self._usage is None:
             self._usage = tuple(
                 StackUsage(
-                    stack=stack,
-                    capacity_bytes=self.cores.stack_bytes,
-                    owner_bytes=_by_owner(held),
+                    stack=stack, capacity_bytes=self.cores.stack_bytes, owner_bytes=_by_owner(held)
                 )
                 for stack, held in enumerate(self.held())
             )

@@ -141,12 +141,11 @@ def lay_out(
     *,
     slots: int | Sequence[int],
     terms: HbmTerms | None = None,
-    lnc_choices: tuple[int, ...] | None = None,
 ) -> HbmLayout:
     """Lay `memory` out on the chips of `partition`, numbered in the system from its first one on.
 
     `slots` is how many experts of each layer a chip holds, for all chips or [chips]. `terms` are
-    the assumed ones by default. `lnc_choices` limits the advice; see `smallest_partition`.
+    the assumed ones by default.
 
     Raises:
         ConfigError: an LNC that the chip has not.
@@ -168,12 +167,7 @@ def lay_out(
     except HbmExhausted as error:
         redundant = max(by_chip) - -(-memory.experts // partition.ep)
         fitting = smallest_partition(
-            memory,
-            system,
-            partition,
-            redundant_slots=max(0, redundant),
-            terms=terms,
-            lnc_choices=lnc_choices,
+            memory, system, partition, redundant_slots=max(0, redundant), terms=terms
         )
         raise _refusal(error, memory, system, fitting) from None
     tokens = [kv_tokens_that_fit(needs[count], cores, terms) for count in by_chip]  # [chips]

@@ -18,8 +18,6 @@ class ModelMemory:
         cached_heads: key/value heads of the cache: as many, or 1 for a latent that all share.
         head_groups: groups of heads that stay on one chip; tp divides them.
         kv_bytes_per_token: one copy of what the pool keeps of one token.
-        kv_window_bytes: one copy of what layers with a window keep of all requests of a rank, where
-            the pool is for the other layers alone; 0 where it is for all.
         experts: routed experts of a layer; 0 for a dense model.
     """
 
@@ -30,7 +28,6 @@ class ModelMemory:
     cached_heads: int
     head_groups: int
     kv_bytes_per_token: int
-    kv_window_bytes: int = 0
     experts: int
 
     def __post_init__(self) -> None:
@@ -41,19 +38,12 @@ class ModelMemory:
         assert len({group.layers for group in self.expert_groups}) <= 1, self
 
     @classmethod
-    def of(
-        cls, model: ModelSpec, *, head_groups: int | None = None, window_requests: int | None = None
-    ) -> "ModelMemory":
-        """The HBM content of `model`.
+    def of(cls, model: ModelSpec, *, head_groups: int | None = None) -> "ModelMemory":
+        """The HBM content of `model`; the pool keeps every token of every layer.
 
         `head_groups` is the model's own by default; it may be more, up to the query heads, where
-        key/value heads may be repeated on chips. With `window_requests`, the most requests that a
-        rank runs at once, layers with a window keep no more of each than the window, beside a pool
-        for the other layers; without, the pool keeps every token of every layer.
+        key/value heads may be repeated on chips.
         """
-        windowed = window_requests is not None and model.window_layers > 0
-        per_token = model.kv_bytes_per_token_full_layers if windowed else model.kv_bytes_per_token
-        window_bytes = model.kv_window_bytes_per_request * (window_requests or 0)
         return cls(
             name=model.name,
             groups=model.tensor_groups(),
@@ -61,8 +51,7 @@ class ModelMemory:
             kv_heads=model.kv_heads,
             cached_heads=model.kv_declared_heads,
             head_groups=head_groups or model.head_groups,
-            kv_bytes_per_token=per_token,
-            kv_window_bytes=window_bytes,
+            kv_bytes_per_token=model.kv_bytes_per_token,
             experts=model.experts,
         )
 

@@ -20,19 +20,16 @@ def smallest_partition(
     *,
     redundant_slots: int,
     terms: HbmTerms,
-    lnc_choices: tuple[int, ...] | None = None,
 ) -> Partition | None:
     """The partition with the fewest chips on which the model fits, or None.
 
     It has the first chip and the spares of `asked`. Among equally many chips the LNC that was asked
     for comes first, then the smallest tp (most ranks), then the largest ep (fewest experts on a
-    chip, most space for KV). `lnc_choices` are the LNCs to try in order; by default the one asked
-    for, then the released ones. `redundant_slots` are added to each layer of each chip.
+    chip, most space for KV). LNCs are the one asked for, then the released ones. `redundant_slots`
+    are added to each layer of each chip.
     """
-    if lnc_choices is None:
-        others = [lnc for lnc in system.chip.lnc_sizes if lnc not in (asked.lnc, *ANNOUNCED_LNC)]
-        lnc_choices = (asked.lnc, *others)
-    core_maps = {lnc: core_map(system.chip, lnc) for lnc in lnc_choices}
+    others = [lnc for lnc in system.chip.lnc_sizes if lnc not in (asked.lnc, *ANNOUNCED_LNC)]
+    core_maps = {lnc: core_map(system.chip, lnc) for lnc in (asked.lnc, *others)}
 
     @cache
     def fits(lnc: int, tp: int, slots: int) -> bool:
@@ -45,7 +42,7 @@ def smallest_partition(
         divisors = [size for size in range(1, chips + 1) if chips % size == 0]
         tps = [tp for tp in divisors if memory.head_groups % tp == 0]
         eps = [ep for ep in reversed(divisors) if ep <= max(1, memory.experts)]
-        for lnc in lnc_choices:
+        for lnc in core_maps:
             for tp in tps:
                 for ep in eps:
                     slots = -(-memory.experts // ep) + redundant_slots

@@ -45,9 +45,9 @@ class TrainingMemory:
         """The same on each of a chip's `cores` logical cores, rounded up."""
         return tuple((owner, -(-count // cores)) for owner, count in self.owners)
 
-    def check_fits(self, cores: CoreMap, *, device: int = 0, hint: str = "") -> None:
+    def check_fits(self, cores: CoreMap, *, hint: str = "") -> None:
         """Raise HbmExhausted, with the usage table of an otherwise empty chip, unless it fits."""
-        allocator = HbmAllocator(cores, device=device)
+        allocator = HbmAllocator(cores)
         try:
             for owner, on_core in self.on_cores(len(cores.cores)):
                 allocator.allocate_on_cores(owner, [on_core] * len(cores.cores))
@@ -155,9 +155,7 @@ class _TrainingJobMemory:
         return TrainingMemory(owners=tuple((owner, size) for owner, size in owners if size))
 
     def _activation_bytes(self, group: int) -> int:
-        """Kept activations of a micro-batch, one layer's gradients in work, and logits of some
-        rows.
-        """
+        """Kept activations of a micro-batch, one layer's gradients in work, logits of some rows."""
         routed_layer = self.routed_layer_bytes
         if self.experts:  # pairs of the fullest chip, when tokens pick experts evenly
             fullest = -(-self.experts // group) * group
@@ -194,18 +192,16 @@ def smallest_training_chips(
 
 
 def check_training_fits(
-    system: SystemSpec, model: ModelSpec, chips: int, recipe: TrainingRecipe, *, device: int = 0
+    system: SystemSpec, model: ModelSpec, chips: int, recipe: TrainingRecipe
 ) -> TrainingMemory:
-    """The memory of a job that fits; raises HbmExhausted, with the number of chips that would
-    do.
-    """
+    """The memory of a job that fits; raises HbmExhausted, with how many chips would do."""
     memory = training_memory(system, model, chips, recipe)
     cores = training_cores(system, recipe)
     if not memory.fits(cores):
         wants = f"each of {chips} chips would hold {memory.chip_bytes:,} bytes to train "
         capacity = f"{model.name}, and has {system.chip.hbm_bytes:,}; "
         advice = _advice(system, model, recipe)
-        memory.check_fits(cores, device=device, hint=wants + capacity + advice)
+        memory.check_fits(cores, hint=wants + capacity + advice)
     return memory
 
 

@@ -10,14 +10,12 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s
 from emulator.errors import ConfigError
 from emulator.specs.chip import ChipSpec
 from emulator.specs.work_energy import PICO, work_energy_of
 from emulator.units import BITS_PER_BYTE
-
-Float64s = NDArray[np.float64]
 
 FORMATS: Final = ("fp32", "bf16", "fp8", "fp4")
 _TENSOR: Final = frozenset({"tensor", *(f"tensor_{dtype}" for dtype in FORMATS)})
@@ -70,12 +68,6 @@ def wanted_watts(chip: ChipSpec, busy_share: Mapping[str, Float64s]) -> Float64s
     return np.asarray(chip.idle_watts.value + sum(dynamic), dtype=np.float64)
 
 
-def chip_watts(chip: ChipSpec, busy_share: Mapping[str, Float64s]) -> Float64s:
-    """Average watts of each chip, [chips]: `wanted_watts`, at most its budget."""
-    held: Float64s = np.minimum(wanted_watts(chip, busy_share), chip.budget_watts.value)
-    return held
-
-
 def throttle_factor(
     chip: ChipSpec, wanted: Float64s, *, cap_watts: float | None = None
 ) -> Float64s:
@@ -88,6 +80,6 @@ def throttle_factor(
     budget = chip.budget_watts.value
     cap = budget if cap_watts is None else min(cap_watts, budget)
     if cap <= idle:
-        raise ConfigError(field="cap_watts", value=cap, expected=f"above {idle:g}, its idle watts")
+        raise ConfigError("cap_watts", cap, f"above {idle:g}, its idle watts")
     factor: Float64s = np.maximum((wanted - idle) / (cap - idle), 1.0)
     return factor

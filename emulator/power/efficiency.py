@@ -35,7 +35,7 @@ class TokenRates:
         for name in ("output_tokens_per_s", "input_tokens_per_s"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
-                raise ConfigError(field=name, value=value, expected="at least 0")
+                raise ConfigError(name, value, "at least 0")
 
     @property
     def total_tokens_per_s(self) -> float:
@@ -65,9 +65,9 @@ def tokens_per_megawatt(
     """
     system = power.system
     if not 1 <= chips <= system.chips.count:
-        raise ConfigError(field="chips", value=chips, expected=f"1 to {system.chips.count}")
+        raise ConfigError("chips", chips, f"1 to {system.chips.count}")
     if not 0 < drawn_watts < float("inf"):
-        raise ConfigError(field="drawn_watts", value=drawn_watts, expected="above 0")
+        raise ConfigError("drawn_watts", drawn_watts, "above 0")
     all_in_watts, published = power.all_in_watts(chips)
     bases = (
         (PowerBasis.PROVISIONED, power.provisioned_watts(chips), "racks' budget, no cooling"),

@@ -67,13 +67,13 @@ def power_state(
     for engine, share in busy.items():
         if engine not in BUSY_ENGINES:
             expected = f"one of {', '.join(BUSY_ENGINES)}"
-            raise ConfigError(field="busy", value=engine, expected=expected)
+            raise ConfigError("busy", engine, expected)
         if not 0 <= share <= 1:
-            raise ConfigError(field=f"busy {engine}", value=share, expected="0 to 1")
+            raise ConfigError(f"busy {engine}", share, "0 to 1")
     products = sum(share for engine, share in busy.items() if engine.startswith("tensor"))
     if products > 1:
         expected = "at most 1 over all formats, which one engine multiplies"
-        raise ConfigError(field="busy tensor", value=products, expected=expected)
+        raise ConfigError("busy tensor", products, expected)
     chip = power.system.chip
     shares = {engine: np.array([share]) for engine, share in {**_AT_REST, **busy}.items()}
     wanted = wanted_watts(chip, shares)  # [1]

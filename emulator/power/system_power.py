@@ -9,14 +9,9 @@ is linear in its chips' watts, and its crossing of the rack's budget is exact. A
 from dataclasses import dataclass, fields
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from emulator.errors import ConfigError
 from emulator.specs.rack_power import Cooling, RackPowerSpec, Season
 from emulator.specs.system import SystemSpec
-
-Float64s = NDArray[np.float64]
 
 _ROUNDING: Final = 1e-9
 
@@ -86,9 +81,9 @@ class SystemPower:
         self.rack_budget_watts = system.provisioned_watts.value / self._racks
         if self._rack_line(self._idle) > self.rack_budget_watts * (1 + _ROUNDING):
             raise ConfigError(
-                field=f"{system.name}.provisioned_watts",
-                value=system.provisioned_watts.value,
-                expected=f"at least {self._racks * self._rack_line(self._idle):,.0f}, what its "
+                f"{system.name}.provisioned_watts",
+                system.provisioned_watts.value,
+                f"at least {self._racks * self._rack_line(self._idle):,.0f}, what its "
                 "racks draw with idle chips",
             )
 
@@ -107,9 +102,9 @@ class SystemPower:
         """
         total = self.system.chips.count
         if not 1 <= chips <= total:
-            raise ConfigError(field="chips", value=chips, expected=f"1 to {total}")
+            raise ConfigError("chips", chips, f"1 to {total}")
         if not chip_watts_sum >= 0:
-            raise ConfigError(field="chip_watts_sum", value=chip_watts_sum, expected="at least 0")
+            raise ConfigError("chip_watts_sum", chip_watts_sum, "at least 0")
         each = chip_watts_sum / chips
         boards, conversion, overhead = self._parts(each)
         it_watts = chip_watts_sum + chips * (boards.total() + conversion + overhead)

@@ -36,14 +36,14 @@ class Prices:
         for name in names:
             value = getattr(self, name)
             if value is not None and not 0 <= value < float("inf"):
-                raise ConfigError(field=name, value=value, expected="at least 0")
+                raise ConfigError(name, value, "at least 0")
         if all(getattr(self, name) is None for name in names):
-            raise ConfigError(field="prices", value="none", expected=f"one of {', '.join(names)}")
+            raise ConfigError("prices", "none", f"one of {', '.join(names)}")
         if self.chip_hour_dollars is not None and self.system_hour_dollars is not None:
             raise ConfigError(
-                field="system_hour_dollars",
-                value=self.system_hour_dollars,
-                expected="not both: chip_hour_dollars is set too",
+                "system_hour_dollars",
+                self.system_hour_dollars,
+                "not both: chip_hour_dollars is set too",
             )
 
 
@@ -75,9 +75,9 @@ def token_cost(
     """
     total = system.chips.count
     if not 1 <= chips <= total:
-        raise ConfigError(field="chips", value=chips, expected=f"1 to {total}")
+        raise ConfigError("chips", chips, f"1 to {total}")
     if not 0 <= drawn_watts < float("inf"):
-        raise ConfigError(field="drawn_watts", value=drawn_watts, expected="at least 0")
+        raise ConfigError("drawn_watts", drawn_watts, "at least 0")
     machines = (prices.chip_hour_dollars or 0.0) * chips
     machines += (prices.system_hour_dollars or 0.0) * chips / total
     energy = (prices.kwh_dollars or 0.0) * drawn_watts / WATTS_PER_KILOWATT

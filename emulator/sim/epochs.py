@@ -32,7 +32,7 @@ class Epoch:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.dilation < float("inf"):
-            raise ConfigError(field="dilation", value=self.dilation, expected="a number above 0")
+            raise ConfigError("dilation", self.dilation, "a number above 0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from emulator.arrays import Float64s
 
 HEADROOM: Final = 0.15
 """Assumed: by this share of the host's own time steps may wait, so that few of them are late. The
@@ -94,7 +95,7 @@ class LoadFollower:
         )
 
 
-def paced_dilation(need_wall_ns: NDArray[np.float64], emulated_ns: NDArray[np.float64]) -> float:
+def paced_dilation(need_wall_ns: Float64s, emulated_ns: Float64s) -> float:
     """Solve sum(max(K x emulated, need)) = (1 + HEADROOM) x sum(need) for K; all are [steps].
 
     The left side rises with K, and is linear between the steps' own ratios of need to emulated.

@@ -24,7 +24,7 @@ class Assuming(Protocol):
 AssumingSpec = TypeVar("AssumingSpec", bound=Assuming)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Assumption:
     """One way to read the sources: the fields that it sets, by name, and why."""
 
@@ -47,16 +47,10 @@ class AssumptionSet:
     def __post_init__(self) -> None:
         names = [assumption.name for assumption in self.assumptions]
         if len(names) < 2 or len(set(names)) != len(names):
-            raise ConfigError(
-                field=f"switch {self.name}",
-                value=names,
-                expected="two assumptions or more, all named",
-            )
+            raise ConfigError(f"switch {self.name}", names, "two assumptions or more, all named")
         fields = {frozenset(assumption.figures) for assumption in self.assumptions}
         if len(fields) > 1:
-            raise ConfigError(
-                field=f"switch {self.name}", value=names, expected="assumptions of the same fields"
-            )
+            raise ConfigError(f"switch {self.name}", names, "assumptions of the same fields")
 
     def assumption(self, name: str) -> Assumption:
         """The assumption of that name; raises ConfigError that lists the names."""
@@ -64,7 +58,7 @@ class AssumptionSet:
             if assumption.name == name:
                 return assumption
         names = ", ".join(assumption.name for assumption in self.assumptions)
-        raise ConfigError(field=f"assumption {self.name}", value=name, expected=f"one of {names}")
+        raise ConfigError(f"assumption {self.name}", name, f"one of {names}")
 
     def assumption_of(self, spec: object) -> Assumption | None:
         """The assumption of `spec`; None when its figures were set in another way."""
@@ -75,13 +69,11 @@ class AssumptionSet:
 
 
 def assumption_set(
-    spec: object, *, name: str, default: str, why: str, others: tuple[Assumption, ...]
+    spec: object, name: str, *others: Assumption, default: str, why: str
 ) -> AssumptionSet:
     """An assumption set whose default is what `spec` has, in the fields that the others set."""
     own = {field: getattr(spec, field) for field in others[0].figures}
-    return AssumptionSet(
-        name=name, assumptions=(Assumption(name=default, why=why, figures=own), *others)
-    )
+    return AssumptionSet(name=name, assumptions=(Assumption(default, why, own), *others))
 
 
 def apply_assumption(spec: Spec, assumption: Assumption) -> Spec:
@@ -97,6 +89,6 @@ def with_assumptions(spec: AssumingSpec, texts: Iterable[str]) -> AssumingSpec:
     for text in texts:
         name, equals, assumption = text.partition("=")
         if not (name and equals and assumption):
-            raise ConfigError(field="assumption", value=text, expected="SWITCH=ASSUMPTION")
+            raise ConfigError("assumption", text, "SWITCH=ASSUMPTION")
         spec = spec.assuming(name, assumption)
     return spec

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int64s = NDArray[np.int64]
+from emulator.arrays import Int64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -4,11 +4,11 @@ A roofline divides work by peak rates. A calibration says how much of each rate 
 a step, a layer, a collective and a request cost beside their work. `ROOFLINE` adds nothing.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Final
 
 from emulator.errors import ConfigError
-from emulator.specs.figure import Figure, NamedFigures
+from emulator.specs.figure import Figure, NamedFigures, figures_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,22 +56,15 @@ class Calibration:
     def __post_init__(self) -> None:
         for label, figure in self.figures():
             if label.endswith("_share") and not 0 < figure.value <= 1:
-                raise ConfigError(
-                    field=f"{self.name}.{label}", value=figure.value, expected="above 0, at most 1"
-                )
+                raise ConfigError(f"{self.name}.{label}", figure.value, "above 0, at most 1")
             if label.endswith("_ns") and figure.value < 0:
-                raise ConfigError(
-                    field=f"{self.name}.{label}", value=figure.value, expected="at least 0"
-                )
+                raise ConfigError(f"{self.name}.{label}", figure.value, "at least 0")
         if not 0 <= self.turn_taking.value <= 1:
-            raise ConfigError(
-                field=f"{self.name}.turn_taking", value=self.turn_taking.value, expected="0 to 1"
-            )
+            raise ConfigError(f"{self.name}.turn_taking", self.turn_taking.value, "0 to 1")
 
     def figures(self) -> NamedFigures:
         """Every figure by its name."""
-        named = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return tuple((name, value) for name, value in named if isinstance(value, Figure))
+        return figures_of(self)
 
 
 _NOT_COUNTED: Final = "a roofline counts none"
@@ -79,11 +72,11 @@ _PEAK: Final = "a roofline reaches the peak"
 
 
 def _share() -> Figure:
-    return Figure(value=1.0, unit="of peak", source=_PEAK)
+    return Figure(1.0, "of peak", _PEAK)
 
 
 def _none() -> Figure:
-    return Figure(value=0.0, unit="ns", source=_NOT_COUNTED)
+    return Figure(0.0, "ns", _NOT_COUNTED)
 
 
 ROOFLINE: Final = Calibration(
@@ -100,6 +93,6 @@ ROOFLINE: Final = Calibration(
     prefill_step_ns=_none(),
     front_end_request_ns=_none(),
     front_end_token_ns=_none(),
-    turn_taking=Figure(value=0.0, unit="1 / exponent", source="a roofline overlaps perfectly"),
+    turn_taking=Figure(0.0, "1 / exponent", "a roofline overlaps perfectly"),
 )
 """The roofline alone: what no stack can beat."""

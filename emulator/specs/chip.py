@@ -5,11 +5,11 @@ this type, one file per chip; nothing here knows of a particular chip. None stan
 lacks or what is unpublished.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from emulator.errors import ConfigError
 from emulator.specs.assumptions import AssumptionSet, apply_assumption
-from emulator.specs.figure import Figure, NamedFigures
+from emulator.specs.figure import Figure, NamedFigures, figures_of
 from emulator.specs.matrix_engine import MatrixEngine
 
 
@@ -68,21 +68,19 @@ class ChipSpec:
         may_be_zero = {label for label, _ in self.matrix.figures()} | {"microcode_bytes_per_core"}
         for label, figure in self.figures():
             if figure.value <= 0 and label not in may_be_zero:
-                raise ConfigError(field=f"{self.name}.{label}", value=figure.value, expected="> 0")
+                raise ConfigError(f"{self.name}.{label}", figure.value, "> 0")
         if self.idle_watts.value > self.budget_watts.value:
             raise ConfigError(
-                field=f"{self.name}.idle_watts",
-                value=self.idle_watts.value,
-                expected=f"at most budget_watts, {self.budget_watts.value:g}",
+                f"{self.name}.idle_watts",
+                self.idle_watts.value,
+                f"at most budget_watts, {self.budget_watts.value:g}",
             )
 
     def figures(self) -> NamedFigures:
         """Every figure of the chip by its field's name, derived ones last."""
-        named = ((field.name, getattr(self, field.name)) for field in fields(self))
-        own = tuple((name, value) for name, value in named if isinstance(value, Figure))
         stacks = "arithmetic: hbm_stacks x hbm_stack_bytes"
-        total = ("hbm_bytes", Figure(value=self.hbm_bytes, unit="bytes", source=stacks))
-        return (*own, *self.matrix.figures(), total)
+        total = ("hbm_bytes", Figure(self.hbm_bytes, "bytes", stacks))
+        return (*figures_of(self), *self.matrix.figures(), total)
 
     @property
     def hbm_bytes(self) -> int:
@@ -98,7 +96,7 @@ class ChipSpec:
         """Logical cores of the chip when `lnc` physical cores form one; raises ConfigError."""
         if lnc not in self.lnc_sizes:
             sizes = ", ".join(map(str, self.lnc_sizes))
-            raise ConfigError(field="lnc", value=lnc, expected=f"one of {sizes} on {self.name}")
+            raise ConfigError("lnc", lnc, f"one of {sizes} on {self.name}")
         return self.cores.count // lnc
 
     def tensor_flops_per_s(self, dtype: str) -> float:
@@ -118,7 +116,7 @@ class ChipSpec:
             case "fp4":
                 fp4 = self.tensor_fp4_flops_per_s
                 return self.tensor_flops_per_s("fp8") if fp4 is None else fp4.value
-        raise ConfigError(field="dtype", value=dtype, expected="fp32, bf16, fp8 or fp4")
+        raise ConfigError("dtype", dtype, "fp32, bf16, fp8 or fp4")
 
     def assuming(self, name: str, assumption: str) -> "ChipSpec":
         """The chip with one of its switches turned; raises ConfigError that lists what there is."""
@@ -127,4 +125,4 @@ class ChipSpec:
                 return apply_assumption(self, switch.assumption(assumption))
         names = ", ".join(switch.name for switch in self.switches) or "none"
         expected = f"a switch of {self.name}: {names}"
-        raise ConfigError(field="assumption", value=name, expected=expected)
+        raise ConfigError("assumption", name, expected)

@@ -44,10 +44,8 @@ def chip_by_name(name: str) -> ChipSpec:
     for sheet in DATA_SHEETS.values():
         if name.lower() in (sheet.name, *sheet.aliases):
             raise ConfigError(
-                field="chip",
-                value=name,
-                expected=f"a chip that can be timed; {sheet.name} is {sheet.status}",
+                "chip", name, f"a chip that can be timed; {sheet.name} is {sheet.status}"
             )
     if name.lower() not in CHIPS:
-        raise ConfigError(field="chip", value=name, expected=f"one of {', '.join(CHIPS)}")
+        raise ConfigError("chip", name, f"one of {', '.join(CHIPS)}")
     return CHIPS[name.lower()]

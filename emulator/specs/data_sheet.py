@@ -27,12 +27,10 @@ class DataSheet:
 
     def __post_init__(self) -> None:
         if not self.unknown:
-            raise ConfigError(field=f"{self.name}.unknown", value="()", expected="unknown figures")
+            raise ConfigError(f"{self.name}.unknown", "()", "unknown figures")
         both = {label for label, _ in self.known} & set(self.unknown)
         if both:
-            raise ConfigError(
-                field=f"{self.name}.unknown", value=sorted(both), expected="figures not known"
-            )
+            raise ConfigError(f"{self.name}.unknown", sorted(both), "figures not known")
 
     def figures(self) -> NamedFigures:
         """Every known figure by its name."""

@@ -5,10 +5,9 @@ Counted from the routers' real decisions, or expected under a stated distributio
 
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
+from emulator.arrays import Float64s, Int64s
 
-Numbers = NDArray[np.int64] | NDArray[np.float64]
+Numbers = Int64s | Float64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

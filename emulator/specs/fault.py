@@ -60,15 +60,15 @@ class Fault:
 
     def __post_init__(self) -> None:
         if self.kind in _OF_A_CHIP and self.chip < 0:
-            raise ConfigError(field="chip", value=self.chip, expected="a chip of the partition")
+            raise ConfigError("chip", self.chip, "a chip of the partition")
         if self.kind is FaultKind.SLOW_CHIP and not 1.0 < self.factor < float("inf"):
-            raise ConfigError(field="factor", value=self.factor, expected="a number above 1")
+            raise ConfigError("factor", self.factor, "a number above 1")
         if self.kind is FaultKind.FAIL_STACK and self.stack < 0:
-            raise ConfigError(field="stack", value=self.stack, expected="an HBM stack of the chip")
+            raise ConfigError("stack", self.stack, "an HBM stack of the chip")
         if self.kind is FaultKind.CUT_LINK and self.tier is None:
             tiers = ", ".join(LinkTier)
-            raise ConfigError(field="tier", value=None, expected=f"one of {tiers}")
+            raise ConfigError("tier", None, f"one of {tiers}")
         if self.lanes < 0:
-            raise ConfigError(field="lanes", value=self.lanes, expected="0 (all) or more")
+            raise ConfigError("lanes", self.lanes, "0 (all) or more")
         if self.kind is FaultKind.PULL_SWITCH_TRAY and self.rack < 0:
-            raise ConfigError(field="rack", value=self.rack, expected="a rack of the system")
+            raise ConfigError("rack", self.rack, "a rack of the system")

@@ -4,12 +4,13 @@ Catalog data is made of figures, so that every printed number can have its sourc
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 ASSUMED = "assumed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Figure:
     """A finite `value` in `unit`; `source` names a document, shows the arithmetic, or starts with
     "assumed" and says why.
@@ -42,3 +43,9 @@ class Figure:
 
 
 NamedFigures = tuple[tuple[str, Figure], ...]
+
+
+def figures_of(spec: Any) -> NamedFigures:
+    """The figures among a dataclass's fields, by the field's name."""
+    named = ((field.name, getattr(spec, field.name)) for field in fields(spec))
+    return tuple((name, value) for name, value in named if isinstance(value, Figure))

@@ -8,17 +8,13 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from emulator.specs.link_lanes import lanes_of
 from emulator.specs.partition import Partition
 from emulator.specs.system import SystemSpec
-
-Bools = NDArray[np.bool_]
-I64 = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 TIERS = tuple(LinkTier)  # the columns of `lanes_down`
 
@@ -37,8 +33,8 @@ class Health:
     hung: Bools  # [chips]
     failed_stacks: Bools  # [chips, stacks]
     slow_factor: Float64s  # [chips]: its engines take this many times as long
-    lanes_down: I64  # [chips, tiers]
-    switch_trays_out: I64  # [racks]
+    lanes_down: Int64s  # [chips, tiers]
+    switch_trays_out: Int64s  # [racks]
     lent: Bools  # [chips]: they work, for somebody else
 
     @classmethod
@@ -147,30 +143,28 @@ class Health:
 
     def _with_switch_trays(self, rack: int, chip: int | None) -> "Health":
         if chip is not None:
-            raise ConfigError(field="rack", value=rack, expected="a chip or a rack, not both")
+            raise ConfigError("rack", rack, "a chip or a rack, not both")
         trays = self.switch_trays_out.copy()
         if not 0 <= rack < len(trays):
-            raise ConfigError(field="rack", value=rack, expected=f"0 to {len(trays) - 1}")
+            raise ConfigError("rack", rack, f"0 to {len(trays) - 1}")
         trays[rack] = 0
         return replace(self, switch_trays_out=trays)
 
     def _check_exists(self, chip: int, expected: str) -> None:
         if not 0 <= chip < len(self.lost):
-            raise ConfigError(field="chip", value=chip, expected=expected)
+            raise ConfigError("chip", chip, expected)
 
     def _check_chip(self, chip: int, partition: Partition) -> None:
         last = partition.chips + partition.spares - 1
         spares = f" and {partition.spares} spares" if partition.spares else ""
         self._check_exists(chip, f"0 to {last}, of the partition's {partition.chips} chips{spares}")
         if not self.works[chip]:
-            raise ConfigError(
-                field="chip", value=chip, expected=f"a chip in service; it is {self.state_of(chip)}"
-            )
+            raise ConfigError("chip", chip, f"a chip in service; it is {self.state_of(chip)}")
 
     def _without_stack(self, chip: int, stack: int) -> "Health":
         stacks = self.failed_stacks.shape[1]
         if stack >= stacks:
-            raise ConfigError(field="stack", value=stack, expected=f"0 to {stacks - 1}")
+            raise ConfigError("stack", stack, f"0 to {stacks - 1}")
         failed = self.failed_stacks.copy()
         failed[chip, stack] = True
         return replace(self, failed_stacks=failed)
@@ -180,15 +174,11 @@ class Health:
         lanes_by_tier = lanes_of(system.chip)
         if tier not in lanes_by_tier:
             known = ", ".join(lanes_by_tier)
-            raise ConfigError(
-                field="tier", value=tier, expected=f"a tier of {system.chip.name}: {known}"
-            )
+            raise ConfigError("tier", tier, f"a tier of {system.chip.name}: {known}")
         left = lanes_by_tier[tier].lanes.count - int(self.lanes_down[chip, column])
         if lanes > left or not left:
             raise ConfigError(
-                field="lanes",
-                value=lanes,
-                expected=f"at most {left}, the {tier} lanes that chip {chip} has left",
+                "lanes", lanes, f"at most {left}, the {tier} lanes that chip {chip} has left"
             )
         down = self.lanes_down.copy()
         down[chip, column] += lanes or left
@@ -196,13 +186,11 @@ class Health:
 
     def _without_switch_tray(self, rack: int, system: SystemSpec) -> "Health":
         if rack >= system.racks.count:
-            raise ConfigError(field="rack", value=rack, expected=f"0 to {system.racks.count - 1}")
+            raise ConfigError("rack", rack, f"0 to {system.racks.count - 1}")
         trays = system.switch_trays_per_rack.count
         if self.switch_trays_out[rack] >= trays:
             raise ConfigError(
-                field="rack",
-                value=rack,
-                expected=f"a rack with a switch tray left; all {trays} of this one are out",
+                "rack", rack, f"a rack with a switch tray left; all {trays} of this one are out"
             )
         out = self.switch_trays_out.copy()
         out[rack] += 1

@@ -34,7 +34,7 @@ def qwen3_moe_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     dims = {ours: _whole_number(config, theirs) for theirs, ours in _KEYS.items()}
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
     if dtype not in _BYTES_OF_DTYPE:
-        raise ConfigError(field="dtype", value=dtype, expected="bfloat16, float16 or float32")
+        raise ConfigError("dtype", dtype, "bfloat16, float16 or float32")
     if config.get("head_dim") is None:
         head_dim = dims["hidden"] // max(1, dims["heads"])
     else:
@@ -61,7 +61,7 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
     for key, accepted in wanted.items():
         value = config.get(key)
         if value not in accepted:
-            raise ConfigError(field=key, value=value, expected=str(accepted[-1]))
+            raise ConfigError(key, value, str(accepted[-1]))
 
 
 def _whole_number(config: Mapping[str, Any], key: str) -> int:
@@ -69,5 +69,5 @@ def _whole_number(config: Mapping[str, Any], key: str) -> int:
     value = config.get(key)
     if type(value) is not int or value < 1:
         shown = "missing" if value is None else value
-        raise ConfigError(field=key, value=shown, expected="a whole number above 0")
+        raise ConfigError(key, shown, "a whole number above 0")
     return value

@@ -24,7 +24,7 @@ class LatentAttention:
         for field in fields(self):
             value = getattr(self, field.name)
             if value < 1:
-                raise ConfigError(field=f"latent.{field.name}", value=value, expected="at least 1")
+                raise ConfigError(f"latent.{field.name}", value, "at least 1")
 
     @property
     def cached_width(self) -> int:

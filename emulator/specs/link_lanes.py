@@ -29,9 +29,7 @@ class TierLanes:
 
     def __post_init__(self) -> None:
         if self.lanes.count < 1 or self.lane_bytes_per_s.value <= 0:
-            raise ConfigError(
-                field="lanes", value=self.lanes.count, expected="1 or more, with a rate"
-            )
+            raise ConfigError("lanes", self.lanes.count, "1 or more, with a rate")
 
 
 ChipLanes = Mapping[LinkTier, TierLanes]
@@ -39,8 +37,8 @@ ChipLanes = Mapping[LinkTier, TierLanes]
 
 def _tier(lanes: int, gb_per_s: int, source: str) -> TierLanes:
     return TierLanes(
-        lanes=Figure(value=lanes, unit="lanes", source=source),
-        lane_bytes_per_s=Figure(value=gb_per_s * GB, unit="bytes/s", source=source),
+        lanes=Figure(lanes, "lanes", source),
+        lane_bytes_per_s=Figure(gb_per_s * GB, "bytes/s", source),
     )
 
 
@@ -75,8 +73,6 @@ def lanes_of(chip: ChipSpec) -> ChipLanes:
     """The lanes of a chip by tier; raises ConfigError for a chip whose lanes are not known."""
     if chip.name not in LANES_BY_CHIP:
         raise ConfigError(
-            field="chip",
-            value=chip.name,
-            expected=f"a chip whose lanes are known: {', '.join(LANES_BY_CHIP)}",
+            "chip", chip.name, f"a chip whose lanes are known: {', '.join(LANES_BY_CHIP)}"
         )
     return LANES_BY_CHIP[chip.name]

@@ -7,7 +7,7 @@ much as `moving_rows_min`, a partial tile as much as a full one.
 from dataclasses import dataclass
 
 from emulator.errors import ConfigError
-from emulator.specs.figure import Figure, NamedFigures
+from emulator.specs.figure import Figure, NamedFigures, figures_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,21 +38,10 @@ class MatrixEngine:
         for label, figure in self.figures():
             if figure.value < 0 or (figure.value == 0 and label not in may_be_zero):
                 least = ">= 0" if label in may_be_zero else "> 0"
-                raise ConfigError(field=label, value=figure.value, expected=least)
+                raise ConfigError(label, figure.value, least)
         if self.ramp_share.value > 1:
-            raise ConfigError(
-                field="ramp_share", value=self.ramp_share.value, expected="above 0, at most 1"
-            )
+            raise ConfigError("ramp_share", self.ramp_share.value, "above 0, at most 1")
 
     def figures(self) -> NamedFigures:
         """Every figure by its name."""
-        return (
-            ("tile_rows", self.tile_rows),
-            ("mx_tile_rows", self.mx_tile_rows),
-            ("tile_columns", self.tile_columns),
-            ("moving_rows_min", self.moving_rows_min),
-            ("sub_arrays", self.sub_arrays),
-            ("fill_drain_ns", self.fill_drain_ns),
-            ("ramp_share", self.ramp_share),
-            ("ramp_ns", self.ramp_ns),
-        )
+        return figures_of(self)

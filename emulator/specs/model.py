@@ -134,9 +134,7 @@ class ModelSpec:
             )
 
     def _refusal(self, field: str, expected: str) -> ConfigError:
-        return ConfigError(
-            field=f"{self.name}.{field}", value=getattr(self, field), expected=expected
-        )
+        return ConfigError(f"{self.name}.{field}", getattr(self, field), expected)
 
     @classmethod
     def from_hf_config(cls, name: str, config: Mapping[str, Any], source: str) -> Self:
@@ -164,9 +162,7 @@ class ModelSpec:
             "nvfp4": WeightFormat.NVFP4,
         }
         if precision not in formats:
-            raise ConfigError(
-                field="precision", value=precision, expected=f"one of {', '.join(formats)}"
-            )
+            raise ConfigError("precision", precision, f"one of {', '.join(formats)}")
         storage = formats[precision]
         cache = self.kv_bytes_per_element if kv_bytes_per_element is None else kv_bytes_per_element
         keeps_projections = storage.bits_per_element < 8 and self.experts > 0
@@ -214,9 +210,7 @@ class ModelSpec:
 
     @property
     def full_layers(self) -> int:
-        """Layers that attend to everything: layer i where i + 1 is a multiple of
-        `full_attention_every`.
-        """
+        """Layers i that attend to everything: i + 1 is a multiple of `full_attention_every`."""
         return self.layers // self.full_attention_every
 
     @property

@@ -38,7 +38,7 @@ def _dimensions(model: ModelSpec) -> Iterator[tuple[str, Figure]]:
             continue
         unit = "flag" if isinstance(value, bool) else _UNITS.get(field.name, "count")
         source = _KV_SOURCE if field.name == "kv_bytes_per_element" else model.source
-        yield field.name, Figure(value=float(value), unit=unit, source=source)
+        yield field.name, Figure(float(value), unit, source)
 
 
 def _latent(model: ModelSpec) -> Iterator[tuple[str, Figure]]:
@@ -46,7 +46,7 @@ def _latent(model: ModelSpec) -> Iterator[tuple[str, Figure]]:
         return
     for field in fields(model.latent):
         value = getattr(model.latent, field.name)
-        yield f"latent_{field.name}", Figure(value=value, unit="count", source=model.source)
+        yield f"latent_{field.name}", Figure(value, "count", model.source)
 
 
 def _storage(model: ModelSpec) -> Iterator[tuple[str, Figure]]:
@@ -67,9 +67,9 @@ def _storage(model: ModelSpec) -> Iterator[tuple[str, Figure]]:
             yield (
                 f"{name}_bytes_per_param",
                 Figure(
-                    value=_bytes_per_param(storage),
-                    unit="bytes",
-                    source=f"{model.source}: {storage.described}; {rate}; timed, not computed",
+                    _bytes_per_param(storage),
+                    "bytes",
+                    f"{model.source}: {storage.described}; {rate}; timed, not computed",
                 ),
             )
 
@@ -97,4 +97,4 @@ def _derived(model: ModelSpec) -> Iterator[tuple[str, Figure]]:
         ]
     for name, unit in sizes:
         value = float(getattr(model, name))
-        yield name, Figure(value=value, unit=unit, source=_ARITHMETIC)
+        yield name, Figure(value, unit, _ARITHMETIC)

@@ -3,13 +3,11 @@
 from typing import Final
 
 from emulator.errors import ConfigError
-from emulator.specs.catalog.deepseek_v3 import DEEPSEEK_R1, DEEPSEEK_V3
+from emulator.specs.catalog.deepseek_v3 import DEEPSEEK_R1, DEEPSEEK_V3, KIMI_K2
 from emulator.specs.catalog.gpt_oss import GPT_OSS_20B, GPT_OSS_120B
-from emulator.specs.catalog.kimi_k2 import KIMI_K2
 from emulator.specs.catalog.llama_3_1 import LLAMA_3_1_8B, LLAMA_3_1_70B, LLAMA_3_1_405B
 from emulator.specs.catalog.mixtral_8x7b import MIXTRAL_8X7B
-from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
-from emulator.specs.catalog.qwen3_235b_a22b import QWEN3_235B_A22B
+from emulator.specs.catalog.qwen3_moe import QWEN3_30B_A3B, QWEN3_235B_A22B
 from emulator.specs.model import ModelSpec
 from emulator.specs.name_suggestions import did_you_mean
 
@@ -40,4 +38,4 @@ def model_by_name(name: str) -> ModelSpec:
 
 def unknown_model(name: str, expected: str) -> ConfigError:
     """The error for an unknown model: the `expected` names, and the nearest one."""
-    return ConfigError(field="model", value=name, expected=expected + did_you_mean(name, MODELS))
+    return ConfigError("model", name, expected + did_you_mean(name, MODELS))

@@ -33,12 +33,10 @@ class Partition:
 
     def __post_init__(self) -> None:
         if self.chips < 1:
-            raise ConfigError(field="chips", value=self.chips, expected="at least 1")
+            raise ConfigError("chips", self.chips, "at least 1")
         for name, least in (("expert_tp", 1), ("first_chip", 0), ("spares", 0)):
             if getattr(self, name) < least:
-                raise ConfigError(
-                    field=name, value=getattr(self, name), expected=f"at least {least}"
-                )
+                raise ConfigError(name, getattr(self, name), f"at least {least}")
         divisors = [size for size in range(1, self.chips + 1) if self.chips % size == 0]
         for name, what in (
             ("tp", "chips = tp x dp, so tp divides"),
@@ -49,9 +47,7 @@ class Partition:
             if value not in divisors:
                 fitting = ", ".join(map(str, divisors))
                 raise ConfigError(
-                    field=name,
-                    value=value,
-                    expected=f"{what} the {self.chips} chips: {fitting} would fit",
+                    name, value, f"{what} the {self.chips} chips: {fitting} would fit"
                 )
 
     @property
@@ -88,9 +84,9 @@ def check_partition(
     wanted = partition.first_chip + partition.chips + partition.spares
     if wanted > available:
         raise ConfigError(
-            field="chips",
-            value=partition.chips,
-            expected=f"at most {available - partition.first_chip - partition.spares}, of the "
+            "chips",
+            partition.chips,
+            f"at most {available - partition.first_chip - partition.spares}, of the "
             f"{available} chips of {system.name} from chip {partition.first_chip} on"
             + (f" with {partition.spares} spares" if partition.spares else ""),
         )
@@ -103,8 +99,8 @@ def check_partition(
         ]
         if partition.tp not in fitting:
             raise ConfigError(
-                field="tp",
-                value=partition.tp,
-                expected=f"a divisor of the {groups} head groups ({heads} heads) of {name}: "
+                "tp",
+                partition.tp,
+                f"a divisor of the {groups} head groups ({heads} heads) of {name}: "
                 f"{', '.join(map(str, fitting))} would fit on {partition.chips} chips",
             )

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
+from emulator.arrays import Int64s
 
 EMPTY: Final = -1
 
@@ -27,7 +26,7 @@ class ExpertPlacement:
 
     experts: int
     ep: int
-    expert_of_slot: I64
+    expert_of_slot: Int64s
 
     def __post_init__(self) -> None:
         slots = self.expert_of_slot
@@ -70,7 +69,7 @@ class ExpertPlacement:
         """Slots of each chip in each layer."""
         return int(self.expert_of_slot.shape[2])
 
-    def copies(self) -> I64:
+    def copies(self) -> Int64s:
         """How often each expert lies in each group: int64[groups, layers, experts]."""
         groups = self.chips // self.ep
         counts = np.zeros((groups, self.layers, self.experts), dtype=np.int64)
@@ -79,7 +78,7 @@ class ExpertPlacement:
         np.add.at(counts, (chip // self.ep, layer, expert), 1)
         return counts
 
-    def padded(self, slots: int) -> I64:
+    def padded(self, slots: int) -> Int64s:
         """A copy of `expert_of_slot` with at least `slots` slots a chip, the further ones EMPTY."""
         more = max(0, slots - self.slots)
         return np.pad(self.expert_of_slot, ((0, 0), (0, 0), (0, more)), constant_values=EMPTY)

@@ -17,7 +17,6 @@ _PARALLEL: Final = (
     "tensor, pipeline and context parallelism and their bubbles are left out; all chips are data "
     "parallel with the weights sharded, whose collectives hide behind computing"
 )
-_CONDITIONS: Final = "BF16, 8,192 tokens, sharded weights, collectives behind computing"
 _HOURS: Final = (
     f"{_PARALLEL}; the hours are all that were billed to the model, restarts and long-context "
     "stages included"
@@ -59,20 +58,29 @@ class PublishedTraining:
 def _per_chip(tokens: float, hours: float, source: str) -> Figure:
     """Tokens a second that `hours` of chips make of `tokens`."""
     return Figure(
-        value=tokens / (hours * 3600),
-        unit=Speed.TOKENS.value,
-        source=f"arithmetic: {tokens:.4g} tokens / ({hours:.4g} GPU hours x 3,600 s), {source}",
+        tokens / (hours * 3600),
+        Speed.TOKENS.value,
+        f"arithmetic: {tokens:.4g} tokens / ({hours:.4g} GPU hours x 3,600 s), {source}",
     )
 
 
-def _llama(sequence_tokens: int) -> TrainingRecipe:
-    return TrainingRecipe(
-        sequence_tokens=sequence_tokens,
-        micro_batches=1,
-        sharding=Sharding.WEIGHTS,
-        overlap=Overlap.FULL,
+def _llama(size: str, run: str, measured: Figure, differs: str) -> PublishedTraining:
+    """A run of Llama 3.1 on H100."""
+    return PublishedTraining(
+        name=f"Llama 3.1 {size}, {run}",
+        system="dgx-h100",
+        units=32,
+        model=f"llama-3.1-{size.lower()}",
+        recipe=TrainingRecipe(
+            sequence_tokens=8_192, micro_batches=1, sharding=Sharding.WEIGHTS, overlap=Overlap.FULL
+        ),
+        measured=measured,
+        conditions="BF16, 8,192 tokens, sharded weights, collectives behind computing",
+        differs=differs,
     )
 
+
+_TABLE: Final = f"{_HERD}, table 4"
 
 PUBLISHED_TRAININGS: Final[tuple[PublishedTraining, ...]] = (
     PublishedTraining(
@@ -81,11 +89,7 @@ PUBLISHED_TRAININGS: Final[tuple[PublishedTraining, ...]] = (
         units=16,
         model="deepseek-v3",
         recipe=TrainingRecipe(
-            sequences_per_chip=2,
-            micro_batches=4,
-            precision="fp8",
-            ep=64,
-            overlap=Overlap.TWO_BATCH,
+            sequences_per_chip=2, micro_batches=4, precision="fp8", ep=64, overlap=Overlap.TWO_BATCH
         ),
         measured=_per_chip(
             1e12, 180e3, "arXiv 2412.19437, table 1 and section 1: 180K H800 hours a trillion"
@@ -97,54 +101,21 @@ PUBLISHED_TRAININGS: Final[tuple[PublishedTraining, ...]] = (
         "and LM head); routing is not limited to four nodes; DualPipe's overlap is taken as that "
         "of two half batches",
     ),
-    PublishedTraining(
-        name="Llama 3.1 405B, pre-training at 16,384 GPUs",
-        system="dgx-h100",
-        units=32,
-        model="llama-3.1-405b",
-        recipe=_llama(8_192),
-        measured=Figure(value=400, unit=Speed.MODEL_TFLOPS.value, source=f"{_HERD}, table 4"),
-        conditions=_CONDITIONS,
-        differs=_PARALLEL,
+    _llama(
+        "405B",
+        "pre-training at 16,384 GPUs",
+        Figure(400, Speed.MODEL_TFLOPS.value, _TABLE),
+        _PARALLEL,
     ),
-    PublishedTraining(
-        name="Llama 3.1 405B, pre-training at 8,192 GPUs",
-        system="dgx-h100",
-        units=32,
-        model="llama-3.1-405b",
-        recipe=_llama(8_192),
-        measured=Figure(value=430, unit=Speed.MODEL_TFLOPS.value, source=f"{_HERD}, table 4"),
-        conditions=_CONDITIONS,
-        differs=_PARALLEL,
+    _llama(
+        "405B",
+        "pre-training at 8,192 GPUs",
+        Figure(430, Speed.MODEL_TFLOPS.value, _TABLE),
+        _PARALLEL,
     ),
-    PublishedTraining(
-        name="Llama 3.1 405B, all GPU hours",
-        system="dgx-h100",
-        units=32,
-        model="llama-3.1-405b",
-        recipe=_llama(8_192),
-        measured=_per_chip(15.6e12, 30.84e6, f"{_CARD}; {_HERD}: 15.6T"),
-        conditions=_CONDITIONS,
-        differs=_HOURS,
+    _llama(
+        "405B", "all GPU hours", _per_chip(15.6e12, 30.84e6, f"{_CARD}; {_HERD}: 15.6T"), _HOURS
     ),
-    PublishedTraining(
-        name="Llama 3.1 70B, all GPU hours",
-        system="dgx-h100",
-        units=32,
-        model="llama-3.1-70b",
-        recipe=_llama(8_192),
-        measured=_per_chip(15e12, 7.0e6, _CARD),
-        conditions=_CONDITIONS,
-        differs=_HOURS,
-    ),
-    PublishedTraining(
-        name="Llama 3.1 8B, all GPU hours",
-        system="dgx-h100",
-        units=32,
-        model="llama-3.1-8b",
-        recipe=_llama(8_192),
-        measured=_per_chip(15e12, 1.46e6, _CARD),
-        conditions=_CONDITIONS,
-        differs=_HOURS,
-    ),
+    _llama("70B", "all GPU hours", _per_chip(15e12, 7.0e6, _CARD), _HOURS),
+    _llama("8B", "all GPU hours", _per_chip(15e12, 1.46e6, _CARD), _HOURS),
 )

@@ -4,11 +4,11 @@ A rack's limit is the system's `provisioned_watts` over its racks, and the site'
 day the system's `pue`; both depend on assumptions, so they are kept there, once.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
 
 from emulator.errors import ConfigError
-from emulator.specs.figure import Figure, NamedFigures
+from emulator.specs.figure import Figure, NamedFigures, figures_of
 
 
 class Cooling(StrEnum):
@@ -61,19 +61,19 @@ class RackPowerSpec:
     def __post_init__(self) -> None:
         for label, figure in self.figures():
             if figure.value < 0:
-                raise ConfigError(field=label, value=figure.value, expected="at least 0")
+                raise ConfigError(label, figure.value, "at least 0")
             if figure.value > 1 and label.endswith(("share", "efficiency", "overhead")):
-                raise ConfigError(field=label, value=figure.value, expected="at most 1")
+                raise ConfigError(label, figure.value, "at most 1")
         if self.conversion_efficiency.value == 0:
-            raise ConfigError(field="conversion_efficiency", value=0, expected="above 0")
+            raise ConfigError("conversion_efficiency", 0, "above 0")
         seasons = [season for season, _ in self.season_overhead]
         if sorted(seasons) != sorted(Season):
-            raise ConfigError(field="season_overhead", value=seasons, expected="each season once")
+            raise ConfigError("season_overhead", seasons, "each season once")
         if self.overhead_in(Season.PEAK).value != 1:
             raise ConfigError(
-                field="season_overhead",
-                value=self.overhead_in(Season.PEAK).value,
-                expected="1 at the peak, which the others are a part of",
+                "season_overhead",
+                self.overhead_in(Season.PEAK).value,
+                "1 at the peak, which the others are a part of",
             )
 
     def overhead_in(self, season: Season) -> Figure:
@@ -82,10 +82,8 @@ class RackPowerSpec:
 
     def figures(self) -> NamedFigures:
         """Every figure by its name."""
-        named = ((field.name, getattr(self, field.name)) for field in fields(self))
-        own = tuple((name, value) for name, value in named if isinstance(value, Figure))
         seasons = (
             (f"{season.replace('-', '_')}_overhead", figure)
             for season, figure in self.season_overhead
         )
-        return (*own, *seasons)
+        return (*figures_of(self), *seasons)

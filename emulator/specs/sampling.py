@@ -152,4 +152,4 @@ def _require_token_ids(field: str, token_ids: Iterable[int]) -> None:
 
 def _require(holds: bool, field: str, value: object, expected: str) -> None:
     if not holds:
-        raise ConfigError(field=field, value=value, expected=expected)
+        raise ConfigError(field, value, expected)

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Int64s
 from emulator.specs.health import Health
 from emulator.specs.partition import Partition
-
-I64 = NDArray[np.int64]
 
 VACANT: Final = -1
 
@@ -27,7 +25,7 @@ class Seating:
     Raises ValueError for another shape or dtype, or a chip in two positions.
     """
 
-    chip_of_position: I64
+    chip_of_position: Int64s
 
     def __post_init__(self) -> None:
         seats = self.chip_of_position
@@ -42,11 +40,11 @@ class Seating:
         """Every chip in the position of its number; the spares stand by."""
         return cls(chip_of_position=np.arange(partition.chips, dtype=np.int64))
 
-    def system_chips(self, partition: Partition) -> I64:
+    def system_chips(self, partition: Partition) -> Int64s:
         """The chip of the system in each position, int64[positions], or VACANT."""
         seats = self.chip_of_position
         return np.where(seats == VACANT, VACANT, seats + partition.first_chip)
 
-    def standby(self, health: Health) -> I64:
+    def standby(self, health: Health) -> Int64s:
         """Chips of the machine in service without a seat, ascending."""
         return np.setdiff1d(np.flatnonzero(health.in_service), self.chip_of_position)

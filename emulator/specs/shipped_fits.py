@@ -144,7 +144,5 @@ def calibration_for(chip: str, framework: str | None = None, *, name: str = FITT
     if name == ROOFLINE.name:
         return ROOFLINE
     if name != FITTED:
-        raise ConfigError(
-            field="calibration", value=name, expected=f"one of {', '.join(CALIBRATIONS)}"
-        )
+        raise ConfigError("calibration", name, f"one of {', '.join(CALIBRATIONS)}")
     return shipped_fits().everything.calibration(chip_by_name(chip).name, framework)

@@ -19,53 +19,50 @@ _TENSOR_SHARE_MAX: Final = 0.95  # assumed: no stack's large products reach more
 
 NAMED_CONSTANTS: Final[dict[str, Figure]] = {
     "exchange_share": Figure(
-        value=1.0,
-        unit="of peak",
-        source="assumed: kernels of the exchange move bytes at the links' rate, as DeepEP's own "
+        1.0,
+        "of peak",
+        "assumed: kernels of the exchange move bytes at the links' rate, as DeepEP's own "
         "curve shows; rows that were measured exchange too little to tell",
     ),
     "prefill_step_ns": Figure(
-        value=0.0,
-        unit="ns",
-        source="assumed: a step of prompts alone costs what its work does; a fitted 58 ms a step "
+        0.0,
+        "ns",
+        "assumed: a step of prompts alone costs what its work does; a fitted 58 ms a step "
         "made the TPOT of held-out rows worse on every machine",
     ),
     "step_ns": Figure(
-        value=0.5e6,
-        unit="ns",
-        source="assumed: half a millisecond of scheduling and sampling that asynchronous engines "
+        0.5e6,
+        "ns",
+        "assumed: half a millisecond of scheduling and sampling that asynchronous engines "
         "do not hide; multiplied by the framework's overhead",
     ),
     "request_ns": Figure(
-        value=20e3,
-        unit="ns",
-        source="assumed: 20 us a sequence and step, preparing and handing out its token; "
+        20e3,
+        "ns",
+        "assumed: 20 us a sequence and step, preparing and handing out its token; "
         "multiplied by the framework's overhead",
     ),
     "front_end_request_ns": Figure(
-        value=50e6,
-        unit="ns",
-        source="assumed: 50 ms a request for HTTP, tokenising and routing, and the client",
+        50e6, "ns", "assumed: 50 ms a request for HTTP, tokenising and routing, and the client"
     ),
     "front_end_token_ns": Figure(
-        value=50e3,
-        unit="ns",
-        source="assumed: 50 us a token to detokenise it and write it to a stream; it delays the "
+        50e3,
+        "ns",
+        "assumed: 50 us a token to detokenise it and write it to a stream; it delays the "
         "client's view of a token, and no step",
     ),
     "turn_taking": Figure(
-        value=0.5,
-        unit="1 / exponent",
-        source="assumed: the root of the sum of squares, between perfect overlap and none",
+        0.5,
+        "1 / exponent",
+        "assumed: the root of the sum of squares, between perfect overlap and none",
     ),
 }
 
 
 _IN_LAYER_NS: Final = Figure(
-    value=0.0,
-    unit="ns",
-    source="not told apart from layer_ns by the fit: 58 of the 61 layers that were measured have "
-    "experts",
+    0.0,
+    "ns",
+    "not told apart from layer_ns by the fit: 58 of the 61 layers that were measured have experts",
 )
 
 
@@ -144,10 +141,10 @@ class StackFactors:
         )
 
     def _share(self, value: float) -> Figure:
-        return Figure(value=value, unit="of peak", source=self.source)
+        return Figure(value, "of peak", self.source)
 
     def _time(self, value: float) -> Figure:
-        return Figure(value=value, unit="ns", source=self.source)
+        return Figure(value, "ns", self.source)
 
     def figures(self) -> NamedFigures:
         """Every factor by name, with its source; then the constants that were not fitted."""
@@ -155,15 +152,14 @@ class StackFactors:
         units |= {"layer_ns": "ns", "collective_ns": "ns per doubling of chips"}
         units |= {"fp4_overhead": "x", "acceptance": "probability"}
         named = [
-            (name, Figure(value=getattr(self, name), unit=unit, source=self.source))
-            for name, unit in units.items()
+            (name, Figure(getattr(self, name), unit, self.source)) for name, unit in units.items()
         ]
         for machine, on in self.machines.items():
             for name in ("memory", "compute"):
-                figure = Figure(value=getattr(on, name), unit="x", source=self.source)
+                figure = Figure(getattr(on, name), "x", self.source)
                 named.append((f"{machine} {name}", figure))
         for framework, by in self.frameworks.items():
             for name, unit in (("overhead", "x"), ("ageing", "1/month")):
-                figure = Figure(value=getattr(by, name), unit=unit, source=self.source)
+                figure = Figure(getattr(by, name), unit, self.source)
                 named.append((f"{framework} {name}", figure))
         return (*named, *NAMED_CONSTANTS.items())

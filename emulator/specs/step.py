@@ -6,9 +6,7 @@ difference, as vLLM's own SchedulerOutput: a chip remembers the requests of earl
 
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
-
+from emulator.arrays import Float32s, Int32s
 from emulator.specs.sampling import SamplingSpec
 
 
@@ -72,9 +70,9 @@ class RowLogprobs:
         ranks: [rows] int32, 1 for the most likely token. Rows that asked for fewer are padded.
     """
 
-    token_ids: NDArray[np.int32]
-    logprobs: NDArray[np.float32]
-    ranks: NDArray[np.int32]
+    token_ids: Int32s
+    logprobs: Float32s
+    ranks: Int32s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +88,6 @@ class RankOutput:
 
     rank: int
     request_ids: list[str]
-    token_ids: NDArray[np.int32]
+    token_ids: Int32s
     logprobs: RowLogprobs | None
     prompt_logprobs: dict[str, RowLogprobs]

@@ -4,7 +4,7 @@ A chip's place follows from its number: trays are filled one after the other, th
 of a cluster. In a torus the chips of a tray fill its first dimensions.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
 from typing import Final
@@ -12,7 +12,7 @@ from typing import Final
 from emulator.errors import ConfigError
 from emulator.specs.assumptions import AssumptionSet, apply_assumption
 from emulator.specs.chip import ChipSpec
-from emulator.specs.figure import Figure, NamedFigures
+from emulator.specs.figure import Figure, NamedFigures, figures_of
 from emulator.specs.rack_power import RackPowerSpec
 
 
@@ -69,40 +69,34 @@ class SystemSpec:
         placed = self.units * self.racks.count * self.chips_per_rack
         if placed != self.chips.count:
             raise ConfigError(
-                field=f"{self.name}.chips",
-                value=self.chips.count,
-                expected=f"units x racks x trays x chips per tray = {placed}",
+                f"{self.name}.chips",
+                self.chips.count,
+                f"units x racks x trays x chips per tray = {placed}",
             )
         if self.torus and prod(self.torus) * self.units != self.chips.count:
-            raise ConfigError(
-                field=f"{self.name}.torus", value=self.torus, expected=f"{self.chips.count} chips"
-            )
+            raise ConfigError(f"{self.name}.torus", self.torus, f"{self.chips.count} chips")
         if (self.topology is Topology.TORUS) != bool(self.torus):
-            raise ConfigError(
-                field=f"{self.name}.torus", value=self.torus, expected="dimensions, for a torus"
-            )
+            raise ConfigError(f"{self.name}.torus", self.torus, "dimensions, for a torus")
         if self.overhead_watts_per_chip.value < 0:
             raise ConfigError(
-                field=f"{self.name}.provisioned_watts",
-                value=self.provisioned_watts.value,
-                expected="at least the chips' own budgets",
+                f"{self.name}.provisioned_watts",
+                self.provisioned_watts.value,
+                "at least the chips' own budgets",
             )
         if self.pue.value < 1:
-            raise ConfigError(field=f"{self.name}.pue", value=self.pue.value, expected=">= 1")
+            raise ConfigError(f"{self.name}.pue", self.pue.value, ">= 1")
 
     def figures(self) -> NamedFigures:
         """Every figure of the system itself by its name, derived ones last; not its chip's."""
-        named = ((field.name, getattr(self, field.name)) for field in fields(self))
-        own = tuple((name, value) for name, value in named if isinstance(value, Figure))
         power = self.power.figures() if self.power else ()
         overhead = ("overhead_watts_per_chip", self.overhead_watts_per_chip)
-        return (*own, *power, overhead, *self.totals())
+        return (*figures_of(self), *power, overhead, *self.totals())
 
     def totals(self) -> NamedFigures:
         """Totals of all chips: HBM, and the dense rates of their engines."""
         chips, chip = self.chips.count, self.chip
         parts = {
-            "hbm_bytes": Figure(value=chip.hbm_bytes, unit="bytes", source="the chip's"),
+            "hbm_bytes": Figure(chip.hbm_bytes, "bytes", "the chip's"),
             "hbm_bytes_per_s": chip.hbm_bytes_per_s,
             "bf16_flops_per_s": chip.tensor_bf16_flops_per_s,
             "fp8_flops_per_s": chip.tensor_fp8_flops_per_s,
@@ -112,9 +106,7 @@ class SystemSpec:
             (
                 f"total_{label}",
                 Figure(
-                    value=chips * part.value,
-                    unit=part.unit,
-                    source=f"arithmetic: {chips} x {chip.name}'s {label}",
+                    chips * part.value, part.unit, f"arithmetic: {chips} x {chip.name}'s {label}"
                 ),
             )
             for label, part in parts.items()
@@ -132,9 +124,9 @@ class SystemSpec:
         per_chip = self.provisioned_watts.value / self.chips.count
         budget = self.chip.budget_watts.value
         return Figure(
-            value=per_chip - budget,
-            unit="W",
-            source=f"arithmetic: {self.provisioned_watts.value:,.0f} W / {self.chips.count} chips "
+            per_chip - budget,
+            "W",
+            f"arithmetic: {self.provisioned_watts.value:,.0f} W / {self.chips.count} chips "
             f"- {budget:,.0f} W",
         )
 
@@ -144,11 +136,9 @@ class SystemSpec:
         Raises ConfigError for less than one, or for chips without a network card.
         """
         if units < 1:
-            raise ConfigError(field="units", value=units, expected="at least 1")
+            raise ConfigError("units", units, "at least 1")
         if units > 1 and (self.chip.scale_out_bytes_per_s is None):
-            raise ConfigError(
-                field="units", value=units, expected=f"1: {self.name} has no scale-out network"
-            )
+            raise ConfigError("units", units, f"1: {self.name} has no scale-out network")
         if units == 1:
             return self
 
@@ -173,9 +163,7 @@ class SystemSpec:
         if any(switch.name == name for switch in self.chip.switches):
             return replace(self, chip=self.chip.assuming(name, assumption))
         names = ", ".join(switch.name for switch in (*self.variants, *self.chip.switches))
-        raise ConfigError(
-            field="assumption", value=name, expected=f"a switch of {self.name}: {names or 'none'}"
-        )
+        raise ConfigError("assumption", name, f"a switch of {self.name}: {names or 'none'}")
 
 
 _OF_ALL_UNITS: Final = ("chips", "cpus", "provisioned_watts")

@@ -50,5 +50,5 @@ SYSTEMS: Final[dict[str, SystemSpec]] = {
 def system_by_name(name: str) -> SystemSpec:
     """The system of that name, in any case; raises ConfigError that lists the names."""
     if name.lower() not in SYSTEMS:
-        raise ConfigError(field="system", value=name, expected=f"one of {', '.join(SYSTEMS)}")
+        raise ConfigError("system", name, f"one of {', '.join(SYSTEMS)}")
     return SYSTEMS[name.lower()]

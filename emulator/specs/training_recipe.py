@@ -73,11 +73,9 @@ class TrainingRecipe:
         for name in ("sequence_tokens", "sequences_per_chip", "micro_batches", "ep", "lnc"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ConfigError(field=name, value=value, expected="at least 1")
+                raise ConfigError(name, value, "at least 1")
         if self.precision not in PRECISIONS:
-            raise ConfigError(
-                field="precision", value=self.precision, expected=" or ".join(PRECISIONS)
-            )
+            raise ConfigError("precision", self.precision, " or ".join(PRECISIONS))
 
     @property
     def micro_batch_tokens_per_chip(self) -> int:
@@ -94,5 +92,5 @@ class TrainingRecipe:
         if self.ep is None:
             return chips
         if chips % self.ep:
-            raise ConfigError(field="ep", value=self.ep, expected=f"a divisor of the {chips} chips")
+            raise ConfigError("ep", self.ep, f"a divisor of the {chips} chips")
         return self.ep

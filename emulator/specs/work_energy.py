@@ -5,13 +5,13 @@ measurements, and carried to the others by their foundry's figures for its proce
 engines together would exceed its budget, the budget holds.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from emulator.errors import ConfigError
 from emulator.specs.chip import ChipSpec
-from emulator.specs.figure import Figure, NamedFigures
+from emulator.specs.figure import Figure, NamedFigures, figures_of
 
 PICO: Final = 1e-12
 
@@ -68,16 +68,16 @@ class WorkEnergy:
     def __post_init__(self) -> None:
         for label, figure in self.figures():
             if figure.value <= 0:
-                raise ConfigError(field=label, value=figure.value, expected="above 0")
+                raise ConfigError(label, figure.value, "above 0")
 
     def figures(self) -> NamedFigures:
         """Every figure by its field's name."""
-        return tuple((field.name, getattr(self, field.name)) for field in fields(self))
+        return figures_of(self)
 
     def tensor_joules(self, dtype: str) -> float:
         """Joules of one operation of "fp32", "bf16", "fp8" or "fp4"; raises ConfigError."""
         if dtype not in ("fp32", "bf16", "fp8", "fp4"):
-            raise ConfigError(field="dtype", value=dtype, expected="fp32, bf16, fp8 or fp4")
+            raise ConfigError("dtype", dtype, "fp32, bf16, fp8 or fp4")
         figure: Figure = getattr(self, f"tensor_{dtype}")
         return figure.value * PICO
 
@@ -108,24 +108,24 @@ def work_energy_of(chip: ChipSpec) -> WorkEnergy:
 def _fp4_energy(fp8: Figure, times_as_fast: float) -> Figure:
     """Of an engine that multiplies FP4 so many times as fast as FP8."""
     return Figure(
-        value=fp8.value / times_as_fast,
-        unit=fp8.unit,
-        source=f"assumed: FP8's {fp8.value:.3g} / {times_as_fast:.3g}: it multiplies FP4 so many "
+        fp8.value / times_as_fast,
+        fp8.unit,
+        f"assumed: FP8's {fp8.value:.3g} / {times_as_fast:.3g}: it multiplies FP4 so many "
         "times as fast within the same power",
     )
 
 
 _HBM: Final = Figure(
-    value=6.0,
-    unit="pJ/bit",
-    source="assumed: Micron gives 6.0 pJ/bit for HBM2E as a device, O'Connor et al. (MICRO 2017) "
+    6.0,
+    "pJ/bit",
+    "assumed: Micron gives 6.0 pJ/bit for HBM2E as a device, O'Connor et al. (MICRO 2017) "
     "3.9 for HBM2; newer stacks take less, the way over the chip adds. An H200's decode draws "
     "137-300 of 700 W (arXiv 2605.11999)",
 )
 _LINK: Final = Figure(
-    value=2.0,
-    unit="pJ/bit",
-    source="assumed: lanes are always on, and so in the idle watts; this is for the way between "
+    2.0,
+    "pJ/bit",
+    "assumed: lanes are always on, and so in the idle watts; this is for the way between "
     "memory and lanes",
 )
 
@@ -169,9 +169,9 @@ def _logic_energies(process: str) -> dict[str, Figure]:
     }
     return {
         name: Figure(
-            value=value * factor,
-            unit=unit,
-            source=f"assumed: {value:.3g} at 5 nm ({why}) x {factor:.3g} at {process} ({said})",
+            value * factor,
+            unit,
+            f"assumed: {value:.3g} at 5 nm ({why}) x {factor:.3g} at {process} ({said})",
         )
         for name, (value, unit, why) in base.items()
     }

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from emulator.timing.work import Float64s
+from emulator.arrays import Float64s
 
 ACTIVATION_BYTES: Final = 2  # BF16
 PASSES: Final = 6
@@ -37,9 +37,7 @@ def module_traffic_bytes(tokens: Float64s, *, hidden: int, beside_bytes: float) 
 def expert_traffic_bytes(
     pairs: Float64s, *, hidden: int, width: float, beside_bytes: float
 ) -> Float64s:
-    """Traffic of routed experts over `pairs`, each with `width` activated columns: [...] ->
-    [...].
-    """
+    """Of routed experts over `pairs`, with `width` activated columns each: [...] -> [...]."""
     row_bytes = ACTIVATION_BYTES * (hidden + width)
     share = spilled_share(pairs, row_bytes=row_bytes, beside_bytes=beside_bytes)
     traffic: Float64s = EXPERT_PASSES * row_bytes * pairs * share

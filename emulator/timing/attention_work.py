@@ -1,5 +1,6 @@
 """Work of attention: each chip's part of a layer before its feed-forward part."""
 
+from emulator.arrays import Float64s
 from emulator.specs.model import ModelSpec
 from emulator.timing.activation_traffic import module_traffic_bytes
 from emulator.timing.head_split import HeadSplit
@@ -17,7 +18,6 @@ from emulator.timing.work import (
     ROPE_FLOPS,
     SOFTMAX_FLOPS,
     EngineWork,
-    Float64s,
     is_busy,
 )
 
@@ -83,9 +83,7 @@ def _by_rate(
 
 
 def _vector_flops_per_token(model: ModelSpec, split: HeadSplit, shape: IssueShape) -> float:
-    """Norms, rotations, biases, sinks and the residual of one token, and quantising projected
-    values.
-    """
+    """Of one token: norms, rotations, biases, sinks, the residual, quantising projected values."""
     latent, weights = model.latent, layer_weights(model)
     if latent is None:
         rotated = split.query_share * model.query_width + split.kv_share * model.kv_width

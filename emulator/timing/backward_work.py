@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from emulator.arrays import Float64s
 from emulator.specs.model import ModelSpec
 from emulator.specs.model_tensors import (
     dense_tensors,
@@ -44,7 +45,7 @@ from emulator.timing.layer_weights import layer_weights
 from emulator.timing.matrix_time import moving_rows
 from emulator.timing.product_rate import ProductRate
 from emulator.timing.rank_totals import RankTotals
-from emulator.timing.work import FLOPS_PER_MAC, LOGIT_BYTES, EngineWork, Float64s, Products, is_busy
+from emulator.timing.work import FLOPS_PER_MAC, LOGIT_BYTES, EngineWork, Products, is_busy
 
 BACKWARD_PRODUCTS: Final = 2
 VECTOR_TIMES: Final = 2
@@ -143,10 +144,7 @@ def router_backward(
 ) -> EngineWork:
     """After `router_work`, shared experts included."""
     weights, tokens = layer_weights(model), totals.tokens
-    products = (
-        (gradients.router, weights.router.macs),
-        (gradients.shared, weights.shared.macs),
-    )
+    products = ((gradients.router, weights.router.macs), (gradients.shared, weights.shared.macs))
     tensors = (*router_tensors(model), *shared_tensors(model))
     return _after_products(
         router_work(model, totals, split, shape),

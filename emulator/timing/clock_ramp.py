@@ -6,11 +6,9 @@ a layer is a burst of its own.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s
 from emulator.specs.matrix_engine import MatrixEngine
-
-Float64s = NDArray[np.float64]
 
 
 def ramp_loss_ns(engine: MatrixEngine, burst_ns: Float64s) -> Float64s:

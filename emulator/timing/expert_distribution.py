@@ -13,9 +13,10 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from emulator.arrays import Float64s
 from emulator.errors import ConfigError
 from emulator.specs.model import ModelSpec
-from emulator.timing.expert_sets import Float64s, odds_for, pick_chances
+from emulator.timing.expert_sets import odds_for, pick_chances
 
 _FORMS: Final = "uniform, zipf:EXPONENT, or a .json or .csv file of expert loads"
 _FIELD: Final = "routing"
@@ -99,16 +100,16 @@ class ExpertDistribution:
             return cls.zipf(model, exponent=_exponent(text), seed=seed)
         path = Path(text)
         if path.suffix not in (".json", ".csv"):
-            raise ConfigError(field=_FIELD, value=text, expected=_FORMS)
+            raise ConfigError(_FIELD, text, _FORMS)
         try:
             loads = _read_json(path, model) if path.suffix == ".json" else _read_csv(path)
             return cls.recorded(model, loads, name=f"recorded:{path.name}")
         except OSError as error:
             raise ConfigError(
-                field=_FIELD, value=text, expected=f"a file that can be read ({error.strerror})"
+                _FIELD, text, f"a file that can be read ({error.strerror})"
             ) from error
         except ValueError as error:
-            raise ConfigError(field=_FIELD, value=text, expected=str(error)) from error
+            raise ConfigError(_FIELD, text, str(error)) from error
 
 
 def _exponent(text: str) -> float:
@@ -117,9 +118,7 @@ def _exponent(text: str) -> float:
     except ValueError:
         exponent = float("nan")
     if not 0.0 <= exponent <= _EXPONENT_MAX:
-        raise ConfigError(
-            field=_FIELD, value=text, expected=f"zipf:S with S from 0 to {_EXPONENT_MAX:g}"
-        )
+        raise ConfigError(_FIELD, text, f"zipf:S with S from 0 to {_EXPONENT_MAX:g}")
     return exponent
 
 

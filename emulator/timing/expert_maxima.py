@@ -10,10 +10,8 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
+from emulator.arrays import Float64s, Int64s
 
 DRAWS: Final = 48  # assumed enough: the mean of so many maxima is off by about 1 %
 _GRID: Final = np.unique(np.round(2 ** np.arange(0, 9.01, 0.5)).astype(np.int64))  # to 512 tokens

@@ -7,9 +7,8 @@ polynomials of the odds, sums of positive terms that lose no digits.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-Float64s = NDArray[np.float64]
+from emulator.arrays import Float64s
 
 _PICK_MOST = 1 - 1e-6  # as near to certain as an expert may be
 _SOLVE_ROUNDS = 500

@@ -7,6 +7,7 @@ ranks of their group.
 
 import numpy as np
 
+from emulator.arrays import Float64s
 from emulator.specs.model import ModelSpec
 from emulator.timing.activation_traffic import expert_traffic_bytes, module_traffic_bytes
 from emulator.timing.head_split import HeadSplit
@@ -28,7 +29,6 @@ from emulator.timing.work import (
     SWIGLU_FLOPS,
     TOP_K_FLOPS,
     EngineWork,
-    Float64s,
     is_busy,
 )
 

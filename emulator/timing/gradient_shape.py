@@ -12,6 +12,7 @@ from typing import Final, Self
 
 import numpy as np
 
+from emulator.arrays import Float64s
 from emulator.specs import model_tensors
 from emulator.specs.chip import ChipSpec
 from emulator.specs.matrix_engine import MatrixEngine
@@ -20,7 +21,6 @@ from emulator.specs.model_tensors import Tensor
 from emulator.specs.weight_format import WeightFormat
 from emulator.timing.matrix_time import contraction_rows, moving_rows, output_columns, tile_macs
 from emulator.timing.product_rate import ProductRate, product_rate
-from emulator.timing.work import Float64s
 
 _DIVIDED_BY_CONTRACTION: Final = ("output", "down")
 

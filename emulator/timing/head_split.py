@@ -30,15 +30,15 @@ class HeadSplit:
 def head_split(model: ModelSpec, *, tp: int, cores: int) -> HeadSplit:
     """The share of one of `tp` chips with `cores` logical cores each."""
     parts = tp * cores
-    kv_share = cores * _per_part(model.kv_heads, parts) / model.kv_heads
+    kv_share = cores * heads_per_part(model.kv_heads, parts) / model.kv_heads
     return HeadSplit(
-        query_share=cores * _per_part(model.heads, parts) / model.heads,
+        query_share=cores * heads_per_part(model.heads, parts) / model.heads,
         kv_share=kv_share,
         cache_share=kv_share if model.latent is None else float(cores),
         column_share=1 / tp,
     )
 
 
-def _per_part(heads: int, parts: int) -> int:
+def heads_per_part(heads: int, parts: int) -> int:
     """Heads of each part, the last ones padded or repeated."""
     return -(-heads // parts)

@@ -15,6 +15,7 @@ from emulator.specs.model import ModelSpec
 from emulator.specs.model_tensors import Tensor
 from emulator.specs.weight_format import WeightFormat
 from emulator.timing.dma_time import PAGE_TOKENS, lost_share
+from emulator.timing.head_split import heads_per_part
 from emulator.timing.matrix_time import tile_macs
 from emulator.timing.product_rate import ProductRate, cache_rate, product_rate
 
@@ -59,13 +60,11 @@ class IssueShape:
     def of(
         cls, model: ModelSpec, chip: ChipSpec, *, tp: int, cores: int, expert_tp: int = 1
     ) -> Self:
-        """The shape on one of `tp` chips with `cores` logical cores, experts over `expert_tp`
-        chips.
-        """
+        """On one of `tp` chips with `cores` logical cores, experts over `expert_tp` chips."""
         on = _Placing(model=model, chip=chip, cores=cores)
         parts = tp * cores
-        query_heads = _per_part(model.heads, parts)
-        kv_heads = _per_part(model.kv_heads, parts)
+        query_heads = heads_per_part(model.heads, parts)
+        kv_heads = heads_per_part(model.kv_heads, parts)
         token_bytes = model.kv_bytes_per_element * (
             kv_heads * model.head_dim if model.latent is None else model.latent.cached_width
         )
@@ -130,7 +129,3 @@ def _kv_up_macs(model: ModelSpec, engine: MatrixEngine) -> float:
     into = tile_macs(engine, contraction=latent.nope_dim, outputs=latent.kv_rank)
     out = tile_macs(engine, contraction=latent.kv_rank, outputs=latent.value_dim)
     return into + out
-
-
-def _per_part(heads: int, parts: int) -> int:
-    return -(-heads // parts)

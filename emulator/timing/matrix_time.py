@@ -11,11 +11,9 @@ Assumed: tiles are spread evenly over the cores, and the next tile is loaded whi
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s
 from emulator.specs.matrix_engine import MatrixEngine
-
-Float64s = NDArray[np.float64]
 
 # Products that wait for the one before them, and so fill and drain the array once each.
 ATTENTION_SEQUENCES: Final = 4  # projections of the hidden row; scores; values; output

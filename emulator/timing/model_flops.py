@@ -22,11 +22,9 @@ def forward_flops(
     Raises ConfigError for negative counts, or more rows than tokens.
     """
     if new_tokens < 0 or context_tokens < 0:
-        raise ConfigError(
-            field="tokens", value=min(new_tokens, context_tokens), expected="at least 0"
-        )
+        raise ConfigError("tokens", min(new_tokens, context_tokens), "at least 0")
     if not 0 <= logit_rows <= new_tokens:
-        raise ConfigError(field="logit_rows", value=logit_rows, expected=f"0 to {new_tokens}")
+        raise ConfigError("logit_rows", logit_rows, f"0 to {new_tokens}")
     pairs = new_tokens * context_tokens + new_tokens * (new_tokens + 1) // 2
     windowed = _window_pairs(new_tokens, context_tokens, model.window_tokens)
     attended = model.full_layers * pairs + model.window_layers * windowed
@@ -45,9 +43,7 @@ def served_flops(model: ModelSpec, *, prompt_tokens: int, output_tokens: int) ->
     Raises ConfigError for a request without a prompt or output.
     """
     if prompt_tokens < 1 or output_tokens < 1:
-        raise ConfigError(
-            field="tokens", value=min(prompt_tokens, output_tokens), expected="at least 1"
-        )
+        raise ConfigError("tokens", min(prompt_tokens, output_tokens), "at least 1")
     computed = prompt_tokens + output_tokens - 1
     return forward_flops(model, new_tokens=computed, logit_rows=output_tokens)
 
@@ -58,7 +54,7 @@ def training_flops_per_token(model: ModelSpec, sequence_tokens: int) -> float:
     Raises ConfigError for a sequence without tokens.
     """
     if sequence_tokens < 1:
-        raise ConfigError(field="sequence_tokens", value=sequence_tokens, expected="at least 1")
+        raise ConfigError("sequence_tokens", sequence_tokens, "at least 1")
     forward = forward_flops(model, new_tokens=sequence_tokens, logit_rows=sequence_tokens)
     return TRAINED_PASSES * forward / sequence_tokens
 

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from emulator.timing.work import EngineWork, Float64s
+from emulator.arrays import Float64s
+from emulator.timing.work import EngineWork
 
 NORM_FLOPS: Final = 2  # square and sum, of each gradient
 ADAMW_FLOPS: Final = 14
@@ -16,9 +17,7 @@ UPDATE_BYTES: Final = 4 + 2 * (4 + 4 + 4)
 
 
 def optimizer_work(parameters: Float64s, *, weight_bytes: Float64s) -> EngineWork:
-    """Work of a chip that updates `parameters` and rewrites `weight_bytes` of them: [...]
-    fields.
-    """
+    """Work of a chip that updates `parameters` and rewrites their `weight_bytes`: fields [...]."""
     return EngineWork.of(
         vector_flops=(NORM_FLOPS + ADAMW_FLOPS) * parameters,
         scalar_ops=ADAMW_SCALAR_OPS * parameters,

@@ -9,15 +9,13 @@ with 8-bit activations are the intended way to decode (SemiAnalysis, AWS Trainiu
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s
 from emulator.errors import ConfigError
 from emulator.specs.chip import ChipSpec
 from emulator.specs.model import ModelSpec, Sparsity
 from emulator.specs.weight_format import WeightFormat
 from emulator.units import NS_PER_S
-
-Float64s = NDArray[np.float64]
 
 
 class ProductRate(IntEnum):
@@ -56,9 +54,7 @@ def cache_rate(model: ModelSpec, chip: ChipSpec) -> ProductRate:
 
 
 def flops_per_ns(chip: ChipSpec, dtype: str) -> Float64s:
-    """Each rate of `chip`, [rates], with plain products in `dtype`; a sparse one that it has not
-    is the plain one.
-    """
+    """Rates [rates], plain products in `dtype`; a sparse rate that is missing is the plain one."""
     sparse = chip.tensor_sparse_flops_per_s
     plain = chip.tensor_flops_per_s(dtype)
     rates = (
@@ -78,12 +74,6 @@ def check_formats(model: ModelSpec, chip: ChipSpec) -> None:
     """
     for storage in (model.projection_format, model.expert_format):
         if storage is WeightFormat.NVFP4 and chip.maker != "NVIDIA":
-            raise ConfigError(
-                field="precision",
-                value=storage.value,
-                expected=f"mxfp4, fp8 or bf16 on {chip.name}",
-            )
+            raise ConfigError("precision", storage.value, f"mxfp4, fp8 or bf16 on {chip.name}")
     if model.sparsity is Sparsity.STRUCTURED and chip.tensor_sparse_flops_per_s is None:
-        raise ConfigError(
-            field="sparsity", value=model.sparsity.value, expected=f"dense on {chip.name}"
-        )
+        raise ConfigError("sparsity", model.sparsity.value, f"dense on {chip.name}")

@@ -3,16 +3,13 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.specs.batch import StepBatch
 from emulator.specs.model import ModelSpec
 from emulator.timing.issue_shape import IssueShape
 from emulator.timing.layer_weights import layer_weights
 from emulator.timing.matrix_time import contraction_rows, moving_rows, output_columns
-from emulator.timing.work import Float64s
-
-Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,10 @@ from typing import Final
 
 import numpy as np
 
+from emulator.arrays import Float64s
 from emulator.specs.chip import ChipSpec
 from emulator.timing.product_rate import flops_per_ns
-from emulator.timing.work import EngineWork, Float64s
+from emulator.timing.work import EngineWork
 from emulator.units import NS_PER_S
 
 ENGINES: Final = ("tensor", "vector", "scalar", "gpsimd", "dma")

@@ -7,13 +7,11 @@ an even part of its pairs in each.
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.timing.expert_distribution import ExpertDistribution
-from emulator.timing.expert_sets import Float64s, chance_all_missed
-
-Int64s = NDArray[np.int64]
+from emulator.timing.expert_sets import chance_all_missed
 
 
 class ExpectedRouting:

@@ -10,8 +10,8 @@ be such a layer too, as EAGLE's is (arXiv 2401.15077).
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools
 from emulator.specs.batch import StepBatch
 from emulator.specs.model import ModelSpec
 
@@ -68,6 +68,6 @@ def draft_passes(batch: StepBatch, draft_tokens: int) -> tuple[StepBatch, ...]:
     return (whole, *further)
 
 
-def _decodes(batch: StepBatch) -> NDArray[np.bool_]:
-    decodes: NDArray[np.bool_] = (batch.new_tokens == 1) & (batch.context_tokens > 0)
+def _decodes(batch: StepBatch) -> Bools:
+    decodes: Bools = (batch.new_tokens == 1) & (batch.context_tokens > 0)
     return decodes

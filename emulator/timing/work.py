@@ -13,11 +13,9 @@ from dataclasses import dataclass, fields
 from typing import Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s
 from emulator.timing.product_rate import ProductRate
-
-Float64s = NDArray[np.float64]
 
 FLOPS_PER_MAC: Final = 2
 NORM_FLOPS: Final = 4  # per element: square, sum, times 1/rms, times weight

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float32s, Int64s
 from emulator.chip.commands import Combine, RunExperts
 from emulator.chip.effects import Dispatch, ExpertRows
 from emulator.specs.placement import EMPTY, ExpertPlacement
-
-I64 = NDArray[np.int64]
 
 
 class ExpertMap:
@@ -38,7 +36,7 @@ class ExpertMap:
             for first in range(0, self.chips, placement.ep):
                 self._fill(placement, layer, np.arange(first, first + placement.ep))
 
-    def _fill(self, placement: ExpertPlacement, layer: int, group: I64) -> None:
+    def _fill(self, placement: ExpertPlacement, layer: int, group: Int64s) -> None:
         """The choices of one group's chips in one layer."""
         held = placement.expert_of_slot[layer, group]  # [chips of the group, slots]
         filled = np.flatnonzero(held != EMPTY)
@@ -54,10 +52,6 @@ class ExpertMap:
             spread = np.where(copies > 0, place[by_expert][index], EMPTY)  # [chips, experts]
             self.place[layer, group] = spread
         self.place[layer, place // self.slots, expert] = place
-
-    def missing(self) -> bool:
-        """Whether some group has lost an expert."""
-        return bool((self.place == EMPTY).any())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,12 +71,12 @@ class LayerExchange:
 
     layer: int
     work: dict[int, RunExperts]
-    order: I64
+    order: Int64s
     tokens_of_source: dict[int, int]
-    expert_pairs: I64
-    pairs: I64
-    distinct: I64
-    sent: I64
+    expert_pairs: Int64s
+    pairs: Int64s
+    distinct: Int64s
+    sent: Int64s
 
 
 def plan_exchange(dispatches: Mapping[int, Dispatch], experts: ExpertMap) -> LayerExchange:
@@ -130,7 +124,7 @@ def plan_exchange(dispatches: Mapping[int, Dispatch], experts: ExpertMap) -> Lay
 
 
 def _work(
-    layer: int, rows: NDArray[np.float32], rows_of_chip: I64, row: I64, counts: I64
+    layer: int, rows: Float32s, rows_of_chip: Int64s, row: Int64s, counts: Int64s
 ) -> dict[int, RunExperts]:
     """Cut `rows` and `row` (of each pair), both in the order of chips, into each chip's share."""
     row_ends, pair_ends = np.cumsum(rows_of_chip).tolist(), np.cumsum(counts.sum(axis=1)).tolist()

@@ -9,17 +9,12 @@ from math import log2
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from emulator.fabric.all_to_all import AllToAll, LayerExchanges
+from emulator.arrays import Float64s, Int64s
+from emulator.fabric.all_to_all import LayerExchanges
 from emulator.fabric.core_all_reduce import CoreAllReduce
 from emulator.specs.expert_loads import ExpertLoads
-from emulator.specs.model import ModelSpec
-from emulator.specs.partition import Partition
-from emulator.specs.placement import ExpertPlacement
-from emulator.specs.system import SystemSpec
 from emulator.timing.clock_ramp import ramp_loss_ns
-from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.timing.feed_forward_work import expert_work
 from emulator.timing.issue_shape import IssueShape
 from emulator.timing.launch import kernel_launch_ns
@@ -27,12 +22,10 @@ from emulator.timing.matrix_time import FEED_FORWARD_SEQUENCES
 from emulator.timing.roofline import TENSOR, busy_ns, engine_rates
 from emulator.timing.routing import ExpectedRouting
 from emulator.timing.work import EngineWork, is_busy
+from emulator.ultraserver.machine_layout import MachineLayout
 from emulator.ultraserver.rank_phase import HIDDEN_BYTES_PER_ELEMENT, sums_experts_in_rank
 from emulator.ultraserver.step_terms import PhaseTerms
 from emulator.ultraserver.token_exchange import TokenExchange
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 QUANTISED_BYTES_PER_ELEMENT: Final = 1 + 1 / 32
 
@@ -40,22 +33,13 @@ QUANTISED_BYTES_PER_ELEMENT: Final = 1 + 1 / 32
 class ExpertPhaseModel:
     """Counts the routed experts of one model on one placement and fabric.
 
-    `exchanges`: whether tokens go to other chips at all. The placement is of blocks of `expert_tp`
-    chips, which share experts.
+    `exchanges`: whether tokens go to other chips at all.
     """
 
     _sequences: int = FEED_FORWARD_SEQUENCES
 
-    def __init__(
-        self,
-        system: SystemSpec,
-        model: ModelSpec,
-        partition: Partition,
-        placement: ExpertPlacement,
-        distribution: ExpertDistribution,
-        all_to_all: AllToAll,
-        shape: IssueShape,
-    ) -> None:
+    def __init__(self, layout: MachineLayout, shape: IssueShape) -> None:
+        system, model, partition = layout.system, layout.model, layout.partition
         self._model = model
         self._partition = partition
         self._shape = shape
@@ -63,18 +47,18 @@ class ExpertPhaseModel:
         self._launch_ns = kernel_launch_ns(system.chip)
         self._cores = CoreAllReduce(system.chip, partition.lnc)
         self._rates = engine_rates(system.chip, model.dtype)
-        self._expected = ExpectedRouting(distribution, placement)
+        self._expected = ExpectedRouting(layout.distribution, layout.placement)
         self._token_bytes = model.hidden * HIDDEN_BYTES_PER_ELEMENT
         self.exchanges = not sums_experts_in_rank(partition) and partition.expert_group > 1
         self._exchange = TokenExchange(
             system,
             partition,
-            all_to_all,
+            layout.all_to_all,
             needed=self._on_each_chip(self._expected.chance_needed),
             row_bytes=self._token_bytes,
         )
         if system.units > 1:
-            self._exchange.may_forward(distribution, placement)
+            self._exchange.may_forward(layout.distribution, layout.placement)
 
     @property
     def dispatch_share(self) -> float:
@@ -96,9 +80,7 @@ class ExpertPhaseModel:
         return np.repeat(by_block, self._partition.expert_tp, axis=-1)
 
     def expected(self, tokens: Float64s) -> PhaseTerms:
-        """Terms under expected loads, for `tokens` [chips] dispatched by each chip; rows are
-        kinds.
-        """
+        """Terms under expected loads of `tokens` [chips] that chips dispatch; rows are kinds."""
         group_tokens = self._exchange.same_group @ tokens  # [chips]
         block_tokens = group_tokens[:: self._partition.expert_tp]
         return self._terms(
@@ -136,9 +118,7 @@ class ExpertPhaseModel:
         distinct: Float64s,
         exchanged: tuple[LayerExchanges, Float64s] | None,
     ) -> PhaseTerms:
-        """`exchanged` is a combine; dispatch is its transpose, which takes the same time for the
-        same bytes.
-        """
+        """`exchanged` is a combine; dispatch, its transpose, takes the same time for its bytes."""
         work = self._work(pairs, distinct)
         sequences = self._sequences
         engine_ns = busy_ns(work, self._rates)  # [engines, kinds, chips]

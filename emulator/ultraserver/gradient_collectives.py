@@ -10,8 +10,8 @@ from functools import cached_property
 from math import log2
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.fabric.collectives import CollectiveModel, Operation
 from emulator.memory.training_memory import GRADIENT_BYTES
 from emulator.specs.calibration import Calibration
@@ -22,9 +22,6 @@ from emulator.timing.product_rate import ProductRate
 from emulator.timing.roofline import DMA, ENGINES
 from emulator.ultraserver.step_work import StepWork
 from emulator.units import NS_PER_S
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -14,18 +14,14 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
-from emulator.faults.recovery_time import RecoveryRates
-from emulator.specs.calibration import ROOFLINE, Calibration
+from emulator.faults.recovery_time import RecoveryRates, slowest_tray_ns
 from emulator.specs.system import SystemSpec
 from emulator.specs.work_energy import PICO, work_energy_of
 from emulator.units import BITS_PER_BYTE, NS_PER_S
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +36,7 @@ class HandoverCost:
     def __post_init__(self) -> None:
         for name in ("bytes_links", "bytes_storage", "duration_ns", "joules"):
             if getattr(self, name) < 0:
-                raise ConfigError(field=name, value=getattr(self, name), expected="at least 0")
+                raise ConfigError(name, getattr(self, name), "at least 0")
 
     def __add__(self, other: "HandoverCost") -> "HandoverCost":
         """One after the other."""
@@ -56,31 +52,18 @@ class HandoverCost:
         return chips * system.chip.idle_watts.value * self.duration_ns / NS_PER_S
 
 
-def experts_moved(
-    system: SystemSpec,
-    sent_bytes: Float64s,
-    *,
-    all_to_all: AllToAll | None = None,
-    physical: Int64s | None = None,
-    calibration: Calibration = ROOFLINE,
-) -> HandoverCost:
+def experts_moved(system: SystemSpec, sent_bytes: Float64s, all_to_all: AllToAll) -> HandoverCost:
     """Cost of weights over the chips' links: sent_bytes[sender, receiver], all at once.
 
-    Positions are the system's chips `physical`, its first ones by default; `all_to_all` are their
-    links, whole by default. The links' share is the calibration's; concurrent serving traffic is
-    not counted. Raises ValueError for chips without a path.
+    Concurrent serving traffic is not counted. Raises ValueError for chips without a path.
     """
-    positions = len(sent_bytes)
-    links = all_to_all or AllToAll(system, positions, physical=physical)
-    exchange = links.exchange(sent_bytes)
-    busy_ns = float(exchange.link_busy_ns.max(initial=0.0))
-    slower_ns = busy_ns / calibration.link_share.value - busy_ns
+    exchange = all_to_all.exchange(sent_bytes)
     moved = float(sent_bytes.sum() - np.trace(sent_bytes))
     energy = work_energy_of(system.chip)
     bit_joules = PICO * (energy.link.value + 2 * energy.hbm.value)  # read there, written here
     return HandoverCost(
         bytes_links=math.ceil(moved),
-        duration_ns=math.ceil(exchange.duration_ns + slower_ns),
+        duration_ns=math.ceil(exchange.duration_ns),
         joules=BITS_PER_BYTE * moved * bit_joules,
     )
 
@@ -98,8 +81,7 @@ def weights_read(
     negative bytes.
     """
     rates = rates or RecoveryRates()
-    rate = min(rates.drives_bytes_per_s.value, rates.host_link_bytes_per_s.value)
-    return _over_storage(system, physical, chip_bytes, rate)
+    return _over_storage(system, physical, chip_bytes, rates.read_bytes_per_s)
 
 
 def checkpoint_write(
@@ -114,8 +96,7 @@ def checkpoint_write(
     For training, `TrainingCost.checkpoint_bytes`. Raises ConfigError as `weights_read`.
     """
     rates = rates or RecoveryRates()
-    rate = min(rates.drives_write_bytes_per_s.value, rates.host_link_bytes_per_s.value)
-    return _over_storage(system, physical, chip_bytes, rate)
+    return _over_storage(system, physical, chip_bytes, rates.write_bytes_per_s)
 
 
 def weights_stowed(
@@ -137,18 +118,15 @@ def _over_storage(
     """The slowest tray's time, at this many bytes a second each."""
     chips, moved = np.asarray(physical), np.asarray(chip_bytes, dtype=np.float64)
     if chips.shape != moved.shape or chips.ndim != 1:
-        raise ConfigError(field="chip_bytes", value=moved.shape, expected=f"one for each {chips}")
+        raise ConfigError("chip_bytes", moved.shape, f"one for each {chips}")
     if ((chips < 0) | (chips >= system.chips.count)).any():
-        raise ConfigError(
-            field="chips", value=chips.tolist(), expected=f"chips of {system.chips.count}"
-        )
+        raise ConfigError("chips", chips.tolist(), f"chips of {system.chips.count}")
     if (moved < 0).any():
-        raise ConfigError(field="chip_bytes", value=float(moved.min()), expected="at least 0")
-    tray_bytes = np.bincount(chips // system.chips_per_tray.count, weights=moved)
+        raise ConfigError("chip_bytes", float(moved.min()), "at least 0")
     total = float(moved.sum())
     energy = work_energy_of(system.chip)
     return HandoverCost(
         bytes_storage=math.ceil(total),
-        duration_ns=math.ceil(float(tray_bytes.max(initial=0.0)) / bytes_per_s * NS_PER_S),
+        duration_ns=slowest_tray_ns(system, chips, moved, bytes_per_s),
         joules=BITS_PER_BYTE * total * PICO * (energy.link.value + energy.hbm.value),
     )

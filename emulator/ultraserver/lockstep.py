@@ -14,17 +14,18 @@ at the same time, as real wide expert parallelism is. The driver moves the messa
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Int64s
 from emulator.chip.commands import BeginStep, Command, Reduce, RepeatStep
 from emulator.chip.effects import Attended, Dispatch, Effect, ExpertRows, StepDone
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.step import RankOutput
 from emulator.ultraserver.exchange import ExpertMap, LayerExchange, finish_exchange, plan_exchange
 
-I64 = NDArray[np.int64]
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,7 +38,7 @@ class StepResult:
 
     outputs: dict[int, RankOutput]
     loads: ExpertLoads | None = None
-    expert_pairs: I64 | None = None
+    expert_pairs: Int64s | None = None
 
 
 class Lockstep:
@@ -64,7 +65,7 @@ class Lockstep:
         """Take all answers to the last commands; returns the next commands, none at the end."""
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
-            return dict(finish_exchange(exchange, _expert_rows(replies), self._tp))
+            return dict(finish_exchange(exchange, all_of(ExpertRows, replies), self._tp))
         self.note_done(replies)
         attended = {chip: r for chip, r in replies.items() if isinstance(r, Attended)}
         if attended:
@@ -83,9 +84,7 @@ class Lockstep:
                 self.outputs[chip // self._tp] = reply.output
 
     def _reduce(self, attended: Mapping[int, Attended]) -> dict[int, Command]:
-        """Send every chip of a rank all of its chips' attention, in the order of the head
-        groups.
-        """
+        """Send every chip of a rank all of its chips' attention, in the order of head groups."""
         commands: dict[int, Command] = {}
         for _, of_rank in groupby(sorted(attended), key=lambda chip: chip // self._tp):
             chips = list(of_rank)
@@ -107,12 +106,13 @@ class Lockstep:
         return StepResult(outputs=outputs, loads=loads, expert_pairs=expert_pairs)
 
 
-def _expert_rows(replies: Mapping[int, Effect]) -> dict[int, ExpertRows]:
-    answers = {}
-    for chip, reply in replies.items():
-        assert isinstance(reply, ExpertRows), reply
-        answers[chip] = reply
-    return answers
+def all_of(kind: type[Kind], replies: Mapping[int, object]) -> dict[int, Kind]:
+    """The replies by chip, ascending; asserts that all are of one `kind`."""
+    found: dict[int, Kind] = {}
+    for chip, reply in sorted(replies.items()):
+        assert isinstance(reply, kind), (chip, reply)
+        found[chip] = reply
+    return found
 
 
 class UnfinishedStep:

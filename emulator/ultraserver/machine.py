@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Float64s, Int64s
 from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.routes import find_routes
@@ -43,9 +43,6 @@ from emulator.ultraserver.handover_cost import (
 )
 from emulator.ultraserver.step_cost import StepCost, StepCostModel
 
-Bools = NDArray[np.bool_]
-I64 = NDArray[np.int64]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryPlan:
@@ -69,7 +66,7 @@ class StepCosting:
     """Step costs on the machine as it was at one moment; see `StepCostModel.cost`."""
 
     model: StepCostModel
-    slow_factor: NDArray[np.float64]  # [positions]
+    slow_factor: Float64s  # [positions]
 
     def cost(self, batch: StepBatch, loads: ExpertLoads | None = None) -> StepCost:
         """Time and energy of a step."""
@@ -135,9 +132,7 @@ class Machine:
         return min(self.hbm.kv_tokens_per_rank)
 
     def take_kv(self, tokens: int) -> None:
-        """Allocate a KV pool of `tokens` for every rank; raises HbmExhausted when it does not
-        fit.
-        """
+        """Allocate a KV pool of `tokens` for every rank; raises HbmExhausted if it is too large."""
         self.hbm.take_kv([tokens] * self.partition.ranks)
 
     def costing(self) -> StepCosting:
@@ -185,12 +180,7 @@ class Machine:
         return RecoveryPlan(
             recovery=recovery,
             duration_ns=recovery_ns(
-                recovery,
-                kinds,
-                self.partition,
-                self.system,
-                self._rates,
-                silence_ns=silence_ns,
+                recovery, kinds, self.partition, self.system, self._rates, silence_ns=silence_ns
             ),
         )
 
@@ -242,13 +232,13 @@ class Machine:
             self.hbm.hold_expert_copies(position, slots * placement.layers)
         self.cost_model = self.cost_model.with_placement(placement)
 
-    def capacity(self) -> I64:
+    def capacity(self) -> Int64s:
         """Slots of a layer that each position has memory for, int64[positions]."""
         held = self._slots_held()
         spare = [self.hbm.spare_slots(position) for position in range(self.partition.chips)]
         room = held + np.array(spare, dtype=np.int64)
         # A second copy of an expert on one chip is of no use.
-        capacity: I64 = np.minimum(room, np.maximum(held, self.model.experts))
+        capacity: Int64s = np.minimum(room, np.maximum(held, self.model.experts))
         for position, seat in self._lent.items():
             capacity[position] = seat.capacity
         return capacity
@@ -299,7 +289,7 @@ class Machine:
             capacity=self._room_for(stand_in),
         )
 
-    def _room_for(self, stand_in: ExpertPlacement | None) -> I64:
+    def _room_for(self, stand_in: ExpertPlacement | None) -> Int64s:
         if stand_in is None:
             return self.capacity()
         return np.full(self.partition.chips, stand_in.experts, dtype=np.int64)
@@ -353,9 +343,9 @@ class Machine:
         read_bytes = np.full(len(numbers), self._weight_bytes().replica_bytes, dtype=np.int64)
         return weights_read(self.system, numbers, read_bytes, self._rates)
 
-    def moving(self, payload_bytes: NDArray[np.float64]) -> HandoverCost:
+    def moving(self, payload_bytes: Float64s) -> HandoverCost:
         """Cost when positions exchange payload_bytes[sender, receiver]."""
-        return experts_moved(self.system, payload_bytes, all_to_all=self._fabric)
+        return experts_moved(self.system, payload_bytes, self._fabric)
 
     @property
     def block_positions(self) -> int:
@@ -363,9 +353,7 @@ class Machine:
         return block_size(self.partition)
 
     def renewal(self, positions: Collection[int]) -> HandoverCost:
-        """Cost for the chips in `positions` to read other weights, experts included; vacant
-        positions read nothing.
-        """
+        """Cost for seated chips in `positions` to read other weights, experts included."""
         wanted = np.array(sorted(positions), dtype=np.int64)
         wanted = wanted[self.chips_up[wanted]]
         weights = self._weight_bytes()
@@ -374,18 +362,16 @@ class Machine:
         chips = self.seating.system_chips(self.partition)[wanted]
         return weights_read(self.system, chips, read_bytes, self._rates)
 
-    def stowing(self, position_bytes: I64) -> HandoverCost:
-        """Cost for seated chips to copy these bytes, int64[positions], to or from their hosts'
-        memory.
-        """
+    def stowing(self, position_bytes: Int64s) -> HandoverCost:
+        """Cost for seated chips to copy bytes, int64[positions], to or from their hosts' memory."""
         seated = np.flatnonzero(self.chips_up)
         chips = self.seating.system_chips(self.partition)[seated]
         return weights_stowed(self.system, chips, position_bytes[seated], self._rates)
 
-    def _slots_held(self) -> I64:
+    def _slots_held(self) -> Int64s:
         """Slots of a layer for which each position holds memory; at least those of the start."""
         filled = (self.placement.expert_of_slot != EMPTY).sum(axis=2).max(axis=0, initial=0)
-        held: I64 = np.maximum(filled, self._slots)
+        held: Int64s = np.maximum(filled, self._slots)
         return held
 
     @property
@@ -411,15 +397,15 @@ class Machine:
         links = LinkHealth.of(health, self.system, self.partition)
         return find_routes(self.system, chips, links).reachable()
 
-    def link_capacity_bytes_per_s(self) -> NDArray[np.float64]:
+    def link_capacity_bytes_per_s(self) -> Float64s:
         """Peak send rate of each chip's links, all tiers together: float64[chips], spares last."""
         links = LinkHealth.of(self.health, self.system, self.partition)
         chips = self.partition.first_chip + np.arange(len(self.health.lost))
         rates = [links.bytes_per_s(self.system, tier) for tier in tiers_there(self.system)]
-        capacity: NDArray[np.float64] = np.sum(rates, axis=0)[chips]
+        capacity: Float64s = np.sum(rates, axis=0)[chips]
         return capacity
 
-    def _slow_factor(self) -> NDArray[np.float64]:
+    def _slow_factor(self) -> Float64s:
         """By position; a vacant one computes nothing."""
         seats = self.seating.chip_of_position
         return np.where(seats == VACANT, 1.0, self.health.slow_factor[seats])

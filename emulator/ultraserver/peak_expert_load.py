@@ -25,16 +25,14 @@ class PeakExpertLoad:
     def __init__(self, costs: StepCostModel) -> None:
         model, partition = costs.model, costs.partition
         if not model.experts:
-            raise ConfigError(field="model", value=model.name, expected="one with routed experts")
-        if np.ptp(costs.distribution.odds) > 0:
-            raise ConfigError(
-                field="routing", value=costs.distribution.name, expected="uniform for maxima"
-            )
+            raise ConfigError("model", model.name, "one with routed experts")
+        if np.ptp(costs.layout.distribution.odds) > 0:
+            raise ConfigError("routing", costs.layout.distribution.name, "uniform for maxima")
         self._costs = costs
         self._maxima = expert_maxima(
             blocks=partition.ep, experts=model.experts, experts_per_token=model.experts_per_token
         )
-        routing = ExpectedRouting(costs.distribution, costs.placement)
+        routing = ExpectedRouting(costs.layout.distribution, costs.layout.placement)
         needed = np.repeat(routing.chance_needed[0], partition.expert_tp)  # [chips]
         group = np.arange(partition.chips) // partition.expert_group
         self._reached = needed * (group[:, None] == group)  # [sender, receiver]

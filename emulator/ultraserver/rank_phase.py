@@ -9,14 +9,11 @@ from math import log2
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s
 from emulator.fabric.all_reduce import RankAllReduce
-from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.core_all_reduce import CoreAllReduce
-from emulator.specs.model import ModelSpec
 from emulator.specs.partition import Partition
-from emulator.specs.system import SystemSpec
 from emulator.timing import matrix_time
 from emulator.timing.attention_work import attention_work
 from emulator.timing.clock_ramp import ramp_loss_ns
@@ -34,36 +31,23 @@ from emulator.timing.launch import kernel_launch_ns
 from emulator.timing.rank_totals import RankTotals
 from emulator.timing.roofline import TENSOR, busy_ns, engine_rates
 from emulator.timing.work import LOGIT_BYTES, EngineWork, is_busy
+from emulator.ultraserver.machine_layout import MachineLayout
 from emulator.ultraserver.segments import RowKind, rows_of, times_of
 from emulator.ultraserver.step_terms import PhaseTerms
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 HIDDEN_BYTES_PER_ELEMENT: Final = 2  # assumed: hidden rows travel in BF16, whatever the dtype
 
 
 class RankPhases:
-    """Terms of every rank of one partition.
+    """Terms of every rank of one partition."""
 
-    `physical`: the chips' numbers in the system, int64[chips]; `all_to_all`: their links.
-    """
-
-    def __init__(
-        self,
-        system: SystemSpec,
-        model: ModelSpec,
-        partition: Partition,
-        physical: Int64s,
-        all_to_all: AllToAll,
-        *,
-        draft: bool = False,
-    ) -> None:
+    def __init__(self, layout: MachineLayout, *, draft: bool = False) -> None:
+        system, model, partition = layout.system, layout.model, layout.partition
         self._model = model
         self._tp = partition.tp
         self._cores = CoreAllReduce(system.chip, partition.lnc)
         self._chips = RankAllReduce(
-            system, tp=partition.tp, physical=physical, all_to_all=all_to_all
+            system, tp=partition.tp, physical=layout.physical, all_to_all=layout.all_to_all
         )
         cores = self._cores.cores
         self.split = head_split(model, tp=partition.tp, cores=cores)
@@ -80,7 +64,7 @@ class RankPhases:
 
     def terms(self, totals: RankTotals) -> PhaseTerms:
         """All rows of a step, once each: [rows, ranks]."""
-        return PhaseTerms.stacked([self._row(row, totals) for row in self.rows])
+        return PhaseTerms.joined([self._row(row, totals) for row in self.rows], axis=-2)
 
     def _row(self, row: RowKind, totals: RankTotals) -> PhaseTerms:
         model, split, shape = self._model, self.split, self.shape
@@ -124,9 +108,7 @@ class RankPhases:
         )
 
     def _lm_head(self, totals: RankTotals) -> PhaseTerms:
-        """Embedded rows are summed, and logits gathered, over the chips that divide the
-        vocabulary.
-        """
+        """Embedded rows are summed, logits gathered, over the chips that divide the vocabulary."""
         model = self._model
         logit_bytes = totals.logit_rows * model.vocab * LOGIT_BYTES
         work = lm_head_work(model, totals, self.split, self.shape)

@@ -8,12 +8,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.specs.model import ModelSpec
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +57,7 @@ def segment_of_layer(model: ModelSpec) -> Int64s:
 def _layer_kinds(model: ModelSpec) -> list[LayerKind]:
     return [
         LayerKind(
-            window=(layer + 1) % model.full_attention_every != 0,
-            routed=layer >= model.dense_layers,
+            window=(layer + 1) % model.full_attention_every != 0, routed=layer >= model.dense_layers
         )
         for layer in range(model.layers)
     ]

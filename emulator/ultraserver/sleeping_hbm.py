@@ -9,8 +9,8 @@ weights; here waking reads them from the checkpoint.
 from collections.abc import Collection, Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Int64s
 from emulator.errors import ConfigError
 from emulator.memory.hbm_layout import release
 from emulator.specs.hbm_usage import HbmOwner, HbmUse
@@ -45,7 +45,7 @@ class SleepingHbm:
     def fall_asleep(self, level: int) -> HandoverCost:
         """Give up weights and KV; raises ConfigError for a level other than 1 and 2."""
         if level not in (1, 2):
-            raise ConfigError(field="level", value=level, expected="1 or 2")
+            raise ConfigError("level", level, "1 or 2")
         cost = HandoverCost()
         if "weights" not in self._away:
             held = self._release("weights")
@@ -66,7 +66,7 @@ class SleepingHbm:
         for tag in tags:
             if tag not in _USES:
                 expected = f"of {', '.join(SLEEP_TAGS)}"
-                raise ConfigError(field="tags", value=tag, expected=expected)
+                raise ConfigError("tags", tag, expected)
         cost = HandoverCost()
         for tag in [tag for tag in self.asleep if tag in tags]:
             held = self._away.pop(tag)
@@ -83,7 +83,7 @@ class SleepingHbm:
         self.host_bytes = 0
         return self._machine.stowing(self._by_position(held))
 
-    def _by_position(self, held: Iterable[_Held]) -> NDArray[np.int64]:
+    def _by_position(self, held: Iterable[_Held]) -> Int64s:
         """Bytes of each position, int64[positions]."""
         by_position = np.zeros(self._machine.partition.chips, dtype=np.int64)
         for position, _, _, held_bytes in held:

@@ -5,17 +5,13 @@ the same rank and expert layer is waited for under any calibration. A step is a 
 """
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Float64s, Int64s
 from emulator.ultraserver.step_rows import ColumnCalibrations, host_ns, row_times
 from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
-
-Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 class StepColumns:
@@ -33,15 +29,16 @@ class StepColumns:
             raise ValueError("steps of one model on chips that are not slow")
         self.count = len(terms)
         ranks = [_busiest_rank(each) for each in terms]
-        self._rank = _side_by_side(
-            [_column(each.rank, rank) for each, rank in zip(terms, ranks, strict=True)]
+        self._rank = PhaseTerms.joined(
+            [each.rank.columns([rank]) for each, rank in zip(terms, ranks, strict=True)], axis=-1
         )
         self._weights = np.stack([each.runs @ each.times for each in terms], axis=1)
         self._layers = first.layers[:, None]
         self._expert_layers = first.expert_layers[:, None]
         self._experts = None
         if first.experts is not None:
-            self._experts = _side_by_side([_expert_column(each.experts) for each in terms])
+            experts = [_expert_column(each.experts) for each in terms]
+            self._experts = PhaseTerms.joined(experts, axis=-1)
         self._expert_runs = np.array([each.runs_of_kind.sum() for each in terms])
         self._dispatch_share = np.array([each.dispatch_share for each in terms])
         pairs = list(zip(terms, ranks, strict=True))
@@ -104,12 +101,6 @@ def _busiest_rank(terms: StepTerms) -> int:
     return int(np.lexsort((terms.rank.engine_ns.sum(axis=(0, 1)), terms.busy))[-1])
 
 
-def _column(terms: PhaseTerms, column: int) -> PhaseTerms:
-    return PhaseTerms(
-        **{field.name: getattr(terms, field.name)[..., [column]] for field in fields(terms)}
-    )
-
-
 def _expert_column(terms: PhaseTerms | None) -> PhaseTerms:
     """The chip with the most work, and the busiest links: [..., 1 row, 1 column]."""
     if terms is None:
@@ -117,16 +108,6 @@ def _expert_column(terms: PhaseTerms | None) -> PhaseTerms:
     if any(np.ptp(getattr(terms, field.name), axis=-2).any() for field in fields(terms)):
         raise ValueError("layers of experts that are all alike")
     chip = int(terms.engine_ns.sum(axis=(0, 1)).argmax())
-    found = {field.name: getattr(terms, field.name)[..., :1, [chip]] for field in fields(terms)}
-    for name in ("link_ns", "latency_ns", "collectives"):
-        found[name] = getattr(terms, name)[:1].max(axis=1, keepdims=True)
-    return PhaseTerms(**found)
-
-
-def _side_by_side(columns: list[PhaseTerms]) -> PhaseTerms:
-    return PhaseTerms(
-        **{
-            field.name: np.concatenate([getattr(each, field.name) for each in columns], axis=-1)
-            for field in fields(PhaseTerms)
-        }
-    )
+    links = ("link_ns", "latency_ns", "collectives")
+    busiest = {name: getattr(terms, name)[:1].max(axis=1, keepdims=True) for name in links}
+    return replace(terms.changed(lambda array: array[..., :1, [chip]]), **busiest)

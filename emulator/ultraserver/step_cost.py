@@ -5,12 +5,13 @@ costs the same. `step_counter` counts a batch, `step_time` times the counts.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
 from emulator.power.draw import throttle_factor, wanted_watts
@@ -28,15 +29,12 @@ from emulator.timing.product_rate import ProductRate, check_formats, flops_per_n
 from emulator.timing.rank_totals import prefill_requests
 from emulator.timing.roofline import ENGINES
 from emulator.timing.speculation import draft_module, draft_passes, verified
+from emulator.ultraserver.machine_layout import MachineLayout
 from emulator.ultraserver.step_counter import StepCounter
 from emulator.ultraserver.step_terms import StepTerms
 from emulator.ultraserver.step_time import StepTime, combine
 from emulator.ultraserver.step_work import StepWork, step_work
 from emulator.units import NS_PER_S
-
-Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 COLLECTIVES: Final = "collectives"
 ENGINE_NAMES: Final = (*ENGINES, COLLECTIVES)
@@ -107,9 +105,7 @@ class StepCostModel:
         check_partition(partition, system, {model.name: (model.heads, model.heads)})
         check_formats(model, system.chip)
         if not 0 <= draft_tokens <= DRAFT_TOKENS_MAX:
-            raise ConfigError(
-                field="draft_tokens", value=draft_tokens, expected=f"from 0 to {DRAFT_TOKENS_MAX}"
-            )
+            raise ConfigError("draft_tokens", draft_tokens, f"from 0 to {DRAFT_TOKENS_MAX}")
         self.system = system
         self._power = SystemPower(system)
         self._cap_watts = self._power.chip_cap_watts
@@ -119,48 +115,36 @@ class StepCostModel:
         self.overlap = overlap
         self.draft_tokens = draft_tokens
         chips, first = partition.chips, partition.first_chip
-        self.placement = placement or ExpertPlacement.even(
-            layers=model.moe_layers,
-            experts=model.experts,
-            chips=chips // partition.expert_tp,
-            ep=partition.ep,
-        )
-        self.distribution = distribution or ExpertDistribution.uniform(model)
-        self._all_to_all = all_to_all or AllToAll(system, chips, first_chip=first)
-        self._chips_up = np.ones(chips, dtype=np.bool_) if chips_up is None else chips_up
-        home = first + np.arange(chips, dtype=np.int64)
-        self._physical = home if physical is None else np.where(physical < 0, home, physical)
         self._rates = flops_per_ns(system.chip, model.dtype)
-        self._counter = self._counter_of(model, self.placement, self.distribution)
-        self._draft_counter = self._counter_of_drafts() if draft_tokens else None
-
-    def _counter_of(
-        self,
-        model: ModelSpec,
-        placement: ExpertPlacement,
-        distribution: ExpertDistribution,
-        *,
-        draft: bool = False,
-    ) -> StepCounter:
-        return StepCounter(
-            self.system,
-            model,
-            self.partition,
-            placement=placement,
-            distribution=distribution,
-            all_to_all=self._all_to_all,
-            chips_up=self._chips_up,
-            physical=self._physical,
-            draft=draft,
+        self._count_on(
+            MachineLayout(
+                system=system,
+                model=model,
+                partition=partition,
+                placement=placement
+                or ExpertPlacement.even(
+                    layers=model.moe_layers,
+                    experts=model.experts,
+                    chips=chips // partition.expert_tp,
+                    ep=partition.ep,
+                ),
+                distribution=distribution or ExpertDistribution.uniform(model),
+                all_to_all=all_to_all or AllToAll(system, chips, first_chip=first),
+                physical=_at_home(partition, physical),
+                chips_up=np.ones(chips, dtype=np.bool_) if chips_up is None else chips_up,
+            )
         )
+
+    def _count_on(self, layout: MachineLayout) -> None:
+        self.layout = layout
+        self._counter = StepCounter(layout)
+        self._draft_counter = self._counter_of_drafts() if self.draft_tokens else None
 
     def _counter_of_drafts(self) -> StepCounter:
         """Experts of the draft module are placed and picked as the last layer's."""
-        placement, distribution = self.placement, self.distribution
+        placement, distribution = self.layout.placement, self.layout.distribution
         last = ExpertPlacement(
-            experts=placement.experts,
-            ep=placement.ep,
-            expert_of_slot=placement.expert_of_slot[-1:],
+            experts=placement.experts, ep=placement.ep, expert_of_slot=placement.expert_of_slot[-1:]
         )
         picked = ExpertDistribution(
             name=distribution.name,
@@ -168,45 +152,35 @@ class StepCostModel:
             probability=distribution.probability[-1:],
             odds=distribution.odds[-1:],
         )
-        return self._counter_of(draft_module(self.model), last, picked, draft=True)
+        drafting = replace(
+            self.layout, model=draft_module(self.model), placement=last, distribution=picked
+        )
+        return StepCounter(drafting, draft=True)
 
     @property
     def routing(self) -> str:
         """The routing assumed where no loads were counted."""
         if not self.model.experts:
             return "none (dense)"
-        return f"{self.distribution.name} (expected value)"
+        return f"{self.layout.distribution.name} (expected value)"
 
     def with_placement(self, placement: ExpertPlacement) -> Self:
         """The same with experts in other slots."""
-        return self._with(placement, self._all_to_all, self._chips_up, self._physical)
+        return self._on(replace(self.layout, placement=placement))
 
     def with_machine(
         self, *, all_to_all: AllToAll, chips_up: Bools, physical: Int64s | None = None
     ) -> Self:
         """The same with another fabric and other chips: failed or replaced."""
-        return self._with(self.placement, all_to_all, chips_up, physical)
-
-    def _with(
-        self,
-        placement: ExpertPlacement,
-        all_to_all: AllToAll,
-        chips_up: Bools,
-        physical: Int64s | None,
-    ) -> Self:
-        return type(self)(
-            self.system,
-            self.model,
-            self.partition,
-            placement=placement,
-            distribution=self.distribution,
-            all_to_all=all_to_all,
-            chips_up=chips_up,
-            physical=physical,
-            calibration=self.calibration,
-            overlap=self.overlap,
-            draft_tokens=self.draft_tokens,
+        seated = _at_home(self.partition, physical)
+        return self._on(
+            replace(self.layout, all_to_all=all_to_all, chips_up=chips_up, physical=seated)
         )
+
+    def _on(self, layout: MachineLayout) -> Self:
+        other = copy(self)
+        other._count_on(layout)
+        return other
 
     def cost(
         self,
@@ -379,7 +353,8 @@ class StepCostModel:
         chips = self.partition.chips + self.partition.spares
         return self._power.facility_watts(chip_watts_sum, chips=chips).total_watts
 
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Keys and values of one token, on the chip of its rank."""
-        return self.model.kv_bytes_per_token
+
+def _at_home(partition: Partition, physical: Int64s | None) -> Int64s:
+    """`physical`, with the partition's own chip where none is given or the position is vacant."""
+    home = partition.first_chip + np.arange(partition.chips, dtype=np.int64)
+    return home if physical is None else np.where(physical < 0, home, physical)

@@ -11,50 +11,30 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from emulator.fabric.all_to_all import AllToAll
+from emulator.arrays import Float64s, Int64s
 from emulator.specs.batch import StepBatch
 from emulator.specs.expert_loads import ExpertLoads
-from emulator.specs.model import ModelSpec
-from emulator.specs.partition import Partition
-from emulator.specs.placement import ExpertPlacement
-from emulator.specs.system import SystemSpec
-from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.timing.launch import step_launch_ns
 from emulator.timing.rank_totals import rank_totals
 from emulator.ultraserver.expert_phase import ExpertPhaseModel
 from emulator.ultraserver.half_batches import half_batches, half_loads
+from emulator.ultraserver.machine_layout import MachineLayout
 from emulator.ultraserver.rank_phase import RankPhases
 from emulator.ultraserver.segments import segment_of_layer, segments_of
 from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
 
-Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
-
 
 class StepCounter:
-    """Counts steps of `model`; `chips_up` are bool[chips], `physical` the system's chips."""
+    """Counts steps of a model, or of its `draft` module."""
 
-    def __init__(  # noqa: PLR0913  what `StepCostModel` was given, passed on
-        self,
-        system: SystemSpec,
-        model: ModelSpec,
-        partition: Partition,
-        *,
-        placement: ExpertPlacement,
-        distribution: ExpertDistribution,
-        all_to_all: AllToAll,
-        chips_up: Bools,
-        physical: Int64s,
-        draft: bool = False,
-    ) -> None:
+    def __init__(self, layout: MachineLayout, *, draft: bool = False) -> None:
+        model = layout.model
         self._model = model
-        self._partition = partition
-        self._chips_up = chips_up
-        self._launch_ns = step_launch_ns(system.chip)
-        self._ranks = RankPhases(system, model, partition, physical, all_to_all, draft=draft)
+        self._partition = layout.partition
+        self._chips_up = layout.chips_up
+        self._launch_ns = step_launch_ns(layout.system.chip)
+        self._ranks = RankPhases(layout, draft=draft)
         segments, tail = segments_of(model)
         self._runs = np.array([segment.times for segment in (*segments, tail)], dtype=np.float64)
         self._segment_of_layer = segment_of_layer(model)
@@ -62,19 +42,7 @@ class StepCounter:
         self._parts = tuple(row.part for row in rows)
         self._layers = np.array([row.part == "attention" for row in rows], dtype=np.float64)
         self._expert_layers = np.array([row.part == "router" for row in rows], dtype=np.float64)
-        self._experts = (
-            ExpertPhaseModel(
-                system,
-                model,
-                partition,
-                placement,
-                distribution,
-                all_to_all,
-                self._ranks.shape,
-            )
-            if model.moe_layers
-            else None
-        )
+        self._experts = ExpertPhaseModel(layout, self._ranks.shape) if model.moe_layers else None
 
     @property
     def exchanges(self) -> bool:

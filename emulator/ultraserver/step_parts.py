@@ -7,13 +7,11 @@ experts that of the chip, which the domain waits for.
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.timing.roofline import ENGINES
 from emulator.ultraserver.step_rows import HOST_OVERHEADS, OWN_OVERHEADS, TimedStep
 
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 Parts = dict[str, float]
 
 EXPERTS: Final = "experts"

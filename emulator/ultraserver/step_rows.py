@@ -5,16 +5,12 @@ from dataclasses import dataclass, replace
 from typing import Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Float64s, Int64s
 from emulator.specs.calibration import Calibration
 from emulator.specs.figure import Figure
 from emulator.timing.roofline import DMA, TENSOR
 from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
-
-Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 # What follows the engines in a row, in the order of `RowTimes.own_ns`; each is a part of the step.
 OWN_OVERHEADS: Final = (

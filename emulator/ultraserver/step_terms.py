@@ -4,15 +4,13 @@ Counting is the expensive half of a step's cost, and independent of the calibrat
 are counted once; `step_time` may combine them many times.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-Bools = NDArray[np.bool_]
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
+from emulator.arrays import Bools, Float64s, Int64s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,19 +39,24 @@ class PhaseTerms:
     link_bytes: Float64s
 
     @classmethod
-    def stacked(cls, rows: list["PhaseTerms"]) -> Self:
-        """Rows one below the other; each argument is one row, [1, columns]."""
-        joined = {}
-        for field in fields(cls):
-            parts = [getattr(row, field.name) for row in rows]
-            joined[field.name] = np.concatenate(parts, axis=parts[0].ndim - 2)
-        return cls(**joined)
-
-    def columns(self, own: slice) -> Self:
-        """The same rows of some columns."""
-        return type(self)(
-            **{field.name: getattr(self, field.name)[..., own] for field in fields(self)}
+    def joined(cls, parts: Sequence["PhaseTerms"], *, axis: int) -> Self:
+        """Rows one below the other with axis -2, columns side by side with -1."""
+        return cls(
+            **{
+                field.name: np.concatenate([getattr(part, field.name) for part in parts], axis=axis)
+                for field in fields(cls)
+            }
         )
+
+    def changed(self, change: Callable[[Float64s], Float64s]) -> Self:
+        """The same with every array changed, [..., columns] each."""
+        return type(self)(
+            **{field.name: change(getattr(self, field.name)) for field in fields(self)}
+        )
+
+    def columns(self, own: slice | list[int]) -> Self:
+        """The same rows of some columns."""
+        return self.changed(lambda array: array[..., own])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -99,6 +102,12 @@ class StepTerms:
     def domains(self) -> int:
         """Groups of ranks that wait for each other."""
         return self.ranks // self.ranks_per_domain
+
+    def halves_changed(
+        self, change: "Callable[[StepTerms], StepTerms]"
+    ) -> "tuple[StepTerms, StepTerms] | None":
+        """Its half batches, changed; None without them."""
+        return None if self.halves is None else (change(self.halves[0]), change(self.halves[1]))
 
     @property
     def rank_slow(self) -> Float64s:

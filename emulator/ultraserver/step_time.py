@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s
 from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.overlap import Overlap
 from emulator.ultraserver.step_parts import DISPATCH_COMBINE, CriticalPath, Parts, added
 from emulator.ultraserver.step_rows import TimedStep
 from emulator.ultraserver.step_terms import StepTerms
-
-Float64s = NDArray[np.float64]
 
 DRAFT: Final = "draft"
 

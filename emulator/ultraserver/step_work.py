@@ -3,12 +3,10 @@
 from dataclasses import dataclass, fields
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s
 from emulator.timing.roofline import DMA, TENSOR
 from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
-
-Float64s = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

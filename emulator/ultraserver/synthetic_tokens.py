@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from emulator.arrays import Float32s, Int32s, Int64s
 from emulator.chip.commands import NO_BITMASK
 from emulator.chip.request_table import ChipRequest, RequestTable
 from emulator.chip.step_output import bitmask_rows, score_prompt
@@ -23,9 +23,6 @@ from emulator.compute.sampling import sample
 from emulator.errors import CheckpointError
 from emulator.specs.step import RankOutput, RankStep, RowLogprobs, Scheduled
 from emulator.ultraserver.lockstep import StepResult
-
-F32 = NDArray[np.float32]
-I64 = NDArray[np.int64]
 
 _PROMPT_ROWS: Final = 128
 """Of a prompt that are scored at once; with 200,000 tokens a row is 0.8 MB."""
@@ -44,9 +41,7 @@ class SyntheticTokens:
         self._vocab, self._words = _words_of(weights_dir)
         self._tables = [RequestTable() for _ in range(ranks)]
 
-    def step(
-        self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]
-    ) -> StepResult:
+    def step(self, steps: Sequence[RankStep], bitmasks: Mapping[int, Int32s]) -> StepResult:
         """Draw a token for every request whose last known token is in its step."""
         outputs = {
             step.rank: self._rank(step, bitmasks.get(step.rank, NO_BITMASK)) for step in steps
@@ -58,7 +53,7 @@ class SyntheticTokens:
         for rank in ranks:
             self._tables[rank] = RequestTable()
 
-    def _rank(self, step: RankStep, bitmask: NDArray[np.int32]) -> RankOutput:
+    def _rank(self, step: RankStep, bitmask: Int32s) -> RankOutput:
         table = self._tables[step.rank]
         table.apply(step)
         names, requests = [], []
@@ -110,19 +105,19 @@ class SyntheticTokens:
             complete = score_prompt(request, part, partial(self._prompt_scores, request, start))
         return complete
 
-    def _prompt_scores(self, request: ChipRequest, start: int, first: int, last: int) -> F32:
+    def _prompt_scores(self, request: ChipRequest, start: int, first: int, last: int) -> Float32s:
         """Synthetic logits [last - first, vocab] after each row of a chunk at `start`."""
         return np.array([self._scores(request, start + row + 1) for row in range(first, last)])
 
-    def _draw(self, requests: Sequence[ChipRequest]) -> I64:
+    def _draw(self, requests: Sequence[ChipRequest]) -> Int64s:
         """The word with the highest made-up score, without making the scores."""
         best = [
             _generator(request, len(request)).integers(len(self._words)) for request in requests
         ]
-        words: I64 = self._words[np.array(best, dtype=np.int64)]
+        words: Int64s = self._words[np.array(best, dtype=np.int64)]
         return words
 
-    def _scores(self, request: ChipRequest, position: int) -> F32:
+    def _scores(self, request: ChipRequest, position: int) -> Float32s:
         """Synthetic logits [vocab] at `position`; their maximum is the word of `_draw`."""
         generator = _generator(request, position)
         best = self._words[generator.integers(len(self._words))]
@@ -141,7 +136,7 @@ def _generator(request: ChipRequest, position: int) -> np.random.Generator:
     return np.random.default_rng(entropy)
 
 
-def _words_of(weights_dir: Path) -> tuple[int, I64]:
+def _words_of(weights_dir: Path) -> tuple[int, Int64s]:
     """The size of the vocabulary, and the tokens that are plain text: int64[words]."""
     path = weights_dir / "tokenizer.json"
     try:

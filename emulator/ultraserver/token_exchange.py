@@ -7,8 +7,8 @@ back a domain's partial sums are added up first. The faster of both is taken.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s
 from emulator.fabric.all_to_all import AllToAll, LayerExchanges
 from emulator.fabric.tiers import Tier, tier_latency_ns
 from emulator.specs.partition import Partition
@@ -16,8 +16,6 @@ from emulator.specs.placement import ExpertPlacement
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.timing.routing import ExpectedRouting
-
-Float64s = NDArray[np.float64]
 
 
 class TokenExchange:
@@ -62,9 +60,7 @@ class TokenExchange:
         self._domain_needed = np.repeat(by_domain, width, axis=1)  # [kinds, chips]
 
     def of_tokens(self, tokens: Float64s) -> tuple[LayerExchanges, Float64s]:
-        """The exchange of each kind when each chip has `tokens` [chips], and bytes [kinds, chips]
-        that leave each chip.
-        """
+        """Exchanges of `tokens` [chips] by kind, and bytes [kinds, chips] that leave each chip."""
         direct = self.of_bytes(tokens[:, None] * self._per_token)
         if self._domain_needed is None:
             return direct

@@ -15,8 +15,8 @@ from math import ceil
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
 from emulator.memory.training_memory import (
@@ -52,9 +52,6 @@ from emulator.ultraserver.step_time import StepTime, combine, without_host
 from emulator.ultraserver.step_work import StepWork, step_work
 from emulator.ultraserver.training_phases import Pass, TrainingExperts, TrainingRanks
 from emulator.units import NS_PER_S
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 OPTIMIZER: Final = "optimizer"
 GRADIENTS: Final = "gradients"
@@ -147,9 +144,7 @@ class TrainingCost:
 
     @property
     def checkpoint_bytes(self) -> Float64s:
-        """Bytes that each chip writes to a checkpoint: its part of BF16 weights and optimizer
-        state.
-        """
+        """Bytes of a checkpoint by chip: its part of BF16 weights and optimizer state."""
         return (KEPT_BYTES + MASTER_BYTES + MOMENTS_BYTES) * self.owned_parameters
 
     @property
@@ -160,18 +155,21 @@ class TrainingCost:
     @cached_property
     def step(self) -> TrainingStepCost:
         """Cost of a step; computed once."""
-        costed = [(times, self._costed(one)) for times, one in self._passes()]
-        free_ns = sum(times * one.free_ns for times, one in costed)
-        throttled_ns = sum(times * one.factor * one.free_ns for times, one in costed)
+        passes = self._passes()
+        free_ns = sum(times * one.free_ns for times, one in passes)
+        throttled_ns = sum(
+            times * self._base.throttle(one.work, one.free_ns) * one.free_ns
+            for times, one in passes
+        )
         parts: dict[str, float] = {}
-        for times, one in costed:
+        for times, one in passes:
             for name, part_ns in one.parts_ns.items():
                 parts[name] = parts.get(name, 0.0) + times * part_ns
         parts[THROTTLE] = throttled_ns - free_ns
         duration_ns = ceil(throttled_ns)
         idle = self.system.chip.idle_watts.value
-        work_joules = np.sum([times * one.work_joules for times, one in costed], axis=0)  # [chips]
-        watts = idle + work_joules / duration_ns * NS_PER_S
+        joules = np.sum([times * self._work_joules(one) for times, one in passes], axis=0)
+        watts = idle + joules / duration_ns * NS_PER_S  # [chips]
         per_token = training_flops_per_token(self.model, self.recipe.sequence_tokens)
         return TrainingStepCost(
             tokens=self.step_tokens,
@@ -179,10 +177,10 @@ class TrainingCost:
             chip_watts=watts,
             joules=float(watts.sum()) * duration_ns / NS_PER_S,
             parts_ns=parts,
-            flops=np.sum([times * one.work.flops.sum(axis=0) for times, one in costed], axis=0),
+            flops=np.sum([times * one.work.flops.sum(axis=0) for times, one in passes], axis=0),
             model_flops=self.step_tokens * per_token,
-            hbm_bytes=np.sum([times * one.work.hbm_bytes for times, one in costed], axis=0),
-            link_bytes=np.sum([times * one.work.link_bytes for times, one in costed], axis=0),
+            hbm_bytes=np.sum([times * one.work.hbm_bytes for times, one in passes], axis=0),
+            link_bytes=np.sum([times * one.work.link_bytes for times, one in passes], axis=0),
         )
 
     def _passes(self) -> list[tuple[int, "_PassTime"]]:
@@ -250,17 +248,10 @@ class TrainingCost:
             work=done + talk.work,
         )
 
-    def _costed(self, one: "_PassTime") -> "_CostedPass":
-        free_ns = sum(one.parts_ns.values())
-        wanted = self._base.wanted_watts(one.work, free_ns)
-        above_idle = wanted - self.system.chip.idle_watts.value
-        return _CostedPass(
-            parts_ns=one.parts_ns,
-            work=one.work,
-            free_ns=free_ns,
-            factor=self._base.throttle(one.work, free_ns),
-            work_joules=above_idle * free_ns / NS_PER_S,
-        )
+    def _work_joules(self, one: "_PassTime") -> Float64s:
+        """Joules of each chip above idle, [chips]."""
+        wanted = self._base.wanted_watts(one.work, one.free_ns)
+        return (wanted - self.system.chip.idle_watts.value) * one.free_ns / NS_PER_S
 
     def _terms(self, each: Pass) -> StepTerms:
         """A pass over the micro-batch, with those of its halves where it runs in two."""
@@ -295,33 +286,11 @@ class TrainingCost:
         )
 
     def _phases(self, each: Pass) -> tuple[TrainingRanks, TrainingExperts | None]:
-        recompute = self.recipe.recompute
-        ranks = TrainingRanks(
-            self.system,
-            self.model,
-            self._partition,
-            self.chips,
-            self._all_to_all,
-            each=each,
-            recompute=recompute,
-        )
+        layout, recompute = self._base.layout, self.recipe.recompute
+        ranks = TrainingRanks(layout, each=each, recompute=recompute)
         if not self.model.experts:
             return ranks, None
-        return ranks, TrainingExperts(
-            self.system,
-            self.model,
-            self._partition,
-            self._placement,
-            self._distribution,
-            self._all_to_all,
-            ranks.shape,
-            each=each,
-            recompute=recompute,
-        )
-
-    @cached_property
-    def _all_to_all(self) -> AllToAll:
-        return AllToAll(self.system, len(self.chips), physical=self.chips)
+        return ranks, TrainingExperts(layout, ranks.shape, each=each, recompute=recompute)
 
     @cached_property
     def _base(self) -> StepCostModel:
@@ -331,7 +300,7 @@ class TrainingCost:
             self._partition,
             placement=self._placement,
             distribution=self._distribution,
-            all_to_all=self._all_to_all,
+            all_to_all=AllToAll(self.system, len(self.chips), physical=self.chips),
             physical=self.chips,
             calibration=self.calibration,
         )
@@ -374,16 +343,10 @@ class _PassTime:
     parts_ns: dict[str, float]
     work: StepWork
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _CostedPass:
-    """A pass with power: `factor` times longer, and joules above idle [chips]."""
-
-    parts_ns: dict[str, float]
-    work: StepWork
-    free_ns: float
-    factor: float
-    work_joules: Float64s
+    @property
+    def free_ns(self) -> float:
+        """All parts together."""
+        return sum(self.parts_ns.values())
 
 
 def _exchanging_ns(time: StepTime) -> float:
@@ -400,8 +363,8 @@ def _checked_chips(
     inside = inside and bool(((numbers >= 0) & (numbers < total)).all())
     if not inside or len(np.unique(numbers)) != len(numbers):
         raise ConfigError(
-            field="chips",
-            value=numbers.tolist(),
-            expected=f"one or more different chips of the {total} of {system.name}",
+            "chips",
+            numbers.tolist(),
+            f"one or more different chips of the {total} of {system.name}",
         )
     return numbers

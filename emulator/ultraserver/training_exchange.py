@@ -8,8 +8,8 @@ added in the order of chips, whatever the order of answers.
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Float32s, Int64s
 from emulator.chip.effects import Dispatch
 from emulator.chip.training_commands import (
     CombineGradients,
@@ -25,9 +25,6 @@ from emulator.chip.training_effects import (
 )
 from emulator.compute.training_loss import expert_share
 from emulator.ultraserver.exchange import ExpertMap, plan_exchange
-
-F32 = NDArray[np.float32]
-I64 = NDArray[np.int64]
 
 
 class TrainingExchange:
@@ -52,7 +49,7 @@ class TrainingExchange:
         self._k = len(plan.order) // self.tokens
         weights = np.concatenate([dispatches[chip].weights for chip in sorted(dispatches)]).ravel()
         ends = np.cumsum(plan.pairs)
-        self._token_of_row: dict[int, I64] = {}  # by chip with work
+        self._token_of_row: dict[int, Int64s] = {}  # by chip with work
         self.work: dict[int, TrainExperts] = {}
         for chip, asked in sorted(plan.work.items()):
             pairs = plan.order[ends[chip] - plan.pairs[chip] : ends[chip]]
@@ -66,7 +63,7 @@ class TrainingExchange:
                 counts=asked.counts,
                 weights=weights[pairs],
             )
-        self.expert_share: F32 = expert_share(plan.expert_pairs.sum(axis=0), self.tokens)
+        self.expert_share: Float32s = expert_share(plan.expert_pairs.sum(axis=0), self.tokens)
 
     def combine(self, answers: Mapping[int, ExpertSums]) -> dict[int, CombineSums]:
         """Give every chip the sums of its tokens, [tokens, hidden]."""
@@ -106,7 +103,7 @@ class TrainingExchange:
             for chip in rows
         }
 
-    def _summed(self, rows_of: Mapping[int, F32]) -> F32:
+    def _summed(self, rows_of: Mapping[int, Float32s]) -> Float32s:
         """Add the chips' rows [rows, hidden] of each token: [tokens, hidden]."""
         width = next(iter(rows_of.values())).shape[1]
         total = np.zeros((self.tokens, width), np.float32)
@@ -114,13 +111,13 @@ class TrainingExchange:
             total[self._token_of_row[chip]] += rows
         return total
 
-    def _by_source(self, rows: F32) -> dict[int, F32]:
+    def _by_source(self, rows: Float32s) -> dict[int, Float32s]:
         """Cut rows in the order of tokens into each dispatching chip's share."""
         ends = np.cumsum(list(self._tokens_of_source.values())).tolist()
         return dict(zip(self._tokens_of_source, np.split(rows, ends[:-1]), strict=True))
 
 
-def summed_in_order(parts: Sequence[F32]) -> F32:
+def summed_in_order(parts: Sequence[Float32s]) -> Float32s:
     """The chips' gradients, added from the first to the last for the same bits every time."""
     total = parts[0].copy()
     for part in parts[1:]:

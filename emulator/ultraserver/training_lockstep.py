@@ -17,7 +17,6 @@ chips are in the same layer at the same time. The driver moves the messages.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from emulator.chip.commands import Command
 from emulator.chip.effects import CommandDone, Effect
@@ -33,9 +32,8 @@ from emulator.chip.training_effects import (
 )
 from emulator.compute.adamw import clip_factor, squared_norm
 from emulator.ultraserver.exchange import ExpertMap
+from emulator.ultraserver.lockstep import all_of
 from emulator.ultraserver.training_exchange import TrainingExchange, summed_in_order
-
-Kind = TypeVar("Kind")
 
 Micro = Mapping[int, BeginTraining]
 
@@ -109,22 +107,22 @@ class TrainingLockstep:
         """Take all answers to the last commands; returns the next commands, none at the end."""
         first = next(iter(replies.values()))
         if isinstance(first, TrainingDispatch):
-            exchange = TrainingExchange(_all_of(TrainingDispatch, replies), self._experts)
+            exchange = TrainingExchange(all_of(TrainingDispatch, replies), self._experts)
             self._layers[exchange.layer] = exchange
             share = exchange.expert_share
             self._imbalance = max(self._imbalance, float(share.max() / share.mean()))
             return dict(exchange.work)
         if isinstance(first, ExpertSums):
-            return dict(self._layers[first.layer].combine(_all_of(ExpertSums, replies)))
+            return dict(self._layers[first.layer].combine(all_of(ExpertSums, replies)))
         if isinstance(first, GradientDispatch):
-            return dict(self._layers[first.layer].backward(_all_of(GradientDispatch, replies)))
+            return dict(self._layers[first.layer].backward(all_of(GradientDispatch, replies)))
         if isinstance(first, ExpertGradients):
-            return self._combine_gradients(_all_of(ExpertGradients, replies))
+            return self._combine_gradients(all_of(ExpertGradients, replies))
         if isinstance(first, Scored):
-            self._scored += _all_of(Scored, replies).values()
+            self._scored += all_of(Scored, replies).values()
             return self._begin()
         if isinstance(first, Gradients):
-            return dict(self._apply(_all_of(Gradients, replies)))
+            return dict(self._apply(all_of(Gradients, replies)))
         assert isinstance(first, CommandDone), first
         return {}
 
@@ -163,12 +161,3 @@ class TrainingLockstep:
             gradient_norm=self._gradient_norm,
             imbalance=self._imbalance,
         )
-
-
-def _all_of(kind: type[Kind], replies: Mapping[int, Effect | TrainingEffect]) -> dict[int, Kind]:
-    """The replies by chip, ascending; asserts that all are of one `kind`."""
-    found: dict[int, Kind] = {}
-    for chip, reply in sorted(replies.items()):
-        assert isinstance(reply, kind), (chip, reply)
-        found[chip] = reply
-    return found

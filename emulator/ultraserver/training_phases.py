@@ -8,30 +8,20 @@ work of `backward_work`. Ranks are single chips.
 from dataclasses import replace
 from enum import StrEnum
 
-import numpy as np
-from numpy.typing import NDArray
-
-from emulator.fabric.all_to_all import AllToAll
-from emulator.specs.model import ModelSpec
-from emulator.specs.partition import Partition
-from emulator.specs.placement import ExpertPlacement
+from emulator.arrays import Float64s
 from emulator.specs.saved_activations import SavedActivations
-from emulator.specs.system import SystemSpec
 from emulator.specs.training_recipe import Recompute
 from emulator.timing import backward_work, matrix_time
-from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.timing.gradient_shape import GradientShape
 from emulator.timing.issue_shape import IssueShape
 from emulator.timing.rank_totals import RankTotals
 from emulator.timing.roofline import DMA
 from emulator.timing.work import EngineWork
 from emulator.ultraserver.expert_phase import ExpertPhaseModel
+from emulator.ultraserver.machine_layout import MachineLayout
 from emulator.ultraserver.rank_phase import RankPhases
 from emulator.ultraserver.segments import RowKind
 from emulator.ultraserver.step_terms import PhaseTerms
-
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 class Pass(StrEnum):
@@ -45,22 +35,14 @@ class Pass(StrEnum):
 class TrainingRanks(RankPhases):
     """Each chip's own work in one kind of pass, under one way to recompute."""
 
-    def __init__(
-        self,
-        system: SystemSpec,
-        model: ModelSpec,
-        partition: Partition,
-        physical: Int64s,
-        all_to_all: AllToAll,
-        *,
-        each: Pass,
-        recompute: Recompute,
-    ) -> None:
-        super().__init__(system, model, partition, physical, all_to_all)
+    def __init__(self, layout: MachineLayout, *, each: Pass, recompute: Recompute) -> None:
+        super().__init__(layout)
         self._each = each
         self._recompute = recompute
-        self._gradients = GradientShape.of(model, system.chip, cores=self._cores.cores)
-        self._saved = SavedActivations.of(model)
+        self._gradients = GradientShape.of(
+            layout.model, layout.system.chip, cores=self._cores.cores
+        )
+        self._saved = SavedActivations.of(layout.model)
 
     def _row(self, row: RowKind, totals: RankTotals) -> PhaseTerms:
         if self._each is Pass.BACKWARD:
@@ -114,24 +96,16 @@ class TrainingRanks(RankPhases):
 class TrainingExperts(ExpertPhaseModel):
     """The routed experts in one kind of pass; exchanges are those of serving."""
 
-    def __init__(  # noqa: PLR0913  what its parent takes, and the kind of pass
-        self,
-        system: SystemSpec,
-        model: ModelSpec,
-        partition: Partition,
-        placement: ExpertPlacement,
-        distribution: ExpertDistribution,
-        all_to_all: AllToAll,
-        shape: IssueShape,
-        *,
-        each: Pass,
-        recompute: Recompute,
+    def __init__(
+        self, layout: MachineLayout, shape: IssueShape, *, each: Pass, recompute: Recompute
     ) -> None:
-        super().__init__(system, model, partition, placement, distribution, all_to_all, shape)
+        super().__init__(layout, shape)
         self._each = each
         self._keeps = each is Pass.RECOMPUTE or recompute is Recompute.NONE
-        self._gradients = GradientShape.of(model, system.chip, cores=self._cores.cores)
-        self._saved = SavedActivations.of(model)
+        self._gradients = GradientShape.of(
+            layout.model, layout.system.chip, cores=self._cores.cores
+        )
+        self._saved = SavedActivations.of(layout.model)
         if each is Pass.BACKWARD:
             self._sequences = 2 * matrix_time.FEED_FORWARD_SEQUENCES
 

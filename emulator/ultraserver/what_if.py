@@ -6,12 +6,13 @@ time.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
 import numpy as np
 
+from emulator.arrays import Float64s
 from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
 from emulator.specs.calibration import Calibration
@@ -71,7 +72,7 @@ def what_if_ns(
     Raises ConfigError for a factor that is not above 1, ValueError as `StepCostModel.cost` does.
     """
     if not 1 < factor < float("inf"):
-        raise ConfigError(field="factor", value=factor, expected="a number above 1")
+        raise ConfigError("factor", factor, "a number above 1")
     model = costing.model
     terms = model.terms(batch, loads, costing.slow_factor)
     if terms is None:
@@ -107,12 +108,7 @@ def faster_terms(terms: StepTerms, resource: Resource, factor: float) -> StepTer
         rank=_faster_phase(terms.rank, resource, factor),
         experts=None if terms.experts is None else _faster_phase(terms.experts, resource, factor),
         launch_ns=terms.launch_ns / factor if resource.launches else terms.launch_ns,
-        halves=None
-        if terms.halves is None
-        else (
-            faster_terms(terms.halves[0], resource, factor),
-            faster_terms(terms.halves[1], resource, factor),
-        ),
+        halves=terms.halves_changed(lambda half: faster_terms(half, resource, factor)),
         drafts=tuple(faster_terms(draft, resource, factor) for draft in terms.drafts),
     )
 
@@ -121,17 +117,13 @@ def even_experts(terms: StepTerms) -> StepTerms:
     """The terms with the experts' work of each domain spread evenly over its chips."""
     assert terms.experts is not None
     width = terms.ranks_per_domain * terms.tp
-    even = {}
-    for field in fields(PhaseTerms):
-        array = getattr(terms.experts, field.name)  # [..., chips]
+
+    def even(array: Float64s) -> Float64s:  # [..., chips]
         mean = array.reshape(*array.shape[:-1], -1, width).mean(axis=-1)
-        even[field.name] = np.repeat(mean, width, axis=-1)
+        return np.repeat(mean, width, axis=-1)
+
     return replace(
-        terms,
-        experts=PhaseTerms(**even),
-        halves=None
-        if terms.halves is None
-        else (even_experts(terms.halves[0]), even_experts(terms.halves[1])),
+        terms, experts=terms.experts.changed(even), halves=terms.halves_changed(even_experts)
     )
 
 
@@ -140,9 +132,7 @@ def at_full_speed(terms: StepTerms) -> StepTerms:
     return replace(
         terms,
         slow=np.ones_like(terms.slow),
-        halves=None
-        if terms.halves is None
-        else (at_full_speed(terms.halves[0]), at_full_speed(terms.halves[1])),
+        halves=terms.halves_changed(at_full_speed),
         drafts=tuple(map(at_full_speed, terms.drafts)),
     )
 

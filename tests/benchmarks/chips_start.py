@@ -41,9 +41,9 @@ def _measure(fleet: Fleet, started: float) -> None:
     load.prefill()
     first_token_s = time.perf_counter() - started
     load.finish()
-    at_rest = fleet.memory()
+    at_rest = fleet.conditions()
     _fill(fleet)
-    loaded = fleet.memory()
+    loaded = fleet.conditions()
     pss = [np.array([size.pss_bytes for size in sizes]) / 1e6 for sizes in (at_rest, loaded)]
     rss_mb = max(size.rss_bytes for size in loaded) / 1e6
     print(

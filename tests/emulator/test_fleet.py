@@ -186,7 +186,7 @@ def test_experts_move_in_the_middle_of_a_text_and_its_bits_stay(
 
 
 def test_it_knows_its_architecture_and_what_its_chips_cost_the_host(fleet: Fleet) -> None:
-    memory = fleet.memory()
+    memory = fleet.conditions()
     print("chip processes:", ", ".join(f"{m.pss_bytes / 1e6:.0f} MB" for m in memory))
 
     assert fleet.architecture.experts == EXPERTS
@@ -230,7 +230,7 @@ def test_stopping_a_fleet_whose_chips_are_gone_leaves_nothing(
     for process in chips:
         process.kill()
     with pytest.raises(ChipLost):
-        fleet.memory()
+        fleet.conditions()
 
     assert list(scratch.glob("ultraserve-ray-*")) != []
     fleet.stop()

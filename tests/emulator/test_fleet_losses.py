@@ -281,7 +281,7 @@ def test_a_chip_that_falls_silent_as_another_is_lost_is_given_up_as_soon_and_as_
     end_process(ended)
     began_s = time.monotonic()
     with pytest.raises(ChipLost) as loss:
-        fleet.memory()
+        fleet.conditions()
 
     assert time.monotonic() - began_s < 15.0
     assert loss.value.chips == (0, 3)

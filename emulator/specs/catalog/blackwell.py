@@ -35,29 +35,29 @@ _L2: Final = "126 MB of L2 (chipsandcheese.com, Nvidia's B200)"
 
 
 def _multiprocessors(count: int) -> Figure:
-    return Figure(value=count, unit="cores", source=_LAUNCHED)
+    return Figure(count, "cores", _LAUNCHED)
 
 
 def _special_functions(fp32_tflops: float, a_cycle: int, source: str) -> Figure:
     """Special functions a cycle and multiprocessor, beside 128 FMAs, which are 256 flops."""
     return Figure(
-        value=fp32_tflops * 1e12 * a_cycle / 256,
-        unit="op/s",
-        source=f"arithmetic: {a_cycle} special functions a cycle beside 128 FMAs ({source})",
+        fp32_tflops * 1e12 * a_cycle / 256,
+        "op/s",
+        f"arithmetic: {a_cycle} special functions a cycle beside 128 FMAs ({source})",
     )
 
 
 def _sbuf(multiprocessors: int) -> Figure:
     return Figure(
-        value=126 * MIB + multiprocessors * 228 * KIB,
-        unit="bytes",
-        source=f"arithmetic: {_L2} + {multiprocessors} x 228 KB of shared memory (CUDA C++ "
+        126 * MIB + multiprocessors * 228 * KIB,
+        "bytes",
+        f"arithmetic: {_L2} + {multiprocessors} x 228 KB of shared memory (CUDA C++ "
         "Programming Guide)",
     )
 
 
 def _network(gigabits_per_s: int, source: str) -> Figure:
-    return Figure(value=gigabits_per_s * GB / BITS_PER_BYTE, unit="bytes/s", source=source)
+    return Figure(gigabits_per_s * GB / BITS_PER_BYTE, "bytes/s", source)
 
 
 _GUIDE: Final = "CUDA C++ Programming Guide, arithmetic throughput"
@@ -84,11 +84,9 @@ B200: Final = ChipSpec(
         source="PTX ISA, tcgen05.mma: 128 outputs by N rows, k16 in 16 bit, k64 in FP4; N below 64 "
         "is assumed to cost 64, as measured on Hopper (arXiv 2402.13499)",
     ),
-    hbm_stacks=Figure(value=8, unit="stacks", source="glennklockwood.com, B200"),
+    hbm_stacks=Figure(8, "stacks", "glennklockwood.com, B200"),
     hbm_stack_bytes=stack_bytes(183_359, 8, "NVIDIA DGX B200 user guide: 180 GB"),
-    hbm_bytes_per_s=Figure(
-        value=7.7e12, unit="bytes/s", source=f"{_HGX}: 62 TB/s / 8; elsewhere up to 8 TB/s"
-    ),
+    hbm_bytes_per_s=Figure(7.7e12, "bytes/s", f"{_HGX}: 62 TB/s / 8; elsewhere up to 8 TB/s"),
     tensor_bf16_flops_per_s=tflops(2_250, f"{_HGX}, halved: printed with sparsity"),
     tensor_fp8_flops_per_s=tflops(4_500, f"{_HGX}, halved: printed with sparsity"),
     tensor_fp4_flops_per_s=tflops(9_000, f"{_HGX}, halved: printed with sparsity"),
@@ -98,17 +96,15 @@ B200: Final = ChipSpec(
     scalar_ops_per_s=_special_functions(75, 16, _GUIDE),
     sbuf_bytes=_sbuf(148),
     link_tray_bytes_per_s=Figure(
-        value=900 * GB, unit="bytes/s", source=f"arithmetic: NVLink 5, 1.8 TB/s / 2 ({_HGX})"
+        900 * GB, "bytes/s", f"arithmetic: NVLink 5, 1.8 TB/s / 2 ({_HGX})"
     ),
     scale_out_bytes_per_s=_network(
         400, "NVIDIA DGX B200 user guide: one ConnectX-7 of 400 Gb/s per GPU"
     ),
     idle_watts=Figure(
-        value=140,
-        unit="W",
-        source="assumed: no datasheet says; nvidia-smi of idle B200 modules prints about 140 W",
+        140, "W", "assumed: no datasheet says; nvidia-smi of idle B200 modules prints about 140 W"
     ),
-    budget_watts=Figure(value=1_000, unit="W", source=_HGX),
+    budget_watts=Figure(1_000, "W", _HGX),
 )
 
 _GB200_BASE: Final = replace(
@@ -120,7 +116,7 @@ _GB200_BASE: Final = replace(
     hbm_stack_bytes=stack_bytes(
         189_471, 8, f"{_GB200}: 186 GB; {_VERDA} prints 129 GB, likely a typing error"
     ),
-    hbm_bytes_per_s=Figure(value=8.0e12, unit="bytes/s", source=f"{_GB200}: 576 TB/s / 72"),
+    hbm_bytes_per_s=Figure(8.0e12, "bytes/s", f"{_GB200}: 576 TB/s / 72"),
     dma_bytes_per_s=loads(8.0e12),
     tensor_fp32_flops_per_s=tflops(80, f"{_GB200}, per GPU; TF32 has 1,250 TFLOPS"),
     tensor_bf16_flops_per_s=tflops(2_500, f"{_GB200}: 360 PFLOPS {_PER_GPU}"),
@@ -131,13 +127,13 @@ _GB200_BASE: Final = replace(
     scalar_ops_per_s=_special_functions(80, 16, _GUIDE),
     sbuf_bytes=_sbuf(152),
     scale_out_bytes_per_s=_network(400, "NVIDIA GB200 NVL72: one ConnectX-7 of 400 Gb/s per GPU"),
-    idle_watts=Figure(value=200, unit="W", source=f"{_POWER_SERVICE}: at least 200 W"),
-    budget_watts=Figure(value=1_200, unit="W", source=f"{_POWER_SERVICE}: at most 1,200 W"),
+    idle_watts=Figure(200, "W", f"{_POWER_SERVICE}: at least 200 W"),
+    budget_watts=Figure(1_200, "W", f"{_POWER_SERVICE}: at most 1,200 W"),
 )
 _PRINTED: Final = Assumption(
-    name="verda",
-    why=f"{_VERDA}: 4.5 PFLOPS in FP8, 9 in FP4, those of B200 at 1,000 W",
-    figures={
+    "verda",
+    f"{_VERDA}: 4.5 PFLOPS in FP8, 9 in FP4, those of B200 at 1,000 W",
+    {
         "tensor_fp8_flops_per_s": tflops(4_500, _VERDA),
         "tensor_fp4_flops_per_s": tflops(9_000, _VERDA),
     },
@@ -147,10 +143,10 @@ GB200: Final = replace(
     switches=(
         assumption_set(
             _GB200_BASE,
-            name="tensor",
+            "tensor",
+            _PRINTED,
             default="datasheet",
             why=f"{_GB200}: 5 PFLOPS in FP8, 10 in FP4, at 1,200 W",
-            others=(_PRINTED,),
         ),
     ),
 )
@@ -159,20 +155,12 @@ GB200: Final = replace(
 def _with_whole_stacks(chip: ChipSpec) -> ChipSpec:
     """`chip` with a switch for all that its stacks hold, not only what the driver leaves of it."""
     whole = Assumption(
-        name="stacks",
-        why="what the stacks hold, the headline of 288 GB",
-        figures={
-            "hbm_stack_bytes": Figure(
-                value=36 * GIB, unit="bytes", source=f"{_ULTRA}: 8 stacks of 12 dies, 288 GB"
-            )
-        },
+        "stacks",
+        "what the stacks hold, the headline of 288 GB",
+        {"hbm_stack_bytes": Figure(36 * GIB, "bytes", f"{_ULTRA}: 8 stacks of 12 dies, 288 GB")},
     )
     switch = assumption_set(
-        chip,
-        name="hbm-capacity",
-        default="usable",
-        why="what the driver leaves of it",
-        others=(whole,),
+        chip, "hbm-capacity", whole, default="usable", why="what the driver leaves of it"
     )
     return replace(chip, switches=(switch,))
 
@@ -184,7 +172,7 @@ B300: Final = _with_whole_stacks(
         B200,
         name="b300",
         hbm_stack_bytes=stack_bytes(275_040, 8, f"{_HGX_ULTRA}: 270 GB a GPU"),
-        hbm_bytes_per_s=Figure(value=8.0e12, unit="bytes/s", source=_ULTRA),
+        hbm_bytes_per_s=Figure(8.0e12, "bytes/s", _ULTRA),
         dma_bytes_per_s=loads(8.0e12),
         tensor_bf16_flops_per_s=tflops(2_250, f"{_HGX_ULTRA}: 36 PFLOPS with sparsity / 8 / 2"),
         tensor_fp8_flops_per_s=tflops(4_500, f"{_HGX_ULTRA}: 72 PFLOPS with sparsity / 8 / 2"),
@@ -194,16 +182,14 @@ B300: Final = _with_whole_stacks(
         scalar_ops_per_s=_special_functions(75, 32, _TWICE),
         scale_out_bytes_per_s=_network(800, "NVIDIA DGX B300: one ConnectX-8 of 800 Gb/s per GPU"),
         idle_watts=Figure(
-            value=180,
-            unit="W",
-            source="assumed: no datasheet says; nvidia-smi of idle B300 modules prints about 180 W",
+            180,
+            "W",
+            "assumed: no datasheet says; nvidia-smi of idle B300 modules prints about 180 W",
         ),
         budget_watts=Figure(
-            value=1_100,
-            unit="W",
-            source="its driver's limit, as nvidia-smi prints; GB300 has 1,400 W",
+            1_100, "W", "its driver's limit, as nvidia-smi prints; GB300 has 1,400 W"
         ),
-    ),
+    )
 )
 
 GB300: Final = _with_whole_stacks(
@@ -211,11 +197,11 @@ GB300: Final = _with_whole_stacks(
         _GB200_BASE,
         name="gb300",
         hbm_stack_bytes=stack_bytes(284_208, 8, f"{_GB300}: 279 GB, 20 TB / 72"),
-        hbm_bytes_per_s=Figure(value=8.0e12, unit="bytes/s", source=_ULTRA),
+        hbm_bytes_per_s=Figure(8.0e12, "bytes/s", _ULTRA),
         tensor_fp4_flops_per_s=tflops(15_000, f"{_ULTRA}: dense NVFP4"),
         scalar_ops_per_s=_special_functions(80, 32, _TWICE),
         scale_out_bytes_per_s=_network(800, f"{_GB300}: one ConnectX-8 of 800 Gb/s per GPU"),
-        idle_watts=Figure(value=200, unit="W", source=f"assumed: as GB200 ({_POWER_SERVICE})"),
-        budget_watts=Figure(value=1_400, unit="W", source=f"{_ULTRA}: up to 1,400 W; {_VERDA}"),
-    ),
+        idle_watts=Figure(200, "W", f"assumed: as GB200 ({_POWER_SERVICE})"),
+        budget_watts=Figure(1_400, "W", f"{_ULTRA}: up to 1,400 W; {_VERDA}"),
+    )
 )

@@ -1,8 +1,9 @@
-"""DeepSeek-V3 and DeepSeek-R1: the dimensions of their public config.json, as catalog data.
+"""DeepSeek-V3, DeepSeek-R1, Kimi-K2: the dimensions of their public config.json, as catalog data.
 
-Both have one architecture. Matrices are stored in FP8, embedding, LM head, norms and router in
-BF16, the router's correction bias in FP32. The checkpoints' multi-token-prediction module (14
-billion parameters beside the 671) is left out, as it is when it does not draft.
+They have one architecture; Kimi-K2 has half the heads, 384 experts and one dense layer. Matrices
+are stored in FP8, embedding, LM head, norms and router in BF16, the router's correction bias in
+FP32. The multi-token-prediction module (14 billion parameters beside DeepSeek's 671) is left out,
+as it is when it does not draft.
 """
 
 from dataclasses import replace
@@ -40,4 +41,16 @@ DEEPSEEK_R1: Final = replace(
     DEEPSEEK_V3,
     name="deepseek-r1",
     source="Hugging Face, deepseek-ai/DeepSeek-R1, config.json (FP8 checkpoint, without MTP)",
+)
+
+KIMI_K2: Final = replace(
+    DEEPSEEK_V3,
+    name="kimi-k2",
+    heads=64,
+    kv_heads=64,
+    experts=384,
+    first_dense_layers=1,
+    vocab=163_840,
+    max_context_tokens=131_072,
+    source="Hugging Face, moonshotai/Kimi-K2-Instruct, config.json (FP8 checkpoint)",
 )

@@ -12,59 +12,55 @@ from emulator.specs.matrix_engine import MatrixEngine
 from emulator.units import MB, MIB
 
 DMA_START: Final = Figure(
-    value=500,
-    unit="ns",
-    source="assumed: between an HBM load on H100, 478 cycles or 0.27 us (arXiv 2402.13499), and "
+    500,
+    "ns",
+    "assumed: between an HBM load on H100, 478 cycles or 0.27 us (arXiv 2402.13499), and "
     "about 1 us for a load over a link",
 )
 SATURATING: Final = Figure(
-    value=128, unit="bytes", source="CUDA C++ Programming Guide: one cache line for a warp's access"
+    128, "bytes", "CUDA C++ Programming Guide: one cache line for a warp's access"
 )
 LAUNCH: Final = Figure(
-    value=1_500,
-    unit="ns",
-    source="assumed: between two dependent kernels of one captured graph, 1 to 2 us; a launch from "
+    1_500,
+    "ns",
+    "assumed: between two dependent kernels of one captured graph, 1 to 2 us; a launch from "
     "the host takes about 5 us",
 )
 MICROCODE: Final = Figure(
-    value=8 * MB,
-    unit="bytes",
-    source="assumed: a runtime context and library workspaces of about 1 GB a GPU, spread over its "
+    8 * MB,
+    "bytes",
+    "assumed: a runtime context and library workspaces of about 1 GB a GPU, spread over its "
     "multiprocessors",
 )
 
 NETWORK_START: Final = Figure(
-    value=5_000,
-    unit="ns",
-    source="assumed: ib_write_lat between hosts is about 2 us; a GPU starts the transfer, and the "
+    5_000,
+    "ns",
+    "assumed: ib_write_lat between hosts is about 2 us; a GPU starts the transfer, and the "
     "first byte lands in another's memory",
 )
-SWITCH_HOP: Final = Figure(
-    value=300, unit="ns", source="assumed: NVIDIA publishes no latency of an NVSwitch"
-)
-LINK_HOP: Final = Figure(
-    value=300, unit="ns", source="assumed: AMD publishes no latency of a link between two GPUs"
-)
+SWITCH_HOP: Final = Figure(300, "ns", "assumed: NVIDIA publishes no latency of an NVSwitch")
+LINK_HOP: Final = Figure(300, "ns", "assumed: AMD publishes no latency of a link between two GPUs")
 
 
 def tiles(*, rows: int, mx_rows: int, columns: int, moving_rows: int, source: str) -> MatrixEngine:
     """A GPU's matrix unit by its instruction's shape; it has no ramp, and fills in no time here."""
     unmodelled = "assumed: not modelled for GPUs, whose instructions overlap"
     return MatrixEngine(
-        tile_rows=Figure(value=rows, unit="rows", source=source),
-        mx_tile_rows=Figure(value=mx_rows, unit="rows", source=source),
-        tile_columns=Figure(value=columns, unit="columns", source=source),
-        moving_rows_min=Figure(value=moving_rows, unit="rows", source=source),
-        sub_arrays=Figure(value=1, unit="sub-arrays", source="none: an instruction uses the unit"),
-        fill_drain_ns=Figure(value=0, unit="ns", source=unmodelled),
-        ramp_share=Figure(value=1, unit="of peak", source=unmodelled),
-        ramp_ns=Figure(value=0, unit="ns", source=unmodelled),
+        tile_rows=Figure(rows, "rows", source),
+        mx_tile_rows=Figure(mx_rows, "rows", source),
+        tile_columns=Figure(columns, "columns", source),
+        moving_rows_min=Figure(moving_rows, "rows", source),
+        sub_arrays=Figure(1, "sub-arrays", "none: an instruction uses the unit"),
+        fill_drain_ns=Figure(0, "ns", unmodelled),
+        ramp_share=Figure(1, "of peak", unmodelled),
+        ramp_ns=Figure(0, "ns", unmodelled),
     )
 
 
 def tflops(value: float, source: str) -> Figure:
     """A rate given in TFLOPS, dense."""
-    return Figure(value=value * 1e12, unit="FLOP/s", source=source)
+    return Figure(value * 1e12, "FLOP/s", source)
 
 
 def stack_bytes(mebibytes: int, stacks: int, printed: str) -> Figure:
@@ -74,25 +70,21 @@ def stack_bytes(mebibytes: int, stacks: int, printed: str) -> Figure:
     of an H100 are 81,559 MiB.
     """
     return Figure(
-        value=mebibytes * MIB // stacks,
-        unit="bytes",
-        source=f"arithmetic: {mebibytes:,} MiB, as its driver shows, / {stacks} stacks ({printed})",
+        mebibytes * MIB // stacks,
+        "bytes",
+        f"arithmetic: {mebibytes:,} MiB, as its driver shows, / {stacks} stacks ({printed})",
     )
 
 
 def one_logical_core(multiprocessors: int) -> Figure:
     """How many multiprocessors a kernel of the GPU spreads over: all."""
     return Figure(
-        value=multiprocessors,
-        unit="cores per logical core",
-        source="by definition: a kernel spreads over all multiprocessors",
+        multiprocessors,
+        "cores per logical core",
+        "by definition: a kernel spreads over all multiprocessors",
     )
 
 
 def loads(hbm_bytes_per_s: float) -> Figure:
     """The DMA rate of a chip whose cores load from HBM themselves."""
-    return Figure(
-        value=hbm_bytes_per_s,
-        unit="bytes/s",
-        source="arithmetic: the HBM rate; loads need no DMA engine",
-    )
+    return Figure(hbm_bytes_per_s, "bytes/s", "arithmetic: the HBM rate; loads need no DMA engine")

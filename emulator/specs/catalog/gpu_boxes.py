@@ -6,15 +6,14 @@ from emulator.specs.catalog.blackwell import B200, B300
 from emulator.specs.catalog.cdna import MI300X, MI325X, MI355X
 from emulator.specs.catalog.gpu import LINK_HOP, NETWORK_START, SWITCH_HOP
 from emulator.specs.catalog.hopper import H100, H200, H800
-from emulator.specs.catalog.peak_pue import AIR, LIQUID
-from emulator.specs.catalog.rack_powers import rack_power_of
+from emulator.specs.catalog.rack_powers import AIR_PUE, LIQUID_PUE, rack_power_of
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
 from emulator.specs.system import SystemSpec, Topology
 
 _GPUS: Final = 8
 _INFERENCEX: Final = "InferenceX's dashboard, all-in utility kW per GPU of this machine"
-_ALONE: Final = Figure(value=1, unit="hops", source="by definition: there is one box, nothing else")
+_ALONE: Final = Figure(1, "hops", "by definition: there is one box, nothing else")
 
 
 def _box(
@@ -25,7 +24,7 @@ def _box(
     switches: str,
     hop_ns: Figure,
     watts: Figure,
-    pue: Figure = AIR,
+    pue: Figure = AIR_PUE,
     all_in_watts: float | None = None,
 ) -> SystemSpec:
     """Eight GPUs on one board, which count as one tray of one rack."""
@@ -35,13 +34,13 @@ def _box(
         chip=chip,
         topology=topology,
         switch_generation=switches,
-        racks=Figure(value=1, unit="racks", source="a box is counted as a rack of one tray"),
-        trays_per_rack=Figure(value=1, unit="trays", source=board),
-        chips_per_tray=Figure(value=_GPUS, unit="chips", source=board),
-        switch_trays_per_rack=Figure(value=0, unit="trays", source="none: all on the board"),
-        chips=Figure(value=_GPUS, unit="chips", source=board),
-        cpus=Figure(value=2, unit="CPUs", source=f"{chip.maker}'s reference server: two sockets"),
-        tray_hops=Figure(value=1, unit="hops", source="one switch, or one direct link"),
+        racks=Figure(1, "racks", "a box is counted as a rack of one tray"),
+        trays_per_rack=Figure(1, "trays", board),
+        chips_per_tray=Figure(_GPUS, "chips", board),
+        switch_trays_per_rack=Figure(0, "trays", "none: all on the board"),
+        chips=Figure(_GPUS, "chips", board),
+        cpus=Figure(2, "CPUs", f"{chip.maker}'s reference server: two sockets"),
+        tray_hops=Figure(1, "hops", "one switch, or one direct link"),
         backplane_hops=_ALONE,
         cross_rack_hops=_ALONE,
         hop_ns=hop_ns,
@@ -50,9 +49,7 @@ def _box(
         pue=pue,
         power=rack_power_of(name),
         all_in_watts_per_chip=(
-            None
-            if all_in_watts is None
-            else Figure(value=all_in_watts, unit="W", source=_INFERENCEX)
+            None if all_in_watts is None else Figure(all_in_watts, "W", _INFERENCEX)
         ),
     )
 
@@ -72,7 +69,7 @@ def _dgx(
 
 
 def _mesh(
-    name: str, chip: ChipSpec, pue: Figure = AIR, all_in_watts: float | None = None
+    name: str, chip: ChipSpec, pue: Figure = AIR_PUE, all_in_watts: float | None = None
 ) -> SystemSpec:
     return _box(
         name=name,
@@ -81,18 +78,14 @@ def _mesh(
         switches="",
         hop_ns=LINK_HOP,
         watts=Figure(
-            value=_GPUS * chip.budget_watts.value + _DGX_H100_OVERHEAD_WATTS,
-            unit="W",
-            source=f"assumed: 8 x {chip.budget_watts.value:,.0f} W and the 4,600 W that a DGX H100 "
+            _GPUS * chip.budget_watts.value + _DGX_H100_OVERHEAD_WATTS,
+            "W",
+            f"assumed: 8 x {chip.budget_watts.value:,.0f} W and the 4,600 W that a DGX H100 "
             "has beside its GPUs; makers of these boxes give their power supplies only",
         ),
         pue=pue,
         all_in_watts=all_in_watts,
     )
-
-
-def _watts(value: float, source: str) -> Figure:
-    return Figure(value=value, unit="W", source=source)
 
 
 _DGX_H100_WATTS: Final = 10_200
@@ -104,36 +97,36 @@ DGX_H100: Final = _dgx(
     "dgx-h100",
     H100,
     _HOPPER_SWITCHES,
-    _watts(_DGX_H100_WATTS, "NVIDIA DGX H100 datasheet: 10.2 kW max"),
+    Figure(_DGX_H100_WATTS, "W", "NVIDIA DGX H100 datasheet: 10.2 kW max"),
     all_in_watts=1_730,
 )
 DGX_H800: Final = _dgx(
     "dgx-h800",
     H800,
     _HOPPER_SWITCHES,
-    _watts(_DGX_H100_WATTS, "as DGX H100, whose boards and budgets it has: 10.2 kW max"),
+    Figure(_DGX_H100_WATTS, "W", "as DGX H100, whose boards and budgets it has: 10.2 kW max"),
 )
 DGX_H200: Final = _dgx(
     "dgx-h200",
     H200,
     _HOPPER_SWITCHES,
-    _watts(10_200, "NVIDIA DGX H200 datasheet: 10.2 kW max"),
+    Figure(10_200, "W", "NVIDIA DGX H200 datasheet: 10.2 kW max"),
     all_in_watts=1_730,
 )
 DGX_B200: Final = _dgx(
     "dgx-b200",
     B200,
     _BLACKWELL_SWITCHES,
-    _watts(14_300, "NVIDIA DGX B200 user guide: 14.3 kW max"),
+    Figure(14_300, "W", "NVIDIA DGX B200 user guide: 14.3 kW max"),
     all_in_watts=2_170,
 )
 DGX_B300: Final = _dgx(
     "dgx-b300",
     B300,
     _BLACKWELL_SWITCHES,
-    _watts(14_000, "NVIDIA DGX B300 datasheet: about 14 kW"),
+    Figure(14_000, "W", "NVIDIA DGX B300 datasheet: about 14 kW"),
     all_in_watts=2_170,
 )
 MI300X_8: Final = _mesh("mi300x-8", MI300X, all_in_watts=1_790)
 MI325X_8: Final = _mesh("mi325x-8", MI325X, all_in_watts=2_180)
-MI355X_8: Final = _mesh("mi355x-8", MI355X, pue=LIQUID, all_in_watts=2_650)
+MI355X_8: Final = _mesh("mi355x-8", MI355X, pue=LIQUID_PUE, all_in_watts=2_650)

@@ -35,7 +35,7 @@ _FP32_H100: Final = tflops(
 H100: Final = ChipSpec(
     name="h100",
     maker="NVIDIA",
-    cores=Figure(value=_MULTIPROCESSORS, unit="cores", source=_WHITEPAPER),
+    cores=Figure(_MULTIPROCESSORS, "cores", _WHITEPAPER),
     lnc_sizes=(_MULTIPROCESSORS,),
     default_lnc=one_logical_core(_MULTIPROCESSORS),
     dma_bytes_per_s=loads(3.35e12),
@@ -51,62 +51,56 @@ H100: Final = ChipSpec(
         source="PTX ISA, wgmma.m64nNk16 (k32 in FP8): 64 outputs by N rows; the peak needs N of 64 "
         "or more (arXiv 2402.13499)",
     ),
-    hbm_stacks=Figure(value=5, unit="stacks", source=_WHITEPAPER),
+    hbm_stacks=Figure(5, "stacks", _WHITEPAPER),
     hbm_stack_bytes=stack_bytes(81_559, 5, f"{_H100}: 80 GB"),
-    hbm_bytes_per_s=Figure(value=3.35e12, unit="bytes/s", source=_H100),
+    hbm_bytes_per_s=Figure(3.35e12, "bytes/s", _H100),
     tensor_bf16_flops_per_s=tflops(989, f"{_H100}, halved: printed with sparsity"),
     tensor_fp8_flops_per_s=tflops(1_979, f"{_H100}, halved: printed with sparsity"),
     tensor_sparse_flops_per_s=tflops(1_979, f"{_H100}: 2:4 sparsity in 16 bit"),
     tensor_fp32_flops_per_s=_FP32_H100,
     vector_flops_per_s=_FP32_H100,
     scalar_ops_per_s=Figure(
-        value=_FP32_TFLOPS * 1e12 / 16,
-        unit="op/s",
-        source="arithmetic: 16 special functions a cycle beside 128 FMAs (CUDA C++ Programming "
+        _FP32_TFLOPS * 1e12 / 16,
+        "op/s",
+        "arithmetic: 16 special functions a cycle beside 128 FMAs (CUDA C++ Programming "
         "Guide, arithmetic throughput), so FP32 FLOP/s / 16",
     ),
     sbuf_bytes=Figure(
-        value=50 * MIB + _MULTIPROCESSORS * 228 * KIB,
-        unit="bytes",
-        source=f"arithmetic: 50 MB of L2 + 132 x 228 KB of shared memory ({_WHITEPAPER})",
+        50 * MIB + _MULTIPROCESSORS * 228 * KIB,
+        "bytes",
+        f"arithmetic: 50 MB of L2 + 132 x 228 KB of shared memory ({_WHITEPAPER})",
     ),
     link_tray_bytes_per_s=Figure(
-        value=450 * GB, unit="bytes/s", source=f"arithmetic: NVLink, 900 GB/s / 2 ({_H100})"
+        450 * GB, "bytes/s", f"arithmetic: NVLink, 900 GB/s / 2 ({_H100})"
     ),
     scale_out_bytes_per_s=Figure(
-        value=400 * GB / BITS_PER_BYTE,
-        unit="bytes/s",
-        source="DGX H100 user guide: one ConnectX-7 of 400 Gb/s per GPU",
+        400 * GB / BITS_PER_BYTE,
+        "bytes/s",
+        "DGX H100 user guide: one ConnectX-7 of 400 Gb/s per GPU",
     ),
-    idle_watts=Figure(
-        value=80.3, unit="W", source=f"assumed: no datasheet says; as on H200, {_IDLE_H200}"
-    ),
-    budget_watts=Figure(value=700, unit="W", source=_H100),
+    idle_watts=Figure(80.3, "W", f"assumed: no datasheet says; as on H200, {_IDLE_H200}"),
+    budget_watts=Figure(700, "W", _H100),
 )
 
 H800: Final = replace(
     H100,
     name="h800",
     link_tray_bytes_per_s=Figure(
-        value=200 * GB,
-        unit="bytes/s",
-        source="arithmetic: NVLink, 400 GB/s / 2 (philisun.com on H800); DeepSeek-V3 technical "
+        200 * GB,
+        "bytes/s",
+        "arithmetic: NVLink, 400 GB/s / 2 (philisun.com on H800); DeepSeek-V3 technical "
         "report: 160 GB/s reached",
     ),
-    budget_watts=Figure(
-        value=700, unit="W", source="as H100, whose die it is; a third-party 550 W is not credible"
-    ),
+    budget_watts=Figure(700, "W", "as H100, whose die it is; a third-party 550 W is not credible"),
 )
 
 H200: Final = replace(
     H100,
     name="h200",
-    hbm_stacks=Figure(
-        value=6, unit="stacks", source="NVIDIA H200 product pictures; 141 GB of 6 x 24 GB"
-    ),
+    hbm_stacks=Figure(6, "stacks", "NVIDIA H200 product pictures; 141 GB of 6 x 24 GB"),
     hbm_stack_bytes=stack_bytes(143_771, 6, f"{_H200}: 141 GB"),
-    hbm_bytes_per_s=Figure(value=4.8e12, unit="bytes/s", source=_H200),
+    hbm_bytes_per_s=Figure(4.8e12, "bytes/s", _H200),
     dma_bytes_per_s=loads(4.8e12),
-    idle_watts=Figure(value=80.3, unit="W", source=f"H200, {_IDLE_H200}"),
-    budget_watts=Figure(value=700, unit="W", source=_H200),
+    idle_watts=Figure(80.3, "W", f"H200, {_IDLE_H200}"),
+    budget_watts=Figure(700, "W", _H200),
 )

@@ -13,34 +13,28 @@ _NKI_V2: Final = f"{SDK}, trainium_inferentia2_arch.rst"
 _FLOPS_PER_MAC: Final = 2
 _DMA_ENGINES_PER_CORE: Final = 16
 
-DMA_START: Final = Figure(
-    value=1_300, unit="ns", source=f"{DMA_GUIDE}: semaphore to start of transfer"
-)
-SATURATING: Final = Figure(
-    value=4_096, unit="bytes", source=f"{DMA_GUIDE}: at least 4 KiB to saturate an engine"
-)
+DMA_START: Final = Figure(1_300, "ns", f"{DMA_GUIDE}: semaphore to start of transfer")
+SATURATING: Final = Figure(4_096, "bytes", f"{DMA_GUIDE}: at least 4 KiB to saturate an engine")
 LAUNCH: Final = Figure(
-    value=15_000,
-    unit="ns",
-    source="assumed: unpublished; one compiled graph is started per step, not one kernel per "
+    15_000,
+    "ns",
+    "assumed: unpublished; one compiled graph is started per step, not one kernel per "
     "operation, and a start goes through the host's driver",
 )
 MICROCODE: Final = Figure(
-    value=96 * MB,
-    unit="bytes",
-    source=f"{SDK}, neuron-runtime/explore/device-memory.rst, per physical core",
+    96 * MB, "bytes", f"{SDK}, neuron-runtime/explore/device-memory.rst, per physical core"
 )
 
 HOP: Final = Figure(
-    value=1_000,
-    unit="ns",
-    source=f"assumed: the lower end of the 1-2 us per hop that {SDK}, collectives.rst, give for a "
+    1_000,
+    "ns",
+    f"assumed: the lower end of the 1-2 us per hop that {SDK}, collectives.rst, give for a "
     "ring on Trn2; unpublished for switches",
 )
 NETWORK_START: Final = Figure(
-    value=15_000,
-    unit="ns",
-    source=f"{SDK}, collectives.rst: about 15 us for EFA's smallest packet, HBM to HBM, on Trn2",
+    15_000,
+    "ns",
+    f"{SDK}, collectives.rst: about 15 us for EFA's smallest packet, HBM to HBM, on Trn2",
 )
 
 
@@ -52,29 +46,33 @@ def array_flops_per_s(cores: int, clock_hz: float) -> float:
 def array_rate(cores: int, clock_hz: float, times: float, why: str) -> Figure:
     """A rate of the arrays, as a multiple of their 16-bit rate."""
     return Figure(
-        value=array_flops_per_s(cores, clock_hz) * times,
-        unit="FLOP/s",
-        source=f"arithmetic: {cores} cores x 128 x 128 MAC x 2 x {clock_hz / 1e9:g} GHz x "
+        array_flops_per_s(cores, clock_hz) * times,
+        "FLOP/s",
+        f"arithmetic: {cores} cores x 128 x 128 MAC x 2 x {clock_hz / 1e9:g} GHz x "
         f"{times:g}: {why}",
     )
+
+
+def printed_rate(page: str, tflops: float) -> Figure:
+    """A rate that a page of AWS's prints in TFLOPS."""
+    return Figure(tflops * 1e12, "FLOP/s", f"{page}: {tflops:,g} TFLOPS")
 
 
 def elementwise_rate(cores: int, clock_hz: float, source: str) -> Figure:
     """Rate of an engine that takes 128 FP32 elements a cycle in each core."""
     return Figure(
-        value=cores * 128 * clock_hz,
-        unit="op/s",
-        source=f"arithmetic: {cores} cores x 128 elements a cycle x {clock_hz / 1e9:g} GHz "
-        f"({source})",
+        cores * 128 * clock_hz,
+        "op/s",
+        f"arithmetic: {cores} cores x 128 elements a cycle x {clock_hz / 1e9:g} GHz ({source})",
     )
 
 
 def dma_rate(cores: int, bytes_per_ns: int) -> Figure:
     """Rate of all DMA engines of a chip together, at `bytes_per_ns` each."""
     return Figure(
-        value=cores * _DMA_ENGINES_PER_CORE * bytes_per_ns * GB,
-        unit="bytes/s",
-        source=f"{DMA_GUIDE}: {bytes_per_ns} B/ns achievable x {_DMA_ENGINES_PER_CORE} engines x "
+        cores * _DMA_ENGINES_PER_CORE * bytes_per_ns * GB,
+        "bytes/s",
+        f"{DMA_GUIDE}: {bytes_per_ns} B/ns achievable x {_DMA_ENGINES_PER_CORE} engines x "
         f"{cores} cores",
     )
 
@@ -86,28 +84,26 @@ def array(
     steady = "none: the throttle is described for Trainium2 and Trainium3"
     glossary = f"{SDK}, neuron-explorer/glossary.rst: dI/dt throttle"
     return MatrixEngine(
-        tile_rows=Figure(value=128, unit="rows", source=source),
-        mx_tile_rows=Figure(value=mx_rows, unit="rows", source=mx_source),
-        tile_columns=Figure(value=128, unit="columns", source=source),
+        tile_rows=Figure(128, "rows", source),
+        mx_tile_rows=Figure(mx_rows, "rows", mx_source),
+        tile_columns=Figure(128, "columns", source),
         moving_rows_min=Figure(
-            value=64,
-            unit="rows",
-            source=f"{_NKI_V2}: issue interval max(N, 64) cycles, stated for NeuronCore-v2",
+            64, "rows", f"{_NKI_V2}: issue interval max(N, 64) cycles, stated for NeuronCore-v2"
         ),
-        sub_arrays=Figure(value=4, unit="sub-arrays", source=f"{source}: row tiling of 32 rows"),
+        sub_arrays=Figure(4, "sub-arrays", f"{source}: row tiling of 32 rows"),
         fill_drain_ns=Figure(
-            value=(128 + 128) / clock_hz * 1e9,
-            unit="ns",
-            source=f"arithmetic: 128 rows in and 128 columns out at {clock_hz / 1e9:g} GHz",
+            (128 + 128) / clock_hz * 1e9,
+            "ns",
+            f"arithmetic: 128 rows in and 128 columns out at {clock_hz / 1e9:g} GHz",
         ),
         ramp_share=Figure(
-            value=0.5 if ramps else 1,
-            unit="of peak",
-            source=f"{glossary}, about 50 % at the start" if ramps else steady,
+            0.5 if ramps else 1,
+            "of peak",
+            f"{glossary}, about 50 % at the start" if ramps else steady,
         ),
         ramp_ns=Figure(
-            value=3_000 if ramps else 0,
-            unit="ns",
-            source=f"{glossary}, about 3 us to the full rate" if ramps else steady,
+            3_000 if ramps else 0,
+            "ns",
+            f"{glossary}, about 3 us to the full rate" if ramps else steady,
         ),
     )

@@ -8,8 +8,7 @@ from math import prod
 from typing import Final
 
 from emulator.specs.catalog.neuron_core import HOP, NETWORK_START, SDK
-from emulator.specs.catalog.peak_pue import AIR
-from emulator.specs.catalog.rack_powers import rack_power_of
+from emulator.specs.catalog.rack_powers import AIR_PUE, rack_power_of
 from emulator.specs.catalog.trainium1 import INFERENTIA2, TRAINIUM1
 from emulator.specs.catalog.trainium2 import TRAINIUM2
 from emulator.specs.chip import ChipSpec
@@ -30,9 +29,9 @@ def _server_watts(chip: ChipSpec, chips: int, *, cards: int, dimms: int) -> Figu
         chips * chip.budget_watts.value + 2 * _CPU_WATTS + cards * _CARD_WATTS + dimms * _DIMM_WATTS
     )
     return Figure(
-        value=round(parts * _FANS / _CONVERSION),
-        unit="W",
-        source=f"assumed: unpublished; {chips} chips of {chip.budget_watts.value:g} W, two CPUs of "
+        round(parts * _FANS / _CONVERSION),
+        "W",
+        f"assumed: unpublished; {chips} chips of {chip.budget_watts.value:g} W, two CPUs of "
         f"{_CPU_WATTS} W, {cards} network cards of {_CARD_WATTS} W, {dimms} DIMMs of "
         f"{_DIMM_WATTS} W, a tenth for fans, {_CONVERSION:.0%} conversion",
     )
@@ -44,25 +43,25 @@ def _instance(
     """One server: a tray of all its chips in a rack of its own."""
     source = f"{_HARDWARE}/{page}"
     chips = prod(torus)
-    one = Figure(value=1, unit="hops", source="by definition: there is one server, nothing else")
+    one = Figure(1, "hops", "by definition: there is one server, nothing else")
     return SystemSpec(
         name=name,
         chip=chip,
         topology=Topology.TORUS,
         torus=torus,
-        racks=Figure(value=1, unit="racks", source="a server is counted as a rack of one tray"),
-        trays_per_rack=Figure(value=1, unit="trays", source=f"{source}: one server"),
-        chips_per_tray=Figure(value=chips, unit="chips", source=f"{source}: {shape}"),
-        switch_trays_per_rack=Figure(value=0, unit="trays", source=f"{source}: {shape}"),
-        chips=Figure(value=chips, unit="chips", source=source),
-        cpus=Figure(value=2, unit="CPUs", source="assumed: two sockets for the vCPUs of its page"),
-        tray_hops=Figure(value=1, unit="hops", source="a link; farther chips are several links on"),
+        racks=Figure(1, "racks", "a server is counted as a rack of one tray"),
+        trays_per_rack=Figure(1, "trays", f"{source}: one server"),
+        chips_per_tray=Figure(chips, "chips", f"{source}: {shape}"),
+        switch_trays_per_rack=Figure(0, "trays", f"{source}: {shape}"),
+        chips=Figure(chips, "chips", source),
+        cpus=Figure(2, "CPUs", "assumed: two sockets for the vCPUs of its page"),
+        tray_hops=Figure(1, "hops", "a link; farther chips are several links on"),
         backplane_hops=one,
         cross_rack_hops=one,
         hop_ns=HOP,
         scale_out_start_ns=NETWORK_START if chip.scale_out_bytes_per_s else None,
         provisioned_watts=watts,
-        pue=AIR,
+        pue=AIR_PUE,
         power=rack_power_of(name),
     )
 
@@ -95,7 +94,7 @@ TRN2_48XLARGE: Final = _instance(
 _SERVERS: Final = 4
 _ULTRA: Final = f"{_HARDWARE}/trn2-arch.rst: four trn2u.48xlarge"
 _THIRD_DIMENSION: Final = Figure(
-    value=1, unit="hops", source=f"{_ULTRA}: a ring through chips of one place in each instance"
+    1, "hops", f"{_ULTRA}: a ring through chips of one place in each instance"
 )
 
 TRN2_ULTRASERVER: Final = replace(
@@ -104,18 +103,18 @@ TRN2_ULTRASERVER: Final = replace(
     power=rack_power_of("trn2-ultraserver"),
     torus=(4, 4, 4),
     racks=Figure(
-        value=_SERVERS,
-        unit="racks",
-        source="by definition: each instance is counted as a rack, as all links between instances "
+        _SERVERS,
+        "racks",
+        "by definition: each instance is counted as a rack, as all links between instances "
         "are of one kind; they stand in two racks (glennklockwood.com, Trainium2)",
     ),
-    chips=Figure(value=64, unit="chips", source=_ULTRA),
-    cpus=Figure(value=2 * _SERVERS, unit="CPUs", source=f"arithmetic: {_SERVERS} x 2 sockets"),
+    chips=Figure(64, "chips", _ULTRA),
+    cpus=Figure(2 * _SERVERS, "CPUs", f"arithmetic: {_SERVERS} x 2 sockets"),
     backplane_hops=_THIRD_DIMENSION,
     cross_rack_hops=_THIRD_DIMENSION,
     provisioned_watts=Figure(
-        value=_SERVERS * TRN2_48XLARGE.provisioned_watts.value,
-        unit="W",
-        source=f"{TRN2_48XLARGE.provisioned_watts.source}; four times",
+        _SERVERS * TRN2_48XLARGE.provisioned_watts.value,
+        "W",
+        f"{TRN2_48XLARGE.provisioned_watts.source}; four times",
     ),
 )

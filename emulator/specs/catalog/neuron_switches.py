@@ -22,16 +22,16 @@ _WHY: Final = {
     _V3: "UALink, 72 ports or more",
 }
 _SWITCH_CHIP: Final = Figure(
-    value=230,
-    unit="ns",
-    source="assumed: twice the 115 ns of a PCIe 5 switch chip (Broadcom PEX89144), for retimers, "
+    230,
+    "ns",
+    "assumed: twice the 115 ns of a PCIe 5 switch chip (Broadcom PEX89144), for retimers, "
     "cables and PCIe 6's error correction beside it",
 )
 
 
 def hops(value: int, source: str) -> Figure:
     """Switches on a way."""
-    return Figure(value=value, unit="hops", source=source)
+    return Figure(value, "hops", source)
 
 
 def cross_rack_hops_after(backplane: Figure) -> Figure:
@@ -41,9 +41,9 @@ def cross_rack_hops_after(backplane: Figure) -> Figure:
 
 def _generation(name: str, backplane: Figure) -> Assumption:
     return Assumption(
-        name=name,
-        why=_WHY[name],
-        figures={
+        name,
+        _WHY[name],
+        {
             "switch_generation": name,
             "tray_hops": hops(1, SEMIANALYSIS),
             "backplane_hops": backplane,
@@ -56,13 +56,13 @@ def with_variants(system: SystemSpec, *, v2_in_rack: Figure, v3_in_rack: Figure)
     """`system`, of the first generation, with switches for the others and for its power."""
     watts = system.provisioned_watts.value
     as_rack = Assumption(
-        name="rack",
-        why="the talk's own words are a single rack; for 32 chips in air it is hard to believe",
-        figures={
+        "rack",
+        "the talk's own words are a single rack; for 32 chips in air it is hard to believe",
+        {
             "provisioned_watts": Figure(
-                value=2 * watts,
-                unit="W",
-                source=f"launch talk's transcript, unconfirmed, read as one rack: 2 x {watts:,.0f}",
+                2 * watts,
+                "W",
+                f"launch talk's transcript, unconfirmed, read as one rack: 2 x {watts:,.0f}",
             )
         },
     )
@@ -70,34 +70,28 @@ def with_variants(system: SystemSpec, *, v2_in_rack: Figure, v3_in_rack: Figure)
     return replace(
         system,
         variants=(
+            assumption_set(system, "switch-generation", *generations, default=V1, why=_WHY[V1]),
             assumption_set(
                 system,
-                name="switch-generation",
-                default=V1,
-                why=_WHY[V1],
-                others=generations,
-            ),
-            assumption_set(
-                system,
-                name="power",
+                "power",
+                as_rack,
                 default="system",
-                why="of both racks; per chip it then is about the same in both UltraServers, as "
-                "SemiAnalysis says",
-                others=(as_rack,),
+                why=(
+                    "of both racks; per chip it then is about the same in both UltraServers, as "
+                    "SemiAnalysis says"
+                ),
             ),
             assumption_set(
                 system,
-                name="hop",
+                "hop",
+                Assumption(
+                    "switch-chip",
+                    "one pass through a switch; the vendor says that more of them cost "
+                    "next to nothing",
+                    {"hop_ns": _SWITCH_CHIP},
+                ),
                 default="ring-step",
                 why="what the vendor says of a step of a ring on Trn2, as for the torus",
-                others=(
-                    Assumption(
-                        name="switch-chip",
-                        why="one pass through a switch; the vendor says that more of them cost "
-                        "next to nothing",
-                        figures={"hop_ns": _SWITCH_CHIP},
-                    ),
-                ),
             ),
         ),
     )

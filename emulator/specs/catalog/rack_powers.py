@@ -1,4 +1,4 @@
-"""Watts of each catalog system beside its chips, by the system's name.
+"""Watts of each catalog system beside its chips, by the system's name, and PUE by cooling.
 
 Few of these are published. NVIDIA's own power manager gives a GB200 tray, its CPUs and GPUs, idle
 and busy; a measured DGX H100 is the check on the boxes. The rest is counted from parts, and the sum
@@ -6,6 +6,7 @@ is compared with the rack's budget: where it does not fit, the budget throttles 
 part is shrunk to hide it.
 """
 
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
@@ -19,12 +20,22 @@ _SERDES: Final = "5 pJ/bit"  # a PCIe 6 or NVLink lane and its share of the cros
 _BIT_J: Final = 5e-12
 
 
+AIR_PUE: Final = Figure(
+    1.2, "facility W per IT W", f"{_SEMIANALYSIS}: peak of an air-optimised site, about 1.2"
+)
+LIQUID_PUE: Final = Figure(
+    1.5,
+    "facility W per IT W",
+    f"{_SEMIANALYSIS}: peak of a central-loop liquid-cooled site, about 1.5",
+)
+
+
 def _watts(value: float, source: str) -> Figure:
-    return Figure(value=value, unit="W", source=source)
+    return Figure(value, "W", source)
 
 
 def _share(value: float, source: str) -> Figure:
-    return Figure(value=value, unit="share", source=source)
+    return Figure(value, "share", source)
 
 
 _SEASON_OVERHEAD: Final = (
@@ -124,18 +135,11 @@ _AMD_TRAY: Final = _watts(
     "switches and management 184 W",
 )
 _MI300_BOX: Final = _air_box(cpu=_EPYC, tray=_AMD_TRAY, switches=_NO_SWITCHES)
-_MI355_BOX: Final = RackPowerSpec(
+_MI355_BOX: Final = replace(
+    _MI300_BOX,
     cooling=Cooling.LIQUID,
     cpu_watts=_watts(520, "arithmetic: 400 W (AMD EPYC 9575F) + 1.15 TB of DDR5, assumed 120 W"),
-    cpu_idle_share=_X86_IDLE,
-    tray_watts=_AMD_TRAY,
-    tray_idle_share=_TRAY_IDLE,
-    switch_watts=_NO_SWITCHES,
-    switch_idle_share=_SWITCH_IDLE,
-    fan_share=_AIR_FANS,
     pump_watts=_pumps(12_240),
-    conversion_efficiency=_SUPPLY,
-    season_overhead=_SEASON_OVERHEAD,
 )
 
 

@@ -14,6 +14,7 @@ from emulator.specs.catalog.neuron_core import (
     array_rate,
     dma_rate,
     elementwise_rate,
+    printed_rate,
 )
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
@@ -33,35 +34,27 @@ _BUDGET_WATTS: Final = round(190 * _A100_WATTS_PER_TFLOPS)
 
 def _with_switches(chip: ChipSpec, page: str) -> ChipSpec:
     """`chip` with what its `page` says of its rates and its DMA as other readings."""
-
-    def printed(tflops: float) -> Figure:
-        return Figure(value=tflops * 1e12, unit="FLOP/s", source=f"{page}: {tflops:g} TFLOPS")
-
     rates = Assumption(
-        name="spec",
-        why="the chip's page: a little more than two arrays at their clock have; trainium2.rst "
+        "spec",
+        "the chip's page: a little more than two arrays at their clock have; trainium2.rst "
         "prints 191 and 48",
-        figures={
-            "tensor_fp32_flops_per_s": printed(47.5),
-            "tensor_bf16_flops_per_s": printed(190),
-            "tensor_fp8_flops_per_s": printed(190),
+        {
+            "tensor_fp32_flops_per_s": printed_rate(page, 47.5),
+            "tensor_bf16_flops_per_s": printed_rate(page, 190),
+            "tensor_fp8_flops_per_s": printed_rate(page, 190),
         },
     )
     dma = Assumption(
-        name="spec",
-        why="the chip's page: more than the stacks deliver",
-        figures={
-            "dma_bytes_per_s": Figure(value=1e12, unit="bytes/s", source=f"{page}: 1 TB/s of DMA")
-        },
+        "spec",
+        "the chip's page: more than the stacks deliver",
+        {"dma_bytes_per_s": Figure(1e12, "bytes/s", f"{page}: 1 TB/s of DMA")},
     )
     tensor = "the arithmetic of the array at its clock"
     return replace(
         chip,
         switches=(
-            assumption_set(chip, name="tensor", default="array", why=tensor, others=(rates,)),
-            assumption_set(
-                chip, name="dma", default="achievable", why="what the engines reach", others=(dma,)
-            ),
+            assumption_set(chip, "tensor", rates, default="array", why=tensor),
+            assumption_set(chip, "dma", dma, default="achievable", why="what the engines reach"),
         ),
     )
 
@@ -69,20 +62,16 @@ def _with_switches(chip: ChipSpec, page: str) -> ChipSpec:
 _BASE: Final = ChipSpec(
     name="trainium1",
     maker="AWS",
-    cores=Figure(value=_CORES, unit="cores", source=_TRAINIUM),
+    cores=Figure(_CORES, "cores", _TRAINIUM),
     lnc_sizes=(1,),
-    default_lnc=Figure(
-        value=1, unit="cores per logical core", source=f"{SDK}: NEURON_LOGICAL_NC_CONFIG, default"
-    ),
-    hbm_stacks=Figure(value=2, unit="stacks", source=_NKI),
-    hbm_stack_bytes=Figure(value=16 * GIB, unit="bytes", source=f"{_TRAINIUM}: 32 GiB / 2"),
-    hbm_bytes_per_s=Figure(
-        value=820 * GIB, unit="bytes/s", source=f"{_TRAINIUM}: 820 GiB/s; elsewhere 0.8 TB/s"
-    ),
+    default_lnc=Figure(1, "cores per logical core", f"{SDK}: NEURON_LOGICAL_NC_CONFIG, default"),
+    hbm_stacks=Figure(2, "stacks", _NKI),
+    hbm_stack_bytes=Figure(16 * GIB, "bytes", f"{_TRAINIUM}: 32 GiB / 2"),
+    hbm_bytes_per_s=Figure(820 * GIB, "bytes/s", f"{_TRAINIUM}: 820 GiB/s; elsewhere 0.8 TB/s"),
     dma_bytes_per_s=dma_rate(_CORES, 17),
     dma_start_ns=DMA_START,
     dma_saturating_bytes=SATURATING,
-    dma_engines=Figure(value=32, unit="engines", source=f"{_NKI}: 16 per core"),
+    dma_engines=Figure(32, "engines", f"{_NKI}: 16 per core"),
     launch_ns=LAUNCH,
     matrix=array(
         clock_hz=_TENSOR_HZ,
@@ -98,33 +87,27 @@ _BASE: Final = ChipSpec(
         _CORES, _TENSOR_HZ, 1, f"({_NKI}); the chip's page says 190 TFLOPS"
     ),
     tensor_fp8_flops_per_s=array_rate(_CORES, _TENSOR_HZ, 1, f"cFP8, as BF16 ({_TRAINIUM})"),
-    vector_flops_per_s=Figure(
-        value=_CORES * 2.3e12, unit="FLOP/s", source=f"{_CORE}: 2.3 FP32 TFLOPS x 2 cores"
-    ),
+    vector_flops_per_s=Figure(_CORES * 2.3e12, "FLOP/s", f"{_CORE}: 2.3 FP32 TFLOPS x 2 cores"),
     scalar_ops_per_s=elementwise_rate(_CORES, _ELEMENTWISE_HZ, _NKI),
     gpsimd_ops_per_s=elementwise_rate(_CORES, _ELEMENTWISE_HZ, _NKI),
-    collective_cores=Figure(value=6, unit="cores", source=_NKI),
-    sbuf_bytes=Figure(value=48 * MIB, unit="bytes", source=f"{_NKI}: 24 MiB x 2 cores"),
-    psum_bytes=Figure(value=4 * MIB, unit="bytes", source=f"{_NKI}: 2 MiB x 2 cores"),
+    collective_cores=Figure(6, "cores", _NKI),
+    sbuf_bytes=Figure(48 * MIB, "bytes", f"{_NKI}: 24 MiB x 2 cores"),
+    psum_bytes=Figure(4 * MIB, "bytes", f"{_NKI}: 2 MiB x 2 cores"),
     link_tray_bytes_per_s=Figure(
-        value=192 * GB,
-        unit="bytes/s",
-        source=f"arithmetic: 384 GB/s of 4 NeuronLink-v2 / 2 directions ({_TRAINIUM})",
+        192 * GB, "bytes/s", f"arithmetic: 384 GB/s of 4 NeuronLink-v2 / 2 directions ({_TRAINIUM})"
     ),
     scale_out_bytes_per_s=Figure(
-        value=50 * GB / BITS_PER_BYTE,
-        unit="bytes/s",
-        source=f"arithmetic: 800 Gb/s of EFA over 16 chips ({SDK}, trn1-arch.rst); trn1n has twice "
+        50 * GB / BITS_PER_BYTE,
+        "bytes/s",
+        f"arithmetic: 800 Gb/s of EFA over 16 chips ({SDK}, trn1-arch.rst); trn1n has twice "
         "as much",
     ),
     microcode_bytes_per_core=MICROCODE,
-    idle_watts=Figure(
-        value=60, unit="W", source="assumed: unpublished; a quarter of the budget, as GPUs of 2020"
-    ),
+    idle_watts=Figure(60, "W", "assumed: unpublished; a quarter of the budget, as GPUs of 2020"),
     budget_watts=Figure(
-        value=_BUDGET_WATTS,
-        unit="W",
-        source="assumed: unpublished; 190 BF16 TFLOPS at the 400 W / 312 TFLOPS of an A100, which "
+        _BUDGET_WATTS,
+        "W",
+        "assumed: unpublished; 190 BF16 TFLOPS at the 400 W / 312 TFLOPS of an A100, which "
         "is of the same years",
     ),
 )
@@ -135,16 +118,13 @@ INFERENTIA2: Final = _with_switches(
     replace(
         _BASE,
         name="inferentia2",
-        cores=Figure(value=_CORES, unit="cores", source=_INFERENTIA2),
-        hbm_stack_bytes=Figure(value=16 * GIB, unit="bytes", source=f"{_INFERENTIA2}: 32 GiB / 2"),
-        hbm_bytes_per_s=Figure(
-            value=820 * GIB, unit="bytes/s", source=f"{_INFERENTIA2}: 820 GiB/s"
-        ),
+        cores=Figure(_CORES, "cores", _INFERENTIA2),
+        hbm_stack_bytes=Figure(16 * GIB, "bytes", f"{_INFERENTIA2}: 32 GiB / 2"),
+        hbm_bytes_per_s=Figure(820 * GIB, "bytes/s", f"{_INFERENTIA2}: 820 GiB/s"),
         link_tray_bytes_per_s=Figure(
-            value=96 * GIB,
-            unit="bytes/s",
-            source=f"arithmetic: 192 GiB/s of 2 NeuronLink-v2 / 2 directions ({SDK}, "
-            "inf2-arch.rst)",
+            96 * GIB,
+            "bytes/s",
+            f"arithmetic: 192 GiB/s of 2 NeuronLink-v2 / 2 directions ({SDK}, inf2-arch.rst)",
         ),
         scale_out_bytes_per_s=None,
     ),

@@ -19,6 +19,7 @@ from emulator.specs.catalog.neuron_core import (
     array_rate,
     dma_rate,
     elementwise_rate,
+    printed_rate,
 )
 from emulator.specs.chip import ChipSpec
 from emulator.specs.figure import Figure
@@ -34,29 +35,21 @@ _TENSOR_HZ: Final = 2.4e9
 _ELEMENTWISE_HZ: Final = 1.2e9
 
 
-def _printed(tflops: float) -> Figure:
-    return Figure(value=tflops * 1e12, unit="FLOP/s", source=f"{_ARCH}: {tflops:,.0f} TFLOPS")
-
-
 _BASE: Final = ChipSpec(
     name="trainium2",
     maker="AWS",
-    cores=Figure(value=_CORES, unit="cores", source=_ARCH),
+    cores=Figure(_CORES, "cores", _ARCH),
     lnc_sizes=(1, 2),
     default_lnc=Figure(
-        value=2,
-        unit="cores per logical core",
-        source=f"{SDK}, logical-neuroncore-config.rst (1 and 2 are supported)",
+        2, "cores per logical core", f"{SDK}, logical-neuroncore-config.rst (1 and 2 are supported)"
     ),
-    hbm_stacks=Figure(value=4, unit="stacks", source=_NKI),
-    hbm_stack_bytes=Figure(value=24 * GIB, unit="bytes", source=f"{_ARCH}: 96 GiB / 4"),
-    hbm_bytes_per_s=Figure(
-        value=2.9e12, unit="bytes/s", source=f"{_ARCH}; trainium2_arch.rst says 3 TB/s"
-    ),
+    hbm_stacks=Figure(4, "stacks", _NKI),
+    hbm_stack_bytes=Figure(24 * GIB, "bytes", f"{_ARCH}: 96 GiB / 4"),
+    hbm_bytes_per_s=Figure(2.9e12, "bytes/s", f"{_ARCH}; trainium2_arch.rst says 3 TB/s"),
     dma_bytes_per_s=dma_rate(_CORES, 23),
     dma_start_ns=DMA_START,
     dma_saturating_bytes=SATURATING,
-    dma_engines=Figure(value=128, unit="engines", source=f"{_NKI}: 16 per core"),
+    dma_engines=Figure(128, "engines", f"{_NKI}: 16 per core"),
     launch_ns=LAUNCH,
     matrix=array(
         clock_hz=_TENSOR_HZ,
@@ -79,55 +72,49 @@ _BASE: Final = ChipSpec(
         _CORES, _TENSOR_HZ, 4, f"FP8 and {SPARSE} ({_CORE}); the spec page says 2,563 TFLOPS"
     ),
     vector_flops_per_s=Figure(
-        value=_CORES * 1.2e12 * 0.96 / 1.2,
-        unit="FLOP/s",
-        source="arithmetic: NeuronCore-v4's 1.2 FP32 TFLOPS at 1.2 GHz, at this one's 0.96 GHz "
+        _CORES * 1.2e12 * 0.96 / 1.2,
+        "FLOP/s",
+        "arithmetic: NeuronCore-v4's 1.2 FP32 TFLOPS at 1.2 GHz, at this one's 0.96 GHz "
         f"({_NKI}) x 8 cores",
     ),
     scalar_ops_per_s=elementwise_rate(_CORES, _ELEMENTWISE_HZ, _NKI),
     gpsimd_ops_per_s=elementwise_rate(_CORES, _ELEMENTWISE_HZ, _NKI),
-    collective_cores=Figure(
-        value=16, unit="cores", source=f"{_ARCH}; {_NKI.rsplit('/', 1)[-1]} says 20"
-    ),
-    sbuf_bytes=Figure(value=224 * MIB, unit="bytes", source=f"{_ARCH}: 28 MiB x 8 cores"),
-    psum_bytes=Figure(value=16 * MIB, unit="bytes", source=f"{_NKI}: 2 MiB x 8 cores"),
+    collective_cores=Figure(16, "cores", f"{_ARCH}; {_NKI.rsplit('/', 1)[-1]} says 20"),
+    sbuf_bytes=Figure(224 * MIB, "bytes", f"{_ARCH}: 28 MiB x 8 cores"),
+    psum_bytes=Figure(16 * MIB, "bytes", f"{_NKI}: 2 MiB x 8 cores"),
     link_tray_bytes_per_s=Figure(
-        value=512 * GB,
-        unit="bytes/s",
-        source="arithmetic: 1,024 GB/s of the 4 links inside an instance / 2 directions "
-        f"({_SERVERS})",
+        512 * GB,
+        "bytes/s",
+        f"arithmetic: 1,024 GB/s of the 4 links inside an instance / 2 directions ({_SERVERS})",
     ),
     link_cross_rack_bytes_per_s=Figure(
-        value=128 * GB,
-        unit="bytes/s",
-        source="arithmetic: 256 GB/s of the 2 links to other instances / 2 directions "
-        f"({_SERVERS})",
+        128 * GB,
+        "bytes/s",
+        f"arithmetic: 256 GB/s of the 2 links to other instances / 2 directions ({_SERVERS})",
     ),
     scale_out_bytes_per_s=Figure(
-        value=200 * GB / BITS_PER_BYTE,
-        unit="bytes/s",
-        source=f"arithmetic: 3,200 Gb/s of EFA over 16 chips ({_SERVERS})",
+        200 * GB / BITS_PER_BYTE,
+        "bytes/s",
+        f"arithmetic: 3,200 Gb/s of EFA over 16 chips ({_SERVERS})",
     ),
     microcode_bytes_per_core=MICROCODE,
     idle_watts=Figure(
-        value=110,
-        unit="W",
-        source="assumed: unpublished; a tenth of the budget for leakage and HBM refresh, plus "
+        110,
+        "W",
+        "assumed: unpublished; a tenth of the budget for leakage and HBM refresh, plus "
         "1,280 GB/s of always-on lanes at about 5 pJ/bit = 51 W",
     ),
-    budget_watts=Figure(
-        value=500, unit="W", source="SemiAnalysis, Trainium2, and Epoch AI: about 500 W"
-    ),
+    budget_watts=Figure(500, "W", "SemiAnalysis, Trainium2, and Epoch AI: about 500 W"),
 )
 
 _SPEC_PAGE: Final = Assumption(
-    name="spec",
-    why=f"{_ARCH}: more than eight of its own cores have",
-    figures={
-        "tensor_fp32_flops_per_s": _printed(181),
-        "tensor_bf16_flops_per_s": _printed(667),
-        "tensor_fp8_flops_per_s": _printed(1_299),
-        "tensor_sparse_flops_per_s": _printed(2_563),
+    "spec",
+    f"{_ARCH}: more than eight of its own cores have",
+    {
+        "tensor_fp32_flops_per_s": printed_rate(_ARCH, 181),
+        "tensor_bf16_flops_per_s": printed_rate(_ARCH, 667),
+        "tensor_fp8_flops_per_s": printed_rate(_ARCH, 1_299),
+        "tensor_sparse_flops_per_s": printed_rate(_ARCH, 2_563),
     },
 )
 
@@ -136,55 +123,37 @@ TRAINIUM2: Final = replace(
     switches=(
         assumption_set(
             _BASE,
-            name="tensor",
+            "tensor",
+            _SPEC_PAGE,
             default="array",
             why="the arithmetic of the array at its clock",
-            others=(_SPEC_PAGE,),
         ),
         assumption_set(
             _BASE,
-            name="hbm",
+            "hbm",
+            Assumption(
+                "nki", "the NKI guide", {"hbm_bytes_per_s": Figure(3.0e12, "bytes/s", _NKI)}
+            ),
             default="spec",
             why="the architecture page",
-            others=(
-                Assumption(
-                    name="nki",
-                    why="the NKI guide",
-                    figures={
-                        "hbm_bytes_per_s": Figure(value=3.0e12, unit="bytes/s", source=_NKI),
-                    },
-                ),
-            ),
         ),
         assumption_set(
             _BASE,
-            name="dma",
+            "dma",
+            Assumption(
+                "spec",
+                "more than HBM delivers",
+                {"dma_bytes_per_s": Figure(3.5e12, "bytes/s", f"{_ARCH}: 3.5 TB/s of DMA")},
+            ),
             default="achievable",
             why="what the engines reach",
-            others=(
-                Assumption(
-                    name="spec",
-                    why="more than HBM delivers",
-                    figures={
-                        "dma_bytes_per_s": Figure(
-                            value=3.5e12, unit="bytes/s", source=f"{_ARCH}: 3.5 TB/s of DMA"
-                        ),
-                    },
-                ),
-            ),
         ),
         assumption_set(
             _BASE,
-            name="collective-cores",
+            "collective-cores",
+            Assumption("20", "the NKI guide", {"collective_cores": Figure(20, "cores", _NKI)}),
             default="16",
             why="the architecture page",
-            others=(
-                Assumption(
-                    name="20",
-                    why="the NKI guide",
-                    figures={"collective_cores": Figure(value=20, unit="cores", source=_NKI)},
-                ),
-            ),
         ),
     ),
 )

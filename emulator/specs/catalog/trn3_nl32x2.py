@@ -7,8 +7,7 @@ from typing import Final
 
 from emulator.specs.catalog.neuron_core import HOP, NETWORK_START, SDK
 from emulator.specs.catalog.neuron_switches import SEMIANALYSIS, V1, hops, with_variants
-from emulator.specs.catalog.peak_pue import AIR
-from emulator.specs.catalog.rack_powers import rack_power_of
+from emulator.specs.catalog.rack_powers import AIR_PUE, rack_power_of
 from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.figure import Figure
 from emulator.specs.system import SystemSpec
@@ -20,21 +19,19 @@ _FIRST_GENERATION: Final = SystemSpec(
     name="trn3-nl32x2",
     chip=TRAINIUM3,
     switch_generation=V1,
-    racks=Figure(value=2, unit="racks", source=SEMIANALYSIS),
-    trays_per_rack=Figure(value=16, unit="trays", source=f"{SEMIANALYSIS}: boards of two chips"),
-    chips_per_tray=Figure(value=2, unit="chips", source=SEMIANALYSIS),
-    switch_trays_per_rack=Figure(
-        value=4, unit="trays", source=f"{SEMIANALYSIS}; 5 where they can be swapped hot"
-    ),
+    racks=Figure(2, "racks", SEMIANALYSIS),
+    trays_per_rack=Figure(16, "trays", f"{SEMIANALYSIS}: boards of two chips"),
+    chips_per_tray=Figure(2, "chips", SEMIANALYSIS),
+    switch_trays_per_rack=Figure(4, "trays", f"{SEMIANALYSIS}; 5 where they can be swapped hot"),
     chips=Figure(
-        value=64,
-        unit="chips",
-        source=f"{_ARCH}: 4 servers of 16 chips; text for both generations says 4 chips a server",
+        64,
+        "chips",
+        f"{_ARCH}: 4 servers of 16 chips; text for both generations says 4 chips a server",
     ),
     cpus=Figure(
-        value=8,
-        unit="CPUs",
-        source=f"assumed: two x86 sockets in each of the 4 CPU trays ({SEMIANALYSIS}), for 768 "
+        8,
+        "CPUs",
+        f"assumed: two x86 sockets in each of the 4 CPU trays ({SEMIANALYSIS}), for 768 "
         f"vCPUs ({_ARCH})",
     ),
     tray_hops=hops(1, f"{_HOPS}: same plane; the board's own lanes go straight"),
@@ -43,13 +40,13 @@ _FIRST_GENERATION: Final = SystemSpec(
     hop_ns=HOP,
     scale_out_start_ns=NETWORK_START,
     provisioned_watts=Figure(
-        value=67_293,
-        unit="W",
-        source="launch talk's transcript, unconfirmed, read as the two-rack system (1,051 W a "
+        67_293,
+        "W",
+        "launch talk's transcript, unconfirmed, read as the two-rack system (1,051 W a "
         "chip); read as one rack it would be 2,103 W a chip",
     ),
     power=rack_power_of("trn3-nl32x2"),
-    pue=AIR,
+    pue=AIR_PUE,
 )
 
 TRN3_NL32X2: Final = with_variants(

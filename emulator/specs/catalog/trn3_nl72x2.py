@@ -4,8 +4,7 @@ from typing import Final
 
 from emulator.specs.catalog.neuron_core import HOP, NETWORK_START, SDK
 from emulator.specs.catalog.neuron_switches import SEMIANALYSIS, V1, hops, with_variants
-from emulator.specs.catalog.peak_pue import LIQUID
-from emulator.specs.catalog.rack_powers import rack_power_of
+from emulator.specs.catalog.rack_powers import LIQUID_PUE, rack_power_of
 from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.figure import Figure
 from emulator.specs.system import SystemSpec
@@ -17,27 +16,25 @@ _FIRST_GENERATION: Final = SystemSpec(
     name="trn3-nl72x2",
     chip=TRAINIUM3,
     switch_generation=V1,
-    racks=Figure(value=2, unit="racks", source=SEMIANALYSIS),
-    trays_per_rack=Figure(
-        value=18, unit="trays", source=f"{_ARCH}: 36 servers of 4 chips, over two racks"
-    ),
-    chips_per_tray=Figure(value=4, unit="chips", source=_ARCH),
-    switch_trays_per_rack=Figure(value=10, unit="trays", source=SEMIANALYSIS),
-    chips=Figure(value=144, unit="chips", source=_ARCH),
-    cpus=Figure(value=36, unit="CPUs", source=f"{SEMIANALYSIS}: one Graviton4 per compute tray"),
+    racks=Figure(2, "racks", SEMIANALYSIS),
+    trays_per_rack=Figure(18, "trays", f"{_ARCH}: 36 servers of 4 chips, over two racks"),
+    chips_per_tray=Figure(4, "chips", _ARCH),
+    switch_trays_per_rack=Figure(10, "trays", SEMIANALYSIS),
+    chips=Figure(144, "chips", _ARCH),
+    cpus=Figure(36, "CPUs", f"{SEMIANALYSIS}: one Graviton4 per compute tray"),
     tray_hops=hops(1, _HOPS),
     backplane_hops=hops(3, f"{_HOPS}, across planes"),
     cross_rack_hops=hops(4, f"{_HOPS}, across planes and racks"),
     hop_ns=HOP,
     scale_out_start_ns=NETWORK_START,
     provisioned_watts=Figure(
-        value=163_339,
-        unit="W",
-        source="launch talk's transcript, unconfirmed, read as the two-rack system (1,134 W a "
+        163_339,
+        "W",
+        "launch talk's transcript, unconfirmed, read as the two-rack system (1,134 W a "
         "chip); read as one rack it would be 2,269 W a chip",
     ),
     power=rack_power_of("trn3-nl72x2"),
-    pue=LIQUID,
+    pue=LIQUID_PUE,
 )
 
 TRN3_NL72X2: Final = with_variants(

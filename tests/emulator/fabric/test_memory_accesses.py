@@ -1,7 +1,6 @@
 import pytest
 
-from emulator.fabric.memory_accesses import MemoryAccesses
-from emulator.fabric.near_memory import near_memory
+from emulator.fabric.memory_accesses import MemoryAccesses, near_memory
 from emulator.fabric.schedules import Algorithm
 from emulator.specs.systems import system_by_name
 

@@ -126,7 +126,7 @@ def test_a_cut_cable_is_gone_around_and_no_way_gets_shorter(
     left = ways_of(fabric_graph(system, links))
     payload = np.random.default_rng(seed).random((12, 12)) * (1 - np.eye(12))
 
-    assert left.reachable().all()
+    assert np.isfinite(left.latency_ns).all()
     assert (left.latency_ns >= whole.latency_ns).all()
     # more links are passed in all, never fewer
     assert left.link_bytes(payload).sum() >= whole.link_bytes(payload).sum() - 1e-9
@@ -139,7 +139,7 @@ def test_a_chip_without_links_reaches_itself_alone() -> None:
 
     ways = ways_of(fabric_graph(system, links))
 
-    assert ways.reachable().tolist() == [
+    assert np.isfinite(ways.latency_ns).tolist() == [
         [True, False, True],
         [False, True, False],
         [True, False, True],

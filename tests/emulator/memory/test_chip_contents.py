@@ -89,25 +89,10 @@ def test_a_latent_is_one_cached_head() -> None:
     assert needs.kv_token_bytes == deepseek.kv_bytes_per_token
 
 
-def test_layers_with_a_window_leave_the_pool_to_the_others_when_requests_are_bounded() -> None:
+def test_the_pool_keeps_every_token_of_layers_with_a_window_too() -> None:
     gpt_oss = MODELS["gpt-oss-120b"]  # 36 layers, every second one with a window of 128 tokens
     per_layer = 2 * 8 * 64 * 2  # keys and values, heads, head size, BF16
-    unbounded = ModelMemory.of(gpt_oss)
-    assert unbounded.kv_bytes_per_token == 36 * per_layer
-    assert unbounded.kv_window_bytes == 0
-
-    bounded = ModelMemory.of(gpt_oss, window_requests=10)
-    assert bounded.kv_bytes_per_token == 18 * per_layer
-    assert bounded.kv_window_bytes == 10 * 18 * 128 * per_layer
-    # 8 heads on 4 cores: two of them on each.
-    assert held(bounded, lnc=2)["kv/window"] == bounded.kv_window_bytes // 4
-    assert "kv/window" not in held(unbounded, lnc=2)
-
-
-def test_a_model_without_windows_keeps_its_whole_cache_in_the_pool() -> None:
-    qwen = MODELS["qwen3-30b-a3b"]
-
-    assert ModelMemory.of(qwen, window_requests=10) == ModelMemory.of(qwen)
+    assert ModelMemory.of(gpt_oss).kv_bytes_per_token == 36 * per_layer
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -65,7 +65,6 @@ def test_an_allocation_that_does_not_fit_leaves_everything_as_it_was() -> None:
     for fail in (
         lambda: chip.allocate(KV, core=0, wanted_bytes=STACK),
         lambda: chip.allocate_on_cores(KV, [1, 1, 1, STACK]),
-        lambda: chip.resize(ATTENTION, core=0, wanted_bytes=STACK + 1),
         lambda: chip.resize_on_cores(ATTENTION, [1, 1, 1, STACK + 1]),
     ):
         with pytest.raises(HbmExhausted):
@@ -78,9 +77,9 @@ def test_resize_counts_what_the_owner_already_holds_as_free_to_it() -> None:
     chip = allocator(2)
     chip.allocate(KV, core=0, wanted_bytes=STACK)
 
-    chip.resize(KV, core=0, wanted_bytes=STACK)
-    chip.resize(KV, core=0, wanted_bytes=3)
-    chip.resize(EXPERTS, core=0, wanted_bytes=4)  # held nothing before
+    chip.resize_on_cores(KV, [STACK, 0, 0, 0])
+    chip.resize_on_cores(KV, [3, 0, 0, 0])
+    chip.resize_on_cores(EXPERTS, [4, 0, 0, 0])  # held nothing before
 
     assert (chip.held_bytes(KV), chip.held_bytes(EXPERTS)) == (3, 4)
     assert by_stack(chip)[0] == STACK - 7
@@ -188,16 +187,6 @@ class AnyHistory(RuleBasedStateMachine):
         else:
             with pytest.raises(HbmExhausted):
                 self.chip.allocate(owner, core=core, wanted_bytes=wanted)
-
-    @rule(owner=st.sampled_from(OWNERS), core=st.integers(0, 7), wanted=st.integers(0, 2 * STACK))
-    def resize(self, owner: HbmOwner, core: int, wanted: int) -> None:
-        core %= len(self.cores.cores)
-        if wanted <= self.room(core) + self.held.get((owner, core), 0):
-            self.chip.resize(owner, core=core, wanted_bytes=wanted)
-            self.held[owner, core] = wanted
-        else:
-            with pytest.raises(HbmExhausted):
-                self.chip.resize(owner, core=core, wanted_bytes=wanted)
 
     @rule(owner=st.sampled_from(OWNERS), wanted=st.integers(0, STACK))
     def resize_on_cores(self, owner: HbmOwner, wanted: int) -> None:

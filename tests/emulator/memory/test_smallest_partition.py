@@ -97,18 +97,6 @@ def test_another_lnc_is_advised_when_it_saves_chips_but_never_one_that_is_not_re
     assert found(larger, Partition(chips=1, ep=1, lnc=8)) == "--chips 1 --tp 1 --ep 1 --lnc 8"
 
 
-def test_a_compiled_model_is_advised_its_own_lnc_only() -> None:
-    heads = TensorGroup(name="attention", split=TensorSplit.HEADS, copy_bytes=60 * GB)
-    memory = model(heads, heads=2, kv_heads=2)
-    asked = Partition(chips=1, ep=1, lnc=1)
-    assert (
-        smallest_partition(
-            memory, TRN3_NL72X2, asked, redundant_slots=0, terms=TERMS, lnc_choices=(1,)
-        )
-        is None
-    )
-
-
 def test_spares_and_the_first_chip_are_kept_and_leave_fewer_chips_to_use() -> None:
     memory = experts_of(100 * GB, 12)
     asked = Partition(chips=1, ep=1, first_chip=120, spares=12)

@@ -12,7 +12,7 @@ from emulator.memory.training_memory import (
     training_memory,
 )
 from emulator.specs.catalog.gpt_oss import GPT_OSS_120B
-from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
+from emulator.specs.catalog.qwen3_moe import QWEN3_30B_A3B
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.models import MODELS
 from emulator.specs.training_recipe import Recompute, Sharding, TrainingRecipe

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from emulator.power.draw import chip_watts, full_rate_watts, throttle_factor, wanted_watts
+from emulator.power.draw import full_rate_watts, throttle_factor, wanted_watts
+from emulator.specs.chip import ChipSpec
 from emulator.specs.chips import chip_by_name
 from emulator.specs.figure import Figure
 
@@ -23,6 +24,11 @@ shares = st.fixed_dictionaries(
 
 def busy(**share: float) -> dict[str, np.ndarray]:
     return {**IDLE, **{name: np.array([value]) for name, value in share.items()}}
+
+
+def chip_watts(chip: ChipSpec, shares: dict[str, np.ndarray]) -> np.ndarray:
+    """What a chip draws that is held to its budget."""
+    return np.minimum(wanted_watts(chip, shares), chip.budget_watts.value)
 
 
 def test_a_chip_that_does_nothing_draws_its_floor() -> None:

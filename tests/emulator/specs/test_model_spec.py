@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
+from emulator.specs.catalog.qwen3_moe import QWEN3_30B_A3B
 from emulator.specs.latent_attention import LatentAttention
 from emulator.specs.model import ModelSpec
 from tests.emulator.specs.tiny_model import TINY

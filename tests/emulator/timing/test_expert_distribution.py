@@ -8,7 +8,7 @@ import pytest
 from emulator.errors import ConfigError
 from emulator.specs.catalog.llama_3_1 import LLAMA_3_1_8B
 from emulator.specs.catalog.mixtral_8x7b import MIXTRAL_8X7B
-from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
+from emulator.specs.catalog.qwen3_moe import QWEN3_30B_A3B
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.timing.expert_sets import pick_chances
 

@@ -1,7 +1,7 @@
 import pytest
 
 from emulator.specs.catalog.deepseek_v3 import DEEPSEEK_V3
-from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
+from emulator.specs.catalog.qwen3_moe import QWEN3_30B_A3B
 from emulator.timing.head_split import head_split
 
 

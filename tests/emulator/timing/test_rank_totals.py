@@ -4,14 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from emulator.arrays import Int64s
 from emulator.specs.batch import StepBatch
 from emulator.specs.catalog.deepseek_v3 import DEEPSEEK_V3
 from emulator.specs.catalog.gpt_oss import GPT_OSS_120B
-from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
+from emulator.specs.catalog.qwen3_moe import QWEN3_30B_A3B
 from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.model import ModelSpec
 from emulator.timing.issue_shape import IssueShape
-from emulator.timing.rank_totals import Int64s, RankTotals
+from emulator.timing.rank_totals import RankTotals
 from emulator.timing.rank_totals import rank_totals as rank_totals_of
 
 SMALL_WINDOW = replace(GPT_OSS_120B, window_tokens=7)

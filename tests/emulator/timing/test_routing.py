@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.specs.catalog.mixtral_8x7b import MIXTRAL_8X7B
-from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
+from emulator.specs.catalog.qwen3_moe import QWEN3_30B_A3B
 from emulator.specs.model import ModelSpec
 from emulator.specs.placement import ExpertPlacement
 from emulator.timing.expert_distribution import ExpertDistribution

@@ -10,7 +10,6 @@ from emulator.fabric.all_to_all import AllToAll
 from emulator.faults.recovery_time import RecoveryRates
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.figure import Figure
-from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.work_energy import work_energy_of
 from emulator.ultraserver.handover_cost import (
     HandoverCost,
@@ -20,6 +19,7 @@ from emulator.ultraserver.handover_cost import (
 )
 
 ENERGY = work_energy_of(TRN3_NL72X2.chip)
+TWO_CHIPS = AllToAll(TRN3_NL72X2, 2)
 
 
 def gigabytes(*counts: float) -> np.ndarray:
@@ -54,34 +54,22 @@ def test_experts_cross_the_links_as_an_exchange_of_their_bytes() -> None:
     sent = np.zeros((3, 3))
     sent[1, 0] = 2e9
 
-    cost = experts_moved(TRN3_NL72X2, sent, physical=np.array([8, 9, 70]))
-
     links = AllToAll(TRN3_NL72X2, 3, physical=np.array([8, 9, 70]))
+    cost = experts_moved(TRN3_NL72X2, sent, links)
+
     assert cost.duration_ns == pytest.approx(links.exchange(sent).duration_ns, abs=1)
     assert cost.bytes_links == 2 * 10**9
     assert cost.joules == pytest.approx(8 * 2e9 * (ENERGY.link.value + 2 * ENERGY.hbm.value) / 1e12)
 
 
-def test_links_reach_the_share_that_a_calibration_says() -> None:
-    fitted, sent = calibration_for("trainium3"), np.array([[0, 5e9], [1e9, 0]])
-    ideal = experts_moved(TRN3_NL72X2, sent)
-    busy_ns = AllToAll(TRN3_NL72X2, 2).exchange(sent).link_busy_ns.max()
-
-    real = experts_moved(TRN3_NL72X2, sent, calibration=fitted)
-
-    slower_ns = busy_ns / fitted.link_share.value - busy_ns
-    assert real.duration_ns == pytest.approx(ideal.duration_ns + slower_ns, abs=2)
-    assert real.joules == ideal.joules
-
-
 def test_what_a_chip_sends_itself_costs_nothing() -> None:
-    assert experts_moved(TRN3_NL72X2, np.diag([1e9, 2e9])) == HandoverCost()
+    assert experts_moved(TRN3_NL72X2, np.diag([1e9, 2e9]), TWO_CHIPS) == HandoverCost()
     assert weights_read(TRN3_NL72X2, np.array([0]), gigabytes(0)) == HandoverCost()
 
 
 def test_costs_one_after_the_other_add_up_and_idle_chips_draw_meanwhile() -> None:
     read = weights_read(TRN3_NL72X2, np.array([0]), gigabytes(28))
-    moved = experts_moved(TRN3_NL72X2, np.array([[0, 1e9], [0, 0]]))
+    moved = experts_moved(TRN3_NL72X2, np.array([[0, 1e9], [0, 0]]), TWO_CHIPS)
     both = read + moved
 
     assert both.duration_ns == read.duration_ns + moved.duration_ns

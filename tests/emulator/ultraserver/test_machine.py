@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.faults.recovery_time import RecoveryRates
-from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
+from emulator.specs.catalog.qwen3_moe import QWEN3_30B_A3B
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.fault import Fault, FaultKind, LinkTier
 from emulator.specs.figure import Figure

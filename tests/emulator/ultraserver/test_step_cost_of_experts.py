@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from emulator.fabric.all_to_all import AllToAll
-from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
+from emulator.specs.catalog.qwen3_moe import QWEN3_30B_A3B
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.partition import Partition
@@ -197,7 +197,7 @@ def test_a_rank_whose_chip_is_gone_runs_no_dummy_token() -> None:
     cost = without.cost(batch_of(2, [(0, 1, 3)]))
 
     assert cost.engine_ns["dma"].tolist() == [2 * 328 + TINY_ENDS_BYTES, 0]
-    assert whole.placement is not without.placement is placement
+    assert whole.layout.placement is not without.layout.placement is placement
 
 
 def test_groups_do_not_wait_for_each_other_within_a_step() -> None:

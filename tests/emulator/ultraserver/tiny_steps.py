@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from emulator.specs.batch import StepBatch
-from emulator.specs.catalog.qwen3_30b_a3b import QWEN3_30B_A3B
+from emulator.specs.catalog.qwen3_moe import QWEN3_30B_A3B
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.figure import Figure
 from emulator.specs.model import ModelSpec

@@ -153,7 +153,7 @@ def test_the_model_s_time_follows_the_new_placement() -> None:
     moves.after_step(NOTHING, batch_of(parts, 1_000))
 
     assert parts.machine.cost_model is not before
-    assert parts.machine.cost_model.placement is parts.machine.placement
+    assert parts.machine.cost_model.layout.placement is parts.machine.placement
 
 
 @pytest.mark.long

@@ -1,8 +1,9 @@
-"""Qwen3-30B-A3B: the dimensions of its public config.json, as catalog data.
+"""Qwen3's mixtures of experts: the dimensions of their public config.json, as catalog data.
 
 The position limit is 40,960: 32,768 native tokens and room for 8,192 of output.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from emulator.specs.model import ModelSpec
@@ -24,4 +25,14 @@ QWEN3_30B_A3B: Final = ModelSpec(
     weight_bytes_per_param=2,
     kv_bytes_per_element=2,
     source="Hugging Face, Qwen/Qwen3-30B-A3B, config.json (BF16 checkpoint)",
+)
+
+QWEN3_235B_A22B: Final = replace(
+    QWEN3_30B_A3B,
+    name="qwen3-235b-a22b",
+    layers=94,
+    hidden=4_096,
+    heads=64,
+    expert_intermediate=1_536,
+    source="Hugging Face, Qwen/Qwen3-235B-A22B, config.json (BF16 checkpoint)",
 )

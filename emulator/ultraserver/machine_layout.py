@@ -1,0 +1,28 @@
+"""A model laid out on a machine: what a step's work is counted on."""
+
+from dataclasses import dataclass
+
+from emulator.arrays import Bools, Int64s
+from emulator.fabric.all_to_all import AllToAll
+from emulator.specs.model import ModelSpec
+from emulator.specs.partition import Partition
+from emulator.specs.placement import ExpertPlacement
+from emulator.specs.system import SystemSpec
+from emulator.timing.expert_distribution import ExpertDistribution
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MachineLayout:
+    """`placement` is of blocks of `expert_tp` chips, which share experts; `distribution` that of
+    tokens over experts. `physical` are the system's numbers of the chips, `all_to_all` their links;
+    a rank with a chip that is not up is not there.
+    """
+
+    system: SystemSpec
+    model: ModelSpec
+    partition: Partition
+    placement: ExpertPlacement
+    distribution: ExpertDistribution
+    all_to_all: AllToAll
+    physical: Int64s  # [chips]
+    chips_up: Bools  # [chips]
