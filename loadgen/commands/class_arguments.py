@@ -11,8 +11,8 @@ from typing import Final
 from loadgen import option_values
 from loadgen.arrivals.arrival_spec import ArrivalSpec
 from loadgen.runs.options import ClassOptions
-from loadgen.typed_options import add_options, option
 from loadgen.workloads.workload_spec import WorkloadSpec
+from startup.typed_options import add_options, option
 
 LENGTHS: Final = "LENGTHS"
 LOADS: Final = ("rate", "concurrency", "speedup")

@@ -7,10 +7,10 @@ from loadgen.arrivals.arrival_spec import ArrivalSpec
 from loadgen.arrivals.rate_shape import CONCURRENCY_FORMS, parse_rate
 from loadgen.errors import OptionError
 from loadgen.runs.options import ClassOptions
-from loadgen.typed_options import given_options
 from loadgen.workloads.lengths import parse_lengths
 from loadgen.workloads.sample_trace import BUNDLED_TRACE
 from loadgen.workloads.workload_spec import WorkloadSpec
+from startup.typed_options import given_options
 
 DEFAULT_CLASS: Final = "default"
 

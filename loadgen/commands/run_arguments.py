@@ -12,7 +12,7 @@ from loadgen.commands.traffic_class_spec import (
     given_classes,
 )
 from loadgen.runs.options import RunOptions, ServerOptions
-from loadgen.typed_options import add_options, given_options
+from startup.typed_options import add_options, given_options
 
 KEY_VARIABLE: Final = "ULTRASERVE_API_KEY"
 """Where the key is read from: a command line can be seen by other users, and is in the report."""

@@ -27,7 +27,7 @@ from loadgen.measures.definitions import help_text
 from loadgen.measures.measurement import measure_run
 from loadgen.reports.run_report import RunReport
 from loadgen.runs.options import RunOptions
-from loadgen.typed_options import add_options
+from startup.typed_options import add_options
 
 NAME: Final = "run"
 EXAMPLES: Final = """\

@@ -38,7 +38,7 @@ from loadgen.runs.options import RunOptions
 from loadgen.sweeps.load_grid import FORMS, load_words, loads_up_to, parse_loads
 from loadgen.sweeps.options import SweepOptions
 from loadgen.sweeps.sweep import run_sweep
-from loadgen.typed_options import add_options
+from startup.typed_options import add_options
 
 NAME: Final = "sweep"
 DEFAULT_SESSIONS: Final = 500

@@ -11,8 +11,8 @@ from loadgen.arrivals.arrival_spec import ArrivalSpec
 from loadgen.errors import LoadError, OptionError
 from loadgen.measures.slo import Slo
 from loadgen.records.run_record import Api, PromptKind
-from loadgen.typed_options import option
 from loadgen.workloads.workload_spec import WorkloadSpec
+from startup.typed_options import RepeatedOption, option
 
 History = Literal["planned", "served"]
 
@@ -49,7 +49,7 @@ class ClassOptions:
         "from the environment, as a secret should be (a bearer token: ULTRASERVE_API_KEY)",
         "--header",
         type=option_values.header,
-        action="append",
+        action=RepeatedOption,
         metavar="NAME:VALUE",
     )
     extra_body: Mapping[str, Any] = option(

@@ -10,7 +10,7 @@ from loadgen.measures.slo import Slo
 from loadgen.records.sweep_record import Axis
 from loadgen.runs.options import ClassOptions, RunOptions
 from loadgen.sweeps.load_grid import load_words
-from loadgen.typed_options import option
+from startup.typed_options import option
 
 ERROR_SHARE: Final = 0.05
 """Chance of a wrong verdict on a load, all the runs at it included."""

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from loadgen import option_values
 from loadgen.errors import OptionError
-from loadgen.typed_options import option
 from loadgen.workloads.output_schema import read_output_schema
+from startup.typed_options import option
 
 # Sessions are planned before any is sent, in some hundred bytes each, and no context is longer:
 # more is a slip of the hand, not a run.

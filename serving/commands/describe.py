@@ -14,7 +14,6 @@ import sys
 from emulator.errors import ConfigError
 from emulator.memory.lnc import CoreMap
 from emulator.specs.figure import Figure
-from loadgen.typed_options import add_options
 from serving.commands.analysis_options import JsonOptions
 from serving.commands.catalog_overview import overview_lines
 from serving.commands.catalog_section import (
@@ -25,6 +24,7 @@ from serving.commands.catalog_section import (
 )
 from serving.commands.catalog_text import section_lines
 from serving.settings import AssumptionOptions
+from startup.typed_options import add_options
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -105,8 +105,26 @@ def add_options(
             default = defaults.get(each.name, default)
         settings = _settings(said, hints[each.name], default)
         if defaults is not None and default is not MISSING:
-            settings["default"] = [*default] if settings.get("action") == "append" else default
+            settings["default"] = default
         place.add_argument(*flags, dest=each.name, **settings)
+
+
+class RepeatedOption(argparse.Action):
+    """Gathers the values of an option that may be given again; the first replaces the default.
+
+    argparse's own `append` would add them to the default.
+    """
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002 - as argparse's own
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,  # noqa: ARG002 - likewise
+    ) -> None:
+        """Add one value."""
+        before = getattr(namespace, self.dest, self.default)
+        setattr(namespace, self.dest, [values] if before is self.default else [*before, values])
 
 
 def given_options(
@@ -154,7 +172,7 @@ def _settings(said: _Option, hint: Any, default: Any) -> dict[str, Any]:
         settings |= {"type": str if words else kind, "metavar": _METAVARS.get(kind)}
         settings["choices"] = words or None
         if repeats and "type" not in said.settings:
-            settings["action"] = "append"
+            settings["action"] = RepeatedOption
     return settings | said.settings
 
 
