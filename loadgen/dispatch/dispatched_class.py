@@ -1,6 +1,6 @@
 """A traffic class for the dispatcher: sessions, times, and bounds."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from loadgen.arrivals.pacer import Pacer
@@ -50,15 +50,5 @@ class DispatchedClass:
             expected = f"at most {self.max_in_flight}, the --max-in-flight of {self.name}"
             raise OptionError(option="--workers", value=workers, expected=expected)
         share = (self.max_in_flight + workers - 1 - worker) // workers
-        return type(self)(
-            name=self.name,
-            workload=self.workload,
-            pacer=self.pacer.part(worker, workers),
-            wall_per_pace=self.wall_per_pace,
-            max_in_flight=share,
-            start_ns=self.start_ns,
-            served_history=self.served_history,
-            follows_server=self.follows_server,
-            first=worker,
-            stride=workers,
-        )
+        pacer = self.pacer.part(worker, workers)
+        return replace(self, pacer=pacer, max_in_flight=share, first=worker, stride=workers)

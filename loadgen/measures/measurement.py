@@ -114,7 +114,7 @@ def measures_of(
         dilation=dilation,
         window_s=window_s,
         wall_s=None if window is None else _wall_s(record, window),
-        lag_s=server.lag_s,
+        lag_s=server.growth().lag_s,
         total=whole,
         classes=found,
         energy=energy_of(server, output_tokens_per_s=None if rate is None else rate.value),

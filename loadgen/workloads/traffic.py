@@ -5,7 +5,7 @@ prompt only its length is kept: no two share a prefix. Simulators take it; a loa
 `WorkloadPlan`. This module must not know the server.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -125,21 +125,13 @@ class Traffic:
             raise OptionError(
                 option="window", value=f"{begin_s} to {end_s} s", expected="0 <= begin < end"
             )
-        first, last = np.searchsorted(self.arrival_s, [begin_s, end_s])
-        return type(self)(
-            arrival_s=self.arrival_s[first:last] - begin_s,
-            prompt_tokens=self.prompt_tokens[first:last],
-            output_tokens=self.output_tokens[first:last],
-        )
+        kept = self.chosen((self.arrival_s >= begin_s) & (self.arrival_s < end_s))
+        return replace(kept, arrival_s=kept.arrival_s - begin_s)
 
     def sped_up(self, factor: float) -> Self:
         """A copy with all times divided by `factor`."""
         _check_positive("factor", factor)
-        return type(self)(
-            arrival_s=self.arrival_s / factor,
-            prompt_tokens=self.prompt_tokens,
-            output_tokens=self.output_tokens,
-        )
+        return replace(self, arrival_s=self.arrival_s / factor)
 
     def within_context(self, context_tokens: int) -> Self:
         """Without requests whose prompt and reply together exceed the context."""
