@@ -74,7 +74,7 @@ def parse_rate(text: str, *, option: str = "--rate", forms: str = RATE_FORMS) ->
         else:
             raise ValueError("one of its forms")
     except ValueError as error:
-        raise OptionError(option=option, value=text, expected=f"{forms} ({error})") from None
+        raise OptionError(option, text, expected=f"{forms} ({error})") from None
     return shape
 
 
@@ -133,26 +133,26 @@ def _from_file(path: Path, text: str) -> PiecewiseLinear:
                     continue
                 time_s, rate_per_s = _row(path, line, row)
                 if times_s and time_s < times_s[-1]:
-                    raise FileError(path=path, line=line, reason="earlier than the row before")
+                    raise FileError(path, "earlier than the row before", line=line)
                 if not times_s and time_s:
-                    raise FileError(path=path, line=line, reason="the first row is not at 0 s")
+                    raise FileError(path, "the first row is not at 0 s", line=line)
                 times_s.append(time_s)
                 rates_per_s.append(rate_per_s)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise FileError(path=path, line=None, reason=f"cannot be read: {error}") from None
+        raise FileError(path, f"cannot be read: {error}") from None
     if not any(rates_per_s):
-        raise FileError(path=path, line=None, reason="no row with a rate above 0")
+        raise FileError(path, "no row with a rate above 0")
     points = {"times_s": tuple(times_s), "rates_per_s": tuple(rates_per_s)}
     return PiecewiseLinear(**points, words=text)
 
 
 def _row(path: Path, line: int, row: list[str]) -> tuple[float, float]:
     if len(row) != 2:
-        raise FileError(path=path, line=line, reason=f"{len(row)} columns, not seconds,rate")
+        raise FileError(path, f"{len(row)} columns, not seconds,rate", line=line)
     try:
         return plain_number(row[0]), plain_number(row[1])
     except ValueError as error:
-        raise FileError(path=path, line=line, reason=str(error)) from None
+        raise FileError(path, str(error), line=line) from None
 
 
 def _some(shape: PiecewiseLinear) -> PiecewiseLinear:

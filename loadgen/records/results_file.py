@@ -97,7 +97,7 @@ class ResultsWriter:
             there = self._path.exists()
             if there and self._path.is_file() and self._path.stat().st_size:
                 expected = "a file that is not there yet, or empty: this one would be lost"
-                raise OptionError(option=self._option, value=self._path, expected=expected)
+                raise OptionError(self._option, self._path, expected=expected)
             if not self._path.is_fifo():  # its reader would take it for the end
                 self._path.open("ab").close()
             if not there:
@@ -116,7 +116,7 @@ class ResultsWriter:
 
     def _refused(self, error: OSError) -> OptionError:
         expected = f"a file that can be written ({error.strerror})"
-        return OptionError(option=self._option, value=self._path, expected=expected)
+        return OptionError(self._option, self._path, expected=expected)
 
 
 def read_results(path: Path) -> RunRecord:
@@ -197,7 +197,7 @@ class _Reader:
             self._results.append(self._result_of(line))
 
     def _refused(self, line: int | None, reason: str) -> FileError:
-        return FileError(path=self._path, line=line, reason=reason)
+        return FileError(self._path, reason, line=line)
 
 
 def _plain(value: object) -> object:

@@ -182,7 +182,7 @@ async def _plan_and_pacer(draft: ClassDraft, tokenizer: Tokenizer) -> tuple[Work
     if not timed and trace is not None and plan.arrivals_ns is None and draft.sessions is not None:
         expected = f"at most {len(trace):,}, the rows of {spec.trace}, or a --rate"
         if draft.sessions > len(trace):
-            raise OptionError(option="--requests", value=draft.sessions, expected=expected)
+            raise OptionError("--requests", draft.sessions, expected=expected)
     pacer = make_pacer(
         arrivals, sessions=len(plan.sessions), recorded_ns=plan.arrivals_ns, seed=draft.seed
     )

@@ -73,13 +73,9 @@ class ClassOptions:
 
     def __post_init__(self) -> None:
         if self.api == "chat" and self.prompts == "token-ids":
-            raise OptionError(
-                option="--prompts", value="token-ids", expected="text with --api chat"
-            )
+            raise OptionError("--prompts", "token-ids", expected="text with --api chat")
         if self.api == "grpc" and self.prompts == "text":
-            raise OptionError(
-                option="--prompts", value="text", expected="token-ids with --api grpc"
-            )
+            raise OptionError("--prompts", "text", expected="token-ids with --api grpc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +113,9 @@ class ServerOptions:
         parts = urlsplit(self.url)
         if "@" in self.url or parts.query:
             expected = "http://HOST[:PORT] alone, without a name, a password or a query"
-            raise OptionError(option="--url", value="...", expected=expected)
+            raise OptionError("--url", "...", expected=expected)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.fragment:
-            raise OptionError(option="--url", value=self.url, expected="http://HOST[:PORT]")
+            raise OptionError("--url", self.url, expected="http://HOST[:PORT]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +163,6 @@ class RunOptions:
     def __post_init__(self) -> None:
         names = [each.name for each in self.classes]
         if len(set(names)) != len(names):
-            raise OptionError(option="--traffic-class", value=names, expected="names that differ")
+            raise OptionError("--traffic-class", names, expected="names that differ")
         if any(each.api == "grpc" for each in self.classes) and not self.server.grpc_target:
             raise LoadError("--api grpc needs --grpc HOST:PORT")

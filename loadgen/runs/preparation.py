@@ -128,7 +128,7 @@ async def _plans(
     for plan in plans:
         if plan.sessions < options.workers:
             expected = f"at most {plan.sessions}, the sessions of {plan.options.name}"
-            raise OptionError(option="--workers", value=options.workers, expected=expected)
+            raise OptionError("--workers", options.workers, expected=expected)
     return plans
 
 
@@ -189,8 +189,8 @@ def allow_connections(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     except (ValueError, OSError) as error:
         raise OptionError(
-            option="--max-in-flight",
-            value=connections,
+            "--max-in-flight",
+            connections,
             expected=f"at most {hard - OTHER_FILES:,} a worker: the system allows a process "
             f"{hard:,} open files (ulimit -n)",
         ) from error

@@ -24,7 +24,7 @@ def read_azure2023(path: Path) -> Recording:
     lines = read_lines(path)
     if not lines or lines[0] != HEADER:
         found = lines[0].strip()[:80] if lines else ""
-        raise FileError(path=path, line=1, reason=f"expected the header {HEADER}, found {found!r}")
+        raise FileError(path, f"expected the header {HEADER}, found {found!r}", line=1)
     return Recording.of_rows("azure2023", read_rows(path, lines[1:], first_line=2, read=_row))
 
 

@@ -18,9 +18,9 @@ def read_output_schema(path: Path) -> Mapping[str, Any]:
         schema = json.loads(read_text(path))
     except json.JSONDecodeError as error:
         reason = f"is not JSON: {error.msg}"
-        raise FileError(path=path, line=error.lineno, reason=reason) from error
+        raise FileError(path, reason, line=error.lineno) from error
     except RecursionError as error:
-        raise FileError(path=path, line=None, reason="is nested too deep") from error
+        raise FileError(path, "is nested too deep") from error
     if not isinstance(schema, dict):
-        raise FileError(path=path, line=1, reason="expected a JSON object, a schema")
+        raise FileError(path, "expected a JSON object, a schema", line=1)
     return schema

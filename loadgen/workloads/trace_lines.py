@@ -37,7 +37,7 @@ def read_text(path: Path) -> str:
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
-        raise FileError(path=path, line=None, reason="is not UTF-8 text") from error
+        raise FileError(path, "is not UTF-8 text") from error
 
 
 def read_bytes(path: Path, at_most: int = -1) -> bytes:
@@ -52,9 +52,9 @@ def read_bytes(path: Path, at_most: int = -1) -> bytes:
                 return whole.read(at_most)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         reason = "its gzip data is damaged or not whole"
-        raise FileError(path=path, line=None, reason=reason) from error
+        raise FileError(path, reason) from error
     except OSError as error:
-        raise FileError(path=path, line=None, reason=error.strerror or str(error)) from error
+        raise FileError(path, error.strerror or str(error)) from error
 
 
 def read_lines(path: Path) -> list[str]:
@@ -82,11 +82,11 @@ def read_rows(
             if row.at_ns < previous_ns:
                 raise ValueError("its timestamp is before that of the row above")
         except ValueError as error:
-            raise FileError(path=path, line=number, reason=str(error)) from error
+            raise FileError(path, str(error), line=number) from error
         previous_ns, none = row.at_ns, False
         yield row
     if none:
-        raise FileError(path=path, line=None, reason="has no row")
+        raise FileError(path, "has no row")
 
 
 def csv_fields(line: str, count: int) -> list[str]:
