@@ -42,8 +42,7 @@ async def ask(
                 raise ServerError(url=address, reason=words + hint)
             return decoder.decode(answer)
     except TimeoutError as error:
-        reason = f"no answer within {ANSWER_TIMEOUT_S:g} s"
-        raise ServerError(url=address, reason=reason) from error
+        raise ServerError(url=address, reason=f"no answer within {ANSWER_TIMEOUT_S:g} s") from error
     except PROBLEMS as error:
         reason = f"cannot be reached: {connect_words(error)}{hint}"
         raise ServerError(url=address, reason=reason) from error

@@ -51,8 +51,7 @@ def _check_drawn(values: Mapping[str, Any], drawn: Mapping[str, str]) -> None:
     """Refuse half of the lengths, and what only a trace has."""
     for side, other in (("input", "output"), ("output", "input")):
         if side in drawn and other not in drawn:
-            expected = f"--{other} with it, or a --trace"
-            raise OptionError(f"--{side}", drawn[side], expected=expected)
+            raise OptionError(f"--{side}", drawn[side], expected=f"--{other} with it, or a --trace")
     for name, option in (("window_s", "--window"), ("trace_format", "--trace-format")):
         if name in values:
             raise OptionError(option, values[name], expected="it beside --trace")

@@ -137,8 +137,7 @@ def _settings(path: Path, key: str, value: object) -> list[Setting]:
         return [(key, None)]
     values = value if isinstance(value, list) else [value]
     if any(isinstance(each, bool) or not isinstance(each, str | int | float) for each in values):
-        reason = f"{key}: expected a text, a number, true, or a list of texts"
-        raise FileError(path, reason)
+        raise FileError(path, f"{key}: expected a text, a number, true, or a list of texts")
     return [(key, f"{each}") for each in values]
 
 

@@ -88,6 +88,5 @@ def _with_template(folder: Path) -> Any:
         expected = f"a folder that transformers can read for its chat template ({error})"
         raise OptionError(OPTION, folder, expected=expected) from error
     if not loaded.chat_template:
-        expected = "a folder with a chat template, for --api chat"
-        raise OptionError(OPTION, folder, expected=expected)
+        raise OptionError(OPTION, folder, expected="a folder with a chat template, for --api chat")
     return loaded

@@ -34,8 +34,7 @@ def read_burstgpt(path: Path) -> Recording:
     lines = read_lines(path)
     if not lines or lines[0] not in HEADERS:
         found = lines[0].strip()[:80] if lines else ""
-        reason = f"expected the header {HEADERS[0]}, found {found!r}"
-        raise FileError(path, reason, line=1)
+        raise FileError(path, f"expected the header {HEADERS[0]}, found {found!r}", line=1)
     columns = lines[0].split(",")
     request, response = columns.index("Request tokens"), columns.index("Response tokens")
     failed = 0

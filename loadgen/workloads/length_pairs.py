@@ -54,8 +54,7 @@ class ObservedLengths:
             array = getattr(self, name)
             for tokens in (int(array.min()), int(array.max())):
                 if not 1 <= tokens <= TOKENS_MAX:
-                    expected = f"1 to {TOKENS_MAX:,} tokens"
-                    raise OptionError(name, tokens, expected=expected)
+                    raise OptionError(name, tokens, expected=f"1 to {TOKENS_MAX:,} tokens")
 
     def draw_pairs(self, chance: np.random.Generator, requests: int) -> tuple[Int64s, Int64s]:
         """Draw pairs: each int64[requests]."""

@@ -17,8 +17,7 @@ def read_output_schema(path: Path) -> Mapping[str, Any]:
     try:
         schema = json.loads(read_text(path))
     except json.JSONDecodeError as error:
-        reason = f"is not JSON: {error.msg}"
-        raise FileError(path, reason, line=error.lineno) from error
+        raise FileError(path, f"is not JSON: {error.msg}", line=error.lineno) from error
     except RecursionError as error:
         raise FileError(path, "is nested too deep") from error
     if not isinstance(schema, dict):

@@ -78,8 +78,7 @@ def read_sharegpt(path: Path, *, limit: int | None = None) -> Conversations:
         try:
             conversation = _conversation(entry)
         except ValueError as error:
-            reason = f"{_name(number, entry)}: {error}"
-            raise FileError(path, reason, line=line) from error
+            raise FileError(path, f"{_name(number, entry)}: {error}", line=line) from error
         if conversation is None:
             without += 1
         else:
@@ -104,8 +103,7 @@ def _entries(path: Path, text: str) -> Iterator[tuple[int, Any]]:
         try:
             entry, place = decoder.raw_decode(text, place)
         except json.JSONDecodeError as error:
-            reason = f"is not JSON: {error.msg}"
-            raise FileError(path, reason, line=error.lineno) from error
+            raise FileError(path, f"is not JSON: {error.msg}", line=error.lineno) from error
         except RecursionError as error:
             raise FileError(path, "is nested too deep", line=line) from error
         yield line, entry

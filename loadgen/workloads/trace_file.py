@@ -57,8 +57,7 @@ def read_recording(path: Path, *, kind: TraceFormat = "auto") -> Recording:
     """
     kind = trace_format(path) if kind == "auto" else kind
     if kind not in _READERS:
-        reason = f"its format is {kind}: expected a trace with arrival times"
-        raise FileError(path, reason)
+        raise FileError(path, f"its format is {kind}: expected a trace with arrival times")
     return _READERS[kind](path)
 
 

@@ -51,8 +51,7 @@ def read_bytes(path: Path, at_most: int = -1) -> bytes:
             with gzip.GzipFile(fileobj=file) as whole:
                 return whole.read(at_most)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        reason = "its gzip data is damaged or not whole"
-        raise FileError(path, reason) from error
+        raise FileError(path, "its gzip data is damaged or not whole") from error
     except OSError as error:
         raise FileError(path, error.strerror or str(error)) from error
 

@@ -117,8 +117,7 @@ class WorkloadSpec:
             ("--max-output-tokens", self.max_output_tokens),
         ):
             if number is not None and not 1 <= number <= COUNT_MAX:
-                expected = f"a number from 1 to {COUNT_MAX:,}"
-                raise OptionError(flag, number, expected=expected)
+                raise OptionError(flag, number, expected=f"a number from 1 to {COUNT_MAX:,}")
         self._check_window()
         self._check_shape()
         self._check_prefix()
@@ -152,8 +151,7 @@ class WorkloadSpec:
     def _check_prefix(self) -> None:
         prefix = f"{self.shared_prefix_tokens}x{self.shared_prefix_groups}"
         if self.shared_prefix_tokens < 0 or self.shared_prefix_groups < 1:
-            expected = "TOKENS[xGROUPS], from 1 on"
-            raise OptionError("--shared-prefix", prefix, expected=expected)
+            raise OptionError("--shared-prefix", prefix, expected="TOKENS[xGROUPS], from 1 on")
         if self.max_input_tokens is not None and self.max_input_tokens <= self.shared_prefix_tokens:
             expected = f"less than --max-input-tokens, {self.max_input_tokens}"
             raise OptionError("--shared-prefix", prefix, expected=expected)
