@@ -1,10 +1,12 @@
-"""Asks the server a question that a run depends on: a typed answer, or one clear line."""
+"""Questions to the server that a run depends on: a typed answer, or one clear line."""
 
+from pathlib import Path
 from typing import Final, TypeVar
 
 import aiohttp
 import msgspec
 
+from loadgen.clients.certificates import trusted
 from loadgen.clients.connection_problem import PROBLEMS, connect_words
 from loadgen.clients.server_json import UNREADABLE, error_message
 from loadgen.errors import ServerError
@@ -14,6 +16,17 @@ ANSWER_BYTES_MAX: Final = 1 << 26
 """64 MiB: ids of a prompt of 10^6 tokens are 8 MB of JSON, and /tokenize may add their words."""
 
 Answer = TypeVar("Answer")
+
+
+def open_session(*, key: str = "", ca: Path | None = None) -> aiohttp.ClientSession:
+    """Open the session of a run's questions; a non-empty `key` goes with each.
+
+    `ca` is a file of certificates to trust instead of the system's. Raises OptionError if it is
+    none. Needs a running event loop.
+    """
+    connector = aiohttp.TCPConnector(ssl=trusted(ca))
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return aiohttp.ClientSession(connector=connector, headers=headers)
 
 
 async def ask(

@@ -34,7 +34,7 @@ class SessionOptions:
     shared_prefix: tuple[int, int] | None = option(
         None,
         "begin each prompt with one of GROUPS system prompts of TOKENS tokens (default: x1)",
-        type=option_values.shared_prefix,
+        type=option_values.count_times_count,
         metavar="TOKENS[xGROUPS]",
     )
     turns: str | None = option(

@@ -5,6 +5,9 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
+import uvloop
+from rich.console import Console
+
 from loadgen.commands import exit_codes
 from loadgen.commands.class_arguments import add_class_arguments
 from loadgen.commands.one_line_parser import Commands, OneLineParser
@@ -21,12 +24,14 @@ from loadgen.commands.run_arguments import (
     run_options,
 )
 from loadgen.commands.traffic_class_spec import add_traffic_class_arguments
-from loadgen.commands.watched_run import watched_run
-from loadgen.dispatch.event_loop import run_to_end
+from loadgen.live.live_counts import LiveCounts
+from loadgen.live.live_view import live_view
 from loadgen.measures.definitions import help_text
 from loadgen.measures.measurement import measure_run
+from loadgen.records.run_record import RunRecord
 from loadgen.reports.run_report import RunReport
 from loadgen.runs.options import RunOptions
+from loadgen.runs.run import run
 from startup.typed_options import add_options
 
 NAME: Final = "run"
@@ -67,7 +72,14 @@ def handle(given: argparse.Namespace, *, parser: OneLineParser, words: Sequence[
     options = run_options(given, parser=parser)
     check_report_files(given, others=[("--results", options.results), *files_read(options)])
     command, key = recorded_command(words), os.environ.get(KEY_VARIABLE, "")
-    record = run_to_end(watched_run(options, command=command, key=key, quiet=given.quiet))
+    record = uvloop.run(watched_run(options, command=command, key=key, quiet=given.quiet))
     measures = measure_run(record)
     hand_over(given, RunReport(record=record, measures=measures), record)
     return exit_codes.of_run(record, measures)
+
+
+async def watched_run(options: RunOptions, *, command: str, key: str, quiet: bool) -> RunRecord:
+    """Do a run with its live view on stderr, unless `quiet`; see `loadgen.runs.run.run`."""
+    live = LiveCounts()
+    async with live_view(live, console=Console(stderr=True), quiet=quiet):
+        return await run(options, command=command, key=key, live=live)

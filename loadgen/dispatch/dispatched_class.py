@@ -1,11 +1,32 @@
 """A traffic class for the dispatcher: sessions, times, and bounds."""
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Protocol, Self
 
 from loadgen.arrivals.pacer import Pacer
 from loadgen.errors import OptionError
-from loadgen.workloads.workload import Workload
+from loadgen.records.request import Session
+
+
+class Workload(Protocol):
+    """Sessions of a traffic class, made on demand. Immutable, and can be pickled."""
+
+    def __len__(self) -> int:
+        """How many sessions there are."""
+        ...
+
+    @property
+    def requests(self) -> int:
+        """How many requests they have in all."""
+        ...
+
+    def session(self, index: int) -> Session:
+        """Make session `index`: always the same, in whichever process."""
+        ...
+
+    def requests_of(self, index: int) -> int:
+        """How many requests session `index` has, without making it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

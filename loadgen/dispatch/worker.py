@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Final
 
+import uvloop
+
 from loadgen.dispatch.dispatcher import Dispatcher
-from loadgen.dispatch.event_loop import run_to_end
 from loadgen.dispatch.job import Job, JobEnd, do_job
 from loadgen.records.result import Result
 
@@ -87,7 +88,7 @@ def work(pipe: Connection) -> None:
         pipe.send(Awake())
         job = pipe.recv()
         assert isinstance(job, Job), job
-        run_to_end(_WorkerSide(pipe, job).run())
+        uvloop.run(_WorkerSide(pipe, job).run())
 
 
 class _WorkerSide:

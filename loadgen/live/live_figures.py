@@ -214,21 +214,14 @@ def clock_words(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}:{whole:02d}" if hours else f"{minutes}:{whole:02d}"
 
 
-def ms_words(value_ms: float | None) -> str:
-    """Milliseconds with three figures or so: `0.45`, `12.3`, `1,234`."""
-    return "-" if value_ms is None else _three_figures(value_ms)
-
-
-def rate_words(per_s: float | None) -> str:
-    """A rate with three figures or so."""
-    return "-" if per_s is None else _three_figures(per_s)
-
-
 def count_words(done: int, whole: int | None) -> str:
     """`12/1,000`, or `12` where the number is not known."""
     return f"{done:,}" if whole is None else f"{done:,}/{whole:,}"
 
 
-def _three_figures(value: float) -> str:
+def three_digits(value: float | None) -> str:
+    """Three digits or so: `0.45`, `12.3`, `1,234`; `-` for unknown."""
+    if value is None:
+        return "-"
     digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:,.{digits}f}"

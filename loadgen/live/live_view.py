@@ -67,8 +67,12 @@ class _View:
     async def show(self) -> None:
         """Draw until cancelled, and once more then."""
         try:
+            shown = ""
             while self._counts.origin_ns is None:
-                self._display.prepare(self._counts.phase or PREPARING)
+                phase = self._counts.phase or PREPARING
+                if phase != shown:
+                    self._display.prepare(phase)
+                    shown = phase
                 await asyncio.sleep(_LOOK_S)
             while True:
                 await asyncio.sleep(self._display.interval_s)
@@ -96,14 +100,11 @@ class _Screen:
             console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
         self._live.start()
-        self._phase = ""
         # The first time takes ten times as long as any other, and is not to fall into the dispatch.
         console.render_lines(screen(LiveFiguresTaker(LiveCounts()).take(1.0), width=console.width))
 
     def prepare(self, phase: str) -> None:
-        if phase != self._phase:
-            self._phase = phase
-            self._live.update(Text(f" {phase}...", style="dim"), refresh=True)
+        self._live.update(Text(f" {phase}...", style="dim"), refresh=True)
 
     def show(self, seen: LiveFigures) -> None:
         self._live.update(screen(seen, width=self._console.width), refresh=True)
@@ -119,12 +120,9 @@ class _Lines:
 
     def __init__(self, console: Console) -> None:
         self._file = console.file
-        self._phase = ""
 
     def prepare(self, phase: str) -> None:
-        if phase != self._phase:
-            self._phase = phase
-            print(f"{phase}...", file=self._file, flush=True)
+        print(f"{phase}...", file=self._file, flush=True)
 
     def show(self, seen: LiveFigures) -> None:
         print(plain_line(seen), file=self._file, flush=True)

@@ -5,8 +5,7 @@ from loadgen.live.live_figures import (
     LiveFigures,
     clock_words,
     errors_in_words,
-    ms_words,
-    rate_words,
+    three_digits,
 )
 
 
@@ -17,11 +16,15 @@ def plain_line(seen: LiveFigures) -> str:
         clock_words(seen.elapsed_wall_s),
         *([f"{seen.phase}..."] if seen.phase else []),
         *(_class_text(each, named=several) for each in seen.classes),
-        f"{rate_words(seen.tokens_per_s)} tokens/s",
+        f"{three_digits(seen.tokens_per_s)} tokens/s",
         f"({seen.time} time)",
         f"errors {seen.total.failed}"
         + (f" ({errors_in_words(seen.errors)})" if seen.total.failed else ""),
-        *([f"loop lag {ms_words(seen.loop_lag_ms)} ms"] if seen.loop_lag_ms is not None else []),
+        *(
+            [f"loop lag {three_digits(seen.loop_lag_ms)} ms"]
+            if seen.loop_lag_ms is not None
+            else []
+        ),
         f"ETA {clock_words(seen.left_wall_s)}",
     ]
     return "  ".join(parts)
@@ -33,9 +36,9 @@ def _class_text(seen: LiveClassFigures, *, named: bool) -> str:
         [
             f"{name}{_ended_words(seen)}",
             f"{seen.in_flight:,} in flight",
-            f"{rate_words(seen.sent_per_s)}/s",
-            f"TTFT p50 {ms_words(seen.ttft.p50_ms)} p99 {ms_words(seen.ttft.p99_ms)} ms",
-            f"TPOT p50 {ms_words(seen.tpot.p50_ms)} p99 {ms_words(seen.tpot.p99_ms)} ms",
+            f"{three_digits(seen.sent_per_s)}/s",
+            f"TTFT p50 {three_digits(seen.ttft.p50_ms)} p99 {three_digits(seen.ttft.p99_ms)} ms",
+            f"TPOT p50 {three_digits(seen.tpot.p50_ms)} p99 {three_digits(seen.tpot.p99_ms)} ms",
         ]
     )
 

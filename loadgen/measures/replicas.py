@@ -8,11 +8,10 @@ import numpy as np
 
 from loadgen.measures.block_bootstrap import (
     block_weights,
-    freedom,
     replicated_means,
     replicated_percentiles,
-    variance_factor,
 )
+from loadgen.measures.intervals import block_freedom, variance_factor
 from loadgen.measures.measurement import MeasuredClass, measured_classes, measures_of
 from loadgen.measures.run_measures import ClassMeasures, RunMeasures
 from loadgen.measures.samples import CELLS, Samples
@@ -157,5 +156,5 @@ def _figure(value: float, replicas: Float64s | None, cells: int) -> ReplicatedFi
         value=value,
         replicas=replicas,
         factor=variance_factor(cells),
-        freedom=freedom(cells),
+        freedom=block_freedom(cells),
     )

@@ -14,8 +14,8 @@ from typing import Final
 
 import aiohttp
 
+from loadgen.clients.question import open_session
 from loadgen.clients.server_clock import read_server
-from loadgen.clients.server_session import open_session
 from loadgen.dispatch.dispatcher import Dispatcher
 from loadgen.dispatch.job import do_job
 from loadgen.dispatch.pace import Pace

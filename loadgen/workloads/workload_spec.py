@@ -91,7 +91,7 @@ class WorkloadSpec:
     fan_out: tuple[int, int] | None = option(
         None,
         "an agent: a plan, WIDTH calls at once that share its context, a join; DEPTH times",
-        type=option_values.fan_out,
+        type=option_values.count_times_count,
         metavar="WIDTH[xDEPTH]",
     )
     long_share: float = 0.0
