@@ -27,7 +27,7 @@ class ClosedLoop:
 
     def __post_init__(self) -> None:
         if min(self.concurrency.rates_per_s) < 1:
-            raise ValueError(f"concurrency is {self.concurrency.words}, not at least 1")
+            raise ValueError(f"concurrency {self.concurrency.rates_per_s} is not at least 1")
         if not 0 <= self.worker < self.workers:
             raise ValueError(f"worker {self.worker} of {self.workers}")
         last = int(self.concurrency.rates_per_s[-1])

@@ -21,7 +21,6 @@ class Sine:
     mean_per_s: float
     amplitude_per_s: float
     period_s: float
-    words: str
 
     def __post_init__(self) -> None:
         if not 0 < self.mean_per_s < np.inf or not 0 < self.period_s < np.inf:

@@ -61,7 +61,16 @@ def read_lines(path: Path) -> list[str]:
     lines = read_text(path).split("\n")  # not splitlines, which knows more ends than an editor
     if lines[-1] == "":
         lines.pop()
-    return [line.removesuffix("\r") for line in lines]
+    return lines
+
+
+def read_csv(path: Path, *headers: str) -> tuple[str, list[str]]:
+    """Read a CSV's header, one of `headers`, and its other lines; raises FileError."""
+    lines = read_lines(path)
+    if not lines or lines[0] not in headers:
+        found = lines[0].strip()[:80] if lines else ""
+        raise FileError(path, f"expected the header {headers[0]}, found {found!r}", line=1)
+    return lines[0], lines[1:]
 
 
 def read_rows(
