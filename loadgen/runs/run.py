@@ -6,7 +6,7 @@ A thin shell around the pure parts; reports are made from the record, elsewhere.
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -95,7 +95,7 @@ class _Run:
         self._results: list[Result] = []
         self._skipped: ServerReading | None = None
         self._skipping: asyncio.Task[None] | None = None
-        self._stop: Callable[[], None] | None = None
+        self._dispatching: Dispatcher | Workers | None = None
         self._stopped = False
         self._watch = UnreachableWatch()
         self._problem = ""
@@ -104,7 +104,6 @@ class _Run:
         self._clock = ClockWatch(session, options.server.url, self._dilated)
         self._clock_task: asyncio.Task[None] | None = None
         self._steady_per_wall = 1.0
-        self._follow: Callable[[float], None] | None = None
 
     async def run(self) -> RunRecord:
         with stopped_by_signals(self._interrupt):
@@ -147,8 +146,7 @@ class _Run:
                 )
                 return WorkersEnd(ends=[end])
             pool = Workers(jobs, sink=self._keep, observer=self._live)
-            self._follow = pool.follow
-            self._stop_by(pool.stop)
+            self._dispatches(pool)
             return await pool.run(partial(self._begin, WORKERS_HEAD_START_NS))
         except BaseExceptionGroup as group:
             refusals, faults = group.split(LoadError)
@@ -217,10 +215,11 @@ class _Run:
             if self._problem:
                 self._interrupt()
 
-    def _dispatches(self, dispatcher: Dispatcher) -> None:
-        self._follow = dispatcher.follow
-        dispatcher.follow(self._steady_per_wall)
-        self._stop_by(dispatcher.stop)
+    def _dispatches(self, dispatching: Dispatcher | Workers) -> None:
+        self._dispatching = dispatching
+        dispatching.follow(self._steady_per_wall)
+        if self._stopped:
+            dispatching.stop()
 
     def _dilated(self, dilation: float) -> None:
         """The server's emulated second takes `dilation` wall seconds from now on."""
@@ -230,18 +229,13 @@ class _Run:
         at_wall_ns = max(0, time.monotonic_ns() - self._began_ns)
         self._pace.change(self._steady_per_wall, at_wall_ns=at_wall_ns)
         self._live.dilation = dilation
-        if self._follow is not None:
-            self._follow(self._steady_per_wall)
-
-    def _stop_by(self, stop: Callable[[], None]) -> None:
-        self._stop = stop
-        if self._stopped:
-            stop()
+        if self._dispatching is not None:
+            self._dispatching.follow(self._steady_per_wall)
 
     def _interrupt(self) -> None:
         self._stopped = True
-        if self._stop is not None:
-            self._stop()
+        if self._dispatching is not None:
+            self._dispatching.stop()
 
     async def _end(self, done: WorkersEnd, wall_s: float) -> RunEnd:
         self._live.say("reading the server's meters")
