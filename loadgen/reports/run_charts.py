@@ -85,10 +85,7 @@ def latency_over_time(columns: Columns, bins: Bins, time: str, whose: str) -> ch
     }
     chosen = shown_points(bins, kept.intended_ns, due_ms)
     at_s = kept.intended_ns[chosen] / (1e9 * bins.dilation)
-    points: list[charts.Row] = [
-        {"at_s": at, "ms": ms}
-        for at, ms in zip(charts.rounded(at_s), charts.rounded(due_ms[chosen]), strict=True)
-    ]
+    points = charts.rows_of(at_s=at_s, ms=due_ms[chosen])
     y = alt.Y(
         "ms:Q",
         title=f"TTFT, {time} ms",
@@ -190,14 +187,9 @@ def in_flight_over_time(columns: Columns, bins: Bins, time: str) -> charts.Title
         "due, not yet sent": (under_way(bins, columns.intended_ns, columns.sent_ns), charts.ORANGE),
     }
     rows: list[charts.Row] = [
-        {"at_s": at, "mean": mean, "most": most, "what": what}
+        {**row, "what": what}
         for what, ((means, mosts), _) in kinds.items()
-        for at, mean, most in zip(
-            charts.rounded(bins.middles_s),
-            charts.rounded(means),
-            charts.rounded(mosts),
-            strict=True,
-        )
+        for row in charts.rows_of(at_s=bins.middles_s, mean=means, most=mosts)
     ]
     x = _x(bins, time)
     shades = charts.colour("what", list(kinds), [shade for _, shade in kinds.values()])
@@ -240,10 +232,7 @@ def latency_distributions(
         values = np.maximum(samples[key].values, 1e-3)
         at_ms, share = cumulative(values)
         low, high = min(low, float(at_ms[0])), max(high, float(at_ms[-1]))
-        rows.extend(
-            {"ms": ms, "share": part, "measure": label}
-            for ms, part in zip(charts.rounded(at_ms), charts.rounded(share), strict=True)
-        )
+        rows += [{**row, "measure": label} for row in charts.rows_of(ms=at_ms, share=share)]
     x = alt.X("ms:Q", title=f"{measures.time} ms", **charts.logarithmic(low, high))
     curves: charts.Chart = (
         charts.chart_of(rows)
@@ -283,15 +272,7 @@ def latency_distributions(
 def gap_histogram(values: Float64s, time: str, whose: str) -> charts.TitledChart:
     """A histogram of `values`, [gaps] in ms, of which one is above 0."""
     edges, share = bars(values)
-    rows: list[charts.Row] = [
-        {"from_ms": low, "to_ms": high, "share": part}
-        for low, high, part in zip(
-            charts.rounded(edges[:-1]),
-            charts.rounded(edges[1:]),
-            charts.rounded(share),
-            strict=True,
-        )
-    ]
+    rows = charts.rows_of(from_ms=edges[:-1], to_ms=edges[1:], share=share)
     drawn = (
         charts.chart_of(rows)
         .mark_rect(color=charts.BLUE, opacity=0.8)
