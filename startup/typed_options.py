@@ -51,12 +51,7 @@ class _Option:
 
 
 def option(
-    default: Any,
-    text: str,
-    *flags: str,
-    one_of: str = "",
-    needs_one: bool = False,
-    **settings: Any,
+    default: Any, text: str, *flags: str, one_of: str = "", needs_one: bool = False, **settings: Any
 ) -> Any:
     """A dataclass field that is an option with the help `text`; `default` may be REQUIRED.
 
@@ -159,10 +154,7 @@ def _group_of(kind: type, name: str) -> tuple[str, str]:
 def _settings(said: _Option, hint: Any, default: Any) -> dict[str, Any]:
     """What argparse is told of an option."""
     kind, repeats = _value_type(hint)
-    settings: dict[str, Any] = {
-        "default": argparse.SUPPRESS,
-        "help": _help(said.text, default),
-    }
+    settings: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(said.text, default)}
     if default is MISSING:
         settings["required"] = not said.one_of
     if kind is bool:

@@ -6,11 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadgen.commands.class_options import class_options
-from loadgen.commands.traffic_class_spec import (
-    TrafficClassSpec,
-    class_values,
-    given_classes,
-)
+from loadgen.commands.traffic_class_spec import TrafficClassSpec, class_values, given_classes
 from loadgen.runs.options import RunOptions, ServerOptions
 from startup.typed_options import add_options, given_options
 

@@ -160,10 +160,7 @@ def class_values(
 
 def _own_values(each: TrafficClassSpec, program: str) -> dict[str, Any]:
     parser = OneLineParser(
-        prog=program,
-        usage=argparse.SUPPRESS,
-        argument_default=argparse.SUPPRESS,
-        add_help=False,
+        prog=program, usage=argparse.SUPPRESS, argument_default=argparse.SUPPRESS, add_help=False
     )
     add_class_arguments(parser)
     words = [f"--{key}" if value is None else f"--{key}={value}" for key, value in each.settings]

@@ -6,11 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from loadgen.measures.block_bootstrap import (
-    block_weights,
-    replicated_means,
-    replicated_percentiles,
-)
+from loadgen.measures.block_bootstrap import block_weights, replicated_means, replicated_percentiles
 from loadgen.measures.intervals import block_freedom, variance_factor
 from loadgen.measures.measurement import MeasuredClass, measured_classes, measures_of
 from loadgen.measures.run_measures import ClassMeasures, RunMeasures
@@ -153,8 +149,5 @@ def _figure(value: float, replicas: Float64s | None, cells: int) -> ReplicatedFi
     if replicas is None or cells < 2:
         return ReplicatedFigure(value=value)
     return ReplicatedFigure(
-        value=value,
-        replicas=replicas,
-        factor=variance_factor(cells),
-        freedom=block_freedom(cells),
+        value=value, replicas=replicas, factor=variance_factor(cells), freedom=block_freedom(cells)
     )

@@ -30,8 +30,7 @@ class ClassOptions:
     arrivals: ArrivalSpec
     name: str = "default"
     api: Api = option(
-        "completions",
-        "/v1/completions, /v1/chat/completions, or vllm.grpc.engine.VllmEngine",
+        "completions", "/v1/completions, /v1/chat/completions, or vllm.grpc.engine.VllmEngine"
     )
     prompts: PromptKind = option(
         "token-ids",

@@ -51,12 +51,7 @@ class Prepared:
 
 
 async def prepare(
-    session: aiohttp.ClientSession,
-    options: RunOptions,
-    *,
-    command: str,
-    key: str,
-    live: LiveCounts,
+    session: aiohttp.ClientSession, options: RunOptions, *, command: str, key: str, live: LiveCounts
 ) -> Prepared:
     """Read the files of the options, ask the server its model, tokens and clock, and warm up.
 

@@ -67,8 +67,7 @@ class LimitSearch:
     def bracket(self, standings: Mapping[float, Standing]) -> Bracket:
         """The certain bracket: the answer, when `next_load` is None."""
         missed = min(
-            (load for load, each in standings.items() if each.verdict == "missed"),
-            default=math.inf,
+            (load for load, each in standings.items() if each.verdict == "missed"), default=math.inf
         )
         kept = max(
             (load for load, each in standings.items() if each.verdict == "kept" and load < missed),

@@ -75,10 +75,7 @@ class SweepOptions:
         )
         name = f"{position + 1:03}-{self.axis}-{load_words(load)}.jsonl"
         return replace(
-            self.run,
-            classes=classes,
-            seed=self.run.seed + position,
-            results=self.folder / name,
+            self.run, classes=classes, seed=self.run.seed + position, results=self.folder / name
         )
 
     def _loaded(self, each: ClassOptions, load: float) -> ClassOptions:

@@ -11,12 +11,7 @@ from loadgen.records.request import Role
 from loadgen.workloads.call_writer import CallWriter, Segments
 from loadgen.workloads.plan_words import plan_words
 from loadgen.workloads.recording import Recording
-from loadgen.workloads.session_draws import (
-    SessionDraws,
-    draw_groups,
-    draw_sessions,
-    draw_turns,
-)
+from loadgen.workloads.session_draws import SessionDraws, draw_groups, draw_sessions, draw_turns
 from loadgen.workloads.session_plan import CallPlan, PromptSegment, WorkloadPlan
 from loadgen.workloads.session_shapes import Turn, conversation, fan_out
 from loadgen.workloads.sharegpt import Conversations

@@ -11,11 +11,7 @@ from loadgen.workloads.workload_spec import WorkloadSpec
 
 
 def plan_words(
-    spec: WorkloadSpec,
-    trace: Trace | None,
-    sessions: Sequence[tuple[CallPlan, ...]],
-    *,
-    pool: bool,
+    spec: WorkloadSpec, trace: Trace | None, sessions: Sequence[tuple[CallPlan, ...]], *, pool: bool
 ) -> str:
     """The description in one line. `sessions` are the planned ones, at least one.
 
