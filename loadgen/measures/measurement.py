@@ -66,8 +66,8 @@ PROBES_MIN: Final = 100
 class MeasuredClass:
     """All requests of a class (or of all), and the inputs of its figures.
 
-    `columns` has the skipped part too, requests due before `skip_ns`; `measured`, [requests], are
-    those after it, and `rows` their columns; `begun_ns`, [sessions], is when their sessions began,
+    `columns` has the skipped part too; `measured`, [requests], are those after it, and `results`
+    and `rows` theirs; `begun_ns`, [sessions], is when their sessions began,
     in the time of their arrivals, a second of which is `wall_per_s` 10^9 of these. `window` is the
     whole run's. `samples` are the latencies of `rows`, see `samples_of`; `amounts` those of each
     cell of the window, see `amounts_of`, empty without a window; `judgement` is None without an
@@ -76,7 +76,6 @@ class MeasuredClass:
 
     name: str
     results: Sequence[Result]
-    skip_ns: int
     window: MeasuredWindow | None
     dilation: float
     begun_ns: Int64s
@@ -165,7 +164,7 @@ def _judged_together(
     results: Sequence[Result], total: MeasuredClass, classes: Sequence[MeasuredClass]
 ) -> Judgement | None:
     """Put the classes' judgements together; None unless each class that sent has one."""
-    judgements = {each.name: each.judgement for each in classes if each.results}
+    judgements = {each.name: each.judgement for each in classes if len(each.columns)}
     if not judgements or None in judgements.values():
         return None
     names = np.array([result.traffic_class for result in results])
@@ -202,8 +201,7 @@ def _measured(
         amounts = amounts_of(columns, window, None if judgement is None else judgement.good)
     return MeasuredClass(
         name=name,
-        results=results,
-        skip_ns=skip_ns,
+        results=[result for result in results if result.intended_ns >= skip_ns],
         window=window,
         dilation=dilation,
         begun_ns=record.wall_ns(begun_ns) if in_wall_time else begun_ns,
@@ -254,9 +252,7 @@ def _class_measures(measured: MeasuredClass) -> ClassMeasures:
         rates=rates,
         arrivals=arrival_process(measured.begun_ns, ns_per_s=1e9 * measured.wall_per_s),
         slo=_slo_kept(measured, judgement, rates),
-        resent=sum(
-            result.resent for result in measured.results if result.intended_ns >= measured.skip_ns
-        ),
+        resent=sum(result.resent for result in measured.results),
     )
 
 
@@ -267,16 +263,14 @@ def _enough(lag: LoopLag) -> bool:
 
 def _errors(measured: MeasuredClass) -> tuple[Mapping[str, int], Mapping[str, str]]:
     """Errors of the measured part by kind, with each one's most frequent message."""
-    wrong = [
-        result
-        for result in measured.results
-        if result.error is not None and result.intended_ns >= measured.skip_ns
-    ]
-    counts = Counter(result.error for result in wrong if result.error is not None)
-    said = Counter((result.error, result.message) for result in wrong if result.error is not None)
-    examples = dict(
-        reversed([pair for pair, _ in said.most_common()])
-    )  # the first has the last word
+    said = Counter(
+        (result.error, result.message) for result in measured.results if result.error is not None
+    )
+    counts: Counter[str] = Counter()
+    for (kind, _), count in said.items():
+        counts[kind] += count
+    # The first has the last word.
+    examples = dict(reversed([pair for pair, _ in said.most_common()]))
     return dict(sorted(counts.items())), dict(sorted(examples.items()))
 
 
