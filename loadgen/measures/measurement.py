@@ -142,8 +142,7 @@ def measured_classes(record: RunRecord) -> tuple[MeasuredClass, tuple[MeasuredCl
     for result in record.results:
         by_class.setdefault(result.traffic_class, []).append(result)
     columns = Columns.of(record.results)
-    skip_ns = int(header.skip_s * (header.start.dilation or 1.0) * 1e9)
-    window = MeasuredWindow.of(columns, skip_ns=skip_ns)
+    window = MeasuredWindow.of(columns, skip_ns=header.skip_ns)
     if len(by_class) == 1:
         (name,) = by_class
         only = _measured(name, record.results, columns, window=window, record=record)
@@ -187,9 +186,8 @@ def _measured(
     header = record.header
     known = next((each for each in header.classes if each.name == name and name != ALL), None)
     level = Slo.parse(known.slo) if known is not None and known.slo else None
-    dilation = header.start.dilation or 1.0
+    dilation, skip_ns = header.dilation, header.skip_ns
     in_wall_time = known is not None and known.arrivals.time == "wall"
-    skip_ns = int(header.skip_s * dilation * 1e9)
     measured = columns.intended_ns >= skip_ns
     rows = columns.where(measured)
     begun_ns = rows.sent_ns[rows.turn == 0]

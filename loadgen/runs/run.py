@@ -194,7 +194,7 @@ class _Run:
 
     async def _read_after_skip(self, origin_ns: int) -> None:
         """Read the server's meters when what is measured begins."""
-        skip_ns = int(self._options.skip_s * 1e9 * (self._header.start.dilation or 1.0))
+        skip_ns = self._header.skip_ns
         while (left_ns := origin_ns + self._pace.wall_ns(skip_ns) - time.monotonic_ns()) > 0:
             await asyncio.sleep(min(left_ns / 1e9, EVERY_WALL_S))  # the pace may change
         self._skipped = await self._reading()

@@ -51,11 +51,9 @@ def held(record: RunRecord, traffic_class: str, bound: Bound) -> Held:
     A failed request is infinitely late; aborted ones and the skipped part do not count. For ITL
     each gap is a sample.
     """
-    dilation = record.header.start.dilation or 1.0
-    skip_ns = record.header.skip_s * dilation * 1e9
     columns = Columns.of([each for each in record.results if each.traffic_class == traffic_class])
-    rows = columns.where(~columns.aborted & (columns.intended_ns >= skip_ns))
-    unordered, at_ns = bound_values(rows, bound, dilation)
+    rows = columns.where(~columns.aborted & (columns.intended_ns >= record.header.skip_ns))
+    unordered, at_ns = bound_values(rows, bound, record.header.dilation)
     values = Samples.in_order(unordered[np.argsort(at_ns, kind="stable")])
     if not len(values):
         return Held(samples=0, kept=0, inflation=1.0)
