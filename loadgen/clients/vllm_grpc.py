@@ -21,8 +21,7 @@ from smg_grpc_proto import vllm_engine_pb2 as pb  # type: ignore[import-untyped]
 from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc
 
 from loadgen.clients.certificates import ca_bytes
-from loadgen.clients.client import Reply
-from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.client import ClientSpec, Reply
 from loadgen.clients.server_json import short_line
 from loadgen.clients.token_stream import TokenStream
 from loadgen.errors import OptionError

@@ -8,7 +8,7 @@ from loadgen.arrivals.rate_shape import CONCURRENCY_FORMS, parse_rate
 from loadgen.errors import OptionError
 from loadgen.runs.options import ClassOptions
 from loadgen.workloads.lengths import parse_lengths
-from loadgen.workloads.sample_trace import BUNDLED_TRACE
+from loadgen.workloads.trace_file import BUNDLED_TRACE
 from loadgen.workloads.workload_spec import WorkloadSpec
 from startup.typed_options import given_options
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.client import ClientSpec
 from loadgen.clients.open_client import open_client
 from loadgen.dispatch.dispatched_class import DispatchedClass
 from loadgen.dispatch.dispatcher import Dispatcher

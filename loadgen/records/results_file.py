@@ -8,7 +8,6 @@ which is dropped and noted in the record. All measures can be computed from the 
 
 import re
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Final, Self
 
 import msgspec
@@ -60,12 +59,7 @@ class ResultsWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
 

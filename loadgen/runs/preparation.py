@@ -15,7 +15,7 @@ from typing import Final
 
 import aiohttp
 
-from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.client import ClientSpec
 from loadgen.clients.open_client import open_client
 from loadgen.clients.server_clock import read_server
 from loadgen.clients.server_facts import served_model

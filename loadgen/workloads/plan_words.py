@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from loadgen.records.plain_number import counted
 from loadgen.workloads.recording import Recording
-from loadgen.workloads.sample_trace import BUNDLED_TRACE
 from loadgen.workloads.session_plan import CallPlan
-from loadgen.workloads.trace_file import Trace
+from loadgen.workloads.trace_file import BUNDLED_TRACE, Trace
 from loadgen.workloads.workload_spec import WorkloadSpec
 
 

@@ -16,6 +16,9 @@ from loadgen.workloads.workload_spec import TraceFormat, WorkloadSpec
 
 Trace: TypeAlias = Recording | Conversations
 
+BUNDLED_TRACE: Final = Path(__file__).parents[1] / "data" / "azure2023_synthetic.csv"
+"""Synthetic, in the Azure 2023 format: tests/loadgen/workloads/sample_trace.py makes it."""
+
 _READERS: Final[Mapping[str, Callable[[Path], Recording]]] = {
     "azure2023": read_azure2023,
     "burstgpt": read_burstgpt,

@@ -1,5 +1,6 @@
 """Options of a workload."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen import option_values
-from loadgen.errors import OptionError
-from loadgen.workloads.output_schema import read_output_schema
+from loadgen.errors import FileError, OptionError
+from loadgen.workloads.trace_lines import read_text
 from startup.typed_options import option
 
 # Sessions are planned before any is sent, in some hundred bytes each, and no context is longer:
@@ -35,6 +36,22 @@ class Lengths(Protocol):
     def draw(self, chance: np.random.Generator, count: int) -> NDArray[np.int64]:
         """Draw lengths, int64[count]."""
         ...
+
+
+def read_output_schema(path: Path) -> Mapping[str, Any]:
+    """Read the JSON schema of replies; raises FileError, with the line, if it is no JSON object.
+
+    The server decides whether it knows the schema.
+    """
+    try:
+        schema = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise FileError(path, f"is not JSON: {error.msg}", line=error.lineno) from error
+    except RecursionError as error:
+        raise FileError(path, "is nested too deep") from error
+    if not isinstance(schema, dict):
+        raise FileError(path, "expected a JSON object, a schema", line=1)
+    return schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from loadgen.clients.client import Reply, RequestClient
-from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.client import ClientSpec, Reply, RequestClient
 from loadgen.clients.open_client import open_client
 from loadgen.clients.question import open_session
 from loadgen.clients.server_clock import read_server

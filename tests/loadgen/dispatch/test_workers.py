@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.client import ClientSpec
 from loadgen.dispatch.job import Job
 from loadgen.dispatch.workers import HEAD_START_NS, Workers, WorkersEnd
 from loadgen.records.result import ABORTED, Result
