@@ -32,7 +32,7 @@ from loadgen.records.arrays import Float64s, Int64s
 from loadgen.records.arrival_process import arrival_process
 from loadgen.records.estimate import Estimate
 from loadgen.records.result import Result
-from loadgen.records.run_record import LoopLag, RunRecord
+from loadgen.records.run_record import RunRecord
 
 
 def distribution_of(samples: Samples) -> Distribution:
@@ -108,6 +108,7 @@ def measures_of(
     window_s = None if window is None else window.wall_s / dilation
     rate = whole.rates.get("output_tokens_per_s")
     lags = () if record.end is None else record.end.lags
+    probed = [lag for lag in lags if lag.probes is None or lag.probes >= PROBES_MIN]
     measures = RunMeasures(
         time="emulated" if server.emulated else "wall",
         dilation=dilation,
@@ -117,7 +118,7 @@ def measures_of(
         total=whole,
         classes=found,
         energy=energy_of(server, output_tokens_per_s=None if rate is None else rate.value),
-        loop_lag_p99_ms=max((lag.p99_ms for lag in lags if _enough(lag)), default=None),
+        loop_lag_p99_ms=max((lag.p99_ms for lag in probed), default=None),
         cpu_share=max((lag.cpu_share for lag in lags), default=None),
         busy=False,
         late=False,
@@ -252,11 +253,6 @@ def _class_measures(measured: MeasuredClass) -> ClassMeasures:
         slo=_slo_kept(measured, judgement, rates),
         resent=sum(result.resent for result in measured.results),
     )
-
-
-def _enough(lag: LoopLag) -> bool:
-    """Whether there were enough probes for a p99 below the maximum."""
-    return lag.probes is None or lag.probes >= PROBES_MIN
 
 
 def _errors(measured: MeasuredClass) -> tuple[Mapping[str, int], Mapping[str, str]]:

@@ -6,7 +6,7 @@ A thin shell around the pure parts; reports are made from the record, elsewhere.
 import asyncio
 import gc
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,6 @@ from loadgen.records.run_record import (
     ClassHeader,
     Recount,
     RunEnd,
-    RunHeader,
     RunRecord,
     SendSummary,
 )
@@ -245,7 +244,10 @@ class _Run:
         return RunEnd(
             end=reading,
             wall_s=wall_s,
-            sending=_sending(self._header, done, self._results),
+            sending={
+                each.name: _class_sending(each, done, self._results)
+                for each in self._header.classes
+            },
             lags=tuple(end.lag for end in done.ends),
             recount=await self._recounted(),
             problem=done.problem or self._problem,
@@ -283,13 +285,6 @@ class _Run:
 def _follows_load(reading: ServerReading) -> bool:
     """Whether the server's clock changes its dilation with the load."""
     return reading.info.get("clock") == FOLLOWING_CLOCK
-
-
-def _sending(
-    header: RunHeader, done: WorkersEnd, results: Sequence[Result]
-) -> Mapping[str, SendSummary]:
-    """The summaries of all workers by class."""
-    return {each.name: _class_sending(each, done, results) for each in header.classes}
 
 
 def _class_sending(header: ClassHeader, done: WorkersEnd, results: Sequence[Result]) -> SendSummary:
