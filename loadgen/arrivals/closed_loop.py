@@ -37,10 +37,7 @@ class ClosedLoop:
             )
 
     def pace(self, *, elapsed_ns: int, sent: int, in_flight: int) -> int | None:  # noqa: ARG002
-        """Due now below the concurrency; else when that rises, or after a reply.
-
-        A time to come is a bound: ask again when a session ends before it.
-        """
+        """See `Pacer.pace`: now below the concurrency, else when that rises or after a reply."""
         if self.ends_ns is not None and elapsed_ns >= self.ends_ns:
             return None
         # The worker's share of c is the c' with worker + c' x workers just at or below c.

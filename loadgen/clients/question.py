@@ -19,10 +19,9 @@ Answer = TypeVar("Answer")
 
 
 def open_session(*, key: str = "", ca: Path | None = None) -> aiohttp.ClientSession:
-    """Open the session of a run's questions; a non-empty `key` goes with each.
+    """Open a session, in a running event loop; a non-empty `key` goes with each question.
 
-    `ca` is a file of certificates to trust instead of the system's. Raises OptionError if it is
-    none. Needs a running event loop.
+    Raises OptionError for a `ca` as `trusted` does.
     """
     connector = aiohttp.TCPConnector(ssl=trusted(ca))
     headers = {"Authorization": f"Bearer {key}"} if key else {}

@@ -93,10 +93,7 @@ def check_report_files(
 def hand_over(
     given: argparse.Namespace, report: ReportDocument, record: RunRecord | None = None
 ) -> None:
-    """Write every file that was asked for, then print the report.
-
-    Raises LoadError or OutputClosed.
-    """
+    """Write every file asked for, then print the report; raises LoadError or OutputClosed."""
     for form, (_, made) in _FORMS.items():
         if (path := getattr(given, form)) is not None:
             _write(f"--{form}", path, [made(report)])

@@ -37,10 +37,7 @@ def run_options(
     parser: argparse.ArgumentParser,
     classes: Sequence[TrafficClassSpec] | None = None,
 ) -> RunOptions:
-    """Make the options of a run of what was `given`, by default with its own classes.
-
-    Raises LoadError.
-    """
+    """Options of a run, of what was `given` and by default its classes; raises LoadError."""
     values = vars(given)
     classes = given_classes(given) if classes is None else classes
     if classes:

@@ -172,10 +172,7 @@ def _latency(
 def _progress(
     classes: Sequence[LiveClassCounts], dilation: float, elapsed_wall_s: float
 ) -> tuple[float | None, float | None]:
-    """Share done, and wall seconds left, of the class with the longest way to go.
-
-    None where a class is unknown.
-    """
+    """Share done, and wall seconds left, of the class with most left; None where one is unknown."""
     shares = [_share(one, dilation, elapsed_wall_s) for one in classes]
     share = min(shares, default=0.0)
     return (share, elapsed_wall_s * (1.0 / share - 1.0)) if share > 0 else (None, None)

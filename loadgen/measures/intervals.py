@@ -155,10 +155,7 @@ def _by_student(value: float, sums: Float64s, divisor: float, *, signed: bool) -
 
 
 def _independent(samples: Samples, held: Float64s | Bools, share: float) -> float | None:
-    """Equivalent number of independent samples for the share of `held`; None for fewer than two.
-
-    Never more than there are.
-    """
+    """Independent samples worth as much for the share of `held`; None for fewer than two."""
     size = len(samples)
     found = spread_of_sum(_sums(samples, held - held.mean()))
     if found is None:

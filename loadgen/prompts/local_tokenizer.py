@@ -58,11 +58,7 @@ class LocalTokenizer:
         return len(self._splitter.encode(text, add_special_tokens=True).ids)
 
     async def chat_tokens(self, messages: Sequence[tuple[str, str]]) -> int:
-        """Count the tokens of a chat in the model's own template.
-
-        Raises OptionError without `transformers` or without a template, LoadError for a chat that
-        the template refuses.
-        """
+        """Count a chat in the model's template; OptionError without one, LoadError if it refuses."""
         if self._chat is None:
             self._chat = _with_template(self._path.parent)
         chat = [{"role": role, "content": content} for role, content in messages]

@@ -129,10 +129,7 @@ class ClassPlan:
 
 
 def class_seeds(seed: int, count: int) -> list[int]:
-    """Seeds of the classes: the run's own for one class, a different one each for more.
-
-    Two classes of one seed would have the same lengths and gaps.
-    """
+    """Seeds of the classes, the first the run's own: with one seed lengths and gaps are alike."""
     others = [np.random.SeedSequence((seed, at)) for at in range(1, count)]
     return [seed, *(int(each.generate_state(1)[0]) for each in others)]
 

@@ -19,10 +19,7 @@ History = Literal["planned", "served"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassOptions:
-    """Options of one traffic class: workload, arrivals, and requests.
-
-    Raises OptionError for what does not go together.
-    """
+    """Options of one traffic class; raises OptionError for what does not go together."""
 
     GROUP = "requests"
 

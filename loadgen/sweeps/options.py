@@ -59,9 +59,7 @@ class SweepOptions:
 
     @staticmethod
     def growth(repeat: int) -> int:
-        """Requests of the `repeat`-th run at a load over the first's: 1, 2, 4, 8. An undecided run
-        needs more than the same again.
-        """
+        """Requests of the `repeat`-th run at a load over the first's: 1, 2, 4, 8."""
         return 1 << repeat
 
     def at(self, load: float, *, position: int, repeat: int = 0) -> RunOptions:

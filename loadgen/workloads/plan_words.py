@@ -12,10 +12,7 @@ from loadgen.workloads.workload_spec import WorkloadSpec
 def plan_words(
     spec: WorkloadSpec, trace: Trace | None, sessions: Sequence[tuple[CallPlan, ...]], *, pool: bool
 ) -> str:
-    """The description in one line. `sessions` are the planned ones, at least one.
-
-    Of a `pool` as many are sent as time allows, so their number is left out.
-    """
+    """One line on the planned `sessions`, at least one; time alone limits those of a `pool`."""
     return "; ".join([_source(spec, trace), _amount(sessions, pool=pool), *_laid_over(spec)])
 
 

@@ -59,9 +59,7 @@ class Conversations:
         return tuple(text for text in found if text)
 
     def counted(self, counts: Sequence[int]) -> Self:
-        """A copy with the number of tokens of each of `texts`; ValueError for another number of
-        them.
-        """
+        """A copy with the tokens of each of `texts`; ValueError for another number of counts."""
         return replace(self, tokens=dict(zip(self.texts, counts, strict=True)))
 
 

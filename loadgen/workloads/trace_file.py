@@ -54,10 +54,7 @@ def read_trace(spec: WorkloadSpec, *, sessions: int | None = None) -> Trace | No
 
 
 def read_recording(path: Path, *, kind: TraceFormat = "auto") -> Recording:
-    """Read every row of a trace that has arrival times.
-
-    Raises FileError for a file that cannot be used; conversations have no times.
-    """
+    """Read every row of a trace with arrival times; FileError for another or an unusable file."""
     kind = trace_format(path) if kind == "auto" else kind
     if kind not in _READERS:
         raise FileError(path, f"its format is {kind}: expected a trace with arrival times")

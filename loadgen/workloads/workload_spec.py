@@ -39,10 +39,7 @@ class Lengths(Protocol):
 
 
 def read_output_schema(path: Path) -> Mapping[str, Any]:
-    """Read the JSON schema of replies; raises FileError, with the line, if it is no JSON object.
-
-    The server decides whether it knows the schema.
-    """
+    """Read the JSON schema of replies; raises FileError, with the line, if it is no JSON object."""
     try:
         schema = json.loads(read_text(path))
     except json.JSONDecodeError as error:
