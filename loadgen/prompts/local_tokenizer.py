@@ -58,7 +58,7 @@ class LocalTokenizer:
         return len(self._splitter.encode(text, add_special_tokens=True).ids)
 
     async def chat_tokens(self, messages: Sequence[tuple[str, str]]) -> int:
-        """Count a chat in the model's template; OptionError without one, LoadError if it refuses."""
+        """Count a chat in the model's template; OptionError without one, LoadError if refused."""
         if self._chat is None:
             self._chat = _with_template(self._path.parent)
         chat = [{"role": role, "content": content} for role, content in messages]
@@ -72,11 +72,8 @@ class LocalTokenizer:
 
 def _with_template(folder: Path) -> Any:
     """Load the folder's chat template; raises OptionError if that cannot be."""
-    try:
-        from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - seconds, and only for a template
-    except ImportError as error:
-        expected = "--tokenizer server, or transformers installed, for --api chat"
-        raise OptionError(OPTION, folder, expected=expected) from error
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - takes seconds
+
     logging.getLogger("transformers").setLevel(logging.ERROR)
     try:
         loaded = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
