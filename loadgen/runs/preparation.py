@@ -17,8 +17,8 @@ import aiohttp
 
 from loadgen.clients.client import ClientSpec
 from loadgen.clients.open_client import open_client
+from loadgen.clients.question import served_model
 from loadgen.clients.server_clock import read_server
-from loadgen.clients.server_facts import served_model
 from loadgen.clients.server_tokenizer import ServerTokenizer
 from loadgen.dispatch.job import Job
 from loadgen.errors import OptionError
