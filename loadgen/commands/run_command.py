@@ -24,6 +24,7 @@ from loadgen.live.live_counts import LiveCounts
 from loadgen.live.live_view import live_view
 from loadgen.measures.definitions import help_text
 from loadgen.measures.measurement import measure_run
+from loadgen.measures.run_measures import RunMeasures
 from loadgen.records.run_record import RunRecord
 from loadgen.reports.run_report import RunReport
 from loadgen.runs.options import RunOptions
@@ -71,7 +72,7 @@ def handle(given: argparse.Namespace, *, parser: OneLineParser, words: Sequence[
     record = uvloop.run(watched_run(options, command=command, key=key, quiet=given.quiet))
     measures = measure_run(record)
     hand_over(given, RunReport(record=record, measures=measures), record)
-    return exit_codes.of_run(record, measures)
+    return _exit_code(record, measures)
 
 
 async def watched_run(options: RunOptions, *, command: str, key: str, quiet: bool) -> RunRecord:
@@ -79,3 +80,13 @@ async def watched_run(options: RunOptions, *, command: str, key: str, quiet: boo
     live = LiveCounts()
     async with live_view(live, console=Console(stderr=True), quiet=quiet):
         return await run(options, command=command, key=key, live=live)
+
+
+def _exit_code(record: RunRecord, measures: RunMeasures) -> int:
+    """The exit code of a run that has a report."""
+    if record.end is not None and record.end.problem:
+        return exit_codes.REQUESTS_FAILED
+    if record.end is None or record.end.interrupted:
+        return exit_codes.INTERRUPTED
+    nothing = not measures.total.completed  # as with a --skip that is longer than the run
+    return exit_codes.REQUESTS_FAILED if measures.total.failed or nothing else exit_codes.OK
