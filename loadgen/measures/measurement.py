@@ -50,11 +50,6 @@ def distribution_of(samples: Samples) -> Distribution:
     )
 
 
-def distributions_of(found: Mapping[str, Samples]) -> Mapping[str, Distribution]:
-    """Sum up each of `samples_of`."""
-    return {name: distribution_of(samples) for name, samples in found.items()}
-
-
 ALL: Final = "all"
 """The name of all classes together."""
 
@@ -247,7 +242,7 @@ def _class_measures(measured: MeasuredClass) -> ClassMeasures:
         long_replies=int((done.output_tokens > done.asked_output_tokens).sum()),
         overfull_replies=int((done.chunks > done.output_tokens).sum()),
         resized_prompts=int((done.input_tokens != done.asked_input_tokens).sum()),
-        distributions=distributions_of(measured.samples),
+        distributions={name: distribution_of(each) for name, each in measured.samples.items()},
         rates=rates,
         arrivals=arrival_process(measured.begun_ns, ns_per_s=1e9 * measured.wall_per_s),
         slo=_slo_kept(measured, judgement, rates),
