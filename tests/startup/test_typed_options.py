@@ -30,7 +30,7 @@ class Order(Paint):
     wait_s: float = option(2.5, "seconds, at most 50%")
     plan: Path | None = option(None, "drawn")
     words: tuple[str, ...] = option((), "any number", "--word")
-    rooms: tuple[str, ...] = option(("hall",), "to paint", "--room")
+    walls: tuple[str, ...] = option(("north",), "to paint", "--wall")
     roof: Literal["flat", "steep"] = option("flat", "its form")
     empty: bool = option(False, "without furniture", one_of="use")
     let: bool = option(False, "to others", one_of="use")
@@ -70,13 +70,13 @@ def test_a_command_has_defaults_of_its_own_and_leaves_options_out() -> None:
 
 def test_what_is_typed_stands_in_place_of_a_default_not_behind_it() -> None:
     once = parser(defaults={"words": ("z",)}).parse_args(
-        ["--name", "a", "--room", "x", "--word", "y"]
+        ["--name", "a", "--wall", "x", "--word", "y"]
     )
-    twice = parser(defaults=None).parse_args(["--name", "a", "--room", "x", "--room", "y"])
+    twice = parser(defaults=None).parse_args(["--name", "a", "--wall", "x", "--wall", "y"])
 
-    assert read_options(Order, once) == Order(name="a", rooms=("x",), words=("y",))
-    assert given_options(Order, twice) == {"name": "a", "rooms": ("x", "y")}
-    assert read_options(Order, parser().parse_args(["--name", "a"])).rooms == ("hall",)
+    assert read_options(Order, once) == Order(name="a", walls=("x",), words=("y",))
+    assert given_options(Order, twice) == {"name": "a", "walls": ("x", "y")}
+    assert read_options(Order, parser().parse_args(["--name", "a"])).walls == ("north",)
 
 
 @pytest.mark.parametrize(
