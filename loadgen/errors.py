@@ -26,14 +26,14 @@ class LoadError(Exception):
 class OptionError(LoadError):
     """An option has a value that cannot be used; definite, nothing was sent."""
 
-    def __init__(self, *, option: str, value: object, expected: str) -> None:
+    def __init__(self, option: str, value: object, *, expected: str) -> None:
         super().__init__(f"{option}={value}: expected {expected}")
 
 
 class FileError(LoadError):
     """A file that is read cannot be used; names it, the line (from 1) if there is one, and why."""
 
-    def __init__(self, *, path: Path, line: int | None, reason: str) -> None:
+    def __init__(self, path: Path, reason: str, *, line: int | None = None) -> None:
         where = f"{path}" if line is None else f"{path}:{line}"
         super().__init__(f"{where}: {reason}")
         self.path = path

@@ -13,7 +13,7 @@ from loadgen.commands import exit_codes
 from loadgen.commands.one_line_parser import OneLineParser
 from loadgen.commands.standard_output import OutputClosed
 from loadgen.errors import LoadError
-from loadgen.import_path import seal_import_path
+from startup.import_path import seal_import_path
 
 PROGRAM: Final = "ultraserve-loadgen"
 COMMANDS: Final = {

@@ -90,14 +90,10 @@ def window_s(text: str) -> tuple[float, float]:
     return begin_s, end_s
 
 
-def shared_prefix(text: str) -> tuple[int, int]:
-    """`TOKENS` or `TOKENSxGROUPS`: the length of a system prompt, and how many there are."""
-    return _count_x_count(text)
-
-
-def fan_out(text: str) -> tuple[int, int]:
-    """`WIDTHxDEPTH`, or `WIDTH` for one level."""
-    return _count_x_count(text)
+def count_times_count(text: str) -> tuple[int, int]:
+    """`TOKENSxGROUPS` of a shared prefix, `WIDTHxDEPTH` of a fan-out; `x1` may be left out."""
+    first, times, second = text.partition("x")
+    return count(first), count(second) if times else 1
 
 
 def long_context(text: str) -> tuple[float, int]:
@@ -166,11 +162,6 @@ def new_file(text: str) -> Path:
     if path.is_dir() or not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"expected a file in a folder that exists, not {text!r}")
     return path
-
-
-def _count_x_count(text: str) -> tuple[int, int]:
-    first, times, second = text.partition("x")
-    return count(first), count(second) if times else 1
 
 
 def _whole(text: str, *, least: int, most: int = COUNT_MAX) -> int:

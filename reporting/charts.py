@@ -73,6 +73,12 @@ def series_rows(
     ]
 
 
+def rows_of(**columns: Float64s) -> list[Row]:
+    """A row for each place of the columns, which are [rows]."""
+    values = zip(*(rounded(each) for each in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in values]
+
+
 def logarithmic(low: float, high: float, *, clamp: bool = True) -> dict[str, Any]:
     """Scale and axis from `low` to `high`, both above 0, with ticks where people expect them.
 

@@ -15,9 +15,9 @@ from io import TextIOWrapper
 from typing import Final, NoReturn
 
 from emulator.errors import UltraServeError
-from emulator.import_path import seal_import_path
 from loadgen.errors import LoadError
 from serving.commands.renamed_flags import with_new_names
+from startup.import_path import seal_import_path
 
 _COMPLAINS: Final = "triton._C.libtriton"
 

@@ -13,8 +13,8 @@ from typing import Any
 from emulator.errors import ConfigError
 from emulator.specs.overlap import Overlap
 from emulator.specs.shipped_fits import CALIBRATIONS, calibration_name
-from loadgen.typed_options import option
 from serving.policy.prefill_throttle import DEFAULT_PREFILL_POLICY, PREFILL_POLICIES
+from startup.typed_options import option
 
 KEY = "ultraserve"
 """The name under which the settings lie in vLLM's additional config."""

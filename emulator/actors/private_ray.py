@@ -21,7 +21,7 @@ from ray._raylet import AuthenticationTokenLoader  # type: ignore[attr-defined] 
 
 from emulator.actors import tokenless_call
 from emulator.errors import ConfigError
-from emulator.import_path import child_environment, variables
+from startup.import_path import child_environment, variables
 
 _TOKEN: Final = "RAY_AUTH_TOKEN"
 _TOKEN_PATH: Final = "RAY_AUTH_TOKEN_PATH"

@@ -34,7 +34,7 @@ from emulator.actors.private_ray import (
 from emulator.actors.ray_daemons import VITAL, DaemonWatch, own_daemons, without_sigterm
 from emulator.actors.scratch_directory import ScratchDirectory
 from emulator.errors import ConfigError
-from emulator.import_path import CODE_ROOT, SAFE_PATH, sealed_children, variables
+from startup.import_path import CODE_ROOT, SAFE_PATH, sealed_children, variables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from typing import Literal
 
 from loadgen import option_values
 from loadgen.arrivals.rate_shape import CONCURRENCY_FORMS, RATE_FORMS
-from loadgen.typed_options import option
+from startup.typed_options import option
 
 Gaps = Literal["poisson", "constant", "gamma"]
 

@@ -27,22 +27,17 @@ class ClosedLoop:
 
     def __post_init__(self) -> None:
         if min(self.concurrency.rates_per_s) < 1:
-            raise ValueError(f"concurrency is {self.concurrency.words}, not at least 1")
+            raise ValueError(f"concurrency {self.concurrency.rates_per_s} is not at least 1")
         if not 0 <= self.worker < self.workers:
             raise ValueError(f"worker {self.worker} of {self.workers}")
         last = int(self.concurrency.rates_per_s[-1])
         if self.workers > last:
             raise OptionError(
-                option="--workers",
-                value=self.workers,
-                expected=f"at most {last}, at which the concurrency ends",
+                "--workers", self.workers, expected=f"at most {last}, at which the concurrency ends"
             )
 
     def pace(self, *, elapsed_ns: int, sent: int, in_flight: int) -> int | None:  # noqa: ARG002
-        """Due now below the concurrency; else when that rises, or after a reply.
-
-        A time to come is a bound: ask again when a session ends before it.
-        """
+        """See `Pacer.pace`: now below the concurrency, else when that rises or after a reply."""
         if self.ends_ns is not None and elapsed_ns >= self.ends_ns:
             return None
         # The worker's share of c is the c' with worker + c' x workers just at or below c.

@@ -17,7 +17,6 @@ class PiecewiseLinear:
 
     times_s: tuple[float, ...]
     rates_per_s: tuple[float, ...]
-    words: str
 
     def __post_init__(self) -> None:
         times, rates = np.asarray(self.times_s), np.asarray(self.rates_per_s)

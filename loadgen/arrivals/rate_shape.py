@@ -27,11 +27,6 @@ class RateShape(Protocol):
     """A rate that is never negative."""
 
     @property
-    def words(self) -> str:
-        """How it was written."""
-        ...
-
-    @property
     def end_s(self) -> float | None:
         """Where the written shape ends and the last rate goes on; None without such a place."""
         ...
@@ -66,15 +61,15 @@ def parse_rate(text: str, *, option: str = "--rate", forms: str = RATE_FORMS) ->
         if not colon:
             shape: RateShape = _constant(text)
         elif kind == "sine":
-            shape = _sine(text, rest)
+            shape = _sine(rest)
         elif kind == "ramp":
-            shape = _ramp(text, rest)
+            shape = _ramp(rest)
         elif kind == "series":
-            shape = _series(text, rest)
+            shape = _series(rest)
         else:
             raise ValueError("one of its forms")
     except ValueError as error:
-        raise OptionError(option=option, value=text, expected=f"{forms} ({error})") from None
+        raise OptionError(option, text, expected=f"{forms} ({error})") from None
     return shape
 
 
@@ -82,44 +77,39 @@ def _constant(text: str) -> PiecewiseLinear:
     rate_per_s = plain_number(text)
     if not rate_per_s > 0:
         raise ValueError(f"{text} is not above 0")
-    return PiecewiseLinear(times_s=(0.0,), rates_per_s=(rate_per_s,), words=text)
+    return PiecewiseLinear(times_s=(0.0,), rates_per_s=(rate_per_s,))
 
 
-def _sine(text: str, rest: str) -> Sine:
-    parts = rest.split(",")
+def _sine(text: str) -> Sine:
+    parts = text.split(",")
     if len(parts) != 3:
         raise ValueError("three numbers after sine:")
     mean, amplitude = plain_number(parts[0]), plain_number(parts[1])
-    return Sine(
-        mean_per_s=mean,
-        amplitude_per_s=amplitude,
-        period_s=parse_duration_s(parts[2]),
-        words=text,
-    )
+    period_s = parse_duration_s(parts[2])
+    return Sine(mean_per_s=mean, amplitude_per_s=amplitude, period_s=period_s)
 
 
-def _ramp(text: str, rest: str) -> PiecewiseLinear:
-    rates, slash, time = rest.partition("/")
+def _ramp(text: str) -> PiecewiseLinear:
+    rates, slash, time = text.partition("/")
     first, dash, last = rates.partition("-")
     if not slash or not dash:
         raise ValueError("FROM-TO/TIME after ramp:")
     times_s, rates_per_s = (0.0, parse_duration_s(time)), (plain_number(first), plain_number(last))
-    return _some(PiecewiseLinear(times_s=times_s, rates_per_s=rates_per_s, words=text))
+    return _some(PiecewiseLinear(times_s=times_s, rates_per_s=rates_per_s))
 
 
-def _series(text: str, rest: str) -> PiecewiseLinear:
-    if "=" not in rest:
-        return _from_file(Path(rest), text)
+def _series(text: str) -> PiecewiseLinear:
+    if "=" not in text:
+        return _from_file(Path(text))
     times_s, rates_per_s = [], []
-    for point in rest.split(","):
+    for point in text.split(","):
         time, _, rate = point.partition("=")
         times_s.append(parse_duration_s(time))
         rates_per_s.append(plain_number(rate))
-    points = {"times_s": tuple(times_s), "rates_per_s": tuple(rates_per_s)}
-    return _some(PiecewiseLinear(**points, words=text))
+    return _some(PiecewiseLinear(times_s=tuple(times_s), rates_per_s=tuple(rates_per_s)))
 
 
-def _from_file(path: Path, text: str) -> PiecewiseLinear:
+def _from_file(path: Path) -> PiecewiseLinear:
     """Read rows of seconds,rate after an optional header; empty lines are skipped."""
     times_s: list[float] = []
     rates_per_s: list[float] = []
@@ -133,26 +123,25 @@ def _from_file(path: Path, text: str) -> PiecewiseLinear:
                     continue
                 time_s, rate_per_s = _row(path, line, row)
                 if times_s and time_s < times_s[-1]:
-                    raise FileError(path=path, line=line, reason="earlier than the row before")
+                    raise FileError(path, "earlier than the row before", line=line)
                 if not times_s and time_s:
-                    raise FileError(path=path, line=line, reason="the first row is not at 0 s")
+                    raise FileError(path, "the first row is not at 0 s", line=line)
                 times_s.append(time_s)
                 rates_per_s.append(rate_per_s)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise FileError(path=path, line=None, reason=f"cannot be read: {error}") from None
+        raise FileError(path, f"cannot be read: {error}") from None
     if not any(rates_per_s):
-        raise FileError(path=path, line=None, reason="no row with a rate above 0")
-    points = {"times_s": tuple(times_s), "rates_per_s": tuple(rates_per_s)}
-    return PiecewiseLinear(**points, words=text)
+        raise FileError(path, "no row with a rate above 0")
+    return PiecewiseLinear(times_s=tuple(times_s), rates_per_s=tuple(rates_per_s))
 
 
 def _row(path: Path, line: int, row: list[str]) -> tuple[float, float]:
     if len(row) != 2:
-        raise FileError(path=path, line=line, reason=f"{len(row)} columns, not seconds,rate")
+        raise FileError(path, f"{len(row)} columns, not seconds,rate", line=line)
     try:
         return plain_number(row[0]), plain_number(row[1])
     except ValueError as error:
-        raise FileError(path=path, line=line, reason=str(error)) from None
+        raise FileError(path, str(error), line=line) from None
 
 
 def _some(shape: PiecewiseLinear) -> PiecewiseLinear:

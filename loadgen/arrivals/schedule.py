@@ -49,11 +49,7 @@ class ArrivalSchedule:
 
 
 def by_rate(
-    arrivals: RenewalArrivals,
-    rate: RateShape,
-    *,
-    sessions: int | None,
-    duration_s: float | None,
+    arrivals: RenewalArrivals, rate: RateShape, *, sessions: int | None, duration_s: float | None
 ) -> ArrivalSchedule:
     """Stretch `arrivals`, which come once per unit, to `rate`: as many as come in `duration_s`.
 

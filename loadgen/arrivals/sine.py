@@ -21,7 +21,6 @@ class Sine:
     mean_per_s: float
     amplitude_per_s: float
     period_s: float
-    words: str
 
     def __post_init__(self) -> None:
         if not 0 < self.mean_per_s < np.inf or not 0 < self.period_s < np.inf:
@@ -42,7 +41,8 @@ class Sine:
     def cumulative(self, time_s: Float64s) -> Float64s:
         """See `RateShape.cumulative`."""
         swing = self.amplitude_per_s * self.period_s / (2 * np.pi)
-        return self.mean_per_s * time_s + swing * (1 - np.cos(self._angle(time_s)))
+        angle = 2 * np.pi / self.period_s * time_s
+        return self.mean_per_s * time_s + swing * (1 - np.cos(angle))
 
     def inverse(self, arrivals: Float64s) -> Float64s:
         """See `RateShape.inverse`."""
@@ -56,6 +56,3 @@ class Sine:
             width /= 2
             low = np.where(self.cumulative(low + width) <= left, low + width, low)
         return periods * self.period_s + low
-
-    def _angle(self, time_s: Float64s) -> Float64s:
-        return 2 * np.pi / self.period_s * time_s

@@ -7,15 +7,12 @@ from loadgen.errors import OptionError
 
 
 def trusted(ca: Path | None) -> ssl.SSLContext:
-    """The SSL context of the certificates in `ca`, or of the system's.
-
-    Raises OptionError for a file that cannot be read or holds no certificate.
-    """
+    """SSL context of `ca`'s certificates or the system's; OptionError for a file without any."""
     try:
         return ssl.create_default_context(cafile=ca)
     except (OSError, ssl.SSLError) as error:
         expected = f"a file of certificates in PEM ({error.strerror or error})"
-        raise OptionError(option="--ca", value=ca, expected=expected) from error
+        raise OptionError("--ca", ca, expected=expected) from error
 
 
 def ca_bytes(ca: Path) -> bytes:

@@ -5,8 +5,7 @@ from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from loadgen.clients.certificates import trusted
-from loadgen.clients.client import RequestClient
-from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.client import ClientSpec, RequestClient
 from loadgen.clients.openai_http import OpenAIHttpClient
 
 

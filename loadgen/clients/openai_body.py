@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.client import ClientSpec
 from loadgen.records.request import Request
 
 PATHS: Final[Mapping[str, str]] = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}

@@ -15,8 +15,7 @@ import numpy as np
 from multidict import CIMultiDict
 from yarl import URL
 
-from loadgen.clients.client import Reply
-from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.client import ClientSpec, Reply
 from loadgen.clients.connection_problem import CONNECT_TIMEOUT_S, PROBLEMS, connection_problem
 from loadgen.clients.openai_body import PATHS, body_maker
 from loadgen.clients.reply_stream import ReplyStream

@@ -1,12 +1,14 @@
-"""Asks the server a question that a run depends on: a typed answer, or one clear line."""
+"""Questions to the server that a run depends on: a typed answer, or one clear line."""
 
+from pathlib import Path
 from typing import Final, TypeVar
 
 import aiohttp
 import msgspec
 
+from loadgen.clients.certificates import trusted
 from loadgen.clients.connection_problem import PROBLEMS, connect_words
-from loadgen.clients.server_json import UNREADABLE, error_message
+from loadgen.clients.server_json import UNREADABLE, TokenCount, error_message, short_line
 from loadgen.errors import ServerError
 
 ANSWER_TIMEOUT_S: Final = 120.0
@@ -14,6 +16,16 @@ ANSWER_BYTES_MAX: Final = 1 << 26
 """64 MiB: ids of a prompt of 10^6 tokens are 8 MB of JSON, and /tokenize may add their words."""
 
 Answer = TypeVar("Answer")
+
+
+def open_session(*, key: str = "", ca: Path | None = None) -> aiohttp.ClientSession:
+    """Open a session, in a running event loop; a non-empty `key` goes with each question.
+
+    Raises OptionError for a `ca` as `trusted` does.
+    """
+    connector = aiohttp.TCPConnector(ssl=trusted(ca))
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return aiohttp.ClientSession(connector=connector, headers=headers)
 
 
 async def ask(
@@ -42,8 +54,7 @@ async def ask(
                 raise ServerError(url=address, reason=words + hint)
             return decoder.decode(answer)
     except TimeoutError as error:
-        reason = f"no answer within {ANSWER_TIMEOUT_S:g} s"
-        raise ServerError(url=address, reason=reason) from error
+        raise ServerError(url=address, reason=f"no answer within {ANSWER_TIMEOUT_S:g} s") from error
     except PROBLEMS as error:
         reason = f"cannot be reached: {connect_words(error)}{hint}"
         raise ServerError(url=address, reason=reason) from error
@@ -61,3 +72,35 @@ async def read_answer(response: aiohttp.ClientResponse) -> bytes:
             reason = f"an answer of more than {ANSWER_BYTES_MAX:,} bytes"
             raise ServerError(url=str(response.url), reason=reason)
     return bytes(answer)
+
+
+class ServedModel(
+    msgspec.Struct, frozen=True, rename={"name": "id", "context_tokens": "max_model_len"}
+):
+    """A model's name, and its context in tokens if the server tells."""
+
+    name: str
+    context_tokens: TokenCount | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[ServedModel]
+
+
+_MODELS: Final = msgspec.json.Decoder(_Models)
+
+
+async def served_model(session: aiohttp.ClientSession, url: str, wanted: str | None) -> ServedModel:
+    """Return the model called `wanted`, or the server's first; raises ServerError without one."""
+    address = f"{url.rstrip('/')}/v1/models"
+    models = await ask(session, address, _MODELS)
+    if not models.data:
+        raise ServerError(url=address, reason="the server lists no model")
+    found = [model for model in models.data if wanted in (None, model.name)]
+    if not found:
+        names = short_line(", ".join(model.name for model in models.data))
+        raise ServerError(url=address, reason=f"no model {wanted!r}; the server has {names}")
+    if not found[0].name.isprintable():  # it goes into every request and every report
+        reason = f"the model's name {short_line(found[0].name)!r} has control characters in it"
+        raise ServerError(url=address, reason=reason)
+    return found[0]

@@ -7,7 +7,7 @@ UltraServe and vLLM export, repeated here because a load generator knows a serve
 
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
@@ -22,8 +22,16 @@ METRICS_TIMEOUT_S: Final = 10.0
 BUSY_STATUSES: Final = (408, 425, 429)  # timeout, too early, too many: another time it may answer
 DILATION_MAX: Final = 1e9  # *assumed*: beyond it, up or down, no load would ever end
 
-_PREFIX: Final = "ultraserve_"
 _INFO: Final = "ultraserve_info"
+_OURS: Final[Mapping[str, str]] = {
+    "ultraserve_clock_dilation": "dilation",
+    "ultraserve_emulated_seconds_total": "emulated_s",
+    "ultraserve_lag_seconds_total": "lag_s",
+    "ultraserve_chip_energy_joules_total": "chip_joules",
+    "ultraserve_facility_energy_joules_total": "facility_joules",
+    "ultraserve_provisioned_watts": "provisioned_watts",
+    "ultraserve_chips": "chips",
+}
 # vLLM's own totals, summed over its engines. On a server with a clock of its own vLLM's queue time
 # is in that clock's seconds, elsewhere in the wall's: in both cases the run's time.
 _VLLM: Final[Mapping[str, str]] = {
@@ -35,7 +43,10 @@ _VLLM: Final[Mapping[str, str]] = {
 _LINES: Final = tuple(
     f"{mark}{name}"
     for mark in ("", "# HELP ", "# TYPE ")
-    for name in (_PREFIX, *(name.removesuffix("_sum").removesuffix("_total") for name in _VLLM))
+    for name in (
+        "ultraserve_",
+        *(name.removesuffix("_sum").removesuffix("_total") for name in _VLLM),
+    )
     if not name.endswith("_count")
 )
 
@@ -47,8 +58,7 @@ def parse_metrics(text: str) -> ServerReading:
     """
     # Only these lines are parsed: a page of hundreds of others costs nothing and cannot break it.
     ours = (line for line in text.splitlines() if line.startswith(_LINES))
-    values: dict[str, float] = {}
-    totals: dict[str, float] = {}
+    values: dict[str, Any] = {}
     info: dict[str, str] = {}
     for family in text_string_to_metric_families("\n".join(ours) + "\n"):
         for sample in family.samples:
@@ -58,23 +68,10 @@ def parse_metrics(text: str) -> ServerReading:
                 continue
             elif sample.name in _VLLM:
                 name = _VLLM[sample.name]
-                totals[name] = totals.get(name, 0.0) + sample.value
-            else:
-                values.setdefault(sample.name.removeprefix(_PREFIX), sample.value)
-    return ServerReading(
-        dilation=values.get("clock_dilation"),
-        emulated_s=values.get("emulated_seconds_total"),
-        lag_s=values.get("lag_seconds_total"),
-        chip_joules=values.get("chip_energy_joules_total"),
-        facility_joules=values.get("facility_energy_joules_total"),
-        provisioned_watts=values.get("provisioned_watts"),
-        chips=values.get("chips"),
-        queue_s=totals.get("queue_s"),
-        queued_requests=totals.get("queued_requests"),
-        prefix_queries=totals.get("prefix_queries"),
-        prefix_hits=totals.get("prefix_hits"),
-        info=info,
-    )
+                values[name] = values.get(name, 0.0) + sample.value
+            elif sample.name in _OURS:
+                values.setdefault(_OURS[sample.name], sample.value)
+    return ServerReading(**values, info=info)
 
 
 async def read_server(

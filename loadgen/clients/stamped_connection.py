@@ -101,11 +101,7 @@ class StampedHandler(ResponseHandler):
             self._give_up(content)
 
     def _give_up(self, content: aiohttp.StreamReader) -> None:
-        """End the reply here: the rest is useless, and may be endless.
-
-        This wakes the request's task; aiohttp closes a connection whose body was not read to its
-        end.
-        """
+        """End the reply here, whose rest may be endless: aiohttp then closes the connection."""
         self._reply = self._content = None
         content.set_exception(aiohttp.ClientPayloadError("given up"))
 

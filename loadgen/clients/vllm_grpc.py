@@ -21,8 +21,7 @@ from smg_grpc_proto import vllm_engine_pb2 as pb  # type: ignore[import-untyped]
 from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc
 
 from loadgen.clients.certificates import ca_bytes
-from loadgen.clients.client import Reply
-from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.client import ClientSpec, Reply
 from loadgen.clients.server_json import short_line
 from loadgen.clients.token_stream import TokenStream
 from loadgen.errors import OptionError
@@ -118,7 +117,7 @@ class VllmGrpcClient:
     def _message(self, request: Request) -> Any:
         prompt = request.prompt
         if isinstance(prompt, str):
-            raise OptionError(option="--prompts", value="text", expected="token-ids for gRPC")
+            raise OptionError("--prompts", "text", expected="token-ids for gRPC")
         params = pb.SamplingParams(
             temperature=self._temperature,
             top_p=1.0,
@@ -147,7 +146,7 @@ def _sampling(extra: Mapping[str, Any], params: Any) -> None:
         json_format.ParseDict(dict(extra), params)
     except json_format.ParseError as error:
         expected = f"fields of gRPC's SamplingParams ({error})"
-        raise OptionError(option="--extra-body", value=dict(extra), expected=expected) from error
+        raise OptionError("--extra-body", dict(extra), expected=expected) from error
 
 
 def _metadata(spec: ClientSpec) -> tuple[tuple[str, str], ...]:

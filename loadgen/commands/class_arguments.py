@@ -11,8 +11,8 @@ from typing import Final
 from loadgen import option_values
 from loadgen.arrivals.arrival_spec import ArrivalSpec
 from loadgen.runs.options import ClassOptions
-from loadgen.typed_options import add_options, option
 from loadgen.workloads.workload_spec import WorkloadSpec
+from startup.typed_options import add_options, option
 
 LENGTHS: Final = "LENGTHS"
 LOADS: Final = ("rate", "concurrency", "speedup")
@@ -34,7 +34,7 @@ class SessionOptions:
     shared_prefix: tuple[int, int] | None = option(
         None,
         "begin each prompt with one of GROUPS system prompts of TOKENS tokens (default: x1)",
-        type=option_values.shared_prefix,
+        type=option_values.count_times_count,
         metavar="TOKENS[xGROUPS]",
     )
     turns: str | None = option(

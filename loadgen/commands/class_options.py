@@ -7,10 +7,10 @@ from loadgen.arrivals.arrival_spec import ArrivalSpec
 from loadgen.arrivals.rate_shape import CONCURRENCY_FORMS, parse_rate
 from loadgen.errors import OptionError
 from loadgen.runs.options import ClassOptions
-from loadgen.typed_options import given_options
 from loadgen.workloads.lengths import parse_lengths
-from loadgen.workloads.sample_trace import BUNDLED_TRACE
+from loadgen.workloads.trace_file import BUNDLED_TRACE
 from loadgen.workloads.workload_spec import WorkloadSpec
+from startup.typed_options import given_options
 
 DEFAULT_CLASS: Final = "default"
 
@@ -51,11 +51,10 @@ def _check_drawn(values: Mapping[str, Any], drawn: Mapping[str, str]) -> None:
     """Refuse half of the lengths, and what only a trace has."""
     for side, other in (("input", "output"), ("output", "input")):
         if side in drawn and other not in drawn:
-            expected = f"--{other} with it, or a --trace"
-            raise OptionError(option=f"--{side}", value=drawn[side], expected=expected)
+            raise OptionError(f"--{side}", drawn[side], expected=f"--{other} with it, or a --trace")
     for name, option in (("window_s", "--window"), ("trace_format", "--trace-format")):
         if name in values:
-            raise OptionError(option=option, value=values[name], expected="it beside --trace")
+            raise OptionError(option, values[name], expected="it beside --trace")
 
 
 def _arrivals(values: Mapping[str, Any]) -> ArrivalSpec:
@@ -65,17 +64,15 @@ def _arrivals(values: Mapping[str, Any]) -> ArrivalSpec:
     elif "gaps" in values or "burstiness" in values:
         option = "--arrivals" if "gaps" in values else "--burstiness"
         value = values.get("gaps", values.get("burstiness"))
-        raise OptionError(option=option, value=value, expected="it beside --rate")
+        raise OptionError(option, value, expected="it beside --rate")
     if concurrency is not None:
         _check_concurrency(concurrency, values.get("max_in_flight"))
     recorded = rate is None and concurrency is None
     if recorded and "input" in values and "trace" not in values:
-        raise OptionError(
-            option="--input", value=values["input"], expected="--rate or --concurrency with it"
-        )
+        raise OptionError("--input", values["input"], expected="--rate or --concurrency with it")
     if not recorded and values.get("speedup", 1.0) != 1.0:
         expected = "recorded arrivals, without --rate or --concurrency"
-        raise OptionError(option="--speedup", value=f"{values['speedup']:g}", expected=expected)
+        raise OptionError("--speedup", f"{values['speedup']:g}", expected=expected)
     given = given_options(ArrivalSpec, values)
     if "burstiness" in given:
         given = {"gaps": "gamma", **given}
@@ -89,7 +86,7 @@ def _check_concurrency(concurrency: str, max_in_flight: int | None) -> None:
         return
     if not (concurrency.isascii() and concurrency.isdigit()) or not int(concurrency):
         expected = "a whole number from 1 on, ramp:FROM-TO/TIME or series:..."
-        raise OptionError(option="--concurrency", value=concurrency, expected=expected)
+        raise OptionError("--concurrency", concurrency, expected=expected)
     if max_in_flight is not None and int(concurrency) > max_in_flight:
         expected = f"at most --max-in-flight, {max_in_flight}"
-        raise OptionError(option="--concurrency", value=concurrency, expected=expected)
+        raise OptionError("--concurrency", concurrency, expected=expected)

@@ -28,11 +28,7 @@ examples:
 
 def add(commands: Commands) -> OneLineParser:
     """Add the command's parser."""
-    parser = commands.add_parser(
-        NAME,
-        description=DESCRIPTION,
-        epilog=METHOD,
-    )
+    parser = commands.add_parser(NAME, description=DESCRIPTION, epilog=METHOD)
     for side, words in (("a", "the side to compare with"), ("b", "the side that is judged")):
         parser.add_argument(side, type=_files, metavar=f"{side.upper()}.jsonl[,...]", help=words)
     add_report_arguments(parser, requests=False)

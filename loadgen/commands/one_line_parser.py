@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from functools import partial
 from typing import Final, NoReturn, TypeAlias
 
 from loadgen.commands.standard_output import printing
@@ -16,7 +17,8 @@ class OneLineParser(argparse.ArgumentParser):
 
     def __init__(self, **settings: object) -> None:
         settings.setdefault("allow_abbrev", False)
-        settings.setdefault("formatter_class", _formatter)
+        form = partial(argparse.RawDescriptionHelpFormatter, width=WIDTH)
+        settings.setdefault("formatter_class", form)
         super().__init__(**settings)  # type: ignore[arg-type]  # as argparse's own
 
     def print_help(self, file: object = None) -> None:  # noqa: ARG002 - as argparse's own
@@ -31,7 +33,3 @@ class OneLineParser(argparse.ArgumentParser):
 
 Commands: TypeAlias = "argparse._SubParsersAction[OneLineParser]"
 """What a command's parser is added to."""
-
-
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    return argparse.RawDescriptionHelpFormatter(prog, width=WIDTH)

@@ -8,11 +8,7 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from loadgen.commands.traffic_class_spec import (
-    FILE_OPTION,
-    SPEC_OPTION,
-    TrafficClassSpec,
-)
+from loadgen.commands.traffic_class_spec import FILE_OPTION, SPEC_OPTION, TrafficClassSpec
 from loadgen.durations import duration_words, parse_duration_s
 from loadgen.runs.options import ClassOptions, RunOptions
 from loadgen.secret_names import open_header

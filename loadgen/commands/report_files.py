@@ -51,17 +51,12 @@ _REQUESTS: Final = "csv_requests"
 def add_report_arguments(parser: argparse.ArgumentParser, *, requests: bool) -> None:
     """Add an option for each form; with `requests` also the file with a row per request."""
     group = parser.add_argument_group("reports", "beside the one that is printed")
-    for form, (words, _) in _FORMS.items():
+    written = {form: words for form, (words, _) in _FORMS.items()}
+    if requests:
+        written["csv-requests"] = "a row per request"
+    for form, words in written.items():
         group.add_argument(
             f"--{form}", type=new_file, default=None, metavar="FILE", help=f"write {words}"
-        )
-    if requests:
-        group.add_argument(
-            "--csv-requests",
-            type=new_file,
-            default=None,
-            metavar="FILE",
-            help="write a row per request",
         )
 
 
@@ -98,34 +93,17 @@ def check_report_files(
 def hand_over(
     given: argparse.Namespace, report: ReportDocument, record: RunRecord | None = None
 ) -> None:
-    """Write every file that was asked for, then print the report.
-
-    Raises LoadError or OutputClosed.
-    """
-    _write_reports(given, report)
-    if record is not None:
-        _write_requests(given, record)
+    """Write every file asked for, then print the report; raises LoadError or OutputClosed."""
+    for form, (_, made) in _FORMS.items():
+        if (path := getattr(given, form)) is not None:
+            _write(f"--{form}", path, [made(report)])
+    if record is not None and (path := getattr(given, _REQUESTS)) is not None:
+        _write("--csv-requests", path, request_lines(record))
     console = report_console()
     with printing():
         with console.capture() as captured:  # rich itself would end the process at a closed pipe
             print_report(report, console)
         sys.stdout.write(captured.get())
-
-
-def _write_reports(given: argparse.Namespace, report: ReportDocument) -> None:
-    """Write every form that was asked for; raises OptionError."""
-    for form, (_, made) in _FORMS.items():
-        path: Path | None = getattr(given, form)
-        if path is not None:
-            text = made(report)
-            _write(f"--{form}", path, [text])
-
-
-def _write_requests(given: argparse.Namespace, record: RunRecord) -> None:
-    """Write the file with a row per request, if it was asked for; raises OptionError."""
-    path: Path | None = getattr(given, _REQUESTS)
-    if path is not None:
-        _write("--csv-requests", path, request_lines(record))
 
 
 def _write(option: str, path: Path, parts: Iterable[str | bytes]) -> None:
@@ -139,4 +117,4 @@ def _write(option: str, path: Path, parts: Iterable[str | bytes]) -> None:
 
 def _unwritable(option: str, path: Path, error: OSError) -> OptionError:
     expected = f"a file that can be written ({error.strerror})"
-    return OptionError(option=option, value=path, expected=expected)
+    return OptionError(option, path, expected=expected)

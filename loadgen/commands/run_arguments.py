@@ -6,13 +6,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from loadgen.commands.class_options import class_options
-from loadgen.commands.traffic_class_spec import (
-    TrafficClassSpec,
-    class_values,
-    given_classes,
-)
+from loadgen.commands.traffic_class_spec import TrafficClassSpec, class_values, given_classes
 from loadgen.runs.options import RunOptions, ServerOptions
-from loadgen.typed_options import add_options, given_options
+from startup.typed_options import add_options, given_options
 
 KEY_VARIABLE: Final = "ULTRASERVE_API_KEY"
 """Where the key is read from: a command line can be seen by other users, and is in the report."""
@@ -41,10 +37,7 @@ def run_options(
     parser: argparse.ArgumentParser,
     classes: Sequence[TrafficClassSpec] | None = None,
 ) -> RunOptions:
-    """Make the options of a run of what was `given`, by default with its own classes.
-
-    Raises LoadError.
-    """
+    """Options of a run, of what was `given` and by default its classes; raises LoadError."""
     values = vars(given)
     classes = given_classes(given) if classes is None else classes
     if classes:

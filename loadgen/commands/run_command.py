@@ -5,15 +5,14 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
+import uvloop
+from rich.console import Console
+
 from loadgen.commands import exit_codes
 from loadgen.commands.class_arguments import add_class_arguments
 from loadgen.commands.one_line_parser import Commands, OneLineParser
 from loadgen.commands.recorded_command import recorded_command
-from loadgen.commands.report_files import (
-    add_report_arguments,
-    check_report_files,
-    hand_over,
-)
+from loadgen.commands.report_files import add_report_arguments, check_report_files, hand_over
 from loadgen.commands.run_arguments import (
     KEY_VARIABLE,
     add_server_arguments,
@@ -21,13 +20,16 @@ from loadgen.commands.run_arguments import (
     run_options,
 )
 from loadgen.commands.traffic_class_spec import add_traffic_class_arguments
-from loadgen.commands.watched_run import watched_run
-from loadgen.dispatch.event_loop import run_to_end
+from loadgen.live.live_counts import LiveCounts
+from loadgen.live.live_view import live_view
 from loadgen.measures.definitions import help_text
 from loadgen.measures.measurement import measure_run
+from loadgen.measures.run_measures import RunMeasures
+from loadgen.records.run_record import RunRecord
 from loadgen.reports.run_report import RunReport
 from loadgen.runs.options import RunOptions
-from loadgen.typed_options import add_options
+from loadgen.runs.run import run
+from startup.typed_options import add_options
 
 NAME: Final = "run"
 EXAMPLES: Final = """\
@@ -67,7 +69,24 @@ def handle(given: argparse.Namespace, *, parser: OneLineParser, words: Sequence[
     options = run_options(given, parser=parser)
     check_report_files(given, others=[("--results", options.results), *files_read(options)])
     command, key = recorded_command(words), os.environ.get(KEY_VARIABLE, "")
-    record = run_to_end(watched_run(options, command=command, key=key, quiet=given.quiet))
+    record = uvloop.run(watched_run(options, command=command, key=key, quiet=given.quiet))
     measures = measure_run(record)
     hand_over(given, RunReport(record=record, measures=measures), record)
-    return exit_codes.of_run(record, measures)
+    return _exit_code(record, measures)
+
+
+async def watched_run(options: RunOptions, *, command: str, key: str, quiet: bool) -> RunRecord:
+    """Do a run with its live view on stderr, unless `quiet`; see `loadgen.runs.run.run`."""
+    live = LiveCounts()
+    async with live_view(live, console=Console(stderr=True), quiet=quiet):
+        return await run(options, command=command, key=key, live=live)
+
+
+def _exit_code(record: RunRecord, measures: RunMeasures) -> int:
+    """The exit code of a run that has a report."""
+    if record.end is not None and record.end.problem:
+        return exit_codes.REQUESTS_FAILED
+    if record.end is None or record.end.interrupted:
+        return exit_codes.INTERRUPTED
+    nothing = not measures.total.completed  # as with a --skip that is longer than the run
+    return exit_codes.REQUESTS_FAILED if measures.total.failed or nothing else exit_codes.OK

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+import uvloop
+
 from loadgen.commands import exit_codes
 from loadgen.commands.class_arguments import add_class_arguments
 from loadgen.commands.one_line_parser import Commands, OneLineParser
@@ -20,13 +22,12 @@ from loadgen.commands.run_arguments import (
     files_read,
     run_options,
 )
+from loadgen.commands.run_command import watched_run
 from loadgen.commands.traffic_class_spec import (
     TrafficClassSpec,
     add_traffic_class_arguments,
     given_classes,
 )
-from loadgen.commands.watched_run import watched_run
-from loadgen.dispatch.event_loop import run_to_end
 from loadgen.errors import LoadError, OptionError
 from loadgen.measures.definitions import help_text
 from loadgen.option_values import above_zero
@@ -38,7 +39,7 @@ from loadgen.runs.options import RunOptions
 from loadgen.sweeps.load_grid import FORMS, load_words, loads_up_to, parse_loads
 from loadgen.sweeps.options import SweepOptions
 from loadgen.sweeps.sweep import run_sweep
-from loadgen.typed_options import add_options
+from startup.typed_options import add_options
 
 NAME: Final = "sweep"
 DEFAULT_SESSIONS: Final = 500
@@ -121,7 +122,7 @@ def handle(given: argparse.Namespace, *, parser: OneLineParser, words: Sequence[
     _make_folder(options.folder)
     key = os.environ.get(KEY_VARIABLE, "")
     classes = given_classes(given)
-    sweep = run_to_end(_watched(options, words=words, classes=classes, key=key, quiet=given.quiet))
+    sweep = uvloop.run(_watched(options, words=words, classes=classes, key=key, quiet=given.quiet))
     write_sweep(record_path, sweep)
     hand_over(given, SweepReport(sweep=sweep))
     if sweep.interrupted:
@@ -170,11 +171,11 @@ def _make_folder(folder: Path) -> None:
     try:
         if folder.is_dir() and any(folder.iterdir()):
             expected = "a folder that is not there yet, or empty: nothing is written over"
-            raise OptionError(option="--dir", value=folder, expected=expected)
+            raise OptionError("--dir", folder, expected=expected)
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         expected = f"a folder that can be made ({error.strerror})"
-        raise OptionError(option="--dir", value=folder, expected=expected) from error
+        raise OptionError("--dir", folder, expected=expected) from error
 
 
 async def _watched(

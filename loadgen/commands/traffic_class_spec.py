@@ -46,7 +46,7 @@ class TrafficClassSpec:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             expected = "a name of letters, digits, dots, - and _"
-            raise OptionError(option=SPEC_OPTION, value=self.name, expected=expected)
+            raise OptionError(SPEC_OPTION, self.name, expected=expected)
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -55,7 +55,7 @@ class TrafficClassSpec:
             name, *words = shlex.split(text) or [""]
         except ValueError as error:
             expected = f"NAME KEY=VALUE ... ({error})"
-            raise OptionError(option=SPEC_OPTION, value=text, expected=expected) from error
+            raise OptionError(SPEC_OPTION, text, expected=expected) from error
         settings = (word.partition("=") for word in words)
         return cls(
             name=name, settings=tuple((key, value if eq else None) for key, eq, value in settings)
@@ -116,11 +116,11 @@ def read_classes(path: Path) -> list[TrafficClassSpec]:
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise FileError(path=path, line=None, reason=error.strerror or str(error)) from error
+        raise FileError(path, error.strerror or str(error)) from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise FileError(path=path, line=None, reason=f"is not TOML: {error}") from error
+        raise FileError(path, f"is not TOML: {error}") from error
     if not tables or not all(isinstance(table, dict) for table in tables.values()):
-        raise FileError(path=path, line=None, reason="expected a table for each class, and some")
+        raise FileError(path, "expected a table for each class, and some")
     return [
         TrafficClassSpec(
             name=name,
@@ -137,8 +137,7 @@ def _settings(path: Path, key: str, value: object) -> list[Setting]:
         return [(key, None)]
     values = value if isinstance(value, list) else [value]
     if any(isinstance(each, bool) or not isinstance(each, str | int | float) for each in values):
-        reason = f"{key}: expected a text, a number, true, or a list of texts"
-        raise FileError(path=path, line=None, reason=reason)
+        raise FileError(path, f"{key}: expected a text, a number, true, or a list of texts")
     return [(key, f"{each}") for each in values]
 
 
@@ -161,10 +160,7 @@ def class_values(
 
 def _own_values(each: TrafficClassSpec, program: str) -> dict[str, Any]:
     parser = OneLineParser(
-        prog=program,
-        usage=argparse.SUPPRESS,
-        argument_default=argparse.SUPPRESS,
-        add_help=False,
+        prog=program, usage=argparse.SUPPRESS, argument_default=argparse.SUPPRESS, add_help=False
     )
     add_class_arguments(parser)
     words = [f"--{key}" if value is None else f"--{key}={value}" for key, value in each.settings]

@@ -1,11 +1,32 @@
 """A traffic class for the dispatcher: sessions, times, and bounds."""
 
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 from loadgen.arrivals.pacer import Pacer
 from loadgen.errors import OptionError
-from loadgen.workloads.workload import Workload
+from loadgen.records.request import Session
+
+
+class Workload(Protocol):
+    """Sessions of a traffic class, made on demand. Immutable, and can be pickled."""
+
+    def __len__(self) -> int:
+        """How many sessions there are."""
+        ...
+
+    @property
+    def requests(self) -> int:
+        """How many requests they have in all."""
+        ...
+
+    def session(self, index: int) -> Session:
+        """Make session `index`: always the same, in whichever process."""
+        ...
+
+    def requests_of(self, index: int) -> int:
+        """How many requests session `index` has, without making it."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,17 +69,7 @@ class DispatchedClass:
             raise ValueError("a part has no parts")
         if self.max_in_flight < workers:
             expected = f"at most {self.max_in_flight}, the --max-in-flight of {self.name}"
-            raise OptionError(option="--workers", value=workers, expected=expected)
+            raise OptionError("--workers", workers, expected=expected)
         share = (self.max_in_flight + workers - 1 - worker) // workers
-        return type(self)(
-            name=self.name,
-            workload=self.workload,
-            pacer=self.pacer.part(worker, workers),
-            wall_per_pace=self.wall_per_pace,
-            max_in_flight=share,
-            start_ns=self.start_ns,
-            served_history=self.served_history,
-            follows_server=self.follows_server,
-            first=worker,
-            stride=workers,
-        )
+        pacer = self.pacer.part(worker, workers)
+        return replace(self, pacer=pacer, max_in_flight=share, first=worker, stride=workers)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
 
-from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.client import ClientSpec
 from loadgen.clients.open_client import open_client
 from loadgen.dispatch.dispatched_class import DispatchedClass
 from loadgen.dispatch.dispatcher import Dispatcher
@@ -90,12 +90,7 @@ async def do_job(
         for traffic, spec in job.traffics:
             opened = open_client(spec, on_chunks=partial(observer.add_chunks, traffic.name))
             traffics.append((traffic, await stack.enter_async_context(opened)))
-        dispatcher = Dispatcher(
-            traffics,
-            sink=sink,
-            origin_ns=await origin_ns(),
-            worker=job.worker,
-        )
+        dispatcher = Dispatcher(traffics, sink=sink, origin_ns=await origin_ns(), worker=job.worker)
         on_dispatcher(dispatcher)
         meter = LoopLagMeter()
         with meter:

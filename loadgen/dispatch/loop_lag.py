@@ -8,7 +8,6 @@ as a short one (coordinated omission).
 import time
 from array import array
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Self
 
 import numpy as np
@@ -47,12 +46,7 @@ class LoopLagMeter:
         self._next(self._began_ns)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._timer.close()
         self._wall_ns = self._now_ns() - self._began_ns
         self._used_cpu_ns = self._cpu_ns() - self._began_cpu_ns

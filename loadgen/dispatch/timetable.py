@@ -54,13 +54,9 @@ class Timetable:
         if self._due:
             self._set(self._due[0][0])
 
-    def clear(self) -> None:
-        """Forget every action."""
-        self._due.clear()
-
     def close(self) -> None:
         """Forget every action, and stop for good."""
-        self.clear()
+        self._due.clear()
         self._timer.close()
 
     def _set(self, at_ns: int) -> None:

@@ -11,14 +11,14 @@ import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Final
 
+import uvloop
+
 from loadgen.dispatch.dispatcher import Dispatcher
-from loadgen.dispatch.event_loop import run_to_end
 from loadgen.dispatch.job import Job, JobEnd, do_job
 from loadgen.records.result import Result
 
@@ -87,7 +87,7 @@ def work(pipe: Connection) -> None:
         pipe.send(Awake())
         job = pipe.recv()
         assert isinstance(job, Job), job
-        run_to_end(_WorkerSide(pipe, job).run())
+        uvloop.run(_WorkerSide(pipe, job).run())
 
 
 class _WorkerSide:
@@ -101,8 +101,7 @@ class _WorkerSide:
         self._in_flight: dict[str, int] = {}
         self._lag_ms: float | None = None
         self._stopped = False
-        self._stop: Callable[[], None] | None = None
-        self._follow: Callable[[float], None] | None = None
+        self._dispatcher: Dispatcher | None = None
         self._steady_per_wall = 1.0
 
     async def run(self) -> None:
@@ -138,9 +137,8 @@ class _WorkerSide:
         return origin_ns
 
     def _begins(self, dispatcher: Dispatcher) -> None:
-        self._stop, self._follow = dispatcher.stop, dispatcher.follow
-        if self._steady_per_wall != 1.0:
-            dispatcher.follow(self._steady_per_wall)
+        self._dispatcher = dispatcher
+        dispatcher.follow(self._steady_per_wall)
         if self._stopped:
             dispatcher.stop()
 
@@ -155,14 +153,14 @@ class _WorkerSide:
             return
         if isinstance(word, Follow):
             self._steady_per_wall = word.steady_per_wall
-            if self._follow is not None:
-                self._follow(word.steady_per_wall)
+            if self._dispatcher is not None:
+                self._dispatcher.follow(word.steady_per_wall)
             return
         self._stopped = True
         if not self._go.done():
             self._go.set_result(0)
-        if self._stop is not None:
-            self._stop()
+        if self._dispatcher is not None:
+            self._dispatcher.stop()
 
     def _keep(self, result: Result) -> None:
         self._results.append(result)

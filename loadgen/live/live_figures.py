@@ -172,10 +172,7 @@ def _latency(
 def _progress(
     classes: Sequence[LiveClassCounts], dilation: float, elapsed_wall_s: float
 ) -> tuple[float | None, float | None]:
-    """Share done, and wall seconds left, of the class with the longest way to go.
-
-    None where a class is unknown.
-    """
+    """Share done, and wall seconds left, of the class with most left; None where one is unknown."""
     shares = [_share(one, dilation, elapsed_wall_s) for one in classes]
     share = min(shares, default=0.0)
     return (share, elapsed_wall_s * (1.0 / share - 1.0)) if share > 0 else (None, None)
@@ -214,21 +211,14 @@ def clock_words(seconds: float | None) -> str:
     return f"{hours}:{minutes:02d}:{whole:02d}" if hours else f"{minutes}:{whole:02d}"
 
 
-def ms_words(value_ms: float | None) -> str:
-    """Milliseconds with three figures or so: `0.45`, `12.3`, `1,234`."""
-    return "-" if value_ms is None else _three_figures(value_ms)
-
-
-def rate_words(per_s: float | None) -> str:
-    """A rate with three figures or so."""
-    return "-" if per_s is None else _three_figures(per_s)
-
-
 def count_words(done: int, whole: int | None) -> str:
     """`12/1,000`, or `12` where the number is not known."""
     return f"{done:,}" if whole is None else f"{done:,}/{whole:,}"
 
 
-def _three_figures(value: float) -> str:
+def three_digits(value: float | None) -> str:
+    """Three digits or so: `0.45`, `12.3`, `1,234`; `-` for unknown."""
+    if value is None:
+        return "-"
     digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
     return f"{value:,.{digits}f}"

@@ -14,8 +14,14 @@ from rich.live import Live
 from rich.text import Text
 
 from loadgen.live.live_counts import LiveCounts
-from loadgen.live.live_figures import LiveFigures, LiveFiguresTaker
-from loadgen.live.plain_line import plain_line
+from loadgen.live.live_figures import (
+    LiveClassFigures,
+    LiveFigures,
+    LiveFiguresTaker,
+    clock_words,
+    errors_in_words,
+    three_digits,
+)
 from loadgen.live.screen import screen
 
 SCREEN_INTERVAL_S: Final = 1.0
@@ -67,8 +73,12 @@ class _View:
     async def show(self) -> None:
         """Draw until cancelled, and once more then."""
         try:
+            shown = ""
             while self._counts.origin_ns is None:
-                self._display.prepare(self._counts.phase or PREPARING)
+                phase = self._counts.phase or PREPARING
+                if phase != shown:
+                    self._display.prepare(phase)
+                    shown = phase
                 await asyncio.sleep(_LOOK_S)
             while True:
                 await asyncio.sleep(self._display.interval_s)
@@ -96,14 +106,11 @@ class _Screen:
             console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
         self._live.start()
-        self._phase = ""
         # The first time takes ten times as long as any other, and is not to fall into the dispatch.
         console.render_lines(screen(LiveFiguresTaker(LiveCounts()).take(1.0), width=console.width))
 
     def prepare(self, phase: str) -> None:
-        if phase != self._phase:
-            self._phase = phase
-            self._live.update(Text(f" {phase}...", style="dim"), refresh=True)
+        self._live.update(Text(f" {phase}...", style="dim"), refresh=True)
 
     def show(self, seen: LiveFigures) -> None:
         self._live.update(screen(seen, width=self._console.width), refresh=True)
@@ -119,15 +126,53 @@ class _Lines:
 
     def __init__(self, console: Console) -> None:
         self._file = console.file
-        self._phase = ""
 
     def prepare(self, phase: str) -> None:
-        if phase != self._phase:
-            self._phase = phase
-            print(f"{phase}...", file=self._file, flush=True)
+        print(f"{phase}...", file=self._file, flush=True)
 
     def show(self, seen: LiveFigures) -> None:
         print(plain_line(seen), file=self._file, flush=True)
 
     def close(self) -> None:
         """Nothing to put back."""
+
+
+def plain_line(seen: LiveFigures) -> str:
+    """One line: progress, rates and latencies with their time, and the time left."""
+    several = len(seen.classes) > 1
+    parts = [
+        clock_words(seen.elapsed_wall_s),
+        *([f"{seen.phase}..."] if seen.phase else []),
+        *(_class_text(each, named=several) for each in seen.classes),
+        f"{three_digits(seen.tokens_per_s)} tokens/s",
+        f"({seen.time} time)",
+        f"errors {seen.total.failed}"
+        + (f" ({errors_in_words(seen.errors)})" if seen.total.failed else ""),
+        *(
+            [f"loop lag {three_digits(seen.loop_lag_ms)} ms"]
+            if seen.loop_lag_ms is not None
+            else []
+        ),
+        f"ETA {clock_words(seen.left_wall_s)}",
+    ]
+    return "  ".join(parts)
+
+
+def _class_text(seen: LiveClassFigures, *, named: bool) -> str:
+    name = f"{seen.name}: " if named else ""
+    return "  ".join(
+        [
+            f"{name}{_ended_words(seen)}",
+            f"{seen.in_flight:,} in flight",
+            f"{three_digits(seen.sent_per_s)}/s",
+            f"TTFT p50 {three_digits(seen.ttft.p50_ms)} p99 {three_digits(seen.ttft.p99_ms)} ms",
+            f"TPOT p50 {three_digits(seen.tpot.p50_ms)} p99 {three_digits(seen.tpot.p99_ms)} ms",
+        ]
+    )
+
+
+def _ended_words(seen: LiveClassFigures) -> str:
+    """`68 completed, 32 failed of 100`: failed requests are over, and not completed."""
+    failed = f", {seen.failed:,} failed" if seen.failed else ""
+    whole = "" if seen.requests is None else f" of {seen.requests:,}"
+    return f"{seen.completed:,} completed{failed}{whole}"

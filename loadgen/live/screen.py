@@ -15,8 +15,7 @@ from loadgen.live.live_figures import (
     clock_words,
     count_words,
     errors_in_words,
-    ms_words,
-    rate_words,
+    three_digits,
 )
 
 WIDE: Final = 130
@@ -84,10 +83,10 @@ def _cells(seen: LiveClassFigures, *, wide: bool, whole: bool) -> Iterable[Text]
     yield Text(count_words(seen.completed, seen.requests))
     yield Text(f"{seen.in_flight:,}")
     for per_s in (seen.sent_per_s, seen.ended_per_s):
-        yield Text(rate_words(per_s))
+        yield Text(three_digits(per_s))
     for latency in (seen.ttft, seen.tpot):
-        yield Text(ms_words(latency.p50_ms))
-        yield Text(ms_words(latency.p99_ms))
+        yield Text(three_digits(latency.p50_ms))
+        yield Text(three_digits(latency.p99_ms))
     yield Text(f"{seen.failed:,}", style="bold red" if seen.failed else "")
 
 
@@ -96,8 +95,8 @@ def _foot(seen: LiveFigures) -> Text:
     emulated = f"emulated time (1 s is {seen.dilation:g} wall s)"
     parts = [
         emulated if seen.time == "emulated" else f"{seen.time} time",
-        f"{rate_words(seen.tokens_per_s)} output tokens/s",
+        f"{three_digits(seen.tokens_per_s)} output tokens/s",
     ]
     if seen.loop_lag_ms is not None:
-        parts.append(f"loop lag {ms_words(seen.loop_lag_ms)} ms")
+        parts.append(f"loop lag {three_digits(seen.loop_lag_ms)} ms")
     return Text(" " + " · ".join(parts), style="dim")

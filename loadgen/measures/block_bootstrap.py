@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from loadgen.measures.intervals import BLOCKS
+from loadgen.measures.intervals import block_cells
 from loadgen.measures.samples import Samples
 from loadgen.records.arrays import Float64s
 
@@ -34,28 +34,13 @@ def block_weights(cells: int, *, seed: int) -> Float64s:
     The same seed and number of cells give the same weights.
     """
     chance = np.random.default_rng([seed, cells])
-    width = max(1, cells // BLOCKS)
+    width = block_cells(cells)
     starts = chance.integers(0, cells, (REPLICATES, math.ceil(cells / width)))
     chosen = (starts[:, :, None] + np.arange(width)) % cells  # [replicates, blocks, width]
     chosen = chosen.reshape(REPLICATES, -1)[:, :cells]
     rows = np.arange(REPLICATES)[:, None] * cells
     counts = np.bincount((rows + chosen).ravel(), minlength=REPLICATES * cells)
     return counts.reshape(REPLICATES, cells).astype(np.float64)
-
-
-def variance_factor(cells: int) -> float:
-    """Correction of the variance over replicates.
-
-    Blocks of a run vary about that run's own mean, which understates by what a block shares with
-    the whole.
-    """
-    return 1 / (1 - max(1, cells // BLOCKS) / cells)
-
-
-def freedom(cells: int) -> float:
-    """Degrees of freedom of such a variance, as of overlapping batch means."""
-    width = max(1, cells // BLOCKS)
-    return cells - 1.0 if width == 1 else 1.5 * cells / width - 1
 
 
 def replicated_means(samples: Samples, weights: Float64s) -> Float64s:

@@ -96,10 +96,7 @@ class Columns:
 
     @property
     def spread(self) -> Bools:
-        """Replies with a time between tokens, [requests].
-
-        A reply of one chunk has none: all its tokens came at once.
-        """
+        """Replies with a time between tokens, which one of a single chunk has not, [requests]."""
         return self.done & (self.chunks > 1) & (self.output_tokens > 1)
 
     def where(self, kept: Bools) -> Self:

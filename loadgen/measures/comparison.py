@@ -65,13 +65,8 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
     @property
-    def judged(self) -> tuple[Difference, ...]:
-        """Differences with enough data for a verdict: the denominator of any count."""
-        return tuple(each for each in self.differences if each.verdict != "unknown")
-
-    @property
     def unknown(self) -> tuple[Difference, ...]:
-        """Those that there is not."""
+        """Differences with too little data for a verdict: in the denominator of no count."""
         return tuple(each for each in self.differences if each.verdict == "unknown")
 
     @property

@@ -35,21 +35,22 @@ def energy_of(server: ServerWindow, *, output_tokens_per_s: float | None) -> Ene
     window, sometimes by far. So the average power over the readings stands for that of the window,
     and no joule outside it counts for a token.
     """
-    watts = _ratio(server.facility_joules, server.emulated_s)
-    queue_ms = None if server.queue_s is None else 1e3 * server.queue_s
+    grown, provisioned_watts = server.growth(), server.start.provisioned_watts
+    watts = _ratio(grown.facility_joules, grown.emulated_s)
+    queue_ms = None if grown.queue_s is None else 1e3 * grown.queue_s
     return EnergyMeasures(
-        metered_s=server.emulated_s,
+        metered_s=grown.emulated_s,
         average_watts=watts,
-        chip_average_watts=_ratio(server.chip_joules, server.emulated_s),
-        provisioned_watts=server.provisioned_watts,
+        chip_average_watts=_ratio(grown.chip_joules, grown.emulated_s),
+        provisioned_watts=provisioned_watts,
         joules_per_output_token=_ratio(watts, output_tokens_per_s),
         output_tokens_per_s_per_mw=_per_megawatt(output_tokens_per_s, watts),
         output_tokens_per_s_per_provisioned_mw=_per_megawatt(
-            output_tokens_per_s, server.provisioned_watts
+            output_tokens_per_s, provisioned_watts
         ),
-        tokens_per_s_per_chip=_ratio(output_tokens_per_s, server.chips),
-        server_queue_ms=_ratio(queue_ms, server.queued_requests),
-        prefix_hit_share=_ratio(server.prefix_hits, server.prefix_queries),
+        tokens_per_s_per_chip=_ratio(output_tokens_per_s, server.start.chips),
+        server_queue_ms=_ratio(queue_ms, grown.queued_requests),
+        prefix_hit_share=_ratio(grown.prefix_hits, grown.prefix_queries),
     )
 
 

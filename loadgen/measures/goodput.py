@@ -10,7 +10,7 @@ from loadgen.measures.intervals import share_estimate
 from loadgen.measures.run_measures import BoundKept
 from loadgen.measures.samples import Samples, token_gaps, values_ms
 from loadgen.measures.slo import Bound, Slo
-from loadgen.records.arrays import Float64s
+from loadgen.records.arrays import Float64s, Int64s
 from loadgen.records.estimate import Estimate
 
 
@@ -72,15 +72,7 @@ def _within(columns: Columns, bound: Bound, dilation: float) -> Bools:
 
 def _kept(rows: Columns, bound: Bound, dilation: float) -> BoundKept:
     """Hold the percentile of all values against the limit."""
-    streamed = rows.where(rows.streamed)
-    failed = rows.where(~rows.streamed)
-    if bound.measure == "itl_ms":
-        found_ms = token_gaps(streamed, dilation)[0]
-        missing = int(np.maximum(failed.asked_output_tokens - 1, 0).sum())
-    else:
-        found_ms = values_ms(streamed, bound.measure, dilation)
-        missing = len(failed)
-    value = _percentile(found_ms, missing, bound.percentile)
+    value = _percentile(bound_values(rows, bound, dilation)[0], bound.percentile)
     return BoundKept(
         measure=bound.measure,
         limit=bound.limit,
@@ -90,11 +82,30 @@ def _kept(rows: Columns, bound: Bound, dilation: float) -> BoundKept:
     )
 
 
-def _percentile(values: Float64s, infinite: int, percentile: float) -> float | None:
-    """Interpolate between ranks; None if that comes to one of the `infinite`, or of no value."""
-    rank = percentile / 100 * (values.size + infinite - 1)
+def bound_values(rows: Columns, bound: Bound, dilation: float) -> tuple[Float64s, Int64s]:
+    """All values of the bound's measure in ms, and when each was in wall ns, both [values].
+
+    A failed request is infinitely late, for ITL with as many gaps as were asked for. A reply
+    without a time between tokens has no TPOT and no ITL.
+    """
+    failed = ~rows.streamed
+    if bound.measure == "itl_ms":
+        gaps_ms, at_ns, _ = token_gaps(rows, dilation)
+        missing = np.where(failed, np.maximum(rows.asked_output_tokens - 1, 0), 0)  # [requests]
+        late_ms = np.full(int(missing.sum()), np.inf)
+        late_ns = np.repeat(rows.ended_ns, missing)
+        return np.concatenate([gaps_ms, late_ms]), np.concatenate([at_ns, late_ns])
+    has = rows.spread if bound.measure == "tpot_ms" else rows.streamed
+    values_of_all = np.full(len(rows), np.inf)  # [requests]
+    values_of_all[has] = values_ms(rows.where(has), bound.measure, dilation)
+    return values_of_all[has | failed], rows.intended_ns[has | failed]
+
+
+def _percentile(values: Float64s, percentile: float) -> float | None:
+    """Interpolate between ranks; None if that comes to an infinite value, or of no value."""
+    rank = percentile / 100 * (values.size - 1)
     below, above = math.floor(rank), math.ceil(rank)
-    if above > values.size - 1:
+    if not values.size or above > np.isfinite(values).sum() - 1:
         return None
     ordered = np.partition(values, [below, above])
     return float(ordered[below] + (ordered[above] - ordered[below]) * (rank - below))

@@ -119,13 +119,27 @@ def spread_of_sum(sums: Float64s) -> tuple[float, float] | None:
     cells = sums.size
     if cells < 2:
         return None
-    width = max(1, cells // BLOCKS)
+    width = block_cells(cells)
     total = np.concatenate([[0.0], np.cumsum(sums)])
     blocks = total[width:] - total[:-width]  # [cells - width + 1]
-    # A block's mean of squares understates by what the block shares with the whole.
-    variance = float(np.mean(blocks**2)) * (cells / width) / (1 - width / cells)
-    freedom = cells - 1.0 if width == 1 else 1.5 * cells / width - 1
-    return variance, freedom
+    variance = float(np.mean(blocks**2)) * (cells / width) * variance_factor(cells)
+    return variance, block_freedom(cells)
+
+
+def block_cells(cells: int) -> int:
+    """Length of a block of a run of so many cells."""
+    return max(1, cells // BLOCKS)
+
+
+def variance_factor(cells: int) -> float:
+    """Correction of a variance over blocks, which understate by what each shares with the whole."""
+    return 1 / (1 - block_cells(cells) / cells)
+
+
+def block_freedom(cells: int) -> float:
+    """Degrees of freedom of a variance by overlapping blocks (batch means)."""
+    width = block_cells(cells)
+    return cells - 1.0 if width == 1 else 1.5 * cells / width - 1
 
 
 def _by_student(value: float, sums: Float64s, divisor: float, *, signed: bool) -> Estimate:
@@ -141,10 +155,7 @@ def _by_student(value: float, sums: Float64s, divisor: float, *, signed: bool) -
 
 
 def _independent(samples: Samples, held: Float64s | Bools, share: float) -> float | None:
-    """Equivalent number of independent samples for the share of `held`; None for fewer than two.
-
-    Never more than there are.
-    """
+    """Independent samples worth as much for the share of `held`; None for fewer than two."""
     size = len(samples)
     found = spread_of_sum(_sums(samples, held - held.mean()))
     if found is None:

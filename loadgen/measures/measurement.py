@@ -32,7 +32,7 @@ from loadgen.records.arrays import Float64s, Int64s
 from loadgen.records.arrival_process import arrival_process
 from loadgen.records.estimate import Estimate
 from loadgen.records.result import Result
-from loadgen.records.run_record import LoopLag, RunRecord
+from loadgen.records.run_record import RunRecord
 
 
 def distribution_of(samples: Samples) -> Distribution:
@@ -50,11 +50,6 @@ def distribution_of(samples: Samples) -> Distribution:
     )
 
 
-def distributions_of(found: Mapping[str, Samples]) -> Mapping[str, Distribution]:
-    """Sum up each of `samples_of`."""
-    return {name: distribution_of(samples) for name, samples in found.items()}
-
-
 ALL: Final = "all"
 """The name of all classes together."""
 
@@ -66,8 +61,8 @@ PROBES_MIN: Final = 100
 class MeasuredClass:
     """All requests of a class (or of all), and the inputs of its figures.
 
-    `columns` has the skipped part too, requests due before `skip_ns`; `measured`, [requests], are
-    those after it, and `rows` their columns; `begun_ns`, [sessions], is when their sessions began,
+    `columns` has the skipped part too; `measured`, [requests], are those after it, and `results`
+    and `rows` theirs; `begun_ns`, [sessions], is when their sessions began,
     in the time of their arrivals, a second of which is `wall_per_s` 10^9 of these. `window` is the
     whole run's. `samples` are the latencies of `rows`, see `samples_of`; `amounts` those of each
     cell of the window, see `amounts_of`, empty without a window; `judgement` is None without an
@@ -76,7 +71,6 @@ class MeasuredClass:
 
     name: str
     results: Sequence[Result]
-    skip_ns: int
     window: MeasuredWindow | None
     dilation: float
     begun_ns: Int64s
@@ -109,16 +103,17 @@ def measures_of(
     window_s = None if window is None else window.wall_s / dilation
     rate = whole.rates.get("output_tokens_per_s")
     lags = () if record.end is None else record.end.lags
+    probed = [lag for lag in lags if lag.probes is None or lag.probes >= PROBES_MIN]
     measures = RunMeasures(
         time="emulated" if server.emulated else "wall",
         dilation=dilation,
         window_s=window_s,
         wall_s=None if window is None else _wall_s(record, window),
-        lag_s=server.lag_s,
+        lag_s=server.growth().lag_s,
         total=whole,
         classes=found,
         energy=energy_of(server, output_tokens_per_s=None if rate is None else rate.value),
-        loop_lag_p99_ms=max((lag.p99_ms for lag in lags if _enough(lag)), default=None),
+        loop_lag_p99_ms=max((lag.p99_ms for lag in probed), default=None),
         cpu_share=max((lag.cpu_share for lag in lags), default=None),
         busy=False,
         late=False,
@@ -143,8 +138,7 @@ def measured_classes(record: RunRecord) -> tuple[MeasuredClass, tuple[MeasuredCl
     for result in record.results:
         by_class.setdefault(result.traffic_class, []).append(result)
     columns = Columns.of(record.results)
-    skip_ns = int(header.skip_s * (header.start.dilation or 1.0) * 1e9)
-    window = MeasuredWindow.of(columns, skip_ns=skip_ns)
+    window = MeasuredWindow.of(columns, skip_ns=header.skip_ns)
     if len(by_class) == 1:
         (name,) = by_class
         only = _measured(name, record.results, columns, window=window, record=record)
@@ -165,7 +159,7 @@ def _judged_together(
     results: Sequence[Result], total: MeasuredClass, classes: Sequence[MeasuredClass]
 ) -> Judgement | None:
     """Put the classes' judgements together; None unless each class that sent has one."""
-    judgements = {each.name: each.judgement for each in classes if each.results}
+    judgements = {each.name: each.judgement for each in classes if len(each.columns)}
     if not judgements or None in judgements.values():
         return None
     names = np.array([result.traffic_class for result in results])
@@ -188,9 +182,8 @@ def _measured(
     header = record.header
     known = next((each for each in header.classes if each.name == name and name != ALL), None)
     level = Slo.parse(known.slo) if known is not None and known.slo else None
-    dilation = header.start.dilation or 1.0
+    dilation, skip_ns = header.dilation, header.skip_ns
     in_wall_time = known is not None and known.arrivals.time == "wall"
-    skip_ns = int(header.skip_s * dilation * 1e9)
     measured = columns.intended_ns >= skip_ns
     rows = columns.where(measured)
     begun_ns = rows.sent_ns[rows.turn == 0]
@@ -202,8 +195,7 @@ def _measured(
         amounts = amounts_of(columns, window, None if judgement is None else judgement.good)
     return MeasuredClass(
         name=name,
-        results=results,
-        skip_ns=skip_ns,
+        results=[result for result in results if result.intended_ns >= skip_ns],
         window=window,
         dilation=dilation,
         begun_ns=record.wall_ns(begun_ns) if in_wall_time else begun_ns,
@@ -250,33 +242,24 @@ def _class_measures(measured: MeasuredClass) -> ClassMeasures:
         long_replies=int((done.output_tokens > done.asked_output_tokens).sum()),
         overfull_replies=int((done.chunks > done.output_tokens).sum()),
         resized_prompts=int((done.input_tokens != done.asked_input_tokens).sum()),
-        distributions=distributions_of(measured.samples),
+        distributions={name: distribution_of(each) for name, each in measured.samples.items()},
         rates=rates,
         arrivals=arrival_process(measured.begun_ns, ns_per_s=1e9 * measured.wall_per_s),
         slo=_slo_kept(measured, judgement, rates),
-        resent=sum(
-            result.resent for result in measured.results if result.intended_ns >= measured.skip_ns
-        ),
+        resent=sum(result.resent for result in measured.results),
     )
-
-
-def _enough(lag: LoopLag) -> bool:
-    """Whether there were enough probes for a p99 below the maximum."""
-    return lag.probes is None or lag.probes >= PROBES_MIN
 
 
 def _errors(measured: MeasuredClass) -> tuple[Mapping[str, int], Mapping[str, str]]:
     """Errors of the measured part by kind, with each one's most frequent message."""
-    wrong = [
-        result
-        for result in measured.results
-        if result.error is not None and result.intended_ns >= measured.skip_ns
-    ]
-    counts = Counter(result.error for result in wrong if result.error is not None)
-    said = Counter((result.error, result.message) for result in wrong if result.error is not None)
-    examples = dict(
-        reversed([pair for pair, _ in said.most_common()])
-    )  # the first has the last word
+    said = Counter(
+        (result.error, result.message) for result in measured.results if result.error is not None
+    )
+    counts: Counter[str] = Counter()
+    for (kind, _), count in said.items():
+        counts[kind] += count
+    # The first has the last word.
+    examples = dict(reversed([pair for pair, _ in said.most_common()]))
     return dict(sorted(counts.items())), dict(sorted(examples.items()))
 
 

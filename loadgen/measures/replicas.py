@@ -6,13 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from loadgen.measures.block_bootstrap import (
-    block_weights,
-    freedom,
-    replicated_means,
-    replicated_percentiles,
-    variance_factor,
-)
+from loadgen.measures.block_bootstrap import block_weights, replicated_means, replicated_percentiles
+from loadgen.measures.intervals import block_freedom, variance_factor
 from loadgen.measures.measurement import MeasuredClass, measured_classes, measures_of
 from loadgen.measures.run_measures import ClassMeasures, RunMeasures
 from loadgen.measures.samples import CELLS, Samples
@@ -154,8 +149,5 @@ def _figure(value: float, replicas: Float64s | None, cells: int) -> ReplicatedFi
     if replicas is None or cells < 2:
         return ReplicatedFigure(value=value)
     return ReplicatedFigure(
-        value=value,
-        replicas=replicas,
-        factor=variance_factor(cells),
-        freedom=freedom(cells),
+        value=value, replicas=replicas, factor=variance_factor(cells), freedom=block_freedom(cells)
     )

@@ -42,10 +42,7 @@ class MeasuredWindow:
         return (self.end_ns - self.start_ns) / 1e9
 
     def amounts(self, at_ns: Int64s, weights: ArrayLike | None = None) -> Float64s:
-        """Sum events at `at_ns` within the window, by cell: [events] -> [CELLS].
-
-        `weights`, [events], default to 1.
-        """
+        """Sum `weights` (1) of events at `at_ns` in the window, by cell: [events] -> [CELLS]."""
         counts = np.ones(at_ns.size) if weights is None else np.asarray(weights, dtype=np.float64)
         within = (at_ns >= self.start_ns) & (at_ns <= self.end_ns)  # [events]
         share = (at_ns[within] - self.start_ns) / (self.end_ns - self.start_ns)

@@ -26,12 +26,12 @@ class LocalTokenizer:
     def __init__(self, path: Path) -> None:
         self._path = path / FILE_NAME if path.is_dir() else path
         if not self._path.is_file():
-            raise OptionError(option=OPTION, value=path, expected=f"a folder with {FILE_NAME}")
+            raise OptionError(OPTION, path, expected=f"a folder with {FILE_NAME}")
         try:
             self._splitter = Splitter.from_file(str(self._path))
         except Exception as error:  # the library raises no other type
             raise OptionError(
-                option=OPTION, value=path, expected=f"a {FILE_NAME} that can be read ({error})"
+                OPTION, path, expected=f"a {FILE_NAME} that can be read ({error})"
             ) from error
         self._splitter.no_truncation()  # a published file may say to cut, or to pad
         self._splitter.no_padding()
@@ -58,11 +58,7 @@ class LocalTokenizer:
         return len(self._splitter.encode(text, add_special_tokens=True).ids)
 
     async def chat_tokens(self, messages: Sequence[tuple[str, str]]) -> int:
-        """Count the tokens of a chat in the model's own template.
-
-        Raises OptionError without `transformers` or without a template, LoadError for a chat that
-        the template refuses.
-        """
+        """Count a chat in the model's template; OptionError without one, LoadError if refused."""
         if self._chat is None:
             self._chat = _with_template(self._path.parent)
         chat = [{"role": role, "content": content} for role, content in messages]
@@ -76,18 +72,14 @@ class LocalTokenizer:
 
 def _with_template(folder: Path) -> Any:
     """Load the folder's chat template; raises OptionError if that cannot be."""
-    try:
-        from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - seconds, and only for a template
-    except ImportError as error:
-        expected = "--tokenizer server, or transformers installed, for --api chat"
-        raise OptionError(option=OPTION, value=folder, expected=expected) from error
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - takes seconds
+
     logging.getLogger("transformers").setLevel(logging.ERROR)
     try:
         loaded = PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     except Exception as error:  # whatever of the folder it cannot read
         expected = f"a folder that transformers can read for its chat template ({error})"
-        raise OptionError(option=OPTION, value=folder, expected=expected) from error
+        raise OptionError(OPTION, folder, expected=expected) from error
     if not loaded.chat_template:
-        expected = "a folder with a chat template, for --api chat"
-        raise OptionError(option=OPTION, value=folder, expected=expected)
+        raise OptionError(OPTION, folder, expected="a folder with a chat template, for --api chat")
     return loaded

@@ -22,7 +22,7 @@ Said = tuple[MessageRun, list[Prompt]]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PromptedWorkload:
-    """The sessions of `plan` as class `name`; implements `workloads.Workload`.
+    """The sessions of `plan` as class `name`; a `Workload` of `loadgen.dispatch`.
 
     `first_requests` are the ids of the sessions' first requests and, last, the number of requests.
     `taken` maps the roles of a prompt's messages to the tokens to take off each for the template;

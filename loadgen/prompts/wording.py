@@ -3,9 +3,10 @@
 A piece without words of its own is cut from a pool; recorded texts are in a table.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import cast
 
 from loadgen.prompts.piece_pool import PiecePool
 from loadgen.records.request import Prompt
@@ -16,48 +17,46 @@ Recorded = tuple[str, int]
 """A recorded text, and how many of its tokens are wanted."""
 
 
-class Wording(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Wording(ABC):
     """Makes the contents of messages. Immutable, and can be pickled."""
 
+    recorded: Mapping[Recorded, Prompt] = field(default_factory=dict)
+
     @property
+    @abstractmethod
     def keys(self) -> int:
         """How many keys begin in a way of their own."""
-        ...
+
+    @abstractmethod
+    def joined(self, pieces: Sequence[Prompt]) -> Prompt:
+        """Put pieces together into one content."""
+
+    @abstractmethod
+    def continued(self, content: Prompt) -> Prompt:
+        """A content that continues another in the same prompt."""
+
+    @abstractmethod
+    def made(self, key: int, tokens: int) -> Prompt:
+        """The piece of this key and length, cut from the pool."""
 
     def piece(self, segment: PromptSegment) -> Prompt:
         """Make the piece; KeyError for a recorded text that is not in the table."""
-        ...
-
-    def joined(self, pieces: Sequence[Prompt]) -> Prompt:
-        """Put pieces together into one content."""
-        ...
-
-    def continued(self, content: Prompt) -> Prompt:
-        """A content that continues another in the same prompt."""
-        ...
-
-    def made(self, key: int, tokens: int) -> Prompt:
-        """The piece of this key and length, cut from the pool."""
-        ...
+        if segment.text is None:
+            return self.made(segment.key, segment.tokens)
+        return self.recorded[segment.text, segment.tokens]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class IdWording:
+class IdWording(Wording):
     """Contents of token ids."""
 
     pool: PiecePool[int]
-    recorded: Mapping[Recorded, TokenIds] = field(default_factory=dict)
 
     @property
     def keys(self) -> int:
         """Those of the pool."""
         return self.pool.keys
-
-    def piece(self, segment: PromptSegment) -> Prompt:
-        """Make it, or take the recorded ids."""
-        if segment.text is None:
-            return self.made(segment.key, segment.tokens)
-        return self.recorded[segment.text, segment.tokens]
 
     def joined(self, pieces: Sequence[Prompt]) -> Prompt:
         """One after another."""
@@ -78,7 +77,7 @@ class IdWording:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TextWording:
+class TextWording(Wording):
     """Contents of text; `joiner` stands between two words, and so between two pieces.
 
     Unless the words are `told_apart`, they may all be one token.
@@ -87,18 +86,11 @@ class TextWording:
     pool: PiecePool[str]
     joiner: str
     told_apart: bool = True
-    recorded: Mapping[Recorded, str] = field(default_factory=dict)
 
     @property
     def keys(self) -> int:
         """Those of the pool, if its words are different tokens."""
         return self.pool.keys if self.told_apart else 1
-
-    def piece(self, segment: PromptSegment) -> Prompt:
-        """Make it, or take the recorded text."""
-        if segment.text is None:
-            return self.made(segment.key, segment.tokens)
-        return self.recorded[segment.text, segment.tokens]
 
     def joined(self, pieces: Sequence[Prompt]) -> Prompt:
         """With the joiner between them."""

@@ -8,7 +8,6 @@ which is dropped and noted in the record. All measures can be computed from the 
 
 import re
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Final, Self
 
 import msgspec
@@ -60,12 +59,7 @@ class ResultsWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        fault: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
 
@@ -97,7 +91,7 @@ class ResultsWriter:
             there = self._path.exists()
             if there and self._path.is_file() and self._path.stat().st_size:
                 expected = "a file that is not there yet, or empty: this one would be lost"
-                raise OptionError(option=self._option, value=self._path, expected=expected)
+                raise OptionError(self._option, self._path, expected=expected)
             if not self._path.is_fifo():  # its reader would take it for the end
                 self._path.open("ab").close()
             if not there:
@@ -116,7 +110,7 @@ class ResultsWriter:
 
     def _refused(self, error: OSError) -> OptionError:
         expected = f"a file that can be written ({error.strerror})"
-        return OptionError(option=self._option, value=self._path, expected=expected)
+        return OptionError(self._option, self._path, expected=expected)
 
 
 def read_results(path: Path) -> RunRecord:
@@ -197,7 +191,7 @@ class _Reader:
             self._results.append(self._result_of(line))
 
     def _refused(self, line: int | None, reason: str) -> FileError:
-        return FileError(path=self._path, line=line, reason=reason)
+        return FileError(self._path, reason, line=line)
 
 
 def _plain(value: object) -> object:

@@ -85,6 +85,16 @@ class RunHeader:
     label: str = ""
     notes: tuple[str, ...] = ()
 
+    @property
+    def dilation(self) -> float:
+        """Wall seconds per second of the run's time: 1 for a server without a clock of its own."""
+        return self.start.dilation or 1.0
+
+    @property
+    def skip_ns(self) -> int:
+        """Length of the skipped part, in steady ns (see `records.steady_time`)."""
+        return int(self.skip_s * self.dilation * 1e9)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendSummary:

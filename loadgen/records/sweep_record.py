@@ -175,7 +175,7 @@ def write_sweep(path: Path, sweep: SweepRecord) -> None:
         path.write_text(f"{text}\n", encoding="utf-8")
     except OSError as error:
         expected = f"a folder that can be written ({error.strerror})"
-        raise OptionError(option="--dir", value=path.parent, expected=expected) from error
+        raise OptionError("--dir", path.parent, expected=expected) from error
 
 
 def read_sweep(path: Path) -> SweepRecord:
@@ -187,6 +187,6 @@ def read_sweep(path: Path) -> SweepRecord:
             raise ValueError(f"not a sweep of the format {FORMAT}")
         return msgspec.convert(written, SweepRecord)
     except OSError as error:
-        raise FileError(path=path, line=None, reason=error.strerror or str(error)) from error
+        raise FileError(path, error.strerror or str(error)) from error
     except ValueError as error:  # msgspec's and json's own are such
-        raise FileError(path=path, line=None, reason=str(error)) from error
+        raise FileError(path, str(error)) from error

@@ -28,7 +28,5 @@ class Tokenizer(Protocol):
         ...
 
     async def chat_tokens(self, messages: Sequence[tuple[str, str]]) -> int:
-        """Count the tokens of a chat of (role, content), with its template and the generation
-        prompt.
-        """
+        """Count a chat of (role, content), its template and generation prompt included."""
         ...

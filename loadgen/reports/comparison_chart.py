@@ -6,32 +6,21 @@ import altair as alt
 
 from loadgen.measures.comparison import Comparison
 from loadgen.reports.comparison_report import figure_words, sides_words
-from reporting.charts import (
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    RED,
-    WIDTH,
-    Row,
-    TitledChart,
-    chart_of,
-    titled,
-)
+from reporting import charts
 
 _ROW_HEIGHT: Final = 20
 _COLOURS: Final = {
-    "better": GREEN,
-    "worse": RED,
-    "different": ORANGE,
-    "within noise": GREY,
+    "better": charts.GREEN,
+    "worse": charts.RED,
+    "different": charts.ORANGE,
+    "within noise": charts.GREY,
     "unknown": "#ced4da",
 }
 
 
-def comparison_chart(found: Comparison) -> tuple[TitledChart, ...]:
+def comparison_chart(found: Comparison) -> tuple[charts.TitledChart, ...]:
     """Draw those of all classes together; none where nothing can be compared."""
-    rows: list[Row] = [
+    rows: list[charts.Row] = [
         {
             "figure": figure_words(each),
             "relative": each.relative,
@@ -50,7 +39,7 @@ def comparison_chart(found: Comparison) -> tuple[TitledChart, ...]:
         scale=alt.Scale(domain=list(_COLOURS), range=list(_COLOURS.values())),
         legend=alt.Legend(orient="top", title=None, symbolType="circle"),
     )
-    drawn = chart_of(rows).encode(
+    drawn = charts.chart_of(rows).encode(
         y=alt.Y("figure:N", sort=order, title=None, axis=alt.Axis(labelLimit=240, grid=True)),
         color=shades,
         tooltip=[
@@ -63,13 +52,15 @@ def comparison_chart(found: Comparison) -> tuple[TitledChart, ...]:
     x = alt.X("low:Q", title=title, axis=alt.Axis(format="+.0%"))
     spans = drawn.mark_rule(strokeWidth=2.5).encode(x=x, x2="high:Q")
     dots = drawn.mark_circle(size=75, opacity=1).encode(x=alt.X("relative:Q", title=title))
-    zero = chart_of([{"at": 0}]).mark_rule(color=INK, strokeWidth=1.2).encode(x="at:Q")
+    zero = (
+        charts.chart_of([{"at": 0}]).mark_rule(color=charts.INK, strokeWidth=1.2).encode(x="at:Q")
+    )
     return (
-        titled(
+        charts.titled(
             "What differs, and by how much",
             f"{sides_words(found)}, {found.time} time; {found.method}",
             *(zero, spans, dots),
-            width=WIDTH - 160,
+            width=charts.WIDTH - 160,
             height=_ROW_HEIGHT * len(rows),
         ),
     )

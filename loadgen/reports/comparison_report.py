@@ -108,7 +108,8 @@ def verdict_words(found: Comparison) -> str:
     traffic = [name for name in apart if name in _TRAFFIC]
     warned = f"not the same traffic ({', '.join(traffic)} differ): " if traffic else ""
     verdicts = [each.verdict for each in found.differences]
-    unknown, known = len(found.unknown), len(found.judged)
+    unknown = len(found.unknown)
+    known = len(found.differences) - unknown
     if not known:
         return f"{warned}{unknown} unknown, no figure can be compared"
     if not found.beyond_noise:

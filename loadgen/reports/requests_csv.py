@@ -35,7 +35,7 @@ def request_lines(record: RunRecord) -> Iterator[str]:
     yield _line(COLUMNS)
     if not record.results:
         return
-    dilation = record.header.start.dilation or 1.0
+    dilation = record.header.dilation
     columns = Columns.of(record.results)
     results = sorted(record.results, key=attrgetter("intended_ns"))  # the order of `columns`
     ns_per_s = 1e9 * dilation

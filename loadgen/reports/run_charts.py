@@ -19,42 +19,21 @@ from loadgen.reports.run_series import (
     shown_points,
     under_way,
 )
-from reporting.charts import (
-    BLUE,
-    GREEN,
-    GREY,
-    HEIGHT,
-    INK,
-    LIGHT_BLUE,
-    NAVY,
-    ORANGE,
-    PURPLE,
-    RED,
-    Chart,
-    Row,
-    TitledChart,
-    chart_of,
-    colour,
-    dashes,
-    logarithmic,
-    rounded,
-    series_rows,
-    titled,
-)
+from reporting import charts
 from reporting.numbers import number
 
 DUE: Final = "from when due"
 SENT: Final = "from send"
 _CURVES: Final = {
-    "ttft_ms": ("TTFT", BLUE),
-    "ttft_from_send_ms": ("TTFT, from send", LIGHT_BLUE),
-    "tpot_ms": ("TPOT", GREEN),
-    "e2e_ms": ("E2E", PURPLE),
+    "ttft_ms": ("TTFT", charts.BLUE),
+    "ttft_from_send_ms": ("TTFT, from send", charts.LIGHT_BLUE),
+    "tpot_ms": ("TPOT", charts.GREEN),
+    "e2e_ms": ("E2E", charts.PURPLE),
     "e2e_from_send_ms": ("E2E, from send", "#da77f2"),
 }
 
 
-def run_charts(record: RunRecord, measures: RunMeasures) -> Iterator[TitledChart]:
+def run_charts(record: RunRecord, measures: RunMeasures) -> Iterator[charts.TitledChart]:
     """Draw all of them; those that have nothing to draw are left out."""
     if not record.results:
         return
@@ -86,14 +65,14 @@ def run_charts(record: RunRecord, measures: RunMeasures) -> Iterator[TitledChart
             yield gap_histogram(gaps.values, measures.time, whose[header.name])
 
 
-def latency_over_time(columns: Columns, bins: Bins, time: str, whose: str) -> TitledChart:
+def latency_over_time(columns: Columns, bins: Bins, time: str, whose: str) -> charts.TitledChart:
     """TTFT counted from when due and from the send; at least one request streamed a reply."""
     kept = columns.where(columns.streamed)
     ns_per_ms = 1e6 * bins.dilation
     due_ms = np.maximum((kept.first_ns - kept.intended_ns) / ns_per_ms, 1e-3)
     sent_ms = np.maximum((kept.first_ns - kept.sent_ns) / ns_per_ms, 1e-3)
     lines = {
-        words: series_rows(
+        words: charts.series_rows(
             ("at_s", bins.middles_s),
             "ms",
             {
@@ -106,36 +85,33 @@ def latency_over_time(columns: Columns, bins: Bins, time: str, whose: str) -> Ti
     }
     chosen = shown_points(bins, kept.intended_ns, due_ms)
     at_s = kept.intended_ns[chosen] / (1e9 * bins.dilation)
-    points: list[Row] = [
-        {"at_s": at, "ms": ms}
-        for at, ms in zip(rounded(at_s), rounded(due_ms[chosen]), strict=True)
-    ]
+    points = charts.rows_of(at_s=at_s, ms=due_ms[chosen])
     y = alt.Y(
         "ms:Q",
         title=f"TTFT, {time} ms",
-        **logarithmic(float(min(due_ms.min(), sent_ms.min())), float(due_ms.max())),
+        **charts.logarithmic(float(min(due_ms.min(), sent_ms.min())), float(due_ms.max())),
     )
     x = _x(bins, time)
     dots = (
-        chart_of(points)
-        .mark_circle(size=12, opacity=0.35, color=GREY)
+        charts.chart_of(points)
+        .mark_circle(size=12, opacity=0.35, color=charts.GREY)
         .encode(x=x, y=y, tooltip=["at_s:Q", "ms:Q"])
     )
     # The one from the send is thin and goes on top: where both are the same, both are seen.
     of_each = [
-        chart_of({**line, "counted": words} for line in lines[words])
+        charts.chart_of({**line, "counted": words} for line in lines[words])
         .mark_line(interpolate="linear", strokeWidth=width, opacity=1)
         .encode(
             x=x,
             y=y,
-            color=colour("counted", (DUE, SENT), (LIGHT_BLUE, NAVY)),
-            strokeDash=dashes("line", ("p50", "p99")),
+            color=charts.colour("counted", (DUE, SENT), (charts.LIGHT_BLUE, charts.NAVY)),
+            strokeDash=charts.dashes("line", ("p50", "p99")),
             tooltip=["at_s:Q", "ms:Q", "counted:N", "line:N"],
         )
         for words, width in ((DUE, 4.5), (SENT, 1.4))
     ]
     some = "" if len(points) == len(kept) else f" ({len(points):,} of {len(kept):,})"
-    return titled(
+    return charts.titled(
         f"Time to first token{whose} over time",
         f"Dots: requests{some}, at the time when they were due. Where the lines part, "
         "requests were sent late: what is counted from the send alone does not show it.",
@@ -146,29 +122,29 @@ def latency_over_time(columns: Columns, bins: Bins, time: str, whose: str) -> Ti
 
 def rates_over_time(
     header: ClassHeader, columns: Columns, bins: Bins, time: str, whose: str
-) -> TitledChart:
+) -> charts.TitledChart:
     """Requests of a class that were due, sent, completed and failed per second."""
     kinds = {
-        "due": (bins.rates(columns.intended_ns), GREY),
-        "sent": (bins.rates(columns.sent_ns), ORANGE),
-        "completed": (bins.rates(columns.last_ns[columns.done]), GREEN),
-        "failed": (bins.rates(columns.ended_ns[columns.failed]), RED),
+        "due": (bins.rates(columns.intended_ns), charts.GREY),
+        "sent": (bins.rates(columns.sent_ns), charts.ORANGE),
+        "completed": (bins.rates(columns.last_ns[columns.done]), charts.GREEN),
+        "failed": (bins.rates(columns.ended_ns[columns.failed]), charts.RED),
     }
     if not columns.failed.any():
         del kinds["failed"]
     rates = {what: values for what, (values, _) in kinds.items()}
-    rows = series_rows(("at_s", bins.middles_s), "per_s", rates)
+    rows = charts.series_rows(("at_s", bins.middles_s), "per_s", rates)
     drawn = {
         "x": _x(bins, time),
         "y": alt.Y("per_s:Q", title=f"requests per {time} s", stack=None),
-        "color": colour("what", list(kinds), [shade for _, shade in kinds.values()]),
+        "color": charts.colour("what", list(kinds), [shade for _, shade in kinds.values()]),
         "tooltip": ["at_s:Q", "per_s:Q", "what:N"],
     }
     due = [row for row in rows if row["what"] == "due"]
     others = [row for row in rows if row["what"] != "due"]
-    area = chart_of(due).mark_area(interpolate="step", opacity=0.3).encode(**drawn)
-    lines = chart_of(others).mark_line(interpolate="step", strokeWidth=1.8)
-    return titled(
+    area = charts.chart_of(due).mark_area(interpolate="step", opacity=0.3).encode(**drawn)
+    lines = charts.chart_of(others).mark_line(interpolate="step", strokeWidth=1.8)
+    return charts.titled(
         f"Requests{whose} over time: asked and achieved",
         f"In pieces of {bins.width_s:.3g} {time} s. Asked: {header.arrivals.words}.",
         area,
@@ -176,27 +152,27 @@ def rates_over_time(
     )
 
 
-def tokens_over_time(of_class: Mapping[str, Columns], bins: Bins, time: str) -> TitledChart:
+def tokens_over_time(of_class: Mapping[str, Columns], bins: Bins, time: str) -> charts.TitledChart:
     """Output tokens per second, class on class."""
     rates = {}
     for name, columns in of_class.items():
         # A chunk's tokens are not told apart by the server: a reply's are shared evenly.
         share = columns.output_tokens / np.maximum(columns.chunks, 1)
         rates[name] = bins.rates(columns.chunk_ns, np.repeat(share, columns.chunks))
-    rows = series_rows(("at_s", bins.middles_s), "per_s", rates, what="class")
+    rows = charts.series_rows(("at_s", bins.middles_s), "per_s", rates, what="class")
     chart = (
-        chart_of(rows)
+        charts.chart_of(rows)
         .mark_area(interpolate="step", opacity=0.75)
         .encode(
             x=_x(bins, time),
             y=alt.Y("per_s:Q", title=f"output tokens per {time} s", stack="zero"),
-            color=colour("class", list(of_class), symbol="square")
+            color=charts.colour("class", list(of_class), symbol="square")
             if len(of_class) > 1
-            else alt.value(BLUE),
+            else alt.value(charts.BLUE),
             tooltip=["at_s:Q", "per_s:Q", "class:N"],
         )
     )
-    return titled(
+    return charts.titled(
         "Output tokens over time",
         f"In pieces of {bins.width_s:.3g} {time} s"
         + (", one class on the other." if len(of_class) > 1 else "."),
@@ -204,34 +180,32 @@ def tokens_over_time(of_class: Mapping[str, Columns], bins: Bins, time: str) -> 
     )
 
 
-def in_flight_over_time(columns: Columns, bins: Bins, time: str) -> TitledChart:
+def in_flight_over_time(columns: Columns, bins: Bins, time: str) -> charts.TitledChart:
     """Requests under way at once, and those that the client still held."""
     kinds = {
-        "in flight": (under_way(bins, columns.sent_ns, columns.ended_ns), BLUE),
-        "due, not yet sent": (under_way(bins, columns.intended_ns, columns.sent_ns), ORANGE),
+        "in flight": (under_way(bins, columns.sent_ns, columns.ended_ns), charts.BLUE),
+        "due, not yet sent": (under_way(bins, columns.intended_ns, columns.sent_ns), charts.ORANGE),
     }
-    rows: list[Row] = [
-        {"at_s": at, "mean": mean, "most": most, "what": what}
+    rows: list[charts.Row] = [
+        {**row, "what": what}
         for what, ((means, mosts), _) in kinds.items()
-        for at, mean, most in zip(
-            rounded(bins.middles_s), rounded(means), rounded(mosts), strict=True
-        )
+        for row in charts.rows_of(at_s=bins.middles_s, mean=means, most=mosts)
     ]
     x = _x(bins, time)
-    shades = colour("what", list(kinds), [shade for _, shade in kinds.values()])
+    shades = charts.colour("what", list(kinds), [shade for _, shade in kinds.values()])
     tooltip = ["at_s:Q", "mean:Q", "most:Q", "what:N"]
     title = "requests at once"
     area = (
-        chart_of(rows)
+        charts.chart_of(rows)
         .mark_area(interpolate="step", opacity=0.3)
         .encode(x=x, y=alt.Y("mean:Q", title=title, stack=None), color=shades, tooltip=tooltip)
     )
     line = (
-        chart_of(rows)
+        charts.chart_of(rows)
         .mark_line(interpolate="step", strokeWidth=1.5)
         .encode(x=x, y=alt.Y("most:Q", title=title), color=shades, tooltip=tooltip)
     )
-    return titled(
+    return charts.titled(
         "Requests in flight over time",
         f"Area: the mean in pieces of {bins.width_s:.3g} {time} s; line: the most.",
         area,
@@ -248,33 +222,32 @@ def _x(bins: Bins, time: str) -> alt.X:
 
 def latency_distributions(
     columns: Columns, measures: RunMeasures, name: str, whose: str
-) -> TitledChart:
+) -> charts.TitledChart:
     """TTFT, TPOT and E2E as cumulative curves, with the limits of the class's SLO."""
     samples = samples_of(columns, measures.dilation)
     labels = {key: label for key, (label, _) in _CURVES.items() if key in samples}
-    rows: list[Row] = []
+    rows: list[charts.Row] = []
     low, high = np.inf, 0.0
     for key, label in labels.items():
         values = np.maximum(samples[key].values, 1e-3)
         at_ms, share = cumulative(values)
         low, high = min(low, float(at_ms[0])), max(high, float(at_ms[-1]))
-        rows.extend(
-            {"ms": ms, "share": part, "measure": label}
-            for ms, part in zip(rounded(at_ms), rounded(share), strict=True)
-        )
-    x = alt.X("ms:Q", title=f"{measures.time} ms", **logarithmic(low, high))
-    curves: Chart = (
-        chart_of(rows)
+        rows += [{**row, "measure": label} for row in charts.rows_of(ms=at_ms, share=share)]
+    x = alt.X("ms:Q", title=f"{measures.time} ms", **charts.logarithmic(low, high))
+    curves: charts.Chart = (
+        charts.chart_of(rows)
         .mark_line(interpolate="step-after", strokeWidth=2)
         .encode(
             x=x,
             y=alt.Y("share:Q", title="share at or below", axis=alt.Axis(format=".0%")),
-            color=colour("measure", list(labels.values()), [_CURVES[key][1] for key in labels]),
+            color=charts.colour(
+                "measure", list(labels.values()), [_CURVES[key][1] for key in labels]
+            ),
             tooltip=["ms:Q", alt.Tooltip("share:Q", format=".3%"), "measure:N"],
         )
     )
     slo = measures.classes[name].slo if name in measures.classes else None
-    bounds: list[Row] = [
+    bounds: list[charts.Row] = [
         {
             "ms": bound.limit,
             "measure": labels[bound.measure],
@@ -284,35 +257,30 @@ def latency_distributions(
         if bound.measure in labels and low <= bound.limit <= high
     ]
     if bounds:
-        rules = chart_of(bounds).encode(x="ms:Q", color="measure:N")
+        rules = charts.chart_of(bounds).encode(x="ms:Q", color="measure:N")
         words = rules.mark_text(y=-8, fontWeight="bold").encode(text="words:N")  # above the chart
         curves = alt.layer(rules.mark_rule(strokeDash=[4, 3], strokeWidth=1.5), curves, words)
-    return titled(
+    return charts.titled(
         f"Distribution of latencies{whose}",
         "The share of requests that took at most so long."
         + (f" Dashed: the limits of the SLO {slo.words}." if slo and bounds else ""),
         curves,
-        height=HEIGHT + 50,
+        height=charts.HEIGHT + 50,
     )
 
 
-def gap_histogram(values: Float64s, time: str, whose: str) -> TitledChart:
+def gap_histogram(values: Float64s, time: str, whose: str) -> charts.TitledChart:
     """A histogram of `values`, [gaps] in ms, of which one is above 0."""
     edges, share = bars(values)
-    rows: list[Row] = [
-        {"from_ms": low, "to_ms": high, "share": part}
-        for low, high, part in zip(
-            rounded(edges[:-1]), rounded(edges[1:]), rounded(share), strict=True
-        )
-    ]
+    rows = charts.rows_of(from_ms=edges[:-1], to_ms=edges[1:], share=share)
     drawn = (
-        chart_of(rows)
-        .mark_rect(color=BLUE, opacity=0.8)
+        charts.chart_of(rows)
+        .mark_rect(color=charts.BLUE, opacity=0.8)
         .encode(
             x=alt.X(
                 "from_ms:Q",
                 title=f"inter-token latency, {time} ms",
-                **logarithmic(float(edges[0]), float(edges[-1])),
+                **charts.logarithmic(float(edges[0]), float(edges[-1])),
             ),
             x2="to_ms:Q",
             y=alt.Y("share:Q", title="share of the gaps", axis=alt.Axis(format="%")),
@@ -320,14 +288,14 @@ def gap_histogram(values: Float64s, time: str, whose: str) -> TitledChart:
             tooltip=["from_ms:Q", "to_ms:Q", alt.Tooltip("share:Q", format=".3%")],
         )
     )
-    marks: list[Row] = [
+    marks: list[charts.Row] = [
         {"from_ms": float(np.percentile(values, at)), "words": f"p{at}"} for at in (50, 99)
     ]
     marks = [mark for mark in marks if float(mark["from_ms"] or 0) >= float(edges[0])]
-    rules = chart_of(marks).encode(x="from_ms:Q")
-    lines = rules.mark_rule(color=INK, strokeDash=[4, 3])
-    words = rules.mark_text(align="left", dx=4, dy=8, y=0, color=INK).encode(text="words:N")
-    return titled(
+    rules = charts.chart_of(marks).encode(x="from_ms:Q")
+    lines = rules.mark_rule(color=charts.INK, strokeDash=[4, 3])
+    words = rules.mark_text(align="left", dx=4, dy=8, y=0, color=charts.INK).encode(text="words:N")
+    return charts.titled(
         f"Inter-token latency{whose}",
         f"{values.size:,} gaps, on a logarithmic axis.",
         drawn,

@@ -15,14 +15,7 @@ from loadgen.measures.run_measures import (
 )
 from loadgen.records.run_record import ClassHeader, RunRecord
 from reporting.document import UNKNOWN, Cell, Column, Facts, Table, table_of
-from reporting.numbers import (
-    interval,
-    number,
-    percent,
-    percentile_name,
-    share_interval,
-    value_of,
-)
+from reporting.numbers import interval, number, percent, percentile_name, share_interval, value_of
 
 INTERVAL: Final = "95 % interval"
 _RANKS: Final = {95.0: 4, 99.9: 2}

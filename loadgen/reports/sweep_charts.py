@@ -8,33 +8,17 @@ import altair as alt
 from loadgen.records.estimate import Estimate
 from loadgen.records.sweep_record import SweepRecord
 from loadgen.reports.sweep_tables import LOAD_WORDS, load_and_unit
-from reporting.charts import (
-    BLUE,
-    GREEN,
-    GREY,
-    HEIGHT,
-    INK,
-    ORANGE,
-    PURPLE,
-    Row,
-    TitledChart,
-    chart_of,
-    colour,
-    dashes,
-    logarithmic,
-    shapes,
-    titled,
-)
+from reporting import charts
 from reporting.numbers import number
 
 _LEAST_MS: Final = 1e-3  # of a logarithmic axis
 _BEST: Final = "beaten by no other"
 _BEATEN: Final = "beaten by another"
 _ROOM: Final = 34  # for the words of two marks between legend and chart
-_SHADES: Final = {"TTFT": BLUE, "TPOT": GREEN, "E2E": PURPLE}
+_SHADES: Final = {"TTFT": charts.BLUE, "TPOT": charts.GREEN, "E2E": charts.PURPLE}
 
 
-def sweep_charts(sweep: SweepRecord) -> Iterator[TitledChart]:
+def sweep_charts(sweep: SweepRecord) -> Iterator[charts.TitledChart]:
     """Draw all of them; those that have nothing to draw are left out."""
     throughput, latency = _throughput_rows(sweep), _latency_rows(sweep)
     if throughput:
@@ -56,7 +40,7 @@ def _load_x(sweep: SweepRecord) -> alt.X:
     if sweep.axis == "rate":
         title = f"load asked, sessions per {sweep.time} s"
     loads = [point.load for point in sweep.points]
-    return alt.X("load:Q", title=title, **logarithmic(min(loads), max(loads)))
+    return alt.X("load:Q", title=title, **charts.logarithmic(min(loads), max(loads)))
 
 
 def _marks(sweep: SweepRecord) -> tuple[list[alt.Chart], list[alt.Chart]]:
@@ -64,7 +48,7 @@ def _marks(sweep: SweepRecord) -> tuple[list[alt.Chart], list[alt.Chart]]:
 
     The lines go below what is drawn, the words above the chart, where no line strikes them out.
     """
-    rows: list[Row] = []
+    rows: list[charts.Row] = []
     if sweep.knee is not None:
         rows.append({"load": sweep.knee.load, "words": f"knee {number(sweep.knee.load)}", "y": -8})
     if sweep.best is not None and sweep.best.load is not None:
@@ -73,16 +57,16 @@ def _marks(sweep: SweepRecord) -> tuple[list[alt.Chart], list[alt.Chart]]:
         rows.append({"load": sweep.best.load, "words": words, "y": y})
     if not rows:
         return [], []
-    base = chart_of(rows).encode(x="load:Q")
-    words = base.mark_text(color=INK, fontWeight="bold").encode(
+    base = charts.chart_of(rows).encode(x="load:Q")
+    words = base.mark_text(color=charts.INK, fontWeight="bold").encode(
         text="words:N", y=alt.Y("y:Q", scale=None)
     )
-    return [base.mark_rule(color=GREY, strokeDash=[5, 4])], [words]
+    return [base.mark_rule(color=charts.GREY, strokeDash=[5, 4])], [words]
 
 
 def _rows(
     sweep: SweepRecord, name: str, key: str, *, least: float = 0.0, **words: str
-) -> Iterator[Row]:
+) -> Iterator[charts.Row]:
     """The estimates of a figure above `least`, under `key`, with the ends of their intervals."""
     for point in sweep.points:
         found: Estimate | None = getattr(point.figures, name)
@@ -98,32 +82,32 @@ def _rows(
             }
 
 
-def _throughput_rows(sweep: SweepRecord) -> list[Row]:
+def _throughput_rows(sweep: SweepRecord) -> list[charts.Row]:
     return [
         *_rows(sweep, "requests_per_s", "per_s", what="completed"),
         *_rows(sweep, "goodput_per_s", "per_s", what="within the SLO (goodput)"),
     ]
 
 
-def _throughput(sweep: SweepRecord, rows: Sequence[Row]) -> TitledChart:
+def _throughput(sweep: SweepRecord, rows: Sequence[charts.Row]) -> charts.TitledChart:
     names = list(dict.fromkeys(str(row["what"]) for row in rows))
     title = f"requests per {sweep.time} s"
-    drawn = chart_of(rows).encode(
+    drawn = charts.chart_of(rows).encode(
         x=_load_x(sweep),
-        color=colour("what", names, (BLUE, GREEN), room=_ROOM),
+        color=charts.colour("what", names, (charts.BLUE, charts.GREEN), room=_ROOM),
         tooltip=["load:Q", "per_s:Q", "low:Q", "high:Q", "what:N"],
     )
     spans = drawn.mark_rule(strokeWidth=1.5).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
     means = drawn.mark_line(strokeWidth=2, opacity=0.8).encode(
         y=alt.Y("mean(per_s):Q", title=title),
-        strokeDash=dashes("what", names, room=_ROOM),
+        strokeDash=charts.dashes("what", names, room=_ROOM),
         tooltip=[],
     )
     dots = drawn.mark_point(size=45, opacity=1, filled=True).encode(
-        y=alt.Y("per_s:Q", title=title), shape=shapes("what", names)
+        y=alt.Y("per_s:Q", title=title), shape=charts.shapes("what", names)
     )
     rules, words = _marks(sweep)
-    return titled(
+    return charts.titled(
         "Throughput against load",
         "Each point with its 95 % interval; the line goes through the mean of each load.",
         *rules,
@@ -134,7 +118,7 @@ def _throughput(sweep: SweepRecord, rows: Sequence[Row]) -> TitledChart:
     )
 
 
-def _latency_rows(sweep: SweepRecord) -> list[Row]:
+def _latency_rows(sweep: SweepRecord) -> list[charts.Row]:
     return [
         row
         for measure in _SHADES
@@ -148,19 +132,19 @@ def _latency_rows(sweep: SweepRecord) -> list[Row]:
     ]
 
 
-def _latency(sweep: SweepRecord, rows: Sequence[Row]) -> TitledChart:
+def _latency(sweep: SweepRecord, rows: Sequence[charts.Row]) -> charts.TitledChart:
     numbers = [float(row["ms"] or 0) for row in rows]
     shown = [name for name in _SHADES if any(row["measure"] == name for row in rows)]
-    axis = logarithmic(min(numbers), max(numbers))
+    axis = charts.logarithmic(min(numbers), max(numbers))
     title = f"{sweep.time} ms"
-    drawn = chart_of(rows).encode(
+    drawn = charts.chart_of(rows).encode(
         x=_load_x(sweep),
-        color=colour("measure", shown, [_SHADES[name] for name in shown], room=_ROOM),
+        color=charts.colour("measure", shown, [_SHADES[name] for name in shown], room=_ROOM),
         tooltip=["load:Q", "ms:Q", "low:Q", "high:Q", "measure:N", "percentile:N"],
     )
     lines = drawn.mark_line(strokeWidth=2, opacity=0.8).encode(
         y=alt.Y("mean(ms):Q", title=title, **axis),
-        strokeDash=dashes("percentile", ("p50", "p99"), room=_ROOM),
+        strokeDash=charts.dashes("percentile", ("p50", "p99"), room=_ROOM),
         tooltip=[],
     )
     spans = drawn.mark_rule(strokeWidth=1.2, opacity=0.7).encode(
@@ -168,7 +152,7 @@ def _latency(sweep: SweepRecord, rows: Sequence[Row]) -> TitledChart:
     )
     dots = drawn.mark_circle(size=40, opacity=1).encode(y=alt.Y("ms:Q", title=title, **axis))
     rules, words = _marks(sweep)
-    return titled(
+    return charts.titled(
         "Latency against load",
         "Each point with its 95 % interval. Latencies count from when requests were due.",
         *rules,
@@ -176,12 +160,12 @@ def _latency(sweep: SweepRecord, rows: Sequence[Row]) -> TitledChart:
         spans,
         dots,
         *words,
-        height=HEIGHT + 70,
+        height=charts.HEIGHT + 70,
     )
 
 
-def _pareto_rows(sweep: SweepRecord, name: str, places: tuple[int, ...]) -> list[Row]:
-    rows: list[Row] = []
+def _pareto_rows(sweep: SweepRecord, name: str, places: tuple[int, ...]) -> list[charts.Row]:
+    rows: list[charts.Row] = []
     for place, point in enumerate(sweep.points):
         user, value = point.figures.interactivity_p50, getattr(point.figures, name)
         if user is not None and value is not None:
@@ -197,7 +181,7 @@ def _pareto_rows(sweep: SweepRecord, name: str, places: tuple[int, ...]) -> list
     return rows
 
 
-def _pareto(sweep: SweepRecord, rows: Sequence[Row], title: str) -> TitledChart:
+def _pareto(sweep: SweepRecord, rows: Sequence[charts.Row], title: str) -> charts.TitledChart:
     best = [row for row in rows if row["best"] == _BEST]
     x = alt.X(
         "user:Q",
@@ -206,27 +190,31 @@ def _pareto(sweep: SweepRecord, rows: Sequence[Row], title: str) -> TitledChart:
     )
     y = alt.Y("value:Q", title=f"output {title}, {sweep.time} s", scale=alt.Scale(zero=True))
     line = (
-        chart_of(best)
-        .mark_line(color=ORANGE, strokeWidth=2, interpolate="linear")
+        charts.chart_of(best)
+        .mark_line(color=charts.ORANGE, strokeWidth=2, interpolate="linear")
         .encode(x=x, y=y, order="user:Q")
     )
     dots = (
-        chart_of(rows)
+        charts.chart_of(rows)
         .mark_circle(size=80, opacity=1)
         .encode(
             x=x,
             y=y,
-            color=colour("best", (_BEST, _BEATEN), (ORANGE, GREY), symbol="circle"),
+            color=charts.colour(
+                "best", (_BEST, _BEATEN), (charts.ORANGE, charts.GREY), symbol="circle"
+            ),
             tooltip=["load:N", "user:Q", "value:Q"],
         )
     )
-    words = chart_of(best).mark_text(dy=-12, color=INK).encode(x=x, y=y, text="number:N")
-    return titled(
+    words = (
+        charts.chart_of(best).mark_text(dy=-12, color=charts.INK).encode(x=x, y=y, text="number:N")
+    )
+    return charts.titled(
         f"Output {title} against interactivity",
         f"Numbers at the points are the load: {LOAD_WORDS[sweep.axis]}. "
         "Further up and to the right is better.",
         line,
         dots,
         words,
-        height=HEIGHT + 90,
+        height=charts.HEIGHT + 90,
     )

@@ -31,10 +31,7 @@ class SweepReport:
         """For people."""
         sweep = self.sweep
         axis = "rates" if sweep.axis == "rate" else "concurrencies"
-        sections: list[Section] = [
-            findings(sweep),
-            points_table(sweep),
-        ]
+        sections: list[Section] = [findings(sweep), points_table(sweep)]
         if any(point.bounds for point in sweep.points):
             sections.append(bounds_table(sweep))
         for title, places, name in (

@@ -172,9 +172,7 @@ def bounds_table(sweep: SweepRecord) -> Table:
         Column("needed", lambda row: row[1].needed, percent),
         Column("share", lambda row: row[1].share, percent),
         Column(
-            "interval",
-            lambda row: f"{percent(row[1].low)} .. {percent(row[1].high)}",
-            tone="dim",
+            "interval", lambda row: f"{percent(row[1].low)} .. {percent(row[1].high)}", tone="dim"
         ),
         Column("samples", lambda row: row[1].samples, rank=1),
         Column("worth", lambda row: row[1].effective, rank=2),

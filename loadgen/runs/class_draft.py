@@ -52,7 +52,7 @@ def draft_class(options: ClassOptions, *, seed: int) -> ClassDraft:
         if isinstance(pacer, ClosedLoop):
             sessions = _closed_loop_sessions(pacer)
     if sessions == 0:
-        raise OptionError(option="--duration", value=arrivals.duration_s, expected="time for one")
+        raise OptionError("--duration", arrivals.duration_s, expected="time for one")
     trace = read_trace(spec, sessions=sessions)
     return ClassDraft(options=options, seed=seed, sessions=sessions, trace=trace, pacer=pacer)
 

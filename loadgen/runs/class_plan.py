@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from loadgen.runs.class_draft import ClassDraft
 from loadgen.runs.options import ClassOptions
 from loadgen.workloads.plan import plan_workload
 from loadgen.workloads.prefix_reuse import prefix_reuse
-from loadgen.workloads.session_plan import LengthCuts, WorkloadPlan
+from loadgen.workloads.session_plan import CallPlan, LengthCuts, WorkloadPlan
 from loadgen.workloads.sharegpt import Conversations
 
 IN_FLIGHT_MAX: Final = 512
@@ -47,15 +48,11 @@ class ClassPlan:
         """Requests of those sessions."""
         return self.workload.first_requests[self.sessions]
 
-    def wall_per_pace(self, dilation: float) -> float:
-        """Wall seconds per second of the time that its arrivals are in."""
-        return 1.0 if self.options.arrivals.wall_time else dilation
-
     def traffic(self, dilation: float) -> DispatchedClass:
         """The class for the dispatcher. `dilation` is wall seconds per second of the server's
         time.
         """
-        wall_per_pace = self.wall_per_pace(dilation)
+        wall_per_pace = 1.0 if self.options.arrivals.wall_time else dilation
         return DispatchedClass(
             name=self.options.name,
             workload=self.workload,
@@ -81,13 +78,7 @@ class ClassPlan:
             arrivals=asked(options.arrivals, self.pacer, time=time),
             sessions=None if pool else self.sessions,
             requests=None if pool else self.requests,
-            output_tokens=None
-            if pool
-            else sum(
-                call.output_tokens
-                for calls in self.plan.sessions[: self.sessions]
-                for call in calls
-            ),
+            output_tokens=None if pool else sum(call.output_tokens for call in self._calls()),
             ends_s=None if ends_ns is None else options.arrivals.start_s + ends_ns / 1e9,
             input_tokens=reuse.input_tokens,
             reused_tokens=reuse.reused_tokens,
@@ -101,6 +92,10 @@ class ClassPlan:
                 *self._long_words(context_tokens),
             ),
         )
+
+    def _calls(self) -> Iterator[CallPlan]:
+        """Calls of the sessions that have a time."""
+        return chain.from_iterable(self.plan.sessions[: self.sessions])
 
     def _in_flight_max(self) -> int:
         if self.options.arrivals.max_in_flight is not None:
@@ -124,9 +119,7 @@ class ClassPlan:
         if context_tokens is None:
             return
         long = sum(
-            call.input_tokens + call.output_tokens > context_tokens
-            for calls in self.plan.sessions[: self.sessions]
-            for call in calls
+            call.input_tokens + call.output_tokens > context_tokens for call in self._calls()
         )
         if long:
             yield (
@@ -136,10 +129,7 @@ class ClassPlan:
 
 
 def class_seeds(seed: int, count: int) -> list[int]:
-    """Seeds of the classes: the run's own for one class, a different one each for more.
-
-    Two classes of one seed would have the same lengths and gaps.
-    """
+    """Seeds of the classes, the first the run's own: with one seed lengths and gaps are alike."""
     others = [np.random.SeedSequence((seed, at)) for at in range(1, count)]
     return [seed, *(int(each.generate_state(1)[0]) for each in others)]
 
@@ -182,7 +172,7 @@ async def _plan_and_pacer(draft: ClassDraft, tokenizer: Tokenizer) -> tuple[Work
     if not timed and trace is not None and plan.arrivals_ns is None and draft.sessions is not None:
         expected = f"at most {len(trace):,}, the rows of {spec.trace}, or a --rate"
         if draft.sessions > len(trace):
-            raise OptionError(option="--requests", value=draft.sessions, expected=expected)
+            raise OptionError("--requests", draft.sessions, expected=expected)
     pacer = make_pacer(
         arrivals, sessions=len(plan.sessions), recorded_ns=plan.arrivals_ns, seed=draft.seed
     )

@@ -11,18 +11,15 @@ from loadgen.arrivals.arrival_spec import ArrivalSpec
 from loadgen.errors import LoadError, OptionError
 from loadgen.measures.slo import Slo
 from loadgen.records.run_record import Api, PromptKind
-from loadgen.typed_options import option
 from loadgen.workloads.workload_spec import WorkloadSpec
+from startup.typed_options import RepeatedOption, option
 
 History = Literal["planned", "served"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassOptions:
-    """Options of one traffic class: workload, arrivals, and requests.
-
-    Raises OptionError for what does not go together.
-    """
+    """Options of one traffic class; raises OptionError for what does not go together."""
 
     GROUP = "requests"
 
@@ -30,8 +27,7 @@ class ClassOptions:
     arrivals: ArrivalSpec
     name: str = "default"
     api: Api = option(
-        "completions",
-        "/v1/completions, /v1/chat/completions, or vllm.grpc.engine.VllmEngine",
+        "completions", "/v1/completions, /v1/chat/completions, or vllm.grpc.engine.VllmEngine"
     )
     prompts: PromptKind = option(
         "token-ids",
@@ -49,7 +45,7 @@ class ClassOptions:
         "from the environment, as a secret should be (a bearer token: ULTRASERVE_API_KEY)",
         "--header",
         type=option_values.header,
-        action="append",
+        action=RepeatedOption,
         metavar="NAME:VALUE",
     )
     extra_body: Mapping[str, Any] = option(
@@ -73,13 +69,9 @@ class ClassOptions:
 
     def __post_init__(self) -> None:
         if self.api == "chat" and self.prompts == "token-ids":
-            raise OptionError(
-                option="--prompts", value="token-ids", expected="text with --api chat"
-            )
+            raise OptionError("--prompts", "token-ids", expected="text with --api chat")
         if self.api == "grpc" and self.prompts == "text":
-            raise OptionError(
-                option="--prompts", value="text", expected="token-ids with --api grpc"
-            )
+            raise OptionError("--prompts", "text", expected="token-ids with --api grpc")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +109,9 @@ class ServerOptions:
         parts = urlsplit(self.url)
         if "@" in self.url or parts.query:
             expected = "http://HOST[:PORT] alone, without a name, a password or a query"
-            raise OptionError(option="--url", value="...", expected=expected)
+            raise OptionError("--url", "...", expected=expected)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.fragment:
-            raise OptionError(option="--url", value=self.url, expected="http://HOST[:PORT]")
+            raise OptionError("--url", self.url, expected="http://HOST[:PORT]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +159,6 @@ class RunOptions:
     def __post_init__(self) -> None:
         names = [each.name for each in self.classes]
         if len(set(names)) != len(names):
-            raise OptionError(option="--traffic-class", value=names, expected="names that differ")
+            raise OptionError("--traffic-class", names, expected="names that differ")
         if any(each.api == "grpc" for each in self.classes) and not self.server.grpc_target:
             raise LoadError("--api grpc needs --grpc HOST:PORT")

@@ -15,10 +15,10 @@ from typing import Final
 
 import aiohttp
 
-from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.client import ClientSpec
 from loadgen.clients.open_client import open_client
+from loadgen.clients.question import served_model
 from loadgen.clients.server_clock import read_server
-from loadgen.clients.server_facts import served_model
 from loadgen.clients.server_tokenizer import ServerTokenizer
 from loadgen.dispatch.job import Job
 from loadgen.errors import OptionError
@@ -51,12 +51,7 @@ class Prepared:
 
 
 async def prepare(
-    session: aiohttp.ClientSession,
-    options: RunOptions,
-    *,
-    command: str,
-    key: str,
-    live: LiveCounts,
+    session: aiohttp.ClientSession, options: RunOptions, *, command: str, key: str, live: LiveCounts
 ) -> Prepared:
     """Read the files of the options, ask the server its model, tokens and clock, and warm up.
 
@@ -128,7 +123,7 @@ async def _plans(
     for plan in plans:
         if plan.sessions < options.workers:
             expected = f"at most {plan.sessions}, the sessions of {plan.options.name}"
-            raise OptionError(option="--workers", value=options.workers, expected=expected)
+            raise OptionError("--workers", options.workers, expected=expected)
     return plans
 
 
@@ -189,8 +184,8 @@ def allow_connections(connections: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
     except (ValueError, OSError) as error:
         raise OptionError(
-            option="--max-in-flight",
-            value=connections,
+            "--max-in-flight",
+            connections,
             expected=f"at most {hard - OTHER_FILES:,} a worker: the system allows a process "
             f"{hard:,} open files (ulimit -n)",
         ) from error

@@ -6,7 +6,7 @@ A thin shell around the pure parts; reports are made from the record, elsewhere.
 import asyncio
 import gc
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -14,8 +14,8 @@ from typing import Final
 
 import aiohttp
 
+from loadgen.clients.question import open_session
 from loadgen.clients.server_clock import read_server
-from loadgen.clients.server_session import open_session
 from loadgen.dispatch.dispatcher import Dispatcher
 from loadgen.dispatch.job import do_job
 from loadgen.dispatch.pace import Pace
@@ -30,7 +30,6 @@ from loadgen.records.run_record import (
     ClassHeader,
     Recount,
     RunEnd,
-    RunHeader,
     RunRecord,
     SendSummary,
 )
@@ -95,7 +94,7 @@ class _Run:
         self._results: list[Result] = []
         self._skipped: ServerReading | None = None
         self._skipping: asyncio.Task[None] | None = None
-        self._stop: Callable[[], None] | None = None
+        self._dispatching: Dispatcher | Workers | None = None
         self._stopped = False
         self._watch = UnreachableWatch()
         self._problem = ""
@@ -104,7 +103,6 @@ class _Run:
         self._clock = ClockWatch(session, options.server.url, self._dilated)
         self._clock_task: asyncio.Task[None] | None = None
         self._steady_per_wall = 1.0
-        self._follow: Callable[[float], None] | None = None
 
     async def run(self) -> RunRecord:
         with stopped_by_signals(self._interrupt):
@@ -147,8 +145,7 @@ class _Run:
                 )
                 return WorkersEnd(ends=[end])
             pool = Workers(jobs, sink=self._keep, observer=self._live)
-            self._follow = pool.follow
-            self._stop_by(pool.stop)
+            self._dispatches(pool)
             return await pool.run(partial(self._begin, WORKERS_HEAD_START_NS))
         except BaseExceptionGroup as group:
             refusals, faults = group.split(LoadError)
@@ -196,7 +193,7 @@ class _Run:
 
     async def _read_after_skip(self, origin_ns: int) -> None:
         """Read the server's meters when what is measured begins."""
-        skip_ns = int(self._options.skip_s * 1e9 * (self._header.start.dilation or 1.0))
+        skip_ns = self._header.skip_ns
         while (left_ns := origin_ns + self._pace.wall_ns(skip_ns) - time.monotonic_ns()) > 0:
             await asyncio.sleep(min(left_ns / 1e9, EVERY_WALL_S))  # the pace may change
         self._skipped = await self._reading()
@@ -217,10 +214,11 @@ class _Run:
             if self._problem:
                 self._interrupt()
 
-    def _dispatches(self, dispatcher: Dispatcher) -> None:
-        self._follow = dispatcher.follow
-        dispatcher.follow(self._steady_per_wall)
-        self._stop_by(dispatcher.stop)
+    def _dispatches(self, dispatching: Dispatcher | Workers) -> None:
+        self._dispatching = dispatching
+        dispatching.follow(self._steady_per_wall)
+        if self._stopped:
+            dispatching.stop()
 
     def _dilated(self, dilation: float) -> None:
         """The server's emulated second takes `dilation` wall seconds from now on."""
@@ -230,18 +228,13 @@ class _Run:
         at_wall_ns = max(0, time.monotonic_ns() - self._began_ns)
         self._pace.change(self._steady_per_wall, at_wall_ns=at_wall_ns)
         self._live.dilation = dilation
-        if self._follow is not None:
-            self._follow(self._steady_per_wall)
-
-    def _stop_by(self, stop: Callable[[], None]) -> None:
-        self._stop = stop
-        if self._stopped:
-            stop()
+        if self._dispatching is not None:
+            self._dispatching.follow(self._steady_per_wall)
 
     def _interrupt(self) -> None:
         self._stopped = True
-        if self._stop is not None:
-            self._stop()
+        if self._dispatching is not None:
+            self._dispatching.stop()
 
     async def _end(self, done: WorkersEnd, wall_s: float) -> RunEnd:
         self._live.say("reading the server's meters")
@@ -251,7 +244,10 @@ class _Run:
         return RunEnd(
             end=reading,
             wall_s=wall_s,
-            sending=_sending(self._header, done, self._results),
+            sending={
+                each.name: _class_sending(each, done, self._results)
+                for each in self._header.classes
+            },
             lags=tuple(end.lag for end in done.ends),
             recount=await self._recounted(),
             problem=done.problem or self._problem,
@@ -289,13 +285,6 @@ class _Run:
 def _follows_load(reading: ServerReading) -> bool:
     """Whether the server's clock changes its dilation with the load."""
     return reading.info.get("clock") == FOLLOWING_CLOCK
-
-
-def _sending(
-    header: RunHeader, done: WorkersEnd, results: Sequence[Result]
-) -> Mapping[str, SendSummary]:
-    """The summaries of all workers by class."""
-    return {each.name: _class_sending(each, done, results) for each in header.classes}
 
 
 def _class_sending(header: ClassHeader, done: WorkersEnd, results: Sequence[Result]) -> SendSummary:

@@ -22,10 +22,10 @@ from scipy import special  # type: ignore[import-untyped]  # special alone: stat
 
 from loadgen.durations import duration_words
 from loadgen.measures.columns import Bools, Columns
+from loadgen.measures.goodput import bound_values
 from loadgen.measures.intervals import spread_of_sum, wilson
-from loadgen.measures.samples import Samples, token_gaps, values_ms
+from loadgen.measures.samples import Samples
 from loadgen.measures.slo import MEASURES, Bound, Slo
-from loadgen.records.arrays import Float64s
 from loadgen.records.run_record import RunRecord
 from loadgen.records.sweep_record import BoundShare, Verdict
 
@@ -51,11 +51,10 @@ def held(record: RunRecord, traffic_class: str, bound: Bound) -> Held:
     A failed request is infinitely late; aborted ones and the skipped part do not count. For ITL
     each gap is a sample.
     """
-    dilation = record.header.start.dilation or 1.0
-    skip_ns = record.header.skip_s * dilation * 1e9
     columns = Columns.of([each for each in record.results if each.traffic_class == traffic_class])
-    rows = columns.where(~columns.aborted & (columns.intended_ns >= skip_ns))
-    values = _values(rows, bound, dilation)
+    rows = columns.where(~columns.aborted & (columns.intended_ns >= record.header.skip_ns))
+    unordered, at_ns = bound_values(rows, bound, record.header.dilation)
+    values = Samples.in_order(unordered[np.argsort(at_ns, kind="stable")])
     if not len(values):
         return Held(samples=0, kept=0, inflation=1.0)
     kept = values.values <= bound.limit  # [samples]
@@ -110,24 +109,6 @@ def samples_needed(level: Slo, *, tail: float) -> int:
     z2 = float(special.ndtri(1 - tail)) ** 2
     strictest = max(bound.percentile for bound in level.bounds) / 100
     return math.ceil(z2 * strictest / (1 - strictest) - 1e-9)
-
-
-def _values(rows: Columns, bound: Bound, dilation: float) -> Samples:
-    """Values in ms in the order of time, infinite for what failed."""
-    failed = ~rows.streamed
-    if bound.measure == "itl_ms":
-        gaps_ms, at_ns, _ = token_gaps(rows, dilation)
-        missing = np.where(failed, np.maximum(rows.asked_output_tokens - 1, 0), 0)  # [requests]
-        late = np.full(int(missing.sum()), np.inf)
-        when = np.concatenate([at_ns, np.repeat(rows.ended_ns, missing)])
-        order = np.argsort(when, kind="stable")
-        return Samples.in_order(np.concatenate([gaps_ms, late])[order])
-    values: Float64s = np.full(len(rows), np.inf)  # [requests]
-    if bound.measure == "tpot_ms":
-        values[rows.spread] = values_ms(rows, bound.measure, dilation)
-        return Samples.in_order(values[rows.spread | failed])
-    values[~failed] = values_ms(rows, bound.measure, dilation)[~failed]
-    return Samples.in_order(values)
 
 
 def _inflation(values: Samples, kept: Bools) -> float:

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 
 from loadgen.records.run_record import RunHeader
 from loadgen.records.sweep_record import BestLoad, SweepPoint, SweepRecord
-from loadgen.sweeps.bound_shares import Held
+from loadgen.sweeps.bound_shares import Held, samples_needed
 from loadgen.sweeps.knee import find_knee
 from loadgen.sweeps.limit_search import LimitSearch, Standing
 from loadgen.sweeps.load_grid import load_words
 from loadgen.sweeps.options import ERROR_SHARE, SweepOptions
-from loadgen.sweeps.step_words import notes
 
 
 @dataclass(kw_only=True)
@@ -69,6 +68,22 @@ def concluded(options: SweepOptions, known: Known, *, command: str) -> SweepReco
         interrupted=known.interrupted,
         problem=known.problem,
         notes=notes(options),
+    )
+
+
+def notes(options: SweepOptions) -> tuple[str, ...]:
+    """Warnings about a sweep that can be known before its first run."""
+    varied = next(each for each in options.run.classes if each.name == options.vary)
+    if varied.slo is None or varied.workload.sessions is None:
+        return ()
+    needed = samples_needed(varied.slo, tail=options.tail)
+    most = varied.workload.sessions * sum(options.growth(each) for each in range(options.repeats))
+    if most >= needed:
+        return ()
+    return (
+        f"to be sure of {varied.slo.words} at a load takes {needed:,} requests without a "
+        f"miss, and all repeats together have {most:,}: no load can be found to keep it; "
+        "give more --requests or --repeats",
     )
 
 

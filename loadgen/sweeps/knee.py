@@ -102,7 +102,5 @@ def _quotient(rate: Estimate, latency_ms: Estimate) -> Estimate:
     if latency_ms.low is None or latency_ms.high is None or latency_ms.low <= 0:
         return Estimate(value=value)
     return Estimate(
-        value=value,
-        low=rate.value / latency_ms.high * 1e3,
-        high=rate.value / latency_ms.low * 1e3,
+        value=value, low=rate.value / latency_ms.high * 1e3, high=rate.value / latency_ms.low * 1e3
     )

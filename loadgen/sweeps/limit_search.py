@@ -66,17 +66,13 @@ class LimitSearch:
 
     def bracket(self, standings: Mapping[float, Standing]) -> Bracket:
         """The certain bracket: the answer, when `next_load` is None."""
-        kept = max(
-            (load for load, each in standings.items() if each.verdict == "kept"), default=None
+        missed = min(
+            (load for load, each in standings.items() if each.verdict == "missed"), default=math.inf
         )
-        missed = [load for load, each in standings.items() if each.verdict == "missed"]
-        if kept is not None and missed and min(missed) < kept:
-            lower = [
-                load
-                for load, each in standings.items()
-                if each.verdict == "kept" and load < min(missed)
-            ]
-            kept = max(lower, default=None)
+        kept = max(
+            (load for load, each in standings.items() if each.verdict == "kept" and load < missed),
+            default=None,
+        )
         not_kept = [
             load
             for load, each in standings.items()

@@ -10,7 +10,7 @@ from loadgen.measures.slo import Slo
 from loadgen.records.sweep_record import Axis
 from loadgen.runs.options import ClassOptions, RunOptions
 from loadgen.sweeps.load_grid import load_words
-from loadgen.typed_options import option
+from startup.typed_options import option
 
 ERROR_SHARE: Final = 0.05
 """Chance of a wrong verdict on a load, all the runs at it included."""
@@ -45,7 +45,7 @@ class SweepOptions:
     def __post_init__(self) -> None:
         names = [each.name for each in self.run.classes]
         if self.vary not in names:
-            raise OptionError(option="--vary", value=self.vary, expected=" or ".join(names))
+            raise OptionError("--vary", self.vary, expected=" or ".join(names))
 
     @property
     def tail(self) -> float:
@@ -59,9 +59,7 @@ class SweepOptions:
 
     @staticmethod
     def growth(repeat: int) -> int:
-        """Requests of the `repeat`-th run at a load over the first's: 1, 2, 4, 8. An undecided run
-        needs more than the same again.
-        """
+        """Requests of the `repeat`-th run at a load over the first's: 1, 2, 4, 8."""
         return 1 << repeat
 
     def at(self, load: float, *, position: int, repeat: int = 0) -> RunOptions:
@@ -75,10 +73,7 @@ class SweepOptions:
         )
         name = f"{position + 1:03}-{self.axis}-{load_words(load)}.jsonl"
         return replace(
-            self.run,
-            classes=classes,
-            seed=self.run.seed + position,
-            results=self.folder / name,
+            self.run, classes=classes, seed=self.run.seed + position, results=self.folder / name
         )
 
     def _loaded(self, each: ClassOptions, load: float) -> ClassOptions:

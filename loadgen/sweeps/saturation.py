@@ -53,8 +53,7 @@ def saturation(record: RunRecord, *, closed: bool) -> SaturationFound:
     Aborted requests and the skipped part are left out.
     """
     columns = Columns.of(record.results)
-    skip_ns = record.header.skip_s * (record.header.start.dilation or 1.0) * 1e9
-    columns = columns.where(~columns.aborted & (columns.intended_ns >= skip_ns))
+    columns = columns.where(~columns.aborted & (columns.intended_ns >= record.header.skip_ns))
     refused = _refused(columns)
     if refused is not None:
         return refused

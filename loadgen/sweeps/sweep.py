@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Literal
 
+from loadgen.durations import duration_words
 from loadgen.errors import LoadError
 from loadgen.measures.measurement import measure_run
 from loadgen.measures.run_measures import Distribution, RunMeasures
@@ -23,12 +24,11 @@ from loadgen.records.sweep_record import (
 )
 from loadgen.runs.options import RunOptions
 from loadgen.sweeps.bound_shares import bound_share, held, verdict_of
-from loadgen.sweeps.conclusion import Known, concluded
+from loadgen.sweeps.conclusion import Known, concluded, notes
 from loadgen.sweeps.limit_search import LimitSearch, Standing
 from loadgen.sweeps.load_grid import load_words
 from loadgen.sweeps.options import SweepOptions
 from loadgen.sweeps.saturation import no_more_throughput, saturation
-from loadgen.sweeps.step_words import notes, point_words
 
 
 def point_figures(measures: RunMeasures) -> PointFigures:
@@ -218,3 +218,24 @@ class _Sweep:
 
 def _cut_short(record: RunRecord) -> bool:
     return record.end is None or record.end.interrupted or bool(record.end.problem)
+
+
+def point_words(point: SweepPoint, axis: str) -> str:
+    """A line on one run, as it ends."""
+    figures = point.figures
+    parts = [f"{axis} {load_words(point.load)}:"]
+    if figures.requests_per_s is None:
+        parts.append("no request completed")
+    else:
+        parts.append(f"{figures.requests_per_s.value:.4g} requests/s")
+    for name, measured in (("TTFT", figures.ttft_p99_ms), ("E2E", figures.e2e_p99_ms)):
+        if measured is not None:
+            parts.append(f"{name} p99 {duration_words(float(f'{measured.value / 1e3:.3g}'))}")
+    if point.saturation.over is not False:
+        parts.append(point.saturation.words)
+    for bound in point.bounds:
+        parts.append(
+            f"{bound.words} {bound.verdict}: {bound.share:.2%} within "
+            f"({bound.low:.2%} to {bound.high:.2%})"
+        )
+    return f"{parts[0]} {', '.join(parts[1:])}"

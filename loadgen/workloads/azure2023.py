@@ -9,9 +9,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-from loadgen.errors import FileError
 from loadgen.workloads.recording import NS_PER_S, Recording
-from loadgen.workloads.trace_lines import TraceRow, csv_fields, read_lines, read_rows, read_tokens
+from loadgen.workloads.trace_lines import TraceRow, csv_fields, read_csv, read_rows, read_tokens
 
 HEADER: Final = "TIMESTAMP,ContextTokens,GeneratedTokens"
 
@@ -21,11 +20,8 @@ _EPOCH = datetime(1970, 1, 1)  # naive, as the trace's own timestamps are: only 
 
 def read_azure2023(path: Path) -> Recording:
     """Read every row of the file, in its order; raises FileError for the first that is wrong."""
-    lines = read_lines(path)
-    if not lines or lines[0] != HEADER:
-        found = lines[0].strip()[:80] if lines else ""
-        raise FileError(path=path, line=1, reason=f"expected the header {HEADER}, found {found!r}")
-    return Recording.of_rows("azure2023", read_rows(path, lines[1:], first_line=2, read=_row))
+    _, lines = read_csv(path, HEADER)
+    return Recording.of_rows("azure2023", read_rows(path, lines, first_line=2, read=_row))
 
 
 def _row(line: str) -> TraceRow:

@@ -11,13 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from loadgen.errors import FileError
 from loadgen.records.plain_number import counted
 from loadgen.workloads.recording import Recording
 from loadgen.workloads.trace_lines import (
     TraceRow,
     csv_fields,
-    read_lines,
+    read_csv,
     read_rows,
     read_seconds_ns,
     read_tokens,
@@ -31,12 +30,8 @@ HEADERS: Final = (
 
 def read_burstgpt(path: Path) -> Recording:
     """Read every row of the file, in its order; raises FileError for the first that is wrong."""
-    lines = read_lines(path)
-    if not lines or lines[0] not in HEADERS:
-        found = lines[0].strip()[:80] if lines else ""
-        reason = f"expected the header {HEADERS[0]}, found {found!r}"
-        raise FileError(path=path, line=1, reason=reason)
-    columns = lines[0].split(",")
+    header, lines = read_csv(path, *HEADERS)
+    columns = header.split(",")
     request, response = columns.index("Request tokens"), columns.index("Response tokens")
     failed = 0
 
@@ -51,7 +46,7 @@ def read_burstgpt(path: Path) -> Recording:
             return None
         return TraceRow(at_ns, input_tokens, output_tokens)
 
-    rows = read_rows(path, lines[1:], first_line=2, read=read)
+    rows = read_rows(path, lines, first_line=2, read=read)
     recording = Recording.of_rows("burstgpt", rows)
     if not failed:
         return recording

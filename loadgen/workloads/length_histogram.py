@@ -66,9 +66,9 @@ def read_histogram(path: Path) -> LengthHistogram:
         try:
             bins.append(_bin(line))
         except ValueError as error:
-            raise FileError(path=path, line=number, reason=str(error)) from error
+            raise FileError(path, str(error), line=number) from error
     if not any(weight for _, _, weight in bins):
-        raise FileError(path=path, line=None, reason="has no length with a weight above 0")
+        raise FileError(path, "has no length with a weight above 0")
     least, most, weights = zip(*bins, strict=True)
     return LengthHistogram(words=f"histogram:{path}", least=least, most=most, weights=weights)
 

@@ -46,16 +46,15 @@ class ObservedLengths:
     def __post_init__(self) -> None:
         if self.prompt_tokens.shape != self.output_tokens.shape or not self.prompt_tokens.size:
             raise OptionError(
-                option="output_tokens",
-                value=f"shape {self.output_tokens.shape}",
+                "output_tokens",
+                f"shape {self.output_tokens.shape}",
                 expected=f"one for each prompt, of shape {self.prompt_tokens.shape}, and some",
             )
         for name in ("prompt_tokens", "output_tokens"):
             array = getattr(self, name)
             for tokens in (int(array.min()), int(array.max())):
                 if not 1 <= tokens <= TOKENS_MAX:
-                    expected = f"1 to {TOKENS_MAX:,} tokens"
-                    raise OptionError(option=name, value=tokens, expected=expected)
+                    raise OptionError(name, tokens, expected=f"1 to {TOKENS_MAX:,} tokens")
 
     def draw_pairs(self, chance: np.random.Generator, requests: int) -> tuple[Int64s, Int64s]:
         """Draw pairs: each int64[requests]."""

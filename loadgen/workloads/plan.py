@@ -11,12 +11,7 @@ from loadgen.records.request import Role
 from loadgen.workloads.call_writer import CallWriter, Segments
 from loadgen.workloads.plan_words import plan_words
 from loadgen.workloads.recording import Recording
-from loadgen.workloads.session_draws import (
-    SessionDraws,
-    draw_groups,
-    draw_sessions,
-    draw_turns,
-)
+from loadgen.workloads.session_draws import SessionDraws, draw_groups, draw_sessions, draw_turns
 from loadgen.workloads.session_plan import CallPlan, PromptSegment, WorkloadPlan
 from loadgen.workloads.session_shapes import Turn, conversation, fan_out
 from loadgen.workloads.sharegpt import Conversations
@@ -49,7 +44,7 @@ def plan_workload(
     if sessions is None:
         if trace is None:
             expected = "how many, or a --rate with a --duration, beside --input and --output"
-            raise OptionError(option="--requests", value=None, expected=expected)
+            raise OptionError("--requests", None, expected=expected)
         sessions = len(trace)
     writer = CallWriter(spec)
     if isinstance(trace, Conversations):
@@ -76,10 +71,10 @@ def _check(spec: WorkloadSpec, trace: Trace | None) -> None:
     if trace is None:
         for option, asked in lengths:
             if asked is None:
-                raise OptionError(option=option, value=None, expected="lengths, or a --trace")
+                raise OptionError(option, None, expected="lengths, or a --trace")
     if isinstance(trace, Recording) and trace.blocks is not None and spec.input_lengths:
         expected = "it beside a trace without blocks: those of this one are as long as they are"
-        raise OptionError(option="--input", value=spec.input_lengths.words, expected=expected)
+        raise OptionError("--input", spec.input_lengths.words, expected=expected)
     if isinstance(trace, Conversations):
         if not trace.tokens:
             raise ValueError("the texts of a trace of conversations are counted first")
@@ -90,7 +85,7 @@ def _check(spec: WorkloadSpec, trace: Trace | None) -> None:
             wanted.append(("--long-context", f"{spec.long_share:g}:{spec.long_tokens}"))
         for option, value in wanted:
             expected = "a trace that has no words of its own, which are sent as they are"
-            raise OptionError(option=option, value=value, expected=expected)
+            raise OptionError(option, value, expected=expected)
 
 
 def _prefix(writer: CallWriter, spec: WorkloadSpec, group: int) -> Segments:

@@ -4,23 +4,15 @@ from collections.abc import Iterator, Sequence
 
 from loadgen.records.plain_number import counted
 from loadgen.workloads.recording import Recording
-from loadgen.workloads.sample_trace import BUNDLED_TRACE
 from loadgen.workloads.session_plan import CallPlan
-from loadgen.workloads.trace_file import Trace
+from loadgen.workloads.trace_file import BUNDLED_TRACE, Trace
 from loadgen.workloads.workload_spec import WorkloadSpec
 
 
 def plan_words(
-    spec: WorkloadSpec,
-    trace: Trace | None,
-    sessions: Sequence[tuple[CallPlan, ...]],
-    *,
-    pool: bool,
+    spec: WorkloadSpec, trace: Trace | None, sessions: Sequence[tuple[CallPlan, ...]], *, pool: bool
 ) -> str:
-    """The description in one line. `sessions` are the planned ones, at least one.
-
-    Of a `pool` as many are sent as time allows, so their number is left out.
-    """
+    """One line on the planned `sessions`, at least one; time alone limits those of a `pool`."""
     return "; ".join([_source(spec, trace), _amount(sessions, pool=pool), *_laid_over(spec)])
 
 

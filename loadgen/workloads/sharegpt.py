@@ -59,9 +59,7 @@ class Conversations:
         return tuple(text for text in found if text)
 
     def counted(self, counts: Sequence[int]) -> Self:
-        """A copy with the number of tokens of each of `texts`; ValueError for another number of
-        them.
-        """
+        """A copy with the tokens of each of `texts`; ValueError for another number of counts."""
         return replace(self, tokens=dict(zip(self.texts, counts, strict=True)))
 
 
@@ -78,8 +76,7 @@ def read_sharegpt(path: Path, *, limit: int | None = None) -> Conversations:
         try:
             conversation = _conversation(entry)
         except ValueError as error:
-            reason = f"{_name(number, entry)}: {error}"
-            raise FileError(path=path, line=line, reason=reason) from error
+            raise FileError(path, f"{_name(number, entry)}: {error}", line=line) from error
         if conversation is None:
             without += 1
         else:
@@ -87,9 +84,7 @@ def read_sharegpt(path: Path, *, limit: int | None = None) -> Conversations:
         if limit is not None and len(items) >= limit:
             break
     if not items:
-        raise FileError(
-            path=path, line=None, reason="has no conversation of a question and a reply"
-        )
+        raise FileError(path, "has no conversation of a question and a reply")
     left_out = counted(without, "entry", "entries")
     notes = (f"of {path.name} {left_out} without a question and its reply left out",)
     return Conversations(items=tuple(items), notes=notes if without else ())
@@ -106,17 +101,16 @@ def _entries(path: Path, text: str) -> Iterator[tuple[int, Any]]:
         try:
             entry, place = decoder.raw_decode(text, place)
         except json.JSONDecodeError as error:
-            reason = f"is not JSON: {error.msg}"
-            raise FileError(path=path, line=error.lineno, reason=reason) from error
+            raise FileError(path, f"is not JSON: {error.msg}", line=error.lineno) from error
         except RecursionError as error:
-            raise FileError(path=path, line=line, reason="is nested too deep") from error
+            raise FileError(path, "is nested too deep", line=line) from error
         yield line, entry
         place = _after_space(text, place)
         if listed and text.startswith(",", place):
             place = _after_space(text, place + 1)
         elif listed and not text.startswith("]", place):
             line += text.count("\n", seen, place)
-            raise FileError(path=path, line=line, reason="expected , or ] behind an entry")
+            raise FileError(path, "expected , or ] behind an entry", line=line)
 
 
 def _after_space(text: str, place: int) -> int:

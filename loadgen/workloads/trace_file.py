@@ -16,6 +16,9 @@ from loadgen.workloads.workload_spec import TraceFormat, WorkloadSpec
 
 Trace: TypeAlias = Recording | Conversations
 
+BUNDLED_TRACE: Final = Path(__file__).parents[1] / "data" / "azure2023_synthetic.csv"
+"""Synthetic, in the Azure 2023 format: tests/loadgen/workloads/sample_trace.py makes it."""
+
 _READERS: Final[Mapping[str, Callable[[Path], Recording]]] = {
     "azure2023": read_azure2023,
     "burstgpt": read_burstgpt,
@@ -37,7 +40,7 @@ def read_trace(spec: WorkloadSpec, *, sessions: int | None = None) -> Trace | No
         if spec.window_s is not None:
             window = "{:g}-{:g}".format(*spec.window_s)
             expected = f"a trace with times, which {spec.trace} has not"
-            raise OptionError(option="--window", value=window, expected=expected)
+            raise OptionError("--window", window, expected=expected)
         return read_sharegpt(spec.trace, limit=sessions)
     recording = read_recording(spec.trace, kind=kind)
     if spec.window_s is None:
@@ -46,19 +49,15 @@ def read_trace(spec: WorkloadSpec, *, sessions: int | None = None) -> Trace | No
     if kept is None:
         last_s = recording.arrivals_ns[-1] / 1e9
         reason = "no row arrived in the window {:g}-{:g} s; the last is at {:g} s"
-        raise FileError(path=spec.trace, line=None, reason=reason.format(*spec.window_s, last_s))
+        raise FileError(spec.trace, reason.format(*spec.window_s, last_s))
     return kept
 
 
 def read_recording(path: Path, *, kind: TraceFormat = "auto") -> Recording:
-    """Read every row of a trace that has arrival times.
-
-    Raises FileError for a file that cannot be used; conversations have no times.
-    """
+    """Read every row of a trace with arrival times; FileError for another or an unusable file."""
     kind = trace_format(path) if kind == "auto" else kind
     if kind not in _READERS:
-        reason = f"its format is {kind}: expected a trace with arrival times"
-        raise FileError(path=path, line=None, reason=reason)
+        raise FileError(path, f"its format is {kind}: expected a trace with arrival times")
     return _READERS[kind](path)
 
 
@@ -80,4 +79,4 @@ def trace_format(path: Path) -> TraceFormat:
         f"{found}: expected the header {azure2023.HEADER} (Azure 2023) or {burstgpt.HEADERS[0]}"
         " (BurstGPT), JSON lines (Mooncake), or a JSON list of conversations (ShareGPT)"
     )
-    raise FileError(path=path, line=1, reason=reason)
+    raise FileError(path, reason, line=1)

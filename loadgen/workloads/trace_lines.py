@@ -37,7 +37,7 @@ def read_text(path: Path) -> str:
     try:
         return content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
-        raise FileError(path=path, line=None, reason="is not UTF-8 text") from error
+        raise FileError(path, "is not UTF-8 text") from error
 
 
 def read_bytes(path: Path, at_most: int = -1) -> bytes:
@@ -51,10 +51,9 @@ def read_bytes(path: Path, at_most: int = -1) -> bytes:
             with gzip.GzipFile(fileobj=file) as whole:
                 return whole.read(at_most)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        reason = "its gzip data is damaged or not whole"
-        raise FileError(path=path, line=None, reason=reason) from error
+        raise FileError(path, "its gzip data is damaged or not whole") from error
     except OSError as error:
-        raise FileError(path=path, line=None, reason=error.strerror or str(error)) from error
+        raise FileError(path, error.strerror or str(error)) from error
 
 
 def read_lines(path: Path) -> list[str]:
@@ -62,7 +61,16 @@ def read_lines(path: Path) -> list[str]:
     lines = read_text(path).split("\n")  # not splitlines, which knows more ends than an editor
     if lines[-1] == "":
         lines.pop()
-    return [line.removesuffix("\r") for line in lines]
+    return lines
+
+
+def read_csv(path: Path, *headers: str) -> tuple[str, list[str]]:
+    """Read a CSV's header, one of `headers`, and its other lines; raises FileError."""
+    lines = read_lines(path)
+    if not lines or lines[0] not in headers:
+        found = lines[0].strip()[:80] if lines else ""
+        raise FileError(path, f"expected the header {headers[0]}, found {found!r}", line=1)
+    return lines[0], lines[1:]
 
 
 def read_rows(
@@ -82,11 +90,11 @@ def read_rows(
             if row.at_ns < previous_ns:
                 raise ValueError("its timestamp is before that of the row above")
         except ValueError as error:
-            raise FileError(path=path, line=number, reason=str(error)) from error
+            raise FileError(path, str(error), line=number) from error
         previous_ns, none = row.at_ns, False
         yield row
     if none:
-        raise FileError(path=path, line=None, reason="has no row")
+        raise FileError(path, "has no row")
 
 
 def csv_fields(line: str, count: int) -> list[str]:

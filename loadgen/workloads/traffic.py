@@ -5,7 +5,7 @@ prompt only its length is kept: no two share a prefix. Simulators take it; a loa
 `WorkloadPlan`. This module must not know the server.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -45,9 +45,7 @@ class Traffic:
             array = getattr(self, name)
             if array.dtype != dtype or array.ndim != 1 or array.shape != arrival_s.shape:
                 expected = f"{np.dtype(dtype)}[requests], as many as there are arrivals"
-                raise OptionError(
-                    option=name, value=f"{array.dtype}{array.shape}", expected=expected
-                )
+                raise OptionError(name, f"{array.dtype}{array.shape}", expected=expected)
         bad = ~np.isfinite(arrival_s) | (arrival_s < 0) | (np.diff(arrival_s, prepend=0.0) < 0)
         self._refuse("arrival_s", bad, "a finite time from 0 on, not before the request before")
         for name in ("prompt_tokens", "output_tokens"):
@@ -58,9 +56,7 @@ class Traffic:
         """Name the first request that is `bad`: [requests]."""
         if bad.any():
             request = int(bad.argmax())
-            raise OptionError(
-                option=f"{name}[{request}]", value=getattr(self, name)[request], expected=expected
-            )
+            raise OptionError(f"{name}[{request}]", getattr(self, name)[request], expected=expected)
 
     @classmethod
     def recorded(cls, path: Path) -> Self:
@@ -93,9 +89,7 @@ class Traffic:
         """
         _check_positive("rate_per_s", rate_per_s)
         if (requests is None) == (duration_s is None):
-            raise OptionError(
-                option="requests", value=requests, expected="requests or duration_s, one of them"
-            )
+            raise OptionError("requests", requests, expected="requests or duration_s, one of them")
         arrivals = RenewalArrivals("poisson", burstiness=1.0, seed=seed)
         if requests is not None:
             _check_positive("requests", requests)
@@ -122,24 +116,14 @@ class Traffic:
     def window(self, begin_s: float, end_s: float) -> Self:
         """Requests that arrive from `begin_s` until before `end_s`, with `begin_s` as time 0."""
         if not 0.0 <= begin_s < end_s:
-            raise OptionError(
-                option="window", value=f"{begin_s} to {end_s} s", expected="0 <= begin < end"
-            )
-        first, last = np.searchsorted(self.arrival_s, [begin_s, end_s])
-        return type(self)(
-            arrival_s=self.arrival_s[first:last] - begin_s,
-            prompt_tokens=self.prompt_tokens[first:last],
-            output_tokens=self.output_tokens[first:last],
-        )
+            raise OptionError("window", f"{begin_s} to {end_s} s", expected="0 <= begin < end")
+        kept = self.chosen((self.arrival_s >= begin_s) & (self.arrival_s < end_s))
+        return replace(kept, arrival_s=kept.arrival_s - begin_s)
 
     def sped_up(self, factor: float) -> Self:
         """A copy with all times divided by `factor`."""
         _check_positive("factor", factor)
-        return type(self)(
-            arrival_s=self.arrival_s / factor,
-            prompt_tokens=self.prompt_tokens,
-            output_tokens=self.output_tokens,
-        )
+        return replace(self, arrival_s=self.arrival_s / factor)
 
     def within_context(self, context_tokens: int) -> Self:
         """Without requests whose prompt and reply together exceed the context."""
@@ -158,4 +142,4 @@ class Traffic:
 
 def _check_positive(field: str, value: float) -> None:
     if not 0 < value < np.inf:
-        raise OptionError(option=field, value=value, expected="a finite number above 0")
+        raise OptionError(field, value, expected="a finite number above 0")

@@ -1,5 +1,6 @@
 """Options of a workload."""
 
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadgen import option_values
-from loadgen.errors import OptionError
-from loadgen.typed_options import option
-from loadgen.workloads.output_schema import read_output_schema
+from loadgen.errors import FileError, OptionError
+from loadgen.workloads.trace_lines import read_text
+from startup.typed_options import option
 
 # Sessions are planned before any is sent, in some hundred bytes each, and no context is longer:
 # more is a slip of the hand, not a run.
@@ -35,6 +36,19 @@ class Lengths(Protocol):
     def draw(self, chance: np.random.Generator, count: int) -> NDArray[np.int64]:
         """Draw lengths, int64[count]."""
         ...
+
+
+def read_output_schema(path: Path) -> Mapping[str, Any]:
+    """Read the JSON schema of replies; raises FileError, with the line, if it is no JSON object."""
+    try:
+        schema = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise FileError(path, f"is not JSON: {error.msg}", line=error.lineno) from error
+    except RecursionError as error:
+        raise FileError(path, "is nested too deep") from error
+    if not isinstance(schema, dict):
+        raise FileError(path, "expected a JSON object, a schema", line=1)
+    return schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +105,7 @@ class WorkloadSpec:
     fan_out: tuple[int, int] | None = option(
         None,
         "an agent: a plan, WIDTH calls at once that share its context, a join; DEPTH times",
-        type=option_values.fan_out,
+        type=option_values.count_times_count,
         metavar="WIDTH[xDEPTH]",
     )
     long_share: float = 0.0
@@ -117,8 +131,7 @@ class WorkloadSpec:
             ("--max-output-tokens", self.max_output_tokens),
         ):
             if number is not None and not 1 <= number <= COUNT_MAX:
-                expected = f"a number from 1 to {COUNT_MAX:,}"
-                raise OptionError(option=flag, value=number, expected=expected)
+                raise OptionError(flag, number, expected=f"a number from 1 to {COUNT_MAX:,}")
         self._check_window()
         self._check_shape()
         self._check_prefix()
@@ -128,38 +141,31 @@ class WorkloadSpec:
             return
         window = "{:g}-{:g}".format(*self.window_s)
         if self.trace is None:
-            raise OptionError(option="--window", value=window, expected="it beside --trace")
+            raise OptionError("--window", window, expected="it beside --trace")
         if not 0.0 <= self.window_s[0] < self.window_s[1]:
-            raise OptionError(option="--window", value=window, expected="FROM before TO, from 0 on")
+            raise OptionError("--window", window, expected="FROM before TO, from 0 on")
 
     def _check_shape(self) -> None:
         if self.turns is not None and self.fan_out is not None:
             expected = "no --turns: a fan-out is a session of its own kind"
-            raise OptionError(
-                option="--fan-out", value="{}x{}".format(*self.fan_out), expected=expected
-            )
+            raise OptionError("--fan-out", "{}x{}".format(*self.fan_out), expected=expected)
         if self.fan_out is not None and min(self.fan_out) < 1:
             expected = "WIDTHxDEPTH from 1 on"
-            raise OptionError(
-                option="--fan-out", value="{}x{}".format(*self.fan_out), expected=expected
-            )
+            raise OptionError("--fan-out", "{}x{}".format(*self.fan_out), expected=expected)
         if not 0.0 <= self.think_s < math.inf:
-            raise OptionError(
-                option="--think", value=f"{self.think_s:g}", expected="seconds from 0 on"
-            )
+            raise OptionError("--think", f"{self.think_s:g}", expected="seconds from 0 on")
         if self.think_s and self.trace is None and self.turns is None and self.fan_out is None:
             expected = "it beside --turns, --fan-out or a trace of conversations"
-            raise OptionError(option="--think", value=f"{self.think_s:g}", expected=expected)
+            raise OptionError("--think", f"{self.think_s:g}", expected=expected)
         if not 0.0 <= self.long_share <= 1.0 or (self.long_share > 0.0) != (self.long_tokens > 0):
             value = f"{self.long_share:g}:{self.long_tokens}"
             expected = "SHARE:TOKENS, a share from 0 to 1 and a length"
-            raise OptionError(option="--long-context", value=value, expected=expected)
+            raise OptionError("--long-context", value, expected=expected)
 
     def _check_prefix(self) -> None:
         prefix = f"{self.shared_prefix_tokens}x{self.shared_prefix_groups}"
         if self.shared_prefix_tokens < 0 or self.shared_prefix_groups < 1:
-            expected = "TOKENS[xGROUPS], from 1 on"
-            raise OptionError(option="--shared-prefix", value=prefix, expected=expected)
+            raise OptionError("--shared-prefix", prefix, expected="TOKENS[xGROUPS], from 1 on")
         if self.max_input_tokens is not None and self.max_input_tokens <= self.shared_prefix_tokens:
             expected = f"less than --max-input-tokens, {self.max_input_tokens}"
-            raise OptionError(option="--shared-prefix", value=prefix, expected=expected)
+            raise OptionError("--shared-prefix", prefix, expected=expected)

@@ -10,8 +10,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from emulator.errors import ConfigError
-from loadgen.typed_options import REQUIRED, option
 from serving.settings import CostModelOptions, MachineOptions
+from startup.typed_options import REQUIRED, option
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
-from loadgen.typed_options import add_options, option, read_options
 from reporting.data_forms import json_text
 from serving.commands.analysis_options import (
     ReplicaOptions,
@@ -20,6 +19,7 @@ from serving.commands.analysis_options import (
     say,
 )
 from serving.traffic.engine_limits import SchedulerLimits
+from startup.typed_options import add_options, option, read_options
 
 if TYPE_CHECKING:
     from emulator.specs.model import ModelSpec

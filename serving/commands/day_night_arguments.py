@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
-from loadgen.typed_options import add_options, option
 from serving.commands.day import OUTPUT_TOKENS, PROMPT_TOKENS, SLO
 from serving.commands.leases import GRACE_S
 from serving.policy.day_night.options import duration_s
@@ -24,6 +23,7 @@ from serving.server.day_night.day_night_settings import (
 )
 from serving.settings import Settings
 from serving.traffic.slo import parse_slo
+from startup.typed_options import add_options, option
 
 if TYPE_CHECKING:
     from serving.engine.deployment import Deployment

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import IO, Final
 
 from emulator.errors import ConfigError
-from emulator.import_path import child_environment
 from serving.commands.analysis_options import say
 from serving.commands.gateway_arguments import API_KEY_VARIABLE
 from serving.errors import ServerFailed
+from startup.import_path import child_environment
 
 _HOST = "127.0.0.1"
 _READY_TIMEOUT_S = 180.0

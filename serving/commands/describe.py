@@ -11,7 +11,6 @@ import argparse
 from emulator.errors import ConfigError
 from emulator.memory.lnc import CoreMap
 from emulator.specs.figure import Figure
-from loadgen.typed_options import add_options
 from reporting.data_forms import json_text
 from serving.commands.analysis_options import JsonOptions
 from serving.commands.catalog_section import (
@@ -22,6 +21,7 @@ from serving.commands.catalog_section import (
 )
 from serving.commands.catalog_text import overview_lines, section_lines
 from serving.settings import AssumptionOptions
+from startup.typed_options import add_options
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from emulator.errors import ConfigError
-from loadgen.typed_options import flag_of
 from reporting.data_forms import json_text
 from reporting.document import Column, table_of
 from reporting.plain_text import table_lines
@@ -16,6 +15,7 @@ from serving.commands.control_connection import add_change_arguments, connect
 from serving.wire import control_call
 from serving.wire.admission_report import AdmissionReport, ClassReport
 from serving.wire.control_call import EngineSleepState, Rpc
+from startup.typed_options import flag_of
 
 if TYPE_CHECKING:
     from serving.server.control.control_client import ControlClient

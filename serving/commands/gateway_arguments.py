@@ -16,7 +16,6 @@ from typing import Final
 
 from emulator.errors import ConfigError
 from emulator.specs.models import MODELS
-from loadgen.typed_options import HIDDEN, add_options, given_options, option, read_options
 from serving.access.control_key import ENVIRONMENT as CONTROL_KEY_VARIABLE
 from serving.access.control_key import read_control_key
 from serving.access.key_file import is_open_to_readers
@@ -28,6 +27,7 @@ from serving.access.unsafe_environment import refuse_unsafe_environment
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.server.control.control_address import DEFAULT_PORT as CONTROL_PORT
 from serving.server.gateway.gateway_settings import GatewaySettings
+from startup.typed_options import HIDDEN, add_options, given_options, option, read_options
 
 API_KEY_FLAG: Final = "--api-key"
 API_KEY_VARIABLE: Final = "VLLM_API_KEY"

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
-from loadgen.typed_options import REQUIRED, add_options, option, read_options
 from serving.analysis.steady_state.request_shape import BATCHED_TOKENS_MAX
 from serving.commands.analysis_options import (
     PartitionSweepOptions,
@@ -22,6 +21,7 @@ from serving.commands.analysis_options import (
     say,
     whole_numbers,
 )
+from startup.typed_options import REQUIRED, add_options, option, read_options
 
 if TYPE_CHECKING:
     from emulator.power.token_cost import Prices

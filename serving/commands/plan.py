@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
-from loadgen.typed_options import REQUIRED, add_options, option, read_options
 from reporting.data_forms import json_text
 from serving.commands.analysis_options import (
     PriceOptions,
@@ -22,6 +21,7 @@ from serving.commands.analysis_options import (
     interruptible,
 )
 from serving.traffic.engine_limits import SchedulerLimits
+from startup.typed_options import REQUIRED, add_options, option, read_options
 
 if TYPE_CHECKING:
     from emulator.specs.model import ModelSpec

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
-from loadgen.typed_options import add_options, option, read_options
 from reporting.data_forms import json_text
 from serving.commands.analysis_options import JsonOptions, PriceOptions, SeasonOptions
 from serving.commands.power_text import report_lines
 from serving.settings import AssumptionOptions
+from startup.typed_options import add_options, option, read_options
 
 if TYPE_CHECKING:
     from emulator.power.efficiency import PowerEfficiency

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
-from loadgen.typed_options import add_options, given_options, option
 from reporting.data_forms import json_text
 from serving.commands.analysis_options import say
 from serving.commands.control_connection import add_connection_arguments
 from serving.commands.profile_virtual import VirtualOptions, profile_virtual
 from serving.traffic.engine_limits import SchedulerLimits
+from startup.typed_options import add_options, given_options, option
 
 if TYPE_CHECKING:
     from emulator.ultraserver.ceilings import Ceilings

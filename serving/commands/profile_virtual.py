@@ -6,10 +6,10 @@ import argparse
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from loadgen.typed_options import option, read_options
 from serving.commands.analysis_options import one_of
 from serving.settings import PartitionOptions
 from serving.traffic.engine_limits import SchedulerLimits
+from startup.typed_options import option, read_options
 
 if TYPE_CHECKING:
     from emulator.ultraserver.ceilings import Ceilings

@@ -19,11 +19,11 @@ from emulator.memory.neuron_environment import NeuronEnvironment
 from emulator.specs.assumptions import with_assumptions
 from emulator.specs.models import MODELS, unknown_model
 from emulator.specs.systems import system_by_name
-from loadgen.typed_options import add_options, given_options, option
 from serving.commands.day_night_arguments import add_day_night_arguments
 from serving.commands.gateway_arguments import add_gateway_arguments
 from serving.errors import UnsupportedFlag
 from serving.settings import Settings
+from startup.typed_options import add_options, given_options, option
 
 NO_WEIGHTS = "none"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emulator.data import SMALL_MOE_DIR, weights_directory
-from loadgen.typed_options import add_options, read_options
 from reporting.data_forms import json_text
+from startup.typed_options import add_options, read_options
 
 if TYPE_CHECKING:
     from serving.server.training.job import Trainer, TrainingJob

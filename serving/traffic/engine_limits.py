@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass
 
 from emulator.errors import ConfigError
-from loadgen.typed_options import option
 from serving.settings import PrefillOptions
+from startup.typed_options import option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

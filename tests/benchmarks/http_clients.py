@@ -26,7 +26,7 @@ import aiohttp
 import msgspec
 import numpy as np
 
-from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.client import ClientSpec
 from loadgen.clients.open_client import open_client
 from loadgen.clients.reply_stream import ReplyStream
 from loadgen.records.request import Message, Request

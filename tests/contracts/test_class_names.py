@@ -5,7 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("emulator", "serving", "loadgen", "reporting", "deploy", "protos", ".ci")
+PACKAGES = ("emulator", "serving", "loadgen", "reporting", "startup", "deploy", "protos", ".ci")
 
 
 def twice(root: Path) -> dict[str, list[str]]:

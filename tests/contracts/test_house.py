@@ -19,8 +19,8 @@ from packaging.utils import canonicalize_name
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = {"serving", "emulator", "loadgen", "deploy", "protos", "reporting", "tests"}
-PRODUCT = ("emulator", "serving", "loadgen", "protos", "reporting")
+ROOMS = {"serving", "emulator", "loadgen", "deploy", "protos", "reporting", "startup", "tests"}
+PRODUCT = ("emulator", "serving", "loadgen", "protos", "reporting", "startup")
 SHAPELESS_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base"}
 TEXT = {"", ".cfg", ".ini", ".md", ".proto", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
 FILE_LINES_MAX = 500

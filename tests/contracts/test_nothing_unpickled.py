@@ -8,7 +8,7 @@ import pytest
 from vllm.v1.serial_utils import CUSTOM_TYPE_PICKLE, MsgpackDecoder, MsgpackEncoder
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("emulator", "serving", "loadgen", "protos", "reporting")
+ROOMS = ("emulator", "serving", "loadgen", "protos", "reporting", "startup")
 UNPICKLERS = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal", "jsonpickle"}
 RUNNERS = {"eval", "exec", "compile", "__import__"}
 

@@ -27,6 +27,7 @@ def fill_with_modules(directory: Path) -> None:
         "loadgen",
         "protos",
         "reporting",
+        "startup",
         "sitecustomize",
         "usercustomize",
     }

@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from loadgen.clients.client import Reply, RequestClient
-from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.client import ClientSpec, Reply, RequestClient
 from loadgen.clients.open_client import open_client
+from loadgen.clients.question import open_session, served_model
 from loadgen.clients.server_clock import read_server
-from loadgen.clients.server_facts import served_model
-from loadgen.clients.server_session import open_session
 from loadgen.clients.server_tokenizer import ServerTokenizer
 from loadgen.records.request import Message, Request
 from loadgen.records.server_reading import ServerReading

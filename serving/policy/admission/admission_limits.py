@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from emulator.errors import ConfigError
-from loadgen.typed_options import option
+from startup.typed_options import option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ from typing import Final
 
 import psutil
 
-from emulator.import_path import child_environment
 from serving.policy.day_night.handover import JobPhase
 from serving.server.day_night.job_record import JobRecord, kill_job, read_record, write_record
 from serving.server.day_night.live_handover import JobSeen
 from serving.server.training.job_status import STATUS_FILE, JobStatus, TrainingPhase, read_status
+from startup.import_path import child_environment
 
 OUTPUT: Final = "output"
 """What the job's process says; its log is its own."""

@@ -12,9 +12,9 @@ from typing import Final, Self
 import msgspec
 
 from emulator.errors import ConfigError
-from loadgen.typed_options import option
 from serving.access.tls_files import TlsFiles
 from serving.policy.admission.admission_limits import AdmissionLimits
+from startup.typed_options import option
 
 ENVIRONMENT: Final = "ULTRASERVE_GATEWAY"
 

@@ -9,8 +9,8 @@ import msgspec
 
 from emulator.data import BUNDLED_WEIGHTS
 from emulator.errors import ConfigError
-from loadgen.typed_options import REQUIRED, option
 from serving.server.training.learning_rate import Decay, LearningRate
+from startup.typed_options import REQUIRED, option
 
 _WHOLE_NUMBERS: Final = {
     "chips": 1,

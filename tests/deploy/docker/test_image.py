@@ -137,7 +137,9 @@ def test_the_entrypoint_is_a_command_of_the_project() -> None:
     assert entry.words()[2] in PROJECT["project"]["scripts"]
 
 
-@pytest.mark.parametrize("room", ["emulator", "serving", "loadgen", "protos", "reporting"])
+@pytest.mark.parametrize(
+    "room", ["emulator", "serving", "loadgen", "protos", "reporting", "startup"]
+)
 def test_every_data_file_of_a_room_is_installed_with_it(room: str) -> None:
     """A checkout finds its files in any case; an image has what package-data names."""
     patterns = PROJECT["tool"]["setuptools"]["package-data"].get(room, [])

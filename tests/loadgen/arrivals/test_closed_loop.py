@@ -82,9 +82,7 @@ def shape_of(points: list[tuple[int, float]]) -> PiecewiseLinear:
     for at, (width, _) in enumerate(points):
         total += width if at else 0
         times.append(float(total))
-    return PiecewiseLinear(
-        times_s=tuple(times), rates_per_s=tuple(level for _, level in points), words=""
-    )
+    return PiecewiseLinear(times_s=tuple(times), rates_per_s=tuple(level for _, level in points))
 
 
 def room(pacer: ClosedLoop, elapsed_ns: int) -> int:

@@ -45,7 +45,6 @@ def test_a_rate_is_read_and_summed_as_by_hand(
     assert rate_at(shape, np.array([time_s])) == pytest.approx([rate_per_s])
     assert shape.cumulative(np.array([time_s])) == pytest.approx([arrivals])
     assert shape.inverse(np.array([arrivals])) == pytest.approx([time_s])
-    assert shape.words == text
 
 
 def test_what_falls_due_where_a_pause_begins_is_due_when_it_is_over() -> None:
@@ -131,12 +130,11 @@ series = st.lists(st.tuples(widths, rates), min_size=1, max_size=8).map(
     lambda points: PiecewiseLinear(
         times_s=tuple(np.cumsum([0.0, *(width for width, _ in points[1:])])),
         rates_per_s=tuple(rate for _, rate in points),
-        words="",
     )
 )
 sines = st.builds(
     lambda mean, share, period: Sine(
-        mean_per_s=mean, amplitude_per_s=mean * share, period_s=period, words=""
+        mean_per_s=mean, amplitude_per_s=mean * share, period_s=period
     ),
     st.floats(0.01, 1e4),
     st.floats(0.0, 1.0),

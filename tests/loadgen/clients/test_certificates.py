@@ -8,11 +8,9 @@ import trustme
 from aiohttp import web
 
 from loadgen.clients.certificates import trusted
-from loadgen.clients.client import Reply
-from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.client import ClientSpec, Reply
 from loadgen.clients.open_client import open_client
-from loadgen.clients.server_facts import served_model
-from loadgen.clients.server_session import open_session
+from loadgen.clients.question import open_session, served_model
 from loadgen.errors import OptionError, ServerError
 from loadgen.records.result import CONNECT
 from tests.loadgen.clients.test_openai_http import EVENT, LAST, REQUEST

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.client import ClientSpec
 from loadgen.clients.openai_body import body_maker
 from loadgen.records.request import Message, Request
 

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.clients import openai_http
-from loadgen.clients.client import Reply, RequestClient
-from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.client import ClientSpec, Reply, RequestClient
 from loadgen.clients.open_client import open_client
 from loadgen.records.request import Message, Request
 from loadgen.records.result import ABORTED, CONNECT, CUT_OFF, STREAM, TIMEOUT

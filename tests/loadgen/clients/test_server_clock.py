@@ -6,8 +6,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from loadgen.clients import question
+from loadgen.clients.question import open_session
 from loadgen.clients.server_clock import parse_metrics, read_server
-from loadgen.clients.server_session import open_session
 from loadgen.errors import ServerError
 from loadgen.records.server_reading import ServerReading
 from tests.loadgen.known_server import KnownServer

@@ -7,8 +7,7 @@ import aiohttp.web
 import pytest
 
 from loadgen.clients import question
-from loadgen.clients.server_facts import ServedModel, served_model
-from loadgen.clients.server_session import open_session
+from loadgen.clients.question import ServedModel, open_session, served_model
 from loadgen.clients.server_tokenizer import QUESTIONS_AT_ONCE, ServerTokenizer
 from loadgen.errors import ServerError
 from loadgen.records.tokenizer import Tokenizer

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from loadgen.clients.arrival_queue import ArrivalQueue
-from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.client import ClientSpec
 from loadgen.clients.openai_http import OpenAIHttpClient
 from loadgen.clients.reply_stream import ReplyStream
 from loadgen.clients.stamped_connection import ArrivingReply, StampedHandler

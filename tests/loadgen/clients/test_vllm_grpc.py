@@ -8,8 +8,7 @@ import grpc
 import pytest
 import trustme
 
-from loadgen.clients.client import Reply
-from loadgen.clients.client_spec import ClientSpec
+from loadgen.clients.client import ClientSpec, Reply
 from loadgen.clients.open_client import open_client
 from loadgen.clients.reply_stream import CHUNKS_BEYOND_MAX
 from loadgen.clients.server_json import TOKENS_MAX

@@ -13,7 +13,7 @@ from loadgen.commands.traffic_class_spec import current_spelling
 from loadgen.errors import LoadError
 from loadgen.measures.definitions import DISTRIBUTIONS, ENERGY, RATES
 from loadgen.runs.options import ClassOptions, RunOptions
-from loadgen.workloads.sample_trace import BUNDLED_TRACE
+from loadgen.workloads.trace_file import BUNDLED_TRACE
 
 TRAFFIC_CLASS = "--traffic-class"
 

@@ -80,7 +80,6 @@ def even(count: int, gap_ms: float = 10.0) -> ArrivalSchedule:
 def closed(*levels: tuple[float, float], ends_ms: int | None = None) -> ClosedLoop:
     """A closed loop of (seconds, concurrency)."""
     shape = PiecewiseLinear(
-        words="test",
         times_s=tuple(at for at, _ in levels),
         rates_per_s=tuple(level for _, level in levels),
     )

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 
-from loadgen.clients.client_spec import ClientSpec
-from loadgen.dispatch.event_loop import run_to_end
+from loadgen.clients.client import ClientSpec
 from loadgen.dispatch.job import Job
 from loadgen.dispatch.workers import HEAD_START_NS, Workers, WorkersEnd
 from loadgen.records.result import ABORTED, Result
@@ -231,7 +231,7 @@ def test_a_job_larger_than_a_pipe_arrives_whole_in_the_event_loop_that_runs_use(
         async def main() -> WorkersEnd:
             return await asyncio.wait_for(pool.run(noting([])), 30)
 
-        end = run_to_end(main())
+        end = uvloop.run(main())
 
     assert (end.problem, len(watcher.results)) == ("", 4)
 

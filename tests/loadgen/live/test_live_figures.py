@@ -2,7 +2,7 @@ import pytest
 
 from loadgen.live.live_counts import LiveCounts
 from loadgen.live.live_figures import RECENT_WALL_S, LiveFiguresTaker
-from loadgen.live.plain_line import plain_line
+from loadgen.live.live_view import plain_line
 from tests.loadgen.live.made_counts import begun, class_header, result
 
 

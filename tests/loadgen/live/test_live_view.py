@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from loadgen.live.live_counts import LiveCounts
-from loadgen.live.live_figures import LiveFiguresTaker, clock_words, count_words, ms_words
+from loadgen.live.live_figures import LiveFiguresTaker, clock_words, count_words, three_digits
 from loadgen.live.live_view import live_view
 from loadgen.live.screen import screen
 from tests.loadgen.live.made_counts import class_header, header, result
@@ -113,7 +113,7 @@ def test_words_keep_their_width() -> None:
         "1:11",
         "1:02:03",
     ]
-    assert [ms_words(each) for each in (None, 0.456, 9.999, 45.67, 1_234.5)] == [
+    assert [three_digits(each) for each in (None, 0.456, 9.999, 45.67, 1_234.5)] == [
         "-",
         "0.46",
         "10.0",

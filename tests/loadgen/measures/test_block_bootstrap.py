@@ -7,8 +7,8 @@ from loadgen.measures.block_bootstrap import (
     block_weights,
     replicated_means,
     replicated_percentiles,
-    variance_factor,
 )
+from loadgen.measures.intervals import variance_factor
 from loadgen.measures.samples import CELLS, Samples
 
 

@@ -147,9 +147,8 @@ def test_a_figure_that_may_have_been_nothing_has_not_become_less_than_that() -> 
 def test_what_can_and_what_cannot_be_judged_is_told_apart() -> None:
     found = compare([served(0)], [served(1, slower=3, run_seed=1)])
 
-    assert len(found.judged) + len(found.unknown) == len(found.differences)
     assert ("ttft_ms", "p99") in {(each.figure, each.statistic) for each in found.unknown}
-    assert set(found.beyond_noise) <= set(found.judged)
+    assert not set(found.beyond_noise) & set(found.unknown)
 
 
 @pytest.mark.long

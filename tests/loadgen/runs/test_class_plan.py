@@ -11,7 +11,7 @@ from loadgen.runs.class_draft import draft_class
 from loadgen.runs.class_plan import ClassPlan, class_seeds, plan_class
 from loadgen.runs.options import ClassOptions
 from loadgen.workloads.lengths import parse_lengths
-from loadgen.workloads.sample_trace import BUNDLED_TRACE
+from loadgen.workloads.trace_file import BUNDLED_TRACE
 from loadgen.workloads.workload_spec import WorkloadSpec
 
 

@@ -4,12 +4,12 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import uvloop
 
-from loadgen.dispatch.event_loop import run_to_end
 from loadgen.runs.interruption import stopped_by_signals
 
 
-@pytest.mark.parametrize("runner", [asyncio.run, run_to_end])
+@pytest.mark.parametrize("runner", [asyncio.run, uvloop.run])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_stops_and_the_second_ends_everything(runner, number) -> None:
     stops: list[int] = []

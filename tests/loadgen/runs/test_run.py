@@ -401,7 +401,7 @@ def test_what_could_not_be_written_after_the_skipped_part_is_no_secret(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def full(_: ResultsWriter, reading: ServerReading) -> None:
-        raise OptionError(option="--results", value="r.jsonl", expected="room")
+        raise OptionError("--results", "r.jsonl", expected="room")
 
     monkeypatch.setattr(ResultsWriter, "skipped", full)
     with KnownServer().serving() as server, pytest.raises(OptionError, match="expected room"):
@@ -423,7 +423,7 @@ class FullDisk(LiveCounts):
     """Fails as a results file does on a disk that has become full."""
 
     def add_result(self, result: Result) -> None:
-        raise OptionError(option="--results", value=result.request_id, expected="room")
+        raise OptionError("--results", result.request_id, expected="room")
 
 
 @pytest.mark.parametrize("workers", [1, 2])

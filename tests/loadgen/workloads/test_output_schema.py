@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.errors import FileError
-from loadgen.workloads.output_schema import read_output_schema
+from loadgen.workloads.workload_spec import read_output_schema
 
 
 def test_a_schema_is_read_as_it_is(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from loadgen.errors import OptionError
 from loadgen.workloads.lengths import parse_lengths
 from loadgen.workloads.plan import plan_workload
-from loadgen.workloads.sample_trace import BUNDLED_TRACE
 from loadgen.workloads.session_plan import CallPlan, LengthCuts, PromptSegment
+from loadgen.workloads.trace_file import BUNDLED_TRACE
 from loadgen.workloads.workload_spec import WorkloadSpec
 from tests.loadgen.workloads.made_plans import (
     azure,

@@ -1,7 +1,8 @@
 import numpy as np
 
 from loadgen.workloads.azure2023 import read_azure2023
-from loadgen.workloads.sample_trace import BUNDLED_TRACE, ROWS, sample_text
+from loadgen.workloads.trace_file import BUNDLED_TRACE
+from tests.loadgen.workloads.sample_trace import ROWS, sample_text
 
 
 def test_the_bundled_trace_is_what_its_script_makes_byte_for_byte() -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 
-from loadgen.typed_options import REQUIRED, add_options, given_options, option, read_options
+from startup.typed_options import REQUIRED, add_options, given_options, option, read_options
 
 
 class Colour(StrEnum):
@@ -30,6 +30,7 @@ class Order(Paint):
     wait_s: float = option(2.5, "seconds, at most 50%")
     plan: Path | None = option(None, "drawn")
     words: tuple[str, ...] = option((), "any number", "--word")
+    walls: tuple[str, ...] = option(("north",), "to paint", "--wall")
     roof: Literal["flat", "steep"] = option("flat", "its form")
     empty: bool = option(False, "without furniture", one_of="use")
     let: bool = option(False, "to others", one_of="use")
@@ -65,6 +66,17 @@ def test_a_command_has_defaults_of_its_own_and_leaves_options_out() -> None:
 
     assert read_options(Order, made.parse_args([])).coats == 3
     assert "--plan" not in made.format_help()
+
+
+def test_what_is_typed_stands_in_place_of_a_default_not_behind_it() -> None:
+    once = parser(defaults={"words": ("z",)}).parse_args(
+        ["--name", "a", "--wall", "x", "--word", "y"]
+    )
+    twice = parser(defaults=None).parse_args(["--name", "a", "--wall", "x", "--wall", "y"])
+
+    assert read_options(Order, once) == Order(name="a", walls=("x",), words=("y",))
+    assert given_options(Order, twice) == {"name": "a", "walls": ("x", "y")}
+    assert read_options(Order, parser().parse_args(["--name", "a"])).walls == ("north",)
 
 
 @pytest.mark.parametrize(

@@ -51,12 +51,7 @@ class _Option:
 
 
 def option(
-    default: Any,
-    text: str,
-    *flags: str,
-    one_of: str = "",
-    needs_one: bool = False,
-    **settings: Any,
+    default: Any, text: str, *flags: str, one_of: str = "", needs_one: bool = False, **settings: Any
 ) -> Any:
     """A dataclass field that is an option with the help `text`; `default` may be REQUIRED.
 
@@ -105,8 +100,26 @@ def add_options(
             default = defaults.get(each.name, default)
         settings = _settings(said, hints[each.name], default)
         if defaults is not None and default is not MISSING:
-            settings["default"] = [*default] if settings.get("action") == "append" else default
+            settings["default"] = default
         place.add_argument(*flags, dest=each.name, **settings)
+
+
+class RepeatedOption(argparse.Action):
+    """Gathers the values of an option that may be given again; the first replaces the default.
+
+    argparse's own `append` would add them to the default.
+    """
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002 - as argparse's own
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,  # noqa: ARG002 - likewise
+    ) -> None:
+        """Add one value."""
+        before = getattr(namespace, self.dest, self.default)
+        setattr(namespace, self.dest, [values] if before is self.default else [*before, values])
 
 
 def given_options(
@@ -141,10 +154,7 @@ def _group_of(kind: type, name: str) -> tuple[str, str]:
 def _settings(said: _Option, hint: Any, default: Any) -> dict[str, Any]:
     """The arguments of argparse's `add_argument` for an option."""
     kind, repeats = _value_type(hint)
-    settings: dict[str, Any] = {
-        "default": argparse.SUPPRESS,
-        "help": _help(said.text, default),
-    }
+    settings: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(said.text, default)}
     if default is MISSING:
         settings["required"] = not said.one_of
     if kind is bool:
@@ -154,7 +164,7 @@ def _settings(said: _Option, hint: Any, default: Any) -> dict[str, Any]:
         settings |= {"type": str if words else kind, "metavar": _METAVARS.get(kind)}
         settings["choices"] = words or None
         if repeats and "type" not in said.settings:
-            settings["action"] = "append"
+            settings["action"] = RepeatedOption
     return settings | said.settings
 
 

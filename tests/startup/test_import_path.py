@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from emulator.import_path import CODE_ROOT
+from startup.import_path import CODE_ROOT
 
 pytestmark = pytest.mark.process
 
 REPORT = """
 import json, os, subprocess, sys
 {seal}
-child = [sys.executable, "-c", "import json, sys, emulator; print(json.dumps(sys.path))"]
+child = [sys.executable, "-c", "import json, sys, startup; print(json.dumps(sys.path))"]
 print(json.dumps([sys.path, json.loads(subprocess.check_output(child, cwd={cwd!r}))]))
 """
-SEAL = "from emulator.import_path import seal_import_path; seal_import_path()"
+SEAL = "from startup.import_path import seal_import_path; seal_import_path()"
 SEALED_CHILDREN = (
-    "from emulator.import_path import sealed_children; kept = sealed_children(); kept.__enter__()"
+    "from startup.import_path import sealed_children; kept = sealed_children(); kept.__enter__()"
 )
 
 
@@ -69,10 +69,10 @@ def test_pythonpath_is_kept_but_for_its_empty_parts(elsewhere: Path) -> None:
 
 
 def test_a_checkout_that_is_not_installed_is_found_by_children(elsewhere: Path) -> None:
-    package = elsewhere / "emulator"
+    package = elsewhere / "startup"
     package.mkdir()
     (package / "__init__.py").touch()
-    shutil.copy(Path(CODE_ROOT, "emulator", "import_path.py"), package)
+    shutil.copy(Path(CODE_ROOT, "startup", "import_path.py"), package)
 
     own, child = paths(elsewhere, python=("-S",))  # without site, nothing is installed
 

@@ -4,7 +4,7 @@ The recorded trace is not ours to ship, so this draws one like it. Lengths are l
 mean and deviation of the recorded conversation trace, arrivals are Poisson at its rate; nothing
 else of it (bursts, the correlation of lengths, the shape of the tail) is imitated.
 
-    python -m loadgen.workloads.sample_trace [--output FILE] [--rows N] [--seed N]
+    python -m tests.loadgen.workloads.sample_trace [--output FILE] [--rows N] [--seed N]
 """
 
 import argparse
@@ -19,8 +19,8 @@ import numpy as np
 from loadgen.records.arrays import Float64s
 from loadgen.workloads.azure2023 import HEADER
 from loadgen.workloads.lengths import Lognormal
+from loadgen.workloads.trace_file import BUNDLED_TRACE
 
-BUNDLED_TRACE: Final = Path(__file__).parents[1] / "data" / "azure2023_synthetic.csv"
 ROWS: Final = 2_000
 SEED: Final = 2023
 START: Final = datetime(2023, 1, 1)  # not a recorded day: this is no recording
