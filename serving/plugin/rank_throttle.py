@@ -16,7 +16,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import RequestStatus
 
-from serving.policy.prefill_throttle import PrefillDemand, PrefillPolicy
+from serving.policy.prefill_throttle import UNLIMITED, PrefillDemand, PrefillPolicy
 
 I64 = NDArray[np.int64]
 
@@ -47,13 +47,11 @@ class RankThrottle:
             return [rank.schedule(throttle_prefills) for rank in self._ranks]
         demand = self._demand()
         budgets = self.policy.budgets(demand)
-        held_up = np.array([budget == 0 for budget in budgets])  # [ranks]
-        wanting = demand.pending_tokens > 0
-        self._waited_steps = np.where(wanting & held_up, self._waited_steps + 1, 0)
+        self._waited_steps = demand.waited_after(budgets)
         return [
             self._schedule(rank, budget, decodes, throttle_prefills)
             for rank, budget, decodes in zip(
-                self._ranks, budgets, demand.decodes.tolist(), strict=True
+                self._ranks, budgets.tolist(), demand.decodes.tolist(), strict=True
             )
         ]
 
@@ -66,14 +64,14 @@ class RankThrottle:
         )
 
     def _schedule(
-        self, rank: Scheduler, budget: int | None, decodes: int, throttle_prefills: bool
+        self, rank: Scheduler, budget: int, decodes: int, throttle_prefills: bool
     ) -> SchedulerOutput:
         if budget and self._whole_prompts:
-            budget = None
+            budget = UNLIMITED
         config = rank.scheduler_config
-        limited = budget is not None
+        limited = budget != UNLIMITED
         rank.adaptive_long_prefill_threshold = self._adaptive and not limited
-        if budget is None:
+        if not limited:
             rank.max_num_scheduled_tokens = self._tokens_max
             config.long_prefill_token_threshold = self._threshold
             return rank.schedule(throttle_prefills)

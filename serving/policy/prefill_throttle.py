@@ -18,8 +18,8 @@ from emulator.errors import ConfigError
 
 I64 = NDArray[np.int64]
 
-Budgets = list[int | None]
-"""One entry per rank: prefill tokens at most; 0 lets decodes alone run, None sets no limit."""
+UNLIMITED: Final = -1
+"""The budget of a rank without a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,6 +48,10 @@ class PrefillDemand:
     def stalls_decodes(self) -> bool:
         """Whether one rank's prefill would delay another's decode."""
         return bool(self.decodes.any() and self.pending_tokens.any())
+
+    def waited_after(self, budgets: I64) -> I64:
+        """`waited_steps` of the next demand, once a lockstep had these budgets: both [ranks]."""
+        return np.where((self.pending_tokens > 0) & (budgets == 0), self.waited_steps + 1, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +83,11 @@ class PrefillPolicy(ABC):
         return 1
 
     @abstractmethod
-    def budgets(self, demand: PrefillDemand) -> Budgets:
-        """Give each rank its prefill tokens for the next lockstep."""
+    def budgets(self, demand: PrefillDemand) -> I64:
+        """Prefill tokens of each rank in the next lockstep, [ranks].
+
+        0 lets decodes alone run, UNLIMITED sets no limit.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +101,9 @@ class NoThrottle(PrefillPolicy):
         """Nothing is asked."""
         return 0
 
-    def budgets(self, demand: PrefillDemand) -> Budgets:
+    def budgets(self, demand: PrefillDemand) -> I64:
         """Set no limits."""
-        return [None] * demand.ranks
+        return _same_for_all(demand, UNLIMITED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,15 +117,16 @@ class Staggered(PrefillPolicy):
 
     prefilling_ranks: int
 
-    def budgets(self, demand: PrefillDemand) -> Budgets:
+    def budgets(self, demand: PrefillDemand) -> I64:
         """Unlimited prefill for the longest-waiting ranks, none for the others."""
         if not demand.stalls_decodes:
-            return [None] * demand.ranks
+            return _same_for_all(demand, UNLIMITED)
         wanting = np.flatnonzero(demand.pending_tokens)
         # Stable: ranks that waited equally long go by their number.
         longest = np.argsort(-demand.waited_steps[wanting], kind="stable")
-        turn = set(wanting[longest[: self.prefilling_ranks]].tolist())
-        return [None if rank in turn else 0 for rank in range(demand.ranks)]
+        budgets = _same_for_all(demand, 0)
+        budgets[wanting[longest[: self.prefilling_ranks]]] = UNLIMITED
+        return budgets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +140,9 @@ class Capped(PrefillPolicy):
 
     tokens: int
 
-    def budgets(self, demand: PrefillDemand) -> Budgets:
+    def budgets(self, demand: PrefillDemand) -> I64:
         """Give all the same cap; none when no decode would wait."""
-        return [self.tokens if demand.stalls_decodes else None] * demand.ranks
+        return _same_for_all(demand, self.tokens if demand.stalls_decodes else UNLIMITED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,13 +170,17 @@ class Balanced(PrefillPolicy):
         """A backlog above this has the ceiling for its level anyway."""
         return self.steps * self.ceiling_tokens
 
-    def budgets(self, demand: PrefillDemand) -> Budgets:
+    def budgets(self, demand: PrefillDemand) -> I64:
         """Give all the level; no limit when no decode would wait."""
         if not demand.stalls_decodes:
-            return [None] * demand.ranks
+            return _same_for_all(demand, UNLIMITED)
         longest = int(demand.pending_tokens.max())
         level = min(max(-(-longest // self.steps), self.floor_tokens), self.ceiling_tokens)
-        return [level] * demand.ranks
+        return _same_for_all(demand, level)
+
+
+def _same_for_all(demand: PrefillDemand, budget: int) -> I64:
+    return np.full(demand.ranks, budget, dtype=np.int64)
 
 
 _POLICIES: Final[tuple[type[PrefillPolicy], ...]] = (NoThrottle, Staggered, Capped, Balanced)

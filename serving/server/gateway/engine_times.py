@@ -14,7 +14,7 @@ from emulator.specs.batch import StepBatch
 from emulator.ultraserver.step_cost import StepCostModel
 from emulator.units import NS_PER_S
 from serving.policy.admission.backlog_times import BacklogTimes
-from serving.policy.prefill_throttle import PrefillDemand, PrefillPolicy
+from serving.policy.prefill_throttle import UNLIMITED, PrefillDemand, PrefillPolicy
 
 Float64s = NDArray[np.float64]
 
@@ -94,11 +94,9 @@ def _levels(
             decodes=np.ones(ranks, dtype=np.int64),
             waited_steps=np.zeros(ranks, dtype=np.int64),
         )
-        budgets = [
-            step_tokens if each is None else min(each, step_tokens)
-            for each in policy.budgets(demand)
-        ]
-        levels.append((max(budgets), sum(budgets) / ranks))
+        budgets = policy.budgets(demand)
+        tokens = np.where(budgets == UNLIMITED, step_tokens, np.minimum(budgets, step_tokens))
+        levels.append((tokens.max(), tokens.mean()))
     most, mean = np.array(levels, dtype=np.float64).T
     return most, mean
 

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from emulator.errors import ConfigError
 from serving.policy.prefill_throttle import (
     DEFAULT_PREFILL_POLICY,
+    UNLIMITED,
     Balanced,
     Capped,
     NoThrottle,
@@ -27,7 +28,7 @@ def demand(
 
 
 def test_no_throttle_sets_no_limit() -> None:
-    assert NoThrottle().budgets(demand([9_000, 0], [0, 3])) == [None, None]
+    assert NoThrottle().budgets(demand([9_000, 0], [0, 3])).tolist() == [UNLIMITED, UNLIMITED]
     assert NoThrottle().pending_tokens_max == 0
 
 
@@ -35,16 +36,16 @@ def test_staggered_ranks_take_turns_the_longest_waiting_first() -> None:
     policy = Staggered(prefilling_ranks=2)
     many = demand([5, 5, 0, 5, 5], [1, 1, 1, 1, 1], [0, 2, 7, 1, 2])
 
-    assert policy.budgets(many) == [0, None, 0, 0, None]  # rank 2 waits for nothing
-    assert policy.budgets(demand([5, 0, 0], [0, 1, 0])) == [None, 0, 0]
+    assert policy.budgets(many).tolist() == [0, UNLIMITED, 0, 0, UNLIMITED]  # rank 2 waits for nothing
+    assert policy.budgets(demand([5, 0, 0], [0, 1, 0])).tolist() == [UNLIMITED, 0, 0]
 
 
 def test_a_cap_holds_while_any_rank_decodes() -> None:
     policy = Capped(tokens=256)
 
-    assert policy.budgets(demand([9_000, 3], [0, 1])) == [256, 256]
-    assert policy.budgets(demand([9_000, 3], [0, 0])) == [None, None]
-    assert policy.budgets(demand([0, 0], [4, 1])) == [None, None]
+    assert policy.budgets(demand([9_000, 3], [0, 1])).tolist() == [256, 256]
+    assert policy.budgets(demand([9_000, 3], [0, 0])).tolist() == [UNLIMITED, UNLIMITED]
+    assert policy.budgets(demand([0, 0], [4, 1])).tolist() == [UNLIMITED, UNLIMITED]
 
 
 @pytest.mark.parametrize(
@@ -60,8 +61,8 @@ def test_a_cap_holds_while_any_rank_decodes() -> None:
 def test_balanced_levels_all_ranks_by_the_longest_backlog(longest: int, level: int) -> None:
     policy = Balanced(steps=8, floor_tokens=100, ceiling_tokens=400)
 
-    assert policy.budgets(demand([1, longest, 0], [1, 0, 0])) == [level] * 3
-    assert policy.budgets(demand([1, longest, 0], [0, 0, 0])) == [None] * 3
+    assert policy.budgets(demand([1, longest, 0], [1, 0, 0])).tolist() == [level] * 3
+    assert policy.budgets(demand([1, longest, 0], [0, 0, 0])).tolist() == [UNLIMITED] * 3
     assert policy.pending_tokens_max == 3_200
 
 

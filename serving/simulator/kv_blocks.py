@@ -1,0 +1,179 @@
+"""A rank's KV blocks with prefix caching, compiled: vLLM's block pool, its index and its eviction.
+
+Free blocks stand as in vLLM's queue: those without content first, the last freed first; then those
+that were never used; then those with content, the oldest first. A new block comes from the front. A
+cached block that is hit leaves the queue.
+"""
+
+import numpy as np
+from numba import njit
+
+from serving.simulator.scheduler_arrays import PrefixCache, SchedulerArrays
+
+_MIX = -7046029254386353131  # 2**64 over the golden ratio: spreads keys over buckets
+
+
+@njit(cache=True)
+def _bucket_of(c: PrefixCache, key: int) -> int:
+    mixed = key * _MIX
+    return (mixed ^ (mixed >> 32)) & (c.buckets.shape[1] - 1)
+
+
+@njit(cache=True)
+def _cached(c: PrefixCache, rank: int, key: int) -> int:
+    """The block that has been in the index longest under `key`; 0 without one."""
+    block = c.buckets[rank, _bucket_of(c, key)]
+    while block and c.blocks[rank, block].key != key:
+        block = c.blocks[rank, block].chain_next
+    return block
+
+
+@njit(cache=True)
+def _insert(c: PrefixCache, rank: int, block: int, key: int) -> None:
+    c.blocks[rank, block].key = key
+    c.blocks[rank, block].is_hashed = True
+    c.blocks[rank, block].chain_next = 0
+    bucket = _bucket_of(c, key)
+    last = c.buckets[rank, bucket]
+    if not last:
+        c.buckets[rank, bucket] = block
+        return
+    while c.blocks[rank, last].chain_next:
+        last = c.blocks[rank, last].chain_next
+    c.blocks[rank, last].chain_next = block
+
+
+@njit(cache=True)
+def _remove(c: PrefixCache, rank: int, block: int) -> None:
+    c.blocks[rank, block].is_hashed = False
+    bucket = _bucket_of(c, c.blocks[rank, block].key)
+    before = c.buckets[rank, bucket]
+    if before == block:
+        c.buckets[rank, bucket] = c.blocks[rank, block].chain_next
+        return
+    while c.blocks[rank, before].chain_next != block:
+        before = c.blocks[rank, before].chain_next
+    c.blocks[rank, before].chain_next = c.blocks[rank, block].chain_next
+
+
+@njit(cache=True)
+def hit_blocks(
+    s: SchedulerArrays, c: PrefixCache, rank: int, request: int, block_tokens: int
+) -> int:
+    """Leading blocks of `request` in the cache; its last token is computed in any case."""
+    begin, hits = s.requests[request].key_begin, 0
+    while hits < (s.requests[request].tokens - 1) // block_tokens and _cached(
+        c, rank, c.block_keys[begin + hits]
+    ):
+        hits += 1
+    return hits
+
+
+@njit(cache=True)
+def free_hit_blocks(s: SchedulerArrays, c: PrefixCache, rank: int, request: int, hits: int) -> int:
+    """How many of the first `hits` blocks are free, and would leave the queue."""
+    begin, free = s.requests[request].key_begin, 0
+    for number in range(hits):
+        free += c.blocks[rank, _cached(c, rank, c.block_keys[begin + number])].references == 0
+    return free
+
+
+@njit(cache=True)
+def take_hits(s: SchedulerArrays, c: PrefixCache, rank: int, request: int, hits: int) -> None:
+    """Give a request that starts its seat, and the first `hits` blocks from the cache."""
+    s.requests[request].seat = c.free_seats[rank, s.ranks[rank].running_count]
+    begin = s.requests[request].key_begin
+    for number in range(hits):
+        block = _cached(c, rank, c.block_keys[begin + number])
+        if c.blocks[rank, block].references == 0:
+            before, behind = c.blocks[rank, block].free_before, c.blocks[rank, block].free_next
+            if before:
+                c.blocks[rank, before].free_next = behind
+            else:
+                s.ranks[rank].cached_first = behind
+            if behind:
+                c.blocks[rank, behind].free_before = before
+            else:
+                s.ranks[rank].cached_last = before
+            s.ranks[rank].free_blocks -= 1
+        c.blocks[rank, block].references += 1
+        c.table[rank, s.requests[request].seat, number] = block
+    s.requests[request].blocks = s.requests[request].hashed = hits
+
+
+@njit(cache=True)
+def take_new(s: SchedulerArrays, c: PrefixCache, rank: int, request: int, count: int) -> None:
+    """Append `count` blocks from the front of the free queue; content that they had is evicted."""
+    for _ in range(count):
+        if s.ranks[rank].unhashed_top:
+            block = s.ranks[rank].unhashed_top
+            s.ranks[rank].unhashed_top = c.blocks[rank, block].free_next
+        elif s.ranks[rank].fresh < c.blocks.shape[1]:
+            block = s.ranks[rank].fresh
+            s.ranks[rank].fresh += 1
+        else:
+            block = s.ranks[rank].cached_first
+            behind = c.blocks[rank, block].free_next
+            s.ranks[rank].cached_first = behind
+            if behind:
+                c.blocks[rank, behind].free_before = 0
+            else:
+                s.ranks[rank].cached_last = 0
+            _remove(c, rank, block)
+        c.blocks[rank, block].references = 1
+        c.table[rank, s.requests[request].seat, s.requests[request].blocks] = block
+        s.requests[request].blocks += 1
+    s.ranks[rank].free_blocks -= count
+
+
+@njit(cache=True)
+def index_full_blocks(
+    s: SchedulerArrays, c: PrefixCache, rank: int, request: int, tokens: int, block_tokens: int
+) -> None:
+    """Put blocks that the first `tokens` fill into the index."""
+    begin = s.requests[request].key_begin
+    for number in range(s.requests[request].hashed, tokens // block_tokens):
+        block = c.table[rank, s.requests[request].seat, number]
+        _insert(c, rank, block, c.block_keys[begin + number])
+        s.requests[request].hashed = number + 1
+
+
+@njit(cache=True)
+def give_back(s: SchedulerArrays, c: PrefixCache, rank: int, request: int) -> None:
+    """Return a request's blocks, its last first, and its seat, once it does not run any more."""
+    unhashed_first = unhashed_last = np.int32(0)
+    for number in range(s.requests[request].blocks - 1, -1, -1):
+        block = c.table[rank, s.requests[request].seat, number]
+        c.blocks[rank, block].references -= 1
+        if c.blocks[rank, block].references:
+            continue
+        s.ranks[rank].free_blocks += 1
+        c.blocks[rank, block].free_next = 0
+        if c.blocks[rank, block].is_hashed:
+            last = s.ranks[rank].cached_last
+            c.blocks[rank, block].free_before = last
+            if last:
+                c.blocks[rank, last].free_next = block
+            else:
+                s.ranks[rank].cached_first = block
+            s.ranks[rank].cached_last = block
+        elif unhashed_last:
+            c.blocks[rank, unhashed_last].free_next = block
+            unhashed_last = block
+        else:
+            unhashed_first = unhashed_last = block
+    if unhashed_last:
+        c.blocks[rank, unhashed_last].free_next = s.ranks[rank].unhashed_top
+        s.ranks[rank].unhashed_top = unhashed_first
+    s.requests[request].blocks = s.requests[request].hashed = 0
+    c.free_seats[rank, s.ranks[rank].running_count] = s.requests[request].seat
+
+
+@njit(cache=True)
+def forget_content(s: SchedulerArrays, c: PrefixCache, rank: int) -> None:
+    """Empty the cache of a rank without requests: all of its blocks are as at the start."""
+    c.buckets[rank] = 0
+    for block in range(c.blocks.shape[1]):
+        c.blocks[rank, block].is_hashed = False
+    s.ranks[rank].unhashed_top = s.ranks[rank].cached_first = s.ranks[rank].cached_last = 0
+    s.ranks[rank].fresh = 1

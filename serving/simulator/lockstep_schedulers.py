@@ -1,0 +1,174 @@
+"""The schedulers of a partition's ranks in lockstep: `LockstepScheduler` in virtual time."""
+
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.specs.batch import StepBatch
+from emulator.units import NS_PER_S
+from loadgen.workloads.traffic import Traffic
+from serving.engine.scheduler_state import RankQueues
+from serving.policy.prefill_throttle import (
+    UNLIMITED,
+    PrefillDemand,
+    PrefillPolicy,
+    parse_prefill_policy,
+)
+from serving.simulator import scheduler_kernel as kernel
+from serving.simulator.scheduler_arrays import (
+    NONE,
+    PrefixCache,
+    SchedulerArrays,
+    SchedulerBounds,
+    scheduler_arrays,
+)
+from serving.traffic.engine_limits import EngineLimits
+
+Int64s = NDArray[np.int64]
+
+
+class LockstepSchedulers:
+    """All ranks' schedulers, driven step by step: `admit`, `schedule`, `give_tokens`."""
+
+    def __init__(
+        self,
+        arrays: SchedulerArrays,
+        bounds: SchedulerBounds,
+        policy: PrefillPolicy,
+        cache: PrefixCache | None = None,
+    ) -> None:
+        self.arrays = arrays
+        self.bounds = bounds
+        self.policy = policy
+        self.cache = cache
+        self.empty_rank_steps = 0
+        self.kv_blocks_used_max = 0
+        self.requests = 0
+        """Requests that run or wait."""
+        ranks = len(arrays.ranks)
+        self._ranks = ranks
+        self._coming = 0
+        self._rows = 0
+        self._all_blocks = int(arrays.ranks["free_blocks"].max())
+        self._pending = np.zeros(ranks, dtype=np.int64)
+        self._decodes = np.zeros(ranks, dtype=np.int64)
+        self._waited_steps = np.zeros(ranks, dtype=np.int64)
+        self._unlimited = np.full(ranks, UNLIMITED, dtype=np.int64)
+        self._given = np.zeros(len(arrays.rows), dtype=np.int64)
+
+    @classmethod
+    def of(cls, traffic: Traffic, limits: EngineLimits, ranks: int) -> Self:
+        """Make those that serve `traffic`.
+
+        Raises ConfigError for an unknown prefill policy.
+        """
+        bounds = SchedulerBounds(
+            seats=limits.max_num_seqs,
+            step_tokens=limits.max_num_batched_tokens,
+            block_tokens=limits.block_tokens,
+        )
+        arrays = scheduler_arrays(
+            arrival_ns=np.rint(traffic.arrival_s * NS_PER_S).astype(np.int64),
+            prompt_tokens=traffic.prompt_tokens,
+            output_tokens=traffic.output_tokens,
+            ranks=ranks,
+            kv_blocks=limits.kv_blocks_per_rank,
+            bounds=bounds,
+        )
+        return cls(arrays, bounds, parse_prefill_policy(limits.prefill_policy))
+
+    @property
+    def next_arrival_ns(self) -> int:
+        """Of the next request to come."""
+        return int(self.arrays.requests[self._coming]["arrival_ns"])
+
+    @property
+    def tokens_left(self) -> Int64s:
+        """Output tokens that each request has yet to get, [requests]."""
+        left: Int64s = self.arrays.requests["tokens_left"]
+        return left
+
+    @property
+    def preemptions(self) -> int:
+        """Of all requests so far."""
+        return int(self.arrays.requests["preemptions"].sum())
+
+    @property
+    def queues(self) -> tuple[RankQueues, ...]:
+        """Each rank's, as of the last decision."""
+        ranks = self.arrays.ranks
+        return tuple(
+            RankQueues(running=running, waiting=waiting, kv_blocks_used=self._all_blocks - free)
+            for running, waiting, free in zip(
+                *(
+                    ranks[field].tolist()
+                    for field in ("running_count", "waiting_count", "free_blocks")
+                ),
+                strict=True,
+            )
+        )
+
+    def admit(self, now_ns: int) -> None:
+        """Send what has arrived by now to ranks."""
+        coming = kernel.admit(self.arrays, self.bounds, self.cache, self._coming, now_ns)
+        self.requests += coming - self._coming
+        self._coming = coming
+
+    def schedule(self) -> StepBatch:
+        """Decide a step; a batch without rows when no rank has anything to compute."""
+        arrays = self.arrays
+        self._rows = rows = kernel.schedule(
+            arrays, self.bounds, self.cache, self._budgets(), self._decodes
+        )
+        self.kv_blocks_used_max = self._all_blocks - int(arrays.ranks["free_blocks"].min())
+        batch = StepBatch(
+            ranks=self._ranks,
+            rank=arrays.rows["rank"][:rows].copy(),
+            new_tokens=arrays.rows["new"][:rows].copy(),
+            context_tokens=arrays.rows["context"][:rows].copy(),
+            logit_rows=arrays.ranks["logit_rows"].copy(),
+        )
+        if rows:
+            busy = np.count_nonzero(np.bincount(batch.rank, minlength=self._ranks))
+            self.empty_rank_steps += int(np.count_nonzero(arrays.ranks["up"])) - busy
+        return batch
+
+    def _budgets(self) -> Int64s:
+        if not self.policy.pending_tokens_max:
+            return self._unlimited
+        kernel.demand(
+            self.arrays, self.bounds, self.policy.pending_tokens_max, self._pending, self._decodes
+        )
+        demand = PrefillDemand(
+            pending_tokens=self._pending, decodes=self._decodes, waited_steps=self._waited_steps
+        )
+        budgets = self.policy.budgets(demand)
+        self._waited_steps = demand.waited_after(budgets)
+        return budgets
+
+    def give_tokens(self) -> Int64s:
+        """End the step: the requests that get a token by it, in its order: [tokens]."""
+        tokens, ended = kernel.give_tokens(
+            self.arrays, self.cache, self._rows, self._given
+        )
+        self.requests -= ended
+        return self._given[:tokens].copy()
+
+    def abort(self, request: int) -> None:
+        """End a request that runs or waits; of others, nothing changes."""
+        self.requests -= int(self.arrays.requests[request]["rank"] != NONE)
+        kernel.abort(self.arrays, self.cache, request)
+
+    def take_down(self, rank: int) -> None:
+        """Take a rank out of service; its requests move to others, which compute them again.
+
+        Raises ValueError for the last rank that is up, while requests are there.
+        """
+        left_over = kernel.evacuate(self.arrays, self.bounds, self.cache, rank)
+        if left_over != NONE:
+            raise ValueError(f"no rank is up for request {left_over}")
+
+    def bring_up(self, rank: int) -> None:
+        """Put a rank into service again."""
+        self.arrays.ranks["up"][rank] = True

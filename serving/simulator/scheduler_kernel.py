@@ -1,0 +1,499 @@
+"""vLLM 0.32's `Scheduler` on all ranks of a lockstep, compiled: queues, budgets, preemption.
+
+Each function follows the one of vLLM's scheduler, or of ours around it, that its docstring names;
+differential tests hold them against those. What it does not follow (grammars, LoRA, multimodal
+input, KV connectors, speculation) has no arrays here.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from serving.policy.prefill_throttle import UNLIMITED
+from serving.simulator.kv_blocks import (
+    forget_content,
+    free_hit_blocks,
+    give_back,
+    hit_blocks,
+    index_full_blocks,
+    take_hits,
+    take_new,
+)
+from serving.simulator.scheduler_arrays import NONE, PrefixCache, SchedulerArrays, SchedulerBounds
+
+Int64s = NDArray[np.int64]
+
+
+@njit(cache=True)
+def loads(s: SchedulerArrays, request: int, rank_tokens: Int64s, rank_requests: Int64s) -> None:
+    """`RankLoads.before`: tokens and requests of each rank that go before `request`: [ranks]."""
+    for rank in range(len(s.ranks)):
+        rank_tokens[rank] = s.ranks[rank].running_tokens
+        rank_requests[rank] = s.ranks[rank].running_count
+        for level in range(s.requests[request].level + 1):
+            rank_tokens[rank] += s.waiting_tokens[rank, level]
+            rank_requests[rank] += s.waiting_requests[rank, level]
+
+
+@njit(cache=True)
+def hit_tokens(
+    s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, request: int, tokens: Int64s
+) -> None:
+    """Tokens of `request` in the cache of each rank that is up: [ranks]."""
+    for rank in range(len(s.ranks)):
+        tokens[rank] = 0
+        if c is not None and s.ranks[rank].up:
+            tokens[rank] = (
+                hit_blocks(s, c, rank, request, bounds.block_tokens) * bounds.block_tokens
+            )
+
+
+@njit(cache=True)
+def chosen_rank(
+    s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, request: int
+) -> int:
+    """`choose_rank`: a seat first, then the fewest tokens, then the longest hit; NONE if none is
+    up.
+    """
+    ranks = len(s.ranks)
+    tokens, requests = np.empty(ranks, np.int64), np.empty(ranks, np.int64)
+    hits = np.empty(ranks, np.int64)
+    loads(s, request, tokens, requests)
+    hit_tokens(s, bounds, c, request, hits)
+    best = NONE
+    for rank in range(ranks):
+        if not s.ranks[rank].up:
+            continue
+        if best == NONE:
+            best = rank
+            continue
+        full, best_full = requests[rank] >= bounds.seats, requests[best] >= bounds.seats
+        left, best_left = tokens[rank] - hits[rank], tokens[best] - hits[best]
+        if (
+            full < best_full
+            or (full == best_full and left < best_left)
+            or (full == best_full and left == best_left and hits[rank] > hits[best])
+        ):
+            best = rank
+    return best
+
+
+@njit(cache=True)
+def put_in(s: SchedulerArrays, bounds: SchedulerBounds, request: int, rank: int) -> None:
+    """Queue a request on `rank`: at the end, or by priority and arrival."""
+    s.requests[request].rank = rank
+    before, behind = NONE, s.ranks[rank].waiting_first
+    last = s.ranks[rank].waiting_last
+    if last != NONE and not (bounds.by_priority and _goes_before(s, request, last)):
+        before, behind = last, NONE
+    while behind != NONE and not _goes_before(s, request, behind):
+        before, behind = behind, s.requests[behind].waiting_next
+    _link(s, rank, request, before, behind)
+
+
+@njit(cache=True)
+def _goes_before(s: SchedulerArrays, request: int, other: int) -> bool:
+    if s.requests[request].level != s.requests[other].level:
+        return s.requests[request].level < s.requests[other].level
+    return request < other
+
+
+@njit(cache=True)
+def _link(s: SchedulerArrays, rank: int, request: int, before: int, behind: int) -> None:
+    s.requests[request].waiting_next = behind
+    if before == NONE:
+        s.ranks[rank].waiting_first = request
+    else:
+        s.requests[before].waiting_next = request
+    if behind == NONE:
+        s.ranks[rank].waiting_last = request
+    s.ranks[rank].waiting_count += 1
+    s.waiting_tokens[rank, s.requests[request].level] += s.requests[request].tokens
+    s.waiting_requests[rank, s.requests[request].level] += 1
+
+
+@njit(cache=True)
+def _unlink(s: SchedulerArrays, rank: int, request: int) -> None:
+    before, found = NONE, s.ranks[rank].waiting_first
+    while found != request:
+        before, found = found, s.requests[found].waiting_next
+    if before == NONE:
+        s.ranks[rank].waiting_first = s.requests[request].waiting_next
+    else:
+        s.requests[before].waiting_next = s.requests[request].waiting_next
+    if s.requests[request].waiting_next == NONE:
+        s.ranks[rank].waiting_last = before
+    s.ranks[rank].waiting_count -= 1
+    s.waiting_tokens[rank, s.requests[request].level] -= s.requests[request].tokens
+    s.waiting_requests[rank, s.requests[request].level] -= 1
+
+
+@njit(cache=True)
+def admit(
+    s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, first: int, now_ns: int
+) -> int:
+    """Send requests from `first` on that have arrived by now to ranks; returns the next to come."""
+    while first < len(s.requests) and s.requests[first].arrival_ns <= now_ns:
+        put_in(s, bounds, first, chosen_rank(s, bounds, c, first))
+        first += 1
+    return first
+
+
+@njit(cache=True)
+def demand(
+    s: SchedulerArrays, bounds: SchedulerBounds, enough: int, pending: Int64s, decodes: Int64s
+) -> None:
+    """`rank_demand` of each rank: tokens it could prefill, up to `enough`, and its decodes."""
+    for rank in range(len(s.ranks)):
+        pending[rank] = decodes[rank] = 0
+        for row in range(s.ranks[rank].running_count):
+            request = s.running[rank, row]
+            if s.requests[request].is_prefill:
+                pending[rank] += s.requests[request].tokens - s.requests[request].computed
+            else:
+                decodes[rank] += 1
+        waiting, request = 0, s.ranks[rank].waiting_first
+        for _ in range(bounds.seats - s.ranks[rank].running_count):
+            if request == NONE:
+                break
+            waiting += s.requests[request].tokens
+            if pending[rank] + waiting >= enough:
+                break
+            request = s.requests[request].waiting_next
+        waiting = min(waiting, s.ranks[rank].free_blocks * bounds.block_tokens)
+        pending[rank] = min(pending[rank] + waiting, enough)
+
+
+@njit(cache=True)
+def schedule(
+    s: SchedulerArrays,
+    bounds: SchedulerBounds,
+    c: PrefixCache | None,
+    budgets: Int64s,
+    decodes: Int64s,
+) -> int:
+    """`Scheduler.schedule` of each rank within its prefill budget; returns the rows of the step.
+
+    `budgets` [ranks] are in tokens, UNLIMITED or 0 for decodes alone; `decodes` as from `demand`.
+    """
+    rows = 0
+    for rank in range(len(s.ranks)):
+        budget = budgets[rank]
+        if budget > 0 and not bounds.chunked_prefill:
+            budget = UNLIMITED
+        tokens = bounds.step_tokens
+        if budget != UNLIMITED:
+            tokens = min(tokens, decodes[rank] + budget)
+        first = rows
+        rows, tokens, preempted = _schedule_running(s, bounds, c, rank, budget, tokens, rows)
+        if not preempted:
+            rows = _schedule_waiting(s, bounds, c, rank, budget, tokens, rows)
+        s.ranks[rank].logit_rows = 0
+        for row in range(first, rows):
+            request = s.rows[row].request
+            s.requests[request].computed = s.rows[row].context + s.rows[row].new
+            s.requests[request].is_prefill = (
+                s.requests[request].computed < s.requests[request].tokens
+            )
+            s.ranks[rank].logit_rows += not s.requests[request].is_prefill
+    return rows
+
+
+@njit(cache=True)
+def _piece_max(s: SchedulerArrays, bounds: SchedulerBounds, rank: int, budget: int) -> int:
+    """Tokens of one prefill in a step at most; 0 is no limit, as for a rank's only request."""
+    requests = s.ranks[rank].running_count + s.ranks[rank].waiting_count
+    if requests < 2:
+        return 0
+    piece = bounds.long_prefill_tokens
+    if budget > 0:
+        return min(piece, budget) if piece else budget
+    if piece and bounds.adaptive_long_prefill and budget == UNLIMITED:
+        piece = max(piece, bounds.step_tokens // requests)
+    return piece
+
+
+@njit(cache=True)
+def _holds_back(s: SchedulerArrays, rank: int, budget: int) -> bool:
+    """Whether prefills wait: vLLM's `throttle_prefills` while a request decodes."""
+    if budget:
+        return False
+    for row in range(s.ranks[rank].running_count):
+        if not s.requests[s.running[rank, row]].is_prefill:
+            return True
+    return False
+
+
+@njit(cache=True)
+def _schedule_running(
+    s: SchedulerArrays,
+    bounds: SchedulerBounds,
+    c: PrefixCache | None,
+    rank: int,
+    budget: int,
+    tokens: int,
+    rows: int,
+) -> tuple[int, int, bool]:
+    """Give running requests their tokens; preempt others for their blocks.
+
+    Returns rows, the tokens left, and whether a request was preempted.
+    """
+    piece = _piece_max(s, bounds, rank, budget)
+    holds_back = _holds_back(s, rank, budget)
+    first, place, preempted = rows, 0, False
+    while place < s.ranks[rank].running_count and tokens > 0:
+        request = s.running[rank, place]
+        if holds_back and s.requests[request].is_prefill:
+            place += 1
+            continue
+        new = s.requests[request].tokens - s.requests[request].computed
+        if 0 < piece < new:
+            new = piece
+        new = min(new, tokens)
+        needed = (
+            -(-(s.requests[request].computed + new) // bounds.block_tokens)
+            - s.requests[request].blocks
+        )
+        has_blocks = True
+        while needed > s.ranks[rank].free_blocks and has_blocks:
+            victim_place = _victim(s, bounds, rank)
+            victim = s.running[rank, victim_place]
+            if victim_place < place:
+                place -= 1
+            row = first
+            while row < rows and s.rows[row].request != victim:
+                row += 1
+            if row < rows:  # it was given tokens in this step already
+                tokens += s.rows[row].new
+                rows -= 1
+                for later in range(row, rows):
+                    s.rows[later].request = s.rows[later + 1].request
+                    s.rows[later].new = s.rows[later + 1].new
+                    s.rows[later].context = s.rows[later + 1].context
+            _preempt(s, bounds, c, rank, victim_place)
+            preempted, has_blocks = True, victim != request
+        if not has_blocks:
+            break
+        _take(s, bounds, c, rank, request, max(needed, 0), s.requests[request].computed + new)
+        rows = _add_row(s, rank, request, new, s.requests[request].computed, rows)
+        tokens -= new
+        place += 1
+    return rows, tokens, preempted
+
+
+@njit(cache=True)
+def _victim(s: SchedulerArrays, bounds: SchedulerBounds, rank: int) -> int:
+    """The place of the running request to preempt: the last, or the first of the least urgent."""
+    if not bounds.by_priority:
+        return s.ranks[rank].running_count - 1
+    victim = 0
+    for place in range(1, s.ranks[rank].running_count):
+        least, other = s.running[rank, victim], s.running[rank, place]
+        if s.requests[other].level > s.requests[least].level or (
+            s.requests[other].level == s.requests[least].level
+            and s.requests[other].arrival_ns > s.requests[least].arrival_ns
+        ):
+            victim = place
+    return victim
+
+
+@njit(cache=True)
+def _preempt(
+    s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, rank: int, place: int
+) -> None:
+    """Take a running request's blocks; it goes back to the front of the queue."""
+    request = s.running[rank, place]
+    _stop_running(s, c, rank, request)
+    s.requests[request].computed = 0
+    s.requests[request].preemptions += 1
+    if bounds.by_priority:
+        put_in(s, bounds, request, rank)
+    else:
+        _link(s, rank, request, NONE, s.ranks[rank].waiting_first)
+
+
+@njit(cache=True)
+def _stop_running(s: SchedulerArrays, c: PrefixCache | None, rank: int, request: int) -> None:
+    left = 0
+    for place in range(s.ranks[rank].running_count):
+        if s.running[rank, place] != request:
+            s.running[rank, left] = s.running[rank, place]
+            left += 1
+    s.ranks[rank].running_count = left
+    s.ranks[rank].running_tokens -= s.requests[request].tokens
+    s.requests[request].is_running = False
+    if c is not None:
+        give_back(s, c, rank, request)
+    else:
+        s.ranks[rank].free_blocks += s.requests[request].blocks
+        s.requests[request].blocks = 0
+
+
+@njit(cache=True)
+def _take(
+    s: SchedulerArrays,
+    bounds: SchedulerBounds,
+    c: PrefixCache | None,
+    rank: int,
+    request: int,
+    count: int,
+    tokens: int,
+) -> None:
+    """Append `count` new blocks to a request's, which then hold `tokens`."""
+    if c is not None:
+        take_new(s, c, rank, request, count)
+        index_full_blocks(s, c, rank, request, tokens, bounds.block_tokens)
+    else:
+        s.ranks[rank].free_blocks -= count
+        s.requests[request].blocks += count
+
+
+@njit(cache=True)
+def _add_row(s: SchedulerArrays, rank: int, request: int, new: int, context: int, row: int) -> int:
+    s.rows[row].rank, s.rows[row].request = rank, request
+    s.rows[row].new, s.rows[row].context = new, context
+    return row + 1
+
+
+@njit(cache=True)
+def _schedule_waiting(
+    s: SchedulerArrays,
+    bounds: SchedulerBounds,
+    c: PrefixCache | None,
+    rank: int,
+    budget: int,
+    tokens: int,
+    rows: int,
+) -> int:
+    """Start waiting requests while tokens, seats and blocks last; returns the rows."""
+    piece = _piece_max(s, bounds, rank, budget)
+    holds_back = _holds_back(s, rank, budget)
+    while tokens > 0 and s.ranks[rank].waiting_count and s.ranks[rank].running_count < bounds.seats:
+        request, hits, free_hits = s.ranks[rank].waiting_first, 0, 0
+        if c is not None:
+            hits = hit_blocks(s, c, rank, request, bounds.block_tokens)
+            free_hits = free_hit_blocks(s, c, rank, request, hits)
+        context = hits * bounds.block_tokens
+        if holds_back and context < s.requests[request].tokens - 1:
+            break
+        new = s.requests[request].tokens - context
+        if 0 < piece < new:
+            new = piece
+        if not bounds.chunked_prefill and new > tokens:
+            break
+        new = min(new, tokens)
+        # vLLM's scheduler_reserve_full_isl: it starts once all of its tokens have blocks.
+        whole = -(-s.requests[request].tokens // bounds.block_tokens) - hits + free_hits
+        if whole > s.ranks[rank].free_blocks:
+            break
+        _unlink(s, rank, request)
+        if c is not None:
+            take_hits(s, c, rank, request, hits)
+            if not s.requests[request].preemptions:
+                s.requests[request].hits = context
+        needed = -(-(context + new) // bounds.block_tokens) - hits
+        _take(s, bounds, c, rank, request, needed, context + new)
+        s.running[rank, s.ranks[rank].running_count] = request
+        s.ranks[rank].running_count += 1
+        s.ranks[rank].running_tokens += s.requests[request].tokens
+        s.requests[request].is_running = True
+        rows = _add_row(s, rank, request, new, context, rows)
+        tokens -= new
+    return rows
+
+
+@njit(cache=True)
+def give_tokens(
+    s: SchedulerArrays, c: PrefixCache | None, rows: int, given: Int64s
+) -> tuple[int, int]:
+    """`update_from_output`: a token for each row that computed all of its request.
+
+    Writes those requests to `given` [rows]; returns how many they are, and how many of them have
+    their last token and are gone.
+    """
+    tokens = ended = 0
+    for row in range(rows):
+        request = s.rows[row].request
+        if s.requests[request].is_prefill:
+            continue
+        rank = s.rows[row].rank
+        given[tokens] = request
+        tokens += 1
+        s.requests[request].tokens += 1
+        s.requests[request].tokens_left -= 1
+        s.ranks[rank].running_tokens += 1
+        if s.requests[request].tokens_left == 0:
+            ended += 1
+            _stop_running(s, c, rank, request)
+            s.requests[request].rank = NONE
+    return tokens, ended
+
+
+@njit(cache=True)
+def abort(s: SchedulerArrays, c: PrefixCache | None, request: int) -> None:
+    """`finish_requests`: a request that runs or waits is gone; of others, nothing changes."""
+    rank = s.requests[request].rank
+    if rank == NONE:
+        return
+    if s.requests[request].is_running:
+        _stop_running(s, c, rank, request)
+    else:
+        _unlink(s, rank, request)
+    s.requests[request].rank = NONE
+
+
+@njit(cache=True)
+def evacuate(s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, rank: int) -> int:
+    """Take a rank out of service; its requests move to others in their order of arrival.
+
+    They compute their tokens again. Returns the first that found no rank up, or NONE.
+    """
+    s.ranks[rank].up = False
+    moving = _of_rank(s, rank, True)
+    for request in moving:
+        if s.requests[request].is_running:
+            s.requests[request].preemptions += 1
+        abort(s, c, request)
+        s.requests[request].computed = 0
+        s.requests[request].is_prefill = False
+    if c is not None:
+        forget_content(s, c, rank)
+    reached = np.zeros(len(s.ranks), np.bool_)
+    for request in moving:
+        to = chosen_rank(s, bounds, c, request)
+        if to == NONE:
+            return request
+        put_in(s, bounds, request, to)
+        reached[to] = True
+    if not bounds.by_priority:
+        for to in np.flatnonzero(reached):
+            _sort_queue(s, to)
+    return NONE
+
+
+@njit(cache=True)
+def _sort_queue(s: SchedulerArrays, rank: int) -> None:
+    """`restore_order`: a rank's waiting requests in their order of arrival."""
+    before = NONE
+    for request in _of_rank(s, rank, False):
+        if before == NONE:
+            s.ranks[rank].waiting_first = request
+        else:
+            s.requests[before].waiting_next = request
+        before = request
+    s.requests[before].waiting_next = NONE
+    s.ranks[rank].waiting_last = before
+
+
+@njit(cache=True)
+def _of_rank(s: SchedulerArrays, rank: int, also_running: bool) -> Int64s:
+    """A rank's requests in their order of arrival."""
+    found = np.empty(s.ranks[rank].waiting_count + s.ranks[rank].running_count, np.int64)
+    count = 0
+    for request in range(len(s.requests)):
+        if s.requests[request].rank == rank and (
+            also_running or not s.requests[request].is_running
+        ):
+            found[count] = request
+            count += 1
+    return found[:count]
