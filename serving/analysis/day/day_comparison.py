@@ -54,7 +54,7 @@ class DayQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoadComparison:
-    """One load: asked policies and baselines; the search for the best split walked `splits_tried`."""
+    """One load: asked policies and baselines; the best split took `splits_tried` walks to find."""
 
     peak_share: float
     peak_per_s: float

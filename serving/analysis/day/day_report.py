@@ -98,7 +98,7 @@ def _freed_table(day: VirtualDay) -> Table:
 
 
 def _unused(day: VirtualDay) -> float:
-    """Share of the highest rate that the mean leaves free, as if capacity followed demand exactly."""
+    """Share of the peak rate that the mean leaves free, as if capacity followed demand exactly."""
     demand = day.headline.demand
     mean_per_s = float(demand.arrivals.mean()) / demand.interval_s
     return 1 - mean_per_s / day.headline.peak_per_s

@@ -36,7 +36,7 @@ _BIN_S: Final = 300.0
 
 
 def day_trace(name: str) -> DayTrace:
-    """The built-in day or trace file of that name; raises UltraServeError for an unreadable file."""
+    """The built-in day or trace file of that name; raises UltraServeError for a bad file."""
     if name == "deepseek":
         return _of_nodes(list(DEEPSEEK_NODES), DEEPSEEK_SOURCE)
     if name == "sample":
