@@ -1,4 +1,4 @@
-"""A plan in words and as data; every assumption is among them."""
+"""A plan in words and as data, with every assumption."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -18,7 +18,7 @@ ULTRASERVERS = ("trn2-ultraserver", "trn3-")
 
 
 def assumptions(plan: Plan) -> tuple[str, ...]:
-    """The assumptions of the answer, beside the catalog's figures."""
+    """The answer's assumptions, beside the catalog's figures."""
     question = plan.question
     sweep, check = question.sweep, question.check.schedulers
     said = [
@@ -72,7 +72,6 @@ def plan_document(plan: Plan) -> Document:
 
 
 def _answer_lines(plan: Plan) -> Iterator[str]:
-    """Machines, megawatts, dollars, spares and the night, a line each."""
     check, bill, night = plan.choice.check, plan.bill, plan.night
     yield (
         f"plan:  {_machines(plan, plan.machines)}, {counted(check.replicas, 'replica')} of "
@@ -115,7 +114,6 @@ def _prices(cost: TokenCost) -> str:
 
 
 def _power_lines(plan: Plan) -> Iterator[str]:
-    """Tokens per megawatt, and the cost of tokens at the peak and when chips are shared."""
     bill = plan.bill
     for basis in bill.per_megawatt:
         if basis.basis is not PowerBasis.ALL_IN:
