@@ -33,10 +33,10 @@ class Column(Generic[Row]):
     """A column: its label and unit, the value that it takes from a row, and the value's format.
 
     `form` is a format specification or a function, of the value over `scale`. Without `value` a row
-    is a sequence and has its cells in the columns' order.
+    is a sequence of cells in the columns' order.
 
-    Where there is too little space, the columns of the highest `rank` are left out first, all of
-    them together; rank 0 always stays.
+    Where space is short, the columns of the highest `rank` are left out first, all together; rank 0
+    always stays.
     """
 
     label: str
@@ -71,7 +71,7 @@ class Column(Generic[Row]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Names and what they are; a name that is empty continues the one before."""
+    """Names and values; an empty name continues the one before."""
 
     title: str
     rows: tuple[tuple[str, str], ...]
@@ -79,7 +79,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table, its cells written: `table_of` makes it from rows."""
+    """A table of formatted cells; see `table_of`."""
 
     title: str
     columns: tuple[Column[Any], ...]
@@ -101,7 +101,7 @@ Section = Facts | Table | Lines
 def table_of(
     columns: Iterable[Column[Row]], rows: Iterable[Row], *, title: str = "", foot: str = ""
 ) -> Table:
-    """The table of `rows`; raises IndexError for a row that is a sequence and too short."""
+    """The table of `rows`; raises IndexError for a sequence that is too short."""
     columns = tuple(columns)
     cells = tuple(
         tuple(column.cell(row, place) for place, column in enumerate(columns)) for row in rows
@@ -111,7 +111,7 @@ def table_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A whole report. `verdict` is its outcome in a line; `command` repeats what it reports."""
+    """A whole report. `verdict` is its outcome in a line; `command` repeats its subject."""
 
     title: str
     subtitle: str = ""
@@ -149,4 +149,4 @@ class ReportDocument(Protocol):
         """For spreadsheets: a row for every figure."""
 
     def charts(self) -> tuple[TitledChart, ...]:
-        """The charts, in the order in which they are shown."""
+        """In display order."""

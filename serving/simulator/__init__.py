@@ -1,6 +1,6 @@
 """Simulation of traffic on a machine: vLLM's schedulers and the cost model in virtual time.
 
-`simulate` is all that a notebook needs; `deploy/guides/simulate.md` shows it.
+A notebook needs `simulate` alone: see `deploy/guides/simulate.md`.
 """
 
 from serving.engine.step_batch import StepWatcher

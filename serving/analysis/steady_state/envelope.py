@@ -58,9 +58,7 @@ class Envelope:
     def of_users(
         cls, users: Figures, interactivity: Figures, family: Sequence[Hashable] | None = None
     ) -> "Envelope":
-        """Of `interactivity`, tokens/s, against `users`; heights are minus seconds between
-        tokens.
-        """
+        """Of `interactivity`, tokens/s, against `users`; heights are minus seconds per token."""
         return cls.of(users, -1 / np.asarray(interactivity, dtype=np.float64), family)
 
     def at(self, x: Float64s) -> Float64s:
