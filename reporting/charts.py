@@ -1,4 +1,4 @@
-"""Style of all charts: sizes, colours, axes; pictures of several charts."""
+"""Style of all charts: sizes, colours, axes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Float64s = NDArray[np.float64]
 WIDTH: Final = 860
 HEIGHT: Final = 230
 LEGEND_ROOM: Final = 18
-"""Between a legend and its chart: a line of words."""
+"""Points between a legend and its chart: a line of words."""
 GREY: Final = "#868e96"
 INK: Final = "#495057"
 BLUE: Final = "#1c7ed6"
@@ -60,9 +60,7 @@ def chart_of(rows: Iterable[Row]) -> alt.Chart:
 def series_rows(
     x: tuple[str, Float64s], y: str, series: Mapping[str, Float64s], *, what: str = "what"
 ) -> list[Row]:
-    """A row for each point of each series over `x`, a named axis; all arrays [points], NaN
-    skipped.
-    """
+    """A row for each point of each series, [points], over the named axis `x`; NaN is skipped."""
     name, at = x
     return [
         {name: point, y: value, what: words}
@@ -130,7 +128,7 @@ def dashes(field: str, names: Sequence[str], *, room: int = LEGEND_ROOM) -> alt.
 
 
 def shapes(field: str, names: Sequence[str]) -> alt.Shape:
-    """A disc for the first name; other shapes, which do not hide it, for the others."""
+    """A disc for the first name; for the others shapes that do not hide it."""
     marks = ["circle", "diamond", "square", "triangle-up"]
     return alt.Shape(
         f"{field}:N", scale=alt.Scale(domain=list(names), range=marks[: len(names)]), legend=None

@@ -41,9 +41,7 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def text_cell(words: str) -> str:
-    """The words, after an apostrophe where a spreadsheet would run them; numbers stay as they
-    are.
-    """
+    """The words, after an apostrophe where a spreadsheet would run them; numbers unchanged."""
     if not words.startswith(_FORMULA):
         return words
     try:
@@ -59,7 +57,5 @@ def to_json(report: ReportDocument) -> str:
 
 
 def json_text(value: object) -> str:
-    """A value's JSON, indented and deterministic; frozen types by their field names, NaN is
-    null.
-    """
+    """Indented, deterministic JSON; frozen types by their field names, NaN is null."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()

@@ -1,7 +1,4 @@
-"""A report before it has a form: titled sections of facts, lines and tables, and notes.
-
-Terminal, plain text, Markdown and HTML show the same document.
-"""
+"""A report before it has a form: titled sections of facts, lines and tables, and notes."""
 
 from __future__ import annotations
 
@@ -30,13 +27,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A column: its label and unit, the value that it takes from a row, and the value's format.
+    """A column: label, unit, the value that it takes from a row, and the value's format.
 
     `form` is a format specification or a function, of the value over `scale`. Without `value` a row
-    is a sequence of cells in the columns' order.
-
-    Where space is short, the columns of the highest `rank` are left out first, all together; rank 0
-    always stays.
+    is a sequence of cells. Where space is short, all columns of the highest `rank` are left out
+    first; rank 0 always stays.
     """
 
     label: str
@@ -54,7 +49,7 @@ class Column(Generic[Row]):
         return f"{self.label} {self.unit}".strip()
 
     def cell(self, row: Any, place: int) -> Cell:
-        """The cell of a row; `place` is the column's own. A Cell and a str stand as they are."""
+        """A row's cell at the column's own `place`. A Cell and a str stand as they are."""
         found = row[place] if self.value is None else self.value(row)
         if isinstance(found, Cell):
             return found

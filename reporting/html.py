@@ -94,7 +94,7 @@ def _page(document: Document, charts: tuple[TitledChart, ...]) -> Iterator[str]:
 
 @cache
 def _vega() -> str:
-    """Vega, Vega-Lite and their embedding as one script: 0.9 MB, and seconds to put together."""
+    """Vega, Vega-Lite and their embedding as one script: 0.9 MB, seconds to build."""
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
 
 

@@ -28,10 +28,7 @@ def section_lines(section: Section) -> Iterator[str]:
 
 
 def table_lines(table: Table, *, indent: int = 0) -> list[str]:
-    """A table's headings and rows, in columns as wide as their widest cell, two blanks apart.
-
-    Trailing blanks are cut, and headings that are all empty.
-    """
+    """Headings, unless all are empty, and rows; columns as wide as their widest cell, two apart."""
     written = [tuple(cell.words for cell in row) for row in table.rows]
     if any(column.heading for column in table.columns):
         written.insert(0, tuple(column.heading for column in table.columns))

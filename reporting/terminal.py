@@ -95,8 +95,5 @@ def _table(table: Table, shown: list[int]) -> RichTable:
 
 
 def _shown(words: str, style: str = "") -> Text:
-    """The words as they are: a server's, or a file's, are neither markup nor orders to a terminal.
-
-    Control characters, which could move the cursor or rewrite lines above, are shown as `\ufffd`.
-    """
+    """Text without markup; control characters, which could rewrite lines above, as `\ufffd`."""
     return Text(_CONTROL.sub("\ufffd", words), style=style)

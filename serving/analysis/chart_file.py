@@ -24,9 +24,7 @@ def check_chart_path(path: Path, *, field: str) -> None:
 
 
 def write_chart(chart: alt.TopLevelMixin, path: Path, *, field: str) -> None:
-    """Write a .png, .svg or .html; raises ConfigError naming `field` for a path that cannot be
-    written.
-    """
+    """Write a .png, .svg or .html; raises ConfigError naming `field` for an unwritable path."""
     check_chart_path(path, field=field)
     kind = path.suffix.lower().removeprefix(".")
     options: dict[str, Any] = {"format": kind, **_OPTIONS[kind]}

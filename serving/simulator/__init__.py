@@ -1,7 +1,4 @@
-"""Simulation of traffic on a machine: vLLM's schedulers and the cost model in virtual time.
-
-A notebook needs `simulate` alone: see `deploy/guides/simulate.md`.
-"""
+"""vLLM's schedulers and the cost model in virtual time; see `deploy/guides/simulate.md`."""
 
 from serving.engine.step_batch import StepWatcher
 from serving.simulator.run import Run, known_percentile

@@ -70,9 +70,7 @@ class Run:
         return known_percentile(self.tpot_of_several_s, q)
 
     def shares(self, slo: Slo) -> tuple[float, float, float]:
-        """Shares of judged requests within TTFT, TPOT, and both; 1 for a limit absent from
-        `slo`.
-        """
+        """Shares of judged requests within TTFT, TPOT, and both; 1 for a limit that `slo` lacks."""
         in_ttft = self.ttft_s <= (np.inf if slo.ttft_s is None else slo.ttft_s)
         in_tpot = self.tpot_s <= (np.inf if slo.tpot_s is None else slo.tpot_s)
         both = in_ttft & in_tpot

@@ -58,9 +58,6 @@ class SchedulerLimits(PrefillOptions):
     max_model_len: int | None = None
 
     def with_kv(self, capacity_tokens: int) -> EngineLimits:
-        """Of a rank whose HBM holds so many KV tokens, at least vLLM's minimum of two blocks.
-
-        Raises ConfigError as `EngineLimits` does.
-        """
+        """A rank's limits with so many tokens of KV, at least two blocks; raises ConfigError."""
         kv_blocks = max(2, capacity_tokens // self.block_tokens)
         return EngineLimits(kv_blocks_per_rank=kv_blocks, **asdict(self))

@@ -101,10 +101,7 @@ class ServingRun:
 
     @property
     def tpot_s(self) -> Float64s:
-        """First to last token over the tokens after the first, [requests].
-
-        NaN for unfinished requests and replies of one token.
-        """
+        """First to last token over later tokens, [requests]; NaN if unfinished or one token."""
         gaps = self.traffic.output_tokens - 1
         spans_s = self.last_token_s - self.first_token_s
         tpot_s = np.full(len(gaps), np.nan)
@@ -124,10 +121,7 @@ class ServingRun:
         return gaps_s
 
     def missed(self, bound: Bound) -> Bools:
-        """Requests that have certainly missed `bound` by the end of the run, [requests].
-
-        Exact for a run that served all; a request after the end has missed nothing yet.
-        """
+        """Requests certain to have missed `bound` by the end, [requests]; exact if all ended."""
         return missed_by(
             bound,
             self.traffic,
@@ -145,10 +139,7 @@ def missed_by(
     last_token_s: Float64s,
     now_s: float,
 ) -> Bools:
-    """Requests that have certainly missed `bound`, on TTFT or TPOT, by `now_s`: all [requests].
-
-    A missing token (NaN) comes no earlier than now.
-    """
+    """Requests certain to have missed `bound` by `now_s`, [requests]; missing tokens are NaN."""
     first_s = np.where(np.isnan(first_token_s), now_s, first_token_s)
     if bound.name == "ttft":
         late: Bools = first_s - traffic.arrival_s > bound.limit_s

@@ -1,7 +1,4 @@
-"""Latency targets of the simulator and the closed forms.
-
-The grammar is `loadgen.measures.slo`'s; of its measures TTFT and TPOT are supported.
-"""
+"""Latency targets of the simulator and the closed forms: TTFT and TPOT, as in loadgen."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
 """The search for a replica's curve: which rates are simulated.
 
 Exact runs bracket the capacity from the steady state's guess; an overload finds saturation, a few
-more rates complete the curve. The result does not depend on the number of processes.
+more rates complete the curve.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,9 +44,7 @@ _LEADS: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveTerms:
-    """Judged requests of a rate: `judged` or, above `steps_max` steps, fewer; at least
-    `judged_least`, and enough to build a queue.
-    """
+    """Judged requests of a rate: `judged`, fewer above `steps_max` steps, more to build a queue."""
 
     required_share: float
     judged: int = 800

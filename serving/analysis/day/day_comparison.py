@@ -24,9 +24,9 @@ PEAK_SHARE_MAX: Final = 2.0
 class DayQuestion:
     """A part of a trace, from `begin_s` on, under policies as a user writes them.
 
-    The trace's highest rate is scaled to each of `peak_shares` of the capacity. A trace without an
-    earlier part has its last day as history (assumed), or, when `cold`, none. Raises ConfigError
-    for a part outside of the trace, or an unreadable policy.
+    `peak_shares` of the capacity are the trace's highest rates. A trace without an earlier part has
+    its last day as history (assumed), or, when `cold`, none. Raises ConfigError for a part outside
+    of the trace, or an unreadable policy.
     """
 
     trace: DayTrace

@@ -26,10 +26,7 @@ _FLOPS_SAMPLE: Final = 2_000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DayMachine:
-    """`machines` systems, each of groups of `group_chips`.
-
-    `flops_per_request` is the mean, prompt and reply.
-    """
+    """`machines` systems in groups of `group_chips`; `flops_per_request` is a mean."""
 
     system: SystemSpec
     machines: int
@@ -58,9 +55,7 @@ class DayMachine:
 
     @cached_property
     def _facility_line(self) -> tuple[float, float]:
-        """Watts of one machine at the meter at 0 chip watts, and per chip watt (linear: see
-        SystemPower).
-        """
+        """Watts of a machine at the meter at 0 chip watts, and per chip watt; see SystemPower."""
         power = SystemPower(self.system)
         chips = self.system.chips.count
         low = chips * self.system.chip.idle_watts.value

@@ -1,9 +1,9 @@
 """A policy walked over days, minute by minute, on the simulated curves.
 
-An interval's requests are Poisson, from the seed alone, so that every policy meets the same ones;
-they spread evenly over the serving groups, at the curve's latencies. Those above saturation wait as
-a backlog, first come first served; requests that find one are late (assumed). The policy sees
-observable figures alone.
+Requests are Poisson, from the seed alone, so that every policy meets the same ones, and spread
+evenly over the serving groups, at the curve's latencies. Those above saturation wait as a backlog,
+first come first served; requests that find one are late (assumed). The policy sees observable
+figures alone.
 """
 
 from dataclasses import dataclass, replace

@@ -1,8 +1,8 @@
 """Error of the walk: one replica's hour simulated step by step, beside its walk by the curves.
 
 The replica gets a random part of each interval's requests, at random times in it. Parts of some
-minutes are simulated in several processes, each with a minute before and after of requests that are
-served and not judged.
+minutes are simulated in parallel, each within a minute before and after that is served and not
+judged.
 """
 
 from collections.abc import Callable
@@ -61,9 +61,9 @@ class BothWays:
 class ExactHour:
     """One replica's day from `begin_s` on, for `length_s`, in `parts`.
 
-    `expected_requests` is the walk's, `requests` a random draw of it, so that `output_tokens`
-    differ by chance, by about 1/sqrt(requests). The walk's percentiles are the curve's at each
-    interval's rate, averaged over requests.
+    `requests` are a random draw of the walk's `expected_requests`: `output_tokens` differ by
+    chance, by about 1/sqrt(requests). The walk's percentiles are means of the curve's over
+    requests.
     """
 
     policy: str
@@ -212,9 +212,7 @@ def _held(
 
 
 def _intervals_of(result: DayResult, *, begin_s: float, length_s: float) -> tuple[int, int]:
-    """The first interval, and the one after the last. Raises ConfigError for a time outside of the
-    day, or with a backlog.
-    """
+    """The first and past-the-end interval; ConfigError outside the day or with a backlog."""
     walk = result.walk
     interval_s = walk.demand.interval_s
     first, last = round(begin_s / interval_s), round((begin_s + length_s) / interval_s)

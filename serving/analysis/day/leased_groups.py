@@ -108,9 +108,7 @@ class LeasedGroups:
         )
 
     def want(self, serving: int, *, group_rate_per_s: float = 0.0) -> bool:
-        """Request `serving` groups, at `group_rate_per_s` each now; returns whether their number
-        changed.
-        """
+        """Request `serving` groups, at `group_rate_per_s` each; returns whether that is new."""
         groups = len(self.state.groups)
         if not 0 <= serving <= groups:
             raise ConfigError(field="serving", value=serving, expected=f"0 to {groups} groups")
@@ -130,7 +128,7 @@ class LeasedGroups:
                 self._happen(self._outcome(step))
 
     def advance(self, to_s: float) -> GroupTimes:
-        """Advance the time, applying the events in between; returns the groups' times."""
+        """Advance the time with its events; returns the groups' times."""
         times = GroupTimes()
         while (at_s := self._next_s()) <= to_s:
             self._pass(at_s - self._now_s, times)
@@ -179,7 +177,6 @@ class LeasedGroups:
         return GroupHappened(group=step.group, event=event)
 
     def _happen(self, event: Happened) -> None:
-        """Apply and count one event, and schedule its end."""
         was = self.state.job.phase
         self.state = take(self.state, event, now_s=self._now_s)
         match event:

@@ -1,6 +1,6 @@
-"""The choice of a replica, the unit that serves or trains as a whole: the one with the highest
-steady-state rate within the target, of those that fit a machine a dozen times, so that it follows
-demand in steps of a twelfth.
+"""The choice of a replica, the unit that serves or trains as a whole: the highest steady-state rate
+within the target, of those that fit a machine a dozen times, to follow demand in steps of a
+twelfth.
 """
 
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def choose_replica(sweep: Sweep, slo: Slo, *, longest_tokens: int, seats: int) -
     """The replica with the machine's highest rate within the target, of those that fit `GROUPS_MIN`
     times or, if none keeps it, larger ones; chips that `sweep` asks for lift the limit.
 
-    `longest_tokens` must fit a rank's KV; `seats` is a rank's concurrency limit. Raises ConfigError
+    `longest_tokens` must fit a rank's KV; `seats`: requests of a rank at once. Raises ConfigError
     when no replica keeps the target.
     """
     most_chips = sweep.system.chips.count // (1 if sweep.asked.chips else GROUPS_MIN)

@@ -1,7 +1,6 @@
 """A replica's latencies and power at any rate, linear between the simulated ones.
 
 A weighted isotonic fit removes sampling noise: shares within the target never rise with the rate.
-The walk models the queue above `saturated_per_s`.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """One replica simulated exactly at one rate: latencies and power.
 
-vLLM's schedulers serve Poisson arrivals step by step in virtual time; judged requests come after a
-warm-up and before a tail. Replicas are independent: one speaks for all.
+vLLM's schedulers serve Poisson arrivals in virtual time; judged requests come after a warm-up and
+before a tail. Replicas are independent: one speaks for all.
 """
 
 from dataclasses import dataclass
@@ -29,9 +29,7 @@ SHOWN_PERCENTILE = 99.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReplicaUnderTest:
-    """A replica of the sweep, its limits and target. Raises ConfigError for lengths above the
-    context.
-    """
+    """A replica, its limits and target; raises ConfigError for lengths above the context."""
 
     sweep: Sweep
     precision: str

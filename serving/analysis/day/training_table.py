@@ -60,9 +60,7 @@ class _Job:
 
 
 def training_yield(terms: JobTerms, *, group_chips: int, groups: int) -> TrainingYield:
-    """Of one machine. Raises ConfigError when the training state does not fit the chips of all
-    groups.
-    """
+    """Of one machine; raises ConfigError when all its groups cannot hold the training state."""
     system, model = terms.system, terms.model
     least = smallest_training_chips(system, model, terms.recipe)
     chosen: list[_Job | None] = [None]  # by leased groups

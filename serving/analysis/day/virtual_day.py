@@ -85,9 +85,7 @@ class VirtualDay:
 def virtual_day(
     settings: DaySettings, *, processes: int = 1, progress: Progress = lambda _: None
 ) -> VirtualDay:
-    """Independent of `processes`. Raises ConfigError when no replica keeps the target or the
-    trained model does not fit.
-    """
+    """Raises ConfigError when no replica keeps the target or the trained model does not fit."""
     wall_s: dict[str, float] = {}
     began = perf_counter()
 

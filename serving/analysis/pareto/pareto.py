@@ -47,10 +47,7 @@ class MachineCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pareto:
-    """Machines with one model; the first is the reference.
-
-    `vendor_findings` is empty unless both machines of the vendor's claims are there.
-    """
+    """Curves of machines with one model; `vendor_findings` need both machines of the claims."""
 
     machines: tuple[MachineCurve, ...]
     basis: PowerBasis
@@ -73,10 +70,7 @@ def pareto(
     pools: bool = False,
     processes: int | None = None,
 ) -> Pareto:
-    """Sweep every machine, as one pool of chips, as prefill and decode pools, or both.
-
-    Raises ConfigError for an unanswerable sweep, or a machine named twice.
-    """
+    """Sweep every machine; raises ConfigError for an unanswerable sweep or a repeated machine."""
     names = [sweep.system.name for sweep in sweeps]
     for name in names:
         if names.count(name) > 1:

@@ -1,6 +1,6 @@
 """The vendor's claims beside the model's answers.
 
-The vendor publishes neither lengths, batches, formats nor interactivity, so each claim is searched
+The vendor publishes neither lengths, batches, formats nor interactivity: each claim is searched
 along the range that both machines reach; none is fitted to.
 """
 

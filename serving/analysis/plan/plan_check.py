@@ -1,8 +1,7 @@
 """A size checked against a target by simulation.
 
-The lockstep scheduler serves the share of one or several replicas in virtual time. A request
-without a first token at the end has missed its TTFT, one without its last its TPOT; a size loaded
-above its steady state has missed both.
+The lockstep scheduler serves the share of one or several replicas in virtual time. Tokens missing
+at the end have missed the target; a size loaded above its steady state has too.
 """
 
 from collections.abc import Sequence
@@ -26,7 +25,7 @@ SHOWN_PERCENTILES: Final = (50.0, 90.0, 99.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckTerms:
-    """Terms of a check: a rank's limits, requests to judge, the seed.
+    """A rank's limits, requests to judge, and the seed.
 
     `early_end` ends a run once it is certain to miss, which leaves percentiles open.
     """
@@ -61,7 +60,6 @@ class Check:
     """One size, simulated.
 
     Attributes:
-        simulated_replicas: of `replicas`.
         requests: judged ones; `simulated_requests` include those around them.
         begin_s, end_s: of the judged arrivals, in the traffic's own time.
         percentiles_s: TTFT and TPOT of judged requests at `SHOWN_PERCENTILES`; None: not known.
@@ -70,7 +68,6 @@ class Check:
         throttled_share: of steps' time, the lengthening by power limits.
         load_share: peak rate over the replicas' highest steady-state rate.
         kv_used_share: maximum over a rank's pool.
-        ending: of the last run.
     """
 
     precision: str
@@ -123,10 +120,7 @@ class SizeTask:
 
 
 def check_size(task: SizeTask) -> Check:
-    """Simulate the shares of as many replicas as the judged requests need.
-
-    Raises ConfigError for a request that a rank cannot hold.
-    """
+    """Simulate enough replicas to judge; raises ConfigError for a request that no rank holds."""
     sweep, candidate, terms = task.sweep, task.candidate, task.terms
     shares = task.demand.shares(
         task.replicas, judged=terms.judged, lead_s=task.lead_s, seed=terms.seed

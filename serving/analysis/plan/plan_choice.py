@@ -1,8 +1,7 @@
 """A plan's partition and size: the smallest that passes simulation.
 
 The steady state proposes partitions and a first size; simulation finds the replicas that each
-needs, and the fewest chips win. The next smaller plan is shown beside it: it fails the target or
-cannot hold the model.
+needs, and the fewest chips win. The next smaller plan, which fails, is shown beside it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -127,8 +126,8 @@ def _next_smaller(
     """The plan, and the next smaller one simulated to its end.
 
     Below several replicas: one less. Below one: the partition of fewer chips that takes the most,
-    and the largest replica of fewer chips, which answers sooner; one that meets the target becomes
-    the plan, else the larger is shown.
+    and the largest replica of fewer chips, which answers sooner; one that passes becomes the plan,
+    else the larger is shown.
     """
     while found[1] == 1:
         chips = _chips(found)

@@ -29,13 +29,12 @@ class Option:
     """A partition at the highest load of a replica.
 
     Attributes:
-        point: of a full machine, at the largest batch within the target when as many requests begin
-            as end, or one request a rank where none is.
+        point: of a full machine, the largest batch within the target when as many requests begin as
+            end, or one request a rank.
         meets: an idle replica keeps the target.
         alone_ns: between tokens of a lone request.
         prompt_ns: first token on an idle replica, at the target's percentile of prompt lengths.
         requests_per_s: of one replica within the target.
-        replicas: for the peak.
         most_requests_per_s: of a full replica: above it the queue grows without end.
         steady: requests per second of a replica and ns between tokens, by ascending batches.
     """
@@ -193,8 +192,8 @@ def _largest_within(
 ) -> OperatingPoint | None:
     """The point of about the largest batch whose mean time between tokens is within the limit.
 
-    By bisection between the last of `points` (ascending batches) within it and the next; within it
-    even where times do not grow with the batch.
+    By bisection after the last of `points` (ascending batches) within it; within it even where
+    times do not grow with the batch.
     """
     best: OperatingPoint | None = None
     for point in points:

@@ -12,8 +12,8 @@ def smallest_passing(test: Test, *, guess: int, most: int, width: int = 1) -> in
     """The size n from 1 to `most` at which `test` passes and n - 1 fails, or n is 1; None without
     one.
 
-    `test` gets up to `width` sizes at once, each once, `guess` first. Larger sizes are assumed to
-    pass where smaller ones do; if not, the result passed and the size below it failed all the same.
+    `test` gets up to `width` sizes at once, each once, `guess` first. Passing is assumed monotone
+    in size; if not, the result still passed and the size below it failed.
     """
     failed, passed = 0, most + 1  # the largest that failed below the smallest that passed
     guess = min(max(guess, 1), most)

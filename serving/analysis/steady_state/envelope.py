@@ -1,10 +1,10 @@
-"""The upper envelope of curves in a plane: the best choice at each place.
+"""The upper envelope of curves in a plane, larger being better: the best choice at each place.
 
-Larger is better in both coordinates. A curve is a partition with all its batches, linear between
-them: with a step time `a + b x batch`, the throughput batch / (a + b x batch) is (1 - a x
-interactivity) / b, and any batch between two can be run (between 1 and 2 on the average of
-replicas). The envelope jumps between partitions. A point that exceeds the requirement serves too:
-left of its first point a curve is flat; beyond its last nothing serves.
+A curve is a partition with all its batches, linear between them: with a step time `a + b x batch`,
+the throughput batch / (a + b x batch) is (1 - a x interactivity) / b, and any batch between two can
+be run (between 1 and 2 on the average of replicas). The envelope jumps between partitions. A point
+that exceeds the requirement serves too: left of its first point a curve is flat; beyond its last
+nothing serves.
 
 Against users the time per token is linear instead: see `Envelope.of_users`.
 """

@@ -1,9 +1,9 @@
 """A replica's partitions that a machine and a model allow, each once.
 
-A replica is one engine. Ranks without a common expert group do not wait for each other, so several
-blocks (a block: the fewest chips that are whole ranks and whole expert groups) equal as many
-replicas: candidates have one block, and replicas fill the machine. Experts lie whole on a chip:
-under expected loads, dividing them is never faster.
+A replica is one engine. Ranks without a common expert group do not wait for each other, so a
+candidate has one block (the fewest chips that are whole ranks and whole expert groups), and
+replicas fill the machine. Experts lie whole on a chip: under expected loads, dividing them is never
+faster.
 """
 
 from collections.abc import Iterator
@@ -67,11 +67,9 @@ def candidate_partitions(
 ) -> tuple[PartitionCandidate, ...]:
     """Every partition with room for the weights and `least_kv_tokens` a rank, smallest first.
 
-    Heads divide over a rank's chips; an expert group has at most as many chips as experts: see
-    `_group_sizes`.
-
-    Raises ConfigError when nothing is left: an LNC that the chip lacks, values that do not divide,
-    a model that does not fit.
+    Heads divide over a rank's chips; an expert group has at most as many chips as experts. Raises
+    ConfigError for an LNC that the chip lacks, values that do not divide, a model that does not
+    fit.
     """
     asked = asked or PartitionFilter()
     domains = 1 if asked.across_units else system.units

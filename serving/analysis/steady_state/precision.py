@@ -32,10 +32,7 @@ def precisions_of(chip: ChipSpec, model: ModelSpec) -> tuple[str, ...]:
 
 
 def model_at(precision: str, model: ModelSpec, chip: ChipSpec) -> ModelSpec:
-    """`model` with its weights in `precision` on `chip`; the cache keeps its format.
-
-    Raises ConfigError for a precision that is unknown or that the chip lacks.
-    """
+    """`model` with weights, not cache, in `precision`; raises ConfigError if the chip lacks it."""
     supported = precisions_of(chip, model)
     if precision in supported:
         return model.at_precision(precision)

@@ -49,7 +49,5 @@ class RequestShape:
         return self.prompt_tokens + self.output_tokens // 2
 
     def prefill_per_step(self, batch: int) -> float:
-        """Mean prompt tokens in a rank's step: of `batch` decoding requests one in `output_tokens`
-        ends with each step, and another begins.
-        """
+        """Mean prompt tokens a step: one of `output_tokens` requests ends, another begins."""
         return batch * self.prompt_tokens / self.output_tokens

@@ -31,9 +31,7 @@ def prompt_chunks(ranks: int, shape: RequestShape) -> list[StepBatch]:
 
 
 def prefill_steps(ranks: int, shape: RequestShape) -> tuple[list[StepBatch], int]:
-    """Prefill steps of all ranks, and the prompts that a rank completes in them: as many whole ones
-    as a step's limit allows, or one in several steps.
-    """
+    """Steps of prompts on all ranks, and a rank's prompts in them: as many as fit, or one."""
     prompts = shape.batched_tokens_max // shape.prompt_tokens
     if prompts:
         return [same_on_all(ranks, [shape.prompt_tokens] * prompts, [0] * prompts)], prompts

@@ -126,10 +126,7 @@ class Sweep:
 
 
 def operating_points(sweep: Sweep, *, processes: int | None = None) -> tuple[OperatingPoint, ...]:
-    """Every point of `sweep` with prefill and decode on the same chips.
-
-    Independent of `processes`, by default one for each core. Raises ConfigError when no batch fits.
-    """
+    """Points with prefill and decode on the same chips; raises ConfigError when no batch fits."""
     points = shared(_points_of, sweep, sweep.tasks(), processes)
     if not points:
         raise no_batch_fits(sweep)
@@ -168,7 +165,7 @@ def _points_between(sweep: Sweep, points: list[OperatingPoint]) -> list[Operatin
 def shared(
     work: Callable[[Sweep, Tasks], list[Result]], sweep: Sweep, tasks: Tasks, processes: int | None
 ) -> list[Result]:
-    """Results of `work`, a module's function, for all tasks, spread evenly over processes."""
+    """Results of `work`, a module's function, for all tasks; by default a process for each core."""
     count = processes or os.cpu_count() or 1
     if count == 1 or len(tasks) < _PARALLEL_FROM:
         return work(sweep, tasks)

@@ -1,9 +1,8 @@
-"""A closed loop of users over prefill and decode workers, in steady state.
+"""A closed loop of users over prefill and decode workers, in steady state; times in seconds.
 
 Each user has one request at a time: prefill, then decode. Concurrency and durations depend on each
-other: a fixed point, found by damped rounds for all rows at once. All times are seconds.
-
-Little's law holds by construction: requests per second x (time to first token + decoding) = users.
+other: a fixed point, found by damped rounds for all rows at once. Little's law holds by
+construction: requests per second x (time to first token + decoding) = users.
 """
 
 from dataclasses import dataclass

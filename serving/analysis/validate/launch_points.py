@@ -50,10 +50,7 @@ TOKENS_PER_MW_POINTS: Final = (
 
 
 def tokens_per_mw(point: LaunchPoint) -> float:
-    """Output tokens/s per all-in MW of the best partition and batch; 0 where none is fast enough.
-
-    Batches are powers of two; rates in between are not searched.
-    """
+    """Output tokens/s per all-in MW of the best partition and power-of-two batch, or 0."""
     system, model = system_by_name(point.system), model_by_name(_MODEL)
     calibration = shipped_fits().everything.calibration(
         system.chip.name, point.framework, months=_MONTHS, fp4=True

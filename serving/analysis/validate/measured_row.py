@@ -114,10 +114,7 @@ class ExcludedRow:
 
 
 def measurements_file(given: Path | None, environment: Mapping[str, str]) -> Path:
-    """The given file, else the one in the environment's folder, else in ./measurements.
-
-    Raises ConfigError with instructions when there is none.
-    """
+    """The given file, else that in the environment's folder or ./measurements, else ConfigError."""
     if given is not None:
         return given
     named = environment.get(ENVIRONMENT)
@@ -136,7 +133,7 @@ def measurements_file(given: Path | None, environment: Mapping[str, str]) -> Pat
 def read_rows(path: Path) -> tuple[MeasuredRow | ExcludedRow, ...]:
     """Every row of the CSV file at `path`; an unreadable result counts as empty.
 
-    Raises ConfigError that names the file when it is unreadable, lacks a column, or has no rows.
+    Raises ConfigError, naming the file, if it is unreadable, lacks a column, or has no rows.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as lines:

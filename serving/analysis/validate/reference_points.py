@@ -2,8 +2,7 @@
 
 No fit has seen them, or their machines and models. Two constants are read off points of their own
 kind: an exchange's cost beside its bytes off DeepEP's EP8 dispatch, the busiest rank's excess off
-SGLang's pair with and without EPLB. GPU points of serving come from optional files beside the
-measurements; others are in code.
+SGLang's pair with and without EPLB. GPU points of serving come from optional files.
 """
 
 import csv

@@ -48,10 +48,7 @@ def fit_rows(rows: Sequence[UsableRow], *, name: str, source: str) -> StackFacto
 
 
 def fits_of(path: Path, *, day: date) -> ShippedFits:
-    """Every fit that ships, of the usable rows of the file at `path`.
-
-    Raises ConfigError for a file that cannot be used.
-    """
+    """Every fit that ships, of the file's usable rows; raises ConfigError for an unusable file."""
     rows, _ = usable_rows(read_rows(path))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     halves = {

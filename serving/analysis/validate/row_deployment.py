@@ -1,5 +1,5 @@
-"""From a measured configuration to the cost model's terms; gaps are filled from public launch
-scripts and rules, each named at its use.
+"""From a measured configuration to the cost model's terms; gaps follow public launch scripts and
+rules, each named at its use.
 """
 
 from dataclasses import dataclass, replace

@@ -25,10 +25,7 @@ DAYS_PER_MONTH: Final = 30.4
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowResults:
-    """Measured or predicted: seconds, and tokens/s of prompts and outputs per chip, all [rows].
-
-    NaN where nothing was measured.
-    """
+    """Seconds, and tokens/s of prompts and outputs per chip, all [rows]; NaN if not measured."""
 
     tpot_s: Float64s
     ttft_s: Float64s

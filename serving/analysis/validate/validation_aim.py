@@ -27,10 +27,7 @@ def _above(where: str, by_hardware: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def aim_lines(tpot: dict[str, Any], fresh: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """Whether the aim is met, and every median above it, with causes.
-
-    `fresh`: pooled medians by machine under seeds unseen while the model was chosen.
-    """
+    """Whether the aim is met, and medians above it; `fresh`: by machine, under FRESH_SEEDS."""
     found = misses(tpot)
     pooled = [each for each in found if each["where"] == "pooled" and each["rows"] >= LEAST_ROWS]
     met = "is not met" if pooled else "is met"
