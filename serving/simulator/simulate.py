@@ -102,7 +102,6 @@ class _WindowMeter:
     joules: float = 0.0
 
     def add(self, cost: StepCost, begin_ns: int) -> None:
-        """Count a step that begins within the window."""
         if self.begin_ns <= begin_ns < self.end_ns:
             self.busy_ns += cost.duration_ns
             self.throttled_ns += cost.parts_ns[THROTTLE]
@@ -122,5 +121,4 @@ class _WindowMeter:
 
     @property
     def throttled_share(self) -> float:
-        """Of the steps' time, the lengthening by power limits."""
         return self.throttled_ns / self.busy_ns if self.busy_ns else 0.0

@@ -104,7 +104,6 @@ class _Search:
     found: dict[float, RatePoint] = field(default_factory=dict)
 
     def points(self) -> list[RatePoint]:
-        """By ascending rate."""
         return [self.found[rate] for rate in sorted(self.found)]
 
     def run(self, rates_per_s: Sequence[float]) -> list[RatePoint]:

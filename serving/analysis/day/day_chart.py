@@ -63,7 +63,6 @@ def _short(text: str) -> str:
 
 
 def _span(result: DayResult) -> int:
-    """Intervals averaged into a point of the chart."""
     return -(-len(result.walk.demand.arrivals) // _POINTS_MAX)
 
 
@@ -199,7 +198,6 @@ def _latency(day: VirtualDay, result: DayResult) -> Any:
 
 
 def _attainment(result: DayResult) -> Any:
-    """Share of each hour's requests that kept both limits."""
     walk = result.walk
     per_hour = max(1, round(HOUR_S / walk.demand.interval_s))
     shares = result.machine.curve.share("both_share", walk.group_rates)

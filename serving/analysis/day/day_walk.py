@@ -212,7 +212,6 @@ class _Walk:
             self._history = replace(self._history, requests_per_s=seen)
 
     def _look(self, number: int) -> None:
-        """Ask the policy, and begin its hand-overs."""
         now_s = number * self.terms.interval_s
         decision = self.policy.decide(self._observed(number, now_s))
         rate = float(self._rates[number - 1]) if number else 0.0

@@ -171,7 +171,6 @@ def _held(
     warmup_s: float,
     wall_s: float,
 ) -> ExactHour:
-    """The measurements beside the walk's intervals from `first` to `last`."""
     curve, interval_s = result.machine.curve, result.walk.demand.interval_s
     ttft_s = np.concatenate([each.ttft_s for each in seen])
     tpot_s = np.concatenate([each.tpot_s for each in seen])
@@ -181,7 +180,7 @@ def _held(
     given = rates * interval_s  # requests of the one group in each interval
 
     def held(exact: float, walked: Float64s) -> BothWays:
-        """The walk's values averaged over their intervals' requests."""
+        """Mean of the walk's values over requests."""
         return BothWays(exact=float(exact), walked=float((walked * given).sum() / given.sum()))
 
     return ExactHour(
@@ -236,7 +235,7 @@ def _parts(
     *,
     seed: int,
 ) -> list[_Part]:
-    """The stretch cut up, each part with up to `around` intervals before and after it."""
+    """The stretch cut up, each part with up to `around` intervals on both sides."""
     interval_s = result.walk.demand.interval_s
     begin = max(0, first - around)
     end = min(len(result.walk.demand.arrivals), last + around)

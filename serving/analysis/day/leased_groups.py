@@ -143,7 +143,7 @@ class LeasedGroups:
         return min([self._job_ready_s, limit_s, *self._arrive_s.values()])
 
     def _arrivals(self) -> list[Happened]:
-        """Events due now: groups that are empty or ready, a job that has started or saved."""
+        """Events due now: empty or ready groups, a started or saved job."""
         events: list[Happened] = []
         if self._job_ready_s <= self._now_s:
             saved = self.state.job.phase is JobPhase.SAVING
@@ -215,7 +215,6 @@ class LeasedGroups:
                 self._unsaved_tokens = 0.0
 
     def _pass(self, seconds: float, times: GroupTimes) -> None:
-        """Account `seconds` of all groups' present activity."""
         if seconds <= 0:
             return
         trained, totals = self._trained, self.totals

@@ -28,7 +28,7 @@ class TrainingYield:
         start_s: read the checkpoint and begin.
         save_joules, start_joules: of all leased chips in that time.
 
-    Raises ConfigError for unequal lengths and for values that are negative or not finite.
+    Raises ConfigError for unequal lengths, negative values and infinite ones.
     """
 
     model: str

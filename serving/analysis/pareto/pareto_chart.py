@@ -55,7 +55,6 @@ def pareto_chart(pareto: Pareto) -> alt.VConcatChart:
 
 
 def _x_axis(pareto: Pareto) -> alt.X:
-    """Shared by all panels."""
     low = min(float(machine.envelope.x[0]) for machine in pareto.machines) / 2
     high = max(machine.envelope.reach for machine in pareto.machines)
     title = "interactivity: output tokens/s per user"
@@ -135,7 +134,6 @@ def _ratios(pareto: Pareto) -> Panel:
 
 
 def _claims(found: tuple[Finding, ...]) -> Panel:
-    """A line for each claim."""
     rows: list[Row] = [
         {
             "line": place,
@@ -173,7 +171,6 @@ def _cloud(pareto: Pareto) -> Iterator[dict[str, Any]]:
 
 
 def _line(pareto: Pareto) -> Iterator[dict[str, Any]]:
-    """The envelopes, sampled."""
     for machine in pareto.machines:
         envelope = machine.envelope
         between = np.geomspace(envelope.x[0], envelope.reach, _LINE_SAMPLES)

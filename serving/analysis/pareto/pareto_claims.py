@@ -97,9 +97,9 @@ class RatioCurve:
 class Finding:
     """A claim and the model's answer.
 
-    `reached`: intervals of `axis` with at least the claimed ratio; `largest` and `smallest` are the
-    extremes, with their places. A ratio of catalog figures has no axis, but `readings`: the ratio
-    under other assumptions on the chips.
+    `reached`: intervals of `axis` with at least the claimed ratio; `largest` and `smallest`: the
+    extremes, with places. A ratio of catalog figures has `readings` instead: the ratio under other
+    assumptions on the chips.
     """
 
     claim: Claim

@@ -127,7 +127,7 @@ def deepseek_day() -> Day:
 
 
 def day_of_trace(traffic: Traffic, *, window_s: float, peak_rate_per_s: float) -> Day | None:
-    """The mean day of recorded traffic, hours counted from its first request; None below a day.
+    """The mean day of recorded traffic, hours from its first request; None below a day.
 
     An hour's busiest time is a `window_s` of any day; an incomplete last day counts as far as it
     goes.

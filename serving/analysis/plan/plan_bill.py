@@ -39,8 +39,8 @@ class BilledFleet:
         return self.replicas * self.replica_chips
 
     def drawn_watts(self, *, replicas: int, load: float, chips: int) -> float:
-        """At the utility's meter, of `chips` and their part of the machines; of these, `replicas`
-        have `load` of their share of the peak, and the rest idles.
+        """At the utility's meter, of `chips` and their part of the machines, of which `replicas`
+        have `load` of their share of the peak and the rest idles.
         """
         idle_watts = self.idle_chip_watts * self.replica_chips
         each = idle_watts + min(load, 1.0) * (self.busy_watts - idle_watts)

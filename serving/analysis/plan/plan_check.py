@@ -206,7 +206,6 @@ def _terms(slo: Slo, shares: Sequence[Share], runs: Sequence[Run]) -> tuple[Term
 
 
 def _times_s(runs: Sequence[Run]) -> dict[str, Float64s]:
-    """TTFT and TPOT of the judged requests of all runs; see `Run`."""
     return {
         "ttft": np.concatenate([run.ttft_s for run in runs]),
         "tpot": np.concatenate([run.tpot_of_several_s for run in runs]),

@@ -205,7 +205,6 @@ class _Sizes:
         )
 
     def check(self, option: Option, counts: Sequence[int]) -> list[Check]:
-        """Simulate each number of replicas, in parallel."""
         new = [count for count in counts if (option, count) not in self._known]
         if new:
             sizes = " and ".join(f"{count:,}" for count in new)
@@ -259,7 +258,6 @@ def _verdict(check: Check) -> str:
 
 
 def _no_room(question: PlanQuestion, chips: int) -> str:
-    """The reason that no partition of fewer chips fits."""
     sweep, demand = question.sweep, question.demand
     model = sweep.model_at(sweep.precisions[0])
     longest = int((demand.peak.prompt_tokens + demand.peak.output_tokens).max())

@@ -181,7 +181,7 @@ def _beside_prompts(alone_ns: float, prompt_ns: float, limit_ns: float) -> float
     """Requests per second whose prompts leave a lone request its time between tokens: with the
     prompts' share of all time, alone / (1 - share) is the limit.
 
-    A first guess, for replicas so lightly loaded that most steps have no prompt.
+    A first guess, for lightly loaded replicas, of whose steps most have no prompt.
     """
     share = max(LEAST_SHARE, 1 - alone_ns / limit_ns)
     return share / prompt_ns * NS_PER_S
@@ -190,10 +190,10 @@ def _beside_prompts(alone_ns: float, prompt_ns: float, limit_ns: float) -> float
 def _largest_within(
     replica: Replica, points: Sequence[OperatingPoint], limit_ns: float
 ) -> OperatingPoint | None:
-    """The point of about the largest batch whose mean time between tokens is within the limit.
+    """About the largest batch with its mean time between tokens within the limit.
 
-    By bisection after the last of `points` (ascending batches) within it; within it even where
-    times do not grow with the batch.
+    By bisection after the last of `points` (ascending batches) within it, also where times do not
+    grow with the batch.
     """
     best: OperatingPoint | None = None
     for point in points:

@@ -96,7 +96,6 @@ def _answer_lines(plan: Plan) -> Iterator[str]:
 
 
 def _price(plan: Plan) -> str:
-    """Of a million tokens over the day."""
     cost = plan.bill.day_cost
     if cost is None:
         return "not priced (--price-hour or --price-chip-hour, --price-kwh)"
@@ -262,7 +261,6 @@ def plan_data(plan: Plan) -> dict[str, Any]:
 
 
 def _named(of: object, *names: str) -> dict[str, Any]:
-    """Attributes under their own names."""
     return {name: getattr(of, name) for name in names}
 
 
@@ -320,7 +318,6 @@ def _partition(check: Check) -> str:
 
 
 def _machines(plan: Plan, count: int) -> str:
-    """UltraServers, or other machines of the catalog."""
     name = plan.question.sweep.system.name
     kind = "UltraServer" if name.startswith(ULTRASERVERS) else "machine"
     return f"{counted(count, kind)} ({name})"

@@ -16,15 +16,14 @@ class OperatingPoint:
     """Figures of a whole machine, all replicas together.
 
     Attributes:
-        candidate: of the decoding chips.
-        prefill: of the chips that compute prompts; None where the decoding ones do.
+        candidate, prefill: of the decoding chips; of those for prompts, None where they are the
+            same.
         overlap, calibration: names of the assumptions on steps.
         batch, users: decoding requests of a rank; of the machine.
         tpot_ns: mean time between a request's tokens, prompts of others included.
         ttft_ns: of a prompt on an idle replica.
         chip_watts: mean over all chips of the machine, idle ones included.
-        throttle_factor: lengthening of steps that keeps each chip to its budget and its even part
-            of its rack's.
+        throttle_factor: lengthening of steps by each chip's budget and even part of its rack's.
         drawn_watts: of the machine at the utility's meter.
         provisioned_watts, all_in_watts: see `PowerBasis`.
     """

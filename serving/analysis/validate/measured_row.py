@@ -188,8 +188,6 @@ def _column(pool: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cells:
-    """One line's cells, parsed on access."""
-
     line: int
     cells: Mapping[str, str | None]
 

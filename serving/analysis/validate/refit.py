@@ -95,7 +95,6 @@ def _not_on(machine: str) -> Choice:
 def _fresh(
     rows: Sequence[UsableRow], fit: Callable[[str, Choice], StackFactors]
 ) -> dict[str, dict[str, float]]:
-    """Held-out TPOT errors under FRESH_SEEDS, by machine."""
     observed_s = observed_of([row.measured for row in rows]).tpot_s
     predictor = RowPredictor([row.load for row in rows])
     hardware = np.array([row.measured.configuration.hardware for row in rows])

@@ -219,7 +219,7 @@ def handover_s(deployment: RowDeployment) -> float:
     """Seconds of a prompt's KV from a prefill to a decode rank, on idle links; 0 if they share a
     pool.
 
-    Pools that do not fit one scale-up domain together are in two, over the network cards.
+    Pools too large for one scale-up domain are in two, over the network cards.
     """
     if not deployment.disaggregated:
         return 0.0

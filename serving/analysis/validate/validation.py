@@ -1,8 +1,8 @@
 """Predictions against measurements, by shipped fits alone.
 
 A row is *fitted* by fits that have seen its configuration and *held out* from the others: halves of
-the data, and fits without its machine. A row that no fit has seen is held out from the fit on
-everything. No result of the file enters any prediction.
+the data, and fits without its machine; without any, from the fit on everything. No result of the
+file enters any prediction.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -104,7 +104,6 @@ def validation_of(path: Path) -> Validation:
 
 
 def _error(row: UsableRow, metric: str, predictions: RowResults, place: int) -> Iterator[RowError]:
-    """One, or none where nothing was measured."""
     measured = row.measured.results.of(metric)
     if measured is not None:
         yield RowError(
