@@ -123,7 +123,7 @@ def bill_of(fleet: BilledFleet, night: Night, rates: TokenRates, prices: Prices 
 def _cost(
     fleet: BilledFleet, prices: Prices | None, rates: TokenRates, chips: int, drawn_watts: float
 ) -> TokenCost | None:
-    """Token costs on `chips`, from one chip's part, so as to have the whole's price per token."""
+    """Token costs on `chips`, by one chip's part, so that a token's price is that of the whole."""
     if prices is None:
         return None
     one = token_cost(

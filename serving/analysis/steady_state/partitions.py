@@ -162,7 +162,7 @@ def _group_sizes(
 
 
 def _farthest_apart(system: SystemSpec, chips: int, domain_chips: int) -> int:
-    """First chip of the replica on the most racks (of two units, different ones), then trays."""
+    """First chip of the replica on the most racks (those of two units differ), then trays."""
     first = np.arange(0, domain_chips - chips + 1, chips)  # [replicas]
     last = first + chips - 1
     racks = rack_of(system, last) - rack_of(system, first)

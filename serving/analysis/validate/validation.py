@@ -1,8 +1,8 @@
 """Predictions against measurements, by shipped fits alone.
 
 A row is *fitted* by fits that have seen its configuration and *held out* from the others: halves of
-the data, and fits without its machine; without any, from the fit on everything. No result of the
-file enters any prediction.
+the data, and fits without its machine. A row that no fit has seen is held out from the fit on
+everything. No result of the file enters any prediction.
 """
 
 from collections.abc import Callable, Iterator, Mapping
