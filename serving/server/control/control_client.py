@@ -1,4 +1,4 @@
-"""A client of the control service, for commands: calls that wait, answers in our own types."""
+"""A blocking client of the control service for commands, with our own types."""
 
 import secrets
 import time
@@ -29,7 +29,7 @@ ShownT = TypeVar("ShownT")
 DONE: Final = 0
 NOT_DONE: Final = 3
 UNKNOWN: Final = 4
-"""Exit codes of a command that changes something: it has, it has not, it may have."""
+"""Exit codes of a command that changes something: done, not done, possibly done."""
 
 
 class ServerUnreachable(UltraServeError):
@@ -37,8 +37,8 @@ class ServerUnreachable(UltraServeError):
 
 
 class OutcomeUnknown(ServerUnreachable):
-    """A call that changes something has no outcome yet, and may have been carried out; `key` is its
-    idempotency key: the same call with it says how it ended.
+    """A change without an outcome yet; the same call with the idempotency key `key` says how it
+    ended.
     """
 
     exit_code = UNKNOWN
@@ -49,7 +49,7 @@ class OutcomeUnknown(ServerUnreachable):
 
 
 class _StreamOver(Exception):
-    """A stream has lasted as long as one may; another goes on from there."""
+    """A stream reached its time limit; another continues from there."""
 
 
 class RefusedByServer(UltraServeError):
@@ -67,10 +67,10 @@ _OF_WHAT_WAS_ASKED: Final = (
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.UNIMPLEMENTED,
 )
-"""Refusals that say how the first of several calls with one key ended, not only the last."""
+"""Refusals that also hold for the first of several calls with one key."""
 
 _NEVER_SENT: Final = ("failed to connect", "connection refused", "Connection refused")
-"""What gRPC says of a call for which there was no connection."""
+"""gRPC's words for a call without a connection."""
 
 _ASK_AGAIN_S: Final = 0.1
 
@@ -81,12 +81,12 @@ _NO_KEY: Final = (
 
 
 class ControlClient:
-    """One connection; each call ends within `timeout_s`, which a long step of the engine needs.
+    """One connection; each call ends within `timeout_s`, which must cover a long step of the
+    engine.
 
-    Calls that change something have an idempotency key, `action_key` or one of their own; one whose
-    outcome the server does not know yet is asked again for `patience_s`. `key` is the control
-    service's. Beyond loopback the connection is TLS, by `tls` or the system's
-    authorities, so that no key travels in plain text. Every call raises ServerUnreachable or
+    Changes carry an idempotency key, `action_key` or a random one; one without an outcome is asked
+    again for `patience_s`. Beyond loopback the connection is TLS, by `tls` or the system's
+    authorities, so that `key` never travels in plain text. Every call raises ServerUnreachable or
     RefusedByServer.
     """
 
@@ -116,9 +116,9 @@ class ControlClient:
         self._stub = pb_grpc.ControlServiceStub(self._channel)
 
     def call(self, rpc: Rpc[ShownT], **fields: object) -> ShownT:
-        """What `rpc` shows; `fields` are its request's, an enum's value as its word.
+        """The result of `rpc`; `fields` are its request's, an enum's value as its word.
 
-        Raises ConfigError for a word that the request's enum has not; KeyError for no such field.
+        Raises ConfigError for a word that the enum lacks; KeyError for an unknown field.
         """
         described = SERVICE.methods_by_name[rpc.name]
         kind = GetMessageClass(described.output_type)
@@ -134,7 +134,7 @@ class ControlClient:
         return shown
 
     def telemetry(self, interval_s: float) -> Iterator[tuple[Telemetry, int]]:
-        """A look each `interval_s` wall seconds, and how many before it were left out."""
+        """Telemetry each `interval_s` wall seconds, and how many intervals were skipped."""
         request = pb.WatchTelemetryRequest(interval_s=interval_s)
         while True:
             try:
@@ -147,9 +147,9 @@ class ControlClient:
     def events(
         self, after: int | None = None, *, run: str | None = None
     ) -> Iterator[tuple[MachineEvent, int]]:
-        """Each event after that number, and how many before it are forgotten; None: from now on.
+        """Each event after that number (None: from now on), and how many before it are forgotten.
 
-        `run` is the run of the server that the number is of; see `run` afterwards for this one's.
+        `run` is the server run of that number; the attribute `run` then holds the current one.
         """
         while True:
             request = pb.WatchEventsRequest(after=after, run=run)
@@ -169,8 +169,8 @@ class ControlClient:
             raise self._in_our_words(error) from error
 
     def _change(self, method: Callable[..., ReplyT], request: object) -> ReplyT:
-        """A call that changes something; raises OutcomeUnknown, and RefusedByServer or
-        ServerUnreachable with the exit code of what was not done.
+        """Raises OutcomeUnknown, or RefusedByServer or ServerUnreachable with the exit code
+        NOT_DONE.
         """
         key = self._action_key or secrets.token_hex(8)
         metadata = (*self._metadata, (KEY_HEADER, key))
@@ -186,7 +186,7 @@ class ControlClient:
                 time.sleep(_ASK_AGAIN_S)  # another process works on it
 
     def _failure_of_change(self, error: grpc.RpcError, key: str, *, again: bool) -> UltraServeError:
-        """What a call's failure says of the change; `again`: it was asked for before, in vain."""
+        """The failure of a change; `again`: an earlier attempt failed."""
         assert isinstance(error, grpc.Call)  # what the library raises is both
         failure, said = self._in_our_words(error), error.details() or ""
         never_sent = error.code() is grpc.StatusCode.UNAVAILABLE and any(
@@ -244,7 +244,6 @@ class ControlClient:
 
 
 def _reason_of(error: grpc.RpcError) -> str:
-    """The ErrorInfo's, empty without one."""
     info, status = ErrorInfo(), status_of(error)
     parts = () if status is None else status.details
     return str(info.reason) if any(part.Unpack(info) for part in parts) else ""

@@ -1,8 +1,8 @@
-"""The control service's unary calls as JSON: each goes through the service's own gRPC.
+"""The control service's unary calls as JSON, each through the service's own gRPC.
 
-So the guard, its limits and its log are those of every call. The body is proto3's JSON
+So the guard, its limits and its log apply. The body is proto3's JSON
 (https://protobuf.dev/programming-guides/json/): names in camelCase, 64-bit integers as strings; an
-answer has every field that has no presence of its own, zeros too.
+answer has every field without presence, zeros too.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ _CODES: Final = {
 """Connect's names."""
 
 _LONG_BYTES: Final = 32 * 2**10
-"""An answer from this length on takes milliseconds to write as JSON: beside the loop."""
+"""Longer answers take milliseconds to encode as JSON, so a thread does it."""
 
 _NESTED_MAX: Final = 32
-"""No request of the service is deeper than two."""
+"""The service's requests nest two deep at most."""
 
 
 class JsonCalls:
@@ -51,13 +51,13 @@ class JsonCalls:
         self._channel = grpc.aio.insecure_channel(f"unix:{grpc_socket}", options=options)
 
     async def stop(self) -> None:
-        """End, and the calls that are under way; idempotent."""
+        """End, with the calls that are under way; idempotent."""
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
 
     def changes(self, method: str) -> bool:
-        """Whether it is a method that does more than look; False for one that there is not."""
+        """Whether the method does more than read; False for an unknown one."""
         known = method in SERVICE.methods_by_name
         return known and changes_something(f"/{SERVICE.full_name}/{method}")
 
@@ -70,8 +70,8 @@ class JsonCalls:
         action: str | None = None,
         wall_s: float | None = None,
     ) -> CallAnswer:
-        """Call `method` with the message in `body` and the key of whoever asks; `action` is its
-        idempotency key.
+        """Call `method` with the JSON `body` and the caller's `key`; `action` is its idempotency
+        key.
         """
         described = SERVICE.methods_by_name.get(method)
         if described is None:
@@ -109,9 +109,7 @@ class JsonCalls:
 
 
 def _metadata(key: str | None, action: str | None) -> tuple[tuple[str, str], ...]:
-    """Raises ConfigError for an idempotency key that is none; a key that gRPC cannot carry is
-    nobody's, and left out.
-    """
+    """Without a key that gRPC cannot carry. Raises ConfigError for a malformed idempotency key."""
     shown = []
     if key is not None and key.isascii() and key.isprintable():
         shown.append(("authorization", f"Bearer {key}"))
@@ -144,7 +142,6 @@ def _refused(failure: RpcFailure) -> CallAnswer:
 
 
 def _failure(error: grpc.aio.AioRpcError) -> CallAnswer:
-    """What the service said, details and all."""
     status = status_of(error)
     found = [] if status is None else _details(status)
     return failed(_CODES[error.code()], error.details() or "", details=found)
@@ -155,7 +152,7 @@ def _details(status: Any) -> list[dict[str, Any]]:
 
 
 def _detail(packed: AnyMessage) -> dict[str, Any]:
-    """Connect's form: the type's name, the message in base64, and a copy that can be read."""
+    """Connect's form: the type's name, the message in base64, and a readable copy."""
     name = packed.TypeName()
     shown: dict[str, Any] = {
         "type": name,

@@ -1,7 +1,7 @@
-"""Day and night as the server's process gets it: read from flags once, passed on as JSON.
+"""Day and night settings of the server's process: read from flags once, passed on as JSON.
 
-vLLM starts the process's app and hands it nothing of ours, so the settings travel in the
-environment, like the control service's address.
+vLLM starts the app's process without arguments of ours, so they travel in the environment, like the
+control service's address.
 """
 
 from collections.abc import Mapping
@@ -26,16 +26,15 @@ PUBLISH: Final = ("never", IF_BETTER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
-    """What is trained, and from where on.
+    """The training job's model, data and chips.
 
     Attributes:
         directory: the job's; it outlives the server.
-        weights_dir: what the server began with, and so does the first night.
-        corpus_dir: None for the job's own default.
-        learning_rate: None for the job's own default.
-        system, model: what sets the job's time, HBM and energy; None times the weights themselves.
+        weights_dir: initial weights of the server and of the first night.
+        corpus_dir, learning_rate: None for the job's own default.
+        system, model: set the job's time, HBM and energy; None times the weights themselves.
         first_chip: the partition's first chip in the system.
-        ray_address: a running Ray cluster; None for a Ray of the job's own.
+        ray_address: a running Ray cluster; None for the job's own.
     """
 
     directory: Path
@@ -60,17 +59,18 @@ class DayNightSettings:
         policy: see `parse_policy`, or `manual`.
         day_length_s: emulated seconds of a day.
         day_start: the time of day at the engine's start, see `DayClock.starting`.
-        zone: the time zone in which times of the day are shown and read.
+        zone: the time zone of shown and given times.
         chips: of the partition.
         group_chips: chips that change hands together, whole ranks.
-        lend_groups: at most so many groups train at a time.
-        grace_s: emulated seconds that running requests of a leaving group have to end.
+        lend_groups: groups that may train at a time.
+        grace_s: emulated seconds for a leaving group's running requests to end.
         slo: the target of requests; the share that meets its TTFT brings groups back.
-        group_requests_per_s: requests that a group serves in an emulated second within the target;
-            None when unknown; the load is not weighed then.
-        group_requests_source: where that comes from, for a reader.
-        reading_s: emulated seconds in which a group that comes back reads its weights, by the cost
-            model; 0 when it was not asked.
+        group_requests_per_s: a group's requests per emulated second within the target; None when
+            unknown:
+            load is not weighed then.
+        group_requests_source: the source of that number, for a reader.
+        reading_s: emulated seconds for a returning group to read its weights, by the cost model; 0
+            without it.
         publish: whether a night's weights are served: `never`, or `if-better`.
     """
 
@@ -112,7 +112,7 @@ class DayNightSettings:
 
     @property
     def groups(self) -> int:
-        """Groups of the partition; chips that are left over always serve."""
+        """Groups of the partition; remaining chips always serve."""
         return self.chips // self.group_chips
 
     def to_environment(self) -> dict[str, str]:
@@ -121,9 +121,9 @@ class DayNightSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self | None:
-        """The settings of this process; None when the server was started without any.
+        """This process's settings, or None.
 
-        Raises ConfigError, or msgspec.ValidationError for what `to_environment` never writes.
+        Raises ConfigError, or msgspec.ValidationError for JSON that `to_environment` never writes.
         """
         text = environment.get(ENVIRONMENT)
         if text is None:
@@ -132,13 +132,13 @@ class DayNightSettings:
 
 
 def check_policy(text: str) -> None:
-    """Raise ConfigError for what is neither a policy nor `manual`."""
+    """Raise ConfigError unless it is a policy or `manual`."""
     if text != MANUAL:
         parse_policy(text)
 
 
 def check_weighs(text: str, group_requests_per_s: float | None) -> None:
-    """Raise ConfigError for a policy that needs a group's rate when none is known."""
+    """Raise ConfigError for a policy that needs a group's unknown rate."""
     if text == MANUAL or group_requests_per_s is not None:
         return
     if parse_policy(text).weighs_demand:

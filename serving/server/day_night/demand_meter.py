@@ -1,6 +1,6 @@
-"""Demand as a running server sees it: arrivals counted by the engine, kept in buckets of the day.
+"""Demand of a running server: arrivals counted by the engine, in buckets of the day.
 
-The buckets are appended to a file, so that a server that starts again knows yesterday.
+Buckets are appended to a file, so that a restarted server knows yesterday's.
 """
 
 from collections import deque
@@ -22,17 +22,17 @@ _FILE: Final = "demand.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """So many requests had arrived at an emulated time; both count from the engine's start."""
+    """Requests that had arrived at an emulated time; both count from the engine's start."""
 
     emulated_s: float
     requests: int
 
 
 class DemandMeter:
-    """Turns readings of the engine's count into buckets, and into the rate right now.
+    """Turns readings of the engine's count into buckets and a current rate.
 
-    Rates are requests per emulated second, bucket ends are the day's; a bucket that no reading lies
-    in has the mean rate of the readings around it. `directory` exists and is written to.
+    Rates are requests per emulated second, bucket ends the day's; a bucket without a reading has
+    the mean rate of those around it. Writes to `directory`, which exists.
     """
 
     def __init__(self, directory: Path, clock: DayClock) -> None:
@@ -50,7 +50,7 @@ class DemandMeter:
         return DemandHistory.of(self._buckets, bucket_s=BUCKET_S, pace=pace)
 
     def read(self, reading: Arrivals) -> None:
-        """Take a reading; one that is not later than the one before it says nothing new."""
+        """Take a reading; ignored unless later than the last."""
         if not self._recent:
             self._recent.append(reading)
             self._end_s = _bucket_end(self._clock.day_s(reading.emulated_s))
@@ -85,12 +85,12 @@ class DemandMeter:
 
     @property
     def history(self) -> DemandHistory:
-        """The buckets that have ended, also before this server's start."""
+        """Closed buckets, including those of earlier servers."""
         return self._history
 
     @property
     def load_per_s(self) -> float:
-        """Requests per emulated second over about a bucket's length; 0 until two readings."""
+        """Requests per emulated second over about a bucket's length; 0 before two readings."""
         if len(self._recent) < 2:
             return 0.0
         first, last = self._recent[0], self._recent[-1]
@@ -98,9 +98,9 @@ class DemandMeter:
 
 
 def read_buckets(path: Path) -> "deque[tuple[float, float]]":
-    """The newest buckets of a file, in order; what does not go on from the one before is left out.
+    """The newest buckets of a file, in order; out-of-order ones are dropped.
 
-    A file's last line may be broken off. Ends lie on whole buckets of the calendar.
+    The last line may be truncated. Ends lie on whole buckets of the calendar.
     """
     buckets: deque[tuple[float, float]] = deque(maxlen=BUCKETS_MAX)
     lines = path.read_bytes().splitlines() if path.exists() else []
@@ -125,6 +125,6 @@ def _bucket_end(day_s: float) -> float:
 
 
 def last_end(directory: Path) -> float:
-    """When the newest bucket of a directory ended, in the day's calendar; 0 without one."""
+    """The end of a directory's newest bucket, in the day's calendar; 0 without one."""
     buckets = read_buckets(directory / _FILE)
     return buckets[-1][0] if buckets else 0.0

@@ -1,6 +1,6 @@
-"""The training job as a process below the server: start it, look at it, ask it to stop, end it.
+"""The training job as a child process of the server: start, observe, stop, kill.
 
-The job's directory has all that is known of it; nothing is kept in memory.
+All of its state is in the job's directory, none in memory.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from serving.server.training.job_status import STATUS_FILE, JobStatus, TrainingP
 from startup.import_path import child_environment
 
 OUTPUT: Final = "output"
-"""What the job's process says; its log is its own."""
+"""The process's output; its log is its own."""
 
 _LAST_WORDS_BYTES: Final = 4096
 
@@ -29,11 +29,11 @@ _ENDS: Final[dict[TrainingPhase | None, JobPhase]] = {
     TrainingPhase.DONE: JobPhase.FINISHED,
     TrainingPhase.FAILED: JobPhase.FAILED,
 }
-"""By the last word of a process that has ended; any other has crashed."""
+"""By the last phase of an ended process; any other has crashed."""
 
 
 class JobProcess:
-    """The job of one directory, which exists."""
+    """The job of one existing directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -60,7 +60,7 @@ class JobProcess:
 
     @property
     def pid(self) -> int | None:
-        """The number of its process while it runs."""
+        """Its process's id while it runs."""
         record = read_record(self.directory)
         return record.pid if record is not None and record.running else None
 
@@ -73,11 +73,11 @@ class JobProcess:
                 process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it and its processes now; blocks for a moment."""
+        """Kill it and its child processes; blocks for a moment."""
         kill_job(self.directory)
 
     def seen(self) -> JobSeen:
-        """The job as it is now, by the wall's Unix time."""
+        """The job's state now, by Unix time."""
         record, status = read_record(self.directory), self.status()
         if record is None:
             return JobSeen()
@@ -94,11 +94,11 @@ class JobProcess:
         )
 
     def status(self) -> JobStatus | None:
-        """What the job has last written; None before it has written anything."""
+        """The status that the job last wrote, or None."""
         return read_status(self.directory)
 
     def last_words(self) -> str:
-        """The last line that its process said; empty when there is none."""
+        """The last line of its output, or empty."""
         try:
             with (self.directory / OUTPUT).open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
@@ -109,7 +109,6 @@ class JobProcess:
 
 
 def _phase(status: JobStatus | None, *, running: bool) -> JobPhase:
-    """Where a process is, or how one ended that is gone, by its own last word."""
     said = None if status is None else status.phase
     if not running:
         return _ENDS.get(said, JobPhase.CRASHED)
@@ -117,7 +116,7 @@ def _phase(status: JobStatus | None, *, running: bool) -> JobPhase:
 
 
 def _written_s(directory: Path) -> float:
-    """When the job last wrote its status, Unix time; 0 before it has."""
+    """When the job last wrote its status, Unix time, or 0."""
     try:
         return (directory / STATUS_FILE).stat().st_mtime
     except FileNotFoundError:

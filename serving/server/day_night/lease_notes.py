@@ -1,7 +1,7 @@
-"""What the job has done on each lease's chips, added up from what it says of itself.
+"""The job's work on each lease's chips, summed from its status.
 
-A job that was killed goes on from its checkpoint and counts from there again; the steps that it
-takes twice were work, and energy, twice.
+A killed job continues from its checkpoint and counts from there; steps taken twice are work, and
+energy, twice.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from serving.wire.machine_state import LeaseState, TrainingTotals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counts:
-    """What a job counts from its beginning on."""
+    """A job's counts since its beginning."""
 
     steps: int = 0
     tokens: int = 0
@@ -31,7 +31,7 @@ class _Counts:
         )
 
     def plus_rise(self, before: "_Counts", now: "_Counts") -> "_Counts":
-        """These and what has been added since `before`; nothing when the job begins again."""
+        """These plus the increase since `before`; unchanged when the job begins again."""
         if now.steps < before.steps:
             return self
         return _Counts(
@@ -51,13 +51,13 @@ class LeaseNotes:
         self._sent: dict[int, TrainingNote] = {}
 
     def begin(self, lease: LeaseState, status: JobStatus | None) -> None:
-        """Count from what the job says now, unless the lease is counted already."""
+        """Count from `status` on, unless the lease is already counted."""
         if lease.number not in self._seen:
             self._seen[lease.number] = _Counts() if status is None else _Counts.of(status)
             self._totals[lease.number] = _Counts()
 
     def note(self, lease: LeaseState, status: JobStatus, *, share: float) -> TrainingNote | None:
-        """The note for the engine, when it is new; `share` of the job's chips are the lease's."""
+        """A note for the engine if it is new; `share` of the job's chips are the lease's."""
         now = _Counts.of(status)
         totals = self._totals[lease.number].plus_rise(self._seen[lease.number], now)
         self._seen[lease.number], self._totals[lease.number] = now, totals
