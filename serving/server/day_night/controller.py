@@ -1,8 +1,7 @@
 """Day and night in a running server: a loop that observes, lets a policy decide, and acts.
 
 A thin shell: the engine holds the state of chips, the training directory the job's; policy and plan
-are pure. Only the server's own attempts are kept here, so that a loop ended by any error is
-restarted.
+are pure. Only the server's own attempts are kept here, so the loop restarts after any error.
 """
 
 import asyncio

@@ -64,13 +64,11 @@ class DayNightSettings:
         group_chips: chips that change hands together, whole ranks.
         lend_groups: groups that may train at a time.
         grace_s: emulated seconds for a leaving group's running requests to end.
-        slo: the target of requests; the share that meets its TTFT brings groups back.
-        group_requests_per_s: a group's requests per emulated second within the target; None when
-            unknown:
-            load is not weighed then.
-        group_requests_source: the source of that number, for a reader.
-        reading_s: emulated seconds for a returning group to read its weights, by the cost model; 0
-            without it.
+        slo: the share of requests that meets its TTFT brings groups back.
+        group_requests_per_s: per group and emulated second, within the target; None: load is not
+            weighed.
+        group_requests_source: of that number, for a reader.
+        reading_s: emulated seconds of a returning group's weight read, by the cost model, or 0.
         publish: whether a night's weights are served: `never`, or `if-better`.
     """
 
