@@ -1,4 +1,4 @@
-"""One call to the engine from the API's process: a line of JSON there, a line back."""
+"""One call to the engine from the API's process: a line of JSON there and back."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping
@@ -10,10 +10,10 @@ from serving.wire.control_call import ControlReply, ControlRequest
 T = TypeVar("T")
 
 ENGINE_GONE: Final = "the engine is gone; a call that it did not answer may have been applied"
-"""The words of UNAVAILABLE from the server itself, not from the network."""
+"""UNAVAILABLE from the server itself, not the network."""
 
 _ENGINE_CHECK_S: Final = 0.5
-"""Period of checks for a dead engine, whose calls vLLM leaves unanswered."""
+"""vLLM leaves a dead engine's calls unanswered."""
 
 
 class Engine(Protocol):
@@ -30,11 +30,11 @@ class Engine(Protocol):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call a method of the executor; one answer per executor."""
+        """Call a method; one answer per executor."""
 
 
 class ServedEngine(Engine, Protocol):
-    """All that the control service uses of vLLM's AsyncLLM."""
+    """The control service's full part of vLLM's AsyncLLM."""
 
     async def sleep(self, level: int = 1, mode: str = "abort") -> None:
         """Release weights and KV from HBM."""
@@ -61,7 +61,7 @@ class ServedEngine(Engine, Protocol):
 
 
 class EngineGone(Exception):
-    """The engine ended before it answered; indefinite: the call may have been applied.
+    """The engine ended before it answered; indefinite.
 
     `definite`: it ended before the call, and nothing has changed.
     """
@@ -72,13 +72,12 @@ class EngineGone(Exception):
 
 
 class EngineFailed(Exception):
-    """The engine answered a call with an error, in its words."""
+    """The engine's error, in its words."""
 
 
 async def ask(engine: Engine, request: ControlRequest) -> ControlReply:
-    """Send `request` to the engine and wait for its reply, however long its step takes.
-
-    Raises EngineGone when it ends first; EngineFailed for an error that is no refusal.
+    """Send `request` to the engine and wait, however long its step takes. Raises EngineGone when it
+    ends first; EngineFailed for an error that is no refusal.
     """
     call = engine.collective_rpc(control_call.METHOD, args=(control_call.to_json(request),))
     (text,) = await while_there(engine, call)
@@ -86,9 +85,8 @@ async def ask(engine: Engine, request: ControlRequest) -> ControlReply:
 
 
 async def while_there(engine: Engine, call: Awaitable[T]) -> T:
-    """The result of `call` while the engine runs.
-
-    Raises EngineGone when it ends first; EngineFailed when the call raised.
+    """The result of `call` while the engine runs. Raises EngineGone when it ends first,
+    EngineFailed when the call raises.
     """
     if engine.errored:
         if asyncio.iscoroutine(call):

@@ -1,1 +1,1 @@
-"""Client connections of our ports: their protocol, the turns of their calls, their relay."""
+"""Client connections of our ports: protocol, turns of calls, relay."""

@@ -1,6 +1,5 @@
-"""A connection of a port, from acceptance to its end; `grpc_relay` has gRPC's.
-
-A client without a complete first request head in time is cut off.
+"""A connection of a port from acceptance to its end; a client without a complete first request head
+in time is cut off.
 """
 
 import asyncio
@@ -12,15 +11,13 @@ from typing import Any, Final, cast
 from serving.server.connections.connection_registry import ConnectionRegistry
 
 _STRANGER_BYTES: Final = 16 * 2**10
-"""Read at once from a connection without a key; kept while it waits for its turn, for up to a
-thousand connections.
-"""
+"""Per read of a connection without a key; a thousand may hold them while they wait for turns."""
 
 _HEAD_END: Final = b"\r\n\r\n"
 
 
 class ClientConnection(asyncio.BufferedProtocol, ABC):
-    """One connection; `buffer` may be shared by all connections of a loop.
+    """One connection; `buffer` may be shared by a loop's connections.
 
     `greeting` accepts it, and ends with its TLS handshake.
     """
@@ -43,7 +40,7 @@ class ClientConnection(asyncio.BufferedProtocol, ABC):
 
     @property
     def waits_for_turn(self) -> bool:
-        """Whether a call of it waits unread for its turn."""
+        """Whether a call waits unread for its turn."""
         return False
 
     @abstractmethod
@@ -89,9 +86,8 @@ class ClientConnection(asyncio.BufferedProtocol, ABC):
 
 
 class HttpConnection(ClientConnection):
-    """An HTTP connection; `make` makes its protocol.
-
-    `is_at_work` says whether a transport has a request with a key in progress.
+    """An HTTP connection; `make` makes its protocol, `is_at_work` says whether a transport has a
+    request with a key in progress.
     """
 
     def __init__(

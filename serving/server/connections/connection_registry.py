@@ -1,7 +1,7 @@
-"""Open connections of one port, and which of them is cut off at a limit. Pure.
+"""Open connections of one port, and which is cut off at a limit. Pure.
 
-Too many silent connections: the one silent for longest. Too many strangers: the least recently
-active one. So connections without a key never keep out one with a key.
+Of too many silent ones, the one silent for longest; of too many strangers, the least recently
+active. So strangers never keep out a connection with a key.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ if TYPE_CHECKING:  # which imports this
     from serving.server.connections.client_connection import ClientConnection
 
 HEAD_WAIT_S: Final = 20.0
-"""Wall seconds until the end of a connection's first request head, as at the HTTP gateway."""
+"""Wall seconds to the end of a first request head, as at the HTTP gateway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortLimits:
-    """Connections at a time: all, strangers, and those that have sent nothing yet.
+    """Connections at a time: all, strangers, and silent ones.
 
-    `head_wait_s` bounds the TLS handshake, and the time to the first head's end. Raises
-    ConfigError.
+    `head_wait_s` bounds the TLS handshake and the first head. Raises ConfigError.
     """
 
     connections: int = 1_000
@@ -40,7 +39,7 @@ class PortLimits:
 
 
 class ConnectionRegistry:
-    """The connections of one port from acceptance on, including handshakes."""
+    """The connections of one port, unfinished handshakes included."""
 
     def __init__(self, limits: PortLimits) -> None:
         self._limits = limits
@@ -58,7 +57,7 @@ class ConnectionRegistry:
         return len(self._spoken)
 
     def admit(self, connection: ClientConnection) -> bool:
-        """Add a new connection; False when the port is full of connections with a key."""
+        """Add a connection; False when the port is full of those with a key."""
         if len(self._silent) + len(self._spoken) >= self._limits.connections:
             if self._silent:
                 self._cut_off_longest_silent()
@@ -92,7 +91,7 @@ class ConnectionRegistry:
         return [each for each in self._spoken if each.is_stranger]
 
     def _cut_off_one(self, strangers: list[ClientConnection]) -> None:
-        """Cut off the least recently active; unread ones that wait for a turn come last."""
+        """Cut off the least recently active, preferably none that waits unread for a turn."""
         longest = min(strangers, key=lambda each: (each.waits_for_turn, each.heard_s))
         del self._spoken[longest]
         longest.abort()

@@ -1,8 +1,8 @@
-"""Finds the beginnings of HTTP/2 frames in a stream of bytes in any pieces. Pure.
+"""Finds HTTP/2 frames in a stream of bytes in any pieces. Pure.
 
-A frame is a head of 9 bytes with its payload's length, and the payload, which is not parsed:
-https://www.rfc-editor.org/rfc/rfc9113#section-4.1. Other bytes are cut arbitrarily; the server
-behind refuses them.
+A frame is a head of 9 bytes with its payload's length, and the unparsed payload:
+https://www.rfc-editor.org/rfc/rfc9113#section-4.1. Other bytes are cut arbitrarily, and refused by
+the server.
 """
 
 import struct
@@ -26,10 +26,7 @@ MayPass = Callable[[int, int, int], bool]
 
 
 class HeldFrames:
-    """One direction's bytes, released frame by frame.
-
-    Holds frames that may not pass yet, or a part of a head.
-    """
+    """One direction's bytes, released frame by frame; holds the rest."""
 
     __slots__ = ("_held", "_left_bytes")
 
@@ -42,7 +39,7 @@ class HeldFrames:
         self._held = self._held + data if self._held else data
 
     def passing(self, may_pass: MayPass) -> bytes:
-        """The bytes up to the first frame that may not pass; `may_pass` accepts each frame once."""
+        """The bytes up to the first frame that may not pass; `may_pass` accepts each once."""
         data = self._held
         size = len(data)
         at = self._left_bytes

@@ -1,6 +1,6 @@
-"""A port in front of a gRPC server, which listens on a socket private to this user.
+"""A port in front of a gRPC server on a private socket; TLS ends here.
 
-TLS ends at the port. An HTTP/1 client gets one answer that names gRPC.
+An HTTP/1 client gets one answer that names gRPC.
 """
 
 import os
@@ -37,7 +37,7 @@ class GrpcServer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortAddress:
-    """An address to listen on; `name` is for the log, the fields are the flags that set it."""
+    """An address to listen on; `name` is for the log, the fields are its flags."""
 
     name: str
     host: str
@@ -53,10 +53,8 @@ class PortAddress:
         tls: TlsFiles | None,
         limits: PortLimits | None,
     ) -> ListeningPort:
-        """A port that listens there, not started; TLS offers `protocol` alone.
-
-        Raises PortInUse for a port in use, ConfigError for an address that is not this machine's,
-        or wrong TLS files.
+        """A port that listens there, not started; TLS offers `protocol` alone. Raises PortInUse, or
+        ConfigError for an address that is not this machine's, or wrong TLS files.
         """
         context = (
             None if tls is None else RenewedContext(tls, protocols=(protocol,), port=self.name)
@@ -71,10 +69,9 @@ class PortAddress:
 
 
 class GrpcPort:
-    """One port, from `start` to `stop`, which also start and stop `server`.
+    """One port; `start` and `stop` also start and stop `server`.
 
-    `names` receives its connections; `hint` tells an HTTP/1 client where HTTP is served. `start`
-    raises as `PortAddress.open`.
+    `hint` tells an HTTP/1 client where HTTP is served. `start` raises as `PortAddress.open`.
     """
 
     def __init__(

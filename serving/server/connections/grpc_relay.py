@@ -1,7 +1,7 @@
-"""A port's gRPC connection, relayed to the server behind it through its stream gate.
+"""A port's gRPC connection, relayed to the server through its stream gate.
 
-Neither side is read while the other's buffer is full or the gate holds, so back-pressure is as
-without a relay. A half-close is relayed as one, a loss as a close.
+Neither side is read while the other's buffer is full or the gate holds, so back-pressure passes
+through. A half-close is relayed as one, a loss as a close.
 """
 
 import asyncio
@@ -17,18 +17,18 @@ from serving.server.connections.stream_gate import BadHeaders, StreamGate
 from serving.server.connections.stream_turns import GateClock, PortTurns
 
 FLUSH_WALL_S_MAX: Final = 5.0
-"""For a side to take the last bytes after the other has gone; then it is cut off."""
+"""For one side to take the last bytes of a lost other side."""
 
 _ESTABLISHED: Final = 1
 """tcpi_state of tcp_info (linux/tcp.h), its first byte: TCP_ESTABLISHED of net/tcp_states.h."""
 
 
 _PEER: Final = "unix-abstract:"
-"""The prefix of a client's socket name in gRPC's core."""
+"""gRPC's prefix of a client's socket name."""
 
 
 class RelaySide(asyncio.BaseProtocol):
-    """One of two connections; `join` pairs them before any bytes arrive."""
+    """One of two connections; `join` pairs them before any bytes."""
 
     _transport: asyncio.Transport | None = None
     _other: "RelaySide | None" = None
@@ -65,7 +65,7 @@ class RelaySide(asyncio.BaseProtocol):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """End this direction; True keeps the other direction open, which TLS cannot."""
+        """End this direction; True keeps the other open, which TLS cannot."""
         to, self._at_end = self._open_beyond(), True
         assert self._other is not None
         assert self._transport is not None
@@ -98,7 +98,7 @@ class RelaySide(asyncio.BaseProtocol):
 
 
 class ServerSide(RelaySide, asyncio.Protocol):
-    """The server's side; reports answered streams to the client's gate."""
+    """The server's side; reports answered streams to the gate."""
 
     def __init__(self, gate: StreamGate) -> None:
         self._gate = gate
@@ -116,10 +116,10 @@ class ServerSide(RelaySide, asyncio.Protocol):
 
 
 class GrpcConnection(RelaySide, ClientConnection):
-    """The client's side: an HTTP/2 client is relayed to `server` through its `gate`.
+    """The client's side: HTTP/2 is relayed to `server` through `gate`, HTTP/1 answered by
+    `refusal`.
 
-    `refusal` answers HTTP/1. `name` identifies it to the server; it is unique and cannot be
-    guessed.
+    `name` identifies it to the server; unique and unguessable.
     """
 
     def __init__(self, server: "GrpcSocket", refusal: bytes, **port: Any) -> None:
@@ -139,7 +139,7 @@ class GrpcConnection(RelaySide, ClientConnection):
 
     @property
     def waits_for_turn(self) -> bool:
-        """Whether a call of it waits unread for its turn."""
+        """Whether a call waits unread for its turn."""
         return self.gate.is_queued
 
     def _received(self, data: bytes) -> None:
@@ -161,7 +161,7 @@ class GrpcConnection(RelaySide, ClientConnection):
                 self._connecting = asyncio.get_running_loop().create_task(self._connect())
 
     async def _connect(self) -> None:
-        """Make the relay; without a server, end the client's connection."""
+        """Make the relay; cuts off the client without a server."""
         if self._transport is None:
             return  # it has gone before it began
         side = ServerSide(self.gate)
@@ -201,7 +201,6 @@ class GrpcConnection(RelaySide, ClientConnection):
             return True
 
     def _pass(self, data: bytes) -> None:
-        """Relay what the gate lets pass, `data` included."""
         try:
             passing = self.gate.take(data)
         except BadHeaders:
@@ -247,10 +246,9 @@ class GrpcConnection(RelaySide, ClientConnection):
 
 
 class NamedConnections:
-    """One port's connections by their names at the server behind it.
+    """One port's connections by their names at the server, which reports on them.
 
-    The server reports calls, keys, and connections to end. Clients that reach it another way are
-    unknown here, and ignored.
+    Clients that reach the server another way are ignored.
     """
 
     def __init__(self) -> None:
@@ -265,12 +263,12 @@ class NamedConnections:
         self._by_peer.pop(_PEER + connection.name, None)
 
     def took(self, peer: str) -> None:
-        """The server has taken a call of `peer`, in gRPC's spelling."""
+        """The server has taken a call of `peer` (gRPC's spelling)."""
         if (known := self._by_peer.get(peer)) is not None:
             known.gate.took()
 
     def showed(self, peer: str, key: str) -> None:
-        """The server has taken a call of `peer` with the key of this name."""
+        """The server has taken a call of `peer` with this key."""
         if (known := self._by_peer.get(peer)) is not None:
             known.gate.showed(key)
 
@@ -288,7 +286,7 @@ class NamedConnections:
 class GrpcSocket:
     """The gRPC server that listens at `path` and reports to `names`.
 
-    Made in the loop that it connects in, whose clock times the `turns` of all connections.
+    Made in the loop whose clock times the `turns` of all connections.
     """
 
     def __init__(self, path: Path, names: NamedConnections | None = None) -> None:

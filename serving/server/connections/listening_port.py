@@ -1,7 +1,6 @@
 """A listening port whose connections are counted, bounded and, with TLS, decrypted here.
 
-A connection counts from acceptance, so that unfinished TLS handshakes do too. `ConnectionRegistry`
-chooses the one to cut off at a limit.
+They count from acceptance, so that unfinished TLS handshakes do too.
 """
 
 import asyncio
@@ -23,21 +22,21 @@ _BACKLOG: Final = 512
 _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _WILDCARDS: Final = ("0.0.0.0", "::")
 _READ_BYTES: Final = 64 * 2**10
-"""Of the one read buffer of all connections."""
+"""One read buffer for all connections."""
 
 _ENDING_WALL_S: Final = 1.0
-"""For bytes on their way to clients when the server has ended."""
+"""For the last bytes to clients of an ended server."""
 
 _ENDING_POLL_S: Final = 0.01
 
 _ACCEPT_PAUSE_S: Final = 1.0
-"""After a failed accept, as asyncio's own servers: the process is out of descriptors."""
+"""After a failed accept, as in asyncio: out of descriptors."""
 
 
 class ListeningPort:
-    """The port, from `listen` and `start` to `stop`, all in one loop; `name` is for the log.
+    """The port, from `listen` and `start` to `stop`, in one loop; `name` is for the log.
 
-    `make` makes each connection from the arguments of `ClientConnection`.
+    `make` takes the arguments of `ClientConnection`.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class ListeningPort:
             listening.close()
 
     async def ended(self) -> None:
-        """Wait until clients have the last bytes of an ended server."""
+        """Wait until an ended server's clients have the last bytes."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ENDING_WALL_S):
                 while self._registry.spoken:
@@ -138,7 +137,7 @@ class ListeningPort:
         greeting.add_done_callback(greeted)
 
     async def _greet(self, accepted: socket.socket, connection: ClientConnection) -> None:
-        """Give it its transport, with TLS if configured; removes it on failure."""
+        """Give it its transport, after any TLS handshake; removes it on failure."""
         try:
             accepted.setblocking(False)
             tls = None if self._tls is None else self._tls.present()
@@ -162,8 +161,8 @@ class ListeningPort:
 def listening_sockets(host: str, port: int) -> list[socket.socket]:
     """Sockets that listen at each of this machine's addresses of `host`.
 
-    A wildcard of either family is both, as in gRPC. Raises OSError when an address is in use, or
-    none is this machine's.
+    A wildcard of either family is both, as in gRPC. Raises OSError when one is in use or none is
+    local.
     """
     if host in _WILDCARDS and socket.has_dualstack_ipv6():
         return [_nonblocking(("::", port), socket.AF_INET6, dualstack=True)]

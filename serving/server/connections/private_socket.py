@@ -1,6 +1,6 @@
-"""The socket behind a port of ours: a file in a directory that only this user can enter.
+"""The socket behind a port: a file in a directory that only this user can enter.
 
-A client that reached it would bypass TLS, though not the key.
+Its clients would bypass TLS, though not the key.
 """
 
 import contextlib
@@ -19,14 +19,13 @@ _PATH_BYTES_MAX: Final = 107
 """Linux's sun_path (unix(7)), without its final zero."""
 
 _SETTLED_S: Final = 60.0
-"""A younger socket file may belong to a server about to listen."""
+"""A younger socket file may belong to a starting server."""
 
 
 @contextlib.contextmanager
 def private_socket(environment: Mapping[str, str]) -> Iterator[Path]:
-    """A path to listen on, removed at the end.
-
-    Raises ConfigError for a directory that is not this user's alone, or too long a path.
+    """A path to listen on, removed at the end. Raises ConfigError for a directory that others can
+    enter, or too long a path.
     """
     directory = claims_directory(environment)
     make_private_directory(directory)
@@ -46,8 +45,8 @@ def private_socket(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def connected(path: Path, name: str) -> socket.socket:
-    """A connection to the server at `path` under `name` in unix(7)'s abstract namespace, where a
-    name ends with its socket. Raises OSError.
+    """A connection to `path` under `name` in unix(7)'s abstract namespace, where a name ends with
+    its socket. Raises OSError.
     """
     made = socket.socket(socket.AF_UNIX)
     try:
@@ -61,7 +60,6 @@ def connected(path: Path, name: str) -> socket.socket:
 
 
 def _remove_left_behind(directory: Path) -> None:
-    """Remove sockets of killed servers."""
     for path in directory.glob("grpc-*.sock"):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
             if time.time() - path.stat().st_mtime < _SETTLED_S:

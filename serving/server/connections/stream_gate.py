@@ -1,10 +1,10 @@
 """Decides which of a client's HTTP/2 frames may pass to the server now. Pure, with a given clock.
 
 A new stream needs a turn (`stream_turns`), which ends with the server's first answer, when the
-server has taken the call, or after HOLD_S. A stream cancelled before keeps its turn that long: the
-server has the work. A stranger with such a stream then waits with other doubtful ones until it has
-an answer. Frames that cost the receiver more than the sender are limited to a rate far above honest
-use. A waiting connection is not read, so none is refused.
+server has taken the call, or after HOLD_S. A stream cancelled before keeps its turn: the server has
+the work; its stranger then waits with other doubtful ones until it has an answer. Frames that cost
+the receiver more than the sender have a rate limit far above honest use. A waiting connection is
+not read, so none is refused.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,39 +23,39 @@ from serving.server.connections.stream_turns import GateClock, PortTurns, Stream
 
 HOLD_S: Final = 0.05
 """A turn's limit: longer than a busy server takes for the calls before it. Measured in the server's
-own event loop, so a stalled one begins no calls either.
+event loop, so a stalled one begins no calls.
 """
 
 BLOCK_BYTES_MAX: Final = 64 * 2**10
-"""Of a call's encoded headers: four times the server's limit, so that it can still refuse an honest
+"""Of a call's encoded headers: four times the server's limit, so that it can refuse an honest
 client. Longer ones end the connection.
 """
 
 SMALL_BYTES: Final = 256
-"""A smaller DATA frame costs about what an empty one does."""
+"""A smaller DATA frame costs as much as an empty one."""
 
 STRANGER_FRAMES_PER_S: Final = 1_000
 KEY_FRAMES_PER_S: Final = 10_000
-"""Besides new streams and their frames: a client answers pings and widens windows."""
+"""Besides new streams' frames: pings answered and windows widened."""
 
 STREAM_FRAMES: Final = 8
 """With each stream: its message, window updates, a ping."""
 
 FIRST_FRAMES: Final = 64
-"""Of a connection, and STREAM_FRAMES more per call, exempt from the rate of all strangers, so that
-a flood of frames does not keep out a new client.
+"""Of a connection, and STREAM_FRAMES more per call, exempt from the rate of all strangers: a flood
+does not keep out a new client.
 """
 
 _PACE_WAIT_S: Final = 0.1
-"""Batches what has come since: few timers, also of many connections."""
+"""Batches frames: few timers, also of many connections."""
 
 
 class BadHeaders(Exception):
-    """A call's headers do not end, or are of a stream that no client may begin."""
+    """Endless headers, or a stream that no client may begin."""
 
 
 class _Turn(NamedTuple):
-    """A stream's turn, and the timer that ends it at the latest."""
+    """A stream's turn, and the timer that ends it."""
 
     turns: StreamTurns
     timer: Timer
@@ -93,7 +93,7 @@ class StreamGate:
         return self._is_jammed and self.is_stranger
 
     def take(self, data: bytes) -> bytes:
-        """All bytes that may pass, `data` last, which may be empty; raises BadHeaders."""
+        """All bytes that may pass, the possibly empty `data` last; raises BadHeaders."""
         self._frames.take(data)
         return b"" if self.waits else self._frames.passing(self._may_pass)
 
@@ -116,7 +116,7 @@ class StreamGate:
                 self._doubt(is_doubtful=False)
 
     def took(self) -> None:
-        """The server has taken a call: ends the oldest's turn, as calls are taken in order."""
+        """The server has taken a call, the oldest: ends its turn."""
         if held := [each for each in (self._under_way, self._taken_back) if each]:
             oldest = min(held, key=lambda each: next(iter(each)))
             stream = next(iter(oldest))
@@ -125,9 +125,7 @@ class StreamGate:
             self._end(oldest, stream)
 
     def showed(self, key: str) -> None:
-        """The server has taken a call with the key of this name; the first key owns the
-        connection.
-        """
+        """The server has taken a call with this key; the first key owns the connection."""
         if self.is_stranger:
             self.is_stranger = False
             self._pace = RateBudget.full(KEY_FRAMES_PER_S, self._clock.time(), period_s=1.0)
@@ -143,9 +141,7 @@ class StreamGate:
         return was_used
 
     def leave(self) -> None:
-        """The connection has ended; its streams under way keep their turns, as the server has
-        them.
-        """
+        """The connection has ended; its streams keep their turns, as the server has them."""
         self._forget_waiting()
         if self._pause is not None:
             self._pause.cancel()

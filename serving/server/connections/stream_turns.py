@@ -1,9 +1,9 @@
-"""Turns of new calls on their way to the server, dealt to the connections that wait.
+"""Turns of new calls on their way to the server, dealt to waiting connections.
 
-gRPC's Python server takes the calls of all clients one after the other, at some 0.35 ms each, and
-its core reads new ones a hundred times as fast. So calls wait here per connection, and few are on
-their way: a client of many calls waits for itself. Calls answered at once would still occupy the
-server, so strangers' have a rate limit too.
+gRPC's Python server takes all clients' calls one after the other, at some 0.35 ms each; its core
+reads new ones a hundred times as fast. So calls wait here per connection, with few on their way: a
+client of many calls waits for itself. Even calls answered at once occupy the server, so strangers'
+have a rate limit.
 """
 
 from collections import deque
@@ -13,36 +13,33 @@ from typing import Final, Protocol
 from serving.policy.admission.rate_budget import RateBudget
 
 STRANGER_TURNS: Final = 16
-"""Of all connections without a key: enough to keep Python busy; another's call waits 16 times 0.35
-ms.
-"""
+"""Of all strangers: keeps Python busy; another's call waits 16 times 0.35 ms."""
 
 DOUBTFUL_TURNS: Final = 4
 DOUBTFUL_PERIOD_S: Final = 0.05
 """Turns, also per period, of strangers whose last call was cancelled before its answer or not taken
-in time: they would take the others' turns and rate.
+in time; else they would take the others'.
 """
 
 KEY_TURNS: Final = 32
-"""Of all connections with the same key."""
+"""Of all connections with one key."""
 
 RESTED_S: Final = 1.0
-"""A connection without a turn for so long is next. Less than the time between two health checks,
-more than a connection waits between two turns among a thousand.
+"""A connection without a turn for so long is next: less than between two health checks, more than
+between two turns among a thousand connections.
 """
 
 STRANGERS_CALLS: Final = 64
 STRANGERS_CALLS_PERIOD_S: Final = 0.25
-"""Of all strangers but the doubtful: 256 a second, a tenth of a core at 0.35 ms each, and bursts of
-64, for which others wait. Far above any number of probes; the first call of every connection with a
-key counts here.
+"""Of all strangers but the doubtful: 256 a second, a tenth of a core at 0.35 ms each, in bursts of
+64. Far above any number of probes; counts the first call of every connection with a key.
 """
 
 _PACE_WAIT_S: Final = 0.005
-"""Batches those that are due: few timers, also with hundreds waiting."""
+"""Batches due calls: few timers, also with hundreds waiting."""
 
 STRANGERS_FRAMES_PER_S: Final = 10_000
-"""Of all strangers, besides each connection's first frames: a tenth of a core."""
+"""Of all strangers, besides connections' first frames: a tenth of a core."""
 
 
 class Timer(Protocol):
@@ -68,11 +65,11 @@ class Waiting(Protocol):
     turn_s: float  # when its last turn began, on the monotonic clock
 
     def turn_came(self) -> bool:
-        """Begin now; whether it did. The turn is already taken, and given back if not."""
+        """Begin now, with a turn already taken; False gives it back."""
 
 
 class StreamTurns:
-    """Turns of one group of connections, and their rate limit, if any."""
+    """Turns of one group of connections, with an optional rate limit."""
 
     def __init__(self, turns: int, clock: GateClock, pace: RateBudget | None = None) -> None:
         self._turns = turns
@@ -90,7 +87,7 @@ class StreamTurns:
         return self._taken
 
     def begin(self, one: Waiting) -> bool:
-        """Take a turn if one is free; otherwise `one.turn_came` is called with it."""
+        """Take a free turn, or queue for `one.turn_came`."""
         if not (self._rested or self._others) and self._is_free():
             self._take(one)
             return True
@@ -99,7 +96,7 @@ class StreamTurns:
         return False
 
     def end(self) -> None:
-        """Give a turn back to the next in the queue."""
+        """Give a turn to the next in the queue."""
         self._taken -= 1
         self._go_on()
 
@@ -119,7 +116,7 @@ class StreamTurns:
                     self._pace.take(-1, self._clock.time())
 
     def _is_free(self) -> bool:
-        """Whether a call may begin now; where only time is missing, schedules the queue."""
+        """Whether a call may begin; schedules the queue where only time is missing."""
         if self._taken >= self._turns:
             return False
         if self._pace is None or self._pace.left(self._clock.time()) >= 1:
@@ -139,18 +136,14 @@ class StreamTurns:
             self._pace.take(1, one.turn_s)
 
     def _next(self) -> Waiting:
-        """Alternates between the two queues: a client that keeps making new connections is rested
-        too.
-        """
+        """Alternates between the queues: a client of ever new connections is rested too."""
         use_rested = bool(self._rested) and (self._rested_is_next or not self._others)
         self._rested_is_next = not use_rested
         return (self._rested if use_rested else self._others).popleft()
 
 
 class PortTurns:
-    """The turns of one port, of strangers, doubtful ones, and each key, and the frame rate of all
-    strangers.
-    """
+    """One port's turns, of strangers, doubtful ones and each key, and all strangers' frame rate."""
 
     def __init__(self, clock: GateClock) -> None:
         self._clock = clock
@@ -163,7 +156,7 @@ class PortTurns:
         self._keys: dict[str, StreamTurns] = {}
 
     def of_key(self, name: str) -> StreamTurns:
-        """The turns of the key of that name."""
+        """The turns of one key's connections."""
         turns = self._keys.get(name)
         if turns is None:
             turns = self._keys[name] = StreamTurns(KEY_TURNS, self._clock)

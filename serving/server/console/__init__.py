@@ -1,1 +1,1 @@
-"""The page that shows a running server, and its HTTP interface."""
+"""The page that shows a running server, over HTTP."""

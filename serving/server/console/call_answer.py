@@ -1,4 +1,4 @@
-"""A call of the control service over HTTP: its answer or failure. Pure data.
+"""The result of a control call over HTTP. Pure data.
 
 The form is the Connect protocol's for unary calls in JSON
 (https://connectrpc.com/docs/protocol#unary-request): an HTTP status, and the response's message or
@@ -44,7 +44,7 @@ class CallAnswer:
 def failed(
     code: str, message: str, *, details: Sequence[dict[str, Any]] = (), status: int | None = None
 ) -> CallAnswer:
-    """A failed call; `status` where HTTP has a more exact one than the code's."""
+    """A failed call; `status` where HTTP has one more exact than the code's."""
     # What is quoted of a request may hold half characters, which JSON cannot.
     body: dict[str, Any] = {"code": code, "message": message.encode(errors="replace").decode()}
     if details:
@@ -58,10 +58,10 @@ def answered(body: bytes) -> CallAnswer:
 
 
 class Calls(Protocol):
-    """The unary calls of the control service, as JSON."""
+    """The control service's unary calls, as JSON."""
 
     def changes(self, method: str) -> bool:
-        """Whether the method does more than read; False for an unknown one."""
+        """Whether the method is known and does more than read."""
 
     async def call(
         self,
@@ -72,6 +72,4 @@ class Calls(Protocol):
         action: str | None = None,
         wall_s: float | None = None,
     ) -> CallAnswer:
-        """Call `method` with the JSON `body` and the caller's `key`; `action` is its idempotency
-        key.
-        """
+        """Call `method` with the JSON `body`; `action` is its idempotency key."""

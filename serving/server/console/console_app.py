@@ -1,7 +1,7 @@
-"""The console's HTTP app: the page, sessions, calls in JSON, and the event stream.
+"""The console's HTTP app: page, sessions, JSON calls, event stream.
 
-Every request names this server as its host; all but the page's files come from our own page or from
-none. A session's cookie allows reads; changes need the key itself.
+Every request names this server as its host; all but the page's files come from our own page or
+none. A session's cookie allows reads; changes need the key.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ logger = logging.getLogger(f"vllm.{__name__}")
 SERVICE_PATH: Final = "/ultraserve.v1.ControlService"
 
 BODY_BYTES_MAX: Final = 256 * 2**10
-"""Of a request; JSON has names where control messages have numbers."""
+"""Of a request; JSON has names where protobuf has numbers."""
 
 SESSION_BYTES_MAX: Final = 2**10
-"""Of a session's first request, whose key is not known yet."""
+"""Of POST /session, whose key is unknown yet."""
 
 BODY_WAIT_S: Final = HEAD_WAIT_S
-"""Wall seconds for a body, as for a head."""
+"""Wall seconds, as for a head."""
 
 STREAMS_MAX: Final = 32
-"""Concurrent event streams, as of the control service."""
+"""Concurrent readers, as of the control service."""
 
 HEADERS: Final = {
     "Content-Security-Policy": "; ".join(
@@ -64,7 +64,7 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""Of every response: loads and connects to our own only, in no frame."""
+"""Of every response: our own resources only, in no frame."""
 
 _NO_KEY: Final = "no session, and no key: send `Authorization: Bearer KEY`, or POST it to /session"
 _WRONG_KEY: Final = "expected the control service's key"
@@ -74,16 +74,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class _KeyShown(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of POST /session."""
-
     key: str
 
 
 class ConsoleApp:
     """The routes; `app` is aiohttp's.
 
-    `own_host` is the host that the server listens on; None allows any name, as with TLS, whose
-    certificate names it. `cookie` is the session cookie's name.
+    `own_host` is the listening host; None allows any name, as with TLS, whose certificate names it.
+    `cookie` is the session cookie's name.
     """
 
     def __init__(
@@ -119,7 +117,7 @@ class ConsoleApp:
         )
 
     def is_at_work(self, transport: asyncio.BaseTransport) -> bool:
-        """Whether a request with a key or a session is in progress on this connection."""
+        """Whether the connection has a request with a key or a session in progress."""
         return transport in self._at_work
 
     @contextmanager
@@ -285,7 +283,7 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
 
 
 async def _body(request: web.Request, *, bytes_max: int) -> bytes:
-    """The request's body; raises web.HTTPException when it is too long or too late."""
+    """The body; raises web.HTTPException when it is too long or too late."""
     try:
         async with asyncio.timeout(BODY_WAIT_S):
             return await request.clone(client_max_size=bytes_max).read()
@@ -312,7 +310,6 @@ def _not_json() -> web.Response:
 
 
 def _interval_s(request: web.Request) -> float:
-    """The request's interval; raises ConfigError for a malformed one."""
     text = request.query.get("interval_s", f"{INTERVAL_S:g}")
     try:
         return float(text)
@@ -322,7 +319,7 @@ def _interval_s(request: web.Request) -> float:
 
 
 def _timeout_s(request: web.Request) -> float | None:
-    """Connect's `Connect-Timeout-Ms`; raises ConfigError for a malformed one."""
+    """Connect's `Connect-Timeout-Ms`; raises ConfigError."""
     text = request.headers.get("Connect-Timeout-Ms")
     if text is None:
         return None

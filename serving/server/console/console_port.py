@@ -1,4 +1,4 @@
-"""The console's port: HTTP on an address beside the control service's."""
+"""The console's HTTP port, beside the control service's."""
 
 import logging
 from functools import partial
@@ -19,11 +19,11 @@ LIMITS: Final = PortLimits(connections=512, strangers=256, silent=256)
 
 STOP_GRACE_S: Final = 1.0
 _KEPT_ALIVE_WALL_S: Final = 75.0
-"""Between two requests on one connection."""
+"""Between two requests."""
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """False for a client's error: anybody could fill the log with those."""
+    """False for clients' errors, with which anybody could fill the log."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
@@ -80,7 +80,7 @@ class ConsolePort:
         await self._port.start()
 
     async def stop(self) -> None:
-        """End, with a grace period for requests in progress; idempotent."""
+        """End, with a grace period for requests; idempotent."""
         if self._port is not None:
             await self._port.close()
         await self._runner.cleanup()

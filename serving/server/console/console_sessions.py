@@ -1,10 +1,10 @@
 """Browser sessions, which allow reads without the key; in this process's memory.
 
-A session stands for the key that began it: it is checked anew each time, and expires. Changes need
-the key. The cookie holds a random name, never the key.
+A session is valid while its key is, and expires; changes need the key. The cookie holds a random
+name, never the key.
 
 Browsers send a cookie to every port of its host: another server on 127.0.0.1, opened in the same
-browser, sees the name, and could read until the session ends, but change nothing.
+browser, sees the name, and could read, but not change anything, until the session ends.
 """
 
 import secrets
@@ -18,14 +18,14 @@ SESSIONS_MAX: Final = 64
 
 LIFE_WALL_S: Final = 12 * 3_600.0
 IDLE_WALL_S: Final = 3_600.0
-"""For a closed page; an open one reads all the time."""
+"""For closed pages; open ones read all the time."""
 
 _NAME_BYTES: Final = 32  # 256 random bits
 
 
 @dataclass(slots=True)
 class _Session:
-    """The key that began it, and wall seconds of its beginning and last use."""
+    """The key, and wall seconds of the beginning and the last use."""
 
     key: str = field(repr=False)
     begun_s: float
@@ -33,7 +33,7 @@ class _Session:
 
 
 class ConsoleSessions:
-    """Sessions by name; `admits` says whether a key is the service's."""
+    """Sessions by name; `admits` checks keys."""
 
     def __init__(
         self, admits: Callable[[str | None], bool], *, clock: Callable[[], float] = time.monotonic
@@ -46,7 +46,7 @@ class ConsoleSessions:
         return len(self._sessions)
 
     def begin(self, key: str | None) -> str | None:
-        """The name of a new session; None for an unknown key."""
+        """A new session's name; None for an unknown key."""
         if key is None or not self._admits(key):
             return None
         self._drop_over()
@@ -57,7 +57,7 @@ class ConsoleSessions:
         return name
 
     def key_of(self, name: str | None) -> str | None:
-        """The key of a live session, renewed by this use; None for any other name."""
+        """A live session's key, or None; renews the session."""
         session = None if name is None else self._sessions.get(name)
         if name is None or session is None:
             return None

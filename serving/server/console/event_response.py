@@ -1,4 +1,4 @@
-"""The response of an event stream: headers, compression, and a time limit for slow readers."""
+"""An event stream's response: headers, compression, and a limit for slow readers."""
 
 import asyncio
 import zlib
@@ -9,14 +9,14 @@ from aiohttp import web
 from serving.server.console.event_stream import ReaderGone
 
 WRITE_WALL_S_MAX: Final = 30.0
-"""Wall seconds for a reader to take one event; a slower one counts as gone."""
+"""Wall seconds to take one event; a slower reader counts as gone."""
 
 _PACKED_LEVEL: Final = 1  # a look at 144 chips then takes a tenth of its bytes, and 1 to 2 ms
 _GZIP_WINDOW: Final = 31  # zlib's way to say gzip, with a window of 2**15
 
 
 class EventResponse:
-    """The response to `request`; begun once, then written to."""
+    """The response to `request`: begun once, then written."""
 
     def __init__(self, request: web.Request) -> None:
         self._request = request
@@ -34,12 +34,12 @@ class EventResponse:
             self.response.headers["Vary"] = "Accept-Encoding"
 
     async def begin(self) -> None:
-        """Send the head and a first line, so that the reader knows that it is connected."""
+        """Send the head and a first line, which shows the reader that it is connected."""
         await self.response.prepare(self._request)
         await self.write(b"retry: 2000\n\n")
 
     async def write(self, data: bytes) -> None:
-        """Write; raises ReaderGone when the reader does not take it in time."""
+        """Write; raises ReaderGone when the reader does not take it."""
         if self._packing is not None:
             data = self._packing.compress(data) + self._packing.flush(zlib.Z_SYNC_FLUSH)
         try:
@@ -52,7 +52,7 @@ class EventResponse:
             raise ReaderGone from error
 
     def cut_off(self) -> None:
-        """Abort the connection without the response's end, so that its reader notices."""
+        """Abort without the response's end, so that the reader notices."""
         if self._request.transport is not None:
             self._request.transport.abort()
 

@@ -1,9 +1,9 @@
 """Server-sent events: the console's data, as it changes, to one reader.
 
-Snapshots are shared by all readers, and a slow reader skips some: the next is fetched after the
-last is written. While the engine does not answer, `late` events carry the last snapshot's age.
-Machine events are all sent, as far as the server remembers them: each has an id, RUN:NUMBER, and a
-reader that reconnects names its last.
+Snapshots are shared by all readers; a slow reader skips some, as the next is fetched after the last
+is written. While the engine does not answer, `late` events carry the last one's age. Machine events
+are never skipped while the server remembers them: each has an id, RUN:NUMBER, and a reconnecting
+reader names its last.
 """
 
 import asyncio
@@ -31,24 +31,24 @@ INTERVAL_S_MIN: Final = 0.25
 INTERVAL_S_MAX: Final = 60.0
 
 STREAM_WALL_S_MAX: Final = 3_600.0
-"""A browser reconnects by itself, with its last id."""
+"""A browser then reconnects with its last id."""
 
 HISTORY_EVENTS_MAX: Final = 512
-"""The newest events sent to a new reader: as many as a page shows."""
+"""Past events for a new reader: as many as a page shows."""
 
 _SELDOM_S: Final = 5.0
-"""Period of parts that change seldom, or are slow to make."""
+"""Period of parts that change seldom or are slow."""
 
 _SIGN_OF_LIFE_S: Final = 15.0
-"""Proxies may close a stream that is silent for longer."""
+"""Proxies may close streams silent for longer."""
 
 _MAX_AGE_INTERVALS: Final = 0.5
-"""Age limit of a shared snapshot; an engine has an interval to answer."""
+"""Age limit of a shared snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareEvent:
-    """A numbered snapshot of the machine; `age_s` is wall time since its request."""
+    """A numbered snapshot; `age_s` is wall time since its request."""
 
     number: int
     json: bytes
@@ -58,7 +58,7 @@ class HardwareEvent:
 class Looks(Protocol):
     """The console's data as JSON; None: absent, or not yet there.
 
-    All raise EngineGone, EngineFailed. `run` identifies this run of the server.
+    All raise EngineGone, EngineFailed. `run` identifies the server's run.
     """
 
     @property
@@ -70,17 +70,16 @@ class Looks(Protocol):
         """The newest event's; 0 before the first."""
 
     def happened(self, after: int) -> AsyncGenerator[tuple[MachineEvent, int], None]:
-        """Each event after that number, and how many before it are forgotten.
-
-        Raises CallRefused, EngineGone at the end.
+        """Each event after that number, and how many before it are forgotten. Raises CallRefused,
+        EngineGone at the end.
         """
 
     async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareEvent | None:
-        """A snapshot at most so old, or the last one when the engine takes longer."""
+        """A snapshot of at most that age, or the last one of a slow engine."""
 
     async def part(self, name: str, *, max_age_s: float) -> bytes | None:
-        """Another part by its event's name: `daynight`, `experts` (their load), `latency` (recent),
-        `admission` (requests in flight and refused).
+        """Another event's data: `daynight`, `experts` (load), `latency` (recent), `admission` (in
+        flight and refused).
         """
 
 
@@ -89,13 +88,12 @@ class ReaderGone(Exception):
 
 
 Send = Callable[[bytes], Awaitable[None]]
-"""Writes to the reader once it has room; raises ReaderGone."""
+"""Writes once the reader has room; raises ReaderGone."""
 
 
 class EventStream:
-    """One reader's stream; `may_read` says whether it is still authorized.
-
-    Raises ConfigError for an interval out of range.
+    """One reader's stream; `may_read` says whether it is still authorized. Raises ConfigError for
+    an interval out of range.
     """
 
     def __init__(
@@ -121,7 +119,7 @@ class EventStream:
         self._looked_s: float | None = None
 
     async def run(self) -> None:
-        """Send until the reader or the engine has gone, or the time is over."""
+        """Send until the reader or the engine has gone, or the time limit."""
         with suppress(TimeoutError):
             async with asyncio.timeout(STREAM_WALL_S_MAX):
                 await self._tell_all()
@@ -163,7 +161,7 @@ class EventStream:
                     self._leases_changed.set()
 
     async def _hardware(self) -> None:
-        """Send a snapshot new to this reader, or `late` with the age of one that is too old."""
+        """Send a new snapshot, or `late` with the age of an old one."""
         max_age_s = _MAX_AGE_INTERVALS * self._interval_s
         try:
             look = await self._looks.hardware(max_age_s=max_age_s, within_s=self._interval_s)
@@ -229,9 +227,8 @@ class EventStream:
 
 
 def after_id(last_id: str | None, *, run: str, newest: int) -> int:
-    """The number after which a reader with the last id `last_id` continues; 0: from the beginning.
-
-    Another run's events count from 1 again, so its readers begin anew.
+    """The number after which a reader with `last_id` continues; 0: the beginning, also after
+    another run, whose numbers are others.
     """
     named, _, number = (last_id or "").rpartition(":")
     if named != run or not (number.isascii() and number.isdecimal() and len(number) < 20):

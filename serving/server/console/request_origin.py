@@ -1,8 +1,8 @@
-"""Whether a request comes from our own page or from no page, rather than another site's. Pure.
+"""Whether a request comes from our own page or none, rather than another site's. Pure.
 
 A browser on this machine reaches its loopback. Another site's page could name us by a host that it
-points at loopback (DNS rebinding), or send us a form; so the host must be ours, and the page, where
-the browser names it.
+points there (DNS rebinding), or send us a form; so the host, and the page where the browser names
+it, must be ours.
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,12 @@ from yarl import URL
 from serving.access.listen_address import is_loopback
 
 _OUR_OWN: Final = ("same-origin", "none")
-"""Values of Sec-Fetch-Site: our page, or the user's own doing, such as a typed address."""
+"""Values of Sec-Fetch-Site: our page, or the user, such as by a typed address."""
 
 
 def is_named_rightly(host_header: str, own_host: str) -> bool:
-    """Whether `host_header` (HOST or HOST:PORT) is a name of loopback or the server's own.
-
-    Ports are ignored: a forwarded one differs.
+    """Whether `host_header` (HOST or HOST:PORT) is loopback's or the server's own; a forwarded port
+    may differ.
     """
     url = _url_of(f"http://{host_header}")
     host = None if url is None or url.user is not None or url.path != "/" else url.host
@@ -29,7 +28,7 @@ def is_named_rightly(host_header: str, own_host: str) -> bool:
 
 
 def comes_from_elsewhere(headers: Mapping[str, str], *, scheme: str) -> bool:
-    """Whether another site's page sends it; programs other than browsers name no page."""
+    """Whether another site's page sends it; only browsers name pages."""
     site = headers.get("Sec-Fetch-Site")
     if site is not None and site not in _OUR_OWN:
         return True

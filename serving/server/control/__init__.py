@@ -1,1 +1,1 @@
-"""The control service of a running server, and its clients. No vLLM here."""
+"""A running server's control service and its clients. No vLLM here."""

@@ -7,8 +7,8 @@
 | refused, with a reason | is tried anew: nothing has changed |
 | failed in any other way | stays unknown: it may have been done |
 
-A call continues when its client disconnects. One that outlasts the answer's limit is *unknown* to
-its client until asked again. The memory is bounded, and ends with the server.
+A call continues without its client. One that outlasts the answer's limit is *unknown* until asked
+again. The memory is bounded, and ends with the server.
 """
 
 import asyncio
@@ -31,15 +31,15 @@ KEY_HEADER: Final = "idempotency-key"
 
 KEY_LENGTH_MAX: Final = 128
 OUTCOMES_KEPT: Final = 1_024
-"""Outcomes remembered; the oldest is forgotten first."""
+"""The oldest is forgotten first."""
 
 ANSWER_WALL_S_MAX: Final = 1.5
-"""Wall seconds until a call is answered; 2 s less the network."""
+"""Wall seconds to an answer; 2 s less the network."""
 
 
 @dataclass(slots=True, eq=False)
 class _Action:
-    """A change. `late`: its client was answered before there was an outcome."""
+    """`late`: its client was answered before the outcome."""
 
     asked: tuple[str, bytes]
     outcome: "asyncio.Task[Any]"
@@ -52,7 +52,7 @@ def new_key() -> str:
 
 
 class ActionLedger:
-    """The outcomes of one server; in its event loop."""
+    """One server's outcomes; in its event loop."""
 
     def __init__(self, *, answer_wall_s_max: float = ANSWER_WALL_S_MAX) -> None:
         self._answer_wall_s_max = answer_wall_s_max
@@ -64,7 +64,7 @@ class ActionLedger:
     async def outcome(
         self, key: str | None, asked: tuple[str, bytes], act: Callable[[], Awaitable[Any]]
     ) -> Any:
-        """The result of `act`, which is called unless `key` names an earlier call.
+        """The result of `act`, called unless `key` names an earlier call.
 
         Raises what `act` does; CallRefused without an outcome in time, or with a full ledger;
         ConfigError for a malformed key, or one of a different call.
@@ -94,7 +94,7 @@ class ActionLedger:
         return action.outcome.result()
 
     def _over(self, key: str, action: _Action) -> None:
-        """Forget the key of a refused call, which has changed nothing."""
+        """Forget a refused call, which has changed nothing."""
         cancelled = action.outcome.cancelled()
         error = None if cancelled else action.outcome.exception()
         if error is not None and _is_definite(error):
@@ -122,7 +122,7 @@ class ActionLedger:
 
 
 def _is_definite(error: BaseException) -> bool:
-    """Whether a call that raised this has changed nothing: refusals precede every change."""
+    """Whether nothing has changed: refusals precede every change."""
     if isinstance(error, EngineGone):
         return error.definite
     return isinstance(error, UltraServeError | NotImplementedError)

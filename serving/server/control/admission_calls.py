@@ -1,4 +1,4 @@
-"""The control service's calls about admission and the prefix cache."""
+"""Control calls about admission and the prefix cache."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
-"""Failures of the control service's calls: a handler's exception -> a code with details.
+"""Failures of control calls: a handler's exception -> a code with details.
 
 Handlers raise; `control_guard` ends the call. A defect of the server is INTERNAL, never UNKNOWN;
-the log has more of it than the client.
+the log has more of it.
 """
 
 from typing import Any, Final, TypeVar
@@ -21,15 +21,13 @@ from serving.wire.control_call import ControlReply, ControlRequest, Refusal, Ref
 ReplyT = TypeVar("ReplyT", bound=ControlReply)
 
 RETRY_S: Final = 1.0
-"""Wall seconds that a client is told to wait: calls are short, and the time of a restart is
-unknown.
-"""
+"""Default Retry-After, wall seconds: calls are short, a restart's time unknown."""
 
 STREAM_OVER: Final = "STREAM_OVER"
-"""Error reason: the stream reached its time limit; the client opens another."""
+"""Error reason: the stream's time limit; the client opens another."""
 
 ENGINE_GONE: Final = "ENGINE_GONE"
-"""Error reason: the engine had ended before the change."""
+"""Error reason: the engine ended before the change."""
 
 OUTCOME_UNKNOWN: Final = "OUTCOME_UNKNOWN"
 """Error reason: possibly done; the same call with the same key says whether."""
@@ -45,7 +43,7 @@ def _refused(
 
 
 def not_now(message: str) -> CallRefused:
-    """A valid call that the present state does not allow."""
+    """A valid call that the state does not allow."""
     return _refused(StatusCode.FAILED_PRECONDITION, "NOT_NOW", message)
 
 
@@ -72,18 +70,18 @@ def too_many(what: str, most: int) -> CallRefused:
 
 
 def server_ends() -> CallRefused:
-    """The end of a stream when the server ends."""
+    """The end of a stream with the server."""
     return _refused(StatusCode.UNAVAILABLE, "SERVER_ENDS", "the server ends", RETRY_S)
 
 
 def stream_over() -> CallRefused:
-    """The end of a stream that has lasted as long as it may."""
+    """The end of a stream by its time limit."""
     message = "a stream lasts no longer; begin another"
     return _refused(StatusCode.UNAVAILABLE, STREAM_OVER, message, 0.0)
 
 
 def watch_failed() -> CallRefused:
-    """The end of a stream whose server no longer watches its engine."""
+    """The end of a stream without a watch of the engine."""
     message = "the server no longer watches its engine; its log says why"
     return _refused(StatusCode.INTERNAL, "WATCH_FAILED", message)
 
@@ -106,7 +104,7 @@ def failure_of_call(error: BaseException) -> RpcFailure:
 
 
 def status_of(error: Any) -> Status | None:
-    """The server's own status; None: the call failed on the way."""
+    """The server's own status; None: the network failed."""
     said = [value for name, value in error.trailing_metadata() or () if name == STATUS_TRAILER]
     return Status.FromString(said[0]) if said else None
 

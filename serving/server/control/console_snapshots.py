@@ -19,7 +19,7 @@ from serving.wire.telemetry import MachineEvent
 
 
 class ConsoleSnapshots:
-    """Parts without a source (`admission`, `day_night`, `latencies`) are None."""
+    """Parts without a source are None."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class ConsoleSnapshots:
         return self._watch.events(after)
 
     async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareEvent | None:
-        """The machine; None before the first snapshot of a slow engine."""
+        """The machine; None before a slow engine's first snapshot."""
         try:
             look = await self._hardware.fresh(max_age_s, within_s)
         except TimeoutError:
@@ -67,7 +67,7 @@ class ConsoleSnapshots:
         return HardwareEvent(number=look.number, json=look.json, age_s=look.age_s())
 
     async def part(self, name: str, *, max_age_s: float) -> bytes | None:
-        """A part of the page by its event's name; None where it has no data."""
+        """A part by its event's name, or None."""
         return await self._parts[name].fresh(max_age_s)
 
     async def _experts(self) -> bytes | None:

@@ -10,13 +10,13 @@ from serving.access.listen_address import is_loopback
 DEFAULT_PORT: Final = 50051
 
 ENVIRONMENT: Final = "ULTRASERVE_CONTROL_ADDRESS"
-"""The variable with the address in the server's process; see `control_hook`."""
+"""Holds the address in the server's process; see `control_hook`."""
 
 NO_SERVICE: Final = "none"
-"""The variable's value for no control service."""
+"""Its value without a control service."""
 
 MIDDLEWARE: Final = "serving.server.control.control_hook.ControlHook"
-"""The value of `vllm serve --middleware`; here, because naming it needs no gRPC."""
+"""Of `vllm serve --middleware`; here, because naming it needs no gRPC."""
 
 _HOST: Final = re.compile(r"[0-9A-Za-z_.:%-]{1,255}")
 _EXPECTED = "HOST:PORT, such as 127.0.0.1:50051"
@@ -24,7 +24,7 @@ _EXPECTED = "HOST:PORT, such as 127.0.0.1:50051"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlAddress:
-    """A host and a port; beyond loopback the service speaks TLS only. Raises ConfigError."""
+    """A host and a port; beyond loopback only TLS. Raises ConfigError."""
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
@@ -46,7 +46,7 @@ class ControlAddress:
         return cls(host=host, port=int(port))
 
     def console(self, port: int | None = None) -> Self:
-        """The console's address: at `port`, by default the port after the service's."""
+        """The console's address: at `port`, by default the next port."""
         return replace(self, port=self.port + 1 if port is None else port)
 
     @property

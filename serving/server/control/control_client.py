@@ -1,4 +1,4 @@
-"""A blocking client of the control service for commands, with our own types."""
+"""A blocking client of the control service for commands."""
 
 import secrets
 import time
@@ -29,17 +29,15 @@ ShownT = TypeVar("ShownT")
 DONE: Final = 0
 NOT_DONE: Final = 3
 UNKNOWN: Final = 4
-"""Exit codes of a command that changes something: done, not done, possibly done."""
+"""Exit codes of a change: done, not done, possibly done."""
 
 
 class ServerUnreachable(UltraServeError):
-    """No answer from the address in time; indefinite when a call was under way."""
+    """No answer in time; indefinite when a call was under way."""
 
 
 class OutcomeUnknown(ServerUnreachable):
-    """A change without an outcome yet; the same call with the idempotency key `key` says how it
-    ended.
-    """
+    """A change without an outcome yet; the same call with the key `key` says how it ended."""
 
     exit_code = UNKNOWN
 
@@ -49,11 +47,11 @@ class OutcomeUnknown(ServerUnreachable):
 
 
 class _StreamOver(Exception):
-    """A stream reached its time limit; another continues from there."""
+    """A stream's time limit; another continues from there."""
 
 
 class RefusedByServer(UltraServeError):
-    """The server refused the call, in its own words; definite: nothing has changed."""
+    """Refused in the server's words; definite: nothing has changed."""
 
 
 _REFUSALS: Final = (
@@ -67,10 +65,10 @@ _OF_WHAT_WAS_ASKED: Final = (
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.UNIMPLEMENTED,
 )
-"""Refusals that also hold for the first of several calls with one key."""
+"""Refusals that hold for all calls with one key, not only the last."""
 
 _NEVER_SENT: Final = ("failed to connect", "connection refused", "Connection refused")
-"""gRPC's words for a call without a connection."""
+"""gRPC's words without a connection."""
 
 _ASK_AGAIN_S: Final = 0.1
 
@@ -84,9 +82,9 @@ class ControlClient:
     """One connection; each call ends within `timeout_s`, which must cover a long step of the
     engine.
 
-    Changes carry an idempotency key, `action_key` or a random one; one without an outcome is asked
-    again for `patience_s`. Beyond loopback the connection is TLS, by `tls` or the system's
-    authorities, so that `key` never travels in plain text. Every call raises ServerUnreachable or
+    Changes carry an idempotency key, `action_key` or a random one; those without an outcome are
+    asked again for `patience_s`. Beyond loopback the connection is TLS, by `tls` or the system's
+    authorities, so that `key` never travels in plain text. Calls raise ServerUnreachable or
     RefusedByServer.
     """
 
@@ -116,9 +114,8 @@ class ControlClient:
         self._stub = pb_grpc.ControlServiceStub(self._channel)
 
     def call(self, rpc: Rpc[ShownT], **fields: object) -> ShownT:
-        """The result of `rpc`; `fields` are its request's, an enum's value as its word.
-
-        Raises ConfigError for a word that the enum lacks; KeyError for an unknown field.
+        """The result of `rpc` with these request fields, an enum's value as its word. Raises
+        ConfigError for an unknown word, KeyError for an unknown field.
         """
         described = SERVICE.methods_by_name[rpc.name]
         kind = GetMessageClass(described.output_type)
@@ -134,7 +131,7 @@ class ControlClient:
         return shown
 
     def telemetry(self, interval_s: float) -> Iterator[tuple[Telemetry, int]]:
-        """Telemetry each `interval_s` wall seconds, and how many intervals were skipped."""
+        """Telemetry each `interval_s` wall seconds, and the number of skipped intervals."""
         request = pb.WatchTelemetryRequest(interval_s=interval_s)
         while True:
             try:
@@ -147,9 +144,9 @@ class ControlClient:
     def events(
         self, after: int | None = None, *, run: str | None = None
     ) -> Iterator[tuple[MachineEvent, int]]:
-        """Each event after that number (None: from now on), and how many before it are forgotten.
+        """Each event after that number (None: from now on), and the number forgotten before it.
 
-        `run` is the server run of that number; the attribute `run` then holds the current one.
+        `run` is the server run of `after`; the attribute `run` then holds the current one.
         """
         while True:
             request = pb.WatchEventsRequest(after=after, run=run)
@@ -186,7 +183,7 @@ class ControlClient:
                 time.sleep(_ASK_AGAIN_S)  # another process works on it
 
     def _failure_of_change(self, error: grpc.RpcError, key: str, *, again: bool) -> UltraServeError:
-        """The failure of a change; `again`: an earlier attempt failed."""
+        """`again`: an earlier attempt failed."""
         assert isinstance(error, grpc.Call)  # what the library raises is both
         failure, said = self._in_our_words(error), error.details() or ""
         never_sent = error.code() is grpc.StatusCode.UNAVAILABLE and any(

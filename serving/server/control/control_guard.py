@@ -1,9 +1,8 @@
-"""Guards every call of the control port: the key, limits, and the failure's code.
+"""Guards every call of the control port: key, limits, and the failure's code.
 
-A call without the key is refused before its message is read. Health needs none, as supervisors and
-load balancers have none: its checks are short, its watches limited. Messages are parsed here, so
-that a malformed one is INVALID_ARGUMENT; handlers raise, see `call_failure`. Each change is logged
-with its key's name and its end.
+A call without the key is refused before its message is read; health needs none, as supervisors and
+load balancers have none. Messages are parsed here, so that a malformed one is INVALID_ARGUMENT;
+handlers raise, see `call_failure`. Each change is logged with its key's name and its end.
 """
 
 import asyncio
@@ -37,20 +36,20 @@ from serving.wire.control_call import only_reads
 logger = logging.getLogger(f"vllm.{__name__}")
 
 CALLS_MAX: Final = 16
-"""Concurrent calls; one more is refused with RESOURCE_EXHAUSTED."""
+"""Concurrent calls; more are refused with RESOURCE_EXHAUSTED."""
 
 WATCHES_MAX: Final = 32
 """Concurrent streams, in addition."""
 
 HEALTH_WATCHES_MAX: Final = 64
-"""Concurrent health watches; they need no key."""
+"""Concurrent watches of health, which need no key."""
 
 HEALTH_CHECKS_MAX: Final = 128
-"""Includes those whose message has not arrived yet."""
+"""Includes those without their message yet."""
 
 _CONNECTION_ANSWERS_MAX: Final = 8
 _ANSWERS_MAX: Final = HEALTH_CHECKS_MAX // 2
-"""Unread health answers of one connection and of all: half of the checks, so that others get
+"""Unread health answers per connection and in all: half of the checks, so that others get
 theirs.
 """
 
@@ -58,19 +57,19 @@ MESSAGE_BYTES_MAX: Final = 64 * 2**10
 """Of a request; the longest names every chip of a system."""
 
 CALL_WALL_S_MAX: Final = 600.0
-"""Of a unary call, with its work after the answer: longer than any step."""
+"""Of a unary call, with its work after the answer: above any step."""
 
 LOOK_WALL_S_MAX: Final = 1.8
 """Of a read; 2 s less the network."""
 
 _MOMENT_S: Final = 0.1
-"""Left to a read after the engine's time, however late the loop is."""
+"""Left to a read after the engine's time on a late loop."""
 
 STREAM_WALL_S_MAX: Final = 3_600.0
-"""Of a stream; a client begins another where it ended."""
+"""A client then begins another stream."""
 
 HEALTH_CHECK_WALL_S_MAX: Final = 5.0
-"""Of a check with its message and answer; of a watch, until its message is read."""
+"""Of a check, message and answer included; of a watch, until its message is read."""
 
 HEALTH_WATCH_WALL_S_MAX: Final = 600.0
 
@@ -83,7 +82,7 @@ Handler = Any
 
 
 class MethodHandler(Protocol):
-    """gRPC's handler, with the names that its types leave out."""
+    """gRPC's handler, with names that its types leave out."""
 
     request_streaming: bool
     response_streaming: bool
@@ -95,7 +94,7 @@ class MethodHandler(Protocol):
 
 
 class _Room:
-    """A limit on concurrent calls of one kind."""
+    """A limit on concurrent calls."""
 
     def __init__(self, what: str, most: int) -> None:
         self.inside = 0
@@ -113,7 +112,7 @@ class _Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardLimits:
-    """Wall-second limits of calls, reads, streams, and health calls."""
+    """Wall-second limits."""
 
     call_wall_s_max: float = CALL_WALL_S_MAX
     look_wall_s_max: float = LOOK_WALL_S_MAX
@@ -130,8 +129,7 @@ def unnamed(_: str | None) -> str:
 class ControlGuard(grpc.aio.ServerInterceptor):
     """Admits calls whose key `admits` accepts; `named` names the key for the log.
 
-    `changed` is called after each change, before its answer; `names` learns each connection's
-    owner.
+    `changed` is called after each change, before its answer; `names` learns connections' owners.
     """
 
     def __init__(
@@ -192,7 +190,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         return self._unary(handler)
 
     def _showed_key(self, context: Context) -> None:
-        """All keys of the service belong to its operator."""
+        """All keys of the service are its operator's."""
         self._connections.showed(context.peer(), _OPERATOR)
 
     def _unary(self, handler: MethodHandler) -> Handler:
@@ -208,7 +206,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
     def _changing(
         self, handler: MethodHandler, method: str, asked: str, key: str | None
     ) -> Handler:
-        """A change; it continues when its client disconnects, see `ActionLedger`."""
+        """Continues without its client, see `ActionLedger`."""
 
         async def call(raw: bytes, context: Context) -> bytes:
             self._showed_key(context)
@@ -248,7 +246,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         return grpc.unary_stream_rpc_method_handler(call)
 
     async def _for_a_while(self, responses: AsyncIterator[Message]) -> AsyncIterator[Message]:
-        """The responses of a stream's time; raises CallRefused at its end."""
+        """Raises CallRefused at a stream's time limit."""
         end_s = asyncio.get_running_loop().time() + self._limits.stream_wall_s_max
         while True:
             try:
@@ -278,7 +276,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         return grpc.stream_stream_rpc_method_handler(call)
 
     def _health_watch(self, handler: MethodHandler) -> Handler:
-        """The library's handler writes to the context, and returns nothing."""
+        """The library's handler writes to the context and returns nothing."""
 
         async def call(raw: AsyncIterator[bytes], context: Context) -> None:
             async with _Ending(context):
@@ -303,8 +301,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
 async def _timeout(wall_s: float) -> AsyncIterator[None]:
     """As asyncio.timeout, but leaves the body a moment to answer after a failed wait.
 
-    On a loop later than that moment all timeouts expire at once, and a read would not even return
-    its last reply.
+    On a later loop all timeouts expire at once, and a read could not return its last reply.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(None) as time:
@@ -319,8 +316,8 @@ async def _timeout(wall_s: float) -> AsyncIterator[None]:
 
 
 class _Ending:
-    """Ends the call by the exception raised inside; logs a defect, and in one line the end of the
-    call that `asked` describes.
+    """Ends the call by the exception raised inside; logs defects, and the end of the call
+    `asked`.
     """
 
     def __init__(self, context: Context, asked: str = "") -> None:
@@ -363,7 +360,7 @@ def name_of(method: str) -> str:
 
 
 def changes_something(method: str) -> bool:
-    """Whether it is one of the service's own methods that do more than read."""
+    """Whether it is the service's own and does more than read."""
     return method.startswith(_CONTROL) and not only_reads(name_of(method))
 
 

@@ -1,8 +1,7 @@
 """ASGI middleware: puts the gateway before vLLM's HTTP app and runs the services beside it.
 
-`vllm serve --middleware serving.server.control.control_hook.ControlHook` wraps vLLM's unchanged
-app, and sees its lifespan as well as its requests. By then the app holds the engine's client, and
-the loop is the client's.
+`vllm serve --middleware serving.server.control.control_hook.ControlHook` wraps vLLM's unchanged app
+and sees its lifespan. By then the app holds the engine's client, and the loop is the client's.
 """
 
 import logging
@@ -36,8 +35,8 @@ class ControlHook:
     """The app's gateway and services; responses name their model version
     (`response_model_version`).
 
-    Settings: `ULTRASERVE_GATEWAY`, `ULTRASERVE_CONTROL_ADDRESS`, `ULTRASERVE_DAY_NIGHT`. A server
-    has one API process, hence one hook. The app's start raises ConfigError, PortInUse, and fails.
+    Settings: `ULTRASERVE_GATEWAY`, `ULTRASERVE_CONTROL_ADDRESS`, `ULTRASERVE_DAY_NIGHT`. One per
+    server, which has one API process. The app's start raises ConfigError, PortInUse.
     """
 
     def __init__(self, app: App) -> None:
@@ -79,7 +78,7 @@ class ControlHook:
     def _open(self, app: Any, held: ExitStack) -> list[Service]:
         """Put the gateway before the app; returns the services, in start order.
 
-        The control service's key stays in its file until `held` is closed.
+        The control key stays in its file until `held` is closed.
         """
         state = app.state
         engine = state.engine_client
@@ -124,7 +123,7 @@ class ControlHook:
 
 
 async def _stop(services: list[Service]) -> None:
-    """Stop all services, the last first; then raises the first failure."""
+    """Stop all, the last first; then raises the first failure."""
     failure: Exception | None = None
     for service in reversed(services):
         try:

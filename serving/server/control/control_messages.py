@@ -1,7 +1,6 @@
-"""Translates between our frozen types and the messages of `ultraserve.v1`; the only place that
-does.
+"""The only translation between our frozen types and the messages of `ultraserve.v1`.
 
-A message has its type's field names; an enum's value is the same word with the enum's prefix. Both
+A message has its type's field names; an enum's value is the same word with a prefix. Both
 directions follow the message's descriptor; a field of only one side fails an assert.
 """
 
@@ -48,24 +47,21 @@ def _plain_value(value: object) -> dict[str, Any]:
 
 
 def from_message(message: Message, kind: type[T]) -> T:
-    """The inverse of `to_message`.
-
-    Raises msgspec.ValidationError for a required field absent or out of range; ConfigError for an
-    invalid fault.
+    """The inverse of `to_message`. Raises msgspec.ValidationError for a required field absent or
+    out of range; ConfigError for an invalid fault.
     """
     return msgspec.convert(_plain(message), kind)
 
 
 def respond(kind: type[M], value: object, **more: Any) -> M:
-    """The response of type `kind` with `value` as its first field and `more` as others."""
+    """The response of type `kind` with `value` as its first field, and `more`."""
     first: FieldDescriptor = kind.DESCRIPTOR.fields[0]
     return kind(**{first.name: to_message(value, GetMessageClass(first.message_type))}, **more)
 
 
 def request_fields(message: Message) -> dict[str, Any]:
-    """The fields of a request; None for absent ones.
-
-    Raises ConfigError for a negative integer, which no field allows, and for an invalid fault.
+    """The fields of a request; None for absent ones. Raises ConfigError for a negative integer,
+    which no field allows, or an invalid fault.
     """
     fields: dict[str, Any] = {}
     for name, value in _plain(message).items():
@@ -80,10 +76,8 @@ def request_fields(message: Message) -> dict[str, Any]:
 
 
 def request_message(kind: type[M], fields: Mapping[str, object]) -> M:
-    """The inverse: a request of type `kind`; None is absent, an enum's value its word or empty
-    (default).
-
-    Raises ConfigError for a word that the enum lacks.
+    """The inverse; None is absent, an enum's value its word or empty (default). Raises ConfigError
+    for an unknown word.
     """
     message = kind()
     for name, value in fields.items():
@@ -146,7 +140,7 @@ def _unused(name: str, item: object) -> bool:
 
 
 def _plain(message: Message) -> dict[str, Any]:
-    """A message's fields; an absent one is None, or left out of a fault."""
+    """An absent field is None, or left out of a fault."""
     plain: dict[str, Any] = {}
     for descriptor in message.DESCRIPTOR.fields:
         name = descriptor.name
@@ -172,7 +166,7 @@ def _plain_field(descriptor: FieldDescriptor, item: Any) -> Any:
 
 
 def _prefix(enum: EnumDescriptor) -> str:
-    """The prefix of an enum's value names: `FAULT_KIND_` of FaultKind."""
+    """`FAULT_KIND_` of FaultKind."""
     return str(enum.values_by_number[0].name).removesuffix(_UNSPECIFIED)
 
 
@@ -191,12 +185,12 @@ def enum_number(kind: type[Message], field: str, word: str) -> int:
 
 
 def word_of(message: Message, field: str) -> str:
-    """The word of a message's enum: `wait` of REST_MODE_WAIT."""
+    """A field's word: `wait` of REST_MODE_WAIT."""
     return _word(message.DESCRIPTOR.fields_by_name[field].enum_type, getattr(message, field))
 
 
 def _word(enum: EnumDescriptor, number: int) -> str:
-    """The word of an enum's number; an unknown one, of a newer client, is its digits."""
+    """An unknown number, of a newer client, is its digits."""
     if number not in enum.values_by_number:
         return str(number)
     name = str(enum.values_by_number[number].name)

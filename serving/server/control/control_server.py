@@ -1,4 +1,4 @@
-"""The control port's services, from start to stop: guarded gRPC, and the console."""
+"""The control port's services: guarded gRPC, and the console."""
 
 import logging
 from collections.abc import Callable
@@ -51,14 +51,14 @@ SERVICE: Final[str] = DESCRIPTOR.full_name
 _HINT: Final = "the live page has a port of its own, and `ultraserve console` prints its address"
 
 _STREAMS_MAX: Final = 64
-"""Per connection; more than a client has a use for."""
+"""Per connection; above any use."""
 
 _LIFE_WALL_S: Final = 3_600.0
 _GRACE_WALL_S: Final = STREAM_WALL_S_MAX + 60.0
-"""Longer than any call that the guard admits; all have ended by then."""
+"""Longer than any admitted call."""
 
 _RPCS_MAX: Final = CALLS_MAX + WATCHES_MAX + HEALTH_WATCHES_MAX + HEALTH_CHECKS_MAX
-"""The guard refuses earlier, with a reason; this bounds calls that never send a message."""
+"""Bounds calls that never send a message; the guard refuses others earlier, with a reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +66,8 @@ class ServerParts:
     """Optional parts of a server.
 
     Attributes:
-        admission: None where requests pass no admission control.
         hardware: a shared poller; None: the server makes its own.
-        latencies: of the newest requests; None without a log.
+        latencies: of the newest requests.
         console_port: None: the port after the control service's; 0: no console.
     """
 
@@ -82,9 +81,9 @@ class ServerParts:
 class ControlServer:
     """The service on its address, from `start` to `stop`, both in the loop of the engine's client.
 
-    `admits` says whether a key is the service's, and `named` gives its name; every call but health
-    and the page's files needs one. Raises ConfigError for an address beyond loopback without TLS;
-    in `start`, ConfigError and PortInUse for an unusable address or TLS file.
+    Every call but health and the page's files needs a key that `admits` accepts; `named` names it.
+    Raises ConfigError for an address beyond loopback without TLS; in `start`, ConfigError or
+    PortInUse for an unusable address or TLS file.
     """
 
     def __init__(
@@ -174,7 +173,7 @@ class ControlServer:
             )
 
     async def stop(self) -> None:
-        """End, with a grace period for calls under way; idempotent."""
+        """End, with a grace period for calls; idempotent."""
         await self._health.enter_graceful_shutdown()
         await self.watch.stop()
         await self.guard.ledger.stop()

@@ -1,8 +1,8 @@
 """The control service `ultraserve.v1.ControlService`: the calls that the API's process answers.
 
-It decides nothing. The engine's calls are one line of JSON to it, applied between two steps: see
-`generic_service`. A slow read returns the last answer; a change has an outcome, see `ActionLedger`.
-Calls about day and night or admission go to their controllers, vLLM's own to vLLM.
+It decides nothing. The engine applies its calls between two steps: see `generic_service`. A slow
+read returns the last answer; a change has an outcome, see `ActionLedger`. Other calls go to the
+day-night and admission controllers, or to vLLM.
 """
 
 from collections.abc import AsyncIterator
@@ -29,14 +29,14 @@ from serving.wire.control_call import GET_HARDWARE, PUBLISH, PublishRequest, Ver
 from serving.wire.machine_snapshot import MachineSnapshot
 
 NOTE_LENGTH_MAX: Final = 1_000
-"""Characters of a version's note, which every state of the machine carries."""
+"""Characters; every state of the machine carries the notes."""
 
 PATH_BYTES_MAX: Final = 4_095
 PATH_PART_BYTES_MAX: Final = 255
 """Linux's PATH_MAX and NAME_MAX (limits.h), the first without its final zero."""
 
 _HARDWARE_AGE_S_MAX: Final = 0.0
-"""Successive calls get two snapshots; concurrent ones share one."""
+"""Only concurrent calls share a snapshot."""
 
 
 class ControlService(SleepCalls, DayNightCalls, AdmissionCalls):
@@ -59,7 +59,7 @@ class ControlService(SleepCalls, DayNightCalls, AdmissionCalls):
 
     @answers(GET_HARDWARE)
     async def get_hardware(self, request: pb.GetHardwareRequest) -> MachineSnapshot:
-        """Return a snapshot of the machine, shared with concurrent callers."""
+        """Return a snapshot, shared with concurrent callers."""
         del request
         return (await self._hardware.fresh(_HARDWARE_AGE_S_MAX, ANSWER_WALL_S_MAX)).snapshot
 
@@ -97,7 +97,7 @@ class ControlService(SleepCalls, DayNightCalls, AdmissionCalls):
 
 
 def checked_path(weights_dir: str) -> str:
-    """A path that is valid on this machine; raises ConfigError."""
+    """A path valid on this machine; raises ConfigError."""
     path = PurePath(weights_dir)
     parts = [len(part.encode("utf-8", "surrogatepass")) for part in path.parts]
     length = len(weights_dir.encode("utf-8", "surrogatepass"))

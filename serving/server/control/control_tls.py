@@ -10,9 +10,8 @@ from emulator.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlTls:
-    """PEM files: the authority of the server's certificate (None: the system's), and the client's
-    own certificate with its key, for a server that asks. Raises ConfigError for one of the two
-    alone.
+    """PEM files: the server's authority (None: the system's), and the client's certificate with its
+    key, for a server that asks. Raises ConfigError for one of the two alone.
     """
 
     ca: Path | None = None

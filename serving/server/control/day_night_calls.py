@@ -1,8 +1,8 @@
-"""The control service's calls about leases and day and night.
+"""Control calls about leases and day and night.
 
-With a controller, training leases are its own: it would call back a group drained behind its back.
-Under the policy `manual` a loan or a resume sets its wanted phase. Chips drained for maintenance
-are outside its control.
+Training leases are the controller's, if there is one: it would call back a group drained behind its
+back. Under the policy `manual` a loan or a resume sets its wanted phase. Maintenance is outside its
+control.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _HELD: Final = (
 
 
 class DayNightCalls:
-    """A part of the control service; `_day_night` is None without a controller."""
+    """`_day_night` is None without a controller."""
 
     _engine: ServedEngine
     _day_night: DayNight | None
@@ -49,10 +49,7 @@ class DayNightCalls:
 
     @answers(DRAIN)
     async def drain(self, request: pb.DrainRequest) -> LeaseReport:
-        """Take chips out of service, or return the dry run.
-
-        Maintenance is allowed under any policy; training needs `manual`.
-        """
+        """Take chips out of service, or return the dry run; training needs the policy `manual`."""
         asked = drain_request(request)
         lends = asked.purpose == FOR_TRAINING and not asked.dry_run
         if lends:
@@ -64,7 +61,7 @@ class DayNightCalls:
         return report
 
     async def _drain_group(self, controller: DayNight, asked: DrainRequest) -> LeaseReport:
-        """Set a group's wanted phase to training, if the engine can release its chips."""
+        """Let a group train, if the engine can release its chips."""
         dry_run = msgspec.structs.replace(asked, dry_run=True)
         await answer(self._engine, dry_run, LeaseReport)  # or it is refused, with figures
         group = controller.group_of(asked.chips)
@@ -153,7 +150,7 @@ async def day_night_snapshot(controller: DayNight) -> DayNightState:
 
 
 def drain_request(request: pb.DrainRequest) -> DrainRequest:
-    """The engine's request; raises ConfigError for one that no machine allows."""
+    """The engine's request; raises ConfigError."""
     if not request.chips or min(request.chips) < 0:
         raise ConfigError(field="chips", value=list(request.chips), expected="chips, from 0 on")
     if not 0 <= request.grace_s < float("inf"):

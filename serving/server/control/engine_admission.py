@@ -1,8 +1,8 @@
-"""Admission control for the control service: its state, and closing it.
+"""Admission for the control service: its state, and closing it.
 
-Calls drain it, and a sleeping engine closes it. A drain goes before a sleep: a server that is both
-reports the drain, and stays drained when it wakes up. Admission closed because the server ends
-stays closed.
+Calls drain it, and a sleeping engine closes it. A drain goes first: a server that is both reports
+the drain, and stays drained when it wakes up. Admission closed because the server ends stays
+closed.
 """
 
 from typing import Final
@@ -14,7 +14,7 @@ from serving.server.gateway.admission_controller import AdmissionController
 from serving.wire.admission_report import AdmissionReport, ClassReport
 
 RETRY_S: Final = 5.0
-"""Default Retry-After, wall seconds: a gateway finds another server meanwhile."""
+"""Default Retry-After, wall seconds, for a gateway to find another server."""
 
 
 def admission_report(admission: AdmissionController) -> AdmissionReport:
@@ -48,7 +48,7 @@ def admission_report(admission: AdmissionController) -> AdmissionReport:
 
 
 class AdmissionClosing:
-    """Closes and opens `admission`; None: requests pass none, and calls about it fail."""
+    """Closes and opens `admission`; calls fail when it is None."""
 
     def __init__(self, admission: AdmissionController | None) -> None:
         self._admission = admission
@@ -61,15 +61,15 @@ class AdmissionClosing:
         return admission_report(self._present())
 
     def drain(self, words: str, retry_after_s: float) -> None:
-        """Refuse new work until `undrain`; fails while the server itself has closed."""
+        """Refuse new work until `undrain`; fails if the server itself has closed."""
         self._set_drain((words, retry_after_s))
 
     def undrain(self) -> None:
-        """Admit new work again, unless the engine sleeps; fails as `drain` does."""
+        """Admit work unless the engine sleeps; fails as `drain` does."""
         self._set_drain(None)
 
     def sleep(self, words: str | None) -> None:
-        """Close while the engine sleeps or pauses, with these words; None: open."""
+        """Close with these words while the engine sleeps or pauses; None: open."""
         if self._admission is not None and words != self._sleep:
             self._sleep = words
             self._apply(self._admission)

@@ -1,7 +1,7 @@
 """Polls the engine for all watchers: one poller, one history of events.
 
-The poller runs as long as the server, slowly without watchers, so that later ones find a history. A
-watcher holds only its place in it; a slow one loses the oldest events, and learns how many.
+It runs as long as the server, slowly without watchers, so that later ones find a history. A watcher
+holds only its place in it; a slow one loses the oldest events, and learns how many.
 """
 
 import asyncio
@@ -32,16 +32,16 @@ logger = logging.getLogger(f"vllm.{__name__}")
 INTERVAL_S_MIN: Final = 0.1
 INTERVAL_S_MAX: Final = 60.0
 EVENTS_KEPT: Final = 4_096
-"""Events in the history, about 1 kB each."""
+"""About 1 kB each."""
 
 _IDLE_S: Final = 1.0
-"""Wall seconds between two polls that no watcher hastens."""
+"""Wall seconds between polls that no watcher hastens."""
 
 
 class EngineWatch:
     """Runs from `start` to `stop` in the loop of the engine's client.
 
-    `watchers` counts open streams; `run` identifies this run of the server.
+    `watchers` counts open streams; `run` identifies the server's run.
     """
 
     def __init__(self, engine: Engine, admission: AdmissionController | None = None) -> None:
@@ -63,7 +63,7 @@ class EngineWatch:
 
     @property
     def stall(self) -> StallState | None:
-        """The stall at the newest poll, with the time that remains of it now."""
+        """The newest poll's stall, with the time that remains now."""
         stall = None if self._look is None else self._look.telemetry.stall
         if stall is None:
             return None
@@ -98,9 +98,8 @@ class EngineWatch:
         self._hurry.set()
 
     async def telemetry(self, interval_s: float) -> AsyncGenerator[tuple[Telemetry, int], None]:
-        """Telemetry each `interval_s` wall seconds, and how many intervals were skipped before it.
-
-        Raises ConfigError for an interval out of range, and CallRefused, EngineGone.
+        """Telemetry each `interval_s` wall seconds, and the number of intervals skipped before it.
+        Raises ConfigError for an interval out of range, CallRefused, EngineGone.
         """
         if not INTERVAL_S_MIN <= interval_s <= INTERVAL_S_MAX:
             expected = f"{INTERVAL_S_MIN:g} to {INTERVAL_S_MAX:g} seconds"
@@ -118,7 +117,7 @@ class EngineWatch:
     async def events(
         self, after: int | None, run: str | None = None
     ) -> AsyncGenerator[tuple[MachineEvent, int], None]:
-        """Each event after that number (None: from now on), and how many before it are forgotten.
+        """Each event after that number (None: from now on), and the number forgotten before it.
 
         Raises ConfigError for a number that no event has had; CallRefused, also for another `run`;
         EngineGone.
@@ -150,7 +149,7 @@ class EngineWatch:
             self.watchers -= 1
 
     async def _fresh(self, age_s: float) -> Telemetry:
-        """Telemetry at most `age_s` old, from a shared poll; a slow engine's last, with its age."""
+        """Telemetry of a shared poll, at most `age_s` old; a slow engine's last, with its age."""
         old_s = time.monotonic() - self._looked_s
         if self._look is None or old_s > age_s:
             looks = self._looks
@@ -165,7 +164,7 @@ class EngineWatch:
         return structs.replace(telemetry, age_s=old_s) if old_s > age_s else telemetry
 
     async def _until(self, true: Callable[[], bool]) -> None:
-        """Wait for a condition; raises the end of the watch if that comes first."""
+        """Wait; raises the end of the watch if that comes first."""
         while not true():
             if self._end is not None:
                 raise self._end()
@@ -184,12 +183,12 @@ class EngineWatch:
         changed.set()
 
     def look_at_admission(self) -> None:
-        """Record that admission closed or opened: it may change again before the next poll."""
+        """Record a change of admission now: the next poll may miss it."""
         self._take_admission()
         self._tell()
 
     def job_failed(self, words: str) -> None:
-        """Record the training job's failure; `words` give its cause and consequence."""
+        """Record the training job's failure, its cause and consequence."""
         self._add(Change(kind=EventKind.JOB, words=words))
         self._tell()
 

@@ -1,8 +1,7 @@
 """The control service's gRPC handlers, from control.proto's descriptors and the table of calls.
 
-The engine's calls need no code here: the request's fields become the engine's request, its reply
-the response. Other calls are answered by a function marked with its row, `@answers(SLEEP)`; a
-stream by `@streams("WatchEvents")`.
+The engine's calls need no code: the request's fields become its request, its reply the response.
+Others have a function marked `@answers(SLEEP)`, a stream `@streams("WatchEvents")`.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -37,7 +36,7 @@ _Answer = Callable[[ServiceT, RequestT], Awaitable[ShownT]]
 def answers(
     rpc: Rpc[ShownT],
 ) -> Callable[[_Answer[ServiceT, RequestT, ShownT]], _Answer[ServiceT, RequestT, ShownT]]:
-    """Mark the function that answers `rpc` in the API's process and returns its result."""
+    """Mark the function that answers `rpc` in the API's process with its result."""
     assert rpc.asks is None, f"the engine answers {rpc.name}"
 
     def mark(
@@ -50,7 +49,7 @@ def answers(
 
 
 def streams(name: str) -> Callable[[StreamT], StreamT]:
-    """Mark the function that answers the stream `name`; it yields the responses themselves."""
+    """Mark the function that answers the stream `name` with responses."""
 
     def mark(function: StreamT) -> StreamT:
         setattr(function, _MARK, name)
@@ -68,7 +67,7 @@ class EngineAnswers:
         self._watch = watch
 
     async def shown(self, rpc: Rpc[ShownT], message: Message) -> ShownT:
-        """The engine's result for `message`; raises as `answer` does, and ConfigError."""
+        """The engine's result; raises as `answer` does, and ConfigError."""
         assert rpc.asks is not None
         request, age_s = rpc.asks(**request_fields(message)), 0.0
         reply: ControlReply
@@ -92,7 +91,7 @@ def _shown_of(rpc: Rpc[ShownT], reply: ControlReply) -> ShownT:
 
 
 def _with_age(shown: ShownT, age_s: float) -> ShownT:
-    """The result with the reply's age in wall seconds, where it has such a field."""
+    """Adds the reply's age in wall seconds, where the result has such a field."""
     if isinstance(shown, msgspec.Struct) and "age_s" in shown.__struct_fields__:
         return msgspec.structs.replace(shown, age_s=age_s)
     return shown

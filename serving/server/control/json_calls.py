@@ -1,8 +1,7 @@
-"""The control service's unary calls as JSON, each through the service's own gRPC.
+"""The control service's unary calls as JSON, through its own gRPC and guard.
 
-So the guard, its limits and its log apply. The body is proto3's JSON
-(https://protobuf.dev/programming-guides/json/): names in camelCase, 64-bit integers as strings; an
-answer has every field without presence, zeros too.
+The body is proto3's JSON (https://protobuf.dev/programming-guides/json/): names in camelCase,
+64-bit integers as strings; answers include zeros of fields without presence.
 """
 
 import asyncio
@@ -33,14 +32,14 @@ _CODES: Final = {
 """Connect's names."""
 
 _LONG_BYTES: Final = 32 * 2**10
-"""Longer answers take milliseconds to encode as JSON, so a thread does it."""
+"""Longer answers take milliseconds to encode, in a thread."""
 
 _NESTED_MAX: Final = 32
-"""The service's requests nest two deep at most."""
+"""Requests nest two deep at most."""
 
 
 class JsonCalls:
-    """Calls over the gRPC server's own socket, from `start` to `stop`."""
+    """Calls over the gRPC server's socket, from `start` to `stop`."""
 
     def __init__(self) -> None:
         self._channel: grpc.aio.Channel | None = None
@@ -51,13 +50,13 @@ class JsonCalls:
         self._channel = grpc.aio.insecure_channel(f"unix:{grpc_socket}", options=options)
 
     async def stop(self) -> None:
-        """End, with the calls that are under way; idempotent."""
+        """End, with calls under way; idempotent."""
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
 
     def changes(self, method: str) -> bool:
-        """Whether the method does more than read; False for an unknown one."""
+        """Whether the method is known and does more than read."""
         known = method in SERVICE.methods_by_name
         return known and changes_something(f"/{SERVICE.full_name}/{method}")
 
@@ -70,9 +69,7 @@ class JsonCalls:
         action: str | None = None,
         wall_s: float | None = None,
     ) -> CallAnswer:
-        """Call `method` with the JSON `body` and the caller's `key`; `action` is its idempotency
-        key.
-        """
+        """Call `method` with the JSON `body`; `action` is its idempotency key."""
         described = SERVICE.methods_by_name.get(method)
         if described is None:
             words = f"/{SERVICE.full_name}/{method[:100]}: no such method"
@@ -109,7 +106,7 @@ class JsonCalls:
 
 
 def _metadata(key: str | None, action: str | None) -> tuple[tuple[str, str], ...]:
-    """Without a key that gRPC cannot carry. Raises ConfigError for a malformed idempotency key."""
+    """Omits a key that gRPC cannot carry; raises ConfigError for a malformed idempotency key."""
     shown = []
     if key is not None and key.isascii() and key.isprintable():
         shown.append(("authorization", f"Bearer {key}"))
@@ -152,7 +149,7 @@ def _details(status: Any) -> list[dict[str, Any]]:
 
 
 def _detail(packed: AnyMessage) -> dict[str, Any]:
-    """Connect's form: the type's name, the message in base64, and a readable copy."""
+    """Connect's form: the type's name, the message in base64, and readable."""
     name = packed.TypeName()
     shown: dict[str, Any] = {
         "type": name,

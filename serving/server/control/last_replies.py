@@ -1,7 +1,7 @@
-"""Reads of the engine, with its last reply where a new one takes too long.
+"""Reads of the engine, with the last reply where a new one takes too long.
 
-An engine answers late during a long step, or while it starts chips. Concurrent equal requests share
-one read.
+An engine is slow during a long step, or while it starts chips. Concurrent equal requests share one
+read.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from serving.wire.control_call import ControlReply, ControlRequest, StateReply, 
 REPLIES_KEPT: Final = 64
 
 REFRESH_WALL_S: Final = 5.0
-"""Period of reading the state without a caller, so that a last reply exists."""
+"""Period of reading the state without a caller, for a last reply."""
 
 ReplyT = TypeVar("ReplyT", bound=ControlReply)
 
 
 @dataclass(slots=True, eq=False)
 class _Question:
-    """Asked at `asked_s`, by the monotonic clock; `last` is the newest reply, of `last_s`."""
+    """`asked_s` and the last reply's `last_s` are monotonic."""
 
     asked_s: float
     task: "asyncio.Task[Any]"
@@ -44,10 +44,8 @@ class LastReplies:
         self._keeper: asyncio.Task[None] | None = None
 
     async def reply(self, request: ControlRequest, kind: type[ReplyT]) -> tuple[ReplyT, float]:
-        """The engine's reply, and its age in wall seconds: 0 for a new one.
-
-        Raises CallRefused with the engine's words, or when it is busy without a last reply;
-        EngineGone, EngineFailed.
+        """The engine's reply, and its age in wall seconds, 0 if new. Raises CallRefused in the
+        engine's words, or when it is busy without a last reply; EngineGone, EngineFailed.
         """
         question = self._ask(request, kind)
         await asyncio.wait({question.task}, timeout=self._answer_wall_s_max)
@@ -103,6 +101,6 @@ class LastReplies:
 
 
 def _keep(question: _Question) -> None:
-    """Keep a reply; retrieves a failure, so that asyncio does not warn of it."""
+    """Keep a reply; retrieves a failure, so that asyncio does not warn."""
     if not question.task.cancelled() and question.task.exception() is None:
         question.last, question.last_s = question.task.result(), question.asked_s

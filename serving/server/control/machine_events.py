@@ -1,7 +1,7 @@
 """Events between two polls of the engine. Pure.
 
-Of several lease or version stages between two polls only the last is reported; of faults each, with
-its time. The state at the first poll is no event.
+Each fault's stages are reported with their times; of several lease or version stages only the last.
+The first poll's state is no event.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from serving.wire.telemetry import EventKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """An event without a number yet; at most one of the subjects is set."""
+    """An event without a number yet; at most one subject is set."""
 
     kind: EventKind
     words: str
@@ -36,7 +36,7 @@ class Change:
 
 
 def changes(before: TelemetryReply, after: TelemetryReply) -> Iterator[Change]:
-    """Every difference: faults, then leases, versions and sleep, each by number."""
+    """Faults, then leases, versions and sleep, each by number."""
     told = before.fault_event_number
     for event in after.fault_events:
         if event.number > told:
@@ -65,7 +65,7 @@ def changes(before: TelemetryReply, after: TelemetryReply) -> Iterator[Change]:
 
 
 def admission_change(before: str, after: str) -> Change | None:
-    """Admission closed or opened; the words say why it is closed, and are empty while open."""
+    """Admission closed or opened; the words are the cause, empty while open."""
     if before == after:
         return None
     words = f"closed: {after}" if after else "open"
@@ -81,7 +81,7 @@ _STAGES: Final = {
     FaultStage.RECOVERING: "met, the machine stands still",
     FaultStage.DEGRADED: "goes on, slower until it is healed",
 }
-"""Names of stages as events; others keep their own words."""
+"""Names of stages as events; others keep their own."""
 
 
 def _fault_words(event: FaultEvent, ranks: int) -> str:

@@ -1,6 +1,4 @@
-"""The control service's calls under vLLM's names, of the whole engine: sleep, wake up, pause,
-resume.
-"""
+"""Control calls under vLLM's names, of the whole engine: sleep, wake up, pause, resume."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -32,7 +30,7 @@ from serving.wire.control_call import (
 WordT = TypeVar("WordT", int, str)
 
 LEVELS: Final = (1, 2)
-"""vLLM's, its default first; its level 0 leaves HBM as it is, and is a pause here."""
+"""vLLM's, its default first; level 0 leaves HBM as it is, and is a pause here."""
 
 MODES: Final = ("abort", "wait", "keep")
 """The fate of running requests, vLLM's default first."""
@@ -41,7 +39,7 @@ TAGS: Final = ("weights", "kv_cache")
 
 
 class SleepCalls:
-    """A part of the control service; admission is closed while the engine sleeps."""
+    """Admission is closed while the engine sleeps."""
 
     _engine: ServedEngine
     _closing: AdmissionClosing
@@ -55,7 +53,7 @@ class SleepCalls:
         return await self._done(self._sleep(level, mode))
 
     async def _sleep(self, level: int, mode: str) -> None:
-        """Refuse before vLLM aborts or holds requests, which precedes its call of the engine."""
+        """Refuse here: vLLM aborts or holds requests before it calls the engine."""
         watched = await ask(self._engine, WatchRequest())
         moving = [
             lease
@@ -99,7 +97,7 @@ class SleepCalls:
         return await while_there(self._engine, sleep_state_of(self._engine))
 
     async def _done(self, call: Awaitable[object]) -> EngineSleepState:
-        """The engine's sleep state after `call`; a refusal has vLLM's words."""
+        """The sleep state after `call`; a refusal has vLLM's words."""
         try:
             await while_there(self._engine, call)
             return await self._look()
@@ -111,7 +109,7 @@ class SleepCalls:
             raise
 
     async def _look(self) -> EngineSleepState:
-        """The engine's sleep state; closes admission while it sleeps or pauses."""
+        """The sleep state; closes admission while the engine sleeps or pauses."""
         state = await while_there(self._engine, sleep_state_of(self._engine))
         if state.sleeping or state.paused:
             self._close(SLEEPS if state.sleeping else HOLDS_BACK)
@@ -131,7 +129,7 @@ async def sleep_state_of(engine: ServedEngine) -> EngineSleepState:
 
 
 def mode_of(request: Message) -> str:
-    """The fate of running requests, vLLM's default if unspecified. Raises ConfigError."""
+    """The fate of running requests, by default vLLM's. Raises ConfigError."""
     word = word_of(request, "mode")
     return MODES[0] if word == "unspecified" else _known("mode", word, MODES)
 

@@ -1,7 +1,7 @@
-"""Day and night in a running server: a loop that observes, lets a policy decide, and acts.
+"""The loop of day and night: observes, lets a policy decide, acts.
 
 A thin shell: the engine holds the state of chips, the training directory the job's; policy and plan
-are pure. Only the server's own attempts are kept here, so the loop restarts after any error.
+are pure. It keeps only its own attempts, so it restarts after any error.
 """
 
 import asyncio
@@ -50,10 +50,10 @@ from serving.wire.machine_state import LeaseState
 logger = logging.getLogger(f"vllm.{__name__}")
 
 TICK_S: Final = 0.3
-"""Wall seconds between two ticks; the engine answers each between two steps."""
+"""Wall seconds; the engine answers between two steps."""
 
 LIMITS: Final = HandoverLimits(silent_s=300.0)
-"""Wall seconds. A job's first start reads its whole corpus before its first sign of life."""
+"""Wall seconds. A job's first start reads its whole corpus before a sign of life."""
 
 _AGAIN_S: Final = 0.5
 _AGAIN_S_MAX: Final = 10.0
@@ -61,7 +61,7 @@ _SAVE_S: Final = 20.0
 """Wall seconds for the job to save when the server ends."""
 
 _UNWEIGHED_PER_S: Final = 1e12
-"""Of a group with an unknown rate: more than any load, so that hours alone decide."""
+"""For an unknown rate: above any load, so that hours alone decide."""
 
 ReplyT = TypeVar("ReplyT", bound=ControlReply)
 
@@ -82,8 +82,8 @@ class DayNightSnapshot:
 class DayNight:
     """The controller of one server, in the loop of the engine's client.
 
-    `job_command` makes the job's command for chips of the partition and the engine's dilation.
-    `first_tokens` are TTFTs as clients see them; None when they are not recorded.
+    `job_command` takes chips of the partition and the engine's dilation; `first_tokens` are TTFTs
+    as clients see them.
     """
 
     def __init__(
@@ -132,10 +132,7 @@ class DayNight:
     # What a user asks for.
 
     def set_policy(self, text: str) -> None:
-        """Change the policy from the next tick on; raises ConfigError.
-
-        With `manual` every group keeps its wanted phase.
-        """
+        """Change the policy; raises ConfigError. With `manual` groups keep their wanted phases."""
         check_weighs(text, self.settings.group_requests_per_s)
         self.policy = None if text == MANUAL else parse_policy(text)
         self.policy_text = text if self.policy is None else str(self.policy)
@@ -143,8 +140,8 @@ class DayNight:
     def set_phase(self, group: int, phase: HandoverPhase, *, grace_s: float | None = None) -> None:
         """Set a group's wanted phase under the policy `manual`.
 
-        `grace_s` applies to its drains from now on; by default the settings'. Raises ConfigError
-        under another policy, for an unknown group, a transient phase, or too many training groups.
+        `grace_s` applies to its later drains, else the settings'. Raises ConfigError under another
+        policy, for an unknown group, a transient phase, or too many training groups.
         """
         if self.policy is not None:
             raise ConfigError(field="policy", value=self.policy_text, expected=MANUAL)
@@ -179,7 +176,7 @@ class DayNight:
         self._task = asyncio.create_task(self.run())
 
     async def stop(self) -> None:
-        """End the loop, and the job after a grace period to save; idempotent."""
+        """End the loop, and the job after time to save; idempotent."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -187,7 +184,7 @@ class DayNight:
         await asyncio.to_thread(end_job, self.settings.training.directory, save_s=_SAVE_S)
 
     async def run(self) -> None:
-        """Tick until the engine has ended; restarts the loop after any other error."""
+        """Tick until the engine has ended; restarts after other errors."""
         wait_s = _AGAIN_S
         while True:
             begun_s = time.monotonic()
@@ -212,7 +209,7 @@ class DayNight:
             await asyncio.sleep(TICK_S)
 
     async def tick(self) -> None:
-        """Observe once and take the due steps; raises the engine's and the job's errors."""
+        """Observe and take the due steps; raises the engine's and the job's errors."""
         seen = await self.snapshot()
         await self._report_training(seen)
         is_morning = HandoverPhase.TRAINING not in seen.handover.desired
@@ -223,7 +220,7 @@ class DayNight:
             await self._take(step, seen)
 
     async def snapshot(self) -> DayNightSnapshot:
-        """Observe; changes only the records of demand and of attempts."""
+        """Observe; changes only records of demand and attempts."""
         watch = await self._asked(WatchRequest(), WatchReply)
         now_s = self._wall_s()
         self._meter.read(Arrivals(emulated_s=watch.emulated_s, requests=watch.arrived_requests))
@@ -252,7 +249,7 @@ class DayNight:
         return seen
 
     def _report_failure(self, seen: DayNightSnapshot) -> None:
-        """Log a new failure of the job and pass it to `on_job_failure`, once."""
+        """Log a new failure of the job and call `on_job_failure`, once."""
         failure, before = self.handover.job_failure, self._reported_failure
         self._reported_failure = failure
         if failure is None or failure is before:
@@ -263,7 +260,7 @@ class DayNight:
             self.on_job_failure(words)
 
     def next_try(self, seen: DayNightSnapshot) -> NextTry:
-        """The controller's response to a failure of the job."""
+        """The response to a failure of the job."""
         status = self.job.status() or NO_STATUS
         return next_try(
             seen.handover.job,
@@ -294,9 +291,9 @@ class DayNight:
         )
 
     def _return_s(self, dilation: float) -> float:
-        """Emulated seconds of a return for policies: the last one's, else the time to read weights.
+        """Emulated seconds of a return, for policies: the last one's, else to read weights.
 
-        At most the limit: an engine's sleep may have delayed the last one.
+        Bounded, since an engine's sleep may have delayed the last one.
         """
         measured_s = self.handover.returns.last_s
         if measured_s is None:
@@ -304,13 +301,12 @@ class DayNight:
         return min(measured_s, self._return_s_max(dilation))
 
     def _return_s_max(self, dilation: float) -> float:
-        """A job that does not save in time is killed; then weights are read."""
+        """A job is killed if it does not save in time; then weights are read."""
         return self._limits.stop_s / dilation + self.settings.reading_s
 
     def _ttft_attainment(self) -> float | None:
-        """The share of recent requests in time, since the number of serving groups last changed.
-
-        The change was the response to earlier misses.
+        """The share of requests in time since the number of serving groups last changed, which was
+        the response to earlier misses.
         """
         limit_s = self.settings.slo.ttft_s
         if self._first_tokens is None or limit_s is None or self._decided is None:
@@ -319,9 +315,8 @@ class DayNight:
         return self._first_tokens.share_within(limit_s, since_s=since_s)
 
     def burst_response_s(self, dilation: float) -> tuple[float, float]:
-        """Emulated seconds until a burst is fully measured, and until its groups serve, at most.
-
-        Demand is measured as the mean of a bucket.
+        """Emulated seconds until a burst fills a demand bucket, and until its groups serve, at
+        most.
         """
         seen_s = BUCKET_S / self.clock.day_s_per_emulated_s + TICK_S / dilation
         return seen_s, burst_response_s(look_s=seen_s, restore_s=self._return_s_max(dilation))

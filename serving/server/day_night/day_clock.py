@@ -1,4 +1,4 @@
-"""The time of day for policies: emulated time, with days of a chosen length."""
+"""The time of day for policies: emulated, with days of a chosen length."""
 
 from dataclasses import dataclass
 from datetime import datetime, time
@@ -10,7 +10,7 @@ from serving.policy.day_night.schedule import checked_zone
 
 DAY_S: Final = 86_400.0
 DAY_LENGTH_S_MIN: Final = 1.0
-"""Emulated seconds; a shorter day leaves no time for a hand-over."""
+"""Emulated seconds; a shorter day has no time for a hand-over."""
 
 _EXPECTED = "HH:MM, with @ZONE for a time zone such as Europe/Berlin, or now"
 
@@ -19,7 +19,7 @@ _EXPECTED = "HH:MM, with @ZONE for a time zone such as Europe/Berlin, or now"
 class DayClock:
     """Day seconds run `86,400 / day_length_s` times as fast as emulated ones.
 
-    `origin_s` is the calendar's Unix time at emulated time 0.
+    `origin_s` is the Unix time at emulated time 0.
     """
 
     day_length_s: float
@@ -43,24 +43,23 @@ class DayClock:
 
     @classmethod
     def starting(cls, text: str, *, day_length_s: float, zone: str, wall_s: float) -> Self:
-        """A clock that begins at `text` on the day of the Unix time `wall_s`.
+        """A clock that begins at `text` on the day of the Unix time `wall_s`; raises ConfigError.
 
-        `zone` is the default of `text`. Raises ConfigError.
+        `zone` is the default of `text`.
         """
         check_day_length(day_length_s)
         return cls(day_length_s=day_length_s, origin_s=start_of(text, zone=zone, wall_s=wall_s))
 
     def after(self, ended_s: float) -> Self:
-        """The same time of day on the first day that does not put it before `ended_s`.
-
-        Observations before a restart thus stay in the past.
+        """The same time of day on the first day not before `ended_s`, so that earlier observations
+        stay in the past.
         """
         days = max(0, -int(-(ended_s - self.origin_s) // DAY_S))
         return type(self)(day_length_s=self.day_length_s, origin_s=self.origin_s + days * DAY_S)
 
 
 def check_day_length(day_length_s: float) -> None:
-    """Raise ConfigError for a day that is too short or infinite."""
+    """Raise ConfigError for a day too short or infinite."""
     if not DAY_LENGTH_S_MIN <= day_length_s < float("inf"):
         expected = f"at least {DAY_LENGTH_S_MIN:g} emulated seconds"
         raise ConfigError(field="day_length", value=f"{day_length_s:g}s", expected=expected)

@@ -1,7 +1,6 @@
-"""Day and night settings of the server's process: read from flags once, passed on as JSON.
+"""Day and night settings, read from flags once and passed to the server's process as JSON.
 
-vLLM starts the app's process without arguments of ours, so they travel in the environment, like the
-control service's address.
+vLLM starts that process without arguments of ours, so they travel in the environment.
 """
 
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from serving.server.day_night.day_clock import DayClock
 
 ENVIRONMENT: Final = "ULTRASERVE_DAY_NIGHT"
 MANUAL: Final = "manual"
-"""The policy under which groups change hands by control calls alone."""
+"""The policy under which only control calls move groups."""
 
 IF_BETTER: Final = "if-better"
 PUBLISH: Final = ("never", IF_BETTER)
@@ -31,7 +30,7 @@ class TrainingSettings:
     Attributes:
         directory: the job's; it outlives the server.
         weights_dir: initial weights of the server and of the first night.
-        corpus_dir, learning_rate: None for the job's own default.
+        corpus_dir, learning_rate: None for the job's default.
         system, model: set the job's time, HBM and energy; None times the weights themselves.
         first_chip: the partition's first chip in the system.
         ray_address: a running Ray cluster; None for the job's own.
@@ -57,15 +56,15 @@ class DayNightSettings:
 
     Attributes:
         policy: see `parse_policy`, or `manual`.
-        day_length_s: emulated seconds of a day.
+        day_length_s: emulated seconds.
         day_start: the time of day at the engine's start, see `DayClock.starting`.
-        zone: the time zone of shown and given times.
+        zone: of shown and given times.
         chips: of the partition.
         group_chips: chips that change hands together, whole ranks.
         lend_groups: groups that may train at a time.
-        grace_s: emulated seconds for a leaving group's running requests to end.
+        grace_s: emulated seconds for a leaving group's running requests.
         slo: the share of requests that meets its TTFT brings groups back.
-        group_requests_per_s: per group and emulated second, within the target; None: load is not
+        group_requests_per_s: per group and emulated second within the target; None: load is not
             weighed.
         group_requests_source: of that number, for a reader.
         reading_s: emulated seconds of a returning group's weight read, by the cost model, or 0.
@@ -119,9 +118,8 @@ class DayNightSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self | None:
-        """This process's settings, or None.
-
-        Raises ConfigError, or msgspec.ValidationError for JSON that `to_environment` never writes.
+        """The process's settings, or None. Raises ConfigError, or msgspec.ValidationError for JSON
+        that `to_environment` never writes.
         """
         text = environment.get(ENVIRONMENT)
         if text is None:
@@ -130,13 +128,13 @@ class DayNightSettings:
 
 
 def check_policy(text: str) -> None:
-    """Raise ConfigError unless it is a policy or `manual`."""
+    """Raise ConfigError for neither a policy nor `manual`."""
     if text != MANUAL:
         parse_policy(text)
 
 
 def check_weighs(text: str, group_requests_per_s: float | None) -> None:
-    """Raise ConfigError for a policy that needs a group's unknown rate."""
+    """Raise ConfigError for a policy that needs a group's rate without one."""
     if text == MANUAL or group_requests_per_s is not None:
         return
     if parse_policy(text).weighs_demand:

@@ -1,6 +1,6 @@
-"""Demand of a running server: arrivals counted by the engine, in buckets of the day.
+"""A running server's demand: arrivals counted by the engine, in buckets of the day.
 
-Buckets are appended to a file, so that a restarted server knows yesterday's.
+Buckets are appended to a file that outlives the server.
 """
 
 from collections import deque
@@ -22,7 +22,7 @@ _FILE: Final = "demand.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """Requests that had arrived at an emulated time; both count from the engine's start."""
+    """Requests arrived by an emulated time; both from the engine's start."""
 
     emulated_s: float
     requests: int
@@ -73,7 +73,7 @@ class DemandMeter:
             self._recent.popleft()
 
     def _close(self, before: Arrivals, after: Arrivals) -> tuple[float, float]:
-        """End the open bucket between two readings; returns its end and its rate."""
+        """Returns the open bucket's end and rate, between two readings."""
         end_s = self._clock.emulated_s(self._end_s)
         share = (end_s - before.emulated_s) / (after.emulated_s - before.emulated_s)
         arrived = before.requests + share * (after.requests - before.requests)
@@ -90,7 +90,7 @@ class DemandMeter:
 
     @property
     def load_per_s(self) -> float:
-        """Requests per emulated second over about a bucket's length; 0 before two readings."""
+        """Requests per emulated second over about a bucket; 0 before two readings."""
         if len(self._recent) < 2:
             return 0.0
         first, last = self._recent[0], self._recent[-1]
@@ -98,9 +98,9 @@ class DemandMeter:
 
 
 def read_buckets(path: Path) -> "deque[tuple[float, float]]":
-    """The newest buckets of a file, in order; out-of-order ones are dropped.
+    """A file's newest buckets, in order; drops out-of-order ones and a truncated last line.
 
-    The last line may be truncated. Ends lie on whole buckets of the calendar.
+    Ends lie on whole buckets of the calendar.
     """
     buckets: deque[tuple[float, float]] = deque(maxlen=BUCKETS_MAX)
     lines = path.read_bytes().splitlines() if path.exists() else []
@@ -120,11 +120,11 @@ def _line(bucket: tuple[float, float]) -> bytes:
 
 
 def _bucket_end(day_s: float) -> float:
-    """The first end of a bucket after a moment; buckets divide the hours of the calendar."""
+    """The first bucket's end after a moment; buckets divide the calendar's hours."""
     return (day_s // BUCKET_S + 1) * BUCKET_S
 
 
 def last_end(directory: Path) -> float:
-    """The end of a directory's newest bucket, in the day's calendar; 0 without one."""
+    """The newest bucket's end in the day's calendar; 0 without one."""
     buckets = read_buckets(directory / _FILE)
     return buckets[-1][0] if buckets else 0.0

@@ -1,9 +1,9 @@
 """A group's size, reading time, and request rate within the target, from the cost model.
 
-The partition's steady state gives a rate without a queue: as many requests begin as end, each of
-mean length. A share of it is used, since arrivals are bursty and lengths vary. A group serves its
-part of the rate of all chips or of those left when all lendable groups are out, whichever part is
-smaller: on fewer chips each holds more experts.
+The partition's steady state gives a rate without a queue, for requests of mean length; a share of
+it is used, since arrivals are bursty and lengths vary. A group serves its part of all chips' rate
+or of that of the chips left when all lendable groups are out, whichever is smaller: on fewer chips
+each holds more experts.
 """
 
 from dataclasses import replace
@@ -40,9 +40,8 @@ def group_requests_per_s(
     group_chips: int,
     lend_groups: int,
 ) -> float | None:
-    """Requests per emulated second of one group, with `seats` sequences per rank at once.
-
-    None when the steady state misses the target at every rate.
+    """Requests per emulated second of one group, with `seats` sequences per rank at once; None when
+    the steady state misses the target at every rate.
     """
     chips = deployment.partition.chips
     parts = [
@@ -58,9 +57,9 @@ def group_requests_per_s(
 
 
 def fewest_training_chips(deployment: Deployment) -> int | None:
-    """The smallest group of whole ranks whose HBM holds a training state.
+    """The smallest group of whole ranks whose HBM holds a training state, or None.
 
-    At most half of the partition's chips, since one group always serves; None when none fits.
+    At most half of the partition's chips, since one group always serves.
     """
     needs = training_hbm(deployment)
     tp = deployment.partition.tp
@@ -74,10 +73,8 @@ def fewest_training_chips(deployment: Deployment) -> int | None:
 
 
 def group_reading_s(deployment: Deployment, utilization: float, *, group_chips: int) -> float:
-    """Emulated seconds for the slowest group to read its weights and experts from its trays'
-    drives.
-
-    Parts that come over links come sooner.
+    """Emulated seconds for the slowest group to read weights and experts from its trays' drives;
+    parts that come over links come sooner.
     """
     machine = deployment.machine(utilization)
     chips = deployment.partition.chips
@@ -95,9 +92,8 @@ def _partition_requests_per_s(
     seats: int,
     utilization: float,
 ) -> float:
-    """Of `chips` of the partition in steady state; 0 where nothing fits or the target is missed.
-
-    The mean TPOT and the TTFT of a prompt without a queue must meet it.
+    """Of `chips` in steady state; 0 where nothing fits, or the mean TPOT or the TTFT without a
+    queue misses the target.
     """
     served = deployment.partition
     ep = max(size for size in range(1, served.ep + 1) if chips % size == 0)

@@ -1,6 +1,6 @@
-"""A training job's last failure: its cause, and the next attempt with its wall time.
+"""A training job's last failure: its cause, and the next attempt.
 
-It is remembered until the job has completed a step again, also when the job is restarted.
+It is kept until the job has completed a step again.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class JobFailure:
     """One unrequested end of the job.
 
     Attributes:
-        why: its message, or that there was none: one line.
+        why: its message, one line.
         unix_s: when it was seen.
         count: failures in a row, including this one.
     """
@@ -27,7 +27,7 @@ class JobFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextTry:
-    """The response to a failure; `unix_s` is when a start is due, or None."""
+    """The response to a failure; `unix_s` is when a start is due."""
 
     words: str
     unix_s: float | None = None
@@ -36,7 +36,7 @@ class NextTry:
 def next_try(
     job: HandoverJob, *, wanted: bool, checkpoint_step: int | None, limits: HandoverLimits
 ) -> NextTry:
-    """The controller's next action on a failed job; `wanted`: some group trains."""
+    """The next action on a failed job; `wanted`: some group trains."""
     if job.phase.alive:
         return NextTry(words="it has been started again")
     if job.phase is JobPhase.FAILED:
@@ -64,5 +64,5 @@ def failure_words(failure: JobFailure, following: NextTry) -> str:
 
 
 def wall_time(unix_s: float) -> str:
-    """A UTC time for a reader, to the second."""
+    """UTC, to the second."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,9 +1,9 @@
-"""Becomes the training job: a process that outlives its server by at most one checkpoint.
+"""Becomes the training job, which outlives its server by at most one checkpoint.
 
     python -P -m serving.server.day_night.job_launcher PARENT_PID COMMAND...
 
-The server may be killed, so the kernel sends the job SIGTERM when it ends, on which a job saves and
-ends. This module must be cheap to import: it runs before each job.
+The kernel sends the job SIGTERM when the server ends, however it does; the job then saves and ends.
+Importing this module must be cheap: it runs before each job.
 """
 
 import ctypes
@@ -13,14 +13,14 @@ import sys
 from typing import Final
 
 NICENESS: Final = 10
-"""Serving goes first where the job shares its cores."""
+"""Serving goes first on shared cores."""
 
 _FILES_MAX: Final = 1 << 20
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 def main(arguments: list[str]) -> None:
-    """Exec the job in this process; does not return."""
+    """Exec the job; does not return."""
     parent, *command = arguments
     os.closerange(3, _FILES_MAX)  # not the server's sockets, should it have passed some on
     os.nice(NICENESS)

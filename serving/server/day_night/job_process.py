@@ -1,6 +1,6 @@
-"""The training job as a child process of the server: start, observe, stop, kill.
+"""The training job as a child process: start, observe, stop, kill.
 
-All of its state is in the job's directory, none in memory.
+All of its state is in the job's directory.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from serving.server.training.job_status import STATUS_FILE, JobStatus, TrainingP
 from startup.import_path import child_environment
 
 OUTPUT: Final = "output"
-"""The process's output; its log is its own."""
+"""The process's output, besides its log."""
 
 _LAST_WORDS_BYTES: Final = 4096
 
@@ -29,7 +29,7 @@ _ENDS: Final[dict[TrainingPhase | None, JobPhase]] = {
     TrainingPhase.DONE: JobPhase.FINISHED,
     TrainingPhase.FAILED: JobPhase.FAILED,
 }
-"""By the last phase of an ended process; any other has crashed."""
+"""By an ended process's last phase; any other has crashed."""
 
 
 class JobProcess:
@@ -39,10 +39,7 @@ class JobProcess:
         self.directory = directory
 
     def start(self, command: Sequence[str], chips: Sequence[int]) -> None:
-        """Start `command` in a session of its own; raises OSError.
-
-        `command[0]` is the path of a program.
-        """
+        """Start `command` in a session of its own, by a program's path; raises OSError."""
         launcher = [sys.executable, "-P", "-m", "serving.server.day_night.job_launcher"]
         output, created = str(self.directory / OUTPUT), os.O_WRONLY | os.O_CREAT | os.O_APPEND
         pid = os.posix_spawn(
@@ -65,7 +62,7 @@ class JobProcess:
         return record.pid if record is not None and record.running else None
 
     def ask_stop(self) -> None:
-        """Ask it to finish its step, save and end."""
+        """Let it finish its step, save and end."""
         record = read_record(self.directory)
         process = None if record is None else record.process()
         if process is not None:
@@ -73,7 +70,7 @@ class JobProcess:
                 process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it and its child processes; blocks for a moment."""
+        """Kill it and its children; blocks for a moment."""
         kill_job(self.directory)
 
     def seen(self) -> JobSeen:
@@ -94,7 +91,7 @@ class JobProcess:
         )
 
     def status(self) -> JobStatus | None:
-        """The status that the job last wrote, or None."""
+        """Its last status, or None."""
         return read_status(self.directory)
 
     def last_words(self) -> str:
@@ -116,7 +113,6 @@ def _phase(status: JobStatus | None, *, running: bool) -> JobPhase:
 
 
 def _written_s(directory: Path) -> float:
-    """When the job last wrote its status, Unix time, or 0."""
     try:
         return (directory / STATUS_FILE).stat().st_mtime
     except FileNotFoundError:

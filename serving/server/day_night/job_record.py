@@ -1,7 +1,7 @@
 """A training directory: the record of its job's process, and the lock of its server.
 
-A process id and its start time together identify a process. The record outlives the job, so that a
-reader checks whether it still runs.
+A process id and its start time identify a process. The record outlives it, so readers check whether
+it still runs.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from serving.server.training.atomic_file import locked_directory, replace_file
 _FILE: Final = "process.json"
 _LOCK: Final = "server.lock"
 _SAME_START_S: Final = 1.0
-"""The start time derives from a clock that may be set; ids are reused much later."""
+"""The start time depends on a clock that may be set; ids are reused much later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class JobRecord:
         return cls(pid=pid, started_s=psutil.Process(pid).create_time(), chips=tuple(chips))
 
     def process(self) -> psutil.Process | None:
-        """The process while it runs; None after its end, also when its id was reused."""
+        """The process, or None after its end, also when its id was reused."""
         try:
             process = psutil.Process(self.pid)
             if abs(process.create_time() - self.started_s) > _SAME_START_S:
@@ -65,7 +65,7 @@ def write_record(directory: Path, record: JobRecord) -> None:
 
 
 def read_record(directory: Path) -> JobRecord | None:
-    """The directory's record; None without one, or when the file is not ours."""
+    """The directory's record; None if absent or not ours."""
     try:
         return msgspec.json.decode((directory / _FILE).read_bytes(), type=JobRecord)
     except (FileNotFoundError, msgspec.DecodeError):
@@ -73,7 +73,7 @@ def read_record(directory: Path) -> JobRecord | None:
 
 
 def end_job(directory: Path, *, save_s: float) -> bool:
-    """Let the directory's job save and end; kill it after `save_s` wall seconds.
+    """Let the job save and end; kill it after `save_s` wall seconds.
 
     Blocks. Returns whether one was running.
     """
@@ -91,7 +91,7 @@ def end_job(directory: Path, *, save_s: float) -> bool:
 
 
 def kill_job(directory: Path) -> None:
-    """Kill the directory's job, if it runs, and its child processes."""
+    """Kill the job, if it runs, and its children."""
     record = read_record(directory)
     process = None if record is None else record.process()
     if record is None or process is None:
@@ -111,7 +111,7 @@ def held_directory(path: Path, *, save_s: float) -> Iterator[None]:
     """Lock `path`, created if absent, against other servers; the kernel frees a dead server's lock.
 
     An earlier server's job has `save_s` wall seconds to save and end. Raises ConfigError for a
-    directory that is not writable, or that another server holds.
+    directory not writable, or locked.
     """
     with locked_directory(path, _LOCK, field="train_dir", use="no other server trains"):
         end_job(path, save_s=save_s)

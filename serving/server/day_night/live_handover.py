@@ -1,7 +1,7 @@
-"""The hand-over machine of a running server: turns the state of leases and job into events.
+"""The hand-over machine of a running server: turns changes of leases and job into events.
 
-The engine's leases and the job's process are the truth, so that the next tick makes up for a step
-that failed half-way or was missed. This adds the server's memory of its own attempts.
+The engine's leases and the job's process are the truth, so the next tick makes up for a step that
+failed half-way or was missed. This adds only the server's own attempts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,11 +39,10 @@ _R, _M = HandoverPhase.RESTORING, HandoverPhase.MAINTENANCE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSeen:
-    """The job's process and directory at one moment; `record` is None when none was started.
+    """The job's process and directory at one moment; `record` is None before the first start.
 
     `phase` is never SAVING: only the server knows that it asked for a stop. `heard_s` is its last
-    sign of life; `step` its own, None before the first report; `said` its last words when it has
-    failed.
+    sign of life; `step` None before the first report; `said` a failed job's last words.
     """
 
     record: JobRecord | None = None
@@ -54,10 +53,7 @@ class JobSeen:
 
 
 class LiveHandover:
-    """Lives with the server's process and its engine; never waits.
-
-    Groups are `group_chips` of the partition's first `chips` each.
-    """
+    """Lives with its engine; never waits. Groups are `group_chips` of the first `chips`."""
 
     def __init__(self, *, chips: int, group_chips: int, limits: HandoverLimits) -> None:
         self.limits = limits
@@ -74,7 +70,7 @@ class LiveHandover:
     def see(
         self, leases: Iterable[LeaseState], job: JobSeen, *, now_s: float, emulated_s: float
     ) -> None:
-        """Turn changes of groups and job since the last tick into events."""
+        """Turn changes since the last tick into events."""
         before, self.leases = self.leases, _by_group(self.state.groups, leases)
         for group in self.state.groups:
             number = group.number
@@ -90,7 +86,7 @@ class LiveHandover:
         self.returns.note(self.state.groups, emulated_s)
 
     def want(self, phases: Sequence[HandoverPhase], *, now_s: float) -> tuple[HandoverStep, ...]:
-        """Take a wanted phase for each group; returns the due steps."""
+        """Take each group's wanted phase; returns the due steps."""
         wish = Desired(phases=tuple(phases))
         self.state, steps = step(self.state, wish, now_s=now_s, limits=self.limits)
         return steps
@@ -101,12 +97,12 @@ class LiveHandover:
         self._take([GroupHappened(group=group, event=event, words=words)], now_s)
 
     def stop_asked(self, *, now_s: float) -> None:
-        """Record that the job was asked to stop, if it still runs."""
+        """Record that the job was asked to stop, if it runs."""
         if self.state.job.phase.alive:
             self._take([JobHappened(event=JobEvent.STOP_ASKED)], now_s)
 
     def forgive(self, *, now_s: float) -> None:
-        """Let the job start anew at once; its last failure is kept."""
+        """Let the job start at once; keeps its last failure."""
         self._take([JobHappened(event=JobEvent.FORGIVEN)], now_s)
 
     def _take(self, events: Iterable[Happened], now_s: float) -> None:
@@ -154,7 +150,7 @@ def groups_of(chips: int, group_chips: int) -> tuple[HandoverGroup, ...]:
 def _by_group(
     groups: Sequence[HandoverGroup], leases: Iterable[LeaseState]
 ) -> dict[int, LeaseState]:
-    """The newest current lease with chips of each group; none for serving groups."""
+    """The newest lease with chips of each group that does not serve."""
     going = [lease for lease in leases if lease.phase != _S]
     return {
         group.number: lease
@@ -167,9 +163,10 @@ def _by_group(
 def events_between(
     group: HandoverGroup, lease: LeaseState | None, *, cancelled: bool
 ) -> Iterator[GroupHappened]:
-    """Events of a group that is now out with `lease`, or serves without one.
+    """Events of a group now out with `lease`, or serving without one, by the shortest path of
+    phases.
 
-    For unobserved phases the shortest path is assumed. `cancelled`: its drain was to be cancelled.
+    `cancelled`: its drain was to be cancelled.
     """
     phase, after = group.phase, _S if lease is None else HandoverPhase(lease.phase)
     maintenance = lease is not None and lease.purpose == FOR_MAINTENANCE
@@ -208,10 +205,10 @@ def events_between(
 
 
 class ReturnTimes:
-    """The time from a group's recall to its serving: its job saves, weights are read.
+    """Emulated time from a group's recall to its serving: its job saves and stops, weights are
+    read.
 
-    Emulated time, including the host's to stop a process. `last_s` is None until a group has
-    returned from training.
+    `last_s` is None before the first return from training.
     """
 
     def __init__(self) -> None:

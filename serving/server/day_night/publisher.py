@@ -1,4 +1,4 @@
-"""Publishes the night's weights in the morning if they are better than those served."""
+"""Publishes the night's weights in the morning if better than those served."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 
 class Publisher:
-    """Of one server; `words` is the last attempt's result, empty before the first."""
+    """`words` is the last attempt's result, or empty."""
 
     def __init__(self, engine: Engine, settings: DayNightSettings, limits: HandoverLimits) -> None:
         self._engine = engine
@@ -39,7 +39,7 @@ class Publisher:
     async def publish(
         self, versions: Sequence[VersionState], status: JobStatus | None, now_s: float
     ) -> None:
-        """Serve the newest checkpoint if it is better; retries a refused one after a while."""
+        """Serve the newest checkpoint if better; retries a refused one later."""
         if self._settings.publish != IF_BETTER:
             return
         training = self._settings.training
@@ -66,10 +66,8 @@ class Publisher:
         self.words = f"version {reply.version}: {_note(found)}"
 
     async def kept(self, weights_dir: str, versions: Sequence[VersionState]) -> str:
-        """A lasting directory for weights to publish: a copy of a checkpoint of the job's, which
-        removes older ones; else `weights_dir` itself.
-
-        Raises CheckpointError for a corrupt checkpoint.
+        """A copy of a checkpoint of the job's, which removes older ones, for publishing; other
+        directories as they are. Raises CheckpointError for a corrupt checkpoint.
         """
         path, training = Path(weights_dir), self._settings.training.directory
         if path.parent.resolve() != (training / "checkpoints").resolve():

@@ -1,8 +1,7 @@
 """Files and directories written atomically, whenever the process is killed.
 
-A name appears by `rename` after its content has reached the disk, and is itself synced before the
-next write. Leftovers of a killed writer begin with ".partial-". `locked_directory` excludes other
-processes.
+A name appears by `rename` after its content has reached the disk, and is synced before the next
+write. A killed writer's leftovers begin with ".partial-".
 """
 
 import fcntl
@@ -37,8 +36,8 @@ def replace_file(path: Path, content: bytes) -> None:
 def locked_directory(path: Path, lock: str, *, field: str, use: str) -> IO[bytes]:
     """The open, locked file `lock` of a directory, created if absent; closing it or death unlocks.
 
-    Raises ConfigError for `field` where the directory is not writable or locked; `use` says what
-    another process may not do in it.
+    Raises ConfigError for `field` where it is not writable or locked; `use` says what the lock
+    prevents.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -65,7 +64,7 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def publish_directory(partial: Path, path: Path) -> None:
-    """Rename `partial`, whose files are synced, to `path`, which must not exist."""
+    """Rename `partial`, whose files are synced, to the new `path`."""
     sync(partial)
     partial.rename(path)
     sync(path.parent)
@@ -82,7 +81,7 @@ def remove_directory(path: Path) -> None:
 
 
 def remove_leftovers(directory: Path) -> int:
-    """Remove killed writers' leftovers in `directory`; returns their number."""
+    """Remove killed writers' leftovers; returns their number."""
     found = list(directory.glob(f"{PARTIAL}*"))
     for path in found:
         if path.is_dir():
@@ -93,7 +92,7 @@ def remove_leftovers(directory: Path) -> int:
 
 
 def sync(path: Path) -> None:
-    """Wait until the disk has a file's content, or a directory's names."""
+    """Wait until the disk has a file or a directory's names."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

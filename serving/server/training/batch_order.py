@@ -1,8 +1,7 @@
 """The sequences of a step: a function of the seed and the step alone.
 
-A pass over the corpus cuts it into windows of one length, from an offset of its own, in shuffled
-order. A step's sequences are dealt to micro-batches and chips in order, so that they are the same
-on any number of chips.
+A pass over the corpus cuts it into windows of one length, from its own offset, in shuffled order. A
+step's sequences are dealt to micro-batches and chips in order: the same on any number of chips.
 """
 
 from dataclasses import dataclass
@@ -36,9 +35,8 @@ class Windows:
 
 
 class BatchOrder:
-    """Batches of `sequences` windows of `length` tokens from `tokens`, shuffled by `seed`.
-
-    Raises ConfigError for a corpus shorter than a batch.
+    """Batches of `sequences` windows of `length` tokens from `tokens`, shuffled by `seed`. Raises
+    ConfigError for a corpus shorter than a batch.
     """
 
     def __init__(
@@ -71,7 +69,7 @@ class BatchOrder:
         return windows_at(self._tokens, starts, self._length)
 
     def _starts_of(self, number: int) -> NDArray[np.int64]:
-        """The beginnings of pass `number`'s windows, in order."""
+        """Of pass `number`'s windows, in order."""
         if number != self._pass:
             chance = np.random.Generator(np.random.PCG64([self._seed, number]))
             offset = int(chance.integers(self._length))
@@ -81,7 +79,7 @@ class BatchOrder:
 
 
 def windows_at(tokens: NDArray[np.integer], starts: NDArray[np.int64], length: int) -> Windows:
-    """The windows of `length` tokens that begin at `starts`; each has a token after its last."""
+    """The windows of `length` tokens from `starts` on; each has a token after its last."""
     index = starts[:, None] + np.arange(length + 1)  # [windows, length + 1]
     taken = np.asarray(tokens[index], dtype=np.int32)
     return Windows(
@@ -92,9 +90,8 @@ def windows_at(tokens: NDArray[np.integer], starts: NDArray[np.int64], length: i
 def whole_text(tokens: NDArray[np.integer], length: int, *, stride: int) -> Windows:
     """Windows that have every token but the first as a target exactly once, in order.
 
-    A window begins `stride` tokens after the one before, whose targets it ignores: with a stride
-    below the length, a token has at least length - stride tokens before it. The last window is
-    padded with ignored tokens.
+    A window begins `stride` tokens after the one before and ignores its targets: with a stride
+    below the length, a token has at least length - stride tokens before it. Padding is ignored.
     """
     assert 0 < stride <= length, (stride, length)
     count = max(1, -(-(len(tokens) - 1 - length) // stride) + 1)

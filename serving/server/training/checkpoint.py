@@ -47,7 +47,7 @@ COPIED: Final = (
     "special_tokens_map.json",
     "chat_template.jinja",
 )
-"""A served model's other files, copied where the initial weights have them."""
+"""A served model's other files, where the initial weights have them."""
 
 _READ_BYTES: Final = 1 << 20
 
@@ -58,7 +58,7 @@ class CheckpointState:
 
     `loss` is the last step's, nats a token; the held-out losses are of the same windows, before the
     first step and now; `emulated_ns`, `joules` and `lag_ns` count from the job's beginning. The
-    order of the data and every draw follow from the job's seed and the step.
+    data's order and every draw follow from seed and step.
     """
 
     step: int
@@ -105,8 +105,7 @@ class CheckpointDirectory:
     ) -> Path:
         """Save a checkpoint and remove the oldest beyond `keep`; returns its directory.
 
-        Replaces a checkpoint of the same step, which must have been refused: the job did not
-        continue from it.
+        Replaces one of the same step, which was refused: the job would have continued from it.
         """
         partial = self._path / f"{PARTIAL}step-{state.step}"
         if partial.exists():
@@ -138,7 +137,7 @@ class CheckpointDirectory:
         return sorted(found, key=lambda path: -int(path.name[5:]))
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest checkpoint with correct hashes, and one line for each newer one refused."""
+        """The newest checkpoint with correct hashes, and a line for each newer one."""
         refused: list[str] = []
         for path in self.paths():
             try:
@@ -149,9 +148,8 @@ class CheckpointDirectory:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Check every file of a checkpoint against its manifest.
-
-    Raises CheckpointError, which names the first file missing or corrupt.
+    """Verify every file by the manifest. Raises CheckpointError, which names the first file missing
+    or corrupt.
     """
     try:
         manifest = msgspec.json.decode(

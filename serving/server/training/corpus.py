@@ -1,8 +1,8 @@
-"""A text corpus: the files of a folder, divided into training and held-out by a hash of the name.
+"""A text corpus: a folder's files, divided into training and held-out by a hash of the name.
 
 The default is the *.py files of the running Python's standard library, test suites included,
-`site-packages` (other people's) excluded: every machine has it, under the PSF licence. Whether a
-file is held out depends on its name alone, so a file added or removed moves no other.
+`site-packages` (other people's) excluded: every machine has it, under the PSF licence. A file added
+or removed moves no other.
 """
 
 import hashlib
@@ -16,42 +16,41 @@ from typing import Final
 from emulator.errors import ConfigError
 
 HELD_OUT_ONE_IN: Final = 20
-"""One file in so many is held out."""
 
 _LEFT_OUT: Final = frozenset({"site-packages", "__pycache__"})
 _TEXT_SUFFIXES: Final = frozenset({".py", ".txt", ".md", ".rst"})
-"""Of a user's folder; of the standard library, *.py alone."""
+"""Of a user's folder; of the standard library *.py alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusFile:
-    """A file by its `name` relative to the corpus, with "/" between parts, and its UTF-8 text."""
+    """A file's `name` relative to the corpus, with "/" between parts, and its UTF-8 text."""
 
     name: str
     content: bytes
 
     @property
     def raw_name(self) -> bytes:
-        """The name's bytes on disk, the same in every locale; the sort key."""
+        """The name's bytes, the same in every locale; the sort key."""
         return os.fsencode(self.name)
 
     @property
     def is_held_out(self) -> bool:
-        """Whether the name's hash selects the file for evaluation."""
+        """Whether the name's hash selects it for evaluation."""
         digest = hashlib.sha256(self.raw_name).digest()
         return int.from_bytes(digest[:8], "big") % HELD_OUT_ONE_IN == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """The files of a corpus, by name; `skipped` counts files that are empty or not UTF-8."""
+    """Files by name; `skipped` counts those empty or not UTF-8."""
 
     files: Sequence[CorpusFile]
     skipped: int
 
     @property
     def digest(self) -> str:
-        """Hexadecimal SHA-256 over the sorted names and the hashes of their contents."""
+        """Hexadecimal SHA-256 over the sorted names and the contents' hashes."""
         whole = hashlib.sha256()
         for file in self.files:
             whole.update(hashlib.sha256(file.raw_name).digest())
@@ -75,9 +74,8 @@ def default_corpus() -> Path:
 
 
 def read_corpus(folder: Path) -> Corpus:
-    """Read all text files below `folder`.
-
-    Raises ConfigError for no such folder, an unreadable file, or no training or held-out file.
+    """Read all text files below `folder`. Raises ConfigError without the folder, a training or a
+    held-out file, or for an unreadable file.
     """
     if not folder.is_dir():
         raise ConfigError(field="corpus", value=folder, expected="a folder of text files")

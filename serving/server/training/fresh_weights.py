@@ -1,9 +1,9 @@
-"""Fresh weights of the Qwen3-MoE architecture to train from, drawn from a seed.
+"""Fresh weights of the Qwen3-MoE architecture, drawn from a seed.
 
 Scales are those of small GPT-like models: embeddings 0.02 (Radford et al. 2018; `initializer_range`
 where config.json has it); matrices 1 / sqrt(inputs), which keeps their inputs' size; outputs to the
-residual stream also divided by sqrt(2 * layers) (Radford et al. 2019), so that it keeps its size
-with depth; norms 1. Routers begin small, so that experts are chosen evenly at first.
+residual stream also divided by sqrt(2 * layers) (Radford et al. 2019), so that its size does not
+grow with depth; norms 1. Small routers choose experts evenly at first.
 """
 
 import json
@@ -24,9 +24,8 @@ _ROUTER_STD = 0.02
 
 
 def fresh_tensors(directory: Path, *, seed: int) -> dict[str, F32]:
-    """All tensors by their Hugging Face names, shaped by `directory`/config.json.
-
-    Raises CheckpointError when the file cannot be read, or lacks a size.
+    """All tensors by their Hugging Face names, shaped by `directory`/config.json. Raises
+    CheckpointError for an unreadable file, or without a size.
     """
     path = directory / "config.json"
     try:
@@ -38,7 +37,7 @@ def fresh_tensors(directory: Path, *, seed: int) -> dict[str, F32]:
 
 
 def _deviations(config: dict[str, Any]) -> Iterator[tuple[str, tuple[tuple[int, ...], float]]]:
-    """Each tensor's name, shape and standard deviation; 0 is a tensor of ones."""
+    """Names, shapes and standard deviations; 0 is a tensor of ones."""
     hidden, layers = config["hidden_size"], config["num_hidden_layers"]
     vocab, wide = config["vocab_size"], config["moe_intermediate_size"]
     head_dim = config.get("head_dim") or hidden // config["num_attention_heads"]
@@ -74,7 +73,7 @@ def _deviations(config: dict[str, Any]) -> Iterator[tuple[str, tuple[tuple[int, 
 
 
 def _draw(name: str, shape: tuple[int, ...], std: float, seed: int) -> F32:
-    """The values follow from the tensor's name and the seed alone."""
+    """Depends on the tensor's name and the seed alone."""
     if not std:
         return np.ones(shape, dtype=np.float32)
     chance = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))

@@ -1,8 +1,8 @@
 """The training job: a loop over live chips that can be killed at any moment and resumes exactly.
 
-A step depends on the job's settings and the newest checkpoint alone: the data follows from the seed
-and the step, and every sum has a fixed order. So a killed job has the same losses afterwards, bit
-for bit on as many chips. Emulated time is the cost model's.
+A step depends on the settings and the newest checkpoint alone: data follows from seed and step, and
+every sum has a fixed order. So a killed job has the same losses, bit for bit on as many chips.
+Emulated time is the cost model's.
 """
 
 import os
@@ -67,15 +67,13 @@ class TrainingJob:
     """One run of the job in `directory`, which is entered.
 
     Args:
-        spec: the job's settings.
-        directory: the job's.
         say: receives log lines.
         shows: receives every step and the status after it.
         stop_asked: whether to save and end, called between steps.
         make_trainer: starts from a weights directory and a checkpoint; live chips by default.
 
     Before anything is started, raises ConfigError for an unusable corpus or model, CheckpointError
-    for unusable weights, HbmExhausted when the training state does not fit the chips.
+    for unusable weights, HbmExhausted when the training state does not fit.
     """
 
     def __init__(
@@ -134,10 +132,10 @@ class TrainingJob:
         )
 
     def run(self, at_end: Callable[[Trainer], None] | None = None) -> JobStatus:
-        """Train until all steps are taken, then call `at_end` on the chips; or until asked to stop.
+        """Train until all steps are taken and call `at_end` on the chips, or until asked to stop.
 
         Raises:
-            ChannelError: chips were lost more often than the job allows.
+            ChannelError: chips were lost more often than allowed.
             TrainingDiverged: a loss that is not a number.
             CheckpointError: the checkpoint to begin from is unusable.
         """
@@ -149,7 +147,7 @@ class TrainingJob:
                 self._note_lost(lost)
 
     def _note_lost(self, lost: ChipLost) -> None:
-        """Count a loss of chips; raises ChannelError beyond the limit."""
+        """Raises ChannelError beyond the limit."""
         restarts = self.status.restarts + 1
         self._show(phase=TrainingPhase.RECOVERING, restarts=restarts, message=str(lost))
         self._say(f"{lost}; starting again from the newest checkpoint")
@@ -176,7 +174,7 @@ class TrainingJob:
         self._show(phase=TrainingPhase.DONE if done else TrainingPhase.STOPPED)
 
     def _take_up(self, checkpoint: Checkpoint | None) -> None:
-        """Return to the state of `checkpoint`, or to the beginning."""
+        """Return to `checkpoint`, or to the beginning."""
         self._state = self._first if checkpoint is None else checkpoint.state
         if self._state.corpus_sha256 != self.corpus.digest:
             raise ConfigError(
@@ -241,7 +239,6 @@ class TrainingJob:
         self._note(result, optimization.learning_rate, held_out, rate)
 
     def _pass(self, spell: Spell) -> None:
-        """Let emulated time pass, and count it."""
         paced = self._pacer.finish(self._pacer.begin_ns(continues=True), spell.duration_ns)
         self._state = replace(
             self._state,
@@ -294,7 +291,7 @@ class TrainingJob:
         return self._spec.sequence_tokens
 
     def evaluate(self, trainer: Trainer, windows: Windows) -> HeldOutLoss:
-        """The loss of held-out `windows` with the chips' present weights."""
+        """The loss of held-out `windows` with the present weights."""
         at_once = max(1, self._spec.micro_batch_tokens // self._spec.sequence_tokens)
         return self.held_out.loss(
             windows, trainer.evaluate, chips=self._spec.chips, at_once=at_once
@@ -330,7 +327,6 @@ class TrainingJob:
         )
 
     def _show(self, **changes: object) -> None:
-        """Write the status with `changes`."""
         state = self._state
         now = {
             "step": state.step,

@@ -77,9 +77,8 @@ class JobDirectory:
         return CheckpointDirectory(self.path / "checkpoints", keep=self._spec.keep_checkpoints)
 
     def first_weights(self) -> Path:
-        """The directory of the initial weights; draws fresh ones if need be.
-
-        Raises CheckpointError when config.json lacks their sizes.
+        """The initial weights' directory; draws fresh ones if need be. Raises CheckpointError when
+        config.json lacks their sizes.
         """
         given = Path(self._spec.weights)
         if self._spec.fresh_seed is None:
@@ -103,8 +102,8 @@ class JobDirectory:
 
 
 def note_refused(path: Path, error: ConfigError) -> None:
-    """Record refused settings in the status in `path`, unless it does not exist or another process
-    trains in it.
+    """Record refused settings in the status in `path`, if it exists and no other process trains in
+    it.
     """
     if not path.is_dir():
         return

@@ -1,4 +1,4 @@
-"""A training job's settings: parsed from flags, kept in its directory, the same when it resumes."""
+"""A training job's settings, from flags; kept in its directory, the same when it resumes."""
 
 import math
 from dataclasses import dataclass, fields
@@ -53,7 +53,7 @@ MAY_CHANGE: Final = frozenset(
         "restarts_max",
     }
 )
-"""Settings that may change on a restart in the same directory; others make it another job."""
+"""Settings that a restart may change; others make it another job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +207,7 @@ def read_spec(path: Path) -> JobSpec:
 
 
 def check_same_job(before: JobSpec, now: JobSpec) -> None:
-    """Raise ConfigError for the first setting that differs and may not."""
+    """Raise ConfigError for the first setting changed that may not."""
     for field in fields(JobSpec):
         was, is_now = getattr(before, field.name), getattr(now, field.name)
         if was != is_now and field.name not in MAY_CHANGE:

@@ -1,4 +1,4 @@
-"""The job's emulated time, energy and memory, by the cost model."""
+"""A job's emulated time, energy and memory, by the cost model."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from serving.server.training.job_spec import JobSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spell:
-    """A span of emulated time; `joules` are all chips', idle power included."""
+    """Emulated time; `joules` are all chips', idle power included."""
 
     duration_ns: int
     joules: float
@@ -35,7 +35,7 @@ class Spell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTiming:
-    """Costs of a job's parts, for its chips alone, without their share of the racks.
+    """Costs of a job's parts, for its chips without their share of the racks.
 
     `step` is one optimizer step, `forward` the forward passes of its `step_tokens`; `checkpoint` is
     written to the trays' drives while chips wait.
@@ -48,7 +48,7 @@ class JobTiming:
     hbm_bytes_per_chip: int
 
     def evaluation(self, tokens: int) -> Spell:
-        """The forward passes of `tokens` tokens, on all chips."""
+        """Forward passes of `tokens` tokens on all chips."""
         share = tokens / self.step_tokens
         return Spell(
             duration_ns=round(self.forward.duration_ns * share), joules=self.forward.joules * share
@@ -58,8 +58,8 @@ class JobTiming:
 def job_timing(spec: JobSpec) -> JobTiming:
     """The cost of `spec` as the declared model's training on the declared system.
 
-    *Assumed*: a forward pass has half of the token exchanges, as those of the backward pass are as
-    large, and a whole step's mean power; nothing delays it.
+    A forward pass has half of the token exchanges, as the backward pass's are as large; *assumed*
+    to draw a step's mean power, without delays.
 
     Raises:
         ConfigError: no such model, system or chips.

@@ -1,4 +1,4 @@
-"""Learning-rate schedules: pure functions of the step, so that a job resumes exactly."""
+"""Learning-rate schedules: pure functions of the step, so that jobs resume exactly."""
 
 import math
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ class LearningRate:
     """Linear warm-up over `warmup_steps` to `peak`, then `decay` until step `steps`.
 
     `final_share` of the peak remains at the end; a STABLE schedule falls linearly in its last
-    `decay_share` of all steps. Raises ConfigError for a share outside 0 to 1, a peak not above 0, a
-    warm-up longer than all steps.
+    `decay_share` of all steps. Raises ConfigError for a share outside 0 to 1, a peak not above 0,
+    too long a warm-up.
     """
 
     peak: float
@@ -43,7 +43,7 @@ class LearningRate:
                 raise ConfigError(field=field, value=value, expected="a share from 0 to 1")
 
     def at(self, step: int) -> float:
-        """The rate of step `step`, counted from 0; after the last step, the last rate."""
+        """The rate of step `step`, from 0; after the last step, the last rate."""
         if step < self.warmup_steps:
             return self.peak * ((step + 1) / self.warmup_steps)
         floor = self.peak * self.final_share
@@ -58,7 +58,7 @@ class LearningRate:
 
 
 def _share(step: int, first: int, end: int) -> float:
-    """The progress of `step` from `first` to the last step before `end`: 0 to 1."""
+    """Progress from step `first` to the last before `end`: 0 to 1."""
     last = end - 1
     if last <= first:
         return 0.0 if step <= first else 1.0

@@ -1,8 +1,7 @@
-"""A corpus as tokens: encoded once with the served model's tokenizer, cached in the job's
-directory.
+"""A corpus as tokens of the served model's tokenizer, cached in the job's directory.
 
-Files follow each other in name order, each ended by the end-of-text token. The cache's names hash
-the corpus and the tokenizer.
+Files follow in name order, each ended by the end-of-text token. The cache's names hash corpus and
+tokenizer.
 """
 
 import hashlib
@@ -22,13 +21,13 @@ from serving.server.training.corpus import Corpus, CorpusFile
 
 END_OF_TEXT: Final = "<|endoftext|>"
 _ENCODED_TOGETHER: Final = 64
-"""Files per tokenizer call, which uses all cores and holds all their texts."""
+"""Files per tokenizer call, which uses all cores and holds all texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenisedCorpus:
-    """`training` and `held_out` tokens, uint16 or uint32; `held_out_bytes` counts the UTF-8 bytes
-    of the held-out text; `digest` is the corpus's.
+    """Tokens are uint16 or uint32; `held_out_bytes` counts the held-out text's UTF-8 bytes;
+    `digest` is the corpus's.
     """
 
     digest: str
@@ -38,9 +37,8 @@ class TokenisedCorpus:
 
 
 def tokenise(corpus: Corpus, weights_dir: Path, cache_dir: Path) -> TokenisedCorpus:
-    """Encode `corpus` with the tokenizer of `weights_dir`, or read it from `cache_dir`.
-
-    Raises ConfigError without a tokenizer.json, or an end-of-text token in it.
+    """Encode `corpus` with the tokenizer of `weights_dir`, or read it from `cache_dir`. Raises
+    ConfigError without a tokenizer.json, or an end-of-text token in it.
     """
     path = weights_dir / "tokenizer.json"
     if not path.is_file():
