@@ -46,11 +46,6 @@ class _Action:
     late: bool = False
 
 
-def new_key() -> str:
-    """A random key."""
-    return secrets.token_hex(8)
-
-
 class ActionLedger:
     """One server's outcomes; in its event loop."""
 
@@ -69,7 +64,7 @@ class ActionLedger:
         Raises what `act` does; CallRefused without an outcome in time, or with a full ledger;
         ConfigError for a malformed key, or one of a different call.
         """
-        key = new_key() if key is None else checked_key(key)
+        key = secrets.token_hex(8) if key is None else checked_key(key)
         action = self._actions.get(key)
         if action is not None and action.asked != asked:
             raise ConfigError(

@@ -87,7 +87,8 @@ class DayNightSettings:
     training: TrainingSettings
 
     def __post_init__(self) -> None:
-        check_policy(self.policy)
+        if self.policy != MANUAL:
+            parse_policy(self.policy)
         DayClock.starting(self.day_start, day_length_s=self.day_length_s, zone=self.zone, wall_s=0)
         if not 1 <= self.group_chips <= self.chips // 2:
             expected = f"at least 2 groups on {self.chips} chips: one of them always serves"
@@ -125,12 +126,6 @@ class DayNightSettings:
         if text is None:
             return None
         return msgspec.json.decode(text, type=cls, dec_hook=_path)
-
-
-def check_policy(text: str) -> None:
-    """Raise ConfigError for neither a policy nor `manual`."""
-    if text != MANUAL:
-        parse_policy(text)
 
 
 def check_weighs(text: str, group_requests_per_s: float | None) -> None:
