@@ -7,10 +7,9 @@ from serving.policy.admission.entry import Entry
 
 
 class BatchQueue:
-    """A queue per key; a key that had its turn goes last.
+    """A queue per key; a key that had its turn goes last. Operations take constant time.
 
-    Operations take constant time. Invariant: `len` and `tokens` match the content, and no key has
-    an empty queue.
+    Invariant: `len` and `tokens` match the content, and no key has an empty queue.
     """
 
     def __init__(self) -> None:
@@ -22,11 +21,11 @@ class BatchQueue:
         return len(self._arrived)
 
     def __iter__(self) -> Iterator[Entry]:
-        """All of them, as they came."""
+        """In order of arrival."""
         return iter(self._arrived.values())
 
     def add(self, entry: Entry) -> None:
-        """Put it behind what its key has in here."""
+        """Append to its key's queue."""
         self._keys.setdefault(entry.work.client.name, OrderedDict())[entry.number] = entry
         self._arrived[entry.number] = entry
         self.tokens += entry.prompt_tokens
@@ -49,7 +48,7 @@ class BatchQueue:
             self._keys.move_to_end(name)
 
     def remove(self, entry: Entry) -> None:
-        """Remove one, wherever it is."""
+        """Remove an entry from any place."""
         name = entry.work.client.name
         del self._keys[name][entry.number]
         if not self._keys[name]:
