@@ -25,7 +25,7 @@ def duration_s(text: str, *, field: str) -> float:
 
 
 def duration_text(seconds: float) -> str:
-    """Write a time that `duration_s` reads back to the same number."""
+    """Format a time that `duration_s` reads back exactly."""
     for unit, unit_s in _UNITS_S.items():
         if seconds and seconds % unit_s == 0 and seconds < 1e9:
             return f"{int(seconds / unit_s)}{unit}"
@@ -33,7 +33,7 @@ def duration_text(seconds: float) -> str:
 
 
 def options_text(policy: Any, default: Any) -> str:
-    """Write the fields that differ from the default's, those of a `guard` within among them."""
+    """Format the fields that differ from the default's, those of a `guard` included."""
     return ",".join(
         f"{name}={text}"
         for name, text in _options(policy).items()
@@ -42,7 +42,7 @@ def options_text(policy: Any, default: Any) -> str:
 
 
 def with_options(policy: Any, text: str) -> Any:
-    """Return the policy with the options of a text; raises ConfigError for one it does not know."""
+    """The policy with the options of a text; raises ConfigError for an unknown one."""
     for part in text.split(",") if text.strip() else []:
         name, equals, value = (piece.strip() for piece in part.partition("="))
         known = _options(policy)
@@ -54,7 +54,7 @@ def with_options(policy: Any, text: str) -> Any:
 
 
 def _options(policy: Any) -> dict[str, str]:
-    """Each option's name and text, by what the fields hold: numbers, and times ending in _s."""
+    """Each option's name and text: fields of numbers, and times ending in _s."""
     options: dict[str, str] = {}
     for known in fields(policy):
         value = getattr(policy, known.name)
