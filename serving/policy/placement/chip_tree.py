@@ -11,10 +11,9 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipTree:
-    """`chips` in the order of the leaves; `parts`: divisions of each level, top first.
-
-    The product of `parts` is the number of chips. Racks make a level when all have equally many
-    chips, and trays likewise; `racks` is 1 when they do not.
+    """`chips` in the order of the leaves; `parts`: divisions per level, top first; their product is
+    the number of chips. Racks, and trays, form a level when all have equally many; else `racks` is
+    1.
     """
 
     chips: tuple[int, ...]

@@ -11,8 +11,8 @@ I64 = NDArray[np.int64]
 class ExpertWindow:
     """Router decisions of the last `window_steps` steps, by layer and logical expert.
 
-    Memory is bounded: window_steps * layers * experts * 8 bytes, allocated as the window fills.
-    Integer sums: steps leave the window without residue.
+    Memory: at most window_steps * layers * experts * 8 bytes, allocated as the window fills. Sums
+    are of integers: steps leave without residue.
     """
 
     def __init__(self, *, window_steps: int, layers: int, experts: int) -> None:
@@ -23,7 +23,7 @@ class ExpertWindow:
 
     @property
     def steps(self) -> int:
-        """Steps that the window holds now."""
+        """Steps in the window now."""
         return min(self._added, len(self._window))
 
     def add(self, counts: NDArray[np.integer[Any]]) -> None:
@@ -44,7 +44,7 @@ class ExpertWindow:
         self._added += 1
 
     def total(self) -> I64:
-        """The pairs of all steps in the window: int64[layers, experts], a copy."""
+        """Pairs of all steps in the window: int64[layers, experts], a copy."""
         return self._total.copy()
 
     def total_slowly(self) -> I64:

@@ -1,8 +1,8 @@
 """Transfers from one placement to another, and their bytes on the fabric.
 
 Each layer is a round: chips read every moving expert into a staging buffer, then write their slots.
-No transfer reads a slot that its round has overwritten, two experts can swap, and a round a layer
-suffices. Layers share no slots: rounds may run together, at the price of staging memory.
+No transfer reads an overwritten slot, two experts can swap, and one round a layer suffices. Layers
+share no slots: rounds may run together, at the price of staging memory.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 CHECKPOINT: Final = -1
-"""The source of an expert of which no copy is left."""
+"""The source of an expert without a copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,8 +40,8 @@ def migration(
     """Transfers that turn `before` into `after`, by layer, chip, slot.
 
     Every copy in `before` counts as live: the caller removes lost chips (`without`). The source is
-    the nearest copy (same chip, tray, rack, anywhere), of equally near ones the chip that has sent
-    least so far; without a copy, the checkpoint. A slot that keeps its expert or becomes EMPTY
+    the nearest copy (same chip, tray, rack, anywhere), of equally near ones on the chip that has
+    sent least so far; without a copy, the checkpoint. A slot that keeps its expert or becomes EMPTY
     moves nothing.
 
     Raises ValueError for placements of different layers, chips, slots or experts.

@@ -1,6 +1,6 @@
 """Copies per expert: the next copy goes to the heaviest load per copy.
 
-For a fixed number of copies this minimises the heaviest load per copy. Source: redundant experts of
+This minimises the heaviest load per copy for a number of copies. Source: redundant experts of
 DeepSeek's EPLB; here a chip has at most one copy of an expert, and ties go to the expert with fewer
 copies, so that a layer without load spreads its copies too.
 """
