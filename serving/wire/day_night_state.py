@@ -1,8 +1,8 @@
 """Day and night as the control API shows it: frozen and plain.
 
-The server's process makes it of what the engine and the job say. Times of the day are Unix time of
-the day's own calendar, which may pass faster than emulated time.
-`protos/ultraserve/v1/day_night.proto` says what the fields mean; here is only what it does not say.
+Made by the server's process from the engine's and the job's states. Times of the day are Unix time
+of the day's own calendar, which may pass faster than emulated time.
+`protos/ultraserve/v1/day_night.proto` documents the fields; only additions are here.
 """
 
 from typing import Annotated
@@ -15,10 +15,10 @@ JobPhaseWord = Annotated[
     str,
     Meta(pattern="^(absent|starting|running|saving|stopped|finished|failed|crashed)$"),
 ]
-"""A phase of `serving.policy.day_night.handover.JobPhase`; a test holds the two together."""
+"""A phase of `serving.policy.day_night.handover.JobPhase`; a test compares them."""
 
 PublishWord = Annotated[str, Meta(pattern="^(never|if-better)$")]
-"""One of `day_night_settings.PUBLISH`; a test holds the two together."""
+"""One of `day_night_settings.PUBLISH`; a test compares them."""
 
 
 class GroupState(Plain, frozen=True, kw_only=True):
@@ -34,10 +34,7 @@ class GroupState(Plain, frozen=True, kw_only=True):
 
 
 class JobState(Plain, frozen=True, kw_only=True):
-    """The training job, by its process and its directory.
-
-    Asking for it anew does not empty `trouble`.
-    """
+    """The training job, by its process and its directory. A restart keeps `trouble`."""
 
     phase: JobPhaseWord
     directory: str
@@ -67,10 +64,10 @@ class ForecastState(Plain, frozen=True, kw_only=True):
 
 
 class DayNightState(Plain, frozen=True, kw_only=True):
-    """Who serves, who trains, and why.
+    """Phases, policy and demand of the day, with reasons.
 
-    `policy` is its text, or "manual". `next_change_day_s` is None where the policy wants no other
-    number of groups within a day, or nobody can say; `return_s` before the first return.
+    `policy` is its text, or "manual". `next_change_day_s` is None without a change within a day or
+    where it is unknown; `return_s` before the first return.
     """
 
     policy: str
