@@ -1,9 +1,9 @@
 """Prefill tokens that each rank may compute in the next lockstep.
 
 All ranks wait for the slowest, so one rank's long prefill delays every rank's decodes. A policy
-maps each rank's pending prefill and decodes to a budget of prefill tokens, which the rank's
-scheduler divides. Policies are pure: the past is in the demand. No rank starves: each policy states
-within how many locksteps a rank with prefill gets a budget.
+maps each rank's pending prefill and decodes to a budget, which the rank's scheduler divides.
+Policies are pure: the past is in the demand. None starves a rank: each states within how many
+locksteps a rank with prefill gets a budget.
 """
 
 from abc import ABC, abstractmethod
@@ -26,8 +26,8 @@ class PrefillDemand:
     """Demand of the ranks for the next lockstep.
 
     `pending_tokens`: of prompts and recomputed contexts that a rank could start on; `decodes`:
-    requests that need one token each; `waited_steps`: locksteps since the rank had a budget while
-    it wanted one, 0 if in the last.
+    requests that need one token; `waited_steps`: locksteps since the rank had a budget while it
+    wanted one, 0 if in the last.
     """
 
     pending_tokens: I64  # [ranks]
@@ -122,9 +122,8 @@ class Staggered(PrefillPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capped(PrefillPolicy):
-    """Each rank prefills at most `tokens` in a lockstep while any rank decodes.
-
-    Every rank with prefill gets a budget each time.
+    """Each rank prefills at most `tokens` in a lockstep while any rank decodes; all get a budget
+    each time.
     """
 
     form = "capped:TOKENS"
@@ -138,12 +137,12 @@ class Capped(PrefillPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balanced(PrefillPolicy):
-    """One level for all ranks, at which the longest backlog takes `steps` locksteps.
+    """One level for all ranks in every lockstep, at which the longest backlog takes `steps`
+    locksteps.
 
     A lockstep lasts as long as its slowest rank: a level below the busiest rank's saves nothing,
-    and equal shares make it shortest. The level lies between `floor_tokens`, where a short prompt
-    is done at once and a decode hardly delayed, and `ceiling_tokens`, which bounds the lockstep.
-    Every rank with prefill gets a budget each time.
+    and equal shares make it shortest. At `floor_tokens` a short prompt is done at once and a decode
+    hardly delayed; `ceiling_tokens` bounds the lockstep.
     """
 
     form = "balanced:STEPS:FLOOR:CEILING"
@@ -181,9 +180,8 @@ DEFAULT_PREFILL_POLICY: Final = "balanced:64:256:1024"
 
 
 def parse_prefill_policy(text: str | None) -> PrefillPolicy:
-    """Parse a policy's name; None is the default.
-
-    Raises ConfigError for no such policy, and numbers that are missing or out of range.
+    """Parse a policy's name; None is the default. Raises ConfigError for an unknown policy, and
+    numbers that are missing or out of range.
     """
     if text is None:
         text = DEFAULT_PREFILL_POLICY

@@ -1,9 +1,8 @@
 """Choice of a request's data-parallel rank.
 
-A rank's load is the tokens that its requests hold or have yet to compute, less those in its prefix
-cache. The request goes to the rank with the fewest tokens, itself included: a hit of one block
-decides between ranks that are level within a block, but does not send everything to a rank with
-more waiting than the hit saves.
+A rank's load is the tokens that its requests hold or have yet to compute. The request goes to the
+rank with the fewest tokens, its own uncached ones included: a hit of one block decides between
+ranks that are level within a block, but never outweighs more waiting than it saves.
 """
 
 import numpy as np

@@ -9,12 +9,10 @@
 | waiting | `first_token` of the last of its sequences | running |
 | any | `leave` | left |
 
-Interactive work enters while waiting work is within the queue's bounds and the TTFT target, if any
-(`serving.policy.admission.refusing`). Batch work gets its turn when seats and KV are free beyond
-the interactive headroom and the waiting prompts, its own included, fit one step of the engine: it
-delays interactive work by at most one step (`serving.policy.admission.batch_turn`).
-
-Times are emulated seconds and never run back; a `Refused` carries wall seconds.
+Interactive work enters while the waiting work is within the queue's bounds and the TTFT target
+(`serving.policy.admission.refusing`); batch work gets turns that delay it by at most one step of
+the engine (`serving.policy.admission.batch_turn`). Times are emulated seconds and never run back; a
+`Refused` carries wall seconds.
 """
 
 import math
@@ -33,7 +31,7 @@ _BATCH = WorkClass.BATCH
 
 
 class Admission:
-    """One gateway's admission. Invariants (`check`): each entry is in exactly one stage; sums match
+    """One gateway's admission. Invariants (`check`): an entry is in exactly one stage; sums match
     the entries; per class, `entered` = inside + `left`.
     """
 
@@ -130,9 +128,7 @@ class Admission:
         return late
 
     def close(self, refused: Refused, now_s: float) -> list[tuple[Entry, Refused]]:
-        """Refuse new work with copies of `refused`; a drain also refuses, and returns, the
-        queue.
-        """
+        """Refuse new work with copies of `refused`; a drain also refuses and returns the queue."""
         self._pass(now_s)
         self._inside.closed = refused
         queued = list(self._inside.queue) if refused.reason is RefusalReason.DRAINING else []
@@ -143,8 +139,8 @@ class Admission:
         self._inside.closed = None
 
     def declare(self, entry: Entry, counted: Counted, now_s: float) -> None:
-        """Charge the key for what `counted` adds to the estimate, before the engine gets it. Raises
-        Refused, which is counted; then nothing is charged.
+        """Charge the key for what `counted` adds to the estimate, before the engine gets it; raises
+        Refused, which is counted, and then charges nothing.
         """
         self._pass(now_s)
         if entry.stage is Stage.LEFT:

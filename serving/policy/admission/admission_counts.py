@@ -28,12 +28,11 @@ class ClassState:
     """One class of work.
 
     Attributes:
-        in_flight: requests that have entered and not left.
+        in_flight: entered and not left.
         queued, queued_tokens: batch requests without a turn, and their prompt tokens.
         waiting, waiting_tokens: requests at the engine without a first token, and those tokens.
         entered: total; `entered` = `in_flight` + the sum of `left`.
-        left: by outcome; `REFUSED` after a wait.
-        refused: by reason, on entering and after a wait.
+        left, refused: by outcome and reason; both count refusals after a wait.
     """
 
     in_flight: int
@@ -52,8 +51,8 @@ class AdmissionCounts:
 
     Attributes:
         sequences: at the engine, or promised to it.
-        expected_wait_s: emulated, of a request of one token, by the cost model and the last refresh
-            of running answers; None without a cost model or a seat that is sure to come free.
+        expected_wait_s: emulated, of a request of one token; None without a cost model or a seat
+            that is sure to come free.
         margin_s: by how much such waits exceeded that lately.
     """
 

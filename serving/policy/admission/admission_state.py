@@ -57,7 +57,6 @@ class AdmissionState:
         entries: at the engine, or promised to it; in the order of their turns.
         waiting: entries without all of their first tokens, by class, in the same order.
         loads: the sums of `entries`, by class.
-        queue: batch work without its turn.
         batch_turns: prompt tokens of batch work that had its turn.
         stay_s: emulated moving mean from entering to finishing; None before any.
     """
@@ -108,10 +107,10 @@ class AdmissionState:
         )
 
     def late_s(self, now_s: float) -> float:
-        """Excess of ongoing waits over their prediction; known before they end.
+        """Excess of ongoing waits over their prediction, before they end.
 
         An engine that stands still is assumed to do so as long again. The oldest percent and one
-        more are left out: a single prompt may be held up by its own grammar.
+        more are left out: a prompt may be held up by its own grammar.
         """
         waiting = self.waiting[WorkClass.INTERACTIVE]
         judged = next(islice(waiting.values(), 1 + len(waiting) // 100, None), None)

@@ -1,7 +1,6 @@
-"""Time to compute waiting prompts, by the cost model; emulated, for one rank. Pure.
+"""Time to compute waiting prompts, by the cost model; emulated, of one rank. Pure.
 
-A table per deployment, made at start (`serving.server.gateway.engine_times`): a decision is a
-lookup.
+One table per deployment, made at start (`serving.server.gateway.engine_times`).
 """
 
 from dataclasses import dataclass
@@ -22,9 +21,7 @@ class BacklogCurve:
     step_s: Float64s  # [backlogs] of the next step
 
     def wait_s(self, tokens: float) -> float:
-        """Seconds until these tokens are computed, this step included; extrapolated at the last
-        rate.
-        """
+        """Seconds until these tokens are computed, this step included; linear beyond the table."""
         last = self.tokens[-1]
         if tokens > last:
             return self.wait_s(last) * tokens / float(last)
@@ -60,9 +57,7 @@ class BacklogTimes:
     def beside(
         self, *, decodes: float | None, context_tokens: float, prompt_tokens: float
     ) -> BacklogCurve:
-        """The curve at these means of a rank; `decodes` None: none until the backlog is
-        computed.
-        """
+        """The curve at these means of a rank; `decodes` None: none beside the backlog."""
         drain_s = (
             self.drain_s
             + context_tokens * self.drain_s_per_context

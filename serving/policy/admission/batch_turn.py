@@ -1,9 +1,9 @@
 """Choice of the next batch work: the first entry, key after key, that fits.
 
 It must fit into the seats and KV beyond the interactive headroom, and with all waiting prompts into
-one step. An entry that does not fit delays only its own key, until `PASSED_OVER_MAX` others have
-gone first; then all wait for it. Work that never fits beyond the headroom goes once interactive
-work needs no more than the headroom and no other batch work waits for a seat.
+one step. An entry that does not fit delays only its own key until `PASSED_OVER_MAX` others have
+gone first, then all. Work that never fits goes once interactive work needs no more than the
+headroom and no other batch work waits for a seat.
 """
 
 from itertools import islice
@@ -54,7 +54,6 @@ def _has_room(inside: AdmissionState, entry: Entry) -> bool:
 
 
 def _fits_without_batch(inside: AdmissionState, entry: Entry) -> bool:
-    """Whether it would get seats and KV without other batch work."""
     (own, own_kv), (others, others_kv) = _own(inside, entry), _interactive(inside)
     return _is_within(
         inside, 1.0 - inside.limits.interactive_headroom, own + others, own_kv + others_kv

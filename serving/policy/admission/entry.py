@@ -38,8 +38,8 @@ class Counted:
 class Entry:
     """State of one entry; changed by `Admission` alone.
 
-    A request may have many sequences (several prompts, `n`): those that have not begun share the
-    estimate equally, the others what the engine counted.
+    Sequences of a request (several prompts, `n`) share the estimate equally until they begin, then
+    what the engine counted.
 
     Attributes:
         number: in the order of entering.
@@ -54,7 +54,6 @@ class Entry:
         counted_tokens: of all prompts that the engine has counted.
         made_tokens, ended_tokens: of all answers, and of the ended ones.
         passed_over: times that later batch work went first, because it fitted.
-        has_token: whether any sequence has one.
     """
 
     number: int

@@ -2,9 +2,8 @@
 
 - Prompts before it: their tokens and its own on the average rank, timed by the cost model beside
   the current decodes (`serving.policy.admission.backlog_times`).
-- A seat or KV for it: the sequences that must end first, the time until that many have ended
-  (`serving.policy.admission.seat_waits`), then its own prompt. A queue for seats is thus foreseen
-  while seats are still free.
+- A seat or KV: the time until enough sequences have ended (`serving.policy.admission.seat_waits`),
+  then its own prompt. This foresees a queue for seats while seats are still free.
 
 Each is corrected by a measured factor (`serving.policy.admission.wait_factor`). Emulated seconds.
 Pure.
@@ -31,10 +30,7 @@ from serving.policy.admission.work import UNSAID_NEW_TOKENS
 
 @dataclass(slots=True)
 class DecayedRate:
-    """Amount per busy time, with exponential decay over `memory_s` of busy time.
-
-    Idle time neither counts nor decays, so that a rate outlives an idle night.
-    """
+    """Amount per busy time, decaying over `memory_s` of it: a rate outlives an idle night."""
 
     memory_s: float
     amount: float = 0.0
@@ -59,8 +55,7 @@ class DecayedRate:
 
 MEMORY_TARGETS: Final = 5.0
 """Time constant of rates, in targets. Assumed: many steps, so that one does not decide, yet short
-enough to see a change of load before it is over.
-"""
+enough to see a change of load before it is over."""
 
 UNTARGETED_S: Final = 2.0
 """Replaces a missing target; waits are then only retry hints. Assumed."""
@@ -72,14 +67,12 @@ _HORIZON_TARGETS: Final = 2.0
 
 _CURVES_PER_TARGET: Final = 50
 _CURVE_CHANGE: Final = 1.0 / 16.0
-"""Refresh of the decode load beside which prompts are computed: as often per target, and after this
-change of the sequences inside. Assumed: about a step, and less than moves one.
-"""
+"""Refresh of the decode load beside prompts: per target, and after this change of the sequences
+inside. Assumed: about a step, and less than moves one."""
 
 LOOKED_AT_MAX: Final = 512
-"""Running requests sampled, at a stride in the order of turns. Neighbours have made about as many
-tokens, so the sample is representative; reading 8,192 would take as long as a step.
-"""
+"""Running requests sampled, evenly in the order of turns. Neighbours have made about as many
+tokens; reading 8,192 would take as long as a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +107,9 @@ class WaitDemand:
 
 
 class ExpectedWait:
-    """Measures rates and lengths, and predicts waits.
+    """Measures rates and lengths, and predicts waits; no seat is foreseen beyond `horizon_s`.
 
-    `running` returns the engine's entries in the order of their turns. No seat is foreseen beyond
-    `horizon_s`.
+    `running` returns the engine's entries in the order of their turns.
     """
 
     def __init__(self, target_s: float | None, running: Callable[[], Collection[Entry]]) -> None:
@@ -212,11 +204,11 @@ class ExpectedWait:
     def _seats_s(
         self, ends: float, now_s: float, curve: BacklogCurve, demand: WaitDemand, own_tokens: float
     ) -> float:
-        """Until a seat is surely free and a mean prompt computed, or until one is expected free and
-        its own prompt computed; the longer.
+        """The longer of: a seat is sure and a mean prompt computed; a seat is expected and its own
+        prompt computed.
 
-        Its own prompt after the sure wait would let almost only short ones enter: seats are scarce,
-        prompts are not.
+        With its own prompt after the sure wait, almost only short ones would enter: seats are
+        scarce, prompts are not.
         """
         if self._waits is None:
             return float("inf")

@@ -11,8 +11,8 @@ MINUTE_S: Final = 60.0
 class RateBudget:
     """A bucket of one `period_s`'s limit, filled at the limit's rate; initially full.
 
-    In any `t` seconds at most `limit * (1 + t / period_s)` is taken, less returns. Charging an
-    underestimate may make it negative until time has filled it.
+    In any `t` seconds at most `limit * (1 + t / period_s)` is taken, less returns; corrections may
+    make it negative until time has filled it.
     """
 
     limit: int

@@ -38,7 +38,7 @@ class RateLimiter:
 
     Limits may change while requests run: `charge` takes the present ones; `correct`, `leave` and
     additions to an admitted request take those at its entry, and change the present book.
-    Invariant: a key's `inside` is the number of charged sequences of its requests inside.
+    Invariant: a key's `inside` counts the charged sequences of its requests inside.
     """
 
     def __init__(self, names_max: int = NAMES_MAX) -> None:
@@ -56,9 +56,7 @@ class RateLimiter:
     def over_limit(
         self, client: Client, tokens: int, now_s: float, *, sequences: int = 1, requests: int = 1
     ) -> OverLimit | None:
-        """The first limit that these would exceed, or None; `requests=0`: added to an admitted
-        request.
-        """
+        """The first limit that these would exceed, or None; `requests=0`: of an admitted one."""
         if not client.is_limited:
             return None
         book = self._book_for(client, now_s, requests=requests)
@@ -133,7 +131,6 @@ class RateLimiter:
         return book
 
     def _forget_idle(self, newest: str) -> None:
-        """Forget the longest idle books beyond `names_max`."""
         excess = len(self._books) - self._names_max
         if excess > 0:
             idle = (name for name, book in self._books.items() if not book.inside)

@@ -33,8 +33,8 @@ class SeatWaits:
     expected: NDArray[np.float64]
 
     def wait_s(self, ends: float) -> float:
-        """Seconds until this many have surely ended; beyond the horizon at the rate within it,
-        infinite when none ends within it.
+        """Seconds until this many surely ended, linear beyond the horizon; inf if none end within
+        it.
         """
         return self._until_s(ends, self.sure)
 
@@ -68,8 +68,8 @@ def seat_waits(
     """The coming ends of running answers and their successors.
 
     `hazard`: of `AnswerLengths`, from `known_ends` answers. `made_tokens`, `left_tokens` [answers]:
-    so far, and left at most, each for `weights` [answers] of its kind. `starting` sequences begin
-    now; each makes `tokens_per_s`. Successors are *assumed* to ask for as much as what runs.
+    so far, and left at most, for `weights` [answers] alike. `starting` sequences begin now; each
+    makes `tokens_per_s`. Successors are *assumed* to ask for as much.
     """
     weight = np.broadcast_to(weights, made_tokens.shape)
     at_s = np.linspace(0.0, horizon_s, _POINTS)

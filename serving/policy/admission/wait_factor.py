@@ -1,9 +1,9 @@
 """Factor by which waits exceed their prediction.
 
 Split conformal prediction on ratios: with the second largest of the newest 200 as factor, 99 % of
-coming waits stay within prediction times factor, if they are exchangeable (V. Vovk et al.,
-"Algorithmic Learning in a Random World", 2005, section 2.2). Missing ratios count as 1, and the
-factor returns to 1 while nothing is measured.
+coming waits stay within prediction times factor, if exchangeable (V. Vovk et al., "Algorithmic
+Learning in a Random World", 2005, section 2.2). Missing ratios count as 1, and the factor returns
+to 1 while nothing is measured.
 """
 
 import math
@@ -19,26 +19,20 @@ _PLACE: Final = math.ceil(COVERED * (_KEPT + 1)) - 1
 
 FACTOR_MIN: Final = 0.25
 FACTOR_MAX: Final = 100.0
-"""Assumed: prefix cache hits shorten a prompt and a slow host lengthens it; a ratio beyond these
-bounds has another cause.
-"""
+"""Assumed: prefix cache hits shorten a prompt, a slow host lengthens it; ratios beyond these bounds
+have another cause."""
 
 _TELLING_SHARE: Final = 0.5
 """Share of the target below which waits, predicted and real, are ignored: fixed parts (the current
-step, the way through the server) dominate them. Assumed.
-"""
+step, the way through the server) dominate them. Assumed."""
 
 _MEMORY_TARGETS: Final = 60.0
 """Targets without a measurement after which 1/e of the factor's logarithm is left. Assumed: long
-against a pause between bursts, short against the day's change of traffic.
-"""
+against a pause between bursts, short against the day's change of traffic."""
 
 
 class WaitFactor:
-    """Newest ratios of waits near a target of `target_s`; each counts as at least `least`.
-
-    Invariant: `_sorted` holds the ratios of `_newest`, so adding and reading take microseconds.
-    """
+    """Newest ratios of waits near `target_s`, each at least `least`; `_sorted` orders them."""
 
     def __init__(self, target_s: float, *, least: float = FACTOR_MIN) -> None:
         self._least = least

@@ -7,14 +7,12 @@ from typing import Final, Self
 from emulator.errors import ConfigError
 
 CHARACTERS_PER_TOKEN: Final = 4
-"""Of text, until the engine has counted ("~4 characters in English",
-https://platform.openai.com/tokenizer).
-"""
+"""Until the engine has counted ("~4 characters in English",
+https://platform.openai.com/tokenizer)."""
 
 UNSAID_NEW_TOKENS: Final = 1024
 """Of an answer without `max_tokens`, until the engine knows. Assumed: the whole context would keep
-chats without a limit out of every budget.
-"""
+chats without a limit out of every budget."""
 
 SEQUENCES_MAX: Final = 16_384
 """Of one request: vLLM refuses a larger `n` (VLLM_MAX_N_SEQUENCES)."""
@@ -75,7 +73,7 @@ class Work:
         work_class: the client's own unless the request says another.
         sequences: its prompts times `n`.
         prompt_tokens: of all prompts; estimated until the engine has counted them.
-        new_tokens_max: of the answers of all sequences together.
+        new_tokens_max: of all answers together.
     """
 
     client: Client

@@ -15,10 +15,10 @@ CATCH_UP_S: Final = 30.0
 class Guard:
     """Headroom above the present load, and the dwell after a change.
 
-    `headroom`: share on top of the load, for variation within one look; `dwell_s`: time after a
-    change in which no further group leaves, a rise is never held back; `ttft_target`: share of
-    requests within their TTFT target, below which one more group comes back. Raises ConfigError for
-    values out of range.
+    `headroom`: share on top of the load, for variation between observations; `dwell_s`: after a
+    change no group leaves for so long, but more may come back; `ttft_target`: share of requests
+    within their TTFT target, below which one more group comes back. Raises ConfigError for values
+    out of range.
     """
 
     headroom: float = 0.1
@@ -60,9 +60,7 @@ class Guard:
         return Decision(serving_groups=groups, reason=reason)
 
     def settled(self, observed: Observation, wanted: Decision) -> Decision:
-        """`wanted`, within the observation's bounds, at least the present need, and no fall in the
-        dwell.
-        """
+        """`wanted`, within bounds, at least the present need, and not falling within the dwell."""
         now = self.needed_now(observed)
         best = now if now.serving_groups > wanted.serving_groups else wanted
         serving = min(max(best.serving_groups, observed.groups_min), observed.groups)
@@ -78,7 +76,6 @@ class Guard:
 def burst_response_s(*, look_s: float, restore_s: float) -> float:
     """Longest time from a burst until the groups that it needs serve, in seconds.
 
-    `look_s`: until the observed rate, a mean, shows the whole load; `restore_s`: until a group is
-    back. No dwell holds a rise back.
+    `look_s`: until the observed mean rate shows the whole load; `restore_s`: until a group is back.
     """
     return look_s + restore_s

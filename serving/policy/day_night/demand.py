@@ -1,8 +1,8 @@
 """The policy that follows demand: a forecast with its confidence, headroom, and a dwell.
 
-A group leaves when the peak until it could be back, a whole dwell included, fits into the others;
-one comes back when the peak until it could serve does not fit. The first window contains the
-second, which is the hysteresis: only a wrong forecast calls back what it sent away.
+A group leaves when the peak until it could be back after a whole dwell fits into the others; one
+comes back when the peak until it could serve does not fit. The first window contains the second
+(hysteresis): only a wrong forecast calls back what it sent away.
 """
 
 from dataclasses import dataclass, field
@@ -70,9 +70,7 @@ class DemandPolicy(Policy):
         return self.guard.needed(observed, foretold.high_per_s), foretold.high_per_s
 
     def windows_s(self, observed: Observation) -> tuple[float, float]:
-        """Seconds until a group called back now could serve, and until one that leaves now
-        could.
-        """
+        """Seconds until a group called back now could serve, and one that leaves now could."""
         history = observed.history
         # The next look is about a bucket away, and a group that is called then needs its time.
         late_s = max(observed.now_s - history.end_s, 0.0)

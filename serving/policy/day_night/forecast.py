@@ -2,11 +2,11 @@
 
 The forecast quantity is the growth g(t) = ln((peak + e) / (level + e)): `peak` is the highest
 bucket of the window after t, `level` the mean of the last 15 minutes, e one request a bucket, a
-bucket's resolution. Three guesses of g: 0 (the level stays), its value at the same time yesterday,
-and a week ago. They are weighed by inverse mean squared error on the history, each from what was
-known at the time. To the weighed guess is added the `confidence` quantile of its errors: of all, or
-of those within an hour of the same time of day, whichever is higher. Only the weights are fitted.
-*Assumed*: the coming window errs as those of the last week did.
+bucket's resolution. Three guesses, g = 0, yesterday's and last week's at the same time, are weighed
+by inverse mean squared error on the history, each from what was known at the time. The `confidence`
+quantile of the weighed guess's errors is added to it: of all, or of those within an hour of the
+same time of day, whichever is higher. Only the weights are fitted. *Assumed*: the coming window
+errs as those of the last week did.
 """
 
 import math
@@ -133,9 +133,7 @@ def _guesses(history: DemandHistory, growth: F64) -> tuple[F64, B1]:
 
 
 def _judged(history: DemandHistory, ended: int) -> I64:
-    """Windows whose errors count: of the last week and, after more than a day, with yesterday
-    known.
-    """
+    """Windows whose errors count: the last week's, after more than a day with yesterday known."""
     day, week = (round(season_s / history.bucket_s) for season_s in (DAY_S, WEEK_S))
     first = max(ended - week, 0)
     if ended - day >= ERRORS_MIN:
@@ -146,7 +144,7 @@ def _judged(history: DemandHistory, ended: int) -> I64:
 def _same_time(history: DemandHistory, judged: I64) -> B1:
     """Which of these buckets lie within SAME_TIME_S of the time of day of the history's end.
 
-    A morning's rise is harder to forecast than a night, and needs its own errors.
+    A morning's rise is harder to forecast than a night.
     """
     apart_s = (len(history) - 1 - judged) * history.bucket_s % DAY_S
     near: B1 = np.minimum(apart_s, DAY_S - apart_s) <= SAME_TIME_S

@@ -1,9 +1,8 @@
 """Tables of the hand-over: the phases of a group and of its job, and every legal event.
 
 A group of chips is SERVING, DRAINING, TRAINING, RESTORING, or out for MAINTENANCE, which an
-operator begins and ends. TRAINING means that the group is leased, whether its job runs or not.
-Every event of a lease passes `TRANSITIONS`; a missing entry is an error. `handover_machine` joins
-groups and job, and decides the actions.
+operator begins and ends. TRAINING means that the group is leased, whether its job runs or not. An
+event without an entry in `TRANSITIONS` is an error. `handover_machine` joins groups and job.
 """
 
 from collections.abc import Mapping
@@ -177,8 +176,7 @@ class HandoverLimits:
     `stop_s`: from asking a job to stop until it is killed; `silent_s`: without a sign of life until
     it is killed; `backoff_s`: after a first failure, doubled by each further one up to
     `backoff_max_s`; `attempts_max`: failures in a row after which no group is drained and no job
-    started; a way back is retried for ever. Raises ConfigError for a time below 0, a maximum below
-    its start, and no attempt.
+    started; a way back is retried for ever. Raises ConfigError for values out of range.
     """
 
     stop_s: float = 60.0

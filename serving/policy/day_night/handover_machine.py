@@ -2,7 +2,7 @@
 
 `step` takes the state, one event and the time, and returns the next state and the actions due. The
 server's controller drives it by the engine and the job's process; `ultraserve day` in virtual time,
-by the cost model. An action stays due until an event reports it done, so that a driver that failed
+by the cost model. An action stays due until an event reports it done, so a driver that failed
 half-way asks again.
 
 Rules:
@@ -12,7 +12,7 @@ Rules:
   from its checkpoint when its chips change.
 - A group that goes back waits for the job to save; a job that takes longer than `stop_s`, or is
   silent for `silent_s`, is killed.
-- A draining group that is asked back is cancelled, and is asked back before one that trains.
+- A draining group is asked back, which cancels the drain, before one that trains.
 - A refused or failed hand-over is retried with exponential backoff; drains and starts are given up
   after `attempts_max`, a way back never. A new wish, or success, resets the backoff.
 - Groups in maintenance are left alone.
@@ -74,8 +74,8 @@ class HandoverGroup:
 class HandoverJob:
     """The training job; `chips` are those of its last start.
 
-    `heard_s`: start or last sign of life; `stop_asked_s`: when it was asked to stop; `starts`:
-    failed starts and crashes since its last finished step.
+    `heard_s`: last sign of life; `stop_asked_s`: when it was asked to stop; `starts`: failed starts
+    and crashes since its last finished step.
     """
 
     phase: JobPhase = JobPhase.ABSENT
@@ -228,8 +228,8 @@ def _job_after(job: HandoverJob, happened: JobHappened, now_s: float) -> Handove
 def wishes(state: HandoverState, serving: int) -> tuple[HandoverPhase, ...]:
     """Desired phase of each group when `serving` of them serve.
 
-    Groups that are out stay out before others leave; otherwise the last ones leave first. Those in
-    maintenance are to serve, once an operator has brought them back.
+    Groups that are out stay out first, then the last ones leave. Those in maintenance are to serve,
+    once an operator has brought them back.
     """
     there = [group for group in state.groups if not group.in_maintenance]
     by_stay = sorted(there, key=lambda group: (_STAY.get(group.phase, 0), group.number))

@@ -21,8 +21,7 @@ class DemandHistory:
 
     There are no holes: an unobserved time has the rate 0, or its maker's estimate. `end_s`: Unix
     time of the policy's clock, of which `pace` seconds pass in one second of the rates: 1, or 720
-    where a day takes 2 minutes. Raises ConfigError for a bucket without length, too many buckets,
-    and rates that are negative or not finite.
+    where a day takes 2 minutes. Raises ConfigError for values out of range.
     """
 
     end_s: float

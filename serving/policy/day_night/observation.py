@@ -1,8 +1,7 @@
 """Input of a day-and-night policy: the clock, the demand so far, and the groups that serve.
 
-It holds all of a policy's memory: policies are pure, for a live controller and a virtual day alike.
-Time is Unix time of the policy's own clock, which a live run may let pass faster than the emulated
-one.
+It holds all of a policy's memory: policies are pure. Time is Unix time of the policy's own clock,
+which a live run may let pass faster than the emulated one.
 """
 
 import math
@@ -14,15 +13,14 @@ from serving.policy.day_night.history import DemandHistory
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Observation:
-    """The machine and its demand at one moment. Raises ConfigError for impossible values.
+    """The machine and its demand at one moment. Raises ConfigError for values out of range.
 
-    `history` ends at or before `now_s`; `load_per_s`: request rate now, over a short time.
-    `serving_groups` serve or come back, the rest of `groups` train or drain; `since_change_s`:
-    since that number last changed. `capacity_per_group_per_s`: requests per second that one group
-    serves within the targets. `groups_min` must serve at any time, for what they hold. `queue`:
-    requests that wait beyond the usual; `ttft_attainment`: share of recent requests within their
-    TTFT target, None without any. `drain_s`, `restore_s`: time for a group to leave, and to come
-    back.
+    `history` ends at or before `now_s`; `load_per_s`: present request rate. `serving_groups` serve
+    or come back, the rest of `groups` train or drain; `since_change_s`: since that number last
+    changed. `capacity_per_group_per_s`: requests per second that one group serves within the
+    targets. `groups_min` must always serve, for what they hold. `queue`: waiting requests beyond
+    the usual; `ttft_attainment`: share of recent requests within their TTFT target, None without
+    any. `drain_s`, `restore_s`: time for a group to leave, and to come back.
     """
 
     now_s: float

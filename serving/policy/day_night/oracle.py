@@ -1,8 +1,7 @@
 """The policy that knows the coming demand and meets all of it, with the fewest groups.
 
 In every bucket enough groups serve for all buckets until a group called then could serve; of such
-plans, dynamic programming over the number of serving groups finds the one that loses the least
-training time to serving and draining.
+plans, dynamic programming finds the one that loses the least training time to serving and draining.
 """
 
 from dataclasses import dataclass, field
@@ -100,9 +99,9 @@ def _plan(
 def cheapest_plan(needs: I64, *, groups: int, fall_cost: float) -> I64:
     """The plan that loses the least training: serving groups, [buckets] -> [buckets].
 
-    Each bucket has from its need to `groups`. Costs: one per serving group and bucket, and
-    `fall_cost`, in buckets, per group that leaves, which does not train on its way out. A rise
-    costs only its serving, from the call on. All serve before the first bucket.
+    A bucket has from its need to `groups`. Costs: one per serving group and bucket, and
+    `fall_cost`, in buckets, per group that leaves, which does not train on its way out; a rise
+    costs only its serving. All serve before the first bucket.
     """
     levels = np.arange(groups + 1)  # [levels]
     # From the second level to the first: those above it leave.

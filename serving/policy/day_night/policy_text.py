@@ -21,7 +21,6 @@ POLICY_EXPECTED: Final = (
 
 def parse_policy(text: str, *, future: DemandHistory | None = None) -> Policy:
     """Read a policy's text, and the file of `price`; `future` is the demand that `oracle` knows.
-
     Raises ConfigError, one line that names the wrong part.
     """
     kind, colon, rest = text.strip().partition(":")

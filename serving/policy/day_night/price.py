@@ -1,7 +1,7 @@
 """The policy that follows the electricity price: it trains when power is cheap, demand allowing.
 
 In cheap hours it lends what `demand` would; in others all groups serve, and idle ones draw less
-than training. Prices are known a day ahead, as on the exchange, so a group leaves only if it stays
+than training. Prices are known a day ahead, as on the exchange: a group leaves only if it stays
 cheap for its way out and a whole dwell.
 """
 
@@ -78,9 +78,8 @@ def assumed_curve(zone: str = "Europe/Berlin") -> PriceCurve:
 
 
 def read_curve(path: str, zone: str = "UTC") -> PriceCurve:
-    """Read a CSV file with a header and columns `hour` (0, 1, 2, ...) and `price`.
-
-    Raises ConfigError, which names the bad line.
+    """Read a CSV file with a header and columns `hour` (0, 1, 2, ...) and `price`; raises
+    ConfigError, which names the bad line.
     """
     try:
         with Path(path).open(newline="", encoding="utf-8") as lines:
@@ -104,9 +103,8 @@ def read_curve(path: str, zone: str = "UTC") -> PriceCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price(Policy):
-    """Lends what demand leaves over in the cheapest share `cheap` of the hours.
-
-    Raises ConfigError for a share outside (0, 1], and as `DemandPolicy` does.
+    """Lends what demand leaves over in the cheapest share `cheap` of the hours; raises ConfigError
+    for a share outside (0, 1], and as `DemandPolicy` does.
     """
 
     name = "price"

@@ -1,7 +1,6 @@
 """The policy of fixed hours: within its windows groups train, outside all serve.
 
-Windows are wall-clock times of a time zone, in summer and in winter; the night on which clocks
-change is an hour shorter or longer.
+Windows are wall-clock times of a zone; on nights of a clock change an hour shorter or longer.
 """
 
 import re
@@ -45,8 +44,8 @@ def local_time(now_s: float, zone: str) -> datetime:
 class ScheduleWindow:
     """From one minute of the day to another, past midnight when the end is not after the start.
 
-    `days`: those on which it starts, 0 for Monday. Raises ConfigError for minutes out of range, no
-    length, and days that are missing, unknown or not in order.
+    `days`: of its start, 0 for Monday. Raises ConfigError for minutes out of range, no length, and
+    days that are missing, unknown or not in order.
     """
 
     start_minute: int

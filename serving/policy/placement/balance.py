@@ -1,11 +1,10 @@
 """Assigns experts to slots by how often each is chosen.
 
 After DeepSeek's EPLB (github.com/deepseek-ai/EPLB, and section 3.4 of the DeepSeek-V3 report, arXiv
-2412.19437): heavy experts get copies, and copies are packed onto racks, then trays, then chips, in
-equal numbers and to nearly equal loads. Where the router is limited to groups of experts and racks
-divide the groups, whole groups go to racks and are copied inside them; otherwise copies are made
-over the whole expert-parallel group. Levels whose parts have unequally many usable chips are
-skipped.
+2412.19437): heavy experts get copies, which are packed onto racks, then trays, then chips, in equal
+numbers and to nearly equal loads. Where the router is limited to groups of experts and racks divide
+the groups, whole groups go to racks and are copied inside them; otherwise copies are made over the
+whole expert-parallel group. Levels whose parts have unequally many usable chips are skipped.
 
 All layers are balanced at once; "rows" are (expert-parallel group, layer) pairs. Every kernel has a
 slow reference beside it.
@@ -52,7 +51,7 @@ def rebalance(
         rack_of_chip: int64[chips].
         usable: bool[chips]; the others get nothing.
         previous: the present placement. A complete layer of a group stays unless its busiest chip
-            would get less load; otherwise experts keep chips and slots where balance allows it.
+            would get less load; else experts keep chips and slots where balance allows.
         expert_groups: groups of consecutive experts that the router chooses first (1: none).
 
     Raises ConfigError when a group has too few slots, with the number needed; ValueError for arrays
@@ -117,9 +116,7 @@ def _check_slots(chips: int, slots: int, experts: int) -> None:
 
 
 def _spread_rows(load: F64, tree: ChipTree, slots: int, expert_groups: int, old: I64 | None) -> I64:
-    """Place load[rows, experts] on a tree's chips: int64[rows, chips, slots], the shape of
-    `old`.
-    """
+    """Place load[rows, experts] on a tree's chips: int64[rows, chips, slots], as `old`."""
     rows, experts = load.shape
     names = np.broadcast_to(np.arange(experts), load.shape)
     parts = tree.parts

@@ -11,9 +11,9 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipTree:
-    """`chips` in the order of the leaves; `parts`: divisions per level, top first; their product is
-    the number of chips. Racks, and trays, form a level when all have equally many; else `racks` is
-    1.
+    """`chips` in the order of the leaves; `parts`: divisions per level, top first, with their
+    number as product. Racks, and trays, form a level when all have equally many chips; else `racks`
+    is 1.
     """
 
     chips: tuple[int, ...]

@@ -28,9 +28,9 @@ class EplbSettings:
         window_size: steps whose load counts.
         step_interval: steps between rebalancings.
         num_redundant_experts: copies beyond one of each expert, per expert-parallel group.
-        log_balancedness: log the mean chip's load over the busiest one's, at the interval below.
-        log_balancedness_interval: in steps.
-        use_async: layers move one by one between steps; otherwise all move between two steps.
+        log_balancedness: log the mean chip's load over the busiest one's, every
+            `log_balancedness_interval` steps.
+        use_async: layers move one by one between steps; otherwise all at once between two steps.
         policy: "default", vLLM's only one.
         communicator: None; vLLM's are GPU libraries, ours is the emulated fabric.
         enable_migration_batching: False; transfers of a round share the links.
@@ -77,7 +77,7 @@ class EplbSettings:
     def slots_per_chip(self, *, experts: int, ep: int) -> int:
         """Slots of each chip in a group of `ep`, per layer.
 
-        Raises ConfigError, with the copies that would fit, where experts and copies do not divide
+        Raises ConfigError, with fitting numbers of copies, where experts and copies do not divide
         over the chips, as vLLM does under EPLB (FusedMoE in
         vllm/model_executor/layers/fused_moe/layer.py).
         """

@@ -11,8 +11,7 @@ I64 = NDArray[np.int64]
 class ExpertWindow:
     """Router decisions of the last `window_steps` steps, by layer and logical expert.
 
-    Memory: at most window_steps * layers * experts * 8 bytes, allocated as the window fills. Sums
-    are of integers: steps leave without residue.
+    Memory: at most window_steps * layers * experts * 8 bytes. Integer sums leave no residue.
     """
 
     def __init__(self, *, window_steps: int, layers: int, experts: int) -> None:
@@ -28,7 +27,6 @@ class ExpertWindow:
 
     def add(self, counts: NDArray[np.integer[Any]]) -> None:
         """Add one step: counts[layers, experts] of (token, expert) pairs; the oldest step leaves.
-
         Raises ValueError for another shape, non-integers and negative counts.
         """
         if counts.shape != self._total.shape or not np.issubdtype(counts.dtype, np.integer):

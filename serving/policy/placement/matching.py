@@ -12,8 +12,7 @@ def match_packs(new: I64, old: I64, experts: int) -> I64:
     """The new pack for each old pack's place: int64[rows, packs].
 
     `new`, `old`: experts [rows, packs, any number]; `old` may have EMPTY slots. Greedy by experts
-    in common, ties to the lowest new pack, then the lowest place; keeps at least half of the
-    optimum.
+    in common, ties to the lowest new pack, then place; at least half of the optimum is kept.
     """
     rows, packs = new.shape[:2]
     # [rows, packs, experts] @ [rows, experts, packs] -> [rows, new packs, old packs]
@@ -47,10 +46,9 @@ def match_packs_slowly(new: I64, old: I64, experts: int) -> I64:
 
 
 def keep_slots(new: I64, old: I64) -> I64:
-    """Reorder each chip's slots so that an expert that stays on its chip keeps its slot.
-
-    Both are experts [..., slots]; `new` has an expert at most once a chip. Others fill free slots
-    in order.
+    """Reorder each chip's slots so that an expert that stays on its chip keeps its slot; others
+    fill free slots in order. Both are experts [..., slots]; `new` has an expert at most once a
+    chip.
     """
     same = (new[..., :, None] == old[..., None, :]) & (new != EMPTY)[..., :, None]
     stays = same.any(axis=-1)  # [..., new slots]

@@ -1,8 +1,8 @@
 """Transfers from one placement to another, and their bytes on the fabric.
 
-Each layer is a round: chips read every moving expert into a staging buffer, then write their slots.
-No transfer reads an overwritten slot, two experts can swap, and one round a layer suffices. Layers
-share no slots: rounds may run together, at the price of staging memory.
+Each layer is a round: chips read all moving experts into a staging buffer, then write their slots:
+no transfer reads an overwritten slot, and experts can swap. Layers share no slots, so rounds may
+run together, at the price of staging memory.
 """
 
 from collections import defaultdict
@@ -25,9 +25,8 @@ CHECKPOINT: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MovedBytes:
-    """Bytes moved: float64[sender, receiver], and float64[chip] from the checkpoint.
-
-    The diagonal of `between_chips` stays in a chip's HBM.
+    """Bytes moved: float64[sender, receiver], whose diagonal stays in a chip's HBM, and
+    float64[chip] from the checkpoint.
     """
 
     between_chips: F64
@@ -42,9 +41,7 @@ def migration(
     Every copy in `before` counts as live: the caller removes lost chips (`without`). The source is
     the nearest copy (same chip, tray, rack, anywhere), of equally near ones on the chip that has
     sent least so far; without a copy, the checkpoint. A slot that keeps its expert or becomes EMPTY
-    moves nothing.
-
-    Raises ValueError for placements of different layers, chips, slots or experts.
+    moves nothing. Raises ValueError for placements of different layers, chips, slots or experts.
     """
     old, new = before.expert_of_slot, after.expert_of_slot
     if old.shape != new.shape or before.experts != after.experts:

@@ -25,8 +25,7 @@ def keep_settled(
     """`balanced` in the layers of groups where it gains enough, `previous` elsewhere.
 
     Enough: the busiest chip's load falls by more than the share `least_gain`, or `previous` misses
-    an expert or has one on an unusable chip. Raises ValueError for placements of different shapes,
-    or a load that fits neither.
+    an expert or has one on an unusable chip. Raises ValueError for shapes that do not match.
     """
     if previous.expert_of_slot.shape != balanced.expert_of_slot.shape:
         raise ValueError("two placements of the same layers, chips and slots are compared")
