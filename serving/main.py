@@ -32,8 +32,8 @@ _MODULES: Final = (
 def command_parser() -> argparse.ArgumentParser:
     """The parser of every subcommand.
 
-    `run` of the parsed arguments is the subcommand's function: it returns an exit code, and raises
-    UltraServeError for a wrong argument or a server that refuses or does not answer.
+    `run` of its result takes the parsed arguments, returns an exit code, and raises UltraServeError
+    for a wrong argument or a server that refuses or does not answer.
     """
     parser = argparse.ArgumentParser(
         prog="ultraserve",

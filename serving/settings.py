@@ -193,7 +193,7 @@ class Settings(RunningOptions, PartitionOptions):
     Attributes:
         first_chip: of the machine, where the partition begins.
         model: catalog name of the model that sets time, HBM and energy; None: the weights that
-            compute the tokens set them too.
+            compute the tokens do.
         computes: False synthesises tokens instead of computing them (`--weights none`).
         eplb: vLLM's own `--eplb-config` object; None leaves experts in place.
         exclusive_cores: the cores were asked for by number: no other process may have them.
@@ -250,16 +250,13 @@ class Settings(RunningOptions, PartitionOptions):
 
     @property
     def ranks(self) -> int:
-        """Data-parallel ranks: chips over tp, rounded down; the partition checks that it
-        divides.
-        """
+        """Data-parallel ranks: chips over tp; the partition checks that it divides."""
         return self.chips // self.tp
 
     @classmethod
     def from_additional_config(cls, additional: Mapping[str, Any] | None) -> "Settings":
-        """Read the settings of vLLM's additional config; absent means all defaults.
-
-        Raises ConfigError for no object, an unknown key, or a value out of range.
+        """Read the settings of vLLM's additional config; absent means all defaults. Raises
+        ConfigError for no object, an unknown key, or a value out of range.
         """
         given = (additional or {}).get(KEY, {})
         if not isinstance(given, Mapping):
