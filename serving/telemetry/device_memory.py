@@ -1,12 +1,12 @@
 """HBM by the categories of neuron-monitor and neuron-top, per logical core.
 
-By the tools, constants are weights when a model infers, the model scratchpad is for the model's
-internal variables, and runtime memory is the rest. So weights are constants, KV and a training
-job's state tensors, activations scratchpad, and collectives' buffers the runtime's. (The runtime's
+In the tools, constants are weights when a model infers, the scratchpad is for the model's internal
+variables, and runtime memory is the rest: so weights are constants, KV and a training job's state
+tensors, activations scratchpad, and collectives' buffers the runtime's. (The runtime's
 out-of-memory table has other columns: emulator.memory.)
 
-A core's memory is that of the HBM stacks that it sees. Where two cores see one stack (LNC=1), each
-gets half: the state does not say which of them asked for it.
+A core has the memory of the HBM stacks that it sees; two cores that see one stack (LNC=1) get half
+each: the state does not say which of them asked for it.
 
 Source: AWS Neuron SDK docs, neuron-monitor-user-guide.rst, memory_used; neuron-top-user-guide.rst.
 """
@@ -38,9 +38,7 @@ CategoryBytes = dict[str, int]
 
 
 def category_of(owner: str) -> str:
-    """Category of an owner of HBM such as "weights/experts"; raises ValueError for an unknown
-    use.
-    """
+    """Category of an owner such as "weights/experts"; raises ValueError for an unknown use."""
     return CATEGORY_OF_USE[use_of(owner)]
 
 

@@ -20,8 +20,6 @@ class FirstTokenTimes:
         self._kept.extend((emulated_s, each) for each in ttft_s)
 
     def share_within(self, limit_s: float, *, since_s: float) -> float | None:
-        """Share of those after `since_s` that took at most `limit_s`; None below `LEAST` of
-        them.
-        """
+        """Share of those after `since_s` within `limit_s`; None of fewer than `LEAST`."""
         judged = [ttft_s <= limit_s for at_s, ttft_s in self._kept if at_s > since_s]
         return sum(judged) / len(judged) if len(judged) >= LEAST else None

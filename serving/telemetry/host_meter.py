@@ -43,9 +43,7 @@ class _Counted:
 
 
 class HostMeter:
-    """Meter of the process `pid` and its descendants; a new process counts from its second
-    reading.
-    """
+    """Meter of process `pid` and its descendants; a new process counts from its second reading."""
 
     def __init__(self, pid: int) -> None:
         self._root = psutil.Process(pid)

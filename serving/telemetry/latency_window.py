@@ -16,10 +16,10 @@ KEPT_MAX: Final = 8_192
 
 
 class LatencyReport(Plain, frozen=True, kw_only=True):
-    """Latencies of requests in the last `window_s`, as this process's clients saw them.
+    """Latencies of the last `window_s`, as this process's clients saw them.
 
-    `requests` ended; None: nothing was measured. TPOT is a request's mean time per output token
-    after its first.
+    `requests` ended; None: not measured. TPOT: a request's mean time per output token after its
+    first.
     """
 
     window_s: float

@@ -10,9 +10,8 @@ _CHIP: Final = ("chip", "rack")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeterFamily(Family):
-    """A family with a value for each chip: `field` of its meters or of the ledger.
-
-    `metered`: left out for a chip whose work is not metered.
+    """A family with a value for each chip, `field` of its meters or of the ledger; `metered`: for
+    chips whose work is metered alone.
     """
 
     field: str

@@ -1,6 +1,5 @@
-"""The engine's families: clock, steps, energy, faults, experts, hand-overs.
-
-Values are of the newest snapshot, taken when a page is read.
+"""The engine's families: clock, steps, energy, faults, experts, hand-overs. Values are of the
+newest snapshot, taken when a page is read.
 """
 
 import re

@@ -22,8 +22,8 @@ class Family:
     """One family, by default a gauge.
 
     A counter's `name` has no `_total`, its samples do. `unit` defaults to the one that the name
-    ends in, or `1`. `was`: its name in the release before, which is exported too. Raises
-    ConfigError for an invalid name, one that ends in `_total`, and help that is no sentence.
+    ends in, or `1`. `was`: its name in the release before, exported too. Raises ConfigError for an
+    invalid name, one that ends in `_total`, and help that is no sentence.
     """
 
     name: str

@@ -1,7 +1,6 @@
-"""The tables of families in deploy/guides/metrics.md.
+"""The tables of families in deploy/guides/metrics.md, between its two marks.
 
-`python -m serving.telemetry.families.guide_table` writes the part between the guide's two marks; a
-test compares it.
+`python -m serving.telemetry.families.guide_table` writes them; a test compares them.
 """
 
 import sys

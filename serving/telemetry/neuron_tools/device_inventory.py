@@ -1,7 +1,7 @@
 """A machine's devices as neuron-ls lists them: of a running engine, or of the catalog.
 
-Devices have their numbers in the partition, spares last; without an engine, in the system. A lost
-one is neither listed nor connected, as a driver would not find it.
+They are numbered as in the partition, spares last; without an engine as in the system. A lost one
+is neither listed nor connected, as a driver would not find it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,9 +47,7 @@ class NeuronDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInventory:
-    """All devices; `missing`: health of the lost ones; `first_chip`: device 0's place in the
-    system.
-    """
+    """All devices; `missing`: health of lost ones; `first_chip`: device 0's place in the system."""
 
     system: SystemSpec
     lnc: int
@@ -78,9 +76,8 @@ def server_inventory(
     description: SystemDescription,
     processes: Mapping[int, tuple[DeviceProcess, ...]],
 ) -> DeviceInventory:
-    """The devices of an engine; `processes` by device, where there are any.
-
-    Raises ConfigError for a system or a chip that this program's catalog lacks.
+    """The devices of an engine; `processes` by device. Raises ConfigError for a system or a chip
+    that this program's catalog lacks.
     """
     system = system_of(state.system)
     lnc, first = state.partition.lnc, state.partition.first_chip

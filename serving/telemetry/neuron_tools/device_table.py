@@ -2,8 +2,8 @@
 
 Source of the columns, titles, centring and the JSON's fields and their order: AWS Neuron SDK docs,
 neuron-ls.rst (the tables of a trn2n.48xlarge); `null` for no connection: a public sample of a
-trn2.3xlarge. PCI BDF, CPU affinity and NUMA node are of a real instance: "NA" in a table, null in
-JSON.
+trn2.3xlarge. PCI BDF, CPU affinity and NUMA node, of real instances alone, are "NA" in a table,
+null in JSON.
 """
 
 from collections.abc import Iterator, Sequence
@@ -94,10 +94,10 @@ def topology_table(inventory: DeviceInventory) -> list[str]:
 def process_table(
     inventory: DeviceInventory, *, wide: bool, everybody: bool, looking: DeviceProcess
 ) -> list[str]:
-    """Devices with the processes that use them, a line each.
+    """Devices with the processes that use them, a line each, as neuron-ls prints them.
 
     `everybody` adds those that only look, `looking` (this program) last, and a rule below each
-    device, as neuron-ls does; `wide` gives the command 80 columns instead of 40.
+    device; `wide` gives the command 80 columns instead of 40.
     """
     width = _COMMAND_WIDE if wide else _COMMAND_NARROW
     groups = []

@@ -93,7 +93,6 @@ class Between:
         return max(flops, 0.0) / self.emulated_s if self.emulated_s > 0 else 0.0
 
     def _grown(self, total: Callable[[MachineSnapshot], _Total]) -> _Total:
-        """Growth of a total since the engine's start."""
         now = total(self.now.snapshot)
         return now if self.before is None else now - total(self.before.snapshot)
 

@@ -1,7 +1,7 @@
 """Chips by position as coloured cells, and few cores as bars.
 
-A cell repeats its colour in figures, and faults in letters: colours need not be told apart. They
-are cividis', made for colour-blind eyes; light ones carry dark figures. Source: Nunez, Anderton and
+A cell has its value in figures too, and faults in letters: colours need not be told apart. They are
+cividis', made for colour-blind eyes; light ones carry dark figures. Source: Nunez, Anderton and
 Renslow, "Optimizing colormaps with consideration for color vision deficiency", 2018; values as in
 matplotlib, about every ninth.
 """
@@ -101,9 +101,8 @@ def style_of(share: float) -> str:
 
 
 def grid_lines(figures: TopFigures, measure: HeatMeasure, *, width: int = 0) -> list[Text]:
-    """Racks side by side, a tray in one or more lines; racks and trays without chips are left out.
-
-    Chips' numbers stand beside their figures if `width` characters are enough.
+    """Racks side by side, a tray in one or more lines, without racks and trays that have no chips;
+    with chips' numbers if `width` characters are enough.
     """
     racks = sorted({chip.rack for chip in figures.chips})
     trays = sorted({chip.tray for chip in figures.chips})

@@ -1,6 +1,6 @@
-"""This machine's vCPUs and memory, and a server's processes: cumulative totals.
+"""Cumulative totals of this machine's vCPUs and memory, and of a server's processes.
 
-Real figures of the machine on which a command runs, in wall time. Two samples make a usage
+Real figures of the machine on which a command runs, in wall time; two samples make a usage
 (`host_usage`).
 """
 
@@ -41,9 +41,7 @@ class CpuTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSample:
-    """User and system seconds by process number, and the memory of all, shared pages counted
-    once.
-    """
+    """User and system seconds by process; memory of all, shared pages counted once."""
 
     cpu_s: dict[int, tuple[float, float]]
     memory_bytes: int

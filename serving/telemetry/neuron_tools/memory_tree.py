@@ -86,7 +86,6 @@ class MemoryTree(Tree[Key]):
                 self._branch(node, (*key, name), leaf=True)
 
     def _write(self, keys: Iterable[Key]) -> None:
-        """Update the visible labels that differ."""
         if self._figures is None:
             return
         for key in list(keys):

@@ -1,8 +1,7 @@
 """neuron-monitor's report of a running engine: groups that are due, and the JSON of all.
 
-Like neuron-monitor it waits until a group is due, reads, updates the due groups and writes the
-whole report; the others stay. An engine that does not answer is an `error` of its application,
-while the host's groups go on.
+Like neuron-monitor it waits until a group is due, updates it and writes the whole report. An engine
+that does not answer is an `error` of its application; the host's groups go on.
 
 Source of the fields: AWS Neuron SDK docs, neuron-monitor-user-guide.rst. What only a real instance
 has is "emulated"; pods are not read.
@@ -32,9 +31,8 @@ _EARLY_S: Final = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reading:
-    """One reading: `engine` is None when it did not answer, for the reason `error`.
-
-    `pid` and `tag` are the server's: 0 and "emulated" where its processes are not visible.
+    """One reading: `engine` is None when it did not answer, for the reason `error`. `pid` and `tag`
+    are the server's: 0 and "emulated" where its processes are not visible.
     """
 
     host: HostSample
@@ -156,7 +154,6 @@ class MonitorReport:
         }
 
     def _made(self, application: str, groups: MetricGroups) -> dict[str, Any]:
-        """An application's groups made so far."""
         keys = ((application, name) for name in groups)
         return {key[1]: self._groups[key] for key in keys if key in self._groups}
 

@@ -2,9 +2,8 @@
 
 Groups cover the time between two snapshots, in emulated seconds. A chip's logical cores share its
 work evenly: the emulator times chips. Zero by nature: errors of kinds that no fault has (generic,
-numerical, model, runtime), executions that end in an error (a step that meets a fault is repeated,
-and completes), and of the emulated hosts' memory all but sleeping weights. The real processes'
-memory is the real host's, and left out here.
+numerical, model, runtime), executions that end in an error (a step that meets a fault is repeated),
+and of the emulated hosts' memory all but sleeping weights; real processes' memory is left out.
 
 Source of the fields: AWS Neuron SDK docs, neuron-monitor-user-guide.rst. Per-core entries of
 physical cores ("v3d") exist for LNC=2; on trainium3 they are "v4d" and "nc_v4.0", *assumed*, as
@@ -147,9 +146,8 @@ def _host_breakdown(*, constants_bytes: int = 0) -> dict[str, int]:
 
 
 def _loaded_model(look: EngineSnapshot, held: Mapping[int, dict[str, int]]) -> dict[str, Any]:
-    """The timed model, a subgraph on every core: the weights and microcode loaded there.
-
-    Its id and uuid derive from its name: nothing is compiled.
+    """The timed model, a subgraph on every core: weights and microcode as loaded there. Its id and
+    uuid derive from its name: nothing is compiled.
     """
     state = look.snapshot.state
     per_chip = len(look.cores.cores)

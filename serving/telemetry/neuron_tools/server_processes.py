@@ -1,7 +1,7 @@
 """Processes of a server on this machine, found by its listening port.
 
-A Neuron application is here the listening process of `ultraserve serve` with its descendants, chips
-among them. On another machine nothing is found.
+A Neuron application is the listening process of `ultraserve serve` with its descendants, chips
+among them.
 """
 
 import ipaddress
@@ -49,8 +49,7 @@ class ServerProcesses:
 def server_processes(host: str, port: int) -> ServerProcesses | None:
     """The server that listens on `port` of this machine.
 
-    None when `host` is another machine, nothing listens, the listener is another user's, or the
-    system does not show listeners.
+    None for another machine's `host`, no listener, another user's, or a system that shows none.
     """
     if not _is_this_machine(host):
         return None

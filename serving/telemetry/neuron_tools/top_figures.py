@@ -35,9 +35,8 @@ CATEGORY_WORDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopChip:
-    """One chip. `doing`: its health if lost or hung, else its phase, "spare" or "out".
-
-    `cores`: memory by category of each logical core, by its number over all chips.
+    """One chip. `doing`: lost or hung, else its phase, "spare" or "out". `cores`: memory by
+    category of each logical core, by its number over all chips.
     """
 
     chip: int

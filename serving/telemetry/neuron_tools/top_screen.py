@@ -1,7 +1,6 @@
 """The live screen of `ultraserve top`: tabs and keys after neuron-top's, drawn by Textual.
 
-A thread takes snapshots, one at a time; a transient failure shows in the status line and is
-retried.
+A thread takes snapshots, one at a time; a transient failure is shown and retried.
 
 Source of the keys: AWS Neuron SDK docs, neuron-top-user-guide.rst: F toggles utilisation and
 TFLOPS, 1-9 select a tab, a and d the one before and after, x expands or collapses the whole tree.

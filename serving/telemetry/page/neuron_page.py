@@ -23,9 +23,8 @@ _USED_CPU: Final = ("user", "system")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """The vendor's labels: `instance_type` is the system's name in the catalog.
-
-    `cores`: logical cores of a chip; None without NeuronCores, when these families are left out.
+    """The vendor's labels: `instance_type` is the system's name in the catalog. `cores`: logical
+    cores of a chip; None without NeuronCores, when these families are left out.
     """
 
     instance_type: str

@@ -1,8 +1,7 @@
 """Prometheus's text format, with label sets that are rendered once.
 
-prometheus_client renders each sample's labels anew, which for the thousands of samples of 144 chips
-takes ten times as long as the numbers. Format:
-https://prometheus.io/docs/instrumenting/exposition_formats/, text-based.
+prometheus_client renders labels per sample: for 144 chips ten times the cost of the numbers.
+Format: https://prometheus.io/docs/instrumenting/exposition_formats/, text-based.
 """
 
 from collections.abc import Collection
@@ -22,9 +21,7 @@ _SETS_MAX: Final = 8
 
 
 class TextPage:
-    """Families in sequence; each is added once, under an old name too, and left out without
-    rows.
-    """
+    """Families, each added once (and under its old name), and left out without rows."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
