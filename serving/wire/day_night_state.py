@@ -1,8 +1,7 @@
-"""Day and night as the control API shows it: frozen and plain.
+"""Day and night as the control API shows it: frozen and plain; see day_night.proto.
 
 Made by the server's process from the engine's and the job's states. Times of the day are Unix time
 of the day's own calendar, which may pass faster than emulated time.
-`protos/ultraserve/v1/day_night.proto` documents the fields; only additions are here.
 """
 
 from typing import Annotated

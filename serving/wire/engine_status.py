@@ -1,8 +1,7 @@
-"""The engine's status that the API's process needs at every step: clock and ranks that serve.
+"""The engine's status at each step, for the API's process: clock, and ranks that serve.
 
-The engine's process writes it after each step into a shared record, at times with its totals, for a
-server without our gateway: stock vLLM asks its engine for nothing. Everything else of an engine is
-read by control calls, on demand.
+The engine's process writes it into a shared record, at times with its totals, for a server without
+our gateway: stock vLLM asks its engine for nothing. All else is read by control calls, on demand.
 """
 
 import os
@@ -20,12 +19,8 @@ from serving.wire.telemetry import Telemetry
 
 
 class EngineStatus(Plain, frozen=True, kw_only=True):
-    """At the end of a step.
-
-    Attributes:
-        emulated_s: since the engine's start.
-        ranks_up: that take requests.
-        epochs: of the clock, by Unix time, at most `EPOCHS_KEPT`; empty where time is virtual.
+    """At the end of a step. `epochs` of the clock: by Unix time, at most `EPOCHS_KEPT`; empty where
+    time is virtual.
     """
 
     emulated_s: float

@@ -1,8 +1,7 @@
-"""Everything shown of a machine: chips' meters beside state, telemetry and power.
+"""A machine's state, telemetry, power and chips' meters at one moment; see hardware.proto.
 
 Times are emulated. Shares, rates and watts are means over the last `window_s`, up to the snapshot:
-an idle engine falls to idle there. `protos/ultraserve/v1/hardware.proto` documents the fields; only
-additions are here.
+an idle engine falls to idle there.
 """
 
 from typing import Final
@@ -24,7 +23,7 @@ class ChipMeters(Plain, frozen=True, kw_only=True):
     Attributes:
         busy_s: like all counts and shares of work, of serving alone: a training job's work is not
             metered, except watts and joules.
-        figures: the ledger's others: a figure that is added to its schema is here.
+        figures: the ledger's others; a new one of its schema is here.
         joules: idle and leased time included.
         watts: of a chip that trains, as its job reports. A lost chip draws none.
         link_utilization: of all tiers together; 0 for a chip without links.
@@ -70,9 +69,7 @@ class StepDurations(Plain, frozen=True, kw_only=True):
 
 
 class MachineSnapshot(Plain, frozen=True, kw_only=True):
-    """Everything at one moment. `window_s` is the real window: shorter after the start, longer
-    after a long step.
-    """
+    """Everything at one moment. `window_s`: shorter after the start, longer after a long step."""
 
     emulated_s: float
     window_s: float

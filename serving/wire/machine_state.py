@@ -1,8 +1,7 @@
 """The whole machine between two steps, as the control API shows it: frozen, plain, strict JSON.
 
 Made by the engine's process and passed on by the API's. The messages of `protos/ultraserve/v1` have
-the same fields and document them; only additions are here. Emulated seconds count from the engine's
-start.
+and document the same fields. Emulated seconds count from the engine's start.
 """
 
 from enum import StrEnum
@@ -161,9 +160,8 @@ class FaultRecord(Plain, frozen=True, kw_only=True):
 
 
 class FaultEvent(Plain, frozen=True, kw_only=True):
-    """A fault has reached a stage; numbered from 1 since the engine's start.
-
-    `fault` and `ranks_up`, the ranks that served, are as of then.
+    """A fault has reached a stage, numbered from 1 since the engine's start. `fault` and
+    `ranks_up`, the ranks that served, are as of then.
     """
 
     number: Count
@@ -194,9 +192,8 @@ class TrainingTotals(Plain, frozen=True, kw_only=True):
 
 
 class LeaseState(Plain, frozen=True, kw_only=True):
-    """A group of chips that is, or was, leased: whole ranks.
-
-    `until_emulated_s` is None if unknown; `training` until the job's first report.
+    """A group of chips that is, or was, leased: whole ranks. `until_emulated_s` is None if unknown;
+    `training` until the job's first report.
     """
 
     number: Count
@@ -224,7 +221,6 @@ class LeaseState(Plain, frozen=True, kw_only=True):
 
 class VersionState(Plain, frozen=True, kw_only=True):
     """One version of the weights, named by its number and the beginning of the weights' hash.
-
     `failure` is empty without one; `joules` are part of the engine's energy.
     """
 
@@ -244,8 +240,8 @@ class VersionState(Plain, frozen=True, kw_only=True):
 class SleepState(Plain, frozen=True, kw_only=True):
     """Whether the engine sleeps, in vLLM's sense, and the cost of the last time.
 
-    `host_bytes`: weights of the timed model; `wake_s`: all parts of waking up; `joules`: drawn by
-    the chips in both, a part of the engine's energy.
+    `host_bytes`: of the timed model's weights; `wake_s`: all parts of waking up; `joules`: of the
+    chips in both, part of the engine's energy.
     """
 
     asleep: tuple[str, ...] = ()

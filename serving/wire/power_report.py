@@ -42,10 +42,8 @@ class PowerWindow(Plain, frozen=True, kw_only=True):
 
 
 class MachinePower(Plain, frozen=True, kw_only=True):
-    """Everything about power.
-
-    Watts are means of the last emulated seconds; at the racks' input and the utility's meter they
-    include the chips' share of all the rest.
+    """Everything about power. Watts are means of the last emulated seconds; at the racks' input and
+    the utility's meter they include the chips' share of all the rest.
     """
 
     emulated_s: float

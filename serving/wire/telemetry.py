@@ -101,9 +101,8 @@ class EventKind(StrEnum):
 
 
 class MachineEvent(Plain, frozen=True, kw_only=True):
-    """One change, numbered from 1 since the server's start; see watch.proto.
-
-    Unrelated fields are None; `ranks_up` for all but faults.
+    """One change, numbered from 1 since the server's start; see watch.proto. Unrelated fields are
+    None; `ranks_up` for all but faults.
     """
 
     number: Count
