@@ -24,9 +24,7 @@ CODE_ROOT: Final = str(Path(__file__).resolve().parents[1])
 
 
 def child_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """`environment` (default: this process's) for a Python with this import path, without its
-    working directory.
-    """
+    """`environment` (default: this process's) for a child: import path, no working directory."""
     made = dict(os.environ if environment is None else environment)
     parts = made.get(_SEARCHED, "").split(os.pathsep)
     searched = [str(Path(part).absolute()) for part in parts if part]
@@ -76,9 +74,8 @@ def _own_path_begins() -> int:
 
 
 def seal_import_path() -> None:
-    """Remove the script's and the working directory from this process's and its children's path.
-
-    For a program's entry point: it changes `sys.path` and the environment.
+    """Remove the script's and the working directory from the import path of this process and its
+    children, for a program's entry point; changes `sys.path` and the environment.
     """
     environment = child_environment()
     _set(_path_in(environment))

@@ -105,9 +105,7 @@ def add_options(
 
 
 class RepeatedOption(argparse.Action):
-    """Gathers the values of a repeatable option; the first replaces the default, unlike
-    `append`.
-    """
+    """Gathers a repeatable option's values; unlike `append`, the first replaces the default."""
 
     def __call__(
         self,
@@ -151,7 +149,6 @@ def _group_of(kind: type, name: str) -> tuple[str, str]:
 
 
 def _settings(said: _Option, hint: Any, default: Any) -> dict[str, Any]:
-    """The arguments of argparse's `add_argument` for an option."""
     kind, repeats = _value_type(hint)
     settings: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(said.text, default)}
     if default is MISSING:
@@ -168,7 +165,6 @@ def _settings(said: _Option, hint: Any, default: Any) -> dict[str, Any]:
 
 
 def _words(hint: Any) -> list[str]:
-    """Words allowed by a Literal or a StrEnum."""
     if get_origin(hint) is Literal:
         return [*get_args(hint)]
     return [*map(str, hint)] if isinstance(hint, type) and issubclass(hint, StrEnum) else []
@@ -185,7 +181,6 @@ def _value_type(hint: Any) -> tuple[Any, bool]:
 
 
 def _help(text: str, default: Any) -> str:
-    """The help with the default, unless `text` has one."""
     if text is HIDDEN:
         return argparse.SUPPRESS
     text = text.replace("%", "%%")
