@@ -1,4 +1,4 @@
-"""A deployment's settings of the platform, read once at the gateway and passed on.
+"""A deployment's settings, read once at the gateway and passed on.
 
 The keys are those of vLLM's `--additional-config '{"ultraserve": {...}}'` and the flags of
 `ultraserve serve`. A wrong key or value stops the start and names itself.

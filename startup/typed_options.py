@@ -130,7 +130,7 @@ def given_options(
 
 
 def read_options(kind: type[Options], args: argparse.Namespace) -> Options:
-    """The options as an object of their class, with its defaults; raises what the class raises."""
+    """An object of the options, with its class's defaults; raises what the class raises."""
     return kind(**given_options(kind, args))
 
 

@@ -2,8 +2,8 @@
 
 All ranks wait for the slowest, so one rank's long prefill delays every rank's decodes. A policy
 maps each rank's pending prefill and decodes to a budget, which the rank's scheduler divides.
-Policies are pure: the past is in the demand. None starves a rank: each states within how many
-locksteps a rank with prefill gets a budget.
+Policies are pure: the past is in the demand. Each states within how many locksteps a rank with
+prefill gets a budget: none starves.
 """
 
 from abc import ABC, abstractmethod
@@ -25,9 +25,9 @@ Budgets = list[int | None]
 class PrefillDemand:
     """Demand of the ranks for the next lockstep.
 
-    `pending_tokens`: of prompts and recomputed contexts that a rank could start on; `decodes`:
-    requests that need one token; `waited_steps`: locksteps since the rank had a budget while it
-    wanted one, 0 if in the last.
+    `pending_tokens`: of prompts and recomputed contexts that could start; `decodes`: requests that
+    need one token; `waited_steps`: locksteps since the rank had a budget while it wanted one, 0 if
+    in the last.
     """
 
     pending_tokens: I64  # [ranks]
@@ -122,9 +122,7 @@ class Staggered(PrefillPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capped(PrefillPolicy):
-    """Each rank prefills at most `tokens` in a lockstep while any rank decodes; all get a budget
-    each time.
-    """
+    """Each rank prefills at most `tokens` in every lockstep in which any rank decodes."""
 
     form = "capped:TOKENS"
 
@@ -137,8 +135,7 @@ class Capped(PrefillPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balanced(PrefillPolicy):
-    """One level for all ranks in every lockstep, at which the longest backlog takes `steps`
-    locksteps.
+    """One level for all ranks, each lockstep, at which the longest backlog takes `steps` locksteps.
 
     A lockstep lasts as long as its slowest rank: a level below the busiest rank's saves nothing,
     and equal shares make it shortest. At `floor_tokens` a short prompt is done at once and a decode

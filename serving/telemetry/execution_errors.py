@@ -1,4 +1,4 @@
-"""Steps and faults in the words of neuron-monitor: executions, their errors and times.
+"""Steps and faults as neuron-monitor's executions, their errors and times.
 
 Source: AWS Neuron SDK docs, neuron-monitor-user-guide.rst, execution_stats.
 """

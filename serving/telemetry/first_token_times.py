@@ -1,4 +1,4 @@
-"""Emulated times to first token of the newest requests, as this process's clients saw them."""
+"""Emulated times to first token of the newest requests, as clients of this process saw them."""
 
 from collections import deque
 from collections.abc import Iterable

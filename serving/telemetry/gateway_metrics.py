@@ -32,7 +32,7 @@ class GatewayMetrics:
         self._limit = gauge(gateway.LIMIT, registry)
 
     def begin(self, work_class: str, *, outcomes: Iterable[str], reasons: Iterable[str]) -> None:
-        """Start all counts at 0: a rate does not see a first count come from none."""
+        """Start all counts at 0: a rate misses a first count that comes from none."""
         for outcome in outcomes:
             self._requests_of(work_class, outcome)
         for reason in reasons:

@@ -9,10 +9,10 @@ import psutil
 from serving.telemetry.neuron_tools.host_sample import CpuTimes
 
 _READ_AGAIN_S: Final = 1.0
-"""Shares over less than a second say little, and /proc is read for each process."""
+"""Shorter shares say little, and /proc is read for each process."""
 
 _LIST_AGAIN_S: Final = 10.0
-"""How long a list of the server's processes is used: chips come and go rarely."""
+"""Validity of the list of the server's processes: chips come and go rarely."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,7 @@ KEPT_MAX: Final = 8_192
 class LatencyReport(Plain, frozen=True, kw_only=True):
     """Latencies of the last `window_s`, as this process's clients saw them.
 
-    `requests` ended; None: not measured. TPOT: a request's mean time per output token after its
-    first.
+    `requests` ended; None: not measured. TPOT: mean time per output token after a request's first.
     """
 
     window_s: float
@@ -92,4 +91,4 @@ class LatencyWindow:
 
 
 Latencies = Callable[[float], LatencyReport | None]
-"""The report up to an emulated time, or to a later last step; None before a step."""
+"""The report up to an emulated time, or a later last step; None before a step."""

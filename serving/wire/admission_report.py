@@ -1,4 +1,4 @@
-"""Admission control as the control service shows it; named after their messages on the wire."""
+"""Admission control as the control service shows it; named after its messages."""
 
 from serving.policy.admission.work import WorkClass
 from serving.wire.machine_state import Count, Plain

@@ -54,7 +54,7 @@ class JobState(Plain, frozen=True, kw_only=True):
 
 
 class ForecastState(Plain, frozen=True, kw_only=True):
-    """The peak of demand within the next `window_s` seconds of the day, requests per emulated s."""
+    """Peak of demand within the next `window_s` seconds of the day, requests per emulated s."""
 
     window_s: float
     expected_per_s: float

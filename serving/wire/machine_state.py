@@ -180,7 +180,7 @@ class StallState(Plain, frozen=True, kw_only=True):
 
 
 class TrainingTotals(Plain, frozen=True, kw_only=True):
-    """A training job's own totals on a lease's chips, since it got them."""
+    """A training job's own totals on a lease's chips."""
 
     steps: Count
     tokens: Count

@@ -11,7 +11,7 @@ class ChipPower(Plain, frozen=True, kw_only=True):
 
 
 class RackPower(Plain, frozen=True, kw_only=True):
-    """The partition's chips in one rack, their share of its input and of its budget."""
+    """The partition's chips in one rack, with their share of its input and budget."""
 
     rack: Count
     chips: Count

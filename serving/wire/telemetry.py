@@ -20,7 +20,7 @@ class Telemetry(Plain, frozen=True, kw_only=True):
     """The engine's figures of one moment; see watch.proto. Totals count from its start.
 
     Seconds and joules are emulated unless named wall, and include idle time. Watts are means of the
-    last emulated seconds. The clock's epoch fields are 0 where time is virtual.
+    last emulated seconds. The clock's epoch is 0 where time is virtual.
     """
 
     emulated_s: float

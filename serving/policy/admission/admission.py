@@ -111,7 +111,7 @@ class Admission:
         return given
 
     def overdue(self, now_s: float) -> list[tuple[Entry, Refused]]:
-        """Refuse batch work that has waited too long; returns each entry with its refusal."""
+        """Refuse overdue batch work; returns each entry with its refusal."""
         self._pass(now_s)
         wait_s, queue = self._inside.limits.batch_wait_s, self._inside.queue
         message = f"it has waited {wait_s:g} s, as long as it may"
@@ -175,7 +175,7 @@ class Admission:
         self._waits_again(entry)
 
     def first_token(self, entry: Entry, now_s: float) -> bool:
-        """Note the first token of a sequence; returns whether it is the entry's first."""
+        """Note a sequence's first token; returns whether it is the entry's first."""
         self._pass(now_s)
         if entry.stage is Stage.LEFT or entry.waiting_begun == 0:
             return False

@@ -8,7 +8,7 @@ from startup.typed_options import option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionLimits:
-    """The bounds of one gateway; raises ConfigError for a bound that lets nothing enter."""
+    """Bounds of one gateway; raises ConfigError if one admits nothing or is out of range."""
 
     queue_requests: int = option(
         8_192, "interactive requests that wait for their first token, at most"

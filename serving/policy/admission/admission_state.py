@@ -109,8 +109,8 @@ class AdmissionState:
     def late_s(self, now_s: float) -> float:
         """Excess of ongoing waits over their prediction, before they end.
 
-        An engine that stands still is assumed to do so as long again. The oldest percent and one
-        more are left out: a prompt may be held up by its own grammar.
+        An engine that stands still is *assumed* to do so as long again. The oldest percent and one
+        more are left out: a grammar of its own may hold up a prompt.
         """
         waiting = self.waiting[WorkClass.INTERACTIVE]
         judged = next(islice(waiting.values(), 1 + len(waiting) // 100, None), None)

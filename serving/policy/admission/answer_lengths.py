@@ -67,8 +67,8 @@ class AnswerLengths:
     ) -> NDArray[np.float64]:
         """Cumulative hazard H at each edge, [ranges + 1]: the share exp(-H) lasts.
 
-        `running_tokens` [answers]: so far, each for `weights` [answers] of its kind.
-        `assumed_tokens`: mean of one assumed answer, which gives unknown ranges a hazard too.
+        `running_tokens` [answers]: so far, each for `weights` [answers] alike. `assumed_tokens`:
+        mean of one assumed answer, which gives unknown ranges a hazard.
         """
         made_tokens = self._made_tokens / self._weight + made_in_ranges(running_tokens, weights)
         ended = self._ended / self._weight

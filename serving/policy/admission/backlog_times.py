@@ -57,7 +57,7 @@ class BacklogTimes:
     def beside(
         self, *, decodes: float | None, context_tokens: float, prompt_tokens: float
     ) -> BacklogCurve:
-        """The curve at these means of a rank; `decodes` None: none beside the backlog."""
+        """The curve at these means of a rank; `decodes` None: none until the backlog is done."""
         drain_s = (
             self.drain_s
             + context_tokens * self.drain_s_per_context

@@ -7,9 +7,8 @@ from serving.policy.admission.entry import Entry
 
 
 class BatchQueue:
-    """A queue per key; a key that had its turn goes last. Operations take constant time.
-
-    Invariant: `len` and `tokens` match the content, and no key has an empty queue.
+    """A queue per key; a key that had its turn goes last. Operations take constant time. Invariant:
+    `len` and `tokens` match the content, and no key has an empty queue.
     """
 
     def __init__(self) -> None:
@@ -31,7 +30,7 @@ class BatchQueue:
         self.tokens += entry.prompt_tokens
 
     def heads(self) -> Iterator[Entry]:
-        """The first entry of each key, in the order of turns; not to be changed while iterated."""
+        """The first entry of each key, in the order of turns; do not change while iterating."""
         for queue in self._keys.values():
             yield next(iter(queue.values()))
 

@@ -14,7 +14,7 @@ from serving.policy.admission.entry import Entry
 from serving.policy.admission.work import WorkClass
 
 HEADS_MAX: Final = 16
-"""Keys examined per look. Assumed: a look is a moment between two steps."""
+"""Keys examined at a time. Assumed: a search fits between two steps."""
 
 PASSED_OVER_MAX: Final = 256
 """Assumed: large work is seldom waited for, and does not wait for ever."""

@@ -204,8 +204,8 @@ class ExpectedWait:
     def _seats_s(
         self, ends: float, now_s: float, curve: BacklogCurve, demand: WaitDemand, own_tokens: float
     ) -> float:
-        """The longer of: a seat is sure and a mean prompt computed; a seat is expected and its own
-        prompt computed.
+        """The longer of two times: until a seat is sure and a mean prompt computed, and until a
+        seat is expected and its own prompt computed.
 
         With its own prompt after the sure wait, almost only short ones would enter: seats are
         scarce, prompts are not.
@@ -248,7 +248,6 @@ class ExpectedWait:
         return self.answers.amount / self._seat_s.amount
 
     def _ends_needed(self, demand: WaitDemand, capacity: Capacity) -> float:
-        """Sequences that must end first, for seats and KV."""
         seats = demand.sequences - capacity.seats
         kv_tokens = self.kv_tokens(demand)
         kv = (kv_tokens - capacity.kv_tokens) * demand.sequences / max(1, kv_tokens)

@@ -56,7 +56,7 @@ class RateLimiter:
     def over_limit(
         self, client: Client, tokens: int, now_s: float, *, sequences: int = 1, requests: int = 1
     ) -> OverLimit | None:
-        """The first limit that these would exceed, or None; `requests=0`: of an admitted one."""
+        """The first limit exceeded by these, or None; `requests=0` for an admitted request."""
         if not client.is_limited:
             return None
         book = self._book_for(client, now_s, requests=requests)
@@ -88,7 +88,7 @@ class RateLimiter:
             book.tokens.take(tokens, now_s)
 
     def correct(self, client: Client, tokens: int, now_s: float) -> None:
-        """Charge `tokens` more, or give back if negative, unless the limits have changed since."""
+        """Charge `tokens` more (negative: give back), unless the limits have changed since."""
         if not client.is_limited:
             return
         book = self._books.get(client.name)

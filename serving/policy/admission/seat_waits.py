@@ -33,9 +33,7 @@ class SeatWaits:
     expected: NDArray[np.float64]
 
     def wait_s(self, ends: float) -> float:
-        """Seconds until this many surely ended, linear beyond the horizon; inf if none end within
-        it.
-        """
+        """Seconds until this many surely ended, linear beyond the horizon; inf without any end."""
         return self._until_s(ends, self.sure)
 
     def mean_wait_s(self, ends: float) -> float:

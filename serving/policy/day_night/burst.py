@@ -1,4 +1,4 @@
-"""The groups that the load needs now, whatever the forecast: a burst at night takes chips back."""
+"""Groups that the load needs now: a burst at night takes chips back."""
 
 from dataclasses import dataclass
 from typing import Final

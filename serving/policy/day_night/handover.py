@@ -29,7 +29,7 @@ CHANGING_HANDS: Final = (HandoverPhase.DRAINING, HandoverPhase.RESTORING)
 
 
 class HandoverEvent(StrEnum):
-    """Events of a group; the first ones in the order of a quiet night."""
+    """Events of a group, first those of a quiet night in order."""
 
     DRAIN = "drain"  # asked for, and it fits
     VACATED = "vacated"  # its requests and experts are elsewhere, its processes have ended
@@ -136,7 +136,7 @@ JOB_TRANSITIONS: Final[Mapping[tuple[JobPhase, JobEvent], JobPhase]] = MappingPr
 
 
 class HandoverError(UltraServeError):
-    """An event that is illegal in this phase of a group or job; definite: nothing has changed."""
+    """An illegal event in this phase of a group or job; definite: nothing has changed."""
 
     def __init__(self, phase: HandoverPhase | JobPhase, event: HandoverEvent | JobEvent) -> None:
         pairs = (*TRANSITIONS, *JOB_TRANSITIONS)
@@ -198,7 +198,7 @@ class HandoverLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Failures in a row since the last success, with the time and message of the last."""
+    """Failures in a row since the last success; time and message of the last."""
 
     count: int = 0
     last_s: float = 0.0

@@ -228,8 +228,8 @@ def _job_after(job: HandoverJob, happened: JobHappened, now_s: float) -> Handove
 def wishes(state: HandoverState, serving: int) -> tuple[HandoverPhase, ...]:
     """Desired phase of each group when `serving` of them serve.
 
-    Groups that are out stay out first, then the last ones leave. Those in maintenance are to serve,
-    once an operator has brought them back.
+    Groups that are out stay out first, then the last ones leave. Groups in maintenance are to
+    serve, once an operator returns them.
     """
     there = [group for group in state.groups if not group.in_maintenance]
     by_stay = sorted(there, key=lambda group: (_STAY.get(group.phase, 0), group.number))
@@ -267,7 +267,7 @@ def job_of(job: HandoverJob, group: HandoverGroup) -> HandoverJob:
 
 def reachable(group: HandoverGroup, job: HandoverJob, limits: HandoverLimits) -> HandoverPhase:
     """The phase to work towards: SERVING if training is desired but impossible, without working
-    chips or after the job has finished or failed for good.
+    chips or after the job finished or failed for good.
     """
     over = job.phase in (JobPhase.FINISHED, JobPhase.FAILED)
     hopeless = not group.working_chips or (job.starts.given_up(limits) and not job.phase.alive)

@@ -21,7 +21,7 @@ class DemandHistory:
 
     There are no holes: an unobserved time has the rate 0, or its maker's estimate. `end_s`: Unix
     time of the policy's clock, of which `pace` seconds pass in one second of the rates: 1, or 720
-    where a day takes 2 minutes. Raises ConfigError for values out of range.
+    where a day takes 2 minutes. Raises ConfigError for values out of range and too many buckets.
     """
 
     end_s: float
@@ -46,9 +46,8 @@ class DemandHistory:
     def of(
         cls, buckets: Iterable[tuple[float, float]], *, bucket_s: float, pace: float = 1.0
     ) -> Self:
-        """Build from (end_s, requests_per_s) in order of time; a hole gets the rate 0.
-
-        Raises ConfigError for ends that do not rise by whole buckets.
+        """Build from (end_s, requests_per_s) in order of time; a hole gets the rate 0. Raises
+        ConfigError for ends that do not rise by whole buckets.
         """
         pairs = list(buckets)
         if not pairs:

@@ -1,7 +1,7 @@
-"""Input of a day-and-night policy: the clock, the demand so far, and the groups that serve.
+"""Input of a day-and-night policy, with all of its memory: policies are pure.
 
-It holds all of a policy's memory: policies are pure. Time is Unix time of the policy's own clock,
-which a live run may let pass faster than the emulated one.
+Time is Unix time of the policy's own clock, which a live run may let pass faster than the emulated
+one.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Options in a policy's text, `headroom=0.2,dwell=30m`, read into dataclasses and written back."""
+"""Options in a policy's text, `headroom=0.2,dwell=30m`, to and from dataclasses."""
 
 import re
 from dataclasses import fields, is_dataclass, replace
@@ -11,7 +11,7 @@ _DURATION: Final = re.compile(r"(?P<number>[0-9.eE+-]+)(?P<unit>[dhms]?)")
 
 
 def duration_s(text: str, *, field: str) -> float:
-    """Read `30m`, `2h`, `1d`, `90s` or plain seconds; raises ConfigError for anything else."""
+    """Read `30m`, `2h`, `1d`, `90s` or plain seconds; raises ConfigError."""
     matched = _DURATION.fullmatch(text.strip())
     try:
         if matched is None:
@@ -33,7 +33,7 @@ def duration_text(seconds: float) -> str:
 
 
 def options_text(policy: Any, default: Any) -> str:
-    """Format the fields that differ from the default's, those of a `guard` included."""
+    """Format the fields that differ from the default's, a `guard`'s included."""
     return ",".join(
         f"{name}={text}"
         for name, text in _options(policy).items()

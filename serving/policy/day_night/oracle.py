@@ -27,8 +27,8 @@ _PLANS_MAX: Final = 32
 class Oracle(Policy):
     """Serves with the fewest groups that meet the known demand with the headroom.
 
-    `future`: true rates of the whole run; outside of it the nearest bucket counts. Raises
-    ConfigError for an empty one.
+    `future`: true rates of the whole run; the nearest bucket counts outside. Raises ConfigError for
+    an empty one.
     """
 
     name = "oracle"
@@ -85,7 +85,7 @@ def _plan(
     drain_s: float,
     restore_s: float,
 ) -> I64:
-    """The plan of one future; cached by identity, since a future never changes."""
+    """The plan of one future; cached by identity, as futures never change."""
     needs = np.ceil(future.requests_per_s / capacity_per_s - 1e-9)
     needs = np.clip(needs, groups_min, groups)  # [buckets]
     ahead = int(np.ceil(restore_s / future.bucket_s - 1e-9))

@@ -1,4 +1,4 @@
-"""A day-and-night policy: how many groups of chips serve now, the others train."""
+"""A day-and-night policy: how many groups of chips serve; the others train."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -23,10 +23,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy(ABC):
-    """Decides by the observation alone: the same observation, the same decision.
-
-    `str()` begins with `name`, the kind, and is the text that `parse_policy` reads.
-    `weighs_demand`: later decisions depend on the demand until then.
+    """Decides by the observation alone. `str()` begins with `name`, the kind, and is the text that
+    `parse_policy` reads. `weighs_demand`: later decisions depend on the demand until then.
     """
 
     name: ClassVar[str]

@@ -1,4 +1,4 @@
-"""Parser of policies as a user writes them; `str()` of a policy is such a text."""
+"""Parser of policies as users write them; `str()` of a policy is such a text."""
 
 from typing import Final
 

@@ -1,8 +1,8 @@
 """The policy that follows the electricity price: it trains when power is cheap, demand allowing.
 
 In cheap hours it lends what `demand` would; in others all groups serve, and idle ones draw less
-than training. Prices are known a day ahead, as on the exchange: a group leaves only if it stays
-cheap for its way out and a whole dwell.
+than training. As prices are known a day ahead, a group leaves only if it stays cheap for its way
+out and a whole dwell.
 """
 
 import csv

@@ -95,7 +95,7 @@ class ScheduleWindow:
 class SchedulePolicy(Policy):
     """Lends within its windows all but `keep` groups, and never what the present load needs.
 
-    A group is called back in time to serve when the window ends. Raises ConfigError for no window,
+    Groups are called back in time to serve when the window ends. Raises ConfigError for no window,
     an unknown time zone, and a negative `keep`.
     """
 

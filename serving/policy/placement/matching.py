@@ -46,9 +46,8 @@ def match_packs_slowly(new: I64, old: I64, experts: int) -> I64:
 
 
 def keep_slots(new: I64, old: I64) -> I64:
-    """Reorder each chip's slots so that an expert that stays on its chip keeps its slot; others
-    fill free slots in order. Both are experts [..., slots]; `new` has an expert at most once a
-    chip.
+    """Reorder each chip's slots so that experts that stay keep their slots; others fill free slots
+    in order. Both are experts [..., slots]; `new` has an expert at most once a chip.
     """
     same = (new[..., :, None] == old[..., None, :]) & (new != EMPTY)[..., :, None]
     stays = same.any(axis=-1)  # [..., new slots]

@@ -86,7 +86,7 @@ def rounds(transfers: Iterable[ExpertTransfer]) -> tuple[tuple[ExpertTransfer, .
 def transfer_bytes(
     transfers: Sequence[ExpertTransfer], expert_bytes: float, chips: int
 ) -> MovedBytes:
-    """Bytes of the transfers when one expert in one layer takes `expert_bytes`."""
+    """Bytes of the transfers, at `expert_bytes` for one expert in one layer."""
     between = np.zeros((chips, chips))
     loaded = np.zeros(chips)
     for move in transfers:

@@ -22,7 +22,7 @@ _CLUSTER: Final = " x "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProcess:
-    """A process that uses a device; `runtime` is False for one that only looks."""
+    """A process that uses a device; not `runtime`: only looks."""
 
     pid: int
     command: str

@@ -101,8 +101,8 @@ def style_of(share: float) -> str:
 
 
 def grid_lines(figures: TopFigures, measure: HeatMeasure, *, width: int = 0) -> list[Text]:
-    """Racks side by side, a tray in one or more lines, without racks and trays that have no chips;
-    with chips' numbers if `width` characters are enough.
+    """Racks side by side, a tray in one or more lines, none for racks and trays without chips;
+    chips' numbers stand beside them if `width` suffices.
     """
     racks = sorted({chip.rack for chip in figures.chips})
     trays = sorted({chip.tray for chip in figures.chips})

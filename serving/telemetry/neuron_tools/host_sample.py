@@ -1,7 +1,6 @@
 """Cumulative totals of this machine's vCPUs and memory, and of a server's processes.
 
-Real figures of the machine on which a command runs, in wall time; two samples make a usage
-(`host_usage`).
+Real figures of the command's machine, in wall time; two samples make a usage (`host_usage`).
 """
 
 import contextlib

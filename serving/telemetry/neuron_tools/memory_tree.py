@@ -1,6 +1,5 @@
-"""neuron-top's memory details as a tree: device, cores, categories, and this host.
-
-Only visible labels are written; a closed branch is updated when it opens.
+"""neuron-top's memory details as a tree: device, cores, categories, and this host. Only visible
+labels are written; a closed branch is updated when it opens.
 """
 
 from collections.abc import Iterable

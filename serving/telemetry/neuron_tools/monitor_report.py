@@ -26,7 +26,7 @@ _LEASE_TAG: Final = "lease-"
 _NO_PODS: Final = "the emulator does not look at Kubernetes"
 _NO_JOB: Final = "a training job's processes are not looked at"
 _EARLY_S: Final = 1e-3
-"""A group due within this is due now, so that two of one period stay together."""
+"""A group due within this is due now: two of one period stay together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -84,7 +84,7 @@ class MonitorReport:
         return self._json(reading)
 
     def _wanted(self, reading: Reading) -> dict[tuple[str, str], float]:
-        """Period of every group by (application, name); "" is the engine, "system" the host."""
+        """Period of each group by (application, name); "" is the engine, "system" the host."""
         found = {("system", name): period_s for name, period_s in self._config.system.items()}
         for application in self._applications(reading):
             groups = self._config.runtime_groups(application or reading.tag) or {}

@@ -1,7 +1,7 @@
 """Figures of `ultraserve top`, of one snapshot; independent of the screen.
 
-Shares, rates and watts are the snapshot's means over its window of emulated seconds. vCPUs and the
-processes' memory are this machine's, in wall time; None where not visible.
+Shares, rates and watts are means over the snapshot's window. vCPUs and the processes' memory are
+this machine's, in wall time; None where not visible.
 """
 
 from dataclasses import dataclass
@@ -75,7 +75,7 @@ class HostFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenFigures:
-    """Means over the last `window_s` emulated seconds, a longer window than the other figures'."""
+    """Means over the last `window_s` emulated seconds, longer than the other figures' window."""
 
     input_per_s: float
     output_per_s: float

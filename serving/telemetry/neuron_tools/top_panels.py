@@ -1,4 +1,4 @@
-"""Texts of `ultraserve top` beside the grid: title, state, summary, and the whole at once."""
+"""Texts of `ultraserve top` beside the grid."""
 
 from collections.abc import Iterator
 from typing import Final

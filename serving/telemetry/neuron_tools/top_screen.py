@@ -171,7 +171,7 @@ class TopScreen(App[Exception | None]):
         self._draw()
 
     def _ask(self) -> None:
-        """Post a snapshot each interval until the screen ends; the next waits until it is drawn."""
+        """Post a snapshot each interval until the screen ends, each after the last is drawn."""
         while not self._ended.is_set():
             begun_s = time.monotonic()
             found: TopFigures | Exception

@@ -69,7 +69,7 @@ def phase_of_chip(chip: ChipState) -> str:
 
 
 def metered(chip: ChipState) -> bool:
-    """Whether its shares of time mean something: a training job's work is not metered by chip."""
+    """Whether its shares of time count: a training job's work is not metered by chip."""
     return phase_of_chip(chip) not in (OUT, TRAINING, MAINTENANCE)
 
 

@@ -36,7 +36,7 @@ class TextPage:
             )
 
     def add_each(self, family: Family, sets: "LabelSets", values: Collection[float]) -> None:
-        """Add a family with a sample for each of the label sets, in their order."""
+        """Add a family with a sample for each of the label sets, in order."""
         for name in family.names:
             pairs = zip(sets.prefixes(name), values, strict=True)
             self._take(name, [f"{prefix} {value!r}" for prefix, value in pairs])
