@@ -56,8 +56,8 @@ class AdmissionState:
         closed: the refusal of new work; None: the gateway is open.
         entries: at the engine, or promised to it; in the order of their turns.
         waiting: entries without all of their first tokens, by class, in the same order.
-        loads: the sums of `entries`, by class.
         batch_turns: prompt tokens of batch work that had its turn.
+        loads: the sums of `entries`, by class.
         stay_s: emulated moving mean from entering to finishing; None before any.
     """
 

@@ -2,8 +2,8 @@
 
 The Nelson-Aalen estimate (O. Aalen, "Nonparametric inference for a family of counting processes",
 1978): per range of lengths, ended answers over tokens generated there. Running answers count with
-their tokens so far, so long ones count before they end; a mean of ended answers would see short
-ones first. A range without an end has no hazard: its answers go on to `max_tokens`.
+their tokens so far: a mean of ended ones would see short answers first. A range without an end has
+no hazard: its answers go on to `max_tokens`.
 """
 
 from typing import Final

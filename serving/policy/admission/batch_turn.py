@@ -1,9 +1,9 @@
 """Choice of the next batch work: the first entry, key after key, that fits.
 
 It must fit into the seats and KV beyond the interactive headroom, and with all waiting prompts into
-one step. An entry that does not fit delays only its own key until `PASSED_OVER_MAX` others have
-gone first, then all. Work that never fits goes once interactive work needs no more than the
-headroom and no other batch work waits for a seat.
+one step. Otherwise its key waits, and all keys once `PASSED_OVER_MAX` others have gone first. Work
+too large for what it leaves goes once interactive work needs no more than the headroom and no
+other batch work waits for a seat.
 """
 
 from itertools import islice

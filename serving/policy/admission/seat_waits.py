@@ -1,8 +1,7 @@
-"""Wait for the k-th free seat.
+"""Wait for the k-th free seat: until k ends have come with 99 % certainty.
 
-A running answer ends within the next `t` tokens by the hazard of lengths, and surely at
-`max_tokens`; its seat goes to the next request, whose answer begins anew. The k-th seat is free
-when k ends have come with 99 % certainty.
+A running answer ends within `t` more tokens by the hazard of lengths, and surely at `max_tokens`;
+the next request takes its seat, and begins a new answer.
 """
 
 from dataclasses import dataclass

@@ -175,8 +175,8 @@ class HandoverLimits:
 
     `stop_s`: from asking a job to stop until it is killed; `silent_s`: without a sign of life until
     it is killed; `backoff_s`: after a first failure, doubled by each further one up to
-    `backoff_max_s`; `attempts_max`: failures in a row after which no group is drained and no job
-    started; a way back is retried for ever. Raises ConfigError for values out of range.
+    `backoff_max_s`; `attempts_max`: failures in a row after which drains and starts are given up;
+    ways back never are. Raises ConfigError for values out of range.
     """
 
     stop_s: float = 60.0

@@ -7,14 +7,14 @@ half-way asks again.
 
 Rules:
 - No chip is in two roles: a group leaves SERVING's side through VACATED alone, a job has chips of
-  groups in TRAINING alone, and a group is resumed only when no job has its chips.
-- One job trains on all leased groups. It starts when no further group is on its way, and restarts
+  TRAINING groups alone, and a group resumes only when no job has its chips.
+- One job trains on all leased groups: it starts when no further group is on its way, and restarts
   from its checkpoint when its chips change.
-- A group that goes back waits for the job to save; a job that takes longer than `stop_s`, or is
-  silent for `silent_s`, is killed.
-- A draining group is asked back, which cancels the drain, before one that trains.
-- A refused or failed hand-over is retried with exponential backoff; drains and starts are given up
-  after `attempts_max`, a way back never. A new wish, or success, resets the backoff.
+- A returning group waits for the job to save; a job slower than `stop_s`, or silent for `silent_s`,
+  is killed.
+- Draining groups are asked back, which cancels the drain, before training ones.
+- Refused and failed hand-overs are retried with exponential backoff; drains and starts are given up
+  after `attempts_max`, ways back never. A new wish, or success, resets the backoff.
 - Groups in maintenance are left alone.
 """
 

@@ -6,8 +6,7 @@ numbers and to nearly equal loads. Where the router is limited to groups of expe
 the groups, whole groups go to racks and are copied inside them; otherwise copies are made over the
 whole expert-parallel group. Levels whose parts have unequally many usable chips are skipped.
 
-All layers are balanced at once; "rows" are (expert-parallel group, layer) pairs. Every kernel has a
-slow reference beside it.
+All layers are balanced at once; "rows" are (expert-parallel group, layer) pairs.
 """
 
 from collections import defaultdict

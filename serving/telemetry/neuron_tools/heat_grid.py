@@ -1,9 +1,8 @@
 """Chips by position as coloured cells, and few cores as bars.
 
 A cell has its value in figures too, and faults in letters: colours need not be told apart. They are
-cividis', made for colour-blind eyes; light ones carry dark figures. Source: Nunez, Anderton and
-Renslow, "Optimizing colormaps with consideration for color vision deficiency", 2018; values as in
-matplotlib, about every ninth.
+cividis', made for colour-blind eyes. Source: Nunez, Anderton and Renslow, "Optimizing colormaps
+with consideration for color vision deficiency", 2018; values as in matplotlib, about every ninth.
 """
 
 from collections.abc import Callable, Iterator
