@@ -125,8 +125,7 @@ class ExpertMoves:
     def leave(self, chips: Collection[int]) -> MovedExperts | None:
         """Copy to the remaining chips the experts that only `chips` hold.
 
-        None when a chip was lost meanwhile: plan again. Raises ConfigError, with figures, without
-        room.
+        None when a chip was lost meanwhile: plan again. Raises ConfigError, with figures, if full.
         """
         machine, fleet = self._live.machine, self._live.tokens
         goal = machine.departure(chips).placement

@@ -46,7 +46,7 @@ where its parts are not linear."""
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LedgerFigures:
-    """Of every chip: `rows`, [rows, chips], the schema's, joules above idle, busy ns of `engines`."""
+    """Of every chip: `rows`, [rows, chips]: the schema's, joules above idle, busy ns of engines."""
 
     rows: Float64s
     engines: tuple[str, ...]

@@ -189,9 +189,7 @@ class ModelVersions:
             del self._versions[number]
 
     def advance(self, heard: SchedulerState) -> int:
-        """Go on before a step; returns the hold-up in ns of a machine without another serving
-        block.
-        """
+        """Go on before a step; returns the hold-up in ns of the machine, when no block serves."""
         self._waits_for_requests = False
         self._renewed = set()
         self._renew_blocks_down()
@@ -231,9 +229,7 @@ class ModelVersions:
                 self._renew(block)
 
     def _read_when_empty(self, block: int, heard: SchedulerState) -> int:
-        """Let the block's chips read once empty; returns the hold-up in ns if no other block
-        serves.
-        """
+        """Let an empty block's chips read; returns the hold-up in ns if no other block serves."""
         ranks = self._ranks(block)
         if not set(ranks) <= set(heard.closed_ranks):
             return 0  # the scheduler has yet to hear of it

@@ -15,8 +15,7 @@ class RequestTrace:
     """One request so far; a message has its fields in this order.
 
     `dilation` is wall seconds per emulated second, 0 in virtual time. `ranks` computed it, in
-    order; `chips` made the last rank. Joules are its share of steps until (and after) its first
-    token.
+    order; `chips` made the last rank. Joules are its share of steps, split at its first token.
     """
 
     dilation: float

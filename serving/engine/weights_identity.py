@@ -58,8 +58,7 @@ def _chunk_starts(length: int) -> list[int]:
 def check_successor(directory: Path, served: Path) -> None:
     """Check that the weights in `directory` can be served in place of those in `served`.
 
-    They have the same architecture, all tensors, the same tokenizer or none, their manifest's
-    hashes.
+    They have the same architecture, all tensors, no other tokenizer, and their manifest's hashes.
 
     Raises:
         CheckpointError: one line that names the obstacle.

@@ -1,8 +1,8 @@
 """Adds the model version to each response (`system_fingerprint`).
 
-vLLM makes one fingerprint at its start. Here the engine's outputs carry the names of their weights;
-while an HTTP response is made they are gathered, and the fingerprint read for it ends with them:
-`vllm-0.32.0-...-v3-1a2b3c4d`. A text of two versions, because its rank was lost, names both.
+vLLM makes one fingerprint at its start. Here names of weights in the engine's outputs are gathered
+during an HTTP response and appended to it: `vllm-0.32.0-...-v3-1a2b3c4d`. A text of two versions,
+because its rank was lost, names both.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -22,12 +22,12 @@ _gathered: ContextVar[list[str] | None] = ContextVar(
 
 
 def begin_response() -> None:
-    """Gather names from here on in this task and those that it starts, for one HTTP response."""
+    """Gather names for one HTTP response in this task and those that it starts."""
     _gathered.set([])
 
 
 class _Fingerprint:
-    """The attribute of vLLM's serving objects: vLLM's value and the response's weights.
+    """vLLM's fingerprint with the response's weights.
 
     A user's literal (`--fingerprint-mode custom`) stays as it is, and so does none.
     """
@@ -44,9 +44,9 @@ class _Fingerprint:
 
 
 def name_weights_in_responses(engine: Any) -> None:
-    """Make responses name the weights reported by `engine`, this process's AsyncLLM.
+    """Make responses name the weights reported by `engine`, this process's AsyncLLM; idempotent.
 
-    Changes vLLM's class of serving objects, and `engine.generate`; idempotent.
+    Changes vLLM's class of serving objects, and `engine.generate`.
     """
     if not isinstance(vars(GenerateBaseServing).get(_FIELD), _Fingerprint):
         setattr(GenerateBaseServing, _FIELD, _Fingerprint())
@@ -68,7 +68,7 @@ def _telling(
 
 
 def take_names(output: Any) -> None:
-    """Move the names from an output of the engine to the response."""
+    """Move the names from an engine output to the response."""
     params = output.kv_transfer_params
     if not params or WEIGHTS_KEY not in params:
         return
