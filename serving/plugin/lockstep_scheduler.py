@@ -52,8 +52,7 @@ class LockstepScheduler(SchedulerInterface):
     """N vLLM schedulers behind the interface of one.
 
     Invariants: a request lives in exactly one rank, or waits for an open rank, or came when no rank
-    was up and ends in the next step; a rank that is down has none; merged counts are the ranks'
-    sums.
+    was up and ends in the next step; a rank that is down has none; merged counts are sums.
     """
 
     connector = None
@@ -246,9 +245,7 @@ class LockstepScheduler(SchedulerInterface):
         return self._places[request.request_id].arrival
 
     def _dismiss_turned_away(self) -> list[Request]:
-        """Send requests that came without a rank; end them if none is up, keep them if all are
-        closed.
-        """
+        """Send requests that came without a rank; end them if none is up, keep them if all closed."""
         turned_away = sorted(self._turned_away.values(), key=self._arrival)
         self._turned_away = {}
         for request in turned_away:
