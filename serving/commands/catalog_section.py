@@ -49,10 +49,7 @@ def catalog_sections() -> tuple[CatalogEntry, ...]:
 
 
 def sections_of(name: str, assumptions: Sequence[str] = ()) -> tuple[CatalogEntry, ...]:
-    """The entry of that name in any case, with `assumptions` on; a system's chip after it.
-
-    Raises ConfigError for an unknown name or assumption.
-    """
+    """The entry of that name in any case, then a system's chip; raises ConfigError."""
     asked, name = name, name.lower()
     if name in SYSTEMS:
         system = with_assumptions(SYSTEMS[name], assumptions)

@@ -115,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
 def collective_lines(
     systems: list[SystemSpec], operation: Operation, sizes: list[int], *, chips: int, ranks: int
 ) -> list[Line]:
-    """One operation on the first `chips` chips of each system: sizes in order, systems within."""
+    """Sizes in order, systems within; on the first `chips` chips, over which `ranks` divide."""
     size = np.array(sizes, dtype=np.float64)[:, None]  # [sizes, 1 group]
     group = np.arange(chips)[None]
     found: list[list[Line]] = [[] for _ in sizes]

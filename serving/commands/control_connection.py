@@ -18,8 +18,8 @@ TIMEOUT_S: Final = 5.0
 """Wall seconds for one answer; a server answers within 2."""
 
 PATIENCE_S: Final = 30.0
-"""Wall seconds in which a changing command asks for its outcome: chips that start or end take
-seconds, and hold up vLLM's requests as long."""
+"""Wall seconds for which a changing command asks for its outcome: chips start and end in
+seconds."""
 
 OUTCOMES: Final = (
     "3 not done: refused, or the server was not reached; 4 unknown: it may have been done, and the "

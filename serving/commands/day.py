@@ -144,10 +144,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Walk the day and print; returns 0.
-
-    Raises UltraServeError: a wrong argument, a trace that cannot be read, a target out of reach.
-    """
+    """Walk the day and print; returns 0. Raises UltraServeError."""
     from reporting.plain_text import document_lines
     from serving.analysis.day.day_report import day_data, day_document
     from serving.analysis.day.virtual_day import virtual_day

@@ -122,10 +122,7 @@ def add_day_night_arguments(parser: argparse.ArgumentParser) -> None:
 def day_night_settings(
     args: argparse.Namespace, served: Settings, weights_dir: Path
 ) -> DayNightSettings | None:
-    """How chips change hands; None when they only serve.
-
-    Raises ConfigError for contradictory flags or impossible settings.
-    """
+    """How chips change hands, or None; raises ConfigError for contradictory or wrong flags."""
     policy = _policy(args)
     if policy is None:
         for name in (each.name for kind in _GROUPS for each in fields(kind)):

@@ -32,7 +32,7 @@ _STOP_TIMEOUT_S = 30.0
 _RECORDED = Path("shared", "traces", "azure2023", "AzureLLMInferenceTrace_conv.csv")
 
 CLOCK: Final = "dilated:20"
-"""Steady, and slow enough to prefill without lag, 16 % of emulated time under `auto` (2 cores)."""
+"""Steady, and slow enough to prefill without lag; `auto` had 16 % of lag in its time (2 cores)."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -43,10 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the named entry, or the chips and systems; returns 0.
-
-    Raises ConfigError for an unknown name or assumption.
-    """
+    """Print the entry, or the chips and systems; returns 0. Raises ConfigError."""
     if args.name is None and args.assumptions:
         raise ConfigError(
             field="assumption",

@@ -97,10 +97,7 @@ _FIELDS: Final[Mapping[str, dict[str, Any]]] = {
 
 
 def inject(args: argparse.Namespace) -> int:
-    """Inject the fault and print the answer; returns the exit code.
-
-    Raises UltraServeError: an impossible fault, a server that refuses it or does not answer.
-    """
+    """Inject the fault and print the answer; returns the exit code. Raises UltraServeError."""
     if args.wait is not None and not 0 < args.wait < float("inf"):
         raise ConfigError(field="wait", value=args.wait, expected="a number above 0")
     given: dict[str, Any] = {name: getattr(args, name) for name in args.names}

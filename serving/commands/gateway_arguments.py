@@ -1,6 +1,6 @@
 """The gateway flags of `ultraserve serve` (keys, TLS, limits, ports), and their settings.
 
-vLLM's spellings are read too. Keys never go on to vLLM, which logs them and guards few endpoints.
+vLLM's spellings are read too. Keys never go on to vLLM: it logs them, and guards only a part.
 """
 
 from __future__ import annotations
@@ -107,9 +107,7 @@ def add_gateway_arguments(parser: argparse.ArgumentParser) -> None:
 def gateway_options(
     args: argparse.Namespace, environment: MutableMapping[str, str]
 ) -> GatewayOptions:
-    """The settings by the flags in `args` and the environment; opens no gateway.
-
-    Takes the keys out of both, so that no process that is started sees one.
+    """The settings by the flags in `args` and the environment, without the keys in either.
 
     Raises ConfigError for contradictory or unreadable settings, or a server open to strangers.
     """
@@ -191,7 +189,7 @@ def _readable_files(key_file: Path | None, tls: TlsFiles | None) -> list[str]:
 
 
 def _exposure(args: argparse.Namespace, tls: TlsFiles | None, *, is_open: bool) -> list[str]:
-    """Warnings of a stranger's access; raises ConfigError for full access that was not asked."""
+    """Warnings of strangers' access; raises ConfigError for all of it without --insecure-no-key."""
     if is_loopback(args.host):
         return []
     asks_nobody = is_open and (tls is None or tls.client_ca is None)

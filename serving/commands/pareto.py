@@ -109,10 +109,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sweep, print the table or JSON, write the files; returns 0.
-
-    Raises ConfigError: an unknown name, or a choice that no machine or model allows.
-    """
+    """Sweep, print the table or JSON, write the files; returns 0. Raises ConfigError."""
     from emulator.power.efficiency import PowerBasis
     from serving.analysis.pareto.pareto import pareto
 

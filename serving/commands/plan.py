@@ -117,10 +117,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan and print; returns 0.
-
-    Raises UltraServeError: a wrong argument, a trace that cannot be read, a target out of reach.
-    """
+    """Plan and print; returns 0. Raises UltraServeError."""
     from reporting.plain_text import document_lines
     from serving.analysis.plan.plan import plan
     from serving.analysis.plan.plan_report import plan_data, plan_document

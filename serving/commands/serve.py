@@ -121,10 +121,7 @@ def check_ports(args: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def claimed_cores(deployment: "Deployment") -> Iterator[None]:
-    """Hold cores given by number against other servers on this host.
-
-    Raises NeuronError when another process has some of them.
-    """
+    """Hold cores given by number against other servers here; raises NeuronError if taken."""
     if not deployment.settings.exclusive_cores:
         yield
         return
@@ -145,10 +142,7 @@ def claimed_cores(deployment: "Deployment") -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_control_key(port: int) -> Iterator[None]:
-    """Hold the control port, and so the key's file, which engines clear up.
-
-    Raises ConfigError when another server of this user has the port.
-    """
+    """Hold the control port, and so the key's file; raises ConfigError if another server does."""
     from serving.process.parent_death_watchdog import cleared_by_engine
 
     lock = control_lock_path(port, os.environ)

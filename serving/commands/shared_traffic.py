@@ -21,10 +21,7 @@ from serving.commands.collective_claims import size_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedLine:
-    """One transfer beside an all-to-all of `all_to_all_bytes` a rank.
-
-    `alone_ns` is its time on links of its own, `together_ns` with all others.
-    """
+    """One transfer beside an all-to-all of `all_to_all_bytes` a rank: alone, and together."""
 
     system: str
     traffic: str

@@ -49,10 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train; returns 0 when all steps are taken or the job was asked to stop.
-
-    Raises UltraServeError: a wrong setting, or a job that cannot go on.
-    """
+    """Train until done or asked to stop; returns 0. Raises UltraServeError."""
     from emulator.errors import ConfigError
     from serving.server.training.job import TrainingJob
     from serving.server.training.job_directory import JobDirectory, note_refused

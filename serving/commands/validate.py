@@ -40,10 +40,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Predict, print, write the requested picture and fits; returns 0.
-
-    Raises ConfigError: no data, a bad file, or a path that cannot be written.
-    """
+    """Predict, print, write the requested picture and fits; returns 0. Raises ConfigError."""
     from serving.analysis.validate.measured_row import measurements_file
     from serving.analysis.validate.reference_points import reference_data
     from serving.analysis.validate.validation import validation_of

@@ -202,10 +202,7 @@ class ChipLeases:
         return number
 
     def note(self, note: TrainingNote) -> int:
-        """Record a job's totals, and charge its chips' joules beyond idle since its last note.
-
-        Raises as `resume`; LeaseRefused also when no job has the chips.
-        """
+        """Charge a job's joules beyond idle; raises as `resume`, and LeaseRefused without a job."""
         lease = self._of(note.lease)
         if lease.for_maintenance or lease.phase not in (
             HandoverPhase.TRAINING,
@@ -292,10 +289,7 @@ class ChipLeases:
             self._enter(lease, HandoverEvent.VACATED, "lent out")
 
     def _serve_elsewhere(self, ranks: Sequence[int]) -> bool:
-        """Whether open ranks serve the same weights as `ranks`.
-
-        If not (in a roll-out), requests end where they are, and the drain takes longer.
-        """
+        """Whether open ranks serve the weights of `ranks`; in a roll-out they may not."""
         versions = self._versions
         if not versions.waiting_blocks and not versions.closed_ranks:
             return True

@@ -136,10 +136,7 @@ class Deployment:
         )
 
     def machine(self, utilization: float) -> Machine:
-        """The machine with its HBM laid out, `utilization` of it for the engine.
-
-        Raises HbmExhausted when the timed model does not fit.
-        """
+        """The machine, with `utilization` of its HBM for the engine; raises HbmExhausted."""
         return Machine(
             self.system,
             self.time_model,

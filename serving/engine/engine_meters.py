@@ -61,10 +61,7 @@ class EngineMeters:
         end_ns: int,
         output_tokens: int | None,
     ) -> None:
-        """Count a step that has just ended, on the chips in `seats`, int64[positions].
-
-        `output_tokens` is None for a warm-up step.
-        """
+        """Count a step just ended on `seats`, int64[positions]; no `output_tokens`: a warm-up."""
         ledger, before_ns = self.ledger, self.ledger.end_ns
         if begin_ns - before_ns > _REST_NS:
             self.tokens.rest(

@@ -132,10 +132,7 @@ class EngineSteps:
         return self.go_on()
 
     def go_on(self, *, abandoned: bool = False) -> LiveStep | None:
-        """Go on with the step under way; None, after a moment's rest, while it has to wait.
-
-        `abandoned`: no request needs its tokens, and it ends now.
-        """
+        """Go on with the step; None, after a short rest, while it waits, unless `abandoned`."""
         held = self._held
         assert held is not None, "no step is under way"
         if held.computed is None:

@@ -75,9 +75,7 @@ class ExpertBalancer:
         return ExpertWindow(window_steps=window, layers=self._shape[0], experts=self._chips)
 
     def count(self, expert_pairs: I64, chip_pairs: I64) -> None:
-        """Count one step: the choices of each group, int64[layers, groups, experts], and each
-        chip's computed pairs, int64[layers, chips].
-        """
+        """Count a step: choices, int64[layers, groups, experts]; pairs, int64[layers, chips]."""
         layers, groups, experts = self._shape
         self._load.add(expert_pairs.reshape(layers * groups, experts))
         self._pairs.add(chip_pairs)

@@ -125,7 +125,7 @@ class ExpertMoves:
     def leave(self, chips: Collection[int]) -> MovedExperts | None:
         """Copy to the remaining chips the experts that only `chips` hold.
 
-        None when a chip was lost meanwhile: plan again. Raises ConfigError, with figures, if full.
+        None when a chip was lost meanwhile. Raises ConfigError, with figures, if they do not fit.
         """
         machine, fleet = self._live.machine, self._live.tokens
         goal = machine.departure(chips).placement
@@ -135,10 +135,7 @@ class ExpertMoves:
         return self._go_to(goal, stand_in)
 
     def come_back(self) -> MovedExperts | None:
-        """Restore the initial placement on present chips; None as for `leave`.
-
-        Under load balancing, the next plan does so instead.
-        """
+        """Restore the initial placement on present chips, unless plans do; None as for `leave`."""
         machine, fleet = self._live.machine, self._live.tokens
         if self._deployment.eplb is not None or not machine.ranks_up.any():
             return MovedExperts()

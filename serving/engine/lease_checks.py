@@ -16,10 +16,7 @@ from serving.errors import LeaseRefused
 
 
 def training_hbm(deployment: Deployment) -> Callable[[int], Mapping[HbmOwner, int]]:
-    """Training's HBM per chip, by owner in bytes, as a function of the number of chips.
-
-    It raises HbmExhausted, with figures, when a state does not fit.
-    """
+    """Training's bytes per chip by owner, given the number of chips; that raises HbmExhausted."""
 
     def needs(chips: int) -> Mapping[HbmOwner, int]:
         recipe = TrainingRecipe(lnc=deployment.partition.lnc)

@@ -83,10 +83,7 @@ class LiveMachine:
         *,
         begin_ns: int | None = None,
     ) -> LiveStep:
-        """Compute one step of every rank in `steps`, through any loss of chips.
-
-        A silent chip is waited for from `begin_ns`, or now, on.
-        """
+        """Compute a step through any loss of chips; silences count from `begin_ns` or now."""
         self._begin_ns = begin_ns
         try:
             return self._stepped(steps, bitmasks)
@@ -140,10 +137,7 @@ class LiveMachine:
         return self.machine.costing(), self.machine.seating
 
     def inject(self, fault: Fault, *, dry_run: bool = False) -> tuple[int | None, SurvivalPlan]:
-        """Inject `fault`; returns its number (None for a dry run) and the recovery.
-
-        Raises ConfigError for a fault that cannot happen on this machine as it is.
-        """
+        """Inject `fault`; returns its number (None: dry run) and recovery; raises ConfigError."""
         health, recovery_plan = self._after(fault)
         recovery = recovery_plan.recovery
         if dry_run:
@@ -181,7 +175,7 @@ class LiveMachine:
     def heal(self, chip: int | None = None, rack: int | None = None) -> tuple[int, ...]:
         """Repair one chip, one rack's switch trays, or everything; returns the ended faults.
 
-        Repaired chips take vacant seats and read weights. Raises ConfigError for unknown ones.
+        Repaired chips take seats and read weights. Raises ConfigError for an unknown chip or rack.
         """
         self.actual.healed(chip, rack)  # refuses what does not exist before anything moves
         now_ns = self._time.now_ns

@@ -41,8 +41,5 @@ _REQUESTS: Final[WeakValueDictionary[str, WakeRequest]] = WeakValueDictionary()
 
 
 def wake_request_of(instance: str) -> WakeRequest:
-    """The request of vLLM's `instance`, shared by engine and scheduler.
-
-    Both live in one process, and vLLM makes each without the other.
-    """
+    """The request shared by engine and scheduler, which vLLM makes apart, in one process."""
     return _REQUESTS.setdefault(instance, WakeRequest())

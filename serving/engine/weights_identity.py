@@ -19,12 +19,7 @@ _MANIFEST = "manifest.json"
 
 
 def weights_hash(directory: Path) -> str:
-    """The beginning of a SHA-256 of a checkpoint: names, lengths and contents (large files in
-    chunks) of its weight files.
-
-    Raises:
-        CheckpointError: a file cannot be read.
-    """
+    """Abridged SHA-256 of the weight files' names, lengths and contents; raises CheckpointError."""
     total = hashlib.sha256()
     try:
         for path in _weight_files(directory):

@@ -26,10 +26,9 @@ _OURS: Final = {
 
 
 def refuse_disallowed_flags(arguments: list[str]) -> None:
-    """Refuse flags that are ours to read, and spans of stats that vLLM does not keep.
+    """Raise UnsupportedFlag for flags that are ours, and for spans of stats that are off.
 
-    Raises UnsupportedFlag, and ConfigError for an unreadable `--config` file. Flags that vLLM's
-    parser refuses end the process.
+    ConfigError is for an unreadable `--config` file. vLLM's parser may end the process.
     """
     given = _parsed(arguments)
     for name, reason in _OURS.items():

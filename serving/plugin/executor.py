@@ -212,10 +212,7 @@ class UltraServeExecutor(Executor):
         )
 
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
-        """Keep the decision for `sample_tokens`; a step without tokens ends here.
-
-        A decision whose step is under way is handed out again, and goes on here.
-        """
+        """Keep the decision for `sample_tokens`; ends an empty step, goes on with one under way."""
         assert isinstance(scheduler_output, LockstepOutput)
         result: ModelRunnerOutput | None = None
         if self._under_way is not None:

@@ -245,7 +245,7 @@ class LockstepScheduler(SchedulerInterface):
         return self._places[request.request_id].arrival
 
     def _dismiss_turned_away(self) -> list[Request]:
-        """Send requests that came without a rank; end them if none is up, keep them if all closed."""
+        """Send requests that came without a rank; end them if none is up, keep them if closed."""
         turned_away = sorted(self._turned_away.values(), key=self._arrival)
         self._turned_away = {}
         for request in turned_away:

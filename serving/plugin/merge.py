@@ -79,10 +79,7 @@ def merge_bitmasks(ranks: Sequence[Scheduler], decision: LockstepOutput) -> Gram
 def merge_outputs(
     by_rank: list[SchedulerOutput], state: SchedulerState, *, continues: bool
 ) -> LockstepOutput:
-    """Merge the ranks' decisions.
-
-    A moved request counts as finished in the rank that it left, so that its chips forget it.
-    """
+    """Merge the decisions; a moved request counts as finished in its old rank, for its chips."""
     merged = LockstepOutput(
         scheduled_new_reqs=[],
         scheduled_cached_reqs=CachedRequestData.make_empty(),

@@ -66,10 +66,7 @@ MODEL_PARSERS: Final = {
 
 
 def parser_arguments(model: str, weights_dir: Path, vllm_arguments: Sequence[str]) -> list[str]:
-    """Flags that set the parsers of `model`, served by weights in `weights_dir`.
-
-    `vllm_arguments` win; with a configuration file, no flag is set.
-    """
+    """Parser flags of `model`; given `vllm_arguments` win, and with a config file none is set."""
     given = {argument.partition("=")[0].replace("_", "-") for argument in vllm_arguments}
     if _CONFIG_FILE in given:
         return []

@@ -101,11 +101,7 @@ class UltraServePlatform(Platform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config: "VllmConfig") -> None:
-        """Resolve the deployment, and set our executor and scheduler.
-
-        Raises:
-            UltraServeError: one line that names the flag or the setting.
-        """
+        """Resolve the deployment, set executor and scheduler; raises UltraServeError, one line."""
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
         if vllm_config.model_config is None:
@@ -260,10 +256,7 @@ def _configure_engine(vllm_config: "VllmConfig") -> None:
 
 
 def _configure_context(vllm_config: "VllmConfig", deployment: Deployment) -> None:
-    """Bound the engine's context by the named model's, whatever the stand-in weights allow.
-
-    A user's longer one is refused, as by vLLM; a derived one is cut.
-    """
+    """Bound the context by the timed model's: cut a derived length, refuse a user's longer one."""
     model_config = vllm_config.model_config
     limit = deployment.time_model.max_context_tokens
     given = model_config.original_max_model_len

@@ -38,10 +38,7 @@ class RankThrottle:
             rank.scheduler_config = copy.copy(rank.scheduler_config)
 
     def schedule(self, throttle_prefills: bool) -> list[SchedulerOutput]:
-        """Schedule every rank within its budget; without requests, an empty decision.
-
-        vLLM's `throttle_prefills` applies to ranks without a budget.
-        """
+        """Schedule every rank; vLLM's `throttle_prefills` applies to those without a budget."""
         if not self.policy.pending_tokens_max:
             return [rank.schedule(throttle_prefills) for rank in self._ranks]
         demand = self._demand()

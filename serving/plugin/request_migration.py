@@ -64,10 +64,7 @@ def _renew(rank: Scheduler, request: Request, status: RequestStatus) -> None:
 
 
 def put_in(rank: Scheduler, request: Request) -> None:
-    """Add a request that waited for a rank or left one.
-
-    It keeps its client's further input, and gets one `queued` event.
-    """
+    """Add a request with its client's further input; it gets one `queued` event."""
     updates = request.streaming_queue
     was_queued = request.num_output_tokens or request.num_preemptions or _says_queued(request)
     rank.add_request(request)
@@ -115,10 +112,7 @@ def add_silent_rows(output: ModelRunnerOutput, decision: SchedulerOutput) -> Non
 
 
 def drop_told_prompt_rows(rank: Scheduler, decision: SchedulerOutput, rows: dict[str, Any]) -> None:
-    """Remove prompt log-probabilities from `rows` that the client has already.
-
-    They come with the first token; a moved request's prompt is computed again.
-    """
+    """Remove prompt log-probabilities sent with the first token, recomputed after a move."""
     for request_id in rows.keys() & decision.num_scheduled_tokens.keys():
         request = rank.requests.get(request_id)
         if request is not None and request.num_output_tokens:

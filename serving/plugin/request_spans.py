@@ -71,10 +71,7 @@ class _AddAttributes(SpanProcessor):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamps:
-    """Times of a request's stages, in Unix and in emulated seconds.
-
-    A request that ended early lacks the later stages.
-    """
+    """Unix and emulated seconds of a request's stages; one that ended early lacks later ones."""
 
     wall_arrival_s: float
     wall_first_token_s: float
@@ -172,10 +169,7 @@ def phases(told: RequestTrace, stamps: Stamps, epochs: EpochMap) -> tuple[Reques
 def in_emulated_time(
     state: Any, iteration: Any, stamps: Stamps, epochs: EpochMap
 ) -> tuple[Any, Any]:
-    """Copies of vLLM's request state and iteration with emulated durations.
-
-    Missing stamps are filled in.
-    """
+    """Copies of vLLM's request state and iteration, in emulated time, with no missing stamps."""
     told_state, told_iteration = copy.copy(state), copy.copy(iteration)
     told_state.stats = metrics = copy.copy(state.stats)
     metrics.queued_ts, metrics.scheduled_ts = stamps.queued_s, stamps.scheduled_s
@@ -236,10 +230,7 @@ class RequestSpans:
 
 
 def extend_spans(engine: Any) -> None:
-    """Extend the spans of `engine`, vLLM's AsyncLLM, where it traces; idempotent.
-
-    Raises ConfigError where vLLM keeps no stamps of requests.
-    """
+    """Extend the spans of AsyncLLM `engine`; idempotent. Raises ConfigError without its stats."""
     processor = engine.output_processor
     if not processor.tracing_enabled or hasattr(processor, _MARK):
         return

@@ -17,10 +17,7 @@ _NOT_COMPUTED = {
 
 
 class NotComputed(VLLMValidationError, ValueError):
-    """A request for something that emulated chips do not compute; vLLM answers 400.
-
-    A bare ValueError would be an engine failure to vLLM: 500.
-    """
+    """Not computed on emulated chips; vLLM answers 400 (to a bare ValueError from here, 500)."""
 
     def __init__(self, message: str, *, parameter: str | None = None) -> None:
         VLLMValidationError.__init__(self, message, parameter=parameter)

@@ -27,10 +27,7 @@ def begin_response() -> None:
 
 
 class _Fingerprint:
-    """vLLM's fingerprint with the response's weights.
-
-    A user's literal (`--fingerprint-mode custom`) stays as it is, and so does none.
-    """
+    """The fingerprint of vLLM with the response's weights; a user's literal, or none, stays."""
 
     def __set__(self, owner: Any, value: str | None) -> None:
         owner.__dict__[_FIELD] = value
@@ -44,10 +41,7 @@ class _Fingerprint:
 
 
 def name_weights_in_responses(engine: Any) -> None:
-    """Make responses name the weights reported by `engine`, this process's AsyncLLM; idempotent.
-
-    Changes vLLM's class of serving objects, and `engine.generate`.
-    """
+    """Patch vLLM's serving class and `engine.generate` to name weights; idempotent."""
     if not isinstance(vars(GenerateBaseServing).get(_FIELD), _Fingerprint):
         setattr(GenerateBaseServing, _FIELD, _Fingerprint())
     if not hasattr(engine.generate, "tells_weights"):

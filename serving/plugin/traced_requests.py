@@ -23,10 +23,7 @@ class TracedRequests:
         self._traces = traces
 
     def charge(self, report: StepReport | None, decisions: Sequence[SchedulerOutput]) -> None:
-        """Split the step's joules evenly over its computed tokens.
-
-        `decisions` are of all ranks, before their schedulers get the step's tokens.
-        """
+        """Split a step's joules evenly over its tokens, before the schedulers get these."""
         if not self._traces or report is None or report.energy is None:
             return
         energy = report.energy

@@ -1,7 +1,4 @@
-"""Translates SchedulerOutput to RankStep and RankOutput to ModelRunnerOutput.
-
-Fields are pinned by tests/contracts.
-"""
+"""Translates SchedulerOutput to RankStep, RankOutput to ModelRunnerOutput; see tests/contracts."""
 
 from collections.abc import Sequence
 
