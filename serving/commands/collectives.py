@@ -1,7 +1,7 @@
 """`ultraserve collectives`: how long collectives take on the fabrics of one or more systems.
 
-A line for each size: time, fastest algorithm, and bus bandwidth as nccom-test and nccl-tests print
-it; for further systems their speed-up over the first, and the vendor's claim. Starts nothing.
+By size: time, fastest algorithm, and bus bandwidth as nccom-test and nccl-tests print it; further
+systems' speed-up over the first, and the vendor's claim. Starts nothing.
 """
 
 from __future__ import annotations

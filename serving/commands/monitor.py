@@ -54,8 +54,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Print lines until the reader goes or N are out; returns 0.
 
-    A server that goes away is an `error` in the lines, and is asked again each time. Raises
-    UltraServeError: a wrong argument, or a server that does not answer at first, or refuses.
+    A server that goes away is an `error` in the lines, and asked again. Raises UltraServeError for
+    a wrong argument, or a server that does not answer at first, or refuses.
     """
     config = _config(args)
     import msgspec

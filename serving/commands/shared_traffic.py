@@ -1,6 +1,6 @@
 """Times of a collective and other traffic on the same links at once, class by class.
 
-The collective is an all-to-all, as in dispatch and combine. Of other traffic each chip sends its
+The collective is an all-to-all, as in dispatch and combine; of other traffic each chip sends its
 bytes to the chip half the group further on. All starts at once.
 """
 

@@ -1,8 +1,8 @@
 """Leases groups of chips and takes them back, while the others go on serving.
 
-Every phase change goes through the table of `serving.policy.day_night.handover`. The engine calls
-`advance` between steps, and at control calls while idle. Due work is done at once, in emulated time
-charged to the next step. Two waits let the others serve: for the group's requests to end, and for
+Phases change by the table of `serving.policy.day_night.handover`. The engine calls `advance`
+between steps, and at control calls while idle. Due work is done at once, in emulated time charged
+to the next step, except two waits in which others serve: for the group's requests to end, and for
 its chips to read their weights.
 """
 
@@ -74,7 +74,7 @@ class ChipLeases:
         self._count = 0
         self._moving: list[int] = []  # vacated, but the requests that moved not yet counted
 
-    # --- what is told ---------------------------------------------------------------------------
+    # --- state ---
 
     @property
     def totals(self) -> LeaseTotals:
@@ -127,13 +127,13 @@ class ChipLeases:
     def _ongoing(self, phase: HandoverPhase | None = None) -> list[Lease]:
         return [lease for lease in self._going_on if phase in (None, lease.phase)]
 
-    # --- what is asked --------------------------------------------------------------------------
+    # --- requests ---
 
     def drain(self, request: DrainRequest, queues: Sequence[RankQueues]) -> tuple[int | None, str]:
-        """Begin to drain chips; returns the lease's number and the plan in words.
+        """Begin to drain chips; returns the lease's number (None for a dry run) and the plan.
 
-        A dry run changes nothing and has no number. Raises ConfigError for unknown chips or a time
-        below 0, LeaseRefused, with figures, for a drain that is not possible now.
+        Raises ConfigError for unknown chips or a time below 0, LeaseRefused, with figures, for a
+        drain that is not possible now.
         """
         if not 0 <= request.grace_s < float("inf"):
             raise ConfigError(field="grace_s", value=request.grace_s, expected="at least 0 seconds")
@@ -228,7 +228,7 @@ class ChipLeases:
                 drained = max(0, lease.requests - moved)
                 lease.change(moved_requests=moved, drained_requests=drained)
 
-    # --- what goes on by itself -----------------------------------------------------------------
+    # --- advance ---
 
     def advance(self, queues: Sequence[RankQueues], *, waits: bool) -> None:
         """Do what is due; `queues` are of the last step.

@@ -1,8 +1,8 @@
 """Sleep and wake-up with vLLM's semantics, on the emulated chips.
 
-vLLM pauses the scheduler until everything is awake again, so no step comes in between. Giving up
-and restoring HBM, at the timed model's scale, delays the next step in emulated time. Sleeping chips
-draw idle power: no lower figure is published for a chip with empty HBM.
+vLLM pauses the scheduler until all is awake, so no step comes in between. Giving up and restoring
+HBM, at the timed model's scale, delays the next step in emulated time. Sleeping chips draw idle
+power: no lower figure is published for a chip with empty HBM.
 """
 
 from collections.abc import Sequence

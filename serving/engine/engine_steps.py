@@ -1,7 +1,6 @@
 """The steps of a running engine: each is computed, costed, and held until its emulated end.
 
-A long wait is state: `go_on` returns None, so that the engine's loop takes control calls, aborts
-and new requests meanwhile.
+During a long wait `go_on` returns None, so that the loop takes control calls, aborts and requests.
 
 | the step is | waits until | then |
 |---|---|---|
@@ -41,9 +40,9 @@ WAIT_WALL_S_MAX: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Computed:
-    """A computed step, held up for `pause_ns` before its own duration.
+    """A computed step; `pause_ns` precedes it.
 
-    The pause includes a silence that this step met, or (`after_silence`) that began before it.
+    The pause includes a silence that the step met, or (`after_silence`) that began before it.
     """
 
     live: LiveStep
@@ -103,7 +102,7 @@ class EngineSteps:
             self.held_until_ns = max(self.held_until_ns, self._time.now_ns) + duration_ns
 
     def silence_over(self, cut_ns: int) -> None:
-        """Shorten the hold-up by `cut_ns`, as a silent chip is healed; other hold-ups stay."""
+        """Shorten the stall by `cut_ns`, as a silent chip is healed; other stalls stay."""
         held, now_ns = self._held, self._time.now_ns
         if held is not None and held.computed is None:
             self.held_until_ns = max(self.held_until_ns, now_ns)
@@ -132,7 +131,7 @@ class EngineSteps:
         return self.go_on()
 
     def go_on(self, *, abandoned: bool = False) -> LiveStep | None:
-        """Go on with the step; None, after a short rest, while it waits, unless `abandoned`."""
+        """Go on with the step; None, after a short rest, while it waits; `abandoned` ends it now."""
         held = self._held
         assert held is not None, "no step is under way"
         if held.computed is None:

@@ -18,8 +18,8 @@ from serving.wire.engine_status import EngineStatus
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
 
 _REST_S: Final = 0.02
-"""Assumed: wall seconds between polls while only emulated time is waited for. A new request waits
-as long; 50 steps without tokens a second cost little."""
+"""Assumed: wall seconds between polls for emulated time alone. A new request waits as long; 50
+steps without tokens a second cost little."""
 
 
 def make_clock(setting: str, calibrated_dilation: float) -> Clock:
@@ -85,7 +85,7 @@ class EngineTime:
         pause_ns: int,
         compute_wall_s: float,
     ) -> None:
-        """Hold a step until its emulated end, after a hold-up of `pause_ns`, and count it."""
+        """Hold a step until its emulated end, after a stall of `pause_ns`, and count it."""
         paced = self._pacer.finish(begin_ns, duration_ns + pause_ns)
         self._follow(None if pause_ns else duration_ns)
         self.accounted_ns = paced.end_ns

@@ -1,7 +1,7 @@
 """Balances experts: counts routing choices, and plans moves from a window of them.
 
-The owner of the weights makes the moves. With `use_async` one layer moves after each step, so that
-a step waits for one layer's weights at most; else all layers move at once.
+With `use_async` one layer moves after each step, so that a step waits for one layer's weights at
+most; else all layers move at once.
 """
 
 import logging

@@ -4,8 +4,8 @@ Arrays go by chip of the machine, spares last. A chip that is not lost draws idl
 time; rows count joules above that, so idle time needs no counting. Facility joules are the chips'
 watts of each interval through the power model.
 
-Totals are sampled where steps begin, at least a second apart: a window may begin up to two seconds
-and a step too early, unless it begins in a rest.
+Totals are sampled where steps begin, at least a second apart: unless it begins in a rest, a window
+may begin up to two seconds and a step early.
 """
 
 from collections import deque
@@ -71,10 +71,9 @@ class LedgerFigures:
 class Ledger:
     """Totals of a machine's chips, and samples of them that reach back at least `WINDOW_S`.
 
-    `idle_watts` are a chip's; `facility_watts` maps the chips' summed watts to the facility's.
-
-    Invariants: totals never fall; every nanosecond, step and charge is counted once, a step at its
-    own watts, time between steps at idle; the chips' joules sum up to the machine's.
+    `idle_watts` are a chip's; `facility_watts` maps the chips' sum to the facility's. Invariants:
+    totals never fall; every nanosecond, step and charge is counted once, a step at its own watts,
+    time between steps at idle; the chips' joules sum up to the machine's.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """The emulated machine and the processes that stand for its chips, kept in step.
 
-A fault happens for real: a lost chip's process is killed, a hung one is made silent. The step that
-meets it breaks off, the machine plans the recovery, the chips follow, and ranks without an output
-repeat the step. None of this leaves as an exception.
+A fault happens for real: a lost chip's process is killed, a hung one is silenced. It breaks a step
+off; the machine plans the recovery, the chips follow, and ranks without an output repeat the step.
+None of this leaves as an exception.
 """
 
 import logging
@@ -198,7 +198,7 @@ class LiveMachine:
         return self.faults.heal(numbers, emulated_s=now_ns / NS_PER_S)
 
     def silence_left_ns(self) -> int:
-        """Remaining hold-up for chips that were given up early and are not healed."""
+        """Remaining stall for chips that were given up early and are not healed."""
         now_ns = self._time.now_ns
         ends = (each.until_ns for each in self._silences.values() if each.charged)
         return max(0, max(ends, default=0) - now_ns)
@@ -321,8 +321,7 @@ class LiveMachine:
     def credit(self, moved: Sequence[Moved]) -> int:
         """Credit moved requests to the faults that took their ranks; returns the number of others.
 
-        Requests may have waited for a rank since. One that failed for want of a rank, which no
-        fault took, counts to the last fault that took others.
+        One that failed for want of a rank, which no fault took, counts to the last fault of others.
         """
         of_fault: dict[int, list[Moved]] = {}
         others = 0
@@ -356,7 +355,7 @@ class LiveMachine:
     ) -> tuple[Health, RecoveryPlan]:
         """Plan the recovery from `health`, recalling leased chips only where nothing else helps.
 
-        Changes nothing. A silent chip is waited for as long as `silence_ns`.
+        Changes nothing. `silence_ns` is the wait for a silent chip.
         """
         plan = partial(self.machine.recovery_plan, prepared=prepared, silence_ns=silence_ns)
         recovery_plan = plan(health, kinds)

@@ -27,7 +27,7 @@ class LiveStep:
 class Silence:
     """A silent chip, given up at `until_ns`; the machine then reads weights for about `reading_ns`.
 
-    `charged`: the wait is in the machine's hold-up.
+    `charged`: the wait is in the machine's stall.
     """
 
     chip: int

@@ -2,8 +2,8 @@
 
 A block (whole ranks that share experts) serves one version. A roll-out goes block by block: the
 scheduler keeps new requests out, running ones end on the old weights, the chips read the new ones,
-the prefix caches are emptied, the block opens. Blocks that are down read when they come back. No
-plan is kept: the next block is one that does not serve the target, which may change at any time.
+prefix caches are emptied, the block opens. Blocks that are down read when they come back. The next
+block is any that does not serve the target, which may change at any time.
 """
 
 import logging
@@ -189,7 +189,7 @@ class ModelVersions:
             del self._versions[number]
 
     def advance(self, heard: SchedulerState) -> int:
-        """Go on before a step; returns the hold-up in ns of the machine, when no block serves."""
+        """Go on before a step; returns the machine's stall in ns, when no block serves."""
         self._waits_for_requests = False
         self._renewed = set()
         self._renew_blocks_down()
@@ -229,7 +229,7 @@ class ModelVersions:
                 self._renew(block)
 
     def _read_when_empty(self, block: int, heard: SchedulerState) -> int:
-        """Let an empty block's chips read; returns the hold-up in ns if no other block serves."""
+        """Let an empty block's chips read; returns the stall in ns if no other block serves."""
         ranks = self._ranks(block)
         if not set(ranks) <= set(heard.closed_ranks):
             return 0  # the scheduler has yet to hear of it

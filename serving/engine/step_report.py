@@ -2,9 +2,9 @@
 
 Each token of a step bears an equal share of its joules: all ranks step together, and every expert's
 chip works for all, so no split by rank, phase or context is meaningful. Recomputed tokens (after a
-preemption, on another rank) bear a share again, prefix hits none. Chips that do not serve (spares,
-leased ones) are borne at idle watts: the price of the partition. No token bears energy between
-steps, of pauses and warm-up steps, or of moves, weight reads and training.
+preemption, on another rank) bear a share again, prefix hits none. Spares and leased chips are borne
+at idle watts: the price of the partition. No token bears energy between steps, of pauses and
+warm-up steps, or of moves, weight reads and training.
 """
 
 from dataclasses import dataclass

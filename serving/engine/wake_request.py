@@ -1,9 +1,9 @@
 """The engine's request to be stepped by a scheduler that has nothing to compute.
 
-An engine with news for the scheduler, or work of its own (a read of weights, a returning group),
-asks for a step without tokens, whose report brings the news. While only emulated time has to pass,
-the engine rests a moment in each such step, so that the process does not spin; a paused scheduler,
-whose callers wait for it to be idle, makes none.
+An engine with news, or work of its own (a read of weights, a returning group), asks for a step
+without tokens, whose report brings the news. To let emulated time pass, the engine rests a moment
+in each such step, so that the process does not spin; a paused scheduler, whose callers wait for it
+to be idle, makes none.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
 """One unmodified vLLM `Scheduler` per data-parallel rank, each with its own KV pool, in lockstep.
 
 vLLM sees one scheduler. In each step every rank schedules within its policy's prefill tokens;
-decisions are merged for the engine and kept apart for the ranks. Requests of a lost rank move to
-others. Events and outputs get emulated stamps, so vLLM's duration metrics are emulated.
+decisions are merged for the engine. Requests of a lost rank move to others. Events and outputs get
+emulated stamps, so vLLM's duration metrics are emulated.
 """
 
 from collections.abc import Iterable

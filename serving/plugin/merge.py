@@ -32,8 +32,7 @@ class LockstepOutput(SchedulerOutput):
     """A merged SchedulerOutput that keeps each rank's own, and `state` for the engine.
 
     `continues`: requests were left from the step before, so no time was idle. `abandoned`: the step
-    is under way without its requests. While it is, arrivals and ranks are refreshed, last at
-    monotonic `refreshed_s`.
+    under way has none left. Its `state` is refreshed, last at monotonic `refreshed_s`.
     """
 
     by_rank: list[SchedulerOutput] = field(default_factory=list)

@@ -2,8 +2,8 @@
 
 Names are vLLM's (`vllm.tool_parsers`, `vllm.reasoning`), for the chat formats that it documents
 (docs/features/tool_calling, docs/features/reasoning_outputs). Weights whose tokenizer lacks a
-format's tokens never write it: their calls are read as JSON. So are stand-in weights', without a
-reasoning parser, which would withhold the whole answer and never let a grammar begin.
+format's tokens get JSON calls. So do stand-ins, without a reasoning parser, which would withhold
+the whole answer and never let a grammar begin.
 """
 
 import json

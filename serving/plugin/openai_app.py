@@ -1,8 +1,8 @@
 """vLLM's own OpenAI server, started in this process with our platform's settings.
 
-The bundled weights are nearly noise, and write white space for ever where a grammar allows it. By
-default they get guided JSON without it, and JSON's grammar for `named` and `required` tools: vLLM's
-grammar of tags ignores `disable_any_whitespace`.
+The bundled weights, nearly noise, write white space for ever where a grammar allows it. By default
+their guided JSON has none, and `named` and `required` tools have JSON's grammar: vLLM's grammar of
+tags ignores `disable_any_whitespace`.
 """
 
 import json

@@ -2,7 +2,7 @@
 
 A budget of prefill tokens becomes `max_num_scheduled_tokens` (decodes plus budget) and
 `long_prefill_token_threshold` (budget), so that a long prompt leaves later decodes their tokens; 0
-is vLLM's own `throttle_prefills`. Each rank has a copy of the config, for its threshold.
+is vLLM's own `throttle_prefills`. Each rank has its own config.
 """
 
 import copy

@@ -1,10 +1,9 @@
 """Extends vLLM's span `llm_request` by emulated attributes and phases.
 
-vLLM makes the span in the output processor's `do_tracing`, wrapped here: its durations are in
-emulated seconds, a span processor adds our attributes as it starts, the phases become spans below
-it. A span's own begin and end are the wall's. Names: `serving.telemetry.span_attributes`.
-
-In virtual time a request has vLLM's span alone.
+vLLM makes the span in the output processor's `do_tracing`, wrapped here: durations are emulated, a
+span processor adds our attributes at its start, phases become spans below it. A span's own begin
+and end are the wall's. Names: `serving.telemetry.span_attributes`. In virtual time a request has
+vLLM's span alone.
 """
 
 import copy

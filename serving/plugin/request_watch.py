@@ -1,8 +1,8 @@
 """Reports each request's life in vLLM's AsyncLLM: its count, its tokens, its end.
 
-A stream of outputs does not show it: without streaming a request has one output, at its end. Two
-methods of vLLM's output processor, which gets every request and every token, are wrapped. A failing
-watcher is logged and dropped; vLLM's requests go on.
+Without streaming a request has one output, at its end, so two methods of vLLM's output processor,
+which gets every request and every token, are wrapped. A failing watcher is logged and dropped;
+vLLM's requests go on.
 """
 
 import logging

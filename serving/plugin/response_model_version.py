@@ -1,8 +1,8 @@
 """Adds the model version to each response (`system_fingerprint`).
 
-vLLM makes one fingerprint at its start. Here names of weights in the engine's outputs are gathered
-during an HTTP response and appended to it: `vllm-0.32.0-...-v3-1a2b3c4d`. A text of two versions,
-because its rank was lost, names both.
+vLLM makes one fingerprint at its start. Names of weights in the engine's outputs are gathered
+during an HTTP response and appended to it: `vllm-0.32.0-...-v3-1a2b3c4d`. A text whose rank was
+lost may have two.
 """
 
 from collections.abc import AsyncGenerator, Callable

@@ -26,9 +26,8 @@ from serving.wire.machine_snapshot import MachineSnapshot
 class OpCounters(PerfMetricsProm):
     """vLLM's families of estimated work per GPU, filled with the emulator's counts per chip.
 
-    Work is the timed model's on the mean chip without spares, not that of the weights that make
-    tokens; counters move with snapshots. All HBM traffic counts as read, so that vLLM's formula for
-    bandwidth, a sum of both directions, holds.
+    Work is the timed model's on the mean chip without spares, at snapshots. All HBM traffic counts
+    as read: vLLM's formula for bandwidth adds both directions.
     """
 
     def __init__(self, *given: Any, **named: Any) -> None:

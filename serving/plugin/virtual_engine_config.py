@@ -1,7 +1,7 @@
 """vLLM's config and KV pool for schedulers without an engine, weights or chips.
 
-vLLM needs a checkpoint, so the bundled small model stands in, with the timed model's context:
-schedulers know no more of a model. The config goes through the platform, as the server's does.
+vLLM needs a checkpoint: the bundled small model's, with the timed model's context, all that
+schedulers know of a model. The config goes through the platform, as the server's does.
 """
 
 import logging

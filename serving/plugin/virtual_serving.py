@@ -48,11 +48,10 @@ def serve_in_virtual_time(
     until_s: float = float("inf"),
     on_step: StepWatcher | None = None,
 ) -> ServingRun:
-    """Serve `traffic` on the cost model's partition until all requests, or those in the mask
-    `among` [requests], have their tokens.
+    """Serve `traffic` until all requests, or those in the mask `among` [requests], are complete.
 
-    Ends earlier when one of `levels` is certain to be missed by them, or at `until_s`; the result
-    says which. Levels change nothing else. `on_step` gets every step.
+    Ends earlier when these are certain to miss one of `levels`, which change nothing else, or at
+    `until_s`; the result says which. `on_step` gets every step.
 
     Raises ConfigError for a request beyond the context or a rank's KV, or an unknown policy.
     """
@@ -83,8 +82,8 @@ def serve_in_virtual_time(
 def blocks_in_use_max(traffic: Traffic, limits: EngineLimits) -> int:
     """KV blocks of a rank, with vLLM's own, above which more change nothing but set-up time.
 
-    Running requests hold blocks: `max_num_seqs`, at worst the longest. The policy asks for the KV
-    of as many waiting ones, and so never sees the pool's end.
+    Only running requests hold blocks: `max_num_seqs`, at worst the longest. The policy asks for the
+    KV of as many waiting ones.
     """
     blocks = -(-(traffic.prompt_tokens + traffic.output_tokens) // limits.block_tokens)
     longest = np.sort(blocks)[::-1][: limits.max_num_seqs]
