@@ -131,7 +131,7 @@ class EngineSteps:
         return self.go_on()
 
     def go_on(self, *, abandoned: bool = False) -> LiveStep | None:
-        """Go on with the step; None, after a short rest, while it waits; `abandoned` ends it now."""
+        """Go on with the step; None, after a short rest, while it waits; `abandoned`: end now."""
         held = self._held
         assert held is not None, "no step is under way"
         if held.computed is None:
