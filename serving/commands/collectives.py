@@ -240,7 +240,7 @@ def _text(lines: list[Line], systems: list[SystemSpec]) -> Iterator[str]:
 
 
 def _columns(count: int) -> Iterator[Column[tuple[Line, ...]]]:
-    """The lines of a row of one size on each of `count` systems."""
+    """Columns of a row: one size on each of `count` systems."""
     yield Column("size", lambda row: size_text(row[0].size_bytes))
     for index in range(count):
 

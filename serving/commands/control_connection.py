@@ -18,8 +18,7 @@ TIMEOUT_S: Final = 5.0
 """Wall seconds for one answer; a server answers within 2."""
 
 PATIENCE_S: Final = 30.0
-"""Wall seconds for which a changing command asks for its outcome: chips start and end in
-seconds."""
+"""Wall seconds for which a changing command asks for its outcome: chips take seconds to start."""
 
 OUTCOMES: Final = (
     "3 not done: refused, or the server was not reached; 4 unknown: it may have been done, and the "
