@@ -75,10 +75,7 @@ class AdmissionController:
         return permit
 
     def would_refuse(self, client: Client, work_class: WorkClass) -> Refused | None:
-        """The refusal of the smallest request, before its body is read; None: it may enter.
-
-        It is counted by `count_refusal` alone.
-        """
+        """The refusal of the smallest request, before its body is read, or None; counts nothing."""
         return self._admission.would_refuse(client, work_class, self.now_s())
 
     def count_refusal(self, refused: Refused, work_class: WorkClass) -> None:
@@ -169,7 +166,6 @@ class AdmissionController:
         self.look()
 
     def _turn_away(self, told: Iterable[tuple[Entry, Refused]]) -> None:
-        """End waiting requests, which admission has let leave."""
         for entry, refused in told:
             permit = self._permits.pop(entry.number)
             self._queued.pop(entry.number, None)

@@ -1,9 +1,9 @@
 """Admission of every generation: each call of `engine.generate` has a permit.
 
-vLLM's HTTP app and gRPC service both call `generate` of one AsyncLLM, which is wrapped once: it
-declares the real work, batch work awaits its turn, the class of work is the scheduler's priority,
-and the permit follows each sequence by `serving.plugin.request_watch`. A call without a permit
-enters as anonymous interactive work or is refused.
+vLLM's HTTP app and gRPC service both call it, on one AsyncLLM, which is wrapped once: it declares
+the real work, batch work awaits its turn, the class of work is the scheduler's priority, and the
+permit follows each sequence by `serving.plugin.request_watch`. A call without a permit enters as
+anonymous interactive work or is refused.
 
 A request's prompts are all declared before the first runs: vLLM makes all generators, then reads.
 """
@@ -30,9 +30,9 @@ current_permit: ContextVar[Permit | None] = ContextVar("ultraserve_ticket", defa
 _generation: ContextVar["_Generation | None"] = ContextVar("ultraserve_generation", default=None)
 
 PROMPT_LOGPROBS_MAX: Final = 2**13
-"""Of one request with a key; without keys there is no other client to protect. vLLM makes an object
-and text of each in the server's loop, 20 us each: 84,000 blocked all others for 1.5 s and more. A
-prompt of 4,096 tokens with one alternative at each has as many."""
+"""Of one request with a key; without keys there is no other client. vLLM makes an object and text
+of each in the server's loop, 20 us each: 84,000 blocked all others for 1.5 s and more. A prompt of
+4,096 tokens with one alternative at each has as many."""
 
 _MARK: Final = "goes_by_present"
 
@@ -66,7 +66,7 @@ class _Generation:
         self._permit.end(made_tokens=made_tokens, by_itself=by_itself)
 
     def end(self) -> None:
-        """End the call, whose running sequences were aborted; idempotent."""
+        """Abort the rest; idempotent."""
         lasting, self._made_tokens = self._made_tokens, {}
         for name, made_tokens in lasting.items():
             if self._watch.forget(name):
@@ -145,7 +145,6 @@ def _declared(admitted: _Generate, engine: Any, admission: AdmissionController) 
 
 
 def _declare(counted: Counted) -> None:
-    """Raise RefusedRequest where the current permit's key does not allow so much."""
     permit = current_permit.get()
     if permit is None:
         return
@@ -169,7 +168,6 @@ def _admit_grammar(
 
 
 def _admit_prompt_logprobs(permit: Permit, prompt: Any, sampling_params: Any, engine: Any) -> None:
-    """Raise TooManyPromptLogprobs for a key's request above PROMPT_LOGPROBS_MAX."""
     if permit.work.client.name == Client().name:
         return
     others = sampling_params.prompt_logprobs
@@ -217,7 +215,6 @@ def _priority(work_class: WorkClass, asked: int) -> int:
 
 
 def _work(prompt: Any, sampling_params: Any, context_tokens: int) -> Work:
-    """Work of a call without a permit; the engine counts what cannot be seen here."""
     prompt_tokens = prompt_tokens_of(prompt)
     asked = sampling_params.max_tokens
     new_tokens = asked if asked is not None else max(1, context_tokens - prompt_tokens)

@@ -21,9 +21,8 @@ class EngineCapacity:
     Before the first status, all ranks are up and the dilation is 1. Each rank has its own seats, KV
     blocks and step tokens.
 
-    For 144 ranks the backlog times take a second to compute. With `promises`, a target for first
-    tokens, construction waits for them; else a thread computes them, and foresees no wait till
-    then.
+    The backlog times of 144 ranks take a second. With `promises`, a target for first tokens, they
+    are there from the start; else a thread finds them, and until then no wait is foreseen.
     """
 
     def __init__(self, engine: Any, *, promises: bool) -> None:
@@ -47,7 +46,7 @@ class EngineCapacity:
         self._last = self._of(self._ranks, 1.0)
 
     def __call__(self) -> Capacity:
-        """The newest capacity."""
+        """The newest."""
         status = None if self._logger is None else self._logger.status
         if status is not None and status is not self._status:
             self._status = status

@@ -1,8 +1,7 @@
 """Step times by the cost model, as the table that admission reads.
 
-The cost model is asked at some hundred points and interpolated linearly: prompt tokens of a step,
-decodes, their contexts, and the depth of a prefill in its prompt. The prefill policy says how many
-tokens of a backlog a step takes.
+Interpolated between some hundred points: prompt tokens of a step, decodes, their contexts, and a
+prefill's depth in its prompt. The prefill policy says how many tokens of a backlog a step takes.
 """
 
 from typing import Final

@@ -85,7 +85,6 @@ class Gateway:
         )
 
     def _with_hardware(self, app: App) -> MetricsPage:
-        """The app with the hardware's metrics, and the clock's page and headers."""
         deployment = deployment_of(self._engine.vllm_config)
         logger = stat_logger_of(self._engine)
         return MetricsPage(
@@ -127,7 +126,6 @@ class Gateway:
         return services
 
     def _tls(self, config: Any) -> Callable[[], ssl.SSLContext] | None:
-        """The context of each new HTTP connection; None: plain text."""
         if self._settings.tls is None:
             return None
         protocols = ("http/1.1",)
@@ -138,7 +136,6 @@ class Gateway:
 
 
 def _ingress(settings: GatewaySettings) -> IngressAccount:
-    """The account of what clients make this process hold, with its metrics."""
     metrics = IngressMetrics(Limit)
     account = IngressAccount(IngressLimits.of(settings.body_bytes_max), on_refusal=metrics.refused)
     metrics.follow(

@@ -1,10 +1,9 @@
 """Graceful shutdown: after the running requests at a signal, at once when the engine is gone.
 
-At SIGTERM new requests are refused, probes fail, and admitted requests have a bounded time. The
-rest is aborted, the engine ends with its chips, and vLLM's server returns. SIGINT gives no time; a
-second signal of either kind stops waiting. The signal handler sets the bound, because a stuck loop
-ends nothing: the process then exits as it is, and the engine's process clears up. A lost engine has
-an exit code of its own.
+At SIGTERM new requests are refused, probes fail, and admitted ones have a bounded time; then the
+rest is aborted, the engine ends, and vLLM's server returns. SIGINT gives no time; a second signal
+stops waiting. The signal handler bounds the end, as a stuck loop ends nothing: the process then
+exits as it is, and the engine's clears up. A lost engine has an exit code of its own.
 """
 
 import asyncio
@@ -28,14 +27,13 @@ _CLOSE_WALL_S: Final = 3
 """After which connections whose clients do not read are cut (assumed); whole, for uvicorn."""
 
 _ENGINE_WALL_S: Final = 8.0
-"""For the engine to stop chips and Ray (assumed; a tray's end in half a second, the rest is
-Python)."""
+"""For the engine's chips and Ray (assumed; a tray's end in half a second, the rest is Python's)."""
 
 _SERVICES_WALL_S: Final = 27.0
 """For the other services: a training job has 20 s to save and 5 s to go; 2 s are spare."""
 
 _BOUND_WALL_S: Final = _TOLD_WALL_S + _CLOSE_WALL_S + _SERVICES_WALL_S + _ENGINE_WALL_S
-"""After the requests' own time; an upper bound, not a wait."""
+"""After the requests' own time; no wait."""
 
 _SECOND_WALL_S: Final = 3.0
 """After a second signal."""
@@ -111,7 +109,6 @@ class GracefulShutdown:
             self._begin(wait_wall_s, "the server is ending")
 
     def _begin(self, wait_wall_s: float, message: str) -> None:
-        """Close the gateway and end; bounded from now on."""
         self._admission.close(RefusalReason.DRAINING, message, retry_after_s=max(wait_wall_s, 1.0))
         if self._caught < _TWICE:  # the second's bound is shorter, and may be there already
             self._end_within(wait_wall_s + _BOUND_WALL_S)
@@ -134,7 +131,6 @@ class GracefulShutdown:
         await self._admission.empty(_TOLD_WALL_S)
 
     async def _is_empty(self, wait_wall_s: float) -> bool:
-        """Wait for `wait_wall_s`, or an engine that is gone; whether no request is inside."""
         end_s = time.monotonic() + wait_wall_s
         while not self._engine.errored:
             left_s = end_s - time.monotonic()
@@ -145,7 +141,6 @@ class GracefulShutdown:
         return False
 
     def _end_now(self, number: signal.Signals) -> None:
-        """Stop waiting; requests inside are cut off."""
         logger.warning("%s again: the server ends now", number.name)
         self._end_with(128 + number)
         self._end_within(_SECOND_WALL_S)
@@ -154,12 +149,10 @@ class GracefulShutdown:
         self._leave(0)
 
     def _leave(self, close_wall_s: int) -> None:
-        """Have vLLM's HTTP server return, closing its connections within `close_wall_s`."""
         self._server.config.timeout_graceful_shutdown = close_wall_s
         self._server.should_exit = True
 
     async def _watch_engine(self) -> None:
-        """End the server when its engine ends by itself."""
         while not self._engine.errored:
             await asyncio.sleep(_LOOK_WALL_S)
         if self._ending is not None:

@@ -1,14 +1,14 @@
-"""Bounds the cost of compiling a grammar, before it is compiled, from its text alone. Pure.
+"""Weight of a grammar, before it is compiled, from its text alone. Pure.
 
-vLLM compiles structured output's grammars in the engine's process, one at a time, and xgrammar
-cannot be stopped. The cost grows with the letters of names and values, and with the square of the
-alternatives at one place, of rules, and of a pattern's states. On 2 cores an enum of 50,000 values
-of 10 letters took 43 s, one of 5,000 0.2 s; 2,000 optional properties 15 s, 500 0.2 s; 1,000 rules
-that name each other 3 s. The API's process reads a schema first, where `[a-z]{9900}` took 18 s,
-`[a-z]{620}` 0.06 s, and 200 nested `anyOf` of arrays 5 s. 120 properties of which some number must
-be there took 2 to 4 s, with its cube; 100 strings of different lengths 3 s, of one length 0.05 s.
+vLLM compiles grammars in the engine's process, one at a time, and xgrammar cannot be stopped. The
+cost grows with the letters of names and values, and with the square of alternatives at one place,
+of rules, and of a pattern's states. On 2 cores an enum of 50,000 values of 10 letters took 43 s, of
+5,000 0.2 s; 2,000 optional properties 15 s, 500 0.2 s; 1,000 rules that name each other 3 s. In the
+API's process, which reads a schema first, `[a-z]{9900}` took 18 s, `[a-z]{620}` 0.06 s, and 200
+nested `anyOf` of arrays 5 s. 120 properties of which some number must be there took 2 to 4 s, with
+its cube; 100 strings of different lengths 3 s, of one length 0.05 s.
 
-Weighing stops above WEIGHT_MAX, so that a text of megabytes takes no longer.
+Weighing stops above WEIGHT_MAX, so that megabytes take no longer.
 """
 
 import json
@@ -24,13 +24,13 @@ WEIGHT_MAX: Final = 100_000
 _NOT_COMPILED: Final = frozenset(
     {"description", "title", "examples", "example", "default", "$comment", "$schema", "$id"}
 )
-"""Keywords of JSON Schema whose values no grammar has."""
+"""Keywords of JSON Schema without a grammar."""
 
 _TEXT_MAX: Final = 4 * 2**20
 """Letters of a schema as text: descriptions have no weight, but reading them takes time."""
 
 _REGEX_STATE: Final = 10
-"""A state of a regular expression, in letters: any of many letters may come there."""
+"""A state of a regular expression, in letters, of which many may come there."""
 
 _PATTERN_SHARE: Final = 4
 """The square of a pattern's states over this, in letters."""
@@ -100,7 +100,7 @@ def schema_weight(schema: object) -> int:
 
 
 def _node_weight(node: Mapping[Any, object]) -> int:
-    """Beyond its keys and the strings in its values, which are counted when they are met."""
+    """Beyond its keys and strings, which are counted on their own."""
     weight = _properties_weight(node) + _bounds_weight(node)
     for named in ("$defs", "definitions"):
         rules = node.get(named)
@@ -122,7 +122,6 @@ def _node_weight(node: Mapping[Any, object]) -> int:
 
 
 def _properties_weight(node: Mapping[Any, object]) -> int:
-    """Weight of optional properties."""
     properties, required = node.get("properties"), node.get("required")
     if not isinstance(properties, Mapping):
         return 0
@@ -136,7 +135,6 @@ def _properties_weight(node: Mapping[Any, object]) -> int:
 
 
 def _bounds_weight(node: Mapping[Any, object]) -> int:
-    """Weight of the bounds of a number and of an array's length."""
     weight = _ITEMS if "minItems" in node or "maxItems" in node else 0
     for bound in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
         value = node.get(bound)
@@ -167,7 +165,6 @@ def _grammar_text_weight(text: str) -> int:
 
 
 def _choices_weight(choices: object) -> int:
-    """Weight of a list; a string is a list of one."""
     if isinstance(choices, str):
         return len(choices)
     if not isinstance(choices, list):
@@ -206,7 +203,7 @@ def pattern_states(pattern: str) -> int:
 
 
 def _repetition(pattern: str, index: int) -> tuple[int, int] | None:
-    """Most repetitions of `{m}`, `{m,}` or `{m,n}`, and its end; None where it is none."""
+    """Most repetitions of `{m}`, `{m,}` or `{m,n}`, and its end, if it is one."""
     end = pattern.find("}", index, index + 24)
     if end < 0:
         return None
@@ -218,7 +215,6 @@ def _repetition(pattern: str, index: int) -> tuple[int, int] | None:
 
 
 def _atom_end(pattern: str, letter: str, index: int) -> int:
-    """Where the atom ends that begins with `letter`, whose next letter is at `index`."""
     if letter == "\\":
         return index + 1
     if letter != "[":

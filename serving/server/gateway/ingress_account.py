@@ -170,7 +170,6 @@ class IngressAccount:
             del self._key_bytes[holding.key]
 
     def _forget_connection(self, holding: Holding) -> None:
-        """Uncount its connection; a body or call of a key is none."""
         if holding.key is None or holding.owner is None:
             return
         self._key_connections[holding.key] -= 1
@@ -178,7 +177,7 @@ class IngressAccount:
             del self._key_connections[holding.key]
 
     def _cut_off_first(self, limit: Limit, *, besides: Holding | None = None) -> None:
-        """Cut off the oldest stranger; where bytes are wanted, the oldest that holds any."""
+        """Cut off the oldest stranger, or for bytes the oldest that holds any."""
         wants_bytes = limit is Limit.STRANGER_BYTES
         first = next(
             each

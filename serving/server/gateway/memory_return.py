@@ -1,6 +1,6 @@
 """Returns freed memory to the system, of which glibc keeps most.
 
-free() returns only the end of a heap: 3,000 half heads of 30 kB left 61 MiB behind, and 7 after
+free() returns only a heap's end: 3,000 half heads of 30 kB left 61 MiB behind, and 7 after
 malloc_trim(3), which took 4 ms. A thread calls it when the process has grown by GROWN_BYTES.
 
 Large pieces are mapped apart, as glibc does until it first frees one (mallopt(3),
@@ -41,7 +41,6 @@ def trim() -> None:
 
 
 def _call_glibc(name: str, *numbers: int) -> None:
-    """Call it, unless the C library is another."""
     function = getattr(ctypes.CDLL(None), name, None)
     if function is not None:
         function(*numbers)

@@ -16,8 +16,8 @@ class Permit:
     """One admitted request. A context manager that leaves at its end, unless it has left: as
     finished, aborted when its task was cancelled, or failed with any other exception.
 
-    `rate` is the rest of its key's limits on entry. `refusal` is why its declared work was kept
-    from the engine, or None. `prompt_logprobs` are those that its prompts have asked for.
+    `rate` is the rest of its key's limits on entry, `refusal` why its declared work was kept from
+    the engine, if so, `prompt_logprobs` those that its prompts have asked for.
     """
 
     def __init__(
@@ -93,9 +93,7 @@ class Permit:
         self._controller.look_soon()
 
     def cut(self, outcome: Outcome) -> None:
-        """Note a sequence that the engine aborted, or failed at; handlers may take it for an
-        answer.
-        """
+        """Note a sequence aborted or failed by the engine; handlers may take it for an answer."""
         self._cut = outcome
 
     def leave(self, outcome: Outcome) -> None:

@@ -4,8 +4,8 @@ Alive: the engine's process is there. Ready: alive, the gateway is open, the eng
 nor is paused, the machine has no long stall, and a rank is up. The engine is asked at most once in
 LOOK_EVERY_S; while it is busy with a step, its last answer stands.
 
-Requests are refused for the same reasons, but wait for the engine only where its last answer, at
-most LOOK_EVERY_S older than the request before, or its newest snapshot speaks against it.
+Requests are refused for the same reasons, and wait for the engine only where its last answer or
+newest snapshot speaks against it.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from serving.wire.control_call import TelemetryReply, TelemetryRequest
 logger = logging.getLogger(f"vllm.{__name__}")
 
 LOOK_EVERY_S: Final = 1.0
-"""Wall seconds; a probe's period is seconds (Kubernetes: 10 by default)."""
+"""Wall seconds; a probe's period is seconds (Kubernetes: 10)."""
 
 ANSWER_WITHIN_S: Final = 0.8
 """Wall seconds that a probe waits for the engine; Kubernetes' default is one second."""
@@ -97,7 +97,7 @@ class Readiness:
     async def refusal(self) -> Refused | None:
         """A new refusal of a request that comes now, but for `closed`; None: it may be served.
 
-        Waits for the engine where its last answer or newest snapshot, which may be old, says no.
+        Waits for the engine where its last answer or newest snapshot, maybe old, says no.
         """
         if not self._engine.errored:
             self._begin_snapshot()

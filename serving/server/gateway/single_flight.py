@@ -56,7 +56,7 @@ class SingleFlight(Generic[T]):
         return failed or self._clock() - self._asked_s > max_age_s
 
     def _seen(self, asking: "asyncio.Task[T]") -> None:
-        """Retrieve the exception, so that asyncio does not warn when no waiter is left."""
+        """Retrieve the exception: asyncio would warn when no waiter is left."""
         self._under_way.discard(asking)
         if not asking.cancelled():
             asking.exception()
