@@ -24,7 +24,7 @@ from serving.server.gateway.permit import Permit
 from serving.telemetry.gateway_metrics import GatewayMetrics
 
 _LOOK_WALL_S: Final = 0.5
-"""Between checks of waiting batch work. Assumed: half a second is nothing to a job of hours."""
+"""Interval of checks of waiting batch work. Assumed: half a second is nothing to a job of hours."""
 
 
 class AdmissionController:
@@ -58,7 +58,7 @@ class AdmissionController:
     # ---- for those who handle requests
 
     def enter(self, work: Work) -> Permit:
-        """Admit `work`, or raise Refused; batch work then has to wait for its turn."""
+        """Admit `work`, or raise Refused; admitted batch work waits for its turn."""
         now_s = self.now_s()
         try:
             entry = self._admission.enter(work, now_s)
@@ -86,7 +86,7 @@ class AdmissionController:
     # ---- for those who run the server
 
     def close(self, reason: RefusalReason, message: str, retry_after_s: float) -> None:
-        """Refuse new work, `retry_after_s` being wall seconds; what is inside goes on.
+        """Refuse new work, `retry_after_s` in wall seconds; admitted work goes on.
 
         Each request gets its own refusal, like `closed`. A drain also refuses waiting batch work.
         """
@@ -104,7 +104,7 @@ class AdmissionController:
         return self._admission.closed
 
     async def empty(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s` wall seconds until all have left; whether they have."""
+        """Wait at most `timeout_s` wall seconds until every request has left; whether all have."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._empty.wait(), timeout_s)
         return self._empty.is_set()

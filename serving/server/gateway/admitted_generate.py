@@ -5,7 +5,7 @@ the real work, batch work awaits its turn, the class of work is the scheduler's 
 permit follows each sequence by `serving.plugin.request_watch`. A call without a permit enters as
 anonymous interactive work or is refused.
 
-A request's prompts are all declared before the first runs: vLLM makes all generators, then reads.
+All prompts of a request are declared before any runs: vLLM makes all generators, then reads them.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ current_permit: ContextVar[Permit | None] = ContextVar("ultraserve_ticket", defa
 _generation: ContextVar["_Generation | None"] = ContextVar("ultraserve_generation", default=None)
 
 PROMPT_LOGPROBS_MAX: Final = 2**13
-"""Of one request with a key; without keys there is no other client. vLLM makes an object and text
-of each in the server's loop, 20 us each: 84,000 blocked all others for 1.5 s and more. A prompt of
-4,096 tokens with one alternative at each has as many."""
+"""Prompt log-probabilities of one request with a key; without keys there is no other client. vLLM
+makes an object and text of each in the server's loop, 20 us each: 84,000 blocked all others for 1.5
+s and more. A prompt of 4,096 tokens with one alternative at each has as many."""
 
 _MARK: Final = "goes_by_present"
 
@@ -66,7 +66,7 @@ class _Generation:
         self._permit.end(made_tokens=made_tokens, by_itself=by_itself)
 
     def end(self) -> None:
-        """Abort the rest; idempotent."""
+        """Count unfinished sequences as aborted; idempotent."""
         lasting, self._made_tokens = self._made_tokens, {}
         for name, made_tokens in lasting.items():
             if self._watch.forget(name):
@@ -198,8 +198,8 @@ def _counted(prompt: Any, sampling_params: Any, context_tokens: int) -> Counted:
 async def _first(outputs: AsyncGenerator[Any, None], generation: _Generation) -> Any:
     """The first output; vLLM meanwhile adds the request's sequences, which become `generation`'s.
 
-    The variable is set within one call of `anext`: between two calls a generator may move to
-    another task, and so to another context.
+    The variable is set within one call of `anext`: between two a generator may move to another
+    task, and so to another context.
     """
     token = _generation.set(generation)
     try:

@@ -16,7 +16,7 @@ from serving.wire.engine_status import EngineStatus
 
 
 class EngineCapacity:
-    """The capacity of vLLM's AsyncLLM `engine`, newest at each call.
+    """The present capacity of vLLM's AsyncLLM `engine`.
 
     Before the first status, all ranks are up and the dilation is 1. Each rank has its own seats, KV
     blocks and step tokens.
@@ -46,7 +46,7 @@ class EngineCapacity:
         self._last = self._of(self._ranks, 1.0)
 
     def __call__(self) -> Capacity:
-        """The newest."""
+        """The newest capacity."""
         status = None if self._logger is None else self._logger.status
         if status is not None and status is not self._status:
             self._status = status
@@ -66,7 +66,7 @@ class EngineCapacity:
         )
 
     def _find_times(self, costs: StepCostModel, policy: PrefillPolicy) -> None:
-        """Backlog times by the cost model of the whole machine as it starts."""
+        """Find backlog times by the cost model of the whole machine, as it starts."""
         self._backlog_times = backlog_times(
             costs, policy, seats=self._seats, step_tokens=self._step_tokens
         )

@@ -22,11 +22,11 @@ _BACKLOGS_PER_OCTAVE: Final = 8
 _BACKLOG_TOKENS_MIN: Final = 16
 
 _DECODES: Final = (1, 16, 64, 256, 1024)
-"""Per rank, up to its seats."""
+"""Decodes of a rank, up to its seats."""
 
 _CONTEXT_TOKENS: Final = 2_048
 _PROMPT_TOKENS: Final = 8_192
-"""Of each decode, and before a prefill's tokens: steps with and without give the slope."""
+"""Context of each decode, and before a prefill's tokens: steps with and without give the slope."""
 
 
 def backlog_times(
@@ -103,7 +103,7 @@ def _levels(
 def _step_s(
     costs: StepCostModel, tokens: int, decodes: int, context_tokens: int, prompt_tokens: int
 ) -> float:
-    """Of a step in which each rank has a prefill of `tokens` and `decodes` decodes."""
+    """Seconds of a step in which each rank has a prefill of `tokens` and `decodes` decodes."""
     ranks = costs.partition.ranks
     new = np.array([tokens] + [1] * decodes, dtype=np.int64)
     context = np.array([prompt_tokens] + [context_tokens] * decodes, dtype=np.int64)
@@ -118,6 +118,6 @@ def _step_s(
 
 
 def _drain_s(backlogs: Float64s, s_per_token: Float64s) -> Float64s:
-    """[backlogs]: the integral over the rest, by the trapezium rule."""
+    """[backlogs]: time to drain, an integral by the trapezium rule."""
     parts = np.diff(backlogs) * (s_per_token[1:] + s_per_token[:-1]) / 2.0
     return np.concatenate(([0.0], np.cumsum(parts)))

@@ -48,8 +48,8 @@ class Service(Protocol):
 class Gateway:
     """Keys, admission and readiness, which both protocols share.
 
-    Every generation of `engine`, vLLM's AsyncLLM, passes admission control from here on.
-    `control_secret` is the control service's own key, if any. ConfigError: the key file is wrong.
+    Every generation of `engine`, vLLM's AsyncLLM, then passes admission control. `control_secret`
+    is the control service's key, if any. Raises ConfigError for a wrong key file.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Graceful shutdown: after the running requests at a signal, at once when the engine is gone.
 
-At SIGTERM new requests are refused, probes fail, and admitted ones have a bounded time; then the
-rest is aborted, the engine ends, and vLLM's server returns. SIGINT gives no time; a second signal
-stops waiting. The signal handler bounds the end, as a stuck loop ends nothing: the process then
-exits as it is, and the engine's clears up. A lost engine has an exit code of its own.
+At SIGTERM new requests are refused, probes fail, and admitted requests have a bounded time; then
+the rest is aborted, the engine ends, and vLLM's server returns. SIGINT gives no time; a second
+signal stops waiting. The signal handler bounds the end, as a stuck loop ends nothing: the process
+then exits as it is, and the engine's process clears up. A lost engine has its own exit code.
 """
 
 import asyncio
@@ -21,19 +21,20 @@ from serving.server.gateway.admission_controller import AdmissionController
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's process shows
 
 _TOLD_WALL_S: Final = 2.0
-"""For ended requests to tell their clients (assumed: streams write at once)."""
+"""Time for ended requests to tell their clients (assumed: streams write at once)."""
 
 _CLOSE_WALL_S: Final = 3
-"""After which connections whose clients do not read are cut (assumed); whole, for uvicorn."""
+"""Time until connections whose clients do not read are cut (assumed); whole seconds, for
+uvicorn."""
 
 _ENGINE_WALL_S: Final = 8.0
-"""For the engine's chips and Ray (assumed; a tray's end in half a second, the rest is Python's)."""
+"""Time to end chips and Ray (assumed; a tray's are gone in half a second, the rest is Python's)."""
 
 _SERVICES_WALL_S: Final = 27.0
-"""For the other services: a training job has 20 s to save and 5 s to go; 2 s are spare."""
+"""Time for other services: a training job has 20 s to save and 5 s to go; 2 s are spare."""
 
 _BOUND_WALL_S: Final = _TOLD_WALL_S + _CLOSE_WALL_S + _SERVICES_WALL_S + _ENGINE_WALL_S
-"""After the requests' own time; no wait."""
+"""Upper bound after the requests' own time, not a wait."""
 
 _SECOND_WALL_S: Final = 3.0
 """After a second signal."""
@@ -41,14 +42,14 @@ _SECOND_WALL_S: Final = 3.0
 _TWICE: Final = 2
 
 _LOOK_WALL_S: Final = 0.2
-"""Between checks of the engine, each an attribute access."""
+"""Interval of checks of the engine, each an attribute access."""
 
 
 class GracefulShutdown:
-    """Started before all other services, so that it is stopped after them.
+    """Shutdown service, started before all others so that it is stopped after them.
 
-    `engine` is vLLM's AsyncLLM, `server` the uvicorn server, `drain_wall_s_max` the running
-    requests' time. For the main thread's loop.
+    `engine` is vLLM's AsyncLLM, `server` the uvicorn server, `drain_wall_s_max` the time of running
+    requests. For the main thread's loop.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class GracefulShutdown:
             self._leave(_CLOSE_WALL_S if self._signals < _TWICE else 0)
 
     async def _empty(self, wait_wall_s: float) -> None:
-        """Wait until no request is inside; abort the rest, or fail it without an engine."""
+        """Wait until no request is inside; abort the rest, or fail it if the engine is gone."""
         if await self._is_empty(wait_wall_s):
             return
         if self._engine.errored:

@@ -1,7 +1,7 @@
 """Bounds compiled grammars: each by its weight, each key's by the minute.
 
-Too heavy a grammar is a bad request (400), too many in a minute exceed the key's limit (429). One
-compiled lately is in the engine's cache and free. Without keys only the first bound holds.
+A grammar that is too heavy is a bad request (400); too many in a minute exceed the key's limit
+(429). A recently compiled one is in the engine's cache and free. Without keys only the first holds.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from serving.policy.admission.work import Client
 from serving.server.gateway.grammar_weight import WEIGHT_MAX, grammar_weight
 
 KEY_WEIGHT_PER_MINUTE: Final = 500_000
-"""Of a key's grammars, by the wall, as compiling is the host's work: about 10 s of a core."""
+"""Weight of a key's grammars, by wall time, as the host compiles: about 10 s of a core."""
 
 _KEYS_MAX: Final = 4_096
 _KNOWN_MAX: Final = 256
@@ -35,9 +35,7 @@ class GrammarLimits:
     def admit(self, client: Client, structured: Any) -> None:
         """Charge `client` for the grammar of vLLM's StructuredOutputsParams.
 
-        Raises:
-            GrammarTooHeavy: above the bound of one grammar.
-            Refused: above the key's budget of a minute.
+        Raises GrammarTooHeavy above WEIGHT_MAX, Refused above the key's budget of a minute.
         """
         weight = grammar_weight(structured)
         if weight > WEIGHT_MAX:

@@ -5,8 +5,8 @@ cost grows with the letters of names and values, and with the square of alternat
 of rules, and of a pattern's states. On 2 cores an enum of 50,000 values of 10 letters took 43 s, of
 5,000 0.2 s; 2,000 optional properties 15 s, 500 0.2 s; 1,000 rules that name each other 3 s. In the
 API's process, which reads a schema first, `[a-z]{9900}` took 18 s, `[a-z]{620}` 0.06 s, and 200
-nested `anyOf` of arrays 5 s. 120 properties of which some number must be there took 2 to 4 s, with
-its cube; 100 strings of different lengths 3 s, of one length 0.05 s.
+nested `anyOf` of arrays 5 s. 120 properties of which some number must be there took 2 to 4 s,
+growing with the cube; 100 strings of different lengths 3 s, of one length 0.05 s.
 
 Weighing stops above WEIGHT_MAX, so that megabytes take no longer.
 """
@@ -17,7 +17,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 WEIGHT_MAX: Final = 100_000
-"""Of one grammar: OpenAI takes schemas of 120,000 letters and 1,000 enum values
+"""Bound of one grammar: OpenAI takes schemas of 120,000 letters and 1,000 enum values
 (https://platform.openai.com/docs/guides/structured-outputs). The heaviest tried compiled in 1 s on
 2 cores, and kept 3 MB."""
 
@@ -30,7 +30,7 @@ _TEXT_MAX: Final = 4 * 2**20
 """Letters of a schema as text: descriptions have no weight, but reading them takes time."""
 
 _REGEX_STATE: Final = 10
-"""A state of a regular expression, in letters, of which many may come there."""
+"""A state of a regular expression, in letters: any of many letters may come there."""
 
 _PATTERN_SHARE: Final = 4
 """The square of a pattern's states over this, in letters."""
@@ -100,7 +100,7 @@ def schema_weight(schema: object) -> int:
 
 
 def _node_weight(node: Mapping[Any, object]) -> int:
-    """Beyond its keys and strings, which are counted on their own."""
+    """Weight beyond keys and strings, which are counted on their own."""
     weight = _properties_weight(node) + _bounds_weight(node)
     for named in ("$defs", "definitions"):
         rules = node.get(named)
@@ -203,7 +203,7 @@ def pattern_states(pattern: str) -> int:
 
 
 def _repetition(pattern: str, index: int) -> tuple[int, int] | None:
-    """Most repetitions of `{m}`, `{m,}` or `{m,n}`, and its end, if it is one."""
+    """Largest count of `{m}`, `{m,}` or `{m,n}`, and its end; None for other text."""
     end = pattern.find("}", index, index + 24)
     if end < 0:
         return None

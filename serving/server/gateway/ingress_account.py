@@ -62,7 +62,7 @@ class IngressAccount:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all."""
+        """Bytes of all holdings."""
         return self.stranger_bytes + self.keyed_bytes
 
     def bytes_of(self, key: str) -> int:
@@ -109,7 +109,7 @@ class IngressAccount:
     def hold(self, holding: Holding, size_bytes: int) -> Limit | None:
         """Count `size_bytes`, or return the limit that forbids it.
 
-        A stranger's are forbidden only when too many by themselves; older strangers make room.
+        Older strangers make room for a stranger's bytes, unless those are too many by themselves.
         """
         assert size_bytes >= 0
         if not holding.is_open:

@@ -1,4 +1,4 @@
-"""What a client may make the server hold, and for how long, before and during a request.
+"""Limits of what a client may make the server hold, and for how long, before and in a request.
 
 For HTTP and gRPC alike; `ingress_account` counts. Figures without a source are assumed: no
 well-meaning client comes near them.
@@ -36,7 +36,7 @@ class Limit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngressLimits:
-    """The bounds of one server.
+    """The bounds of one server; raises ConfigError for a limit that nothing passes.
 
     Attributes:
         head_bytes_max, head_fields_max: of an HTTP request's head with its request line. Go's
@@ -50,13 +50,10 @@ class IngressLimits:
             connection, and the answer with it.
         handshake_wait_s: wall seconds of TLS.
         strangers_max: connections without authentication; one more closes the oldest.
-        stranger_bytes_max: held of all clients without a key.
+        stranger_bytes_max, key_bytes_max, total_bytes_max: bytes held of all clients without a key,
+            of one key, of all keys.
         key_connections_max: open HTTP connections of one key; gRPC has its own limits. Without keys
             all clients are one, so it is more than an engine of 8,192 seats runs and queues.
-        key_bytes_max: held of one key.
-        total_bytes_max: held of all keys.
-
-    Raises ConfigError for a limit that nothing passes.
     """
 
     head_bytes_max: int = 64 * 2**10

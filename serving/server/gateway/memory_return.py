@@ -4,7 +4,7 @@ free() returns only a heap's end: 3,000 half heads of 30 kB left 61 MiB behind, 
 malloc_trim(3), which took 4 ms. A thread calls it when the process has grown by GROWN_BYTES.
 
 Large pieces are mapped apart, as glibc does until it first frees one (mallopt(3),
-M_MMAP_THRESHOLD): four bodies of 16 MiB at once took 156 MiB and left 43; now 100 and 5.
+M_MMAP_THRESHOLD): four bodies of 16 MiB at once took 156 MiB and left 43; apart, 100 and 5.
 """
 
 import asyncio

@@ -16,8 +16,8 @@ class Permit:
     """One admitted request. A context manager that leaves at its end, unless it has left: as
     finished, aborted when its task was cancelled, or failed with any other exception.
 
-    `rate` is the rest of its key's limits on entry, `refusal` why its declared work was kept from
-    the engine, if so, `prompt_logprobs` those that its prompts have asked for.
+    `rate` is the rest of its key's limits on entry; `refusal`, if any, is why its declared work was
+    kept from the engine; `prompt_logprobs` counts those that its prompts have asked for.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class Permit:
         return self.entry.stage is Stage.LEFT
 
     async def turn(self) -> None:
-        """Wait for its turn, which only batch work does.
+        """Wait until the engine may have it; only batch work waits.
 
-        Raises Refused when it has waited too long, or admission closes for good.
+        Raises Refused when it has waited as long as it may, or admission closes for good.
         """
         if self._turn is not None and not self._turn.is_set():
             await self._turn.wait()

@@ -4,8 +4,8 @@ Alive: the engine's process is there. Ready: alive, the gateway is open, the eng
 nor is paused, the machine has no long stall, and a rank is up. The engine is asked at most once in
 LOOK_EVERY_S; while it is busy with a step, its last answer stands.
 
-Requests are refused for the same reasons, and wait for the engine only where its last answer or
-newest snapshot speaks against it.
+Requests are refused for the same reasons, and wait for the engine only where its newest snapshot or
+its last answer, at most LOOK_EVERY_S older than the request before, speaks against it.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from serving.wire.control_call import TelemetryReply, TelemetryRequest
 logger = logging.getLogger(f"vllm.{__name__}")
 
 LOOK_EVERY_S: Final = 1.0
-"""Wall seconds; a probe's period is seconds (Kubernetes: 10)."""
+"""Wall seconds; a probe's period is longer (Kubernetes: 10 s by default)."""
 
 ANSWER_WITHIN_S: Final = 0.8
 """Wall seconds that a probe waits for the engine; Kubernetes' default is one second."""
@@ -40,7 +40,7 @@ ENGINE_RETRY_S: Final = 30.0
 """Assumed: a supervisor and a start together; a small model's start takes 25 s of it."""
 
 REST_RETRY_S: Final = 5.0
-"""Wall seconds that clients are told to wait by default: a gateway looks for another server."""
+"""Wall seconds that clients are told to wait by default; a gateway looks for another server."""
 
 _NOT_ASKED: Final = "the engine has not answered yet"
 _UNKNOWN: Final = "the engine's state could not be asked for"
@@ -57,7 +57,7 @@ class RestingEngine(Engine, Protocol):
 
 
 class Readiness:
-    """For probes of HTTP and the health service of gRPC.
+    """Answers probes of HTTP and the health service of gRPC.
 
     `closed` is the gateway's refusal, None while it is open. `seats` is the engine's room in
     sequences by its newest snapshot, 0 when no rank is up.
@@ -95,9 +95,9 @@ class Readiness:
         return ENGINE_GONE if self._engine.errored else self._engine_says
 
     async def refusal(self) -> Refused | None:
-        """A new refusal of a request that comes now, but for `closed`; None: it may be served.
+        """A new refusal of a request that comes now, for the engine's reasons, or None.
 
-        Waits for the engine where its last answer or newest snapshot, maybe old, says no.
+        Waits for the engine where its last answer or newest snapshot, which may be old, says no.
         """
         if not self._engine.errored:
             self._begin_snapshot()

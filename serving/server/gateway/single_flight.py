@@ -49,7 +49,7 @@ class SingleFlight(Generic[T]):
             await asyncio.wait(under_way)
 
     def _is_old(self, asking: "asyncio.Task[T]", max_age_s: float) -> bool:
-        """Never while it is under way."""
+        """False while it is under way, however long that takes."""
         if not asking.done():
             return False
         failed = asking.cancelled() or asking.exception() is not None

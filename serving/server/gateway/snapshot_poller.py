@@ -21,7 +21,7 @@ from serving.wire.machine_snapshot import MachineSnapshot
 class PolledSnapshot:
     """One answer of the engine; `number` counts from 1.
 
-    It was asked for at `taken_s`, on the monotonic clock, and took `took_s`, both wall.
+    It was asked for at `taken_s` on the monotonic clock, and took `took_s`, both wall.
     """
 
     number: int
@@ -40,7 +40,7 @@ class PolledSnapshot:
 
 
 class SnapshotPoller:
-    """Of one engine, in its client's loop; `last` is the newest snapshot, None at first."""
+    """Polls one engine in its client's loop; `last` is the newest snapshot, None at first."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -50,10 +50,7 @@ class SnapshotPoller:
     async def fresh(self, max_age_s: float, within_s: float | None = None) -> PolledSnapshot:
         """A snapshot at most `max_age_s` old; the last one when that takes over `within_s`.
 
-        Raises:
-            EngineGone: the engine has ended.
-            EngineFailed: its answer is an error.
-            TimeoutError: it took over `within_s` wall seconds, and there is no last one.
+        Wall seconds. Raises EngineGone, EngineFailed for an error, TimeoutError without a last one.
         """
         try:
             # Not `wait_for`, which forgets that it was cancelled when the answer comes just then.

@@ -40,7 +40,7 @@ class CallMessages:
         self._empty = empty
 
     async def one(self) -> tuple[Any, HeldMessage]:
-        """The only message, empty for none, and its counted bytes; raises CallRefused."""
+        """The only message, or an empty one, and its counted bytes; raises CallRefused."""
         async with self._turn() as held:
             message = await anext(self._coming, self._empty)
             held.has_come(message.size_bytes)
@@ -51,7 +51,7 @@ class CallMessages:
             raise
 
     async def all(self) -> AsyncIterator[Any]:
-        """The messages until one is late; raises CallRefused, also for a first one that is late."""
+        """The messages in order, up to the last one in time; raises CallRefused."""
         came_any = False
         while True:
             try:

@@ -6,7 +6,7 @@ After its life a connection takes no new call, and closes when its calls have ha
 from typing import Final
 
 _KEEPALIVE_S: Final = 60
-"""A ping unanswered for _KEEPALIVE_ANSWER_S ends the connection and its calls."""
+"""Time between pings; one unanswered for _KEEPALIVE_ANSWER_S ends the connection and its calls."""
 
 _KEEPALIVE_ANSWER_S: Final = 20
 
@@ -14,16 +14,16 @@ _MILLISECONDS_MAX: Final = 2**31 - 1
 """The core's largest integer."""
 
 METADATA_BYTES_MAX: Final = 16 * 2**10
-"""Of a call's headers, decompressed; the core silently refuses a fourth more."""
+"""Bytes of a call's headers, decompressed; the core silently refuses a fourth more."""
 
 WINDOW_BYTES: Final = 16 * 2**10
-"""Of a call before its turn; the core would begin with 4 MiB, and grow that."""
+"""Bytes that a call may send before its turn; the core would begin with 4 MiB, and grow that."""
 
 _IDLE_MS: Final = 20_000
-"""Idle connections end, so that they keep no client off; clients reconnect when needed."""
+"""Time after which a connection without calls ends, to make room; its client may connect again."""
 
 HANDSHAKE_WALL_S: Final = 10.0
-"""For TLS and the first bytes, and again for HTTP/2's first frames."""
+"""Time for TLS and the first bytes, and again for HTTP/2's first frames."""
 
 
 def connection_options(

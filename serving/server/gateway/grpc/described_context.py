@@ -1,6 +1,6 @@
 """Adds google.rpc's details to the errors of handlers that give a code and a sentence.
 
-Each names the wrong field and the retry delay, and none of the server's internals.
+Each becomes an `RpcFailure` with the wrong field and the retry delay, without internals.
 """
 
 import re
@@ -21,7 +21,7 @@ from serving.server.gateway.grpc.rpc_errors import RpcFailure, abort_for, failur
 from serving.server.gateway.readiness import engine_gone
 
 _BUSY_RETRY_S: Final = 1.0
-"""Assumed: after a temporary refusal by the engine itself, which names no time."""
+"""Assumed, for temporary refusals by the engine itself, which name no time."""
 
 _PROMPT_PARAMETERS: Final = ("input_tokens", "input_text")
 _PROMPT_LENGTH: Final = re.compile(r"longer than the maximum model length|maximum context length")
@@ -31,8 +31,7 @@ _ERRORS: Final = {code.value[0]: code for code in grpc.StatusCode if code is not
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallMeaning:
-    """Facts for a call's failure: `subject` owns the limits, `engine_gone` says if the engine died.
-    """
+    """Facts for a call's failure: the limits' owner, and whether the engine has died."""
 
     subject: str
     engine_gone: Callable[[], bool]
@@ -74,7 +73,7 @@ class DescribedContext:
         await abort_for(self._context, failure, trailers=tuple(trailing_metadata))
 
     async def settle(self) -> None:
-        """End the call with its handler's error code, if any."""
+        """End the call with the error code that its handler has set, if any."""
         code = self._context.code()
         number = code.value[0] if isinstance(code, grpc.StatusCode) else code
         if number in _ERRORS:

@@ -1,7 +1,8 @@
 """`vllm.grpc.engine.VllmEngine` as published, corrected for an engine of several ranks.
 
-The published servicer takes the engine core for one rank. Here it has all ranks, each with its own
-seats and KV pool, so figures of room are multiplied, and empty fields of its state filled in.
+The published servicer takes an engine core for one rank. Here one core schedules all ranks, each
+with its own seats and KV pool, so figures of room are multiplied. Fields of the present state,
+which it leaves empty, are filled in.
 """
 
 import time
@@ -50,7 +51,7 @@ class EngineServicer(VllmEngineServicer):  # type: ignore[misc]
                 yield answer
 
     async def HealthCheck(self, request: Any, context: Any) -> Any:
-        """Readiness, by which a gateway routes requests."""
+        """Readiness, by which a gateway routes requests before they fail."""
         answer = await super().HealthCheck(request, context)
         if answer.healthy and (why := await self._readiness.not_ready()) is not None:
             answer.healthy, answer.message = False, why

@@ -1,7 +1,7 @@
 """Validates a GenerateRequest and estimates its work. Pure, before an engine.
 
-Binary messages can say what vLLM's HTTP app lets nobody say, such as a temperature of NaN or media
-in shared memory; that is refused by field.
+Binary messages can hold values that vLLM's HTTP app never lets through, such as a NaN temperature
+or media in shared memory. These are refused by field.
 """
 
 import math
@@ -63,8 +63,8 @@ class Asked:
 def asked_of(message: Any, client: Client, work_class: WorkClass, *, context_tokens: int) -> Asked:
     """Check a GenerateRequest of `client`; raises CallRefused, INVALID_ARGUMENT.
 
-    `context_tokens` bounds prompt and answer together. `message` gets the engine's id, in which no
-    other client's request can be named.
+    `context_tokens` bounds prompt and answer together. `message` is changed: its id becomes the
+    engine's, by which no other client's request can be named.
     """
     _refuse_id(message.request_id)
     present = {descriptor.name for descriptor, _ in message.ListFields()}
@@ -118,7 +118,7 @@ def _refuse_id(request_id: str) -> None:
 def _wrong(
     field: str, expected: str, *, reason: str = INVALID_FIELD, **figures: int
 ) -> CallRefused:
-    """INVALID_ARGUMENT for a wrong field; `figures` are for programs."""
+    """The INVALID_ARGUMENT failure of a wrong field; `figures` are for programs."""
     return CallRefused(
         RpcFailure(
             code=grpc.StatusCode.INVALID_ARGUMENT,

@@ -47,11 +47,11 @@ CALLS_MAX: Final = 256
 """Calls at a time beside generations and probes; one more is refused."""
 
 PROBE_BYTES_MAX: Final = 4 * 2**10
-"""Of the message of a call without a key; the longest useful one names a service."""
+"""Bytes of a message without a key; the longest useful one names a service."""
 
 SLACK_BYTES: Final = 64 * 2**10
-"""Above a message's limit, so that the guard can explain a refusal; gRPC itself ends longer
-ones."""
+"""Bytes above a message's limit that gRPC still takes, so that the guard can explain the
+refusal."""
 
 _CALLS_RETRY_S: Final = 1.0
 
@@ -75,7 +75,10 @@ class CallLimits:
 
 
 class GrpcGuard(grpc.aio.ServerInterceptor):
-    """Interceptor of all methods of `engine`'s server; it names connections' clients to `names`."""
+    """Interceptor of all methods of one server; `names` is told whose connections they are.
+
+    `engine` is vLLM's AsyncLLM.
+    """
 
     def __init__(
         self,
@@ -125,7 +128,10 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
         return self._guarded(handler, method, caller)
 
     def _guarded(self, handler: Any, method: str, caller: Caller) -> Any:
-        """`handler` as a stream both ways: of other calls gRPC reads the message before it asks."""
+        """`handler` behind this guard, which reads messages and writes answers itself.
+
+        A stream both ways: for other kinds of call gRPC reads the message before it asks.
+        """
         keyless = needs_no_key(method)
         bytes_max = PROBE_BYTES_MAX if keyless else self._limits.message_bytes_max
         read = reader(handler.request_deserializer, bytes_max=bytes_max)

@@ -18,13 +18,13 @@ LIVE: Final = ""
 READY: Final = "vllm.grpc.engine.VllmEngine"
 
 WATCHERS_MAX: Final = 128
-"""At a time; one more ends the oldest. Few of the port's connections, as a watch needs no key."""
+"""Watches at a time; one more ends the oldest. Few of the port's connections: none needs a key."""
 
 WATCH_WALL_S: Final = 300.0
-"""After which a watch ends; its client may watch again."""
+"""Time after which a watch ends; its client may watch again."""
 
 _LOOK_EVERY_S: Final = 0.2
-"""While a watch is open."""
+"""Interval of checks while a watch is open."""
 
 _WATCH_RETRY_S: Final = 1.0
 
@@ -57,7 +57,7 @@ class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
         return health_pb2.HealthListResponse(statuses=statuses)
 
     async def Watch(self, request: Any, context: Any) -> None:
-        """The present state and each change; raises CallRefused at its end, or to make room."""
+        """Send the present state and each change; CallRefused at its end, or to make room."""
         if len(self._watches) >= WATCHERS_MAX:
             self._end_oldest()
         until_s = asyncio.get_running_loop().time() + WATCH_WALL_S

@@ -45,7 +45,7 @@ PORT_LIMITS: Final = PortLimits(
 _NAME: Final = "the gRPC port"
 
 _STOP_GRACE_S: Final = 0.5
-"""For the last messages of ended calls, after which health watches are cut off."""
+"""Time for the last messages of ended calls; health watches are cut off after it."""
 
 _FOLLOWED_DILATION: Final = 10_000.0
 """Assumed, of `--clock auto`, whose pace is measured: far above any host's. It bounds how long a
@@ -117,14 +117,14 @@ class EngineGrpcServer:
         logger.info("%s on %s:%d (%s)", READY, shown, port, kind)
 
     async def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
-        """End: health reports it at once, calls have `grace_s`; idempotent."""
+        """Stop: health reports it at once, calls have `grace_s`; idempotent."""
         await self._port.close()
         await self._health.stop()
         await self._port.stop(grace_s)
 
 
 def server_options(limits: CallLimits) -> list[tuple[str, int]]:
-    """Options of vLLM's launcher, and our limits."""
+    """Options of gRPC's core: those of vLLM's launcher, and our limits."""
     # A connection lives so long, and its calls as long as a request may be here: a call that never
     # sends its message has no other end. Clients connect again by themselves.
     return [

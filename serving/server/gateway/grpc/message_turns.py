@@ -2,7 +2,7 @@
 
 gRPC's core buffers a whole message once a call waits for it, before that the stream's first window
 alone: so a call first waits for a turn, which has a time. Calls without a key share few turns, one
-per connection, shorter while others wait.
+per connection, shorter while others wait: a probe's message comes with its headers.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from serving.server.gateway.ingress_account import Holding, IngressAccount
 from serving.server.gateway.ingress_limits import Limit
 
 STRANGER_TURNS: Final = 2
-"""Over all connections."""
+"""Turns at a time, over all connections."""
 
 STRANGER_WAIT_S: Final = 1.0
 """Wall seconds of a message without a key while no other waits."""
@@ -29,21 +29,21 @@ STRANGER_HASTE_S: Final = 0.05
 """The same while another waits."""
 
 STRANGER_CALLS_MAX: Final = 1_024
-"""Waiting or with a turn, each with a stream's window. One more ends the last call of the
+"""Calls that wait or have a turn, each with a stream's window. One more ends the last call of the
 connection that has most."""
 
 CONNECTION_CALLS_MAX: Final = 128
-"""Of one connection."""
+"""Such calls of one connection."""
 
 KEY_TURNS: Final = 8
-"""Of one key. Each counts an eighth of its bytes until its message has come; without room it
-waits."""
+"""Turns at a time of one key. Each counts an eighth of the key's bytes until its message has come;
+one without room waits."""
 
 KEY_CALLS_MAX: Final = 4_096
-"""Of one key, waiting or with a turn."""
+"""Calls of one key that wait or have a turn."""
 
 STREAM_TURNS: Final = 2
-"""Of one key, for calls that send several messages (reflection)."""
+"""Turns at a time of one key, for calls that send several messages (reflection)."""
 
 STREAM_WAIT_S: Final = 5.0
 """Wall seconds that such a call may be silent while no other waits."""
@@ -81,8 +81,8 @@ class MessageLate(CallRefused):
 class _Queue:
     """Calls of one sort; a turn's wall seconds are `wait_s`, and `haste_s` while others wait.
 
-    The first come is next; with `newest_first` the last, so that stalling calls wait for each
-    other. A turn also needs `may_begin`. Its end may begin one of any queue in `family`.
+    First come, first served; with `newest_first` the last, so that stalling calls wait for each
+    other. A turn also needs `may_begin`; its end may begin one in any queue of `family`.
     """
 
     turns: int
@@ -136,7 +136,7 @@ class MessageTurns:
 
     @asynccontextmanager
     async def of_stranger(self, connection: str) -> AsyncIterator[HeldMessage]:
-        """A turn for a call without a key, which reads its message within the block.
+        """A turn for a call without a key, whose message is read within the block.
 
         Raises CallRefused: too many such calls, or a late message.
         """

@@ -1,7 +1,8 @@
 """Failures of gRPC calls: a code, a sentence, and google.rpc's details for programs.
 
 ErrorInfo's reason is a stable word in capitals; RetryInfo has the delay, QuotaFailure the limit's
-owner, BadRequest the field, in the trailer `grpc-status-details-bin` (https://google.aip.dev/193).
+owner, BadRequest the field. They travel in the trailer `grpc-status-details-bin`, as
+google.rpc.Status (https://google.aip.dev/193).
 """
 
 import dataclasses
@@ -21,7 +22,7 @@ from emulator.errors import ConfigError, UltraServeError
 from serving.policy.admission.refusal import Refused
 
 DOMAIN: Final = "ultraserve"
-"""ErrorInfo's, of these reasons."""
+"""ErrorInfo's domain of these reasons."""
 
 STATUS_TRAILER: Final = "grpc-status-details-bin"
 
@@ -29,23 +30,21 @@ PUSHBACK_TRAILER: Final = "grpc-retry-pushback-ms"
 """For gRPC's own retries: https://github.com/grpc/proposal/blob/master/A6-client-retries.md"""
 
 _TEXT_BYTES_MAX: Final = 480
-"""Of a sentence, which travels three times, percent-encoded and in base64, in 8 KiB of trailers
-(gRPC's default soft limit of a call's metadata)."""
+"""Bytes of a sentence, which travels three times, percent-encoded and in base64, in 8 KiB of
+trailers (gRPC's default soft limit of a call's metadata)."""
 
 _WORD_BYTES_MAX: Final = 120
-"""Of a name or value beside the sentence."""
+"""Bytes of a name or value beside the sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RpcFailure:
-    """The failure of one call.
+    """The failure of one call; `reason` and `metadata` are ErrorInfo's.
 
     Attributes:
-        reason: ErrorInfo's, a word in capitals.
         retry_after_s: wall seconds until the same call may succeed; None: never.
-        violations: the limit's owner (a key, the engine) -> the limit.
-        field: the request's wrong field.
-        metadata: ErrorInfo's figures for programs.
+        violations: the limit's owner (a key, the engine) -> which limit was reached, and how.
+        field: the request's wrong field, if any.
     """
 
     code: grpc.StatusCode

@@ -1,4 +1,4 @@
-"""Answers to callers without a key, who lose the connection if they do not read.
+"""Answers to callers without a key, who lose their connection if they do not read.
 
 An unread answer costs gRPC's core some 25 kB; gRPC for Python ends it only with its connection.
 """
@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any, Final
 
 ANSWER_WALL_S: Final = 5.0
-"""For an answer of a few bytes."""
+"""Time to send an answer of a few bytes."""
 
 CONNECTION_ANSWERS_MAX: Final = 64
-"""Unread, of one connection: a client that reads has one or two."""
+"""Unread answers of one connection: a client that reads has one or two."""
 
 ANSWERS_MAX: Final = 1_024
-"""Unread, of all; one more ends the connection with most."""
+"""Unread answers of all; one more ends the connection with most."""
 
 
 class StrangerAnswers:

@@ -1,6 +1,6 @@
-"""Refuses vLLM's administrative paths, which the control port has with a key of its own.
+"""Refuses vLLM's administrative paths: the control port serves them, with a key of its own.
 
-403, with the alternative, even where vLLM's app lacks the path: most need VLLM_SERVER_DEV_MODE.
+403, with any alternative, also for paths that vLLM's app has with VLLM_SERVER_DEV_MODE alone.
 """
 
 from http import HTTPStatus

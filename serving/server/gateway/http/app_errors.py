@@ -1,7 +1,7 @@
-"""Errors of vLLM's app, and their replacements with a status, a reason and a retry delay.
+"""Replaces errors of vLLM's app by ones with a status, a reason and a retry delay.
 
-The app answers unknown paths in its framework's shape, an engine without a rank up with an
-"Internal server error", and a stream that fails before its first token with 200.
+The app answers unknown paths in its framework's shape, an engine that is gone or has no rank up
+with "Internal server error", and a stream that fails before its first token with 200.
 """
 
 from collections.abc import Sequence

@@ -24,18 +24,18 @@ from serving.server.gateway.ingress_account import Holding, IngressAccount
 from serving.server.gateway.ingress_limits import Limit
 
 _PART_BYTES: Final = 64 * 2**10
-"""Given to the parser at once, so that its bytes are known to within that."""
+"""Bytes given to the parser at once, and so the precision of what it holds."""
 
 _VLLM_HEAD_BYTES: Final = 4 * 2**20
 """vLLM's H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT, which vLLM sets without a flag."""
 
 _FIELD_BYTES: Final = 256
-"""Of a head's field beside its letters: two bytes objects and a tuple."""
+"""Overhead of a head's field: two bytes objects and a tuple."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpIngress:
-    """Shared by a server's connections.
+    """State shared by a server's connections.
 
     `key_of` names the key that a scope shows, None for a stranger's; a websocket's path is "".
     """
@@ -116,7 +116,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._reader_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Count it as a stranger, and time its first head."""
+        """Count it as a stranger, and bound the time of its first head."""
         super().connection_made(transport)
         self._holding = self._account.arrive(self)
         self._guard_slow_header()
@@ -314,12 +314,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         )
 
     def pause_writing(self) -> None:
-        """Time the client, which must read some of its answer."""
+        """Start the time in which the client must read some of its answer."""
         super().pause_writing()
         self._await_reader()
 
     def resume_writing(self) -> None:
-        """Stop timing the client."""
+        """Stop that time."""
         super().resume_writing()
         if self._reader_timer is not None:
             self._reader_timer.cancel()

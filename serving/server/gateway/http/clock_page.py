@@ -30,7 +30,7 @@ EPOCH_HEADER: Final = b"x-ultraserve-clock-epoch"
 
 
 class ClockPage:
-    """`app` with the page and the headers, which need a `logger`."""
+    """`app` with the page and the headers; without a `logger`, which has the clock, `app` alone."""
 
     def __init__(self, app: App, logger: EmulatedStatLogger | None, *, setting: str) -> None:
         self._app = app

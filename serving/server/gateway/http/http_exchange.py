@@ -80,7 +80,7 @@ class HttpExchange:
         return message
 
     async def outlasts(self, wait: Coroutine[Any, Any, None]) -> bool:
-        """Whether the client stays until `wait` ends, else cancelled; raises what that raises."""
+        """Whether the client outlasts `wait`, else cancelled; raises what `wait` raises."""
         waiting: asyncio.Future[Any] = asyncio.ensure_future(wait)
         incoming: asyncio.Future[Any] = asyncio.ensure_future(self._receive())
         try:
@@ -152,7 +152,7 @@ class HttpExchange:
         return asyncio.ensure_future(self._tell(error))
 
     async def break_off(self, error: HttpError) -> bool:
-        """End a failed stream of events with `error`; whether it was one."""
+        """End a failed stream of events with `error`; whether that was sent."""
         if not self._streams_events or self.replaced or self.complete or self._over.done():
             return False
         self.replaced = True

@@ -128,8 +128,7 @@ class HttpGateway:
         send: Send,
         headers: Headers,
     ) -> None:
-        """Pass the request to the app; before any response raises HttpRefused, Refused, ClientGone.
-        """
+        """Pass the request to the app; raises HttpRefused, Refused or ClientGone before it."""
         if is_open(scope, path):  # its body is not read
             instead = partial(self._instead, scope, path, None)
             exchange = HttpExchange(
@@ -184,7 +183,7 @@ class HttpGateway:
     def _instead(
         self, scope: Scope, path: str, permit: Permit | None, begun: AppAnswer
     ) -> HttpError | None:
-        """The answer in place of `begun`, or None."""
+        """The answer in place of the app's `begun`, or None."""
         if permit is not None and permit.refusal is not None:
             return error_of(permit.refusal)
         if begun.is_failed and (failure := self._readiness.failure()) is not None:
@@ -245,7 +244,7 @@ class HttpGateway:
     async def _break_off(self, exchange: HttpExchange) -> bool:
         """End a stream in which the app failed; whether the reason is known.
 
-        A failing stream of vLLM 0.32's responses breaks: its error event is invalid there.
+        vLLM 0.32's streams of responses break where a request fails: the error event is not theirs.
         """
         permit = current_permit.get()
         refused = permit.refusal if permit is not None else None
@@ -254,7 +253,7 @@ class HttpGateway:
         return await exchange.break_off(error) and refused is not None
 
     async def _websocket(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
-        """A websocket needs a key; vLLM's app has them for speech alone."""
+        """Pass on a websocket, which needs a key; vLLM's app has them for speech alone."""
         try:
             client_of(self._keys, scope, path)
         except HttpRefused:

@@ -90,7 +90,7 @@ def error_of_limit(limit: Limit) -> HttpError:
 
 
 def raw_answer(limit: Limit) -> bytes:
-    """The response's bytes; the connection ends."""
+    """The response's bytes, with which the connection ends."""
     error = error_of_limit(limit)
     status, body = error.status, error.body("")
     headers = (*body_headers(body), *error.headers())

@@ -18,7 +18,7 @@ VALUES_MAX: Final = 1_000_000
 objects. Above any context's tokens. Assumed."""
 
 CONTAINERS_MAX: Final = 16_384
-"""Arrays and objects: vLLM's app takes 3 us for an object and 25 for a message, without a break.
+"""Arrays and objects: vLLM's app takes 3 us for an object and 25 for a message, blocking all else.
 Four times OpenAI's limits of properties, messages or tools. Assumed."""
 
 STRINGS_MAX: Final = 65_536
@@ -31,7 +31,7 @@ _COMMA, _QUOTE, _BRACKET, _BRACE = (ord(mark) for mark in ',"[{')
 async def refuse_values(body: bytes) -> None:
     """Raise HttpRefused, 413, for a body that costs far more memory or time than its bytes.
 
-    Brackets in strings count, unless there are too many. Others are served between its slices.
+    Brackets in strings count too, unless there are too many. Other requests are served in between.
     """
     if len(body) <= CONTAINERS_MAX:
         return

@@ -21,7 +21,7 @@ logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's
 PATH: Final = "/metrics"
 
 _NEGOTIATES: Final = (b"accept", b"accept-encoding")
-"""For OpenMetrics or compression, behind which nothing can stand."""
+"""Headers that ask for OpenMetrics or compression, to which nothing can be appended."""
 
 _MAX_AGE_S: Final = 0.25
 """Wall seconds; concurrent scrapes share a snapshot."""
@@ -30,8 +30,8 @@ _WITHIN_S: Final = 0.12
 """Wall seconds that a page waits for the engine: with the rest, less than 200 ms."""
 
 FIRST_WITHIN_S: Final = 2.0
-"""For the first page, without an earlier snapshot. Scrapers as in deploy/prometheus give up after 4
-s, and take a late server for an ended one."""
+"""Wall seconds of the first page, which has no earlier snapshot. Scrapers as in deploy/prometheus
+give up after 4 s, and take a late server for an ended one."""
 
 
 class MetricsPage:

@@ -58,9 +58,9 @@ _SECURITY: Final = {
 def described(
     description: Mapping[str, Any], *, version: str, needs_key: bool, missing: Collection[str] = ()
 ) -> dict[str, Any]:
-    """A changed copy of the `description` of vLLM's app, of this server's `version`.
+    """The description of vLLM's app with this server's answers; `description` is left as it is.
 
-    `missing` are paths whose API the served model lacks.
+    `version` is this server's; `missing` are paths whose API the served model lacks.
     """
     components = dict(description.get("components", {}))
     components["schemas"] = {**components.get("schemas", {}), ERROR_NAME: ERROR_SCHEMA}

@@ -1,7 +1,7 @@
 """HTTP's probes: 200, or 503 with the reason in one line.
 
-Kubernetes' meanings: it waits for /startupz, restarts a server whose /livez fails, and sends
-requests by /readyz. vLLM's /health is unchanged.
+As Kubernetes asks: it waits for /startupz, restarts a server whose /livez fails, and sends requests
+by /readyz. vLLM's /health is unchanged.
 
 https://kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes/
 """

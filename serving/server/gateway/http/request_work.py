@@ -26,10 +26,10 @@ COMPLETION_NEW_TOKENS: Final = 16
 """OpenAI's default of `max_tokens` for /v1/completions, and vLLM's."""
 
 _WITH_CHOICES: Final = frozenset({"/v1/completions", "/v1/chat/completions", "/invocations"})
-"""Where vLLM makes `n` answers of each prompt; it ignores or refuses others, and `best_of`."""
+"""Paths where vLLM makes `n` answers of each prompt; others ignore or refuse `n`, all `best_of`."""
 
 _TOKENS_IN_PATH: Final = "/inference/v1/generate"
-"""Has its `n` in `sampling_params`."""
+"""Path with `n` in `sampling_params`."""
 
 _RESPONSES_PATH: Final = "/v1/responses"
 
@@ -39,7 +39,7 @@ _CHARACTER_BYTES: Final = 6
 """Of JSON, at most: \\uXXXX. Characters of two of these are tokens."""
 
 _TEXT_BYTES_MIN: Final = 2**20
-"""For any text: texts to tokenize need not fit a context (load generators count long ones)."""
+"""Free for any text: texts to tokenize need not fit a context (load generators count long ones)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ContextSize:
 
     @classmethod
     def of(cls, engine: Any) -> Self:
-        """Of vLLM's `engine`; texts are unbounded without a tokenizer, or with images."""
+        """That of vLLM's `engine`; texts are unbounded without a tokenizer, or with images."""
         model, tokenizer = engine.model_config, engine.tokenizer
         if tokenizer is None or model.is_multimodal_model:
             return cls(model.max_model_len)
@@ -60,8 +60,6 @@ class ContextSize:
 
 
 class _Sampling(msgspec.Struct):
-    """`sampling_params` of /inference/v1/generate."""
-
     max_tokens: msgspec.Raw = msgspec.Raw()
     n: msgspec.Raw = msgspec.Raw()
 
@@ -107,7 +105,7 @@ _LONG_TEXTS: Final = ("prompt", "messages", "input", "instructions", "system")
 """Fields that become a prompt whole."""
 
 _NO_NUMBERS: Final = (b"[", b'"', b"{", b"l", b"r", b"s")
-"""Marks of all other values: arrays, strings, objects, null, true and false."""
+"""Marks of values other than numbers: arrays, strings, objects, null, true and false."""
 
 _DECODER: Final = msgspec.json.Decoder(AskedBody)
 
@@ -167,7 +165,7 @@ def refuse_long_text(asked: AskedBody | None, context: ContextSize) -> None:
 
 
 def _longest_text_bytes(array: bytes) -> int:
-    """Of texts or lists, the longest; of messages, all; 0 for token ids."""
+    """Bytes of the longest of texts or lists, of all messages; 0 for token ids."""
     if b'"' not in array:
         return 0
     try:
@@ -249,7 +247,7 @@ def _prompts(asked: AskedBody) -> tuple[int, int]:
 
 
 def _numbers(raw: msgspec.Raw) -> int | None:
-    """Length of a JSON array of numbers alone, by its commas, as it is long; None for others."""
+    """Length of a JSON array of numbers alone, by its commas, for speed; None for other JSON."""
     text = bytes(raw)
     if not text.startswith(b"[") or any(text.find(mark, 1) >= 0 for mark in _NO_NUMBERS):
         return None

@@ -1,7 +1,7 @@
 """A connection from its acceptance to the end of its TLS handshake, counted and timed.
 
 uvicorn leaves the handshake to the event loop, uncounted and with a minute's time. Here the
-connection begins in plain text, and then TLS itself.
+connection is accepted in plain text, and begins TLS itself.
 """
 
 import asyncio
