@@ -1,8 +1,7 @@
 """SIGTERM and SIGINT of an engine process, left to the API process while it serves.
 
 A service manager or terminal signals every process; an engine that ended by itself would drop
-requests that the API process still finishes. vLLM's handlers, and signals during the start, stay as
-they are.
+requests that the API process still finishes. vLLM's handlers, and signals during the start, stay.
 
 Python runs handlers before the main thread waits; a later signal waits too. An idle vLLM engine,
 waiting for requests, was killed 8 s after the SIGTERM that ended its server.

@@ -128,7 +128,7 @@ class HttpGateway:
         send: Send,
         headers: Headers,
     ) -> None:
-        """Pass the request to the app; raises HttpRefused, Refused or ClientGone before it."""
+        """Pass the request to the app; HttpRefused, Refused or ClientGone before any response."""
         if is_open(scope, path):  # its body is not read
             instead = partial(self._instead, scope, path, None)
             exchange = HttpExchange(

@@ -31,7 +31,7 @@ _COMMA, _QUOTE, _BRACKET, _BRACE = (ord(mark) for mark in ',"[{')
 async def refuse_values(body: bytes) -> None:
     """Raise HttpRefused, 413, for a body that costs far more memory or time than its bytes.
 
-    Brackets in strings count too, unless there are too many. Other requests are served in between.
+    VALUES_MAX counts marks in strings too. Other requests are served between slices of a long body.
     """
     if len(body) <= CONTAINERS_MAX:
         return
