@@ -80,7 +80,6 @@ def _tried(path: Path) -> Iterator[str | None]:
 
 
 def _lock(file: int) -> bool:
-    """Take the lock and sign it; False when another process has it."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):  # either may be what the system says of a held lock

@@ -114,7 +114,6 @@ class KeyRing:
         logger.info("%d keys of %s", len(keys), self._key_file)
 
     def _look(self) -> None:
-        """Reload the file if it has changed since the last check."""
         if self._key_file is None or self._clock() - self._looked_s < LOOK_EVERY_S:
             return
         self._looked_s = self._clock()

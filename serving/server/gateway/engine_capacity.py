@@ -66,7 +66,6 @@ class EngineCapacity:
         )
 
     def _find_times(self, costs: StepCostModel, policy: PrefillPolicy) -> None:
-        """Find backlog times by the cost model of the whole machine, as it starts."""
         self._backlog_times = backlog_times(
             costs, policy, seats=self._seats, step_tokens=self._step_tokens
         )

@@ -170,6 +170,7 @@ class IngressAccount:
             del self._key_bytes[holding.key]
 
     def _forget_connection(self, holding: Holding) -> None:
+        """Uncount its connection; a body or call of a key is none."""
         if holding.key is None or holding.owner is None:
             return
         self._key_connections[holding.key] -= 1

@@ -94,7 +94,6 @@ def _invalid(text: str, parameter: object) -> RpcFailure:
 
 
 def _field(text: str, parameter: object) -> str:
-    """The request's field that vLLM's text names, or empty."""
     words = [str(parameter)] if parameter is not None else re.findall(r"\w+", text)
     named = next((word for word in words if word in SAMPLING_FIELDS), None)
     if named is not None:

@@ -118,7 +118,6 @@ def _refuse_id(request_id: str) -> None:
 def _wrong(
     field: str, expected: str, *, reason: str = INVALID_FIELD, **figures: int
 ) -> CallRefused:
-    """The INVALID_ARGUMENT failure of a wrong field; `figures` are for programs."""
     return CallRefused(
         RpcFailure(
             code=grpc.StatusCode.INVALID_ARGUMENT,
@@ -151,7 +150,6 @@ def _prompt_tokens(message: Any, context_tokens: int) -> int:
 
 
 def _new_tokens(message: Any, prompt_tokens: int, context_tokens: int) -> int:
-    """Most new tokens of a sequence, by the HTTP gateway's default."""
     params = message.sampling_params
     said = params.max_tokens if params.HasField("max_tokens") else UNSAID_NEW_TOKENS
     return max(1, min(said, context_tokens - prompt_tokens))

@@ -277,7 +277,7 @@ def _behaviour(handler: Any) -> Any:
 
 
 async def _call(inner: Any, message: Any, context: DescribedContext) -> None:
-    """Call a handler of any of gRPC's kinds and write its answers."""
+    """Call a handler of any of gRPC's kinds; its stream is closed before this returns."""
     if not inspect.isasyncgenfunction(inner):
         answer = await inner(message, context)
         await context.settle()

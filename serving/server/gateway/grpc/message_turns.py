@@ -275,8 +275,6 @@ class MessageTurns:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The owner of a stranger's holding."""
-
     time: asyncio.Timeout
 
     def cut_off(self, limit: Limit) -> None:

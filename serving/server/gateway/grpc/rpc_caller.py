@@ -77,7 +77,6 @@ def caller_of(method: str, metadata: Metadata, keys: KeyRing) -> Caller:
 
 
 def _turned_away(keys: KeyRing, secret: str | None) -> CallRefused:
-    """PERMISSION_DENIED for a known key, UNAUTHENTICATED for an unknown one."""
     wanted = "expected a key for inference"
     if keys.key_of(secret) is not None:
         return refused(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED", wanted)

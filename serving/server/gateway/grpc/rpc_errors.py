@@ -184,7 +184,6 @@ def _word(text: str) -> str:
 
 
 def _cut(text: str, bytes_max: int) -> str:
-    """One line of `text` in at most `bytes_max` of UTF-8."""
     line = " ".join(text.split())
     clean = "".join(letter if letter.isprintable() else "�" for letter in line)
     raw = clean.encode("utf-8", "replace")

@@ -240,7 +240,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         raise ValueError(limit)
 
     def _upgrade(self) -> None:
-        """Hand over to a websocket, if the client has a key."""
         if not self._should_upgrade():
             return  # a request like any other, which has begun
         if self._is_stranger:

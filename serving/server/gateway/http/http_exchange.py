@@ -133,6 +133,7 @@ class HttpExchange:
         return False
 
     async def _replace(self, error: HttpError) -> None:
+        """Answer `error` in place of a response of which nothing was sent."""
         self.replaced = self.began = self.complete = True
         self.status = error.status.value
         told = {name for name, _ in error.headers()}

@@ -191,7 +191,7 @@ class HttpGateway:
         return error_of_stream(begun) or routing_error(begun, method=scope["method"], path=path)
 
     def _refuse_early(self, client: Client, said: WorkClass | None) -> None:
-        """Raise Refused before the body is read, if that can name no other class."""
+        """Raise Refused before the body is read, unless that may name another class."""
         work_class = client.class_of(said)
         full = self._admission.would_refuse(client, work_class)
         if full is None:
@@ -264,7 +264,6 @@ class HttpGateway:
 
 
 def _named(scope: Scope) -> tuple[Scope, bytes]:
-    """The request and its id, which its responses and the engine's log have too."""
     said = header(scope, b"x-request-id")
     if said is not None and _REQUEST_ID.fullmatch(said):
         return scope, said.encode()

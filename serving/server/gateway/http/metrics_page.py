@@ -72,7 +72,6 @@ class MetricsPage:
             await send(message)
 
     async def _hardware(self, look: PolledSnapshot | None, failure: str | None) -> str:
-        """The newest snapshot's families; a failure is logged once."""
         text = ""
         if look is not None:
             look = self._watch.last or look  # another page may have taken a newer one meanwhile

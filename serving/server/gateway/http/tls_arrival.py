@@ -104,7 +104,6 @@ class TlsArrival(asyncio.Protocol):
             protocol.data_received(early.data)
 
     def _hand_on(self, handshake: Any) -> None:
-        """Give the handshake the bytes that came before it."""
         first, self._first = memoryview(self._first), b""
         while first and hasattr(handshake, "get_buffer"):  # uvloop's own is no BufferedProtocol
             room = memoryview(handshake.get_buffer(len(first)))
