@@ -1,4 +1,4 @@
-"""A training chip's share of the model, and how it is read from a checkpoint."""
+"""A training chip's share of the model, and its loading from a checkpoint."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +13,11 @@ from emulator.compute.parameters import read_dense, read_experts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingShare:
-    """A training chip's part of the model in `weights_dir`: all dense weights, and the `experts` of
-    each layer.
+    """A training chip's part of the model in `weights_dir`: all dense weights, and each layer's
+    `experts`.
 
-    `state_file` holds weights and moments after `steps` steps, and replaces the checkpoint's
-    weights; empty begins from those.
+    `state_file` holds weights and moments after `steps` steps, which replace the checkpoint's
+    weights; empty starts from the checkpoint.
     """
 
     weights_dir: str
@@ -29,10 +29,8 @@ class TrainingShare:
 
 
 def load_training_chip(share: TrainingShare) -> TrainingChip:
-    """Read the share from its checkpoint, or from a saved job.
-
-    Raises:
-        CheckpointError: either cannot be read, or not computed.
+    """Load the share from its checkpoint or a saved job; raises CheckpointError if it cannot be
+    read or computed.
     """
     directory = Path(share.weights_dir)
     arch = read_architecture(directory)
