@@ -33,9 +33,7 @@ class RepeatStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduce:
-    """Continue with the rank's attention `rows` [all groups, tokens, hidden] float32, in group
-    order.
-    """
+    """Continue with the rank's attention [all groups, tokens, hidden] float32, in group order."""
 
     layer: int
     rows: Float32s

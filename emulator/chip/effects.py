@@ -49,9 +49,7 @@ class ExpertRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertWeights:
-    """Weights: `gate_up` [slots, hidden, 2 * intermediate], `down` [slots, intermediate, hidden],
-    float32.
-    """
+    """Weights `gate_up` [slots, hidden, 2 * intermediate], `down` [slots, intermediate, hidden]."""
 
     layer: int
     gate_up: Float32s

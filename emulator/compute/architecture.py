@@ -1,6 +1,6 @@
 """Architecture of a computable model, from a Hugging Face config.json of Qwen3-MoE.
 
-Variants that the numpy kernels cannot compute are refused here, by name, before a chip starts.
+Refuses variants that the numpy kernels cannot compute, by name, before a chip starts.
 """
 
 import json
@@ -38,8 +38,7 @@ class Architecture:
 def read_architecture(directory: Path) -> Architecture:
     """Read `directory`/config.json.
 
-    Raises:
-        CheckpointError: no such file, another architecture, or a variant that is not computed.
+    Raises CheckpointError for a missing file, another architecture or an unsupported variant.
     """
     path = directory / "config.json"
     try:
@@ -86,7 +85,7 @@ def architecture_from_config(config: Mapping[str, Any], path: str) -> Architectu
 
 
 class _Numbers:
-    """The numbers of a config; raises CheckpointError that names the key and `path`."""
+    """The numbers of a config; raises CheckpointError with the key and `path`."""
 
     def __init__(self, config: Mapping[str, Any], path: str) -> None:
         self._config = config
