@@ -9,13 +9,12 @@ from emulator.specs.system import SystemSpec
 class RankAllReduce:
     """Collectives of ranks of `tp` chips each, by the fastest algorithm for each size.
 
-    `physical`: the system's numbers of the partition's chips in order, int64[chips]; a rank is `tp`
-    of them in a row. `all_to_all`: the same chips' links with their faults; whole by default.
-    Raises ValueError for a fraction of a rank.
+    `physical`: the system's numbers of the partition's chips, int64[chips]; a rank is `tp` in a
+    row. `all_to_all`: the same chips' links with their faults; whole by default. Raises ValueError
+    for a fraction of a rank.
 
-    Methods take the bytes of each rank's collective (the whole of what is reduced or gathered),
-    float64[steps x ranks], of one or several steps in sequence, and return nanoseconds, [steps x
-    ranks].
+    Methods take bytes per rank (the whole of the reduced or gathered data), float64[steps x ranks],
+    of steps in sequence, and return nanoseconds, [steps x ranks].
     """
 
     def __init__(
@@ -32,11 +31,11 @@ class RankAllReduce:
         return self._time(Operation.ALL_GATHER, payload_bytes).link_busy_ns.ravel()
 
     def all_gather_ns(self, payload_bytes: Float64s) -> Float64s:
-        """Duration of an all-gather: [steps x ranks]; 0 without bytes."""
+        """Duration of an all-gather; 0 without bytes."""
         return self._time(Operation.ALL_GATHER, payload_bytes).duration_ns.ravel()
 
     def all_reduce_ns(self, payload_bytes: Float64s) -> Float64s:
-        """Every chip has a whole and gets the sum."""
+        """Duration of an all-reduce; 0 without bytes."""
         return self._time(Operation.ALL_REDUCE, payload_bytes).duration_ns.ravel()
 
     def _time(self, operation: Operation, payload_bytes: Float64s) -> CollectiveTime:

@@ -1,8 +1,8 @@
 """Link time of schedules on groups of chips, all groups at once.
 
-Groups run the same algorithm at the same time, so bytes that pass other groups' links are counted
-there. Unless links have failed between switches, groups of the same layout take equally long, and
-one of each kind is computed.
+Groups run the same algorithm at the same time, so bytes that pass other groups' links count there.
+Without failed links between switches, groups of one layout take equally long, and one of each kind
+is computed.
 """
 
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ class LinkTime:
 
 
 class GroupLinks:
-    """The links of `groups`, int64[groups, chips]: chips of the system, no chip in two groups.
+    """The links of `groups`, int64[groups, chips], disjoint.
 
-    `all_to_all` are the links of the same chips, group after group; whole without it.
+    `all_to_all`: the links of the same chips, group after group; whole by default.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""Places and neighbours in a torus: every chip has one neighbour in both directions per dimension.
+"""Places and neighbours in a torus: two neighbours per dimension.
 
-A unit's chips fill the first dimension first. The dimensions inside a tray come first too, so chips
-of one tray have the same place in all others.
+A unit's chips fill the first dimension first. The first dimensions lie inside a tray, so its chips
+have the same place in all others.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ def places(system: SystemSpec) -> Int64s:
 
 
 def tray_dimensions(system: SystemSpec) -> int:
-    """How many dimensions, the first ones, lie inside a tray.
+    """Number of dimensions, the first ones, inside a tray.
 
     Raises ConfigError when the chips of a tray are not whole dimensions.
     """
