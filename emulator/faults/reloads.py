@@ -1,8 +1,8 @@
 """Experts to read again from the checkpoint, and their slots.
 
-A chip that takes a seat gets the seat's former experts. An expert without a copy in its group goes
-to the group's chip with fewest in that layer: into an empty slot, one in spare HBM, or, when all
-are taken, over an expert that has several copies.
+A replacement chip gets its seat's former experts. An expert without a copy in its group goes to the
+group's chip with fewest in that layer: into an empty slot, spare HBM, or, when all are taken, over
+an expert with several copies.
 """
 
 from dataclasses import dataclass
@@ -17,11 +17,10 @@ FROM_CHECKPOINT = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reloads:
-    """`transfers` lead to `placement`, which has more slots where spare HBM is used.
+    """`transfers` lead to `placement`, which has more slots if spare HBM is used.
 
-    Attributes:
-        taken_over: (group, layer, expert) that lay on a chip that is gone, and in another chip of
-            its group too: nothing has to be read before they can be computed.
+    `taken_over`: (group, layer, expert) that lay on a lost chip, with another copy in the group, so
+    computable without a read.
     """
 
     transfers: tuple[ExpertTransfer, ...]
@@ -40,11 +39,9 @@ def plan_reloads(
 ) -> Reloads:
     """Reads after positions `gone` have lost their content.
 
-    Positions `filled` have a chip again; `seated` are all that have one. Only the expert-parallel
-    groups `groups` are made whole. `capacity`, int64[positions], is each position's memory in slots
-    of a layer.
-
-    Raises ValueError when the experts of a group do not fit.
+    `filled` have a chip again; `seated` are all with one. Only the expert-parallel `groups` are
+    made whole. `capacity`, int64[positions], is each position's memory in slots of a layer. Raises
+    ValueError when the experts of a group do not fit.
     """
     left = placement.without(gone.tolist())
     # [layers, positions, slots that some position can have]
@@ -99,9 +96,9 @@ def _settle(
 
 
 def _most_copied(held: Int64s, copies: Int64s, got: Int64s) -> tuple[int, int]:
-    """The member and slot whose expert has most copies, of the member that read fewest so far.
+    """The member and slot with the most copied expert, of the member with fewest reads so far.
 
-    Raises ValueError when no expert has two.
+    Raises ValueError when no expert has two copies.
     """
     many = np.where(held == EMPTY, 0, copies[held])  # [members, slots]
     if many.max(initial=0) < 2:
