@@ -1,7 +1,7 @@
 """The LNC and chips of a process, from flags, the compiled model and the environment.
 
-Logical cores are numbered over the whole system, chip after chip, as one process sees all of an
-UltraServer; on the real machine each host numbers its own. An engine serves on whole chips.
+Logical cores are numbered over the whole system, as one process sees all of an UltraServer; on the
+real machine each host numbers its own. An engine serves on whole chips.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from emulator.specs.system import SystemSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreRequest:
-    """The LNC and the chips that a process serves on.
+    """The LNC and the chips of a serving process.
 
     `exclusive`: it named its cores, so that no other process on the host may have them.
     """
@@ -43,13 +43,14 @@ def resolve_cores(
     default_chips: int,
     system: SystemSpec,
 ) -> CoreRequest:
-    """Combine the environment, the flags `--lnc` and `--chips`, and the compiled model.
+    """Combine the environment, the flags `--lnc` and `--chips`, and the checkpoint's
+    `compiled_lnc`.
 
-    `compiled_lnc` is the checkpoint's. By default LNC is the chip's, with `default_chips` chips.
+    By default the chip's LNC, and `default_chips` chips.
 
-    Raises NeuronError for an LNC that the chip has not (NCC_EARG001) or on which two disagree
-    (NRT_INVALID), and for more cores than there are (NRT_LOAD_NOT_ENOUGH_NC); ConfigError for cores
-    that are no whole chips, or another number of chips than the flag's.
+    Raises NeuronError for an LNC that the chip lacks (NCC_EARG001), conflicting LNCs (NRT_INVALID),
+    and for more cores than there are (NRT_LOAD_NOT_ENOUGH_NC); ConfigError for cores that are no
+    whole chips, or conflict with the flag's number of chips.
     """
     lnc = _lnc(environment, lnc_flag=lnc_flag, compiled_lnc=compiled_lnc, system=system)
     per_chip = len(core_map(system.chip, lnc).cores)
@@ -110,7 +111,7 @@ def _lnc(
     compiled_lnc: int | None,
     system: SystemSpec,
 ) -> int:
-    """The one LNC that all who name one agree on."""
+    """The one LNC of all sources; raises NeuronError when they differ."""
     named = [
         (f"{LOGICAL_NC_CONFIG} or {VIRTUAL_CORE_SIZE}", environment.lnc),
         ("--lnc", lnc_flag),

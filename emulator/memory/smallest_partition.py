@@ -1,7 +1,7 @@
 """The smallest partition that a model fits: a refusal's advice.
 
-Fitting depends on a partition's fullest chip alone, and that on tp, on the slots that ep asks for,
-and on LNC; so each (LNC, tp, slots) is computed once, whatever the number of chips.
+Only a partition's fullest chip matters, and it depends on tp, the slots by ep, and LNC; so each
+(LNC, tp, slots) is computed once, for any number of chips.
 """
 
 from functools import cache
@@ -23,10 +23,10 @@ def smallest_partition(
 ) -> Partition | None:
     """The partition with the fewest chips on which the model fits, or None.
 
-    It has the first chip and the spares of `asked`. Among equally many chips the LNC that was asked
-    for comes first, then the smallest tp (most ranks), then the largest ep (fewest experts on a
-    chip, most space for KV). LNCs are the one asked for, then the released ones. `redundant_slots`
-    are added to each layer of each chip.
+    It has the first chip and the spares of `asked`. Among equally many chips: the requested LNC
+    first, then the smallest tp (most ranks), then the largest ep (fewest experts on a chip, most
+    space for KV). LNCs are the requested and the released ones. `redundant_slots` are added to each
+    layer of each chip.
     """
     others = [lnc for lnc in system.chip.lnc_sizes if lnc not in (asked.lnc, *ANNOUNCED_LNC)]
     core_maps = {lnc: core_map(system.chip, lnc) for lnc in (asked.lnc, *others)}
