@@ -1,8 +1,8 @@
 """A system's watts from its chips' watts: hosts, trays, switches, fans, pumps, conversion, cooling.
 
-Each part is at its idle share while the chips idle and at its full watts when they draw their
-budget, linear between (assumed: hosts and network cards work when the chips do). So a rack's input
-is linear in its chips' watts, and its crossing of the rack's budget is exact. A system without
+Each part is at its idle share with idle chips, at its full watts with chips at their budget, and
+linear between (assumed: hosts and network cards work when the chips do). So a rack's input is
+linear in its chips' watts, and its crossing of the rack's budget is exact. A system without
 `RackPowerSpec` has one constant overhead, the rest of its provisioned power.
 """
 
@@ -20,7 +20,7 @@ _ROUNDING: Final = 1e-9
 class FacilityWatts:
     """Watts of some chips of a system by part; the parts sum to `total_watts`.
 
-    `overhead_watts` stands for hosts to conversion where those are not known one by one.
+    `overhead_watts` stands for hosts to conversion where those are not known separately.
     `provisioned_watts` is the chips' share of the racks' budget, which holds `it_watts`; cooling is
     the site's.
     """
@@ -54,7 +54,7 @@ class FacilityWatts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Boards:
-    """Watts behind the conversion, chips left out."""
+    """Watts behind the conversion, except chips."""
 
     cpus: float
     trays: float
@@ -69,7 +69,7 @@ class _Boards:
 class SystemPower:
     """The power of one system.
 
-    Raises ConfigError for a rack that would be over its budget even with idle chips.
+    Raises ConfigError for a rack over its budget even with idle chips.
     """
 
     def __init__(self, system: SystemSpec) -> None:
@@ -97,8 +97,8 @@ class SystemPower:
     ) -> FacilityWatts:
         """The site's watts for `chips` chips that draw `chip_watts_sum` together.
 
-        Hosts, switches and pumps are counted by the chips' share of the system. Raises ConfigError
-        for more chips than there are, or negative watts.
+        Hosts, switches and pumps count by the chips' share of the system. Raises ConfigError for
+        more chips than there are, or negative watts.
         """
         total = self.system.chips.count
         if not 1 <= chips <= total:
