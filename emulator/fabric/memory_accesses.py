@@ -24,7 +24,7 @@ from emulator.units import NS_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearMemory:
-    """`adding_rate_share`: DMA rate of writes that add. `sbuf_to_sbuf`: collectives may skip HBM."""
+    """`adding_rate_share`: DMA rate of adding writes. `sbuf_to_sbuf`: collectives may skip HBM."""
 
     adding_rate_share: Figure
     sbuf_to_sbuf: bool = False
