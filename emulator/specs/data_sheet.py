@@ -8,13 +8,12 @@ from emulator.specs.figure import NamedFigures
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSheet:
-    """Figures by the names of a chip's fields, and the names of those that are not published.
+    """Known figures by the names of a chip's fields, and the names of unpublished ones.
 
-    Raises ConfigError when nothing is unknown, as it would be a chip then, or a figure is said to
-    be known and unknown.
+    Raises ConfigError when none is unknown, or a figure is both.
 
     Attributes:
-        announced: its maker has told of it and does not deliver it yet.
+        announced: not yet delivered.
         aliases: other names of the same chip.
     """
 
@@ -38,6 +37,6 @@ class DataSheet:
 
     @property
     def status(self) -> str:
-        """One line: what is missing before it could be timed."""
+        """One line: the missing figures."""
         state = "announced, " if self.announced else ""
         return f"{state}cannot be timed: {', '.join(self.unknown)} unpublished"

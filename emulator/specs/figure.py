@@ -1,7 +1,4 @@
-"""A figure: one hardware number with its unit and source.
-
-Catalog data is made of figures, so that every printed number can have its source beside it.
-"""
+"""A figure: one hardware number with its unit and source, the material of the catalog."""
 
 import math
 from dataclasses import dataclass, fields
@@ -30,7 +27,7 @@ class Figure:
 
     @property
     def assumed(self) -> bool:
-        """True when this number is not published."""
+        """Whether the number is unpublished."""
         return self.source.startswith(ASSUMED)
 
     @property

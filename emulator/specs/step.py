@@ -1,7 +1,7 @@
 """One engine step at the emulator's surface: each rank's work and its outputs.
 
-Frozen and plain, so that it can be sent to another process and compared by value in tests. It is a
-difference, as vLLM's own SchedulerOutput: a chip remembers the requests of earlier steps.
+Frozen and plain, for transport and comparison by value. A difference, like vLLM's SchedulerOutput:
+a chip remembers the requests of earlier steps.
 """
 
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ from emulator.specs.sampling import SamplingSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRequest:
-    """A request new to its rank, also after it was moved.
+    """A request new to its rank, also after a move.
 
     Attributes:
-        token_ids: all tokens known so far; the first `prompt_tokens` of them are the prompt.
+        token_ids: all known tokens, `prompt_tokens` of the prompt first.
         block_ids: KV blocks, in the order of the context.
     """
 
@@ -30,9 +30,8 @@ class NewRequest:
 class Scheduled:
     """`new_tokens` of a request, from `first_position` on, computed in this step.
 
-    Attributes:
-        new_block_ids: appended to the block table, or the whole table when `replaces_blocks`
-            (a preempted request that resumes).
+    `new_block_ids` are appended to the block table, or replace it if `replaces_blocks` (a preempted
+    request that resumes).
     """
 
     request_id: str
@@ -44,7 +43,7 @@ class Scheduled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStep:
-    """One rank's work in one step. `grammar_rows` names the requests constrained by the rows of the
+    """One rank's work in one step. `grammar_rows`: the requests constrained by the rows of the
     step's grammar bitmask, in order.
     """
 
@@ -67,7 +66,7 @@ class RowLogprobs:
 
     Attributes:
         token_ids: [rows, 1 + k] int32; logprobs: [rows, 1 + k] float32;
-        ranks: [rows] int32, 1 for the most likely token. Rows that asked for fewer are padded.
+        ranks: [rows] int32, 1 for the most likely token. Narrower rows are padded.
     """
 
     token_ids: Int32s
@@ -81,7 +80,7 @@ class RankOutput:
 
     Attributes:
         token_ids: [len(request_ids)] int32.
-        logprobs: rows of `request_ids`, when at least one of them asked.
+        logprobs: rows of `request_ids`, if at least one requested them.
         prompt_logprobs: by request whose prompt was completed in this step, one row per prompt
             token but the first.
     """

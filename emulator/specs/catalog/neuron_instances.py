@@ -1,6 +1,6 @@
 """Systems of AWS's chips before Trainium3: inf2.48xlarge, trn1.32xlarge and the two of Trn2.
 
-An instance is one tray. Its chips stand in a ring or a torus, whose links are its tray links.
+An instance is one tray, whose tray links form a ring or a torus.
 """
 
 from dataclasses import replace
