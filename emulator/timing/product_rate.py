@@ -1,9 +1,9 @@
 """The matrix engine's rate for a product, by the format of its weights.
 
-Weights in FP8 or FP4 are multiplied as they are, with quantised activations, by an engine that can;
-else in the next wider format that it supports. FP4 on Trainium3 is turned into MXFP8 before the
-array (AWS Neuron SDK docs, trainium3_arch.rst), so both run at one rate there, and 4-bit weights
-with 8-bit activations are the intended way to decode (SemiAnalysis, AWS Trainium3 Deep Dive).
+FP8 or FP4 weights are multiplied as they are, with quantised activations, where the engine can;
+else in the next wider supported format. Trainium3 turns FP4 into MXFP8 before the array (AWS Neuron
+SDK docs, trainium3_arch.rst), so both have one rate there, and 4-bit weights with 8-bit activations
+are the intended way to decode (SemiAnalysis, AWS Trainium3 Deep Dive).
 """
 
 from enum import IntEnum
@@ -28,7 +28,7 @@ class ProductRate(IntEnum):
 
     @property
     def quantised(self) -> bool:
-        """Whether activations are turned into a narrower format first."""
+        """Whether activations are converted to a narrower format first."""
         return self in (ProductRate.FP8, ProductRate.FP4)
 
 
@@ -54,7 +54,7 @@ def cache_rate(model: ModelSpec, chip: ChipSpec) -> ProductRate:
 
 
 def flops_per_ns(chip: ChipSpec, dtype: str) -> Float64s:
-    """Rates [rates], plain products in `dtype`; a sparse rate that is missing is the plain one."""
+    """Rates [rates], plain products in `dtype`; a missing sparse rate is the plain one."""
     sparse = chip.tensor_sparse_flops_per_s
     plain = chip.tensor_flops_per_s(dtype)
     rates = (
