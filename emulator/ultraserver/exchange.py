@@ -1,8 +1,8 @@
 """The exchange of tokens between chips and experts, in batches through one hub.
 
 Pure: every chip's `Dispatch` of a layer in, one `RunExperts` per chip out; their `ExpertRows` in,
-one `Combine` per chip out. All pairs of 144 chips would be 20,000 messages a layer; the hub makes
-it four per chip. The emulated time of the exchange is the fabric's business, not this file's.
+one `Combine` per chip out. Pairs of 144 chips would be 20,000 messages a layer; with the hub it is
+four per chip. Emulated time is the fabric's.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ from emulator.specs.placement import EMPTY, ExpertPlacement
 class ExpertMap:
     """The slot to which each chip sends the tokens of each expert.
 
-    A chip uses its own copy of an expert if it has one, else one of its group's: the group's chips
-    are spread evenly over the copies.
+    A chip uses its own copy of an expert if it has one, else one of its group's, over which the
+    group's chips are spread evenly.
 
     `place` is int64[layers, chips, experts]: chip * slots + slot, or EMPTY when the group has lost
     the expert.
@@ -37,7 +37,7 @@ class ExpertMap:
                 self._fill(placement, layer, np.arange(first, first + placement.ep))
 
     def _fill(self, placement: ExpertPlacement, layer: int, group: Int64s) -> None:
-        """The choices of one group's chips in one layer."""
+        """Choose copies for one group's chips in one layer."""
         held = placement.expert_of_slot[layer, group]  # [chips of the group, slots]
         filled = np.flatnonzero(held != EMPTY)
         expert = held.ravel()[filled]
@@ -56,17 +56,16 @@ class ExpertMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerExchange:
-    """One layer's exchange: work by chip, the way back, and what moved.
+    """One layer's exchange: work by chip, the way back, and moved counts.
 
     Attributes:
-        work: by chip, for chips that have at least one pair.
+        work: by chip with at least one pair.
         order: [pairs] index of each pair, in chip and slot order, into tokens x k.
         tokens_of_source: tokens of each dispatching chip, in order.
         expert_pairs: [groups, experts] tokens of each expert-parallel group that chose each expert.
         pairs: [chips] pairs sent to each chip.
-        distinct: [chips] slots of each chip that got at least one.
-        sent: [chips, chips] tokens that each chip sent to each; once, however many of their experts
-            lie there.
+        distinct: [chips] slots of each chip with at least one pair.
+        sent: [chips, chips] tokens from chip to chip, once for any number of experts.
     """
 
     layer: int
@@ -82,8 +81,7 @@ class LayerExchange:
 def plan_exchange(dispatches: Mapping[int, Dispatch], experts: ExpertMap) -> LayerExchange:
     """Sort every (token, expert) pair of all chips by chip and slot.
 
-    `dispatches` maps a chip to its dispatch, all of the same layer. Ties keep the order of chips
-    and tokens.
+    `dispatches` by chip are all of the same layer. Ties keep the order of chips and tokens.
     """
     sources = sorted(dispatches)
     layer = dispatches[sources[0]].layer
@@ -147,8 +145,8 @@ def finish_exchange(
 ) -> dict[int, Combine]:
     """Return to every chip that dispatched its experts' outputs, [tokens, k, hidden].
 
-    Chips [r * tp, (r + 1) * tp) make a rank: each that dispatched gets the outputs of all tokens of
-    its rank, in the order of their dispatches.
+    Chips [r * tp, (r + 1) * tp) make a rank: each dispatching one gets the outputs of all tokens of
+    its rank, in dispatch order.
     """
     sorted_rows = np.concatenate([answers[chip].rows for chip in sorted(exchange.work)])
     rows = np.empty_like(sorted_rows)  # [pairs, hidden]

@@ -1,8 +1,8 @@
 """Terms of the routed experts: the exchange of tokens both ways, and each chip's work.
 
-A token's row goes once to each chip that has a part of one of its experts. Where `expert_tp` chips
-divide an expert's columns, each needs the row and answers with a partial sum: an all-gather and a
-reduce-scatter over those chips. Inside one rank nothing is exchanged; see `sums_experts_in_rank`.
+A token's row goes once to each chip with a part of one of its experts. If `expert_tp` chips divide
+an expert's columns, each needs the row and answers with a partial sum: an all-gather and a
+reduce-scatter over those chips. Inside one rank there is no exchange; see `sums_experts_in_rank`.
 """
 
 from math import log2
@@ -64,7 +64,7 @@ class ExpertPhaseModel:
     def dispatch_share(self) -> float:
         """Bytes of a dispatched row over those of a combined one.
 
-        Rows for 8-bit experts are quantised before they travel, with a scale of one byte for 32
+        Rows for 8-bit experts are quantised before dispatch, with a scale of one byte for 32
         elements, or of four for 128 (DeepEP's FP8 dispatch and BF16 combine).
         """
         quantised = QUANTISED_BYTES_PER_ELEMENT / HIDDEN_BYTES_PER_ELEMENT
@@ -72,7 +72,7 @@ class ExpertPhaseModel:
 
     @property
     def kind_of_layer(self) -> Int64s:
-        """Which row of `expected` each MoE layer is: [MoE layers]."""
+        """Row of `expected` for each MoE layer: [MoE layers]."""
         return self._expected.kind_of_layer
 
     def _on_each_chip(self, by_block: Float64s) -> Float64s:
@@ -106,7 +106,6 @@ class ExpertPhaseModel:
         )
 
     def _work(self, pairs: Float64s, distinct: Float64s) -> EngineWork:
-        """Of `pairs` on `distinct` experts of each chip, [kinds, chips] both."""
         return expert_work(
             self._model, pairs, distinct, self._shape, expert_tp=self._partition.expert_tp
         )
@@ -144,10 +143,9 @@ class ExpertPhaseModel:
 def _links(
     exchanged: tuple[LayerExchanges, Float64s] | None, shape: tuple[int, ...]
 ) -> tuple[Float64s, Float64s, Float64s]:
-    """For each kind: link time, the rest of the exchange's duration, bytes out of each chip.
+    """Link time, rest of the exchange's duration, bytes out of each chip: all [kinds, chips].
 
-    All [kinds, chips]; link and latency together are the exchange's duration on its busiest chip,
-    for which all wait.
+    Link and rest together are the exchange's duration on its busiest chip.
     """
     if exchanged is None:
         nothing = np.zeros(shape)

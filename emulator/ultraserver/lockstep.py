@@ -1,7 +1,7 @@
 """One step of all ranks as a state machine: commands out, effects in, no I/O.
 
-Commands go out, effects come in, until every rank has its output. All ranks are in the same layer
-at the same time, as real wide expert parallelism is. The driver moves the messages.
+Runs until every rank has its output. All ranks are in the same layer at the same time, as in real
+wide expert parallelism. The driver moves the messages.
 
 | waits for | comes | goes out | then waits for |
 |---|---|---|---|
@@ -33,7 +33,7 @@ class StepResult:
     """Outputs of a step by rank, and its expert loads.
 
     `expert_pairs` is int64[layers, groups, experts], the tokens of each expert-parallel group that
-    chose each expert. It and `loads` are None when no token was dispatched.
+    chose each expert. Without dispatched tokens it and `loads` are None.
     """
 
     outputs: dict[int, RankOutput]
@@ -44,7 +44,7 @@ class StepResult:
 class Lockstep:
     """A step that begins with `begin`, one command for each chip of its ranks.
 
-    `outputs` collects the outputs of finished ranks, which stay valid when the step is broken off.
+    `outputs` of finished ranks stay valid when the step is broken off.
     """
 
     def __init__(
@@ -116,9 +116,7 @@ def all_of(kind: type[Kind], replies: Mapping[int, object]) -> dict[int, Kind]:
 
 
 class UnfinishedStep:
-    """A step in progress: its ranks, the outputs of finished ones, and the result of an attempt
-    that computed every layer, if any.
-    """
+    """A step in progress: ranks, finished outputs, and any attempt with all layers (`whole`)."""
 
     __slots__ = ("outputs", "ranks", "whole")
 

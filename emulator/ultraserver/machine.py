@@ -1,7 +1,7 @@
 """The emulated machine between two steps: health, seats, expert placement.
 
 Pure state of the timed model: HBM, experts, links. A fault or a repair makes a new health; `apply`
-decides how the machine goes on. Live processes follow these decisions, and are unknown here.
+carries out its recovery. Live processes follow, and are unknown here.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -76,12 +76,12 @@ class StepCosting:
 class Machine:
     """A partition of `system` that serves `model` with experts in `placement`.
 
-    `distribution` is that of tokens over experts, when the model's own routers are not computed;
-    for `calibration` and `overlap` see `StepCostModel`.
+    `distribution` is that of tokens over experts, unless the model's routers are computed; for
+    `calibration` and `overlap` see `StepCostModel`.
 
     Raises:
-        ConfigError: an LNC that the chip has not.
-        HbmExhausted: the model does not fit; with the usage table and what would fit.
+        ConfigError: an LNC that the chip lacks.
+        HbmExhausted: the model does not fit; with the usage table and a fitting partition.
     """
 
     def __init__(  # noqa: PLR0913  a keyword for each thing in which machines differ
@@ -128,7 +128,7 @@ class Machine:
 
     @property
     def kv_tokens_per_rank(self) -> int:
-        """Tokens whose KV every rank has room for."""
+        """Tokens whose KV fits on every rank."""
         return min(self.hbm.kv_tokens_per_rank)
 
     def take_kv(self, tokens: int) -> None:
@@ -136,7 +136,7 @@ class Machine:
         self.hbm.take_kv([tokens] * self.partition.ranks)
 
     def costing(self) -> StepCosting:
-        """Step costs on the machine as it is now, for use after it has changed."""
+        """Step costs on the present machine, for use after it has changed."""
         return StepCosting(model=self.cost_model, slow_factor=self._slow_factor())
 
     def after(self, faults: Iterable[Fault]) -> Health:
@@ -154,10 +154,10 @@ class Machine:
         prepared: Collection[int] = (),
         silence_ns: int = 0,
     ) -> RecoveryPlan:
-        """The plan for `health`; changes nothing. `kinds` are detected first, silent chips after
-        `silence_ns`.
+        """The plan for `health`, without changes.
 
-        The chips `prepared` were leased, and have read the weights of their old seats.
+        `kinds` are detected first, silent chips after `silence_ns`. The `prepared` chips were
+        leased, and have read the weights of their old seats.
         """
         recovery = survival(
             self.placement,
@@ -223,7 +223,7 @@ class Machine:
     def place_experts(self, placement: ExpertPlacement) -> None:
         """Set `placement`, which must fit.
 
-        A position holds memory for as many slots in every layer as its fullest layer has experts.
+        A position's memory has, in every layer, as many slots as its fullest layer has experts.
         """
         self.placement = placement
         for position, slots in enumerate(self._slots_held().tolist()):
@@ -233,7 +233,7 @@ class Machine:
         self.cost_model = self.cost_model.with_placement(placement)
 
     def capacity(self) -> Int64s:
-        """Slots of a layer that each position has memory for, int64[positions]."""
+        """Slots of a layer that fit in each position's memory, int64[positions]."""
         held = self._slots_held()
         spare = [self.hbm.spare_slots(position) for position in range(self.partition.chips)]
         room = held + np.array(spare, dtype=np.int64)
@@ -265,7 +265,7 @@ class Machine:
         """Expert placement after `chips`, all seated, leave; changes nothing.
 
         Experts of a `stand_in` go where its own chips have space, which is everywhere. Raises
-        ConfigError, with the figures, when the machine cannot go on without them.
+        ConfigError, with the figures, when the machine cannot continue without them.
         """
         seats = self.seating.chip_of_position
         return departure(
@@ -311,10 +311,10 @@ class Machine:
     def recallable(
         self, health: Health, recovery: SurvivalPlan, *, kept_out: Collection[int] = ()
     ) -> tuple[int, ...]:
-        """Leased chips without which `recovery` closes blocks that they can open.
+        """Leased chips whose absence closes blocks in `recovery`.
 
-        Of blocks in which a rank was up until now, or of all when no rank was. Leaves out chips
-        that leave by this very recovery, and those `kept_out`.
+        Only blocks in which a rank was up until now, or all when no rank was. Without chips that
+        leave by this very recovery, and those `kept_out`.
         """
         lent = (seat.chip for seat in self._lent.values() if health.lent[seat.chip])
         away = [chip for chip in lent if chip not in kept_out]
@@ -369,14 +369,14 @@ class Machine:
         return weights_stowed(self.system, chips, position_bytes[seated], self._rates)
 
     def _slots_held(self) -> Int64s:
-        """Slots of a layer for which each position holds memory; at least those of the start."""
+        """Slots of a layer with allocated memory in each position; at least those of the start."""
         filled = (self.placement.expert_of_slot != EMPTY).sum(axis=2).max(axis=0, initial=0)
         held: Int64s = np.maximum(filled, self._slots)
         return held
 
     @property
     def chips_up(self) -> Bools:
-        """Positions that a chip sits in, bool[positions]."""
+        """Positions with a chip, bool[positions]."""
         up: Bools = self.seating.chip_of_position != VACANT
         return up
 
@@ -406,7 +406,7 @@ class Machine:
         return capacity
 
     def _slow_factor(self) -> Float64s:
-        """By position; a vacant one computes nothing."""
+        """Slow factor by position; 1 for a vacant one."""
         seats = self.seating.chip_of_position
         return np.where(seats == VACANT, 1.0, self.health.slow_factor[seats])
 

@@ -1,7 +1,7 @@
 """Expected load of the busiest chip, which a layer waits for.
 
-Expected loads are means, equal for all chips. A layer lasts as long as its busiest chip, so a
-prediction of a real stack takes the expected maximum instead (`expert_maxima`).
+Expected loads are means, equal for all chips; a prediction of a real stack takes the expected
+maximum instead (`expert_maxima`).
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ from emulator.ultraserver.step_cost import StepCostModel
 
 
 class PeakExpertLoad:
-    """Loads of one cost model's steps, under routing in which all sets are alike.
+    """Loads of one cost model's steps, under uniform routing.
 
     Raises ConfigError for a model without routed experts, or another routing.
     """
@@ -42,8 +42,8 @@ class PeakExpertLoad:
     def loads(self, batch: StepBatch) -> ExpertLoads:
         """The busiest chip's expected load for every chip of a group; all layers alike.
 
-        Draft tokens of the requests count. Sent tokens are as expected, since an exchange sums over
-        many chips.
+        Includes the requests' draft tokens. Sent tokens are as expected, since an exchange sums
+        over many chips.
         """
         partition, layers = self._costs.partition, self._costs.model.moe_layers
         by_rank = verified(batch, self._costs.draft_tokens).tokens_by_rank()

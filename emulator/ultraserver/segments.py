@@ -1,7 +1,7 @@
 """Divides a step into segments, which ranks run alone, and segments into rows.
 
-Layers of one kind take equally long, so each kind of row is counted once, and `times_of` says how
-often each segment has it.
+Layers of one kind take equally long, so each kind of row is counted once; `times_of` gives its
+multiplicity in each segment.
 """
 
 from collections import Counter
@@ -65,13 +65,13 @@ def _layer_kinds(model: ModelSpec) -> list[LayerKind]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowKind:
-    """A kind of row of a rank's terms, and the layers that it is part of."""
+    """A kind of row of a rank's terms, and its layers."""
 
     part: str
     window: bool = False
 
     def count_in(self, segment: LayerSegment) -> int:
-        """How often one run of `segment` has the row."""
+        """Occurrences of the row in one run of `segment`."""
         match self.part:
             case "attention":
                 fits = [kind.window == self.window for kind, _ in segment.layers]
@@ -98,7 +98,7 @@ def rows_of(model: ModelSpec, *, draft: bool = False) -> tuple[RowKind, ...]:
 
 
 def times_of(model: ModelSpec, rows: tuple[RowKind, ...]) -> Float64s:
-    """How often one run of each segment, the tail last, has each row: [segments, rows].
+    """Occurrences of each row in one run of each segment, the tail last: [segments, rows].
 
     The ends are part of the tail.
     """

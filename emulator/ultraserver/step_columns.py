@@ -1,7 +1,7 @@
 """Times many counted steps at once, for fits and searches over calibrations.
 
-The arithmetic is `step_time.combine`'s without overlap, for steps of one shape of model in which
-the same rank and expert layer is waited for under any calibration. A step is a column.
+`step_time.combine` without overlap, for steps of one model shape that wait for the same rank and
+expert layer under any calibration. A step is a column.
 """
 
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
 class StepColumns:
     """The steps of `terms`; raises ValueError for none, or steps of different shapes.
 
-    A step must have no slow chip, and layers of experts that are all alike; of unequal ranks and
-    chips, the one with the most work is taken.
+    No chip is slow, and all expert layers are alike; of unequal ranks and chips, the one with the
+    most work counts.
     """
 
     def __init__(self, terms: Sequence[StepTerms]) -> None:

@@ -1,7 +1,7 @@
 """Cost of a step: nanoseconds, busy engines, watts and joules.
 
-The one place where counted work, the roofline, the fabric and power meet. Pure: the same batch
-costs the same. `step_counter` counts a batch, `step_time` times the counts.
+The one place where counted work, the roofline, the fabric and power meet. Pure. `step_counter`
+counts a batch, `step_time` times the counts.
 """
 
 from collections.abc import Sequence
@@ -50,7 +50,7 @@ class StepCost:
     each engine of each chip, by name; `chip_watts`: averages over the step. `parts_ns`: parts of
     the slowest group, which sum to the duration but for its rounding; `bound`: the engine that each
     part waits for. `flops` are those of matrix products, bytes those really moved by HBM and links;
-    `dispatched_bytes` are of rows on their way to other chips' experts.
+    `dispatched_bytes` are of rows for other chips' experts.
     """
 
     duration_ns: int
@@ -70,21 +70,21 @@ class StepCostModel:
     """The cost of steps of one model on one partition of a system.
 
     Args:
-        placement: of the model's experts; spread evenly and in order without it. Where experts are
-            divided by columns, of blocks of `expert_tp` chips.
-        distribution: of tokens over experts, where no loads were counted; uniform without it.
-        all_to_all: the fabric with its faults; whole without it.
-        chips_up: bool[chips], which chips take part; a rank with a chip that does not is not there,
-            and runs no dummy token. Every chip goes on drawing power.
-        physical: int64[chips], the system's chip at each position, where spares have moved in;
-            `first_chip` and those after it without it. A negative number is a vacant position.
-        calibration: shares of peak rates, and overheads; none without it.
-        overlap: how far communication hides behind computing.
-        draft_tokens: guesses that each decoding request brings to a step, and drafts in it.
+        placement: of the model's experts; by default even and in order. Of blocks of `expert_tp`
+            chips where experts are divided by columns.
+        distribution: of tokens over experts, without counted loads; by default uniform.
+        all_to_all: the fabric with its faults; by default whole.
+        chips_up: bool[chips] that take part; a rank with another chip is absent, and runs no dummy
+            token. Every chip goes on drawing power.
+        physical: int64[chips], the system's chip at each position, negative if vacant; by default
+            those from `first_chip` on.
+        calibration: shares of peak rates, and overheads; by default none.
+        overlap: of communication with computing.
+        draft_tokens: guesses of each decoding request per step.
 
     Immutable: `with_placement` and `with_machine` make another one. Raises ConfigError for a
     partition that does not fit the system or the model's heads, weights that the chip cannot hold
-    in their format, or more guesses than anybody makes.
+    in their format, or too many guesses.
     """
 
     def __init__(  # noqa: PLR0913  a keyword for each thing in which machines differ
@@ -159,7 +159,7 @@ class StepCostModel:
 
     @property
     def routing(self) -> str:
-        """The routing assumed where no loads were counted."""
+        """The routing assumed without counted loads."""
         if not self.model.experts:
             return "none (dense)"
         return f"{self.layout.distribution.name} (expected value)"
@@ -201,10 +201,7 @@ class StepCostModel:
         return self._finished(time, step_work(terms), terms.slow)
 
     def costs(self, batches: Sequence[StepBatch]) -> list[StepCost]:
-        """`cost` of several steps with expected loads, in less time.
-
-        Raises ValueError as `cost`.
-        """
+        """`cost` of several steps with expected loads, in less time; the same errors."""
         if not batches:
             return []
         if self._draft_counter is not None or not all(len(batch.rank) for batch in batches):
@@ -231,8 +228,7 @@ class StepCostModel:
     ) -> StepTerms | None:
         """The terms that `cost` times; None for a step without requests.
 
-        Arguments and errors are those of `cost`. Half batches are counted where the model's overlap
-        is of two batches.
+        Arguments and errors are those of `cost`. Includes half batches under Overlap.TWO_BATCH.
         """
         partition = self.partition
         self._check_ranks(batch)
@@ -255,7 +251,7 @@ class StepCostModel:
     def _finished(self, time: StepTime, work: StepWork, slow: Float64s) -> StepCost:
         """Add power and round: times up to whole ns, busy times down.
 
-        A slow chip draws for its work, not for its time (assumed: it does each operation once, as a
+        A slow chip draws for its work, not for its time (assumed: each operation once, as a
         throttled chip). Where a chip would exceed its budget, or its even part of its rack's, the
         whole step is stretched: chips wait for each other.
         """
@@ -281,9 +277,9 @@ class StepCostModel:
         )
 
     def throttle(self, work: StepWork, free_ns: float) -> float:
-        """Factor by which a step of `free_ns` is stretched to keep every chip within its power.
+        """Stretch, at least 1, of a step of `free_ns` that keeps every chip within its power.
 
-        At least 1. A chip may draw its budget, or its even part of its rack's.
+        A chip may draw its budget, or its even part of its rack's.
         """
         return self._throttle(self.wanted_watts(work, free_ns))
 
@@ -355,6 +351,6 @@ class StepCostModel:
 
 
 def _at_home(partition: Partition, physical: Int64s | None) -> Int64s:
-    """`physical`, with the partition's own chip where none is given or the position is vacant."""
+    """`physical`, with the partition's own chip at vacant positions or by default."""
     home = partition.first_chip + np.arange(partition.chips, dtype=np.int64)
     return home if physical is None else np.where(physical < 0, home, physical)

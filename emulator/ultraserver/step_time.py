@@ -63,7 +63,7 @@ def combine(
 
 
 def without_host(calibration: Calibration) -> Calibration:
-    """Terms of a part beside the model: the step's own overheads are counted once."""
+    """Calibration of a part beside the model: the step's own overheads are counted once."""
     return replace(
         calibration,
         step_ns=ROOFLINE.step_ns,

@@ -15,8 +15,8 @@ class StepWork:
 
     The matrix engine is busy for issued work and while its clock ramps, the DMA engines with small
     transfers' overhead and sums over logical cores; `flops` and bytes are those of the products and
-    transfers themselves; `dispatched_bytes` are those of `link_bytes` that a chip sent towards
-    other chips' experts, rows that it passes on between domains among them.
+    transfers themselves; `dispatched_bytes` of `link_bytes` went towards other chips' experts,
+    including rows forwarded between domains.
     """
 
     engine_ns: Float64s  # [engines, chips]
@@ -36,7 +36,7 @@ class StepWork:
 
 
 def step_work(terms: StepTerms) -> StepWork:
-    """Work of a whole step: segments and experts, in halves where it has them, and drafts."""
+    """Work of a whole step: segments and experts, in halves if it has them, and drafts."""
     tail = np.arange(len(terms.runs)) == len(terms.runs) - 1
     if terms.halves is None:
         work = _work(terms, terms.runs, experts=True)

@@ -1,9 +1,9 @@
 """Bytes that a layer's exchange moves between chips.
 
-Directly, a row goes once to each chip that has a part of one of its experts. Between scale-up
-domains joined by network cards, it may go once to each domain that needs it, to the chip with the
-sender's place there, which forwards it over its own links (as DeepEP does for prefill); on the way
-back a domain's partial sums are added up first. The faster of both is taken.
+Directly, a row goes once to each chip with a part of one of its experts. Between scale-up domains
+joined by network cards, it may go once to each domain that needs it, to the chip in the sender's
+place there, which forwards it over its own links (as DeepEP does for prefill); on the way back a
+domain's partial sums are added up first. The faster of both counts.
 """
 
 import numpy as np
@@ -77,7 +77,7 @@ class TokenExchange:
         return exchanges, np.where(better[:, None], forwarded_bytes, direct[1])
 
     def of_bytes(self, sent_bytes: Float64s) -> tuple[LayerExchanges, Float64s]:
-        """The same of bytes [kinds, sender, receiver] that are known."""
+        """The same of known bytes [kinds, sender, receiver]."""
         leaving: Float64s = sent_bytes.sum(axis=2) - np.einsum("kcc->kc", sent_bytes)
         return self._all_to_all.exchange_layers(sent_bytes), leaving
 

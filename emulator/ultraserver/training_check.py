@@ -31,7 +31,7 @@ class TrainingCheck:
 
 
 def training_checks() -> tuple[TrainingCheck, ...]:
-    """Predictions of every published run, whether or not it fits its chips (see `differs`)."""
+    """Predictions of every published run, even if it does not fit its chips (see `differs`)."""
     return tuple(_check(published) for published in PUBLISHED_TRAININGS)
 
 

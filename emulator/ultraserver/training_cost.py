@@ -2,11 +2,11 @@
 
 Counted with a serving step's work, fabric, calibration and power model. A step is micro-batches of
 passes in sequence (forward, perhaps recomputing, backward), then the update. Each pass is throttled
-by itself where a chip would exceed its power.
+separately.
 
 Assumed: the job's host runs ahead of the chips, so only a calibration's overheads of layers and
 collectives count, not the serving engine's between steps; and tokens pick experts independently by
-one distribution, as the load-balancing loss has them do.
+one distribution, which the load-balancing loss aims at.
 """
 
 from dataclasses import dataclass, replace
@@ -80,7 +80,7 @@ class TrainingStepCost:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of all chips together."""
+        """Tokens per second of all chips together."""
         return self.tokens / self.duration_ns * NS_PER_S
 
     @property
@@ -94,12 +94,12 @@ class TrainingCost:
 
     Args:
         chips: the system's chip numbers, group after group.
-        calibration: shares of peak rates, and overheads; none without it.
-        distribution: of tokens over experts; uniform without it.
+        calibration: shares of peak rates, and overheads; by default none.
+        distribution: of tokens over experts; by default uniform.
         checks_hbm: whether a job that does not fit is refused.
 
-    Raises ConfigError for chips that the system has not, or groups that do not divide them, and
-    HbmExhausted, with the figures and the fewest chips that would do, for a job that does not fit.
+    Raises ConfigError for chips that the system lacks, or groups that do not divide them, and
+    HbmExhausted, with the figures and the fewest sufficient chips, for a job that does not fit.
     """
 
     def __init__(
@@ -254,7 +254,7 @@ class TrainingCost:
         return (wanted - self.system.chip.idle_watts.value) * one.free_ns / NS_PER_S
 
     def _terms(self, each: Pass) -> StepTerms:
-        """A pass over the micro-batch, with those of its halves where it runs in two."""
+        """A pass over the micro-batch, with those of its halves if it runs in two."""
         batch = self._batch
         whole = self._counted(each, batch)
         halves = half_batches(batch) if self.recipe.overlap is Overlap.TWO_BATCH else None
@@ -350,7 +350,6 @@ class _PassTime:
 
 
 def _exchanging_ns(time: StepTime) -> float:
-    """Exposed time of token exchanges."""
     return sum(time.parts_ns.get(name, 0.0) for name in _COMMUNICATION)
 
 

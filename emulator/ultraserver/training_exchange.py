@@ -1,8 +1,8 @@
 """One layer's exchange of a training micro-batch: tokens to experts and back, gradients likewise.
 
 Pure. Pairs go as in serving (`exchange.plan_exchange`), with fewer bytes: a token's row goes once
-to each chip with some of its experts, and one weighted sum comes back from each. A token's sums are
-added in the order of chips, whatever the order of answers.
+to each chip with some of its experts, and returns as one weighted sum. A token's sums are added in
+the order of chips, in any order of answers.
 """
 
 from collections.abc import Mapping, Sequence

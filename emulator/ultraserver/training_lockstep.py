@@ -1,7 +1,7 @@
 """One training step of all chips as a state machine, without I/O.
 
-Every chip has sequences of its own and the dense weights whole; each expert lies on one chip. All
-chips are in the same layer at the same time. The driver moves the messages.
+Every chip has its own sequences and all dense weights; each expert lies on one chip. All chips are
+in the same layer at the same time. The driver moves the messages.
 
 | waits for | comes | goes out | then waits for |
 |---|---|---|---|
@@ -40,8 +40,8 @@ Micro = Mapping[int, BeginTraining]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimization:
-    """Update of the weights: `clip_norm` is the largest norm of all gradients together,
-    `balance_coefficient` the weight of the load-balancing loss beside the nats.
+    """`clip_norm`: the largest norm of all gradients together; `balance_coefficient`: the weight of
+    the load-balancing loss beside the nats.
     """
 
     learning_rate: float
@@ -66,10 +66,10 @@ class TrainingResult:
 
 
 class TrainingLockstep:
-    """A step over `micros`, one `BeginTraining` for each chip in each; an evaluation without
-    `optimization`.
+    """A step over `micros`, one `BeginTraining` per chip in each; without `optimization` an
+    evaluation.
 
-    `result` may be read when `advance` has returned no more commands.
+    Read `result` when `advance` has returned no more commands.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class TrainingLockstep:
         return dict.fromkeys(gradients, command)
 
     def result(self) -> TrainingResult:
-        """The result of the step, once it is over."""
+        """The result of the finished step."""
         counted = sum(each.counted for each in self._scored)
         return TrainingResult(
             loss=math.fsum(each.loss_sum for each in self._scored) / max(counted, 1),
