@@ -51,10 +51,7 @@ def ready(chip: int) -> ChipReady:
 
 
 class ChipWatch:
-    """The processes of one hub's chips on this machine.
-
-    `silence_timeout_s` is wall time.
-    """
+    """The processes of one hub's chips on this machine. `silence_timeout_s` is wall time."""
 
     def __init__(self, silence_timeout_s: float) -> None:
         self.silence_timeout_s = silence_timeout_s

@@ -132,7 +132,7 @@ class _TrainingJobMemory:
         )
 
     def memory(self, chips: int) -> TrainingMemory:
-        """Content of each of `chips` chips; raises ConfigError for groups that do not divide them."""
+        """Content of each of `chips` chips; raises ConfigError for an uneven group."""
         sharding, group = self.recipe.sharding, self.recipe.expert_group(chips)
         slots = self.moe_layers * -(-self.experts // group)  # experts of the fullest chip
         dense, own, copies = self.dense_parameters, slots * self.expert_parameters, chips // group
