@@ -9,12 +9,11 @@ from emulator.specs.system import SystemSpec
 class RankAllReduce:
     """Collectives of ranks of `tp` chips each, by the fastest algorithm for each size.
 
-    `physical`: the system's numbers of the partition's chips, int64[chips]; a rank is `tp` in a
-    row. `all_to_all`: the same chips' links with their faults; whole by default. Raises ValueError
-    for a fraction of a rank.
+    `physical`, int64[chips]: the system's chip numbers, `tp` in a row per rank; ValueError for a
+    fraction of a rank. `all_to_all`: the same chips' links with their faults; whole by default.
 
-    Methods take bytes per rank (the whole of the reduced or gathered data), float64[steps x ranks],
-    of steps in sequence, and return nanoseconds, [steps x ranks].
+    Methods map bytes per rank (the whole of the data), float64[steps x ranks], to nanoseconds of
+    the same shape.
     """
 
     def __init__(

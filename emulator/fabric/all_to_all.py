@@ -1,8 +1,7 @@
 """Duration of expert parallelism's all-to-all exchanges between chips.
 
 With switches, the lanes of a chip's tiers count; on a torus or a mesh, every link on the way. All
-bytes of an exchange move at once, and it ends with the last chip. Failed lanes slow or detour
-links.
+bytes move at once, and an exchange ends with the last chip. Failed lanes slow or detour links.
 """
 
 from dataclasses import dataclass
@@ -21,8 +20,8 @@ _NOBODY = np.zeros(0, dtype=np.int64)
 class Paths(Protocol):
     """Paths between positions.
 
-    `reachable` bool[positions, positions]; `latency_ns` float64 of the same shape: a DMA's start-up
-    and the hops; 0 to oneself, infinite without a path.
+    `reachable` bool, `latency_ns` float64 [positions, positions]: a DMA's start-up and the hops; 0
+    to oneself, infinite without a path.
     """
 
     reachable: Bools
@@ -55,9 +54,9 @@ class LayerExchanges:
 class AllToAll:
     """The chips of a partition and their links, in the state of `links`; whole by default.
 
-    Position p is chip `physical[p]` of the system, int64[chips], or VACANT; by default chip
-    `first_chip + p`. `relays` are further chips, which forward detoured bytes; on a torus or a mesh
-    every chip does. Raises ValueError for a chip outside the system.
+    Position p is chip `physical[p]` of the system, int64[chips], or VACANT; by default `first_chip
+    + p`. `relays` are further chips, which forward detoured bytes; on a torus or a mesh every chip
+    does. Raises ValueError for a chip outside the system.
     """
 
     def __init__(
@@ -87,17 +86,17 @@ class AllToAll:
         return self._paths.reachable.copy()
 
     def latency_ns(self) -> Float64s:
-        """Time to the first byte between positions, float64[chips, chips].
+        """Time to the first byte, float64[chips, chips]: a DMA's start-up and hops for every leg.
 
-        A DMA's start-up and the hops, for every leg; 0 to itself, infinite without a path.
+        0 to itself, infinite without a path.
         """
         return self._paths.latency_ns.copy()
 
     def exchange(self, payload_bytes: Float64s) -> ExchangeTime:
         """Time the exchange of payload_bytes[sender, receiver]; a chip's own share is free.
 
-        Latency is that of the partition's farthest two chips: a DMA's start-up and the hops, for
-        every leg. Takes no time without bytes. Raises ValueError for bytes without a path.
+        Latency is that of the farthest two chips; 0 without bytes. Raises ValueError for bytes
+        without a path.
         """
         layers = self.exchange_layers(payload_bytes[None])
         return ExchangeTime(

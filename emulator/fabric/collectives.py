@@ -1,11 +1,11 @@
 """Collectives over groups of chips: duration, algorithm, bus bandwidth.
 
-Duration is the steps' starts and hops, then the longer of the links' and the memory's time for the
-bytes, by the fastest algorithm for the size. Not counted: the single descriptors of a mesh's many
-transfers, and reductions inside switches (SHARP).
+Duration is the steps' starts and hops, then the longer of links' and memory's time for the bytes,
+by the fastest algorithm for the size. Not counted: single descriptors of a mesh's many transfers,
+and reductions inside switches (SHARP).
 
-Several ranks of a chip, such as its logical cores, take part through the chip: bytes to or from
-other chips cross the links once, and are spread or summed on the chip.
+Several ranks of a chip, such as logical cores, take part through it: bytes to or from other chips
+cross the links once, and are spread or summed on the chip.
 """
 
 from collections.abc import Callable
@@ -236,7 +236,7 @@ class CollectiveModel:
     def _striped(
         self, layout: Callable[[SystemSpec, Int64s], Int64s | None], *, rings: bool = False
     ) -> LinkTime:
-        """An all-gather by levels; a stripe is as wide as its last level is fast.
+        """An all-gather by levels, with stripes as wide as their last level is fast.
 
         A single level is a mesh or a ring, without a schedule.
         """

@@ -2,8 +2,8 @@
 
 Logical cores split heads and expert columns, so each holds a partial sum of every output row. They
 sum over the DMA engines as a mesh: a reduce-scatter, then an all-gather, each moving (n - 1) / n of
-the bytes in and out of every core. One logical core (LNC=8) has nothing to sum: its physical cores
-share an address space (the mechanism is unpublished, and assumed free, which favours LNC=8).
+the bytes in and out of every core. LNC=8 has nothing to sum: its physical cores share an address
+space (unpublished, and assumed free, which favours LNC=8).
 """
 
 import numpy as np
@@ -17,9 +17,9 @@ class CoreAllReduce:
     """Collectives of the logical cores of `chip` under `lnc`; raises ConfigError for another LNC.
 
     A logical core has its physical cores' DMA engines: 33 bytes/ns x 16 engines = 528 GB/s each on
-    Trainium3 (AWS Neuron SDK docs, nki-dma-bandwidth-guide.rst), and a transfer starts 1,300 ns
-    after its semaphore (the same). Assumed: one start per phase, and a path between HBM stacks as
-    fast as to the core's own.
+    Trainium3 (AWS Neuron SDK docs, nki-dma-bandwidth-guide.rst); a transfer starts 1,300 ns after
+    its semaphore (the same). Assumed: one start per phase, and equal speed between and within HBM
+    stacks.
     """
 
     def __init__(self, chip: ChipSpec, lnc: int) -> None:

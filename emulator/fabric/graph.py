@@ -13,9 +13,7 @@ from emulator.fabric.tiers import Tier
 
 
 class NodeKind(StrEnum):
-    """CHIP computes and forwards. SWITCH joins links of one tier. NETWORK is the whole scale-out
-    network, whose inside is not modelled.
-    """
+    """CHIP computes and forwards. SWITCH joins links of one tier. NETWORK: all of scale-out."""
 
     CHIP = "chip"
     SWITCH = "switch"
@@ -26,7 +24,7 @@ class NodeKind(StrEnum):
 class FabricGraph:
     """Nodes and directed links; the first `chips` nodes are the system's chips.
 
-    Raises ValueError for links to no node or to their own, without bandwidth, with negative
+    Raises ValueError for links to no node or to themselves, without bandwidth, with negative
     latency, or twice between the same nodes.
     """
 

@@ -1,7 +1,6 @@
-"""Paths on a torus or a mesh, where bytes pass other chips' links: the load of every link.
+"""Paths on a torus or a mesh: the load of every link, also between forwarding chips.
 
-Any link can be the bottleneck, also between two forwarding chips. All chips in service forward, by
-their links' own hardware.
+All chips in service forward, by their links' own hardware.
 """
 
 from functools import lru_cache
@@ -37,10 +36,9 @@ class GraphPaths:
         self.reachable: Bools = np.isfinite(self.latency_ns)
 
     def busy_ns(self, payload_bytes: Float64s) -> Float64s:
-        """Time of the busiest link at each chip: [layers, positions + 1].
+        """Time of the busiest link at each chip, then of all links: [layers, positions + 1].
 
-        Of payload_bytes[layer, sender, receiver] between connected positions; the last entry is the
-        busiest link of all, also between forwarding chips.
+        Of payload_bytes[layer, sender, receiver] between connected positions.
         """
         graph = self._ways.graph
         seated = payload_bytes[:, self._seated[:, None], self._seated]

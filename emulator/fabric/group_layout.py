@@ -16,8 +16,8 @@ from emulator.specs.system import SystemSpec, Topology
 def levels(system: SystemSpec, group: Int64s) -> Int64s | None:
     """Place of each chip of a group on each level, the nearest first: int64[chips, levels].
 
-    Without levels in which all chips agree. None when the chips do not fill all their levels, such
-    as three of one tray and two of another.
+    Without constant levels. None when the chips do not fill their levels, such as three of one tray
+    and two of another.
     """
     per_unit = system.chips.count // system.units
     if system.topology is Topology.TORUS:
@@ -54,20 +54,16 @@ def hypercube(system: SystemSpec, group: Int64s) -> Int64s | None:
 
 
 def level_meshes(coordinates: Int64s) -> Float64s:
-    """Bytes from a chip with one part to those that differ in one level alone.
-
-    float64[levels, chips, chips]: a part to each.
-    """
+    """Bytes of a chip's part to those that differ in one level: float64[levels, chips, chips]."""
     same = coordinates[:, None, :] == coordinates[None, :, :]  # [chips, chips, levels]
     others = same.sum(axis=2) == coordinates.shape[1] - 1
     return np.moveaxis(others[:, :, None] & ~same, 2, 0).astype(np.float64)
 
 
 def level_rings(coordinates: Int64s) -> Float64s:
-    """The same parts on rings: half to each of a level's two neighbours.
+    """The same parts on rings, float64[levels, chips, chips]: half to each of a level's neighbours.
 
-    float64[levels, chips, chips]: all steps of a ring together, with own and forwarded parts. A
-    level of two is a mesh.
+    All steps of a ring together, with own and forwarded parts. A level of two is a mesh.
     """
     sizes = coordinates.max(axis=0) + 1
     apart = (coordinates[None] - coordinates[:, None]) % sizes  # [chips, chips, levels]
@@ -81,7 +77,7 @@ def ring_shares(system: SystemSpec, group: Int64s) -> Float64s:
     """Share of a chip's bytes to each other on the rings: float64[chips, chips], rows add to 1.
 
     A whole torus, or a tray with a link per pair of chips, has as many rings as links, each in both
-    directions, none over the same wires (the vendor runs so many on a 4 x 4 torus; a torus of any
+    directions, none over the same wires (the vendor runs so many on a 4 x 4 torus; tori of any
     dimensions can be divided so). Otherwise one ring through all chips, both ways.
     """
     count = len(group)

@@ -13,9 +13,9 @@ def kv_transfer_ns(
 ) -> float:
     """Time of one request's keys and values from one rank's chips to another's; 0 without bytes.
 
-    `from_chips` and `to_chips` are in the order in which they divide the heads: each holds an equal
-    part, and the common part of two goes straight between them. Raises ConfigError for a negative
-    size, no chips, chips in both, or chips outside the system.
+    `from_chips` and `to_chips` each divide the heads evenly, in order; the common part of two goes
+    straight between them. Raises ConfigError for a negative size, no chips, chips in both, or chips
+    outside the system.
     """
     if bytes_per_request < 0:
         raise ConfigError("bytes_per_request", bytes_per_request, "0 or more")

@@ -1,7 +1,7 @@
 """Health of the links: each chip's working lanes, tier by tier.
 
 Cut lanes and lost switch trays take lanes away; a tier keeps its bandwidth while its spare lanes
-last. Assumed, the worse of two cases: a chip's backplane lanes spread evenly over its rack's switch
+last. Assumed, the worse case: a chip's backplane lanes are spread evenly over its rack's switch
 trays, and cut lanes are none that a lost tray had already.
 """
 
@@ -26,11 +26,10 @@ TIER_OF_LINK = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinkHealth:
-    """`share`, float64[chips of the system, Tier]: the bandwidth left of each chip's tier.
+    """`share`, float64[chips of the system, Tier]: the bandwidth left of each chip's tier, 0 to 1.
 
-    1 is whole, 0 none, as for a chip out of service; the column of SELF is unused.
-    `switch_trays_out`, int64[racks], are lost backplane switches, already counted in `share`.
-    `cut_links` are pairs of chips whose direct links are gone.
+    The column of SELF is unused. `switch_trays_out`, int64[racks]: lost backplane switches, already
+    counted in `share`. `cut_links`: pairs of chips whose direct links are gone.
     """
 
     share: Float64s

@@ -1,13 +1,13 @@
 """HBM reads and writes of a collective on each chip, by algorithm.
 
-Per byte of the whole result, over all ranks of a chip. Counts follow the AWS Neuron SDK docs,
+Per byte of the whole result, over all ranks of a chip, by the AWS Neuron SDK docs,
 neuron-runtime/explore/intranode-collective-comm.rst: a ring copies with one read and one write
 (1R1W) per rank and reduces with 2R1W; a kangaring copies 1R2W and reduces 3R1W for two ranks at
 once.
 
-A DMA write that adds to memory saves reading arrived data again: at the engine's full rate it costs
-a plain write; at half the rate, or with an engine that reads both operands, two accesses. Transfers
-that fit go from SBUF to SBUF on Trainium3, without HBM (SemiAnalysis, AWS Trainium3 Deep Dive).
+An adding DMA write costs a plain write at the engine's full rate; at half the rate, or with an
+engine that reads both operands, two accesses. Transfers that fit go from SBUF to SBUF on Trainium3,
+without HBM (SemiAnalysis, AWS Trainium3 Deep Dive).
 """
 
 from dataclasses import dataclass

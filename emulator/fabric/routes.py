@@ -1,8 +1,8 @@
 """Routes between two chips: straight over their common tier, or around cut links.
 
-Two chips with lanes of their tier talk directly; two of one tray without those use the backplane.
-Every other pair takes a detour over forwarding chips, with the fewest legs; among equals over mates
-of the sender's tray, else of the receiver's, else over any chip, spread over those in turn.
+Chips of one tray without board lanes use the backplane. Other unconnected pairs take a detour with
+the fewest legs; among equals over mates of the sender's tray, else of the receiver's, else over any
+chip, spread over those in turn.
 """
 
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ UNREACHABLE = np.iinfo(np.int64).max
 class Routes:
     """The routes between `nodes` chips.
 
-    `direct` holds the tier of directly connected pairs, SELF for all others. A detour of
-    `legs[sender, receiver]` legs starts with the chip `next_node[sender, receiver]`.
+    `direct`: the tier of directly connected pairs, else SELF. A detour of `legs[sender, receiver]`
+    legs starts with the chip `next_node[sender, receiver]`.
     """
 
     direct: Int64s  # [nodes, nodes]: a Tier
@@ -38,8 +38,8 @@ class Routes:
     def latency_ns(self, system: SystemSpec) -> Float64s:
         """DMA starts and hops on the path of the first byte, float64[nodes, nodes].
 
-        Infinite without a path, 0 to itself. Every leg of a detour is a transfer of its own: the
-        chip on the way receives, then sends.
+        Infinite without a path, 0 to itself. Every leg of a detour is a separate transfer: the chip
+        on the way receives, then sends.
         """
         tier_ns = np.zeros(len(Tier))
         for tier in tiers_there(system):
@@ -58,10 +58,7 @@ class Routes:
         return sender, receiver
 
     def walk(self, sender: Int64s, receiver: Int64s) -> list[tuple[Int64s, Int64s, Int64s]]:
-        """The legs of the routes of pairs int64[pairs], one entry per leg number.
-
-        An entry is (senders, receivers, indices of pairs), of the pairs with that many legs.
-        """
+        """Legs of the routes of pairs int64[pairs]: (senders, receivers, pairs) per leg number."""
         legs = []
         at, pair = sender, np.arange(len(sender))
         while len(pair):
@@ -73,10 +70,10 @@ class Routes:
 
 
 def find_routes(system: SystemSpec, physical: Int64s, links: LinkHealth) -> Routes:
-    """Routes between the chips `physical` of a system, int64[nodes], or VACANT.
+    """Routes between the chips `physical` of a system, int64[nodes], or VACANT; others do not
+    forward.
 
-    Other chips forward nothing. Raises ValueError for cut links between two chips: here, lanes lead
-    to switches.
+    Raises ValueError for cut links between two chips: here, lanes lead to switches.
     """
     if links.cut_links:
         raise ValueError(f"{system.name} has no links of two chips, as {sorted(links.cut_links)}")

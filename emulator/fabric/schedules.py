@@ -1,19 +1,18 @@
 """The algorithms of collectives as schedules: bytes between chips, step by step.
 
 Every schedule is an all-gather's; a reduce-scatter runs it backwards, with sums in place of copies.
-The algorithms are those of the AWS Neuron SDK docs, neuron-runtime/explore/
-intranode-collective-comm.rst and internode-collective-comm.rst:
+As in the AWS Neuron SDK docs, neuron-runtime/explore/intranode-collective-comm.rst and
+internode-collective-comm.rst:
 
 - mesh: each chip sends its part to all others at once.
 - ring: parts go round, a neighbour at a time; kangaring: two of a chip's ranks step at once.
 - rdh: recursive doubling, each time with a partner one level away, as much as both have by then.
 - hierarchical: one mesh per level of the fabric, the farthest first.
-- striped: the same, cut into as many stripes as levels, each in another order, so that all links
-  work at once; a stripe is as large as its last level is fast. Recursive doubling is striped
-  likewise, as the vendor's groups of ranks with one place on their chips can each start in another
-  direction (the mechanism is unpublished).
-- striped rings: the same with a ring per level of a torus: no part passes a link twice, as a mesh's
-  to farther chips does. Not the vendor's; known as the bucket algorithm.
+- striped: the same in as many stripes as levels, each in another order, so that all links work at
+  once; a stripe is as large as its last level is fast. Recursive doubling is striped likewise, as
+  the vendor's groups of ranks can each start in another direction (the mechanism is unpublished).
+- striped rings: with a ring per level of a torus: no part passes a link twice, as a mesh's to
+  farther chips does. Not the vendor's; known as the bucket algorithm.
 """
 
 from dataclasses import dataclass
@@ -39,10 +38,10 @@ class Algorithm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CollectiveSchedule:
-    """Consecutive steps of one group of chips.
+    """Consecutive steps of one group of chips; step s runs `times[s]` times.
 
     `moved`, float64[steps, chips, chips]: sender to receiver in a step, per byte of the whole
-    result. Step s runs `times[s]` times.
+    result.
     """
 
     moved: Float64s
@@ -63,10 +62,7 @@ def ring(shares: Float64s) -> CollectiveSchedule:
 
 
 def last_phases(coordinates: Int64s, moves: Float64s) -> CollectiveSchedule:
-    """Each level's phase at the end of an all-gather, a step each, to measure the level's speed.
-
-    `moves` is as in `phases`.
-    """
+    """Each level's last phase of an all-gather, to measure its speed; `moves` as in `phases`."""
     sizes = coordinates.max(axis=0) + 1
     return CollectiveSchedule(
         moved=moves / sizes[:, None, None], times=np.ones(len(sizes), dtype=np.int64)

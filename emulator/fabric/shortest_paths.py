@@ -1,8 +1,8 @@
 """Shortest paths of the graph: every pair's bytes over all of its shortest paths at once.
 
-A path's length is its latency, then the nearness of its tiers. Bytes spread evenly over all
-shortest paths, as packets on hashed paths do, so both directions are equally busy. The work grows
-with the links: one destination at a time.
+Length is latency, then nearness of tiers. Bytes spread evenly over all shortest paths, as packets
+on hashed paths do, so both directions are equally busy. The work grows with the links: one
+destination at a time.
 """
 
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ _LENGTHS_PER_NS = 64
 class Ways:
     """The load of every pair of `ends` on the graph's links.
 
-    `share`, float64[links, ends * ends], sparse: the part of the bytes from s to r that a link
-    carries, in column s * ends + r. `latency_ns` is that of a pair's longest path, infinite without
-    one, 0 to oneself.
+    `share`, sparse float64[links, ends * ends]: the part of the bytes from s to r that a link
+    carries, in column s * ends + r. `latency_ns`: of a pair's longest path, infinite without one, 0
+    to oneself.
     """
 
     graph: FabricGraph
@@ -60,10 +60,7 @@ def find_ways(graph: FabricGraph, ends: Int64s) -> Ways:
 
 
 def _onward(graph: FabricGraph, length: Float64s, left: Float64s) -> Int64s:
-    """The links on shortest paths to the node at distances `left`, float64[nodes]: [onward].
-
-    Those from the farthest nodes come first.
-    """
+    """Links on shortest paths to the node at distances `left`, float64[nodes], farthest first."""
     reached = np.isfinite(left[graph.source]) & np.isfinite(left[graph.target])
     onward = np.flatnonzero(reached)
     onward = onward[left[graph.source[onward]] == length[onward] + left[graph.target[onward]]]

@@ -1,9 +1,9 @@
 """Direct paths over the lanes of a tier: the load and time of each chip's lanes.
 
-With switches, a chip's own lanes are the only bottleneck: it sends its bytes one after the other on
-each tier's lanes, and receives in the same way; tiers and directions are separate lanes, side by
-side. Switches are assumed not to block (the vendor says full bisection), and traffic across racks
-to use the direct links alone. Bytes of a lost tier take detours, which load every chip on the way.
+With switches, a chip's own lanes are the only bottleneck: bytes go one after the other on each
+tier's lanes in each direction, all side by side. Assumed: switches do not block (the vendor says
+full bisection), and traffic across racks uses only the direct links. Bytes of a lost tier take
+detours, which load every chip on the way.
 """
 
 import numpy as np

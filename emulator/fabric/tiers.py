@@ -1,7 +1,7 @@
 """The NeuronLink tier that joins two chips, by their numbers.
 
 The board in a tray, the backplane in a rack, links across racks in a system, network cards between
-the systems of a cluster. A chip has separate lanes for each tier.
+systems, with separate lanes for each.
 """
 
 from enum import IntEnum
@@ -23,9 +23,9 @@ class Tier(IntEnum):
 
 
 def tiers_of(system: SystemSpec, physical: Int64s) -> Int64s:
-    """The tier of every pair of the distinct chips `physical`.
+    """The tier of every pair of distinct chips, int64[n] -> int64[n, n].
 
-    int64[n] -> int64[n, n]. Raises ValueError for a number outside the system.
+    Raises ValueError for chips outside the system.
     """
     if physical.size and not (physical.min() >= 0 and physical.max() < system.chips.count):
         raise ValueError(f"{system.name} has chips 0 to {system.chips.count - 1}, not {physical}")
@@ -50,10 +50,7 @@ def rack_of(system: SystemSpec, physical: Int64s) -> Int64s:
 
 
 def tier_bytes_per_s(system: SystemSpec, tier: Tier) -> float:
-    """Bytes per second and direction of one chip's lanes of a tier.
-
-    Raises ValueError for SELF, and for a tier without links.
-    """
+    """Bytes per second and direction of one chip's lanes of a tier; ValueError without lanes."""
     chip = system.chip
     rates = {
         Tier.TRAY: chip.link_tray_bytes_per_s,
@@ -82,8 +79,7 @@ def tier_hops(system: SystemSpec, tier: Tier) -> int:
 def tier_latency_ns(system: SystemSpec, tier: Tier) -> float:
     """Time from the start of a transfer over a tier to its first byte's arrival.
 
-    A DMA's start-up and the hops; over network cards, the system's whole figure. Raises ValueError
-    for a system without such a network.
+    A DMA's start-up and the hops, or the network's figure; ValueError for a missing network.
     """
     if tier is Tier.SCALE_OUT:
         if system.scale_out_start_ns is None:

@@ -1,9 +1,8 @@
 """Order and completion of several transfers over the same links.
 
-Trainium3's DMA engines shape traffic by four classes of strict priority: a class moves what the
-ones above it leave (AWS Neuron SDK docs, nki/guides/architecture/trainium3_arch.rst). Transfers of
-one class, and all of them without classes, share a link in equal parts. No link idles while bytes
-wait, so classes change the order on a link, not its last completion.
+Trainium3's DMA engines have four classes of strict priority: a class moves what the ones above it
+leave (AWS Neuron SDK docs, nki/guides/architecture/trainium3_arch.rst). Transfers of one class, and
+all of them without classes, share a link in equal parts. No link idles while bytes wait.
 """
 
 from dataclasses import dataclass
@@ -61,9 +60,9 @@ def completion_ns(
 ) -> Float64s:
     """Completion of each transfer, all starting now, float64[transfers].
 
-    `ns_per_byte` is float64[links]. The last of `classes` includes those below it. A transfer ends
-    with its slowest link, plus its latency; one without bytes takes no time. Raises ConfigError for
-    less than one class.
+    `ns_per_byte` is float64[links]. The last of `classes` includes those below it; ConfigError
+    below 1. A transfer ends with its slowest link, plus its latency; without bytes it takes no
+    time.
     """
     if classes < 1:
         raise ConfigError("classes", classes, "at least 1")

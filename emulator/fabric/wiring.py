@@ -2,10 +2,10 @@
 
 Switched: a tray's chips meet at the tray's switch; a chip's backplane lanes, and the traffic over
 them, are spread evenly over its rack's switch trays (the vendor speaks of hash spraying); chips of
-one position in two racks have a link of their own; network cards meet in a network. Switches are
-assumed not to block (the vendor says full bisection), and their inside, such as a backplane's
-further stages, to add hops and no bandwidth limit. Mesh: a link for every two chips of a tray.
-Torus: a link to both neighbours per dimension, of which a chip's tier is the sum.
+one position in two racks have a direct link; network cards meet in a network. Assumed: switches do
+not block (the vendor says full bisection), and their inside, such as a backplane's further stages,
+adds hops and no bandwidth limit. Mesh: a link for every two chips of a tray. Torus: a link to both
+neighbours per dimension, of which a chip's tier is the sum.
 
 A hop's latency is spent on the links into a switch, and on direct links.
 """

@@ -24,15 +24,13 @@ KV_OWNER: Final = HbmOwner(use=HbmUse.KV)
 class HbmTerms:
     """The use of HBM: reserves of each chip, the engine's share, the least pool.
 
-    The reserves, for neither weights nor KV, are spread evenly over a chip's cores. Assumed, 4 GB
-    together. Activations: 8,192 batched tokens' widest (0.1 GB), logits of 1,024 rows (0.6 GB), and
-    scratchpads of the programs, rounded up. Collectives: dispatch and combine of 8,192 tokens x
-    7,168 x 2 bytes, each with two buffers, are 0.5 GB; with descriptor rings, rounded up.
+    Assumed reserves, 4 GB together, spread evenly over a chip's cores. Activations: 8,192 batched
+    tokens' widest (0.1 GB), logits of 1,024 rows (0.6 GB), and scratchpads of the programs, rounded
+    up. Collectives: dispatch and combine of 8,192 tokens x 7,168 x 2 bytes, each with two buffers,
+    are 0.5 GB; with descriptor rings, rounded up.
 
-    Attributes:
-        utilization: usable share of HBM, everything included (vLLM's --gpu-memory-utilization);
-            ConfigError outside (0, 1]. The rest is head-room.
-        least_kv_tokens: a rank's least pool for serving the model.
+    `utilization`: usable share of HBM, everything included (vLLM's --gpu-memory-utilization), the
+    rest is head-room; ConfigError outside (0, 1]. `least_kv_tokens`: a rank's least pool.
     """
 
     activation_bytes: int = 3 * GB
@@ -109,9 +107,9 @@ def kv_capacity_tokens(
 ) -> int:
     """Tokens in the KV pool of each rank, experts spread evenly; 0 or less: none fit.
 
-    `hbm_layout`'s result as arithmetic alone, for searches with thousands of partitions. The
-    fullest chip of an expert group sets it. Key and value heads are repeated where tp exceeds them.
-    Raises NeuronError for an LNC that the chip lacks.
+    `hbm_layout`'s result as arithmetic alone, for searches with thousands of partitions: the
+    fullest chip's. Key and value heads are repeated where tp exceeds them. Raises NeuronError for
+    an LNC that the chip lacks.
     """
     memory = ModelMemory.of(model, head_groups=model.heads)
     cores = core_map(system.chip, partition.lnc)

@@ -1,10 +1,9 @@
 """Claims of a process on this host's chips, so that no two serve on the same cores.
 
-A thin shell around advisory record locks: one file per UltraServer and user, one record per chip
-with the holder's process id. The kernel releases records when their process ends in any way; forked
-children do not inherit them. So the process that lives as long as the server makes the claim, one
-at a time: closing the file once releases all records. The last holder to release removes the file;
-records of a removed file are void.
+Advisory record locks: one file per UltraServer and user, one record per chip with the holder's
+process id. The kernel releases records when their process ends in any way; forked children do not
+inherit them. So the process that lives as long as the server makes the claim, one at a time:
+closing the file once releases all records. The last holder to release removes the file.
 """
 
 import contextlib
@@ -24,8 +23,8 @@ _RECORD_BYTES: Final = 16  # a process id in digits, blanks after it
 
 _TRIES: Final = 20
 _TRY_AGAIN_S: Final = 0.005
-"""Retries: a releasing process takes the whole file for less than a millisecond, to see whether
-others remain; a chip still taken after 20 tries has a holder."""
+"""A releasing process takes the whole file for less than a millisecond, to see whether others
+remain; a chip still taken after 20 tries has a holder."""
 
 _OPENED: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -33,10 +32,8 @@ _OPENED: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 class CoreClaim:
     """A process's claim on `chips` from `first_chip`, until `release`.
 
-    The machine is the one named `ultraserver`, of kind `system`.
-
-    Raises NeuronError (NRT_NC_BUSY), with the id of a holder and nothing claimed; ConfigError when
-    `directory` is another user's.
+    The machine is the one named `ultraserver`, of kind `system`. Raises NeuronError (NRT_NC_BUSY),
+    with a holder's id and nothing claimed; ConfigError when `directory` is another user's.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Division of a rank's heads and columns over its chips and their logical cores, in bytes.
 
-Every core runs the same program, so all hold as much as the fullest one; uneven parts are padded.
-Chips of a rank take equally many query heads, then the cores of a chip do. A core also holds the
-key/value heads of its query heads, which are repeated when there are more cores. Multi-head latent
-attention has one latent for all heads: one key/value head, on every core.
+Every core runs the same program, so all hold as much as the fullest one. Query heads are divided
+over a rank's chips, then over their cores, padded; a core also holds their key/value heads,
+repeated when there are more cores. Multi-head latent attention has one key/value head, on every
+core.
 """
 
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ class HeadsOnCore:
 def heads_on_core(*, heads: int, kv_heads: int, tp: int, cores: int) -> HeadsOnCore:
     """Divide `heads` query heads and their `kv_heads` over `tp` chips of `cores` logical cores.
 
-    Query head h attends to key/value head h // (heads / kv_heads). The fullest core sets both
-    counts. `kv_heads` divides `heads`.
+    Query head h attends to key/value head h // (heads / kv_heads), a whole number. The fullest core
+    sets both counts.
     """
     assert heads % kv_heads == 0, (heads, kv_heads)
     queries_per_kv = heads // kv_heads

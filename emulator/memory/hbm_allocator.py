@@ -14,10 +14,10 @@ from emulator.specs.hbm_usage import HbmOwner, HeldBytes, StackUsage
 
 
 class HbmAllocator:
-    """HBM of one chip whose logical cores are `cores`; `device` is its number in reports.
+    """HBM of one chip with logical cores `cores`; `device` is its number in reports.
 
-    A logical core allocates in the stacks that it sees; with several, from the emptiest first,
-    which keeps them level, as interleaved addresses do. Every change is whole or not at all.
+    A logical core allocates in the stacks that it sees, from the emptiest first, which keeps them
+    level, as interleaved addresses do. Every change is whole or not at all.
     """
 
     def __init__(self, cores: CoreMap, *, device: int = 0) -> None:
@@ -35,10 +35,7 @@ class HbmAllocator:
         return twin
 
     def allocate(self, owner: HbmOwner, *, core: int, wanted_bytes: int) -> None:
-        """Give `owner` this many bytes more on `core`.
-
-        Raises HbmExhausted, with the usage table and nothing allocated, when its stacks have fewer.
-        """
+        """Give `owner` more bytes on `core`; raises HbmExhausted with nothing allocated."""
         assert wanted_bytes >= 0, wanted_bytes
         stacks = self.cores.cores[core].stacks
         free = [self._free[stack] for stack in stacks]
@@ -113,10 +110,7 @@ class HbmAllocator:
         )
 
     def usage(self) -> tuple[StackUsage, ...]:
-        """Bytes of each stack by owner's name, all cores together, in the order of owners.
-
-        Cached until a change, for pollers.
-        """
+        """Bytes of each stack by owner's name, in owner order; cached for pollers."""
         if self._usage is None:
             self._usage = tuple(
                 StackUsage(
@@ -159,8 +153,8 @@ class HbmAllocator:
 def taken_level(free: Sequence[int], wanted_bytes: int) -> list[int]:
     """Bytes to take from each of several stacks so that the freest end up level.
 
-    `free` has `wanted_bytes` or more in all. From the fullest stack on, each keeps its free bytes
-    or an even share of all that may stay free, whichever is less.
+    `free` has `wanted_bytes` in all. From the fullest stack on, each keeps its free bytes or an
+    even share of all that may stay free, whichever is less.
     """
     taken = [0] * len(free)
     staying = sum(free) - wanted_bytes

@@ -1,7 +1,7 @@
 """A model laid out in the HBM of a partition's chips: owners, and the space left to KV.
 
-Every chip has an allocator. Before KV they differ only by their expert slots. A token's KV is
-spread by heads over the cores of its rank's chips, whose fullest stack sets the pool.
+Before KV, chips differ only by their expert slots. A token's KV is spread by heads over the cores
+of its rank's chips, whose fullest stack sets the pool.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -36,8 +36,7 @@ _LENDABLE = frozenset(HbmUse) - {HbmUse.MICROCODE}
 class HbmLayout:
     """The chips of a partition with everything allocated but the KV pool (`take_kv`).
 
-    The layout is fixed; the allocators' contents are not. `kv_tokens_per_rank`, [ranks], fits
-    beside the weights; a pool may take less.
+    `kv_tokens_per_rank`, [ranks], fits beside the weights; a pool may take less.
     """
 
     memory: ModelMemory
@@ -48,10 +47,7 @@ class HbmLayout:
     allocators: tuple[HbmAllocator, ...]  # [chips]
 
     def take_kv(self, tokens_per_rank: Sequence[int]) -> None:
-        """Set the KV tokens of each rank's chips, [ranks].
-
-        Raises HbmExhausted, with nothing changed, when a chip lacks the space.
-        """
+        """Set the KV tokens of ranks, [ranks]; raises HbmExhausted with nothing changed."""
         assert len(tokens_per_rank) == self.partition.ranks, tokens_per_rank
         with ExitStack() as undo:
             for chip, allocator in enumerate(self.allocators):
@@ -61,10 +57,7 @@ class HbmLayout:
                 allocator.resize_on_cores(KV_OWNER, [on_core] * len(self.cores.cores))
 
     def hold_expert_copies(self, chip: int, copies: int) -> None:
-        """Set the experts on `chip`, counted in all layers.
-
-        Raises HbmExhausted, with nothing changed, when they do not fit.
-        """
+        """Set the experts on `chip`, over all layers; raises HbmExhausted with nothing changed."""
         allocator, count = self.allocators[chip], len(self.cores.cores)
         with allocator.whole_or_nothing():
             for group in self.memory.expert_groups:
@@ -75,8 +68,7 @@ class HbmLayout:
         """Replace serving's content of `chip`, except microcode, by a training state, bytes by
         owner.
 
-        Returns the content, for `take_back`. Raises HbmExhausted, with nothing changed, when the
-        training state does not fit.
+        Returns the content, for `take_back`. Raises HbmExhausted with nothing changed.
         """
         allocator = self.allocators[chip]
         with allocator.whole_or_nothing():
@@ -144,12 +136,8 @@ def lay_out(
 ) -> HbmLayout:
     """Lay `memory` out on the chips of `partition`, numbered in the system from its first one on.
 
-    `slots`: experts of each layer per chip, for all chips or [chips]. `terms` are the assumed ones
-    by default.
-
-    Raises:
-        ConfigError: an LNC that the chip lacks.
-        HbmExhausted: it does not fit; with the usage table and the smallest partition that would.
+    `slots`: experts of each layer per chip, for all chips or [chips]. Raises ConfigError for an LNC
+    that the chip lacks; HbmExhausted, with the usage table and the smallest fitting partition.
     """
     terms = terms or HbmTerms()
     cores = core_map(system.chip, partition.lnc)

@@ -1,8 +1,7 @@
 """Logical NeuronCores: those of a chip, their physical cores, and their HBM stacks.
 
 LNC is the number of physical cores in a logical one. Neighbouring physical cores share an HBM
-stack, and a logical core allocates only in the stacks of its own. LNC=1 and LNC=2 see one stack,
-which LNC=1 shares with a sibling; LNC=8 sees the whole chip.
+stack, the only one that LNC=1 and LNC=2 allocate in; LNC=8 sees the whole chip.
 
 Source: AWS Neuron SDK docs, logical-neuroncore-config.rst and neuron-runtime/explore/
 device-memory.rst; AWS Neuron driver, neuron_dhal_v4.c: hbm_index = core / 2.

@@ -13,7 +13,6 @@ class ModelMemory:
 
     Attributes:
         groups: the weights; those with TensorSplit.EXPERT lie in equally many layers.
-        heads: query heads.
         cached_heads: key/value heads of the cache: `kv_heads`, or 1 for a shared latent.
         head_groups: groups of heads that stay on one chip; tp divides them.
         kv_bytes_per_token: one copy of a token in the pool.
@@ -40,8 +39,8 @@ class ModelMemory:
     def of(cls, model: ModelSpec, *, head_groups: int | None = None) -> "ModelMemory":
         """The HBM content of `model`; the pool keeps every token of every layer.
 
-        `head_groups`, by default the model's, may be up to the query heads, if chips repeat
-        key/value heads.
+        `head_groups`, by default the model's, may be up to the query heads, if key/value heads
+        repeat.
         """
         return cls(
             name=model.name,

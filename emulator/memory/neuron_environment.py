@@ -25,10 +25,7 @@ _RANGES: Final = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeuronEnvironment:
-    """Values of the variables; None where unset.
-
-    Only visible cores set `first_logical_core`: a number of cores does not name them.
-    """
+    """Values of the variables; None where unset. Only visible cores set `first_logical_core`."""
 
     lnc: int | None = None
     first_logical_core: int | None = None

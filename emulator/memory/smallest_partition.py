@@ -1,7 +1,6 @@
 """The smallest partition that a model fits: a refusal's advice.
 
-Only a partition's fullest chip matters, and it depends on tp, the slots by ep, and LNC; so each
-(LNC, tp, slots) is computed once, for any number of chips.
+Only a partition's fullest chip matters, which depends on (LNC, tp, slots); each is computed once.
 """
 
 from functools import cache
@@ -24,9 +23,8 @@ def smallest_partition(
     """The partition with the fewest chips on which the model fits, or None.
 
     It has the first chip and the spares of `asked`. Among equally many chips: the requested LNC
-    first, then the smallest tp (most ranks), then the largest ep (fewest experts on a chip, most
-    space for KV). LNCs are the requested and the released ones. `redundant_slots` are added to each
-    layer of each chip.
+    first, then other released ones, the smallest tp (most ranks), and the largest ep (fewest
+    experts on a chip, most space for KV). `redundant_slots` are added per layer and chip.
     """
     others = [lnc for lnc in system.chip.lnc_sizes if lnc not in (asked.lnc, *ANNOUNCED_LNC)]
     core_maps = {lnc: core_map(system.chip, lnc) for lnc in (asked.lnc, *others)}

@@ -1,9 +1,8 @@
 """HBM of a training job on each of its chips, by owner, and the fewest chips that hold it.
 
-A parameter costs its weight in the products' precision, an FP32 gradient that accumulates
-micro-batches, and, divided over the chips that share it, an FP32 master copy and two FP32 moments
-(AdamW). Sizes are of the fullest chip: with most experts, and so most tokens when tokens pick
-experts evenly.
+A parameter costs its weight in the products' precision, an FP32 gradient, and, divided over the
+chips that share it, an FP32 master copy and two FP32 moments (AdamW). Sizes are of the fullest
+chip: with most experts, and so most tokens when tokens pick experts evenly.
 """
 
 from dataclasses import dataclass, replace
@@ -71,7 +70,7 @@ def training_memory(
 ) -> TrainingMemory:
     """Content of each of `chips` chips; raises ConfigError for a group that does not divide them.
 
-    `model` is the catalog's: its own storage format does not matter for training.
+    `model` is the catalog's, in any storage format.
     """
     return _TrainingJobMemory.of(system, model, recipe).memory(chips)
 
@@ -80,8 +79,7 @@ def training_memory(
 class _TrainingJobMemory:
     """The part of a job's memory that does not depend on its chips, for searches.
 
-    `layer_input_bytes` and the two layers' are of a micro-batch's tokens on one chip, without
-    expert pairs.
+    `*_layer_bytes` are of a micro-batch's tokens on one chip, without expert pairs.
     """
 
     recipe: TrainingRecipe

@@ -1,7 +1,7 @@
 """The HBM usage table, laid out and worded as the Neuron runtime's when memory runs out.
 
-Unused columns stay, at zero, for readers of the runtime's table. Rows are per owner instead of per
-NEFF: nothing is compiled. Sizes are binary (1 GB = 2^30 bytes), as in the runtime's.
+Unused columns stay, at zero. Rows are per owner instead of per NEFF. Sizes are binary (1 GB = 2^30
+bytes), as in the runtime's.
 
 Source: AWS Neuron SDK docs, neuron-runtime/explore/device-memory.rst, out-of-memory errors.
 """

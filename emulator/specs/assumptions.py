@@ -1,7 +1,4 @@
-"""Assumption sets: alternatives where sources disagree about the same figures.
-
-The catalog takes one assumption and names the others; choosing another shows its effect.
-"""
+"""Assumption sets: alternatives where sources disagree about the same figures."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -37,8 +34,8 @@ class Assumption:
 class AssumptionSet:
     """The assumptions of one conflict; the first is the spec's own, the default.
 
-    Raises ConfigError unless two or more, with distinct names, set the same fields: choosing one
-    and then the default again leaves no trace.
+    Raises ConfigError unless two or more, with distinct names, set the same fields: a choice can
+    then be undone.
     """
 
     name: str
@@ -84,7 +81,7 @@ def apply_assumption(spec: Spec, assumption: Assumption) -> Spec:
 def with_assumptions(spec: AssumingSpec, texts: Iterable[str]) -> AssumingSpec:
     """`spec` under other assumptions, each text "SWITCH=ASSUMPTION", in their order.
 
-    Raises ConfigError for a text of another form, and for unknown sets and assumptions.
+    Raises ConfigError for another form, and for unknown sets and assumptions.
     """
     for text in texts:
         name, equals, assumption = text.partition("=")

@@ -1,7 +1,4 @@
-"""A chip's figures for time, memory and power.
-
-All rates are per chip, dense, and ceilings. None is a part that a chip lacks, or unpublished.
-"""
+"""A chip's figures: dense ceilings per chip. None is a part that it lacks, or unpublished."""
 
 from dataclasses import dataclass
 

@@ -8,13 +8,9 @@ from emulator.specs.figure import NamedFigures
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSheet:
-    """Known figures by the names of a chip's fields, and the names of unpublished ones.
+    """Figures by the names of a chip's fields, and names of unpublished ones.
 
-    Raises ConfigError when none is unknown, or a figure is both.
-
-    Attributes:
-        announced: not yet delivered.
-        aliases: other names of the same chip.
+    Raises ConfigError when none is unknown, or a figure is both. `announced`: not yet delivered.
     """
 
     name: str

@@ -17,8 +17,8 @@ class ExpertLoads:
     Attributes:
         pairs: [layers, chips] (token, expert) pairs that each chip computes.
         distinct: [layers, chips] experts of each chip with at least one pair.
-        sent: [layers, chips, chips] tokens from chip to chip; a token goes once to each chip with
-            one of its experts, and to its own for free.
+        sent: [layers, chips, chips] tokens from chip to chip, once for any number of experts; free
+            to its own.
 
     Raises ValueError for inconsistent shapes, negative numbers, or more distinct experts than
     pairs.

@@ -39,15 +39,13 @@ class Fault:
     """One fault. Chips are numbered in the partition, racks in the system.
 
     Attributes:
-        chip: for all kinds but PULL_SWITCH_TRAY.
         factor: SLOW_CHIP: slowdown of its engines; above 1.
         stack: FAIL_STACK: the HBM stack.
         tier: CUT_LINK: the chip's links of this tier.
         lanes: CUT_LINK: number of lanes; 0 means all of them.
         rack: PULL_SWITCH_TRAY: one switch tray of this rack.
 
-    Raises ConfigError for a missing or negative field of the kind; limits of the machine are
-    checked elsewhere.
+    Raises ConfigError for a missing or invalid field; the machine's limits are checked elsewhere.
     """
 
     kind: FaultKind

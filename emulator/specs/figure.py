@@ -9,8 +9,7 @@ ASSUMED = "assumed"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A finite `value` in `unit`; `source` names a document, shows the arithmetic, or starts with
-    "assumed" and says why.
+    """A finite `value` in `unit`; `source` is a document, arithmetic, or "assumed" and why.
 
     Raises ValueError for a value that is not finite, or an empty unit or source.
     """

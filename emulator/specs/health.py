@@ -1,7 +1,6 @@
 """Health of the machine: chips, stacks, lanes and switch trays lost to faults.
 
-Chips are those of a partition and its spares, numbered from the partition's first. A fault makes a
-new state; recovery is decided elsewhere.
+Chips are those of a partition and its spares, numbered from the partition's first.
 """
 
 from collections.abc import Collection
@@ -23,9 +22,8 @@ TIERS = tuple(LinkTier)  # the columns of `lanes_down`
 class Health:
     """The state of `chips` chips (spares last) and of the system's racks.
 
-    A failed HBM stack takes its chip out of service: each stack holds, in every layer, heads' keys
-    and values and columns of every expert (LNC 1 and 2 allocate in the stack beside the core, LNC 8
-    spreads over all), so no layer can be computed without it.
+    A failed HBM stack takes its chip out of service: each stack holds, in every layer, some heads'
+    keys and values and some columns of every expert, so no layer can be computed without it.
     """
 
     lost: Bools  # [chips]
@@ -94,7 +92,7 @@ class Health:
     def after(self, fault: Fault, system: SystemSpec, partition: Partition) -> "Health":
         """This state after `fault`; a slow chip takes its last factor.
 
-        Raises ConfigError for a chip, stack, lane or rack that does not exist or is already lost.
+        Raises ConfigError for an unknown or already lost chip, stack, lane or rack.
         """
         if fault.kind is FaultKind.PULL_SWITCH_TRAY:
             return self._without_switch_tray(fault.rack, system)
@@ -115,7 +113,7 @@ class Health:
     def healed(self, chip: int | None = None, rack: int | None = None) -> "Health":
         """This state with `chip`, or the switch trays of `rack`, repaired; by default everything.
 
-        Raises ConfigError for a chip or a rack that does not exist, or for both.
+        Raises ConfigError for an unknown chip or rack, or for both.
         """
         if rack is not None:
             return self._with_switch_trays(rack, chip)

@@ -23,9 +23,9 @@ def qwen3_moe_fields(config: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of `ModelSpec` that the config sets, without name and source.
 
     A missing head_dim is hidden / heads, a missing dtype BF16, as the architecture's defaults.
-    `norm_topk_prob` does not change the work, and is not kept. Raises ConfigError for another
-    architecture, a missing or wrong key, or unsupported variants: layers without experts, attention
-    with bias or a sliding window.
+    `norm_topk_prob` does not change the work. Raises ConfigError for another architecture, a
+    missing or wrong key, or unsupported variants: layers without experts, attention with bias or a
+    sliding window.
     """
     if "num_experts" not in config and "num_local_experts" in config:
         # The same number, as newer versions of transformers write it.

@@ -1,8 +1,8 @@
 """A model's dimensions, which set its time, memory and energy.
 
-A model is a decoder: grouped-query or latent attention, with a sliding window in part of some
-models' layers, and feed-forward networks that are dense or of routed experts. It holds no weights.
-A checkpoint's multi-token-prediction module is neither stored nor timed.
+A decoder: grouped-query or latent attention, in some models partly with a sliding window, and dense
+or expert feed-forward networks. A checkpoint's multi-token-prediction module is neither stored nor
+timed.
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,8 @@ from emulator.specs.weight_format import WeightFormat
 
 
 class Sparsity(StrEnum):
-    """DENSE: no useful zeros. STRUCTURED: enough zeros in every group of a row's weights for the
-    engine's sparse rate of 16-bit products; bytes count as dense (assumed: the HBM layout of
-    compressed weights is unpublished).
+    """DENSE: no useful zeros. STRUCTURED: enough zeros in a row's weights for the sparse rate of
+    16-bit products; bytes count as dense (assumed: compressed layouts are unpublished).
     """
 
     DENSE = "dense"
@@ -52,13 +51,12 @@ class ModelSpec:
         dense_intermediate: of the feed-forward network of a layer without experts.
         shared_experts: experts, as wide as a routed one, that every token uses.
         full_attention_every: one layer in so many attends to everything, the others to the last
-            `window_tokens` tokens, including the token itself; 1 and 0 without a window.
+            `window_tokens` tokens, itself included; 1 and 0 without a window.
         latent: for latent attention; `kv_heads` is then `heads`, and `head_dim` a value's.
         weight_bytes_per_param: unquantised weights, 2 (BF16) or 4 (FP32).
-        stored_projection_format: attention's matrices, dense and shared feed-forward networks; None
-            for unquantised, as embedding, LM head, norms and routers always are.
+        stored_projection_format: attention's, dense and shared matrices; None for unquantised, as
+            embedding, LM head, norms and routers always are.
         stored_expert_format: routed experts, likewise.
-        sparsity: of 16-bit weights.
     """
 
     name: str
@@ -148,11 +146,10 @@ class ModelSpec:
     ) -> "ModelSpec":
         """A copy with another storage of weights.
 
-        "bf16" stores everything so; "fp8" all quantisable matrices in blocks of 128; "mxfp4" and
-        "nvfp4" routed experts, with attention and shared parts unchanged (as in the public FP4
-        checkpoints of DeepSeek-R1 and gpt-oss), or all of a dense model's matrices.
-        `kv_bytes_per_element`, if given, changes the cache. Raises ConfigError for another
-        precision.
+        "bf16": everything; "fp8": all quantisable matrices in blocks of 128; "mxfp4" and "nvfp4":
+        routed experts alone (as in the public FP4 checkpoints of DeepSeek-R1 and gpt-oss), or all
+        of a dense model's matrices. `kv_bytes_per_element`, if given, changes the cache. Raises
+        ConfigError for another precision.
         """
         formats = {
             "bf16": WeightFormat.BF16,
@@ -239,7 +236,7 @@ class ModelSpec:
         """Heads to declare so that a cache of keys and values has the true bytes.
 
         2 x heads x head size x bytes per element is `kv_bytes_per_token_layer`. A latent, kept once
-        for all heads and not as key and value, is declared as one head of half its width.
+        for all heads, is declared as one head of half its width.
         """
         return self.kv_heads if self.latent is None else 1
 

@@ -1,8 +1,7 @@
 """Every weight of a model, once: the tensors of a layer and of the ends, with their storage.
 
-Parameters, bytes and a token's matrix products are all sums over these tables, so they agree.
-Shapes are those of the public implementations (Hugging Face transformers: llama, mixtral,
-qwen3_moe, gpt_oss, deepseek_v3).
+Parameters, bytes and a token's matrix products are all sums over these tables. Shapes follow
+Hugging Face transformers: llama, mixtral, qwen3_moe, gpt_oss, deepseek_v3.
 """
 
 from __future__ import annotations
@@ -160,7 +159,7 @@ def tensor_groups(model: ModelSpec) -> tuple[TensorGroup, ...]:
     """All weights in groups of one division each, without empty groups.
 
     Embedding and LM head are divided by rows of the vocabulary, like columns (as in vLLM's and the
-    vendor's tensor parallelism). The sum with every expert is `model.weight_bytes`.
+    vendor's tensor parallelism). With every expert they sum to `model.weight_bytes`.
     """
     kv = bytes_of(kv_tensors(model))
     attention = bytes_of(query_tensors(model)) + kv

@@ -1,8 +1,7 @@
 """A partition: the chips of one UltraServer that serve an engine, and their division.
 
-Attention is replicated over data-parallel ranks of `tp` chips, which split its heads and KV cache.
-Experts are spread over groups of `ep` chips, each with all experts. Inside a chip both are split
-over its logical cores, by `lnc`.
+Data-parallel ranks of `tp` chips split attention's heads and KV cache; groups of `ep` chips hold
+all experts. Inside a chip both are split over its logical cores, by `lnc`.
 """
 
 from collections.abc import Mapping
@@ -18,9 +17,7 @@ class Partition:
 
     Rank r has chips [r * tp, (r + 1) * tp) of the partition; likewise expert group g with ep.
     `spares` more chips stand by. If `expert_tp` chips divide each expert's columns, a group has ep
-    x expert_tp chips; serving chips have 1.
-
-    Raises ConfigError, with the rule and fitting values.
+    x expert_tp chips; serving chips have 1. Raises ConfigError, with the rule and fitting values.
     """
 
     chips: int
@@ -74,11 +71,9 @@ def check_partition(
 ) -> None:
     """Check the rules between a partition, a machine and its models.
 
-    `heads_by_model`: each model's query heads and the head groups that stay together on a chip
-    (key/value heads, where the model cannot repeat them).
-
-    Raises ConfigError for more chips than the system has, an LNC that the chip lacks, or heads that
-    do not divide over the chips of a rank.
+    `heads_by_model`: each model's query heads, and its head groups that stay together on a chip.
+    Raises ConfigError for too many chips, an LNC that the chip lacks, or heads that do not divide
+    over a rank's chips.
     """
     available = system.chips.count
     wanted = partition.first_chip + partition.chips + partition.spares

@@ -1,7 +1,7 @@
 """Expert placement: the expert of each slot, shared by computing, timing and balancing.
 
-A slot holds the weights of one logical expert in one layer. Chips have equally many slots; an
-expert may be in several, and a slot may be empty.
+A slot holds the weights of one logical expert in one layer, or is empty; an expert may be in
+several.
 """
 
 from dataclasses import dataclass
@@ -18,9 +18,8 @@ EMPTY: Final = -1
 class ExpertPlacement:
     """`expert_of_slot` is int64[layers, chips, slots], a logical expert or EMPTY.
 
-    Expert-parallel groups are runs of `ep` chips; each holds every expert at least once, unless
-    faults leave some `missing`. Raises ValueError for another shape, an unknown expert, or a
-    fraction of a group.
+    Each run of `ep` chips holds every expert, unless faults leave some `missing`. Raises ValueError
+    for another shape, an unknown expert, or a fraction of a group.
     """
 
     experts: int
@@ -40,7 +39,7 @@ class ExpertPlacement:
     def even(
         cls, *, layers: int, experts: int, chips: int, ep: int, spare_slots: int = 0
     ) -> "ExpertPlacement":
-        """Spread experts evenly over each group in order; the first chips have one more if need be.
+        """Spread experts evenly over each group in order; the first chips may have one more.
 
         Each chip gets ceil(experts / ep) + `spare_slots` slots; unused ones are EMPTY.
         """

@@ -32,7 +32,7 @@ class Speed(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTraining:
-    """`measured` on `units` of a catalog system, as far as the prediction's size matters.
+    """`measured` on `units` of a catalog system.
 
     Attributes:
         units: predicted scale-up domains; the real run may have had more.

@@ -1,7 +1,6 @@
 """A system's power beside its chips: hosts, switches, cooling, conversion, season.
 
-The rack's limit (`provisioned_watts` over racks) and the worst day's PUE (`pue`) depend on
-assumptions, so the system holds them.
+`provisioned_watts` and the worst day's `pue` depend on assumptions, so the system holds them.
 """
 
 from dataclasses import dataclass
@@ -12,9 +11,7 @@ from emulator.specs.figure import Figure, NamedFigures, figures_of
 
 
 class Cooling(StrEnum):
-    """Heat removal of a rack. LIQUID: cold plates on chips, host CPUs and switches; fans for the
-    rest. AIR: fans for all of it.
-    """
+    """Heat removal. LIQUID: cold plates on chips, host CPUs and switches, fans elsewhere."""
 
     AIR = "air"
     LIQUID = "liquid"
@@ -33,8 +30,8 @@ class Season(StrEnum):
 class RackPowerSpec:
     """Watts beside the chips of one scale-up domain; raises ConfigError for impossible values.
 
-    Each part draws between its idle share, with idle chips, and all of its watts, with chips at
-    their budget.
+    Each part draws between its idle share, with idle chips, and all its watts, with chips at
+    budget.
 
     Attributes:
         cpu_watts: one host CPU with its memory.

@@ -23,9 +23,7 @@ _CLOSED_RANGES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingSpec:
-    """The choices of one request; by default the model's whole distribution.
-
-    Raises ConfigError for a value outside the range that vLLM accepts.
+    """The choices of one request, as vLLM's; ConfigError for a value outside vLLM's ranges.
 
     Attributes:
         top_k: most likely tokens to choose from; 0 for all.
@@ -35,8 +33,7 @@ class SamplingSpec:
         logit_bias: (token id, addend to its logit), each id once.
         bad_words: token sequences whose last token cannot follow the others.
         allowed_token_ids: the only tokens to choose from; None for all.
-        logprobs: most likely tokens to report beside the chosen one; -1 for the whole vocabulary,
-            None for no report.
+        logprobs: most likely tokens to report; -1 for the whole vocabulary, None for no report.
         logprob_token_ids: tokens to report instead of the most likely ones.
         prompt_logprobs: as `logprobs`, for each token of the prompt but the first.
         uses_grammar: a grammar's bitmask comes with some of its steps.

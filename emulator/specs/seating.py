@@ -1,8 +1,8 @@
 """Seating: the chip in each position of the partition.
 
-Ranks, expert groups and slots of a partition are numbered by its `chips` positions. The machine has
-those chips and then its spares: chip i is chip `first_chip + i` of the system. At first chip i is
-in position i; when it fails, a spare may take its seat.
+Ranks, expert groups and slots are numbered by position. The machine has a chip per position and
+then its spares: chip i is chip `first_chip + i` of the system, at first in position i; when it
+fails, a spare may take its seat.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """The shipped fits: factors of real stacks as data, with their sources.
 
 `python -m serving.analysis.validate.refit` writes the file. The product uses the fit of every row;
-fits of parts predict rows that they have not seen.
+others predict rows that they have not seen.
 """
 
 import json
@@ -133,10 +133,8 @@ def calibration_for(chip: str, framework: str | None = None, *, name: str = FITT
     """The calibration `name` of CALIBRATIONS for a chip, under a current serving framework.
 
     Fitted: the shared factors, times the chip's and the framework's if measured, without ageing.
-    All measurements were of GPUs. `validate` uses the same function and factors,
-    `StackFactors.calibration`.
-
-    Raises ConfigError for another name, or a chip outside the catalog.
+    All measurements were of GPUs. Raises ConfigError for another name, or a chip outside the
+    catalog.
     """
     name = calibration_name(name)
     if name == ROOFLINE.name:

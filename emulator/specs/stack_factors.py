@@ -1,7 +1,7 @@
 """Factors of real stacks that a fit learns, and the calibration that they make.
 
-Seven are shared by all measurements, two belong to each machine and two to each serving framework;
-by default multipliers are 1, ageing 0.
+Seven are shared, two belong to each machine and two to each serving framework; unmeasured ones have
+multipliers of 1, ageing 0.
 """
 
 from collections.abc import Mapping
@@ -112,9 +112,7 @@ class StackFactors:
     def calibration(
         self, machine: str, framework: str | None = None, *, months: float = 0.0, fp4: bool = False
     ) -> Calibration:
-        """The calibration of `framework`, `months` old, on `machine`; unknown ones have the
-        defaults.
-        """
+        """The calibration of `framework`, `months` old, on `machine`; defaults for unknown ones."""
         on = self.machines.get(machine, MachineFactors())
         by = self.frameworks.get(framework or "", FrameworkFactors())
         age = min(max(months, 0.0), MONTHS_MAX)

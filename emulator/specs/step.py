@@ -1,7 +1,6 @@
 """One engine step at the emulator's surface: each rank's work and its outputs.
 
-Frozen and plain, for transport and comparison by value. A difference, like vLLM's SchedulerOutput:
-a chip remembers the requests of earlier steps.
+Frozen and plain. A difference, like vLLM's SchedulerOutput: a chip remembers earlier requests.
 """
 
 from dataclasses import dataclass, field
@@ -12,12 +11,7 @@ from emulator.specs.sampling import SamplingSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRequest:
-    """A request new to its rank, also after a move.
-
-    Attributes:
-        token_ids: all known tokens, `prompt_tokens` of the prompt first.
-        block_ids: KV blocks, in the order of the context.
-    """
+    """A request new to its rank, also after a move; `token_ids` begin with its `prompt_tokens`."""
 
     request_id: str
     token_ids: list[int]
@@ -43,9 +37,7 @@ class Scheduled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStep:
-    """One rank's work in one step. `grammar_rows`: the requests constrained by the rows of the
-    step's grammar bitmask, in order.
-    """
+    """One rank's work in one step; `grammar_rows`: requests of the bitmask's rows, in order."""
 
     rank: int
     new: list[NewRequest]
@@ -64,9 +56,8 @@ class RankStep:
 class RowLogprobs:
     """Log-probabilities of some rows: the token itself first, then the most likely ones.
 
-    Attributes:
-        token_ids: [rows, 1 + k] int32; logprobs: [rows, 1 + k] float32;
-        ranks: [rows] int32, 1 for the most likely token. Narrower rows are padded.
+    `token_ids` int32 and `logprobs` float32 [rows, 1 + k]; `ranks` [rows] int32, 1 for the most
+    likely token. Narrower rows are padded.
     """
 
     token_ids: Int32s
@@ -81,8 +72,8 @@ class RankOutput:
     Attributes:
         token_ids: [len(request_ids)] int32.
         logprobs: rows of `request_ids`, if at least one requested them.
-        prompt_logprobs: by request whose prompt was completed in this step, one row per prompt
-            token but the first.
+        prompt_logprobs: of requests whose prompt this step completed, a row per prompt token but
+            the first.
     """
 
     rank: int

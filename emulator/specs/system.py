@@ -18,7 +18,7 @@ from emulator.specs.rack_power import RackPowerSpec
 
 class Topology(StrEnum):
     """SWITCHED: switches join the chips of a tier. MESH: a link for every two chips of a tray.
-    TORUS: a link to both neighbours in each dimension.
+    TORUS: links to both neighbours in each dimension.
     """
 
     SWITCHED = "switched"
@@ -152,10 +152,7 @@ class SystemSpec:
         )
 
     def assuming(self, name: str, assumption: str) -> "SystemSpec":
-        """The system with one switch of its own or its chip's turned.
-
-        Raises ConfigError that lists the switches.
-        """
+        """The system with one switch of its own or its chip's turned; ConfigError lists them."""
         for switch in self.variants:
             if switch.name == name:
                 return apply_assumption(self, switch.assumption(assumption))

@@ -7,10 +7,9 @@ from enum import StrEnum
 class TensorSplit(StrEnum):
     """Division of a group over the chips of a rank, and over the logical cores of a chip.
 
-    HEADS: query heads, key/value heads with them, which are repeated where fewer than parts.
-    COLUMNS: the intermediate columns of a feed-forward network. EXPERT: whole experts over the
-    chips of the expert-parallel group, columns of each over a chip's cores. WHOLE: on every chip,
-    divided evenly over its cores.
+    HEADS: query heads, with their key/value heads, repeated where fewer than parts. COLUMNS:
+    intermediate columns of a feed-forward network. EXPERT: whole experts over the expert-parallel
+    group, columns of each over a chip's cores. WHOLE: on every chip, divided evenly over its cores.
     """
 
     HEADS = "heads"
@@ -23,8 +22,8 @@ class TensorSplit(StrEnum):
 class TensorGroup:
     """One replica of the group takes `copy_bytes`; of an EXPERT group, one expert in one layer.
 
-    `kv_bytes` is the key and value heads' part of a HEADS group. `layers` counts the layers of an
-    EXPERT group; the bytes of other groups are of all layers together.
+    `kv_bytes`: the key and value heads' part of a HEADS group; `layers`: of an EXPERT group, 1 for
+    others, whose bytes are of all layers.
     """
 
     name: str

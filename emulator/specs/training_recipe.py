@@ -1,7 +1,7 @@
 """A training job's use of its chips: batch, precision, kept, recomputed and sharded state.
 
 A step is some micro-batches, each a forward and a backward pass that accumulate gradients, and then
-one update. The job is data parallel over all of its chips, and expert parallel over groups of them.
+one update. Data parallel over all chips, expert parallel over groups of them.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ PRECISIONS: Final = ("bf16", "fp8")
 
 class Recompute(StrEnum):
     """NONE: all activations for the backward pass are kept. LAYERS: only each layer's input; the
-    rest, exchanges of tokens included, is recomputed before its backward pass.
+    rest, token exchanges included, is recomputed.
     """
 
     NONE = "none"
@@ -26,9 +26,8 @@ class Recompute(StrEnum):
 class Sharding(IntEnum):
     """Dense state that is divided over all chips instead of repeated on each.
 
-    Each stage includes those before it, as in ZeRO (arXiv 1910.02054): the optimizer's state, then
-    the gradients, then the weights. Experts are only on their owners; their state is divided over
-    the groups with copies of the same expert.
+    Each stage includes those before it, as in ZeRO (arXiv 1910.02054): the optimizer's state,
+    gradients, weights. Experts' state is divided over the groups with copies.
     """
 
     OPTIMIZER = 1
@@ -40,11 +39,11 @@ class Sharding(IntEnum):
 class TrainingRecipe:
     """A job's settings; raises ConfigError for values that make no step.
 
-    By default no recomputing: it costs a forward pass and its exchanges more in every step, and
-    kept activations usually fit: of gpt-oss-120b, a sequence of 4,096 tokens keeps 26 GB.
+    By default no recomputing, which costs a forward pass and its exchanges more per step; kept
+    activations usually fit: of gpt-oss-120b, a sequence of 4,096 tokens keeps 26 GB.
 
     Attributes:
-        sequence_tokens: of each sequence. DeepSeek-V3 was pre-trained at 4,096 (arXiv 2412.19437).
+        sequence_tokens: DeepSeek-V3 was pre-trained at 4,096 (arXiv 2412.19437).
         sequences_per_chip: in each micro-batch.
         micro_batches: of a step. Assumed: 8, with which 144 chips train 4.7 million tokens a step
             (DeepSeek-V3's steps grew from 12.6 to 62.9 million, Llama 3's from 4 to 16 million).
@@ -53,7 +52,7 @@ class TrainingRecipe:
         ep: chips that together hold all experts once; by default all of the job's.
         overlap: of token exchanges and gradient collectives with computing. NONE waits for all;
             otherwise gradients hide behind the backward pass. Two half batches need two sequences
-            on each chip; one sequence is exchanged as a whole.
+            per chip.
         lnc: physical cores of a logical core; by default the chip's.
     """
 

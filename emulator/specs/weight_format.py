@@ -12,10 +12,9 @@ class WeightFormat(StrEnum):
     """Storage of one matrix.
 
     FP8_BLOCK128: one byte each, with an FP32 scale for every block of 128 x 128 (DeepSeek-V3's
-    checkpoints). MXFP4: four bits each, with an E8M0 scale of one byte for every 32 elements of a
-    row (OCP Microscaling; gpt-oss's experts): 4.25 bits. NVFP4: four bits each, with an E4M3 scale
-    of one byte for every 16 elements of a row (NVIDIA, "Introducing NVFP4"): 4.5 bits; a tensor's
-    one FP32 scale is left out.
+    checkpoints). MXFP4: four bits each, with an E8M0 byte for every 32 elements of a row (OCP
+    Microscaling; gpt-oss's experts): 4.25 bits. NVFP4: four bits each, with an E4M3 byte for every
+    16 elements of a row (NVIDIA, "Introducing NVFP4"): 4.5 bits, without a tensor's one FP32 scale.
     """
 
     FP32 = "fp32"

@@ -50,8 +50,8 @@ _PROCESS_OF_CHIP: Final = MappingProxyType(
 class WorkEnergy:
     """Energy of one operation on a chip, beside its idle draw.
 
-    Tensor figures are per floating-point operation of a dense product with its operands' way
-    through the array; a multiply-accumulate is two. `hbm` is from the stack to the engine's memory.
+    Tensor figures are per floating-point operation of a dense product, operands' way through the
+    array included; a multiply-accumulate is two. `hbm`: from the stack to the engine's memory.
     """
 
     tensor_fp32: Figure

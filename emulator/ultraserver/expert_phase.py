@@ -1,8 +1,8 @@
 """Terms of the routed experts: the exchange of tokens both ways, and each chip's work.
 
-A token's row goes once to each chip with a part of one of its experts. If `expert_tp` chips divide
-an expert's columns, each needs the row and answers with a partial sum: an all-gather and a
-reduce-scatter over those chips. Inside one rank there is no exchange; see `sums_experts_in_rank`.
+A token's row goes once to each chip with a part of one of its experts. `expert_tp` chips that
+divide an expert's columns all-gather rows and reduce-scatter partial sums. Inside one rank there is
+no exchange; see `sums_experts_in_rank`.
 """
 
 from math import log2
@@ -31,10 +31,7 @@ QUANTISED_BYTES_PER_ELEMENT: Final = 1 + 1 / 32
 
 
 class ExpertPhaseModel:
-    """Counts the routed experts of one model on one placement and fabric.
-
-    `exchanges`: whether tokens go to other chips at all.
-    """
+    """Routed experts of one model on one placement; `exchanges`: whether tokens travel."""
 
     _sequences: int = FEED_FORWARD_SEQUENCES
 
@@ -64,8 +61,8 @@ class ExpertPhaseModel:
     def dispatch_share(self) -> float:
         """Bytes of a dispatched row over those of a combined one.
 
-        Rows for 8-bit experts are quantised before dispatch, with a scale of one byte for 32
-        elements, or of four for 128 (DeepEP's FP8 dispatch and BF16 combine).
+        Rows for 8-bit experts are quantised, with a scale of one byte for 32 elements, or of four
+        for 128 (DeepEP's FP8 dispatch and BF16 combine).
         """
         quantised = QUANTISED_BYTES_PER_ELEMENT / HIDDEN_BYTES_PER_ELEMENT
         return quantised if self._shape.expert.rate.quantised else 1.0
@@ -90,10 +87,7 @@ class ExpertPhaseModel:
         )
 
     def counted(self, loads: ExpertLoads) -> PhaseTerms:
-        """Terms under counted loads, a row for each MoE layer.
-
-        Raises ValueError for another model's or partition's loads.
-        """
+        """Terms under counted loads, a row for each MoE layer; ValueError for other shapes."""
         shape = (self._model.moe_layers, self._partition.chips)
         if loads.pairs.shape != shape:
             raise ValueError(f"loads of {loads.pairs.shape} layers and chips for {shape}")
@@ -117,7 +111,7 @@ class ExpertPhaseModel:
         distinct: Float64s,
         exchanged: tuple[LayerExchanges, Float64s] | None,
     ) -> PhaseTerms:
-        """`exchanged` is a combine; dispatch, its transpose, takes the same time for its bytes."""
+        """`exchanged` is a combine; dispatch, its transpose, takes equally long for its bytes."""
         work = self._work(pairs, distinct)
         sequences = self._sequences
         engine_ns = busy_ns(work, self._rates)  # [engines, kinds, chips]
@@ -143,10 +137,7 @@ class ExpertPhaseModel:
 def _links(
     exchanged: tuple[LayerExchanges, Float64s] | None, shape: tuple[int, ...]
 ) -> tuple[Float64s, Float64s, Float64s]:
-    """Link time, rest of the exchange's duration, bytes out of each chip: all [kinds, chips].
-
-    Link and rest together are the exchange's duration on its busiest chip.
-    """
+    """Link time, the exchange's remaining time, bytes out of each chip: all [kinds, chips]."""
     if exchanged is None:
         nothing = np.zeros(shape)
         return nothing, nothing, nothing

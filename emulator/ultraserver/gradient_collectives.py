@@ -1,8 +1,8 @@
 """Collectives of a training step beside its token exchanges: gradients out, weights back.
 
-Dense gradients are reduce-scattered over all chips of the job, in FP32; a part's owner updates it,
-and new weights are all-gathered. Chips with copies of the same experts do so among themselves.
-Assumed: a bucket for each layer, one after the other.
+Dense gradients are reduce-scattered over all chips, in FP32; a part's owner updates it, and new
+weights are all-gathered. Chips with copies of the same experts do so among themselves. Assumed: a
+bucket for each layer, one after the other.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Talk:
 class GradientCollectives:
     """Collectives of a job on `chips`, int64[chips] of the system, in expert groups of `group`.
 
-    `own_experts` [chips]: experts held by each chip, summed over layers.
+    `own_experts` [chips]: experts on each chip, summed over layers.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ REQUESTS_MIN = 2  # of every rank that has any: with one, a half would be idle
 def half_batches(batch: StepBatch) -> tuple[StepBatch, StepBatch] | None:
     """Every second request of each rank, the longest first; None where a rank has only one.
 
-    Logit rows of a rank are halved, the first half with the odd one.
+    Logit rows are halved, the odd one in the first half.
     """
     requests = np.bincount(batch.rank, minlength=batch.ranks)
     if ((requests > 0) & (requests < REQUESTS_MIN)).any() or not len(batch.rank):
@@ -40,7 +40,7 @@ def half_batches(batch: StepBatch) -> tuple[StepBatch, StepBatch] | None:
 
 def half_loads(loads: ExpertLoads) -> ExpertLoads:
     """Half of the counted loads, with at most as many distinct experts as pairs (assumed: counts do
-    not tell tokens apart).
+    not tell which tokens hit which).
     """
     pairs = loads.pairs / 2
     return ExpertLoads(pairs=pairs, distinct=np.minimum(loads.distinct, pairs), sent=loads.sent / 2)

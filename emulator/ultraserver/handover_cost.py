@@ -1,12 +1,11 @@
 """Cost of handing chips over: experts moved over links, weights read, checkpoints written.
 
-Emulated time, from bytes and rates. Each tray reads and writes its own drives over its host's link,
-which its chips share (see recovery_time for omissions). Drives are large enough, and a checkpoint
-ends with its last tray.
+Each tray reads and writes its own drives, large enough, over its host's link, which its chips share
+(see recovery_time for omissions). A checkpoint ends with its last tray.
 
-Joules are those of moving the bytes, above idle; the caller books `idle_joules`. Assumed: a bit
-over a host's link costs the same as over a chip's links, one read from or written to HBM the same
-as a streamed one; drives and hosts draw only the system's other watts.
+Joules are those of moving the bytes, above idle (`idle_joules`). Assumed: a bit over a host's link
+costs the same as over a chip's links, one read from or written to HBM the same as a streamed one;
+drives and hosts draw only the system's other watts.
 """
 
 import math
@@ -54,7 +53,7 @@ class HandoverCost:
 def experts_moved(system: SystemSpec, sent_bytes: Float64s, all_to_all: AllToAll) -> HandoverCost:
     """Cost of weights over the chips' links: sent_bytes[sender, receiver], all at once.
 
-    Without concurrent serving traffic. Raises ValueError for chips without a path.
+    Serving traffic is not counted. Raises ValueError for chips without a path.
     """
     exchange = all_to_all.exchange(sent_bytes)
     moved = float(sent_bytes.sum() - np.trace(sent_bytes))
@@ -73,11 +72,9 @@ def weights_read(
     chip_bytes: Float64s | Int64s,
     rates: RecoveryRates | None = None,
 ) -> HandoverCost:
-    """Cost of reading chip_bytes [chips] from the trays' drives into HBM of chips `physical`
-    [chips].
+    """Cost of reading chip_bytes [chips] from drives into HBM of chips `physical` [chips].
 
-    For weights, a checkpoint, or both. Raises ConfigError for a chip outside the system, or
-    negative bytes.
+    Raises ConfigError for a chip outside the system, or negative bytes.
     """
     rates = rates or RecoveryRates()
     return _over_storage(system, physical, chip_bytes, rates.read_bytes_per_s)
@@ -89,7 +86,7 @@ def checkpoint_write(
     chip_bytes: Float64s | Int64s,
     rates: RecoveryRates | None = None,
 ) -> HandoverCost:
-    """Cost of writing chip_bytes [chips] from HBM of chips `physical` [chips] to the trays' drives.
+    """Cost of writing chip_bytes [chips] from HBM of chips `physical` [chips] to drives.
 
     For training, `TrainingCost.checkpoint_bytes`. Raises ConfigError as `weights_read`.
     """
@@ -103,10 +100,7 @@ def weights_stowed(
     chip_bytes: Float64s | Int64s,
     rates: RecoveryRates | None = None,
 ) -> HandoverCost:
-    """Cost of copying chip_bytes [chips] between HBM of chips `physical` [chips] and host memory.
-
-    Raises ConfigError as `weights_read`.
-    """
+    """Cost of copying chip_bytes [chips] between HBM and hosts; ConfigError as `weights_read`."""
     rates = rates or RecoveryRates()
     return _over_storage(system, physical, chip_bytes, rates.host_link_bytes_per_s.value)
 

@@ -1,7 +1,6 @@
 """Divides a step into segments, which ranks run alone, and segments into rows.
 
-Layers of one kind take equally long, so each kind of row is counted once; `times_of` gives its
-multiplicity in each segment.
+Each kind of row is counted once; `times_of` gives its multiplicity in each segment.
 """
 
 from collections import Counter
@@ -32,7 +31,7 @@ class LayerSegment:
 def segments_of(model: ModelSpec) -> tuple[tuple[LayerSegment, ...], LayerSegment]:
     """Segments that end in an exchange, and the tail after the last one.
 
-    Dense layers come before the first exchange; a dense model has the tail alone.
+    Dense layers precede the first exchange; a dense model has only the tail.
     """
     kinds = _layer_kinds(model)
     if not model.moe_layers:
@@ -85,7 +84,7 @@ class RowKind:
 
 
 def rows_of(model: ModelSpec, *, draft: bool = False) -> tuple[RowKind, ...]:
-    """The rows of a step of `model`; the ends come last.
+    """The rows of a step of `model`, the ends last.
 
     A `draft` module joins its token's embedding with the model's hidden row first.
     """
@@ -98,10 +97,7 @@ def rows_of(model: ModelSpec, *, draft: bool = False) -> tuple[RowKind, ...]:
 
 
 def times_of(model: ModelSpec, rows: tuple[RowKind, ...]) -> Float64s:
-    """Occurrences of each row in one run of each segment, the tail last: [segments, rows].
-
-    The ends are part of the tail.
-    """
+    """Occurrences of each row per segment, the tail (with the ends) last: [segments, rows]."""
     segments, tail = segments_of(model)
     times = np.array(
         [[row.count_in(segment) for row in rows] for segment in (*segments, tail)], dtype=np.float64

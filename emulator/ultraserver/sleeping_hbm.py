@@ -1,9 +1,9 @@
 """HBM that a sleeping engine gives up, and the emulated time of sleeping and waking.
 
-Terms are vLLM's: level 1 moves weights to the hosts' memory and drops the KV cache, level 2 drops
-both; waking restores "weights" and "kv_cache", separately on request. Other HBM (activations,
-collective buffers, microcode) stays, as in vLLM. After level 2 vLLM's user loads weights; here
-waking reads them from the checkpoint.
+As in vLLM, level 1 moves weights to the hosts' memory and drops the KV cache, level 2 drops both;
+waking restores "weights" and "kv_cache", separately on request; other HBM (activations, collective
+buffers, microcode) stays. After level 2 vLLM's user loads weights; here waking reads the
+checkpoint.
 """
 
 from collections.abc import Collection, Iterable
@@ -27,8 +27,8 @@ _Held = tuple[int, HbmOwner, int, int]
 class SleepingHbm:
     """HBM of a machine whose engine may sleep.
 
-    Invariant: released bytes come back whole; every byte has one owner or is free. Leased chips are
-    not the engine's, and keep their content.
+    Invariant: released bytes come back whole; every byte has one owner or is free. Leased chips
+    keep their content.
     """
 
     def __init__(self, machine: Machine) -> None:

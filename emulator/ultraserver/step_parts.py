@@ -1,7 +1,7 @@
 """Divides a step's duration into named parts.
 
-Parts sum to the duration of the slowest domain: each segment is that of its slowest rank, each
-layer's experts that of its slowest chip.
+Parts sum to the slowest domain's duration: segments of its slowest rank, experts of its slowest
+chip in each layer.
 """
 
 from typing import Final
@@ -22,10 +22,7 @@ BOTH_WAYS: Final = 2  # dispatch and combine
 
 
 class CriticalPath:
-    """Work of the slowest in `domain`, by `segment_ns` [segments, ranks].
-
-    `runs` [segments] counts the segments; `experts`: whether the layers' experts count.
-    """
+    """Work of the slowest in `domain`, by `segment_ns` [segments, ranks]; `runs` [segments]."""
 
     def __init__(
         self,

@@ -13,10 +13,10 @@ from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
 class StepWork:
     """Work of every chip at peak rates, slow chips apart.
 
-    The matrix engine is busy for issued work and while its clock ramps, the DMA engines with small
-    transfers' overhead and sums over logical cores; `flops` and bytes are those of the products and
-    transfers themselves; `dispatched_bytes` of `link_bytes` went towards other chips' experts,
-    including rows forwarded between domains.
+    The matrix engine is busy for issued work and while its clock ramps, the DMA engines also with
+    small transfers' overhead and sums over logical cores; `flops` and bytes are the products' and
+    transfers' own. `dispatched_bytes`: the part of `link_bytes` towards other chips' experts,
+    forwarded rows included.
     """
 
     engine_ns: Float64s  # [engines, chips]

@@ -1,8 +1,7 @@
 """Synthetic tokens, without arithmetic, for tests of schedulers and gateways at full scale.
 
-Replaces the fleet and answers every step at once. A greedy text depends only on its prompt and the
-position, any other on its request's seed too; grammars and logit options hold, and
-log-probabilities, prompts' too, are of the same synthetic scores.
+Replaces the fleet. A greedy text depends only on its prompt and the position, any other on its
+request's seed too; grammars, logit options and log-probabilities work on synthetic scores.
 """
 
 import zlib
@@ -33,7 +32,7 @@ _NEVER: Final = np.float32(-1e9)  # below any score, above minus infinity: a gra
 class SyntheticTokens:
     """Requests of `ranks` ranks, answered with tokens of the tokenizer in `weights_dir`.
 
-    Raises CheckpointError without a tokenizer.json, or a token that is text of its own.
+    Raises CheckpointError without a tokenizer.json, or without plain-text tokens.
     """
 
     def __init__(self, weights_dir: Path, ranks: int) -> None:

@@ -1,9 +1,9 @@
 """Bytes that a layer's exchange moves between chips.
 
 Directly, a row goes once to each chip with a part of one of its experts. Between scale-up domains
-joined by network cards, it may go once to each domain that needs it, to the chip in the sender's
-place there, which forwards it over its own links (as DeepEP does for prefill); on the way back a
-domain's partial sums are added up first. The faster of both counts.
+it may go once to each domain that needs it, to the chip in the sender's place there, which forwards
+it over its own links (as DeepEP does for prefill); on the way back a domain's partial sums are
+added up first. The faster of both counts.
 """
 
 import numpy as np
@@ -19,9 +19,9 @@ from emulator.timing.routing import ExpectedRouting
 
 
 class TokenExchange:
-    """The exchange of rows of `row_bytes` under one distribution of tokens on one placement.
+    """The exchange of rows of `row_bytes` under one distribution on one placement.
 
-    `needed` is float64[kinds, chips], the probability that a token of its group needs each chip.
+    `needed`, float64[kinds, chips]: probability that a token of its group needs each chip.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class TokenExchange:
     def _forwarded_bytes(self, tokens: Float64s) -> Float64s:
         """Bytes from chip to chip, [kinds, chips, chips], when domains forward rows.
 
-        A chip sends each row to its counterparts in other domains that need it, and forwards inside
-        its domain the rows of its counterparts and its own.
+        A chip sends each row to its counterparts in other domains that need it, and forwards its
+        own and their rows inside its domain.
         """
         assert self._domain_needed is not None
         width = self._system.chips.count // self._system.units

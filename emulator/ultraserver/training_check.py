@@ -17,7 +17,7 @@ TERA: Final = 1e12
 class TrainingCheck:
     """One published run; predictions are in the unit of its figure.
 
-    `predicted` is under the fit to serving of today's stacks, `roofline` without overheads.
+    `predicted` uses the fit to serving of today's stacks, `roofline` no overheads.
     """
 
     published: PublishedTraining

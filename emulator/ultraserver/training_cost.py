@@ -1,12 +1,11 @@
 """Cost of a training step: nanoseconds by part, watts and joules, HBM.
 
-Counted with a serving step's work, fabric, calibration and power model. A step is micro-batches of
-passes in sequence (forward, perhaps recomputing, backward), then the update. Each pass is throttled
-separately.
+A step is micro-batches of passes in sequence (forward, perhaps recomputing, backward), then the
+update. Each pass is throttled separately.
 
 Assumed: the job's host runs ahead of the chips, so only a calibration's overheads of layers and
-collectives count, not the serving engine's between steps; and tokens pick experts independently by
-one distribution, which the load-balancing loss aims at.
+collectives count; and tokens pick experts independently by one distribution, which the
+load-balancing loss aims at.
 """
 
 from dataclasses import dataclass, replace
@@ -64,8 +63,8 @@ class TrainingStepCost:
 
     `parts_ns` sum to the duration but for its rounding: each pass's computing, `dispatch_combine`
     (exposed token exchanges), `gradients` (exposed collectives), `optimizer`, `throttle`.
-    `chip_watts` is the average over the step; `flops` are those of all products done, `model_flops`
-    the model's own for the step's tokens (see model_flops).
+    `chip_watts` averages over the step; `flops` are of all products, `model_flops` the model's own
+    (see model_flops).
     """
 
     tokens: int
@@ -96,10 +95,10 @@ class TrainingCost:
         chips: the system's chip numbers, group after group.
         calibration: shares of peak rates, and overheads; by default none.
         distribution: of tokens over experts; by default uniform.
-        checks_hbm: whether a job that does not fit is refused.
 
-    Raises ConfigError for chips that the system lacks, or groups that do not divide them, and
-    HbmExhausted, with the figures and the fewest sufficient chips, for a job that does not fit.
+    Raises ConfigError for chips that the system lacks, or groups that do not divide them; with
+    `checks_hbm`, HbmExhausted, with the figures and the fewest sufficient chips, if it does not
+    fit.
     """
 
     def __init__(

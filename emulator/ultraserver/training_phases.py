@@ -1,8 +1,8 @@
 """Passes of a micro-batch as phases: a serving step's terms, and training's additions.
 
-A forward pass is a step of prompts with logits of every token, which also writes its kept
-activations; recomputing is the same once more; a backward pass has the same rows, exchanges
-included, with the work of `backward_work`. Ranks are single chips.
+A forward pass is a step of prompts with logits of every token and writes of kept activations;
+recomputing is the same once more; a backward pass has the same rows and exchanges, with the work of
+`backward_work`. Ranks are single chips.
 """
 
 from dataclasses import replace

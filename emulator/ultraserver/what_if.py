@@ -1,7 +1,7 @@
 """Duration of a step if one resource of the machine or its stack were faster.
 
-The step is counted once; one resource's time is divided everywhere, and the step combined again, so
-the answer includes all overlap and waiting; it is no share of time.
+One resource's time is divided everywhere and the counted step combined again, so the answer
+includes all overlap and waiting; it is no share of time.
 """
 
 from collections.abc import Mapping
@@ -63,10 +63,9 @@ def what_if_ns(
 ) -> dict[str, int]:
     """Duration of the step that runs `batch` with each of `RESOURCES` `factor` times as fast.
 
-    For a model with experts also with `EVEN_EXPERTS`: every chip of an exchanging group has the
-    mean chip's expert work, the limit of moving and copying experts. With slow chips also with
-    `FULL_SPEED`; where power stretches the step, with `POWER`, a budget that leaves `factor` times
-    as much above idle.
+    With experts also `EVEN_EXPERTS`: every chip of an exchanging group has the mean chip's expert
+    work, the limit of moving and copying experts. With slow chips also `FULL_SPEED`; where power
+    stretches the step, `POWER`: `factor` times the budget above idle.
 
     Raises ConfigError for a factor that is not above 1, ValueError as `StepCostModel.cost` does.
     """

@@ -1,7 +1,7 @@
 """GPUs as chips of the catalog: shared figures, absent parts, unpublished values.
 
-A GPU's multiprocessors are one logical core: a kernel spreads over all of them, and all see the
-whole memory. Without DMA engines between memory and arithmetic, its DMA rate is that of its HBM.
+A GPU's multiprocessors are one logical core: a kernel spreads over all, and all see the whole
+memory. Without DMA engines, its DMA rate is that of its HBM.
 """
 
 from typing import Final

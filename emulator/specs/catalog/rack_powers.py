@@ -1,9 +1,8 @@
 """Watts of each catalog system beside its chips, by the system's name, and PUE by cooling.
 
-Few are published: NVIDIA's power manager gives a GB200 tray, its CPUs and GPUs, idle and busy; a
-measured DGX H100 checks the boxes. The rest is counted from parts, and the sum compared with the
-rack's budget: where it does not fit, the budget throttles the chips, and no part is shrunk to hide
-it.
+NVIDIA's power manager gives a GB200 tray, its CPUs and GPUs, idle and busy; a measured DGX H100
+checks the boxes. The rest is counted from parts: where the sum exceeds the rack's budget, the
+budget throttles the chips, and no part is shrunk to hide it.
 """
 
 from dataclasses import replace
