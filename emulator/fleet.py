@@ -58,10 +58,8 @@ class Fleet:
 
     Args:
         weights_dir: Hugging Face checkpoint that computes the tokens.
-        placement: the expert of each slot of each chip.
         tp: chips of a rank. As many of the first as divide its head groups evenly share them; the
             others have experts alone.
-        kv_blocks, block_tokens: the KV pool of each rank.
         slots_max: slots of each chip in each layer, also in placements to come; by default those of
             `placement`.
         ray_address: a running Ray cluster to join; None starts a private one.
@@ -146,10 +144,9 @@ class Fleet:
         return experts
 
     def step(self, steps: Sequence[RankStep], bitmasks: Mapping[int, Int32s]) -> StepResult:
-        """Compute one step of every rank in `steps`.
+        """Compute one step of every rank in `steps`; after ChipLost, `resume` finishes it.
 
-        `bitmasks`: grammar bitmasks of ranks with constrained requests. After ChipLost, `resume`
-        finishes the step.
+        `bitmasks`: grammar bitmasks of ranks with constrained requests.
         """
         assert self._step is None, "the last step is unfinished"
         begin: dict[int, BeginStep | RepeatStep] = {}
@@ -166,7 +163,7 @@ class Fleet:
     def resume(self, lost_ranks: Collection[int]) -> StepResult:
         """Finish the step that lost chips, with the ranks that have no output yet.
 
-        Ranks not in `lost_ranks` compute it again from its first layer, with the same outcome.
+        Ranks not in `lost_ranks` repeat it from its first layer, with the same outcome.
         """
         assert self._step is not None, "there is no unfinished step"
         self._step.ranks -= set(lost_ranks)
@@ -250,7 +247,7 @@ class Fleet:
     def remove(self, chips: Collection[int], lost_ranks: Collection[int]) -> None:
         """Remove `chips` in any state; the rest of `lost_ranks` forget their requests.
 
-        Raises ChipLost when another chip was lost meanwhile; the removal itself is done.
+        Raises ChipLost when another chip was lost meanwhile, after the removal.
         """
         for chip in chips:
             self._take_out(chip)
@@ -282,14 +279,12 @@ class Fleet:
             raise ChipLost((chip,), str(error)) from error
 
     def renew(self, chips: Collection[int], weights_dir: Path) -> None:
-        """Load another checkpoint of the same architecture into `chips`.
+        """Load another checkpoint of the same architecture into `chips`; absent ones load it when
+        added.
 
-        Absent ones load it when added. Chips that exchange experts hold the same checkpoint, and
-        their ranks have no requests.
-
-        Raises:
-            CheckpointError: a chip cannot read it; all keep the old weights.
-            ChipLost: a chip was lost meanwhile; the others hold the new weights.
+        Chips that exchange experts hold the same checkpoint, and their ranks have no requests.
+        Raises CheckpointError when a chip cannot read it, and all keep the old weights; ChipLost
+        when a chip was lost, and the others hold the new weights.
         """
         before = {chip: self._weights_of[chip] for chip in chips}
         live = sorted(set(chips) & self.live_chips)
@@ -317,11 +312,9 @@ class Fleet:
     def place(self, placement: ExpertPlacement, transfers: Sequence[ExpertTransfer]) -> None:
         """Move weights until `placement` holds: from chip to chip, or from the checkpoint.
 
-        An expert from a chip with another checkpoint is read from the own one instead. A layer's
-        reads precede its writes, so experts may change places.
-
-        Raises ChipLost when a chip was lost meanwhile; the fleet's placement then tells old from
-        new slots.
+        Chips with different checkpoints never exchange experts: they read their own. A layer's
+        reads precede its writes, so experts may change places. Raises ChipLost when a chip was lost
+        meanwhile; the fleet's placement then has the written slots.
         """
         held = self.placement.padded(placement.slots)
         try:
@@ -386,7 +379,6 @@ class Fleet:
         self._experts = ExpertMap(placement)
 
     def _tell(self, commands: Mapping[int, Command]) -> dict[int, Effect]:
-        """`_ask` outside a step; raises ChipLost."""
         try:
             return self._ask(commands)
         except Interrupted as loss:

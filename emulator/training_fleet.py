@@ -1,7 +1,7 @@
 """Live training chips: start, step, evaluate, read their state.
 
-Every chip has all dense weights and its own sequences; experts are spread evenly. Emulated cost and
-recovery are decided elsewhere: a job that loses a chip starts another fleet from its saved state.
+Every chip has all dense weights and its own sequences; experts are spread evenly. A job that loses
+a chip starts another fleet from its saved state.
 """
 
 import logging
@@ -51,8 +51,7 @@ class TrainingState:
     """Learned state, independent of the number of chips.
 
     `values`: FP32 weights and two moments of each parameter, under "master.", "first." or "second."
-    and its name; experts in the order of their ids. `weights`: the weights under Hugging Face's
-    names and shapes.
+    and its name; experts by id. `weights`: under Hugging Face's names and shapes.
     """
 
     values: dict[str, Float32s]

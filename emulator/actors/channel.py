@@ -47,10 +47,8 @@ class Drained:
 class Channel:
     """The executor's end: sends commands by chip number, receives effects.
 
-    `address` and `key` are for a `ChannelClient`. A chip is reachable once `accept` has returned.
-
-    Args:
-        host: address of this node for chips on other nodes; None listens on a Unix socket.
+    `address` and `key` are for a `ChannelClient`. `host`: this node's address for chips on other
+    nodes; None listens on a Unix socket.
     """
 
     def __init__(self, host: str | None = None) -> None:
@@ -83,9 +81,9 @@ class Channel:
         return self._server.refused
 
     def accept(self, chips: Collection[int], timeout_s: float) -> None:
-        """Wait until each of `chips` has connected and proved the key; reusable for replacements.
+        """Wait until each of `chips`, perhaps replacements, has connected and proved the key.
 
-        Other connections are refused and delay no chip. Raises ChannelError with the chips missing
+        Other connections are refused and delay no chip. Raises ChannelError with the missing chips
         after `timeout_s`.
         """
         missing = set(chips)
@@ -212,8 +210,7 @@ class Channel:
 class ChannelClient:
     """A chip's end of the channel.
 
-    Raises ConnectionError when `address` is no hub with `key`, TimeoutError when its handshake is
-    late.
+    Raises ConnectionError when `address` is no hub with `key`, TimeoutError without its handshake.
     """
 
     def __init__(self, address: str, key: bytes, chip: int) -> None:

@@ -16,11 +16,7 @@ CONNECT_TIMEOUT_S = 20.0
 
 
 class ChipProcesses:
-    """Chips as Ray actors, each at its end of one channel.
-
-    Args:
-        ray_address: a running Ray cluster to join; None starts a private one.
-    """
+    """Chips as Ray actors with one channel; without `ray_address`, of a private Ray."""
 
     def __init__(self, ray_address: str | None) -> None:
         self._ray = RaySession(ray_address)
@@ -46,8 +42,7 @@ class ChipProcesses:
     def start(
         self, shares: Mapping[int, ChipShare | TrainingShare], *, chips: int
     ) -> Sequence[ChipReady]:
-        """Start the chips of `shares`, in a partition of `chips`; returns their reports when
-        loaded.
+        """Start the chips of `shares`, in a partition of `chips`; returns their reports.
 
         Raises ChannelError when one does not start or connect in time.
         """

@@ -1,7 +1,7 @@
 """Accepts chips at a listening socket.
 
-A connection has seconds to prove that it knows the key. Handshakes run concurrently, so that a
-silent connection delays no other; pending ones are limited.
+A connection has seconds to prove the key. Handshakes run concurrently, so that a silent connection
+delays no other; pending ones are limited.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ class _Pending:
         connected.send(self.handshake.greeting)  # fits into an empty socket's buffer
 
     def hear(self) -> tuple[int, bytes] | None:
-        """Read the claim; once it is whole and right, returns the chip's number and the welcome.
+        """Read the claim; when it is whole, returns the chip's number and the welcome.
 
         Raises OSError when the connection has closed or was refused.
         """

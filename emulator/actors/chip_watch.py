@@ -2,8 +2,8 @@
 
 An answer may take half a minute on a host with more chips than cores, so lateness alone is no sign;
 a thread without CPU time for the whole silence timeout is, unless it waits for a disk or is
-debugged. A chip that reads weights may wait for a file system in another process (FUSE) and look
-idle, so it is silent only when stopped. On other machines only the caller's longest wait counts.
+debugged. A chip that reads weights may wait for a file system in another process (FUSE), so it is
+silent only when stopped. On other machines only the caller's longest wait counts.
 """
 
 import os
@@ -80,8 +80,8 @@ class ChipWatch:
     ) -> Iterator[tuple[int, Message]]:
         """`Channel.receive` with `longest_s`, which finds an inactive chip earlier.
 
-        A chip that is `reading` weights counts as silent only when its process is stopped.
-        ChipSilent names inactive chips, or all late ones.
+        A chip that is `reading` weights is silent only when its process is stopped. ChipSilent
+        names inactive chips, or all late ones.
         """
         left = set(chips)
         seen: dict[int, _LastPulse] = {}

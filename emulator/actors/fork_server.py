@@ -1,14 +1,13 @@
 """Forks Ray's worker processes from one that has imported everything.
 
 `import ray` takes 0.4 s of a core and 38 MB in every process: for 144 a minute on two cores and 5
-GB. Ray's node daemon starts workers with the `sys.executable` of the time Ray was started. If that
-is `ForkServer.executable`, requests reach a process that imports Ray and the chip at the first one,
-in its environment, and forks; the copies share those pages. A forked worker runs Ray's script with
-Ray's arguments and environment, in its own process group. Anything else (another script or job, no
-fork server) starts a plain interpreter.
+GB. Ray's node daemon starts workers with the `sys.executable` of Ray's start. If that is
+`ForkServer.executable`, a process imports Ray and the chip at the first request, in its
+environment, and forks; the copies share those pages. A forked worker runs Ray's script with Ray's
+arguments and environment, in its own process group. Anything else (another script or job, no fork
+server) starts a plain interpreter.
 
-This file is the script of both processes; until the first fork it imports only the standard
-library.
+This file is the script of both processes; before a fork it imports only the standard library.
 """
 
 import contextlib
@@ -47,8 +46,7 @@ _ORDER_BYTES_MAX: Final = 4_000_000
 class ForkServer:
     """A process that forks Ray workers; `directory` is private to its user.
 
-    `executable` replaces the Python interpreter. The process ends with `stop` or with its maker;
-    forked workers end with Ray.
+    `executable` replaces the Python interpreter. The process ends with `stop` or with its maker.
     """
 
     def __init__(self, directory: Path, environment: dict[str, str]) -> None:

@@ -1,7 +1,7 @@
 """Daemons of our own Ray: their processes, their unexpected end, their shutdown.
 
-Without the node's daemon or Ray's server, chips may run on, but no other can start; Ray notices the
-loss of its server after a minute, and then ends its client process.
+Without the node's daemon or Ray's server no chip can start; Ray notices the loss of its server
+after a minute, and then ends its client process.
 
 Daemons start with SIGTERM blocked: a service manager signals all processes of a server, and the
 owner of this Ray decides when it ends. SIGKILL ends them; Ray's workers end with their daemon.

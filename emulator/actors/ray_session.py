@@ -93,9 +93,8 @@ _OWN_RAY_ENVIRONMENT = {
 
 
 class _InstalledCode(JobConfig):  # type: ignore[misc]  # Ray's classes have no types
-    """A job whose workers import installed code alone.
-
-    Unless the job has a working directory, Ray puts the driver's and its script's before all else.
+    """A job whose workers import installed code alone: by default Ray puts the driver's working
+    directory, and its script's, before all else.
     """
 
     def _runtime_env_has_working_dir(self) -> bool:
@@ -115,10 +114,8 @@ class RaySession:
     """The Ray that chips are started in, with token authentication.
 
     `start` and `stop` are called once each; `stop` is idempotent and removes the session's files.
-
-    Args:
-        ray_address: "host:port" of a running cluster with a node on this machine; its token comes
-            from RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or the user's file. None starts a private Ray.
+    `ray_address`: "host:port" of a running cluster with a node on this machine; its token comes
+    from RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or the user's file. None starts a private Ray.
     """
 
     def __init__(self, ray_address: str | None = None) -> None:
@@ -133,8 +130,7 @@ class RaySession:
     def start(self) -> None:
         """Start Ray's daemons as children that end with this process; or join.
 
-        Raises ConfigError when the cluster cannot be joined, or it or the environment has no token
-        authentication.
+        Raises ConfigError for a cluster that cannot be joined, or without token authentication.
         """
         refuse_open_ray()
         self._is_started = True
@@ -275,7 +271,6 @@ class RaySession:
         self._remove_files()
 
     def _remove_files(self) -> None:
-        """Remove the directory, and with it remaining daemons that use it."""
         if self._fork_server is not None:
             self._fork_server.stop()
             self._fork_server = None

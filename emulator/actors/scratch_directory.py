@@ -3,7 +3,7 @@
 vLLM may SIGKILL its engine process, which then cannot clean up. A watcher of a few megabytes,
 outside the owner's process tree and session, waits for the owner's end of a pipe to close; then it
 ends the processes with open files in the directory (Ray's agents, which try for a minute to reach
-the rest of Ray), and removes it. This file is its script too; it imports only the standard library.
+Ray), and removes it. This file is its script too; it imports only the standard library.
 """
 
 import contextlib

@@ -1,9 +1,8 @@
 """One chip as a pure state machine: a command in, one effect out.
 
-A chip holds some head groups of an attention replica with their KV cache, and some experts. Its
-rank's tokens go through the layers here. With several chips per rank, their attention is summed
-(`Attended`, `Reduce`); tokens leave for the experts (`Dispatch`) and come back (`Combine`). No
-clock, no sockets, no other chips.
+A chip holds some head groups of an attention replica with their KV cache, and some experts. With
+several chips per rank, their attention is summed (`Attended`, `Reduce`); tokens leave for the
+experts (`Dispatch`) and come back (`Combine`). No clock, no sockets, no other chips.
 """
 
 from emulator.arrays import Float32s
@@ -66,13 +65,13 @@ class _RunningStep:
 
 
 class Chip:
-    """A chip with its shard: attending chip `tp_index` of its rank's `tp`; from `tp` on, experts
+    """Attending chip `tp_index` of its rank's `tp`, with its shard; from `tp` on, with experts
     alone.
 
     States: idle, or in a step at some layer. `BeginStep` enters a step (and ends it at once without
     tokens), `Combine` moves to the next layer, the last of which samples and returns to idle; with
     several chips per rank, `Reduce` lies between. `RepeatStep` restarts at the first layer.
-    `RunExperts` works in any state and changes none; experts move between steps.
+    `RunExperts` works in any state; experts move between steps.
     """
 
     def __init__(self, shard: ModelShard, kv: PagedKv, *, tp: int = 1, tp_index: int = 0) -> None:
@@ -110,9 +109,9 @@ class Chip:
         return self._shard.architecture
 
     def renew(self, shard: ModelShard) -> None:
-        """Replace the weights by others of the same architecture, groups and slots.
+        """Replace the weights, between steps and without tokens in the KV cache.
 
-        Only between steps, and without tokens in the KV cache.
+        Architecture, groups and slots stay.
         """
         assert self._running is None, "other weights came in a step"
         assert shard.architecture == self._shard.architecture

@@ -13,11 +13,10 @@ from emulator.compute.parameters import read_dense, read_experts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingShare:
-    """A training chip's part of the model in `weights_dir`: all dense weights, and each layer's
-    `experts`.
+    """A training chip's part of the model: all dense weights, and each layer's `experts`.
 
-    `state_file` holds weights and moments after `steps` steps, which replace the checkpoint's
-    weights; empty starts from the checkpoint.
+    `state_file` holds weights and moments after `steps` steps, which replace those of the
+    checkpoint in `weights_dir`; empty for none.
     """
 
     weights_dir: str
@@ -29,9 +28,7 @@ class TrainingShare:
 
 
 def load_training_chip(share: TrainingShare) -> TrainingChip:
-    """Load the share from its checkpoint or a saved job; raises CheckpointError if it cannot be
-    read or computed.
-    """
+    """Load the share from its checkpoint or a saved job; raises CheckpointError."""
     directory = Path(share.weights_dir)
     arch = read_architecture(directory)
     weights = TrainingWeights(

@@ -48,7 +48,7 @@ class TrainingWeights:
     def restore(self, path: Path, experts_by_layer: list[list[int]], steps: int) -> None:
         """Restore the state saved in `path` after `steps` steps; see `emulator.training_fleet`.
 
-        Raises CheckpointError when the file cannot be read, or a value is missing or misshapen.
+        Raises CheckpointError for an unreadable file, or a missing or misshapen value.
         """
         slices = {
             name: experts_by_layer[int(name.split(".")[1])] for name in self.experts.layout.slots

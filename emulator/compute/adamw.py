@@ -14,10 +14,8 @@ _CHUNK_VALUES = 1 << 14
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamWSettings:
-    """Unitless rates of AdamW.
-
-    `first_decay` and `second_decay` are beta 1 and beta 2, the share of a moment kept per step;
-    `weight_decay`, of a weight removed per step and unit of learning rate.
+    """`first_decay`, `second_decay`: beta 1 and beta 2, the share of a moment kept per step;
+    `weight_decay`: of a weight removed per step and unit of learning rate.
     """
 
     first_decay: float = 0.9
@@ -37,10 +35,7 @@ class AdamWSettings:
 
 
 class AdamW:
-    """Moments of one layout's parameters, [layout.size] each, and their step count.
-
-    `first`, `second` and `steps` are the whole state, for saving and restoring.
-    """
+    """Moments [layout.size] of a layout's parameters; the state is `first`, `second`, `steps`."""
 
     def __init__(self, layout: Layout, settings: AdamWSettings) -> None:
         self.layout = layout

@@ -1,6 +1,6 @@
 """Architecture of a computable model, from a Hugging Face config.json of Qwen3-MoE.
 
-Refuses variants that the numpy kernels cannot compute, by name, before a chip starts.
+Refuses variants that the numpy kernels cannot compute, by name.
 """
 
 import json
@@ -36,10 +36,7 @@ class Architecture:
 
 
 def read_architecture(directory: Path) -> Architecture:
-    """Read `directory`/config.json.
-
-    Raises CheckpointError for a missing file, another architecture or an unsupported variant.
-    """
+    """Read `directory`/config.json; raises CheckpointError for anything but a supported variant."""
     path = directory / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))

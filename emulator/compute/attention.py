@@ -1,8 +1,8 @@
 """Grouped-query attention over a paged context, in pieces of fixed shape.
 
-An *item* is some query rows of one request against one block table: a decode is one, a prefill is
-one per query block. Contexts are padded to whole chunks and chunk sums added first to last, so a
-token's result has the same bits alone, in a batch, in one prefill or in several.
+An *item* is some query rows of one request: a decode is one, a prefill one per query block.
+Contexts are padded to whole chunks and chunk sums added first to last, so a token's result has the
+same bits alone, in a batch, in one prefill or in several.
 """
 
 from dataclasses import dataclass, field
@@ -71,9 +71,10 @@ def attend(
     *,
     scores_bounded: bool,
 ) -> None:
-    """Attend `items` of `queries` [tokens, heads, head_dim]; writes `out` of the same shape.
+    """Attend `items` of `queries` [tokens, heads, head_dim], causally; writes `out` of the same
+    shape.
 
-    Causal. `scores_bounded`: no score exceeds `SAFE_SCORE`, so the softmax needs no maximum.
+    `scores_bounded`: no score exceeds `SAFE_SCORE`, so the softmax needs no maximum.
     """
     keys, values = kv.read(layer, items.tables)
     kv_heads, item_count, _, head_dim, _ = keys.shape
@@ -98,10 +99,8 @@ def attend(
 
 @lru_cache(maxsize=256)
 def tile_rows(rows: int, head_dim: int) -> int:
-    """Rows to multiply at once for an item of `rows`: all of them where the BLAS allows it.
-
-    Tests the host's BLAS on these very shapes: if a row has the same bits in a call of any height,
-    one call does; otherwise `TILE_ROWS`.
+    """Rows to multiply at once: all where the host's BLAS, tested on these very shapes, gives a row
+    the same bits in a call of any height; otherwise `TILE_ROWS`.
     """
     whole = rows + rows % 2
     generator = np.random.default_rng(rows)
@@ -143,9 +142,8 @@ def scores_are_bounded(
 ) -> bool:
     """Whether normalised queries and keys keep every score below `SAFE_SCORE`.
 
-    A normalised vector times its weight [head_dim] has at most length sqrt(head_dim) * max|weight|,
-    so a scaled score is at most sqrt(head_dim) * max|query_norm| * max|key_norm| * rotation_gain^2
-    (the rotation lengthens both).
+    A normalised vector times its weight [head_dim] is at most sqrt(head_dim) * max|weight| long, so
+    a scaled score is at most sqrt(head_dim) * max|query_norm| * max|key_norm| * rotation_gain^2.
     """
     longest = np.abs(query_norm).max() * np.abs(key_norm).max() * rotation_gain**2
     return bool(np.sqrt(len(query_norm)) * longest <= SAFE_SCORE)

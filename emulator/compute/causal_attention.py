@@ -1,11 +1,10 @@
 """Causal grouped-query attention over whole sequences, forward and backward, in bounded memory.
 
 No array has size length^2: the forward keeps each row's sum of exponentials, and the backward
-recomputes them (as Dao et al. 2022, "FlashAttention"). A block of queries takes keys up to its end,
-so most of the future is never computed.
+recomputes them (as Dao et al. 2022, "FlashAttention"). A block of queries takes keys up to its end.
 
-Arrays are [heads, head_dim, sequences, length], so that element-wise rows are long and products
-need no transposing. Queries come scaled by 1 / sqrt(head_dim).
+Arrays are [heads, head_dim, sequences, length], for long element-wise rows and products without
+transposing. Queries come scaled by 1 / sqrt(head_dim).
 """
 
 from collections.abc import Iterator
@@ -43,10 +42,7 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionInputs:
-    """Operands of attention, already rounded to `precision`.
-
-    `bounded`: no score exceeds attention.SAFE_SCORE, so no maximum is subtracted.
-    """
+    """Operands of attention, rounded to `precision`; `bounded`: no score exceeds SAFE_SCORE."""
 
     query: Float32s  # [heads, head_dim, sequences, length]
     key: Float32s  # [kv_heads, head_dim, sequences, length]

@@ -1,7 +1,6 @@
 """Reads one chip's heads and experts from a Hugging Face Qwen3-MoE checkpoint.
 
-Names and shapes are checked against the architecture: a missing or misshapen tensor is one clear
-line before serving starts.
+A missing or misshapen tensor is one clear line before serving starts.
 """
 
 import json
@@ -27,8 +26,8 @@ from emulator.specs.placement import EMPTY
 class LayerWeights:
     """One decoder layer on one chip; matrices are [inputs, outputs], float32.
 
-    A head group is a key/value head with its query heads; `groups` below are this chip's share of
-    its rank's. Experts are overwritten when they move.
+    A head group is a key/value head with its query heads; `groups` are this chip's. Experts are
+    overwritten when they move.
     """
 
     input_norm: Float32s  # [hidden]
@@ -115,10 +114,9 @@ def _expert_names(layer: int, expert: int, arch: Architecture) -> Iterator[tuple
 
 
 def check_weights(directory: Path) -> Architecture:
-    """Check the shapes of all tensors in `directory`, without reading them; returns the
-    architecture.
+    """Check the shapes of all tensors in `directory`, unread; returns the architecture.
 
-    Raises CheckpointError for another architecture, or with the first missing or misshapen tensor.
+    Raises CheckpointError for another architecture, or the first missing or misshapen tensor.
     """
     arch = read_architecture(directory)
     with _Tensors(directory) as tensors:
@@ -161,10 +159,9 @@ def load_shard(
 ) -> ModelShard:
     """Read one chip's share of the heads, and its experts, from `directory`.
 
-    `experts` gives each layer's slots an expert, or EMPTY, equally many per layer. Chip `tp_index`
-    of the `tp` that divide a rank's head groups; from `tp` on, it has no heads.
-
-    Raises CheckpointError for a missing or misshapen tensor.
+    `experts` gives each layer's slots, equally many, an expert or EMPTY. Of the `tp` chips that
+    divide a rank's head groups it is `tp_index`; from `tp` on, it has no heads. Raises
+    CheckpointError for a missing or misshapen tensor.
     """
     groups = arch.kv_heads // tp if tp_index < tp else 0
     assert tp_index >= tp or groups * tp == arch.kv_heads, (arch.kv_heads, tp)
@@ -233,10 +230,9 @@ def _load_expert(
 def load_experts(
     directory: Path, arch: Architecture, layer: int, experts: Sequence[int]
 ) -> tuple[Float32s, Float32s]:
-    """Read `experts` of one layer that no chip holds any more.
+    """Read `experts` of one layer that no chip holds any more; raises CheckpointError.
 
-    Returns gate_up [experts, hidden, 2 * intermediate] and down [experts, intermediate, hidden];
-    raises CheckpointError for a missing or misshapen tensor.
+    Returns gate_up [experts, hidden, 2 * intermediate] and down [experts, intermediate, hidden].
     """
     gate_up, down = _empty_slots(arch, len(experts))
     with _Tensors(directory) as tensors:

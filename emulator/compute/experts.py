@@ -6,12 +6,12 @@ from emulator.arrays import Float32s, Int64s
 from emulator.compute.tiled_matmul import TILE_ROWS, padded_rows, tiled_matmul
 
 FEW_TILES_SHARE = 0.5
-"""Below this ratio of tiles to experts, only the weights of hit experts are gathered and
-multiplied; above it all are, without copying (DECISIONS.md)."""
+"""Below this ratio of tiles to experts, only hit experts' weights are gathered and multiplied;
+above it all are, without copying (DECISIONS.md)."""
 
 DENSE_WASTE = 2.0
-"""Most padding, over the real tiles, of every expert to the tiles of the busiest; with more skew,
-experts run one by one."""
+"""Most padding of every expert to the busiest's tiles, over the real tiles; with more skew, experts
+run one by one."""
 
 
 def silu(x: Float32s) -> Float32s:
@@ -22,15 +22,13 @@ def silu(x: Float32s) -> Float32s:
 
 
 def run_experts(rows: Float32s, counts: Int64s, gate_up: Float32s, down: Float32s) -> Float32s:
-    """Apply each expert to its rows.
+    """Apply each expert to its rows; returns [pairs, hidden] in the order of `rows`, unweighted.
 
     Args:
         rows: [pairs, hidden], sorted by local expert.
         counts: [local_experts] rows of each expert; adds up to pairs.
         gate_up: [local_experts, hidden, 2 * intermediate], gate columns first.
         down: [local_experts, intermediate, hidden].
-
-    Returns [pairs, hidden], in the order of `rows`; unweighted.
     """
     tile_counts = -(-counts // TILE_ROWS)  # [local_experts]
     tiles, experts = int(tile_counts.sum()), len(counts)
@@ -100,9 +98,8 @@ def route(
 ) -> tuple[Int64s, Float32s]:
     """Choose experts for `hidden` [tokens, hidden] with router `weight` [hidden, experts].
 
-    Returns expert ids [tokens, k] and their weights [tokens, k], which `normalise` makes add to one
-    per token. Ids ascend, because outputs are added in this order and a sum must not depend on how
-    scores compare.
+    Returns expert ids and weights [tokens, k]; `normalise` makes a token's weights add to one. Ids
+    ascend, because outputs are added in this order and a sum must not depend on scores.
     """
     logits = tiled_matmul(hidden, weight)  # [tokens, experts]
     best = np.argpartition(logits, -experts_per_token, axis=1)[:, -experts_per_token:]
@@ -115,10 +112,7 @@ def route(
 
 
 def combine(expert_rows: Float32s, weights: Float32s) -> Float32s:
-    """Add the experts' outputs of each token in ascending expert order.
-
-    `expert_rows` [tokens, k, hidden], `weights` [tokens, k] -> [tokens, hidden].
-    """
+    """Add outputs [tokens, k, hidden] times `weights` [tokens, k], in ascending expert order."""
     # Reducing an axis that is not the innermost adds its slices one after the other.
     total: Float32s = np.add.reduce(expert_rows * weights[:, :, None], axis=1)
     return total

@@ -1,8 +1,7 @@
 """Log-probabilities of tokens, in the layout that vLLM sends to its clients.
 
 A row per token: the token itself, then the most likely tokens in descending order, and the token's
-rank, the number of tokens at least as likely (1 for the most likely). Of equal log-probabilities
-the lowest id comes first, for any k.
+rank, the number of tokens at least as likely. Ties go to the lowest id, for any k.
 """
 
 from collections.abc import Sequence
@@ -20,9 +19,8 @@ _COLUMN_MASK = np.int64(0xFFFFFFFF)
 def sort_keys(values: Float32s) -> Int64s:
     """Return keys [rows, columns] that ascend with the values [rows, columns].
 
-    A key packs value and column into 64 bits, the lower column the greater: keys of a row are
-    distinct, so every sort gives argmax's order. A partial sort of values alone breaks ties
-    differently for another k.
+    A key packs value and column into 64 bits, the lower column the greater, so every sort gives
+    argmax's order. A partial sort of values alone breaks ties differently for another k.
     """
     # Adding zero turns -0.0 into 0.0. A negative float's bits ascend as it falls: flip them.
     bits = (values + np.float32(0.0)).view(np.int32)
@@ -83,7 +81,6 @@ def sampled_logprobs(
 
 
 def _reported(spec: SamplingSpec, *, vocab: int) -> int:
-    """Number of tokens reported beside the chosen one."""
     if spec.logprob_token_ids is not None:
         return len(spec.logprob_token_ids)
     assert spec.logprobs is not None
@@ -107,7 +104,6 @@ def _report(logprobs: Float32s, token_ids: Int32s) -> RowLogprobs:
 
 
 def _spread(report: RowLogprobs, rows: Sequence[int], *, all_rows: int) -> RowLogprobs:
-    """Spread the report's rows over `all_rows`, padding the others."""
     width = report.token_ids.shape[1]
     token_ids = np.zeros((all_rows, width), dtype=np.int32)
     logprobs = np.full((all_rows, width), -np.inf, dtype=np.float32)

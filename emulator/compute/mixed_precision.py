@@ -1,7 +1,7 @@
 """Mixed precision of training on the chip: BF16 operands, FP32 sums and FP32 masters.
 
-The tensor engine multiplies BF16 and sums in FP32 (PSUM), so every operand of a product is rounded
-to BF16 first. Gradients pass a rounding unchanged (straight through).
+The tensor engine multiplies BF16 and sums in FP32 (PSUM), so operands are rounded to BF16 first.
+Gradients pass a rounding unchanged (straight through).
 """
 
 from enum import Enum
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from emulator.arrays import Float32s
 
 _CHUNK_WORDS = 1 << 16
-"""Words per chunk: with its scratch 512 KiB, inside a core's cache, and long enough to hide the
-five calls."""
+"""Words per chunk: with its scratch 512 KiB, inside a core's cache, and long enough for the calls.
+"""
 
 
 class Precision(Enum):
@@ -27,8 +27,7 @@ class Precision(Enum):
 
 
 def round_to_bfloat16(values: Float32s) -> Float32s:
-    """Round `values` (float32, contiguous) in place to the nearest BF16, ties to even, and return
-    them.
+    """Round `values` (float32, contiguous) in place to the nearest BF16, ties to even.
 
     Magnitudes from the middle between the largest BF16 and 2^128 become infinite, as on the chip;
     numpy's own NaN stays NaN.

@@ -1,8 +1,8 @@
 """A chip's KV cache in blocks, addressed by vLLM's block tables.
 
-Per layer, values are [kv_heads, blocks, block_tokens * head_dim], keys transposed [kv_heads,
-head_dim, blocks, block_tokens]: a decode multiplies few rows by many keys, which the BLAS does five
-times faster without transposing (DECISIONS.md).
+Per layer, values [kv_heads, blocks, block_tokens * head_dim], keys transposed [kv_heads, head_dim,
+blocks, block_tokens]: a decode multiplies few rows by many keys, five times faster in the BLAS
+without transposing (DECISIONS.md).
 """
 
 import math
@@ -19,9 +19,8 @@ CHUNK_TOKENS = 128
 class PagedKv:
     """Keys and values of every layer of one attention replica.
 
-    Args:
-        blocks: blocks in the pool; block 0 is vLLM's null block and pads block tables.
-        block_tokens: tokens per block; a power of two, at most `CHUNK_TOKENS`.
+    Block 0 is vLLM's null block and pads block tables. `block_tokens` is a power of two, at most
+    `CHUNK_TOKENS`.
     """
 
     def __init__(
@@ -74,9 +73,8 @@ class PagedKv:
 
 
 def _untouched_zeros(*shape: int) -> Float32s:
-    """Zeros that take memory only once written, in the host's smallest pages.
-
-    A huge page would be filled at its first token, for each row of the keys.
+    """Zeros that take memory only once written, in the host's smallest pages: a huge page would be
+    filled at its first token, for each row of the keys.
     """
     pool = mmap.mmap(-1, 4 * math.prod(shape), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     pool.madvise(mmap.MADV_NOHUGEPAGE)

@@ -1,8 +1,7 @@
 """Parameters as named views of one flat vector: reduced, updated and saved in one piece.
 
 Two layouts: the dense part (attention, norms, routers, embeddings), whole on every chip, and one
-chip's experts. Matrices are [inputs, outputs]; `dense_tensors` and `expert_tensors` transpose them
-back for Hugging Face.
+chip's experts. Matrices are [inputs, outputs], transposed from Hugging Face's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -99,7 +98,7 @@ class Parameters:
         self._rounded = None
 
     def operands(self, precision: Precision) -> "Parameters":
-        """The weights for products and norms: these, or their rounding to BF16.
+        """The weights for products: these, or their rounding to BF16.
 
         Norms too, as in published weights: training uses the weights that would be served.
         """
@@ -155,10 +154,7 @@ def expert_layout(arch: Architecture, experts_per_layer: Sequence[int]) -> Layou
 
 
 def read_dense(directory: Path, arch: Architecture) -> Parameters:
-    """Read the dense parameters of a Hugging Face checkpoint.
-
-    Raises CheckpointError for a missing or misshapen tensor.
-    """
+    """Read a checkpoint's dense parameters; CheckpointError for a missing or misshapen tensor."""
     shard = load_shard(directory, arch, [()] * arch.layers)
     dense = Parameters.zeros(dense_layout(arch))
     dense["embedding"][:] = shard.embedding
@@ -185,10 +181,7 @@ def read_dense(directory: Path, arch: Architecture) -> Parameters:
 def read_experts(
     directory: Path, arch: Architecture, experts_by_layer: Sequence[Sequence[int]]
 ) -> Parameters:
-    """Read each layer's experts, in slot order.
-
-    Raises CheckpointError for a missing or misshapen tensor.
-    """
+    """Read each layer's experts, in slot order; raises CheckpointError as `read_dense`."""
     experts = Parameters.zeros(expert_layout(arch, [len(named) for named in experts_by_layer]))
     for layer, named in enumerate(experts_by_layer):
         gate_up, down = load_experts(directory, arch, layer, named)

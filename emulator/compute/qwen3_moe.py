@@ -1,8 +1,7 @@
 """The Qwen3-MoE decoder on one chip, cut where tokens or sums leave for other chips.
 
-A layer: `attend` on every chip of a rank, over its own head groups; `route_tokens` on the groups'
-sums; `run_experts` on the experts' chips (see experts); `combine_experts` back on the owner.
-Residuals stay on the rank's chips.
+A layer: `attend` on every chip of a rank, over its head groups; `route_tokens` on the groups' sums;
+`run_experts` on the experts' chips (see experts); `combine_experts` back on the owner.
 
 Projections are one product per head group, added in group order, so that the text does not depend
 on how many chips divide them.
@@ -33,8 +32,8 @@ def rms_norm(x: Float32s, weight: Float32s, eps: float) -> Float32s:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """State between routing and combining: `residual` [tokens, hidden] stays, `hidden` [tokens,
-    hidden] goes to experts `chosen` [tokens, k], with output `weights` [tokens, k].
+    """`residual` [tokens, hidden] stays; `hidden` [tokens, hidden] goes to experts `chosen`
+    [tokens, k], with output `weights` [tokens, k].
     """
 
     residual: Float32s

@@ -27,8 +27,8 @@ class Rotation:
 def rotation(positions: Int64s, head_dim: int, rope: RopeSettings) -> Rotation:
     """Compute the angles of `positions` [tokens].
 
-    Exponents, powers, inverse frequencies and angles are each rounded to float32 where the
-    reference implementation does, so that long contexts rotate by the same angles.
+    Exponents, powers, inverse frequencies and angles are each rounded to float32 as in the
+    reference implementation, so that long contexts rotate by the same angles.
     """
     angles = positions.astype(np.float32)[:, None] * inverse_frequencies(head_dim, rope)
     cos, sin = np.cos(angles)[:, None, :], np.sin(angles)[:, None, :]

@@ -1,10 +1,9 @@
 """Rotary settings of a config.json, read as transformers 5 reads them.
 
-Settings are under `rope_parameters` (newer), `rope_scaling` (older), or both, with `rope_theta`
-inside or beside. A nonempty `rope_scaling` wins, whole, over `rope_parameters`; missing values come
-from beside. (Source: transformers' modeling_rope_utils, `convert_rope_params_to_dict` and
-`standardize_rope_params`, for a model without settings by layer type, as Qwen3-MoE.) Settings that
-the kernels do not compute are refused by name.
+Settings are under `rope_parameters` (newer), `rope_scaling` (older, which wins if not empty), or
+both, with `rope_theta` and missing values inside or beside. (Source: transformers'
+modeling_rope_utils, `convert_rope_params_to_dict` and `standardize_rope_params`, for a model
+without settings by layer type, as Qwen3-MoE.) Unsupported settings are refused by name.
 """
 
 import math
@@ -68,7 +67,7 @@ class RopeSettings:
 def read_rope_settings(config: Mapping[str, Any], path: str) -> RopeSettings:
     """Read the rotary settings of a parsed config.json; `path` names it in errors.
 
-    Raises CheckpointError for settings that are not computed, or are not numbers.
+    Raises CheckpointError for unsupported settings, or no numbers.
     """
     settings = _Settings(_standardised(config, path), path)
     rope_type = settings.values["rope_type"]

@@ -1,11 +1,11 @@
 """Samples the next token of each request, as vLLM's sampler does, in numpy.
 
-Operations are in the order of `vllm.v1.sample.sampler.Sampler`, which by default reports raw
-log-probabilities: grammar bitmask; log-probabilities; allowed tokens; bad words; early stops; bias;
-penalties; then the largest logit, or: temperature, min-p, top-k, top-p and a draw.
+In the order of `vllm.v1.sample.sampler.Sampler`, with raw log-probabilities: grammar bitmask;
+log-probabilities; allowed tokens; bad words; early stops; bias; penalties; then the largest logit,
+or: temperature, min-p, top-k, top-p and a draw.
 
-A draw, like all else in a row, depends only on the request's seed and its number of output tokens:
-not on neighbouring rows, preemption, or the model's division over chips.
+A row depends only on its request, its seed and its number of output tokens: not on neighbouring
+rows, preemption, or the model's division over chips.
 """
 
 from collections.abc import Sequence
@@ -48,10 +48,10 @@ def sample(
     outputs: Sequence[TokenIds],
     grammar_bitmask: Int32s | None = None,
 ) -> Sampled:
-    """Choose a token for each row of `logits` [rows, vocab] float32; keeps `logits`.
+    """Choose a token for each row of `logits` [rows, vocab] float32, which are kept.
 
-    `prompts` and `outputs` are each row's token ids so far. `grammar_bitmask` is [rows, ceil(vocab
-    / 32)] int32, low bit first; a row of all ones (-1) is unconstrained.
+    `prompts` and `outputs`: each row's token ids so far. `grammar_bitmask`: [rows, ceil(vocab /
+    32)] int32, low bit first; a row of all ones (-1) is unconstrained.
     """
     assert len(logits) == len(specs) == len(prompts) == len(outputs), "one of each per row"
     if grammar_bitmask is None and all(spec.is_plain_greedy for spec in specs):
@@ -68,7 +68,6 @@ def _sample_with_features(
     outputs: Sequence[TokenIds],
     grammar_bitmask: Int32s | None,
 ) -> Sampled:
-    """`sample` in place, with every feature that some row requests."""
     if grammar_bitmask is not None:
         mask_by_grammar(logits, grammar_bitmask)
     asking = [row for row, spec in enumerate(specs) if spec.wants_logprobs]
@@ -111,10 +110,7 @@ def narrow(logits: Float32s, specs: Sequence[SamplingSpec]) -> Float32s:
 
 
 def uniform(seed: int | None, position: int) -> float:
-    """The random number in [0, 1) of output token `position` of a request.
-
-    Counter-based, so it needs no earlier numbers.
-    """
+    """The random number in [0, 1) of a request's output token `position`; counter-based."""
     assert seed is not None, "a random request has a seed"
     key = np.array([seed & _SEED_MASK, position], dtype=np.uint64)
     bits = int(np.random.Philox(key=key).random_raw())
@@ -124,7 +120,7 @@ def uniform(seed: int | None, position: int) -> float:
 def _draw(scaled: Float32s, uniforms: Sequence[float]) -> Int64s:
     """Draw each row's token, where its cumulative probability passes its uniform number.
 
-    `scaled` is [rows, vocab]. A row without a finite distribution gives its largest logit's token.
+    `scaled` [rows, vocab]. A row without a finite distribution gives its largest logit's token.
     """
     weights = np.exp(scaled - scaled.max(axis=1, keepdims=True)).astype(np.float64)
     cumulative = np.cumsum(weights, axis=1)  # [rows, vocab]

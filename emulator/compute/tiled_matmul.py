@@ -1,8 +1,8 @@
 """Matrix products whose rows do not depend on their batch.
 
 A BLAS picks its kernel by the whole product's shape, so a row's last bits may change with the
-number of rows. Text must not depend on batching or the partition, so every product is made of calls
-of one shape: `TILE_ROWS` rows, padded with zeros. Four rows are as fast as one large call on the
+number of rows. Here every product is made of calls of `TILE_ROWS` rows, padded with zeros, so that
+text does not depend on batching or the partition. Four rows are as fast as one large call on the
 sizes used here (DECISIONS.md).
 """
 
@@ -19,10 +19,7 @@ def padded_rows(rows: int) -> int:
 
 
 def tiled_matmul(x: Float32s, weight: Float32s) -> Float32s:
-    """Multiply `x` [rows, inner] by `weight` [inner, columns]: [rows, columns] float32.
-
-    A row's bits do not depend on the other rows or their number.
-    """
+    """Multiply `x` [rows, inner] by `weight` [inner, columns]: [rows, columns] float32."""
     rows, inner = x.shape
     if rows % TILE_ROWS:
         padded = np.zeros((padded_rows(rows), inner), dtype=np.float32)

@@ -1,8 +1,7 @@
 """A layer's attention block in training: norm, projections, attention, residual.
 
-The forward returns a tape for the backward; gradients are added to `grads`, so that batches may
-come in pieces. Between projections arrays are [heads, head_dim, tokens], see causal_attention, with
-query, key and value heads.
+Gradients are added to `grads`, so that batches may come in pieces. Between projections arrays are
+[heads, head_dim, tokens], see causal_attention, with query, key and value heads.
 """
 
 from dataclasses import dataclass

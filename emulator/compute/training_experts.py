@@ -1,7 +1,7 @@
 """One chip's experts in training: SwiGLU forward with a tape, and backward.
 
-Each expert is one product over its rows, so its gradient has the same bits on any chip. Values
-between the products are transposed, [intermediate, pairs], and computed for all experts at once.
+Each expert is one product over its rows, so its gradient has the same bits on any chip. Between the
+products values are [intermediate, pairs], computed for all experts at once.
 """
 
 from collections.abc import Iterator
@@ -28,14 +28,12 @@ class ExpertsTape:
 def experts_forward(
     experts: Parameters, layer: int, rows: Float32s, counts: Int64s, precision: Precision
 ) -> tuple[Float32s, ExpertsTape]:
-    """Apply each expert to its rows.
+    """Apply each expert to its rows; returns [pairs, hidden] in their order, unweighted, and the
+    tape.
 
     Args:
-        rows: [pairs, hidden] operands, like `RouterTape.hidden`, sorted by local expert; the tape
-            keeps them, uncopied.
+        rows: [pairs, hidden] operands, sorted by local expert; the tape keeps them, uncopied.
         counts: [local_experts] rows of each expert; adds up to pairs.
-
-    Returns [pairs, hidden] in the order of `rows`, unweighted, and the tape.
     """
     weights = experts.operands(precision)
     gate_up, down = weights[f"layers.{layer}.gate_up"], weights[f"layers.{layer}.down"]

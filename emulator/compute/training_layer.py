@@ -1,8 +1,7 @@
 """The decoder in training, cut where tokens leave for experts on other chips.
 
 A layer forward is `attend_forward`, `route_forward`, and the experts' owners (training_experts),
-with weighted sums; backward, the owners, `route_backward`, `attend_backward`. `embed` comes before
-the first layer, `head` after the last.
+with weighted sums; backward, the reverse. `embed` comes first, `head` last.
 """
 
 import numpy as np

@@ -29,9 +29,9 @@ def head(
 ) -> tuple[float, int, Float32s | None]:
     """Cross-entropy of `x` [tokens, hidden], the last layer's result, against `targets` [tokens].
 
-    `loss_scale` is the weight of one token's loss, 1 / counted tokens of the whole batch. Returns
-    the unscaled sum of losses in nats, the counted tokens, and dL/dx [tokens, hidden], which is
-    None without `grads` to add to.
+    `loss_scale`: weight of one token's loss, 1 / counted tokens of the whole batch. Returns the
+    unscaled sum of losses in nats, the counted tokens, and dL/dx [tokens, hidden], None without
+    `grads`.
     """
     arch = dense.layout.architecture
     operands = dense.operands(precision)

@@ -1,7 +1,6 @@
 """A layer's router in training: the choice of experts, their weights, and the gradient.
 
-The choice is not differentiated; the weights are, as is the balance loss, through the
-probabilities.
+The weights are differentiated, not the choice; the balance loss goes through the probabilities.
 """
 
 from dataclasses import dataclass
@@ -79,18 +78,16 @@ def route_backward(
     expert_share: Float32s,
     balance_scale: float,
 ) -> Float32s:
-    """Backward pass through combining, weights, router and norm; adds to `grads`.
+    """Backward pass to dL/dresidual [tokens, hidden], of the attention block's result; adds to
+    `grads`.
 
     Args:
         tape: of `route_forward`, with `grad_weights`.
         grad_x: dL/dx [tokens, hidden] of the layer's result.
         grad_hidden: dL/dhidden [tokens, hidden], summed over each token's k rows from the experts.
-        expert_share: [experts] pairs over tokens of the whole batch (training_loss.expert_share);
-            adds up to k.
+        expert_share: [experts] pairs over tokens of the whole batch (training_loss.expert_share).
         balance_scale: coefficient * experts / tokens of the whole batch, times the loss's scale:
             times the share, the balance loss's derivative by one probability.
-
-    Returns dL/dresidual [tokens, hidden], of the attention block's result.
     """
     arch = dense.layout.architecture
     operands = dense.operands(tape.precision)

@@ -1,8 +1,7 @@
 """Min-p, top-k and top-p truncation of a distribution before a draw, in this order (vLLM's).
 
-All functions change scaled logits [rows, vocab] in place, in the rows whose spec requests it;
-excluded tokens become minus infinity. Arithmetic is float32 where vLLM's is, so that the same
-tokens stay.
+All change scaled logits [rows, vocab] in place, excluded ones to minus infinity, where a row's spec
+requests it. Arithmetic is float32 where vLLM's is, so that the same tokens stay.
 """
 
 from collections.abc import Sequence

@@ -1,15 +1,15 @@
 """Makes the bundled checkpoint's weights from a seed: `python -m emulator.data.make_small_moe`.
 
-Reads sizes from `config.json` and the vocabulary from `tokenizer.json`, and writes
-`model.safetensors` beside them. The same seed gives the same bytes on any machine: weights are
-uniform, made from raw generator bits by exact arithmetic, never by a math library.
+Reads `config.json` and `tokenizer.json`, and writes `model.safetensors` beside them. The same seed
+gives the same bytes on any machine: weights are uniform, made from raw generator bits by exact
+arithmetic, never by a math library.
 
 **Tokens of the random model.** Hidden dimension 0 is a constant feature: each embedding has the
 same positive value there and no layer writes to it. The LM head's rows of *silent* tokens carry a
 large negative weight on it, which puts their logits some 30 below the others'. Silent are the
-special, markup and byte tokens, and word pieces that would fuse with a neighbour (`token_closure`).
-A grammar or a bias can still request them, and training can raise them. Text sampled from random
-weights then encodes back to the same tokens.
+special, markup and byte tokens, and word pieces that would fuse with a neighbour (`token_closure`),
+so that sampled text encodes back to the same tokens. A grammar or a bias can still request them,
+and training can raise them.
 """
 
 import argparse

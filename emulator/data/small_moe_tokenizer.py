@@ -4,9 +4,8 @@ A character outside the alphabet becomes its UTF-8 bytes, one token each, which 
 Merges are learned from source text, so words of code and of English prose are single tokens,
 usually with the space before them.
 
-The pre-tokenizer suits text that must keep its token count when encoded again: digits and line ends
-stand alone, a space belongs to the word after it, and a piece's end depends on at most the two
-following characters.
+For text that must keep its token count when encoded again, digits and line ends stand alone, a
+space belongs to the word after it, and a piece ends by at most the two following characters.
 """
 
 import json

@@ -1,12 +1,12 @@
 """Closed token sets: any text made of their tokens encodes back to those tokens.
 
 A model with random weights puts tokens side by side as no encoder would: "th" and then "e", which
-encode as the one token "the", so that a load tool that counts by encoding would count wrongly.
-Tokens of a *closed* set never fuse or split when joined.
+encode as the one token "the", so that a load tool that encodes text would count wrongly. Tokens of
+a *closed* set never fuse or split when joined.
 
 Testing pairs is enough. Byte-pair encoding joins the lowest-ranked neighbours first, and joins
-inside one token do not change another until one crosses a border; the first join across a border in
-a long text would happen in that pair alone too.
+inside one token do not change another until one crosses a border; the first such join in a long
+text would happen in that pair alone too.
 """
 
 import numpy as np

@@ -1,7 +1,6 @@
 """Whether a group of chips can leave a serving machine, and the expert placement without it.
 
-Pure, and decided before any move. A group is whole ranks; the experts that leave an expert group
-must fit in the memory of its remaining chips.
+Pure. A group is whole ranks; the remaining chips of an expert group must hold its experts.
 """
 
 from collections.abc import Collection
@@ -23,9 +22,9 @@ class Departure:
     """The experts' move when `positions` leave.
 
     Attributes:
-        placement: contents before they leave: every expert of each open group on positions that
-            stay, the old ones on those that leave. It may have more slots.
-        copied: expert copies, each of one layer, for positions that stay.
+        placement: contents before they leave: every expert of each open group on staying positions,
+            the old ones on leaving ones. It may have more slots.
+        copied: expert copies, each of one layer, for staying positions.
         slots_needed: experts of a layer that the tightest group needs; `slots_there`: memory of its
             staying positions, in experts of a layer.
     """
@@ -48,11 +47,9 @@ def departure(
 ) -> Departure:
     """Expert placement for `leaving`, positions of whole ranks.
 
-    `ranks_up`, bool[ranks], take requests; `capacity`, int64[positions], is each position's memory
-    in experts of a layer.
-
-    Raises ConfigError, with the figures, when no rank would stay up, or the experts of an open
-    group do not fit on its remaining chips.
+    `ranks_up`, bool[ranks], take requests; `capacity`, int64[positions]: memory in experts of a
+    layer. Raises ConfigError, with the figures, when no rank would stay up, or experts of an open
+    group do not fit.
     """
     gone = np.array(sorted(leaving), dtype=np.int64)
     named = ", ".join(str(int(rank)) for rank in np.unique(gone // partition.tp))
@@ -105,10 +102,7 @@ def home_on(
     ranks_up: Bools,
     capacity: Int64s,
 ) -> ExpertPlacement:
-    """`home` on the present chips, plus the displaced experts, as evenly as fits.
-
-    Raises ValueError when the experts of an open group do not fit.
-    """
+    """`home` on the present chips, plus displaced experts; ValueError if they do not fit."""
     vacant = np.flatnonzero(seating.chip_of_position == VACANT)
     plan = plan_reloads(
         home,

@@ -1,8 +1,8 @@
 """Emulated time of a recovery: detecting the fault, and reading weights.
 
-The engine starts again when the last chip has read its weights. Each tray reads the checkpoint from
-its own drives over its host's link, both shared by its chips. Not counted, because unpublished:
-waking a standby chip, and loading its compiled model.
+The engine starts again when the last chip has read its weights. A tray's chips share its drives and
+its host's link. Not counted, because unpublished: waking a standby chip, and loading its compiled
+model.
 """
 
 import math
@@ -55,10 +55,7 @@ _HOST_LINK = Figure(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRates:
-    """Figures of recovery time; `hang_ns` is the runtime's timeout, which users set.
-
-    Raises ConfigError for a time or a rate that is not above 0.
-    """
+    """Figures of recovery time, above 0 or ConfigError; `hang_ns` is the runtime's timeout."""
 
     hang_ns: Figure = _HANG_TIMEOUT
     notice_ns: Figure = _LINK_DOWN

@@ -1,8 +1,8 @@
 """Experts to read again from the checkpoint, and their slots.
 
-A replacement chip gets its seat's former experts. An expert without a copy in its group goes to the
-group's chip with fewest in that layer: into an empty slot, spare HBM, or, when all are taken, over
-an expert with several copies.
+A replacement chip gets its seat's experts. An expert without a copy in its group goes to the
+group's chip with fewest in that layer: into an empty slot, spare HBM, or over an expert with
+several copies.
 """
 
 from dataclasses import dataclass
@@ -19,8 +19,7 @@ FROM_CHECKPOINT = -1
 class Reloads:
     """`transfers` lead to `placement`, which has more slots if spare HBM is used.
 
-    `taken_over`: (group, layer, expert) that lay on a lost chip, with another copy in the group, so
-    computable without a read.
+    `taken_over`: (group, layer, expert) of a lost chip with another copy in the group: no reads.
     """
 
     transfers: tuple[ExpertTransfer, ...]
@@ -39,9 +38,9 @@ def plan_reloads(
 ) -> Reloads:
     """Reads after positions `gone` have lost their content.
 
-    `filled` have a chip again; `seated` are all with one. Only the expert-parallel `groups` are
-    made whole. `capacity`, int64[positions], is each position's memory in slots of a layer. Raises
-    ValueError when the experts of a group do not fit.
+    `filled` have a chip again; `seated` are all with one. Only `groups` are made whole. `capacity`,
+    int64[positions]: memory in slots of a layer. Raises ValueError when a group's experts do not
+    fit.
     """
     left = placement.without(gone.tolist())
     # [layers, positions, slots that some position can have]
@@ -96,9 +95,8 @@ def _settle(
 
 
 def _most_copied(held: Int64s, copies: Int64s, got: Int64s) -> tuple[int, int]:
-    """The member and slot with the most copied expert, of the member with fewest reads so far.
-
-    Raises ValueError when no expert has two copies.
+    """The member and slot with the most copied expert, of the member with fewest reads so far;
+    ValueError when no expert has two copies.
     """
     many = np.where(held == EMPTY, 0, copies[held])  # [members, slots]
     if many.max(initial=0) < 2:

@@ -41,8 +41,8 @@ class Seats:
 class SlotCapacity:
     """Experts of one layer that each position can hold, int64[positions], and that a group needs.
 
-    `lent` positions, whose chips are leased, are not taken. Of equally good positions, `homes`, the
-    standby chips' own numbers, are filled first.
+    `lent` (leased) positions are not taken. Of equally good ones, `homes`, the standby chips' own
+    numbers, come first.
     """
 
     capacity: Int64s
@@ -86,8 +86,8 @@ def take_seats(
 ) -> Seats:
     """Seat chips so that as many blocks as possible are open, then as many ranks as possible.
 
-    Standby chips first open blocks, then complete ranks, those with the fewest needs first. A
-    returning chip goes home, others to the nearest seat. Ties go to the lower number.
+    Fewest needs first. A returning chip goes home, others to the nearest seat. Ties go to the lower
+    number.
     """
     island = islands(health, reachable)
     standby = defaultdict(list)
@@ -250,8 +250,7 @@ def _seat(
 ) -> None:
     """Seat standby chips at vacant positions; changes `seats` and `standby`.
 
-    Chips whose number is the position's go home, then the nearest go: same tray, same rack, lowest
-    number.
+    A chip goes to its own number, else the nearest goes: same tray, same rack, lowest number.
     """
     for position in sorted(positions, key=lambda position: (position not in standby, position)):
         here = np.array([position, *standby]) + partition.first_chip

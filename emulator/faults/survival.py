@@ -1,9 +1,9 @@
-"""Survival of faults and the plan of recovery, decided before any move.
+"""Survival of faults and the plan of recovery, decided before any move. Pure.
 
-Pure: placement, spare HBM, health and links in, a plan out. Means, in order: copies of an expert on
-other chips of its group take over without reads; a standby chip takes a seat, reads its weights
-from the checkpoint and brings the rank back; survivors of a group read the missing experts.
-Requests of a rank that lost a chip are always recomputed: their keys and values are gone.
+Means, in order: copies of an expert on other chips of its group take over without reads; a standby
+chip takes a seat, reads its weights from the checkpoint and brings the rank back; survivors of a
+group read the missing experts. Requests of a rank that lost a chip are always recomputed: their
+keys and values are gone.
 """
 
 from dataclasses import dataclass
@@ -40,8 +40,7 @@ class SurvivalPlan:
         restored: (position, chip) for each seat that a standby chip takes.
         fenced: positions whose working chip is cut off from its block.
         taken_over: experts (by group and layer) with another copy, which takes over at once.
-        reloads: experts to read into slots of `placement`, which may hold another copy until then;
-            all source chips are -1.
+        reloads: experts to read into slots of `placement`, which may hold a copy until then.
         reload_bytes: int64[positions], experts and replicas together.
     """
 
@@ -73,11 +72,10 @@ def survival(  # noqa: PLR0913  a keyword for each thing that a recovery depends
 ) -> SurvivalPlan:
     """The plan, after faults or repairs, for a machine with `placement` on `seating` until now.
 
-    `capacity`, int64[positions], is each position's memory in slots of a layer, those of the
-    placement and of spare HBM. `reachable`, bool[chips, chips], is connectivity of the partition's
-    chips and spares. A chip in service without a seat stands by. `lent` positions are not taken.
-
-    Raises ValueError for arrays of another shape, or more experts on a position than fit.
+    `capacity`, int64[positions]: memory in slots of a layer, spare HBM included. `reachable`,
+    bool[chips, chips]: connectivity of the partition's chips and spares. A chip in service without
+    a seat stands by. `lent` positions are not taken. Raises ValueError for other shapes, or more
+    experts on a position than fit.
     """
     _check(placement, partition, capacity, reachable)
     experts = placement.experts if placement.layers else 0

@@ -1,9 +1,8 @@
 """Watts of a chip from its engines' busy shares.
 
 Idle watts, plus rate x busy share x joules per operation of each engine. A chip over its budget
-clocks down and takes longer, by `throttle_factor`, at the same energy per operation (assumed: a
-lower voltage would save some, so the factor is an upper bound). Averages over a step hide peaks
-inside it.
+takes longer, by `throttle_factor`, at the same energy per operation (assumed: a lower voltage would
+save some, so the factor is an upper bound). Averages over a step hide peaks inside it.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,8 @@
 """Tokens per second and megawatt, on three bases of power.
 
 PROVISIONED: the racks' power budget, before cooling, by which a hall is filled. DRAWN: the
-utility's meter while the tokens are generated. ALL_IN: the utility power planned for the machine,
-cooling included, as InferenceX divides; where unpublished, the provisioned watts at the worst day's
-PUE, marked so.
+utility's meter while the tokens are generated. ALL_IN: the planned utility power, cooling included,
+as InferenceX divides; where unpublished, the provisioned watts at the worst day's PUE, marked so.
 """
 
 from dataclasses import dataclass

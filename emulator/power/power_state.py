@@ -36,10 +36,8 @@ NAMED_STATES: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
 class PowerState:
     """Some chips of a system, all equally busy.
 
-    Attributes:
-        wanted_watts_per_chip: without any budget.
-        watts_per_chip: within the chip's and the rack's budget.
-        slow_factor: the slowdown by the budget, at least 1.
+    `wanted_watts_per_chip` is without a budget, `watts_per_chip` within the chip's and the rack's;
+    `slow_factor` is the slowdown by it, at least 1.
     """
 
     name: str

@@ -1,9 +1,9 @@
 """A system's watts from its chips' watts: hosts, trays, switches, fans, pumps, conversion, cooling.
 
-Each part is at its idle share with idle chips, at its full watts with chips at their budget, and
-linear between (assumed: hosts and network cards work when the chips do). So a rack's input is
-linear in its chips' watts, and its crossing of the rack's budget is exact. A system without
-`RackPowerSpec` has one constant overhead, the rest of its provisioned power.
+Each part is linear between its idle share with idle chips and its full watts with chips at their
+budget (assumed: hosts and network cards work when the chips do). So a rack's input is linear in its
+chips' watts, and its crossing of the rack's budget is exact. A system without `RackPowerSpec` has
+one constant overhead, the rest of its provisioned power.
 """
 
 from dataclasses import dataclass, fields
@@ -20,9 +20,8 @@ _ROUNDING: Final = 1e-9
 class FacilityWatts:
     """Watts of some chips of a system by part; the parts sum to `total_watts`.
 
-    `overhead_watts` stands for hosts to conversion where those are not known separately.
-    `provisioned_watts` is the chips' share of the racks' budget, which holds `it_watts`; cooling is
-    the site's.
+    `overhead_watts` stands for hosts to conversion where not known separately. `provisioned_watts`
+    is the chips' share of the racks' budget, which holds `it_watts`.
     """
 
     chip_watts: float
@@ -67,10 +66,7 @@ class _Boards:
 
 
 class SystemPower:
-    """The power of one system.
-
-    Raises ConfigError for a rack over its budget even with idle chips.
-    """
+    """The power of one system; ConfigError for a rack over its budget with idle chips."""
 
     def __init__(self, system: SystemSpec) -> None:
         self.system = system
@@ -126,9 +122,9 @@ class SystemPower:
         return self.system.provisioned_watts.value * chips / self.system.chips.count
 
     def all_in_watts(self, chips: int) -> tuple[float, bool]:
-        """Utility watts planned for `chips` chips, and whether that is published.
+        """Utility watts planned for `chips` chips, and whether that is published (by InferenceX).
 
-        InferenceX's figure where it has one; otherwise the provisioned watts at the peak's PUE.
+        Otherwise the provisioned watts at the peak's PUE.
         """
         published = self.system.all_in_watts_per_chip
         if published is not None:

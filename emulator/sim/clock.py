@@ -1,8 +1,7 @@
 """Emulated time. One clock per engine run, passed as an argument; it alone reads the wall.
 
-Its interface is `now_ns`, `wait_until_ns` and `dilation`. A dilated clock maps emulated time to the
-wall by a factor, which changes only on request (see `emulator.sim.epochs`); a virtual clock jumps.
-All times are whole nanoseconds.
+A dilated clock maps emulated time to the wall by a factor, which changes only on request (see
+`emulator.sim.epochs`); a virtual clock jumps. All times are whole nanoseconds.
 """
 
 import threading

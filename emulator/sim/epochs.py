@@ -1,8 +1,7 @@
 """Emulated time as a function of the wall: piecewise linear, continuous, never falling.
 
 An *epoch* is a stretch of wall time with one dilation. A map holds the newest epochs; earlier
-instants are read by the first one's rate. The maker chooses the wall clock (the system's monotonic
-clock, Unix time).
+instants are read by the first one's rate. The maker chooses the wall clock.
 """
 
 import math
@@ -20,10 +19,7 @@ longer request is stretched by the oldest known rate."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """From `from_wall_ns`, at emulated `from_ns`, an emulated second takes `dilation` wall ones.
-
-    Raises ConfigError for a dilation that is not a number above 0.
-    """
+    """From `from_wall_ns` and `from_ns` on, an emulated second takes `dilation` (> 0) wall ones."""
 
     index: int
     from_ns: int
@@ -71,10 +67,7 @@ class EpochMap:
         return self.emulated_ns(round(wall_s * 1e9)) / 1e9
 
     def changed(self, dilation: float, *, wall_ns: int) -> Self:
-        """A copy with another dilation from `wall_ns` on; may drop the oldest epoch.
-
-        Raises ConfigError for a dilation that is not a number above 0.
-        """
+        """A copy with another dilation, above 0, from `wall_ns` on; may drop the oldest epoch."""
         assert wall_ns >= self.last.from_wall_ns, "epochs begin one after another"
         following = Epoch(
             index=self.last.index + 1,

@@ -1,8 +1,8 @@
 """Chooses the dilation by the host's need for the load. Pure: wall time is passed in.
 
-A step has a wall time needed by the host and an emulated duration. Paced at a dilation K it takes
-the longer of K times its duration and its need: a high K makes the host wait, a low one makes steps
-late. The target is the highest K whose waiting lengthens the window's steps by at most `HEADROOM`.
+Paced at a dilation K, a step takes the longer of K times its emulated duration and the host's need:
+a high K makes the host wait, a low one makes steps late. The target is the highest K whose waiting
+lengthens the window's steps by at most `HEADROOM`.
 """
 
 from collections import deque
@@ -44,8 +44,8 @@ class HostStep:
 class LoadFollower:
     """Recent steps, and the dilation that fits them.
 
-    Invariants: a proposal is at least 1; between two of them lie `EPOCH_STEPS_MIN` steps and
-    `EPOCH_WALL_NS_MIN`.
+    Invariants: a proposal is at least 1; at least `EPOCH_STEPS_MIN` steps and `EPOCH_WALL_NS_MIN`
+    after the last.
     """
 
     def __init__(self, *, began_wall_ns: int) -> None:
@@ -83,10 +83,7 @@ class LoadFollower:
         return target
 
     def target(self) -> float:
-        """The highest dilation at which the window's steps wait within `HEADROOM`.
-
-        There is at least one step.
-        """
+        """The highest dilation at which the window's steps wait within `HEADROOM`."""
         return paced_dilation(
             np.array([step.need_wall_ns for step in self._steps], dtype=np.float64),
             np.array([step.emulated_ns for step in self._steps], dtype=np.float64),

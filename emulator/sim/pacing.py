@@ -1,8 +1,8 @@
 """Lays engine steps out in emulated time, and counts lag of the host.
 
 Steps of a busy engine follow each other without a gap: scheduling is hidden behind the step before,
-as an asynchronous scheduler hides it on a real machine. Only an engine that had run out of work
-starts at the clock's present.
+as by an asynchronous scheduler. Only an engine that had run out of work starts at the clock's
+present.
 """
 
 from dataclasses import dataclass
@@ -37,10 +37,7 @@ class StepPacer:
         return self._last_end_ns if continues else max(self._last_end_ns, self._clock.now_ns())
 
     def finish(self, begin_ns: int, duration_ns: int) -> PacedStep:
-        """Hold a step that began at `begin_ns` until `duration_ns` have passed.
-
-        A step that took longer to compute ends late; the next one starts from there.
-        """
+        """Hold a step from `begin_ns` for `duration_ns`; a late end delays the next step."""
         due_ns = begin_ns + duration_ns
         lag_ns = self._clock.wait_until_ns(due_ns)
         self._last_end_ns = due_ns + lag_ns

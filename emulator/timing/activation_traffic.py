@@ -1,7 +1,7 @@
 """HBM traffic of activations that do not fit beside the engines.
 
-Hidden rows that fit the memory beside the engines (SBUF; a GPU's L2 and shared memory) never leave
-it; the excess of a larger batch goes out and back between kernels.
+Hidden rows in the memory beside the engines (SBUF; a GPU's L2 and shared memory) never leave it;
+the excess of a larger batch goes out and back between kernels.
 """
 
 from typing import Final

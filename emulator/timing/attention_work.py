@@ -27,10 +27,10 @@ def attention_work(
 ) -> EngineWork:
     """One layer of each rank, on each of its chips: fields are [ranks].
 
-    Heads are divided; every chip of the rank does the norm of the hidden row, the residual, and a
+    Heads are divided; every chip of the rank does the hidden row's norm, the residual, and a
     latent's down-projections. `window`: the layer attends only to the model's window. Scores,
-    weighted sums and a latent's up-projection run in the model's dtype; products with a latent's
-    8-bit cache run at that rate (`product_rate.cache_rate`).
+    weighted sums and a latent's up-projection run in the model's dtype; a latent's 8-bit cache at
+    its own rate (`product_rate.cache_rate`).
     """
     weights = layer_weights(model)
     tokens = totals.tokens

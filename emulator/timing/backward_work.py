@@ -1,8 +1,8 @@
 """Work of a backward pass on each chip of a training job, part by forward part.
 
 A product is followed by two of as many flops each: the gradients of its input and of its weights.
-Attention's scores are not kept, so its two products are followed by five: scores again, and the
-gradients of values, probabilities, queries and keys (FlashAttention-2, arXiv 2307.08691).
+Attention's two products are followed by five: scores again, and the gradients of values,
+probabilities, queries and keys (FlashAttention-2, arXiv 2307.08691).
 
 HBM traffic: the forward part's once more (weights, rows that do not fit beside the engines, and
 gradients where it writes keys and values); its kept activations; and gradients of weights, read and

@@ -1,7 +1,7 @@
 """Tiling of a model's products on one chip's matrix engines: rates, and filled tiles.
 
-Dividing a rank's weights (over chips, logical cores) narrows each core's products, whose last tiles
-are not full. Fixed for a model on a partition, and computed once.
+Dividing a rank's weights narrows each core's products, whose last tiles are not full. Computed once
+per model and partition.
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,7 @@ class IssueShape:
     """A model's products on each chip of a rank, and the transfers of its cache.
 
     `beside_bytes`: memory beside the engines. `kv_up_macs`: per row of one head. `cache_read_lost`,
-    `cache_write_lost`: time lost per byte, in bytes, in a page of the cache and in one new token's
+    `cache_write_lost`: bytes' time lost per byte in a page of the cache and in one new token's
     keys.
     """
 

@@ -35,8 +35,8 @@ class Weights:
 class LayerWeightBytes:
     """Bytes of one layer's parts; an absent part is zero.
 
-    `kv_up_macs` is a latent's up-projection, whose bytes are in `query`: its tokens depend on
-    attention's form.
+    `kv_up_macs`: of a latent's up-projection, counted in `query`; its tokens depend on attention's
+    form.
     """
 
     query: Weights

@@ -2,8 +2,8 @@
 
 A product keeps tiles of weights still (contraction x outputs) and streams rows past each. An issue
 lasts as long as its rows, and at least as `moving_rows_min`; a partial tile as long as a full one.
-A contraction that leaves half or a quarter of a tile free shares the array with another such
-product: sub-arrays hold separate tiles.
+A contraction that leaves half or a quarter of a tile free shares the array, in sub-arrays, with
+another such product.
 
 Assumed: tiles are spread evenly over the cores, and the next tile is loaded while one is in use.
 """

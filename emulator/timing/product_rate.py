@@ -2,8 +2,8 @@
 
 FP8 or FP4 weights are multiplied as they are, with quantised activations, where the engine can;
 else in the next wider supported format. Trainium3 turns FP4 into MXFP8 before the array (AWS Neuron
-SDK docs, trainium3_arch.rst), so both have one rate there, and 4-bit weights with 8-bit activations
-are the intended way to decode (SemiAnalysis, AWS Trainium3 Deep Dive).
+SDK docs, trainium3_arch.rst), at one rate for both: 4-bit weights with 8-bit activations are the
+intended way to decode (SemiAnalysis, AWS Trainium3 Deep Dive).
 """
 
 from enum import IntEnum
@@ -46,8 +46,8 @@ def product_rate(storage: WeightFormat, chip: ChipSpec, sparsity: Sparsity) -> P
 def cache_rate(model: ModelSpec, chip: ChipSpec) -> ProductRate:
     """The rate of products with a latent's cache as stored.
 
-    8 bits are multiplied as they are, with quantised queries and weights (as the FP8 MLA kernels of
-    TensorRT-LLM and FlashMLA do); anything else in the model's dtype.
+    8 bits are multiplied as they are, with quantised queries and weights (as in the FP8 MLA kernels
+    of TensorRT-LLM and FlashMLA); anything else in the model's dtype.
     """
     narrow = model.kv_bytes_per_element == 1 and chip.tensor_fp8_flops_per_s is not None
     return ProductRate.FP8 if narrow else ProductRate.PLAIN

@@ -17,12 +17,11 @@ class RankTotals:
     """All float64[ranks].
 
     A new token attends to the context, the new tokens before it, and itself: `attended` counts
-    these (query, key) pairs, `window_attended` those inside the model's window, and
-    `window_context_tokens` the cached tokens that a window still reaches. `head_macs` are the MACs
-    of one head in one full-attention layer, beside its projections, `window_head_macs` in one with
-    a window; `issued_head_macs` and `window_issued_head_macs` those that occupy the matrix engine.
-    `cached_macs` and `issued_cached_macs` are their parts on a latent's cache as stored. `requests`
-    have tokens in this step, `prefills` of them prompt tokens.
+    these (query, key) pairs, `window_attended` those inside the window, `window_context_tokens` the
+    cached tokens that a window still reaches. `head_macs`: MACs of one head in one full-attention
+    layer, without projections; `window_head_macs`: in one with a window; `issued_*`: those that
+    occupy the matrix engine; `*cached_macs`: their parts on a latent's cache. `requests` have
+    tokens in this step, `prefills` of them prompt tokens.
     """
 
     tokens: Float64s
@@ -101,7 +100,7 @@ def prefill_requests(batch: StepBatch) -> Float64s:
 def _window_attended(new: Int64s, context: Int64s, window: int) -> Int64s:
     """Pairs of each request inside a window that counts a token itself: [requests].
 
-    The first tokens still see everything before them, the rest see `window` keys each.
+    The first tokens still see everything, the rest `window` keys each.
     """
     growing = np.clip(window - context, 0, new)
     growing_pairs: Int64s = growing * context + growing * (growing + 1) // 2
@@ -126,9 +125,9 @@ class _HeadProducts:
 def _head_products(
     model: ModelSpec, shape: IssueShape, *, new: Int64s, context: Int64s, pairs: Int64s
 ) -> _HeadProducts:
-    """Use a latent as it is, with its up-projection folded into query and output, or unfolded into
-    a head's own keys and values; each request takes the form with fewer MACs: the first in decode,
-    the second in prefill, as in vLLM.
+    """A latent is used as it is, its up-projection folded into query and output, or unfolded into a
+    head's keys and values, whichever takes a request fewer MACs: the first in decode, the second in
+    prefill, as in vLLM.
     """
     latent = model.latent
     if latent is None:
@@ -206,9 +205,9 @@ class _TileRows:
 def _tile_rows(new: Int64s, context: Int64s, tile: int, *, window: int) -> _TileRows:
     """Every query passes the tiles that hold a key it sees: those that begin at it or before.
 
-    Tile k begins at key k x tile, and the new token i sees keys up to context + i; so the tiles
-    k > context / tile are spared by k x tile - context queries each. Of a window, a query passes no
-    more tiles than it touches.
+    Tile k begins at key k x tile, and new token i sees keys up to context + i; so tiles k > context
+    / tile are spared by k x tile - context queries each. With a window, a query passes no more
+    tiles than it touches.
     """
     tiles = -(-(context + new) // tile)
     first = context // tile + 1  # the first tile that a query is spared

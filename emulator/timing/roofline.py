@@ -1,8 +1,7 @@
 """The roofline: busy time of each engine of a chip at peak rates.
 
-Vector, scalar and GPSIMD engines and the DMAs run at their peak; the matrix engine is occupied for
-issued work (matrix_time), and starts slowly (clock_ramp). The overlap of engines is a
-calibration's.
+The matrix engine is occupied for issued work (matrix_time), and starts slowly (clock_ramp). The
+overlap of engines is a calibration's.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,6 @@
 """Expectations of a distribution on a placement: pairs, experts hit, tokens sent.
 
-Exact for tokens that pick independently. An expert in several slots of a group gets an even part of
-its pairs in each.
+Exact for tokens that pick independently. An expert's slots in a group share its pairs evenly.
 """
 
 from functools import lru_cache
@@ -18,10 +17,8 @@ class ExpectedRouting:
     """Expected values of one distribution on one placement.
 
     Layers with the same odds and slots are computed once: arrays are [kinds, ...], `layers_of_kind`
-    counts each kind's layers, `kind_of_layer` [layers] is each layer's kind. Tokens are those of a
-    chip's expert-parallel group, float64[chips].
-
-    Raises ValueError when distribution and placement are of different layers or experts.
+    counts each kind's layers, `kind_of_layer` is [layers]. Tokens are those of a chip's group,
+    float64[chips]. Raises ValueError for different layers or experts.
     """
 
     def __init__(self, distribution: ExpertDistribution, placement: ExpertPlacement) -> None:

@@ -1,9 +1,9 @@
 """Speculative decoding: verified tokens and draft passes of a step.
 
-A decoding request brings `draft_tokens` guesses beside the certain token. Then the draft module
-runs once over all of the step's tokens, and once more for each further guess. It is one layer of
-the model with its own norm and the model's LM head: as DeepSeek-V3's multi-token prediction, with
-experts (arXiv 2412.19437). Assumed for models that publish none, as EAGLE's is (arXiv 2401.15077).
+A decoding request brings `draft_tokens` guesses. Then the draft module runs once over all of the
+step's tokens, and once more for each further guess. It is one layer of the model with its own norm
+and the model's LM head: as DeepSeek-V3's multi-token prediction, with experts (arXiv 2412.19437).
+Assumed for models that publish none, as EAGLE's is (arXiv 2401.15077).
 """
 
 from dataclasses import replace

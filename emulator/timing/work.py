@@ -1,7 +1,5 @@
 """Work: the demand of a piece of a step on each resource of a chip, before any rate.
 
-A multiply-accumulate is two flops.
-
 HBM traffic: weights once per step and using chip; a request's cached keys and values once per step
 and layer; new keys and values, written; embedding rows; logits, written and read for sampling; and
 activations that do not fit beside the engines (see activation_traffic; a chunk of 8,192 tokens x
@@ -41,9 +39,8 @@ Products = Mapping[ProductRate, Float64s | float]
 class EngineWork:
     """Work by resource; all of one shape, or broadcast to it.
 
-    `flops` [rates, ...] are the products' own, by rate; `issued_flops` occupy the matrix engine,
-    partial tiles and rows counted as full. `lost_bytes` is the time lost by small transfers, in
-    bytes.
+    `flops` [rates, ...]: the products' own, by rate; `issued_flops`: with partial tiles and rows
+    counted as full. `lost_bytes`: the time lost by small transfers, in bytes.
     """
 
     flops: Float64s
