@@ -369,7 +369,6 @@ class Fleet:
                     held[layer, each.chip, each.slot] = each.expert
 
     def _moves(self, transfer: ExpertTransfer) -> bool:
-        """Whether the expert comes from another chip, and not from the checkpoint."""
         source = transfer.source_chip
         return source >= 0 and self._weights_of[source] == self._weights_of[transfer.chip]
 

@@ -93,7 +93,6 @@ def packet_bytes(head: bytes) -> int:
 
 
 def _split(packet: bytes | bytearray) -> tuple[list[memoryview], int]:
-    """Cut a packet into frames; raises ValueError when sizes and packet disagree."""
     total, kind, _, count = struct.unpack_from("<QHHI", packet)
     start = HEAD_BYTES + 8 * count
     if total != len(packet) or start > total:

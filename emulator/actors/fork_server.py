@@ -147,7 +147,6 @@ def _read_order(customer: socket.socket) -> _Order:
 
 
 def _import_all(environment: dict[str, str]) -> None:
-    """Import the workers' modules, in the environment of the first worker."""
     os.environ.update(environment)
     for name in _PRELOAD:
         importlib.import_module(name)
@@ -156,7 +155,6 @@ def _import_all(environment: dict[str, str]) -> None:
 
 
 def _become_worker(order: _Order) -> None:
-    """Run Ray's script in this process as if started for it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setpgid(0, 0)
     for target, file in enumerate(order.files):

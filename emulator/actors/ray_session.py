@@ -310,7 +310,6 @@ def _check_listens(ray_address: str) -> None:
 
 @contextlib.contextmanager
 def _interpreter(executable: str) -> Iterator[None]:
-    """Make Ray start its workers with another interpreter."""
     before, sys.executable = sys.executable, executable
     try:
         yield

@@ -156,7 +156,6 @@ class Chip:
         return self._route(running, command.layer, command.rows)
 
     def _route(self, running: _RunningStep, layer: int, attended: Float32s) -> Dispatch:
-        """Route all tokens of the rank, and dispatch this chip's share of them."""
         routed = route_tokens(self._shard, layer, running.x, attended)
         running.routed = routed
         tokens = len(routed.hidden)

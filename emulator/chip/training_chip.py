@@ -63,8 +63,6 @@ NOT_ASKED: Final = np.zeros(0, dtype=np.float32)
 
 
 class _Layer:
-    """A layer's forward state for the backward pass."""
-
     __slots__ = ("attention", "router")
 
     def __init__(self, attention: AttentionTape, router: RouterTape) -> None:

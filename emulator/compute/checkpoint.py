@@ -54,8 +54,6 @@ class ModelShard:
 
 
 class _Tensors(ExitStack):
-    """The safetensors files of a directory, opened once, read by name."""
-
     def __init__(self, directory: Path) -> None:
         super().__init__()
         self._directory = directory

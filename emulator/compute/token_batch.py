@@ -91,7 +91,6 @@ def _decode_items(
 def _prefill_items(
     lengths: Int64s, starts: Int64s, positions: Int64s, tables: Int64s, block_tokens: int
 ) -> list[AttentionItems]:
-    """One item per query block of each longer span."""
     items = []
     for span in np.flatnonzero(lengths > 1).tolist():
         end = int(starts[span] + lengths[span])

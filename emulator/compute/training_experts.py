@@ -71,7 +71,6 @@ def experts_backward(
 
 
 def _spans(counts: Int64s) -> Iterator[tuple[int, slice]]:
-    """Each expert with rows, and their slice."""
     ends = np.cumsum(counts)
     for expert in np.flatnonzero(counts).tolist():
         yield expert, slice(int(ends[expert] - counts[expert]), int(ends[expert]))

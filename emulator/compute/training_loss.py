@@ -73,7 +73,6 @@ def _softmax_and_loss(logits: Float32s, targets: Int32s) -> float:
 
 
 def _grad_logits(probabilities: Float32s, targets: Int32s, loss_scale: float) -> None:
-    """Turn [rows, vocab] probabilities into dL/dlogits in place."""
     rows = np.flatnonzero(targets != IGNORED_TARGET)
     probabilities[rows, targets[rows]] -= 1.0
     if len(rows) < len(targets):

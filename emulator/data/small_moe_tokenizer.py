@@ -83,6 +83,5 @@ def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
 
 
 def _ascii_texts(sources: Path) -> Iterator[str]:
-    """Yield each source file's text, in name order, reduced to ASCII."""
     for path in sorted(sources.glob("*.py")):
         yield path.read_text(encoding="utf-8").encode("ascii", errors="ignore").decode("ascii")

@@ -52,8 +52,6 @@ class CollectiveTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Cost:
-    """One algorithm of one operation: start-up, and time per byte."""
-
     algorithm: Algorithm
     latency_ns: Float64s  # [groups]
     link_ns_per_byte: Float64s  # [groups]
@@ -191,7 +189,6 @@ class CollectiveModel:
         return [*costs, single]
 
     def _direct(self, schedule: CollectiveSchedule, algorithm: Algorithm) -> _Cost:
-        """One step in which each chip's ranks send their bytes straight to their destinations."""
         moved = schedule.moved
         if algorithm is Algorithm.MESH:
             moved = moved * self._per_chip  # each rank has its own bytes for everyone

@@ -90,5 +90,4 @@ def _lanes_of_switch_trays(
 
 
 def _switched_tier(system: SystemSpec) -> Tier:
-    """The tier whose lanes lead to the switch trays of a rack."""
     return Tier.BACKPLANE if Tier.BACKPLANE in tiers_there(system) else Tier.TRAY

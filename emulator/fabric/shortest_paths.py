@@ -69,7 +69,6 @@ def _onward(graph: FabricGraph, length: Float64s, left: Float64s) -> Int64s:
 
 
 def _levels(graph: FabricGraph, links: Int64s, left: Float64s) -> list[Int64s]:
-    """`links` grouped by equal distance of their source, the farthest first."""
     far = left[graph.source[links]]
     return np.split(links, np.flatnonzero(np.diff(far)) + 1) if len(links) else []
 

@@ -55,8 +55,6 @@ class TierPaths:
 
 
 class _Detours:
-    """The legs of all detoured pairs, and the load of their bytes."""
-
     def __init__(self, routes: Routes, chips: int, tiers: list[Tier]) -> None:
         sender, receiver = routes.detoured()
         ends = (sender < chips) & (receiver < chips)  # a relay has nothing to say itself

@@ -90,7 +90,6 @@ def _add_backplanes(draft: GraphDraft, system: SystemSpec, links: LinkHealth) ->
 
 
 def _add_rack_links(draft: GraphDraft, system: SystemSpec, links: LinkHealth) -> None:
-    """A link each way between chips of one position in two racks of a unit."""
     racks = system.racks.count
     if racks == 1 or Tier.CROSS_RACK not in tiers_there(system):
         return
@@ -152,7 +151,6 @@ def _direct(
 
 
 def _add_network(draft: GraphDraft, system: SystemSpec, links: LinkHealth) -> None:
-    """Network cards of every chip, with more than one unit."""
     if system.units == 1 or system.scale_out_start_ns is None:
         return
     node = draft.add_node("scale-out network", NodeKind.NETWORK)

@@ -116,7 +116,6 @@ def home_on(
 
 
 def _groups_of_open_blocks(partition: Partition, ranks_up: Bools) -> Int64s:
-    """Expert groups of blocks in which a rank is up, ascending."""
     size = block_size(partition)
     blocks = np.unique(np.flatnonzero(ranks_up) * partition.tp // size)
     of_block = np.arange(size // partition.ep)

@@ -70,7 +70,6 @@ def plan_reloads(
 def _settle(
     slots: Int64s, layer: int, members: Int64s, capacity: Int64s, experts: int
 ) -> list[ExpertTransfer]:
-    """Give every expert without a slot one in its group; changes slots[positions, slots]."""
     copies = np.zeros(experts, dtype=np.int64)
     held = slots[members]
     np.add.at(copies, held[held != EMPTY], 1)

@@ -95,7 +95,6 @@ def busy(cores: range, *, shared: range, holder: str) -> NeuronError:
 
 
 def _lnc(given: Mapping[str, str]) -> int | None:
-    """The LNC, by either variable."""
     first = _whole_number(given, LOGICAL_NC_CONFIG, least=1)
     second = _whole_number(given, VIRTUAL_CORE_SIZE, least=1)
     if first is not None and second is not None and first != second:

@@ -204,7 +204,6 @@ def check_training_fits(
 
 
 def _advice(system: SystemSpec, model: ModelSpec, recipe: TrainingRecipe) -> str:
-    """The number of chips that would fit, without and with recomputed layers."""
     thrifty = replace(recipe, recompute=Recompute.LAYERS)
     found = [smallest_training_chips(system, model, each) for each in (recipe, thrifty)]
     words = [f"{fewest} chips" if fewest else "no number of its chips" for fewest in found]
@@ -220,5 +219,4 @@ def _collective_bytes(model: ModelSpec, recipe: TrainingRecipe) -> int:
 
 
 def _part(count: int, parts: int) -> int:
-    """The largest of even parts."""
     return -(-count // parts)

@@ -134,7 +134,6 @@ def _cores_using(core: LogicalCore) -> str:
 
 
 def _row(held: Iterable[HeldBytes]) -> list[str]:
-    """The cells of one row: sums of `held` by column."""
     totals = dict.fromkeys(("TOTAL", *_COLUMN_OF_USE.values()), 0)
     for each in held:
         totals["TOTAL"] += each.held_bytes
@@ -143,7 +142,6 @@ def _row(held: Iterable[HeldBytes]) -> list[str]:
 
 
 def _column_key(column: tuple[str, str]) -> str:
-    """A column's name in `_COLUMN_OF_USE`."""
     top, bottom = column
     return " ".join(column) if top in ("Shared", "DMA Rings") else bottom
 

@@ -141,7 +141,6 @@ class SystemPower:
         return self._idle + within * (self._budget - self._idle)
 
     def _rack_line(self, each_watts: float) -> float:
-        """A rack's input when each of its chips draws `each_watts`."""
         boards, conversion, overhead = self._parts(each_watts)
         per_chip = each_watts + boards.total() + conversion + overhead
         return per_chip * self.system.chips.count / self._racks

@@ -50,7 +50,6 @@ def qwen3_moe_fields(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_architecture(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a variant of Qwen3-MoE that is not timed."""
     wanted: dict[str, tuple[object, ...]] = {
         "model_type": ("qwen3_moe",),
         "decoder_sparse_step": (None, 1),

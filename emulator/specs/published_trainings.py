@@ -65,7 +65,6 @@ def _per_chip(tokens: float, hours: float, source: str) -> Figure:
 
 
 def _llama(size: str, run: str, measured: Figure, differs: str) -> PublishedTraining:
-    """A run of Llama 3.1 on H100."""
     return PublishedTraining(
         name=f"Llama 3.1 {size}, {run}",
         system="dgx-h100",

@@ -171,7 +171,6 @@ def _times(units: int, figure: Figure) -> Figure:
 
 
 def _variant_of_cluster(units: int, switch: AssumptionSet) -> AssumptionSet:
-    """The same switch, with totals multiplied by the units."""
     assumptions = []
     for assumption in switch.assumptions:
         figures = {

@@ -212,7 +212,6 @@ def _after_products(
     gradient_parameters: Float64s,
     kept_bytes: Float64s,
 ) -> EngineWork:
-    """Work after products with matrices of so many MACs a token."""
     flops: dict[ProductRate, Float64s | float] = {}
     issued: dict[ProductRate, Float64s | float] = {}
     for product, macs in products:

@@ -84,7 +84,6 @@ def _held(blocks: int, experts: int) -> Int64s:
 def _drawn(
     rng: np.random.Generator, tokens: int, block_of: Int64s, picks: int
 ) -> tuple[float, float]:
-    """Means over the draws of the largest number of experts hit, and of pairs."""
     experts, blocks = len(block_of), int(block_of[-1]) + 1
     draws = max(4, min(DRAWS, DRAWS * 64 // tokens))  # many tokens vary little
     scores = rng.random((draws, tokens, experts), dtype=np.float32)

@@ -59,7 +59,6 @@ def training_flops_per_token(model: ModelSpec, sequence_tokens: int) -> float:
 
 
 def _layer_macs(model: ModelSpec) -> int:
-    """MACs of one token with the weights of all layers."""
     weights = layer_weights(model)
     attention = weights.query.macs + weights.kv.macs + weights.latent.macs
     routed = weights.router.macs + weights.shared.macs

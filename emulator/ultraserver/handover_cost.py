@@ -37,7 +37,6 @@ class HandoverCost:
                 raise ConfigError(name, getattr(self, name), "at least 0")
 
     def __add__(self, other: "HandoverCost") -> "HandoverCost":
-        """One after the other."""
         return HandoverCost(
             bytes_links=self.bytes_links + other.bytes_links,
             bytes_storage=self.bytes_storage + other.bytes_storage,
@@ -108,7 +107,6 @@ def weights_stowed(
 def _over_storage(
     system: SystemSpec, physical: Int64s, chip_bytes: Float64s | Int64s, bytes_per_s: float
 ) -> HandoverCost:
-    """The slowest tray's time, at this many bytes a second each."""
     chips, moved = np.asarray(physical), np.asarray(chip_bytes, dtype=np.float64)
     if chips.shape != moved.shape or chips.ndim != 1:
         raise ConfigError("chip_bytes", moved.shape, f"one for each {chips}")

@@ -243,7 +243,6 @@ class Machine:
         return next((at for at, seat in self._lent.items() if seat.chip == chip), None)
 
     def _lent_positions(self, health: Health) -> frozenset[int]:
-        """Leased positions under `health`, which may lease more chips, or fewer."""
         seats = self.seating.chip_of_position
         leaving = np.flatnonzero((seats != VACANT) & health.lent[seats])
         away = {position for position, seat in self._lent.items() if health.lent[seat.chip]}

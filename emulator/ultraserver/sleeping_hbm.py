@@ -90,7 +90,6 @@ class SleepingHbm:
         return by_position
 
     def _release(self, tag: str) -> list[_Held]:
-        """Free serving's bytes of `tag` everywhere."""
         lent = set(self._machine.lent_positions)
         self._away[tag] = [
             (position, *held)

@@ -50,7 +50,6 @@ def step_work(terms: StepTerms) -> StepWork:
 
 
 def _work(terms: StepTerms, runs: Float64s, *, experts: bool) -> StepWork:
-    """Work of segments that run `runs` [segments] times each, and of the experts."""
     work = _of_rows(terms.rank, runs @ terms.times)
     by_chip = StepWork(
         **{

@@ -253,7 +253,6 @@ class TrainingCost:
         return (wanted - self.system.chip.idle_watts.value) * one.free_ns / NS_PER_S
 
     def _terms(self, each: Pass) -> StepTerms:
-        """A pass over the micro-batch, with those of its halves if it runs in two."""
         batch = self._batch
         whole = self._counted(each, batch)
         halves = half_batches(batch) if self.recipe.overlap is Overlap.TWO_BATCH else None
@@ -267,7 +266,6 @@ class TrainingCost:
         return self.model.experts > 0 and self._group > 1
 
     def _counted(self, each: Pass, batch: StepBatch) -> StepTerms:
-        """The structure of a serving step over `batch`, with the pass's own phases."""
         base = replace(self._base_terms, requests=np.zeros(batch.ranks))
         ranks, experts = self._phases(each)
         totals = rank_totals(batch, self.model, ranks.shape)

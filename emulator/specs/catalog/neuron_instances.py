@@ -40,7 +40,6 @@ def _server_watts(chip: ChipSpec, chips: int, *, cards: int, dimms: int) -> Figu
 def _instance(
     name: str, chip: ChipSpec, torus: tuple[int, ...], page: str, shape: str, watts: Figure
 ) -> SystemSpec:
-    """One server: a tray of all its chips in a rack of its own."""
     source = f"{_HARDWARE}/{page}"
     chips = prod(torus)
     one = Figure(1, "hops", "by definition: there is one server, nothing else")

@@ -90,7 +90,6 @@ def _pumps(heat_watts: float) -> Figure:
 def _air_box(
     *, cpu: Figure, tray: Figure, switches: Figure, supply: Figure = _SUPPLY
 ) -> RackPowerSpec:
-    """x86 servers whose heat all goes into air."""
     return RackPowerSpec(
         cooling=Cooling.AIR,
         cpu_watts=cpu,
@@ -212,7 +211,6 @@ _TRN3_NL32X2: Final = _air_box(
 
 
 def _trn2(servers: int) -> RackPowerSpec:
-    """Servers of 16 chips in a torus: no switch."""
     return _air_box(
         cpu=_XEON,
         tray=_watts(
