@@ -60,6 +60,7 @@ class Fleet:
         weights_dir: Hugging Face checkpoint that computes the tokens.
         tp: chips of a rank. As many of the first as divide its head groups evenly share them; the
             others have experts alone.
+        kv_blocks, block_tokens: the KV pool of each rank.
         slots_max: slots of each chip in each layer, also in placements to come; by default those of
             `placement`.
         ray_address: a running Ray cluster to join; None starts a private one.

@@ -92,7 +92,8 @@ class LoadExperts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadWeights:
-    """Load another checkpoint of the same architecture; `experts`: of each layer's slots, or EMPTY.
+    """Load another checkpoint of the same architecture; `experts`: each layer's expert by slot, or
+    EMPTY.
 
     Answered by `CommandDone`, or by `NotLoaded`: the old weights stay. No request of the rank has
     tokens, since the KV cache is of the old weights.

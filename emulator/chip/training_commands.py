@@ -1,8 +1,8 @@
 """Commands of a training chip. Arrays are little-endian and C-contiguous; see the channel.
 
 `BeginTraining` begins each micro-batch of a step, and `ApplyGradients` ends the step. Experts' rows
-travel weighted and summed: one row of a token for each chip with some of its experts, forward and
-backward, as kernels for wide expert parallelism do (DeepEP).
+travel weighted and summed: one row of a token per chip with some of its experts, as kernels for
+wide expert parallelism do (DeepEP).
 """
 
 from dataclasses import dataclass

@@ -136,8 +136,9 @@ def lay_out(
 ) -> HbmLayout:
     """Lay `memory` out on the chips of `partition`, numbered in the system from its first one on.
 
-    `slots`: experts of each layer per chip, for all chips or [chips]. Raises ConfigError for an LNC
-    that the chip lacks; HbmExhausted, with the usage table and the smallest fitting partition.
+    `slots`: experts of each layer per chip, for all chips or [chips]. `terms`: by default the
+    assumed ones. Raises ConfigError for an LNC that the chip lacks; HbmExhausted, with the usage
+    table and the smallest fitting partition.
     """
     terms = terms or HbmTerms()
     cores = core_map(system.chip, partition.lnc)

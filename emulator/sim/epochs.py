@@ -19,7 +19,10 @@ longer request is stretched by the oldest known rate."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """From `from_wall_ns` and `from_ns` on, an emulated second takes `dilation` (> 0) wall ones."""
+    """From `from_wall_ns`, at `from_ns`, an emulated second takes `dilation` wall ones.
+
+    Raises ConfigError for a dilation that is not a number above 0.
+    """
 
     index: int
     from_ns: int
@@ -67,7 +70,10 @@ class EpochMap:
         return self.emulated_ns(round(wall_s * 1e9)) / 1e9
 
     def changed(self, dilation: float, *, wall_ns: int) -> Self:
-        """A copy with another dilation, above 0, from `wall_ns` on; may drop the oldest epoch."""
+        """A copy with another dilation from `wall_ns` on; may drop the oldest epoch.
+
+        Raises ConfigError for a dilation that is not a number above 0.
+        """
         assert wall_ns >= self.last.from_wall_ns, "epochs begin one after another"
         following = Epoch(
             index=self.last.index + 1,

@@ -35,8 +35,7 @@ class HostPace:
     def released(self, emulated_ns: int | None, *, may_change: bool) -> bool:
         """Note a step's end; returns whether the dilation has changed.
 
-        `emulated_ns` is its emulated duration, or None for a step that is no sign of the load;
-        neither is one never `computed`.
+        `emulated_ns` is its duration; None, or a step never `computed`, is no sign of the load.
         """
         self._released_wall_ns = now_wall_ns = self._clock.wall_ns()
         if emulated_ns is not None and self._computed_wall_ns is not None:

@@ -23,7 +23,8 @@ class Health:
     """The state of `chips` chips (spares last) and of the system's racks.
 
     A failed HBM stack takes its chip out of service: each stack holds, in every layer, some heads'
-    keys and values and some columns of every expert, so no layer can be computed without it.
+    keys and values and some columns of every expert (LNC 1 and 2 allocate in the core's own stack,
+    LNC 8 over all), so no layer can be computed without it.
     """
 
     lost: Bools  # [chips]

@@ -11,7 +11,9 @@ from emulator.specs.figure import Figure, NamedFigures, figures_of
 
 
 class Cooling(StrEnum):
-    """Heat removal. LIQUID: cold plates on chips, host CPUs and switches, fans elsewhere."""
+    """Heat removal. LIQUID: cold plates on chips, host CPUs and switches, fans for the rest. AIR:
+    fans for all of it.
+    """
 
     AIR = "air"
     LIQUID = "liquid"

@@ -1,7 +1,7 @@
 """A stated distribution of tokens over experts, for routing that is not computed.
 
-Real routers are not uniform. A distribution is named and seeded, so that a result states its
-assumption: `uniform`, `zipf:S`, or a file of recorded expert loads.
+Real routers are not uniform. A named and seeded distribution states a result's assumption:
+`uniform`, `zipf:S`, or a file of recorded expert loads.
 """
 
 import csv

@@ -106,8 +106,8 @@ def expert_work(
     """Routed experts of one layer: `pairs` (token, expert) pairs on `distinct` experts of a chip.
 
     Both of the shape of the result's fields; a chip has one part of `expert_tp` of each expert.
-    Rows are gathered into their expert's order first. Pairs count as spread evenly over the
-    distinct experts, so the least issue size binds only on average.
+    Rows are gathered into expert order first. Pairs count as spread evenly over the distinct
+    experts, so the least issue size binds only on average.
     """
     weights, product = layer_weights(model).expert, shape.expert
     share = 1 / expert_tp
