@@ -40,7 +40,8 @@ class SurvivalPlan:
         restored: (position, chip) for each seat that a standby chip takes.
         fenced: positions whose working chip is cut off from its block.
         taken_over: experts (by group and layer) with another copy, which takes over at once.
-        reloads: experts to read into slots of `placement`, which may hold a copy until then.
+        reloads: experts to read into slots of `placement`, which may hold a copy until then; source
+            chips are -1.
         reload_bytes: int64[positions], experts and replicas together.
     """
 

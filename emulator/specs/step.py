@@ -11,7 +11,10 @@ from emulator.specs.sampling import SamplingSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRequest:
-    """A request new to its rank, also after a move; `token_ids` begin with its `prompt_tokens`."""
+    """A request new to its rank, also after a move.
+
+    `token_ids` begin with the `prompt_tokens` of the prompt; `block_ids` are in context order.
+    """
 
     request_id: str
     token_ids: list[int]

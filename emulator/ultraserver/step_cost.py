@@ -73,8 +73,8 @@ class StepCostModel:
         placement: of the model's experts, in blocks of `expert_tp` chips; by default even.
         distribution: of tokens over experts, without counted loads; by default uniform.
         all_to_all: the fabric with its faults; by default whole.
-        chips_up: bool[chips] that take part; a rank with another chip is absent, and runs no dummy
-            token. Every chip goes on drawing power.
+        chips_up: bool[chips] that take part; a rank needs all of its chips, else it runs not even a
+            dummy token. Every chip goes on drawing power.
         physical: int64[chips], the system's chip at each position, negative if vacant; by default
             those from `first_chip` on.
         calibration: shares of peak rates, and overheads; by default none.
