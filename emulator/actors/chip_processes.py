@@ -16,7 +16,7 @@ CONNECT_TIMEOUT_S = 20.0
 
 
 class ChipProcesses:
-    """Chips as Ray actors with one channel; without `ray_address`, of a private Ray."""
+    """Chips as Ray actors with one channel, in Ray at `ray_address` or a private one."""
 
     def __init__(self, ray_address: str | None) -> None:
         self._ray = RaySession(ray_address)

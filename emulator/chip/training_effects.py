@@ -7,9 +7,7 @@ from emulator.arrays import Float32s, Int64s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingDispatch:
-    """Send `hidden` [tokens, hidden] to experts `chosen` [tokens, k] (global ids), with output
-    `weights` [tokens, k].
-    """
+    """Send `hidden` [tokens, hidden] to experts `chosen`, with output `weights`, [tokens, k]."""
 
     layer: int
     hidden: Float32s
@@ -35,9 +33,7 @@ class GradientDispatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertGradients:
-    """The loss's gradients by the experts' inputs, `rows` [rows, hidden], and by pair `weights`
-    [pairs].
-    """
+    """The loss's gradients by expert inputs, `rows` [rows, hidden], and pair `weights` [pairs]."""
 
     layer: int
     rows: Float32s

@@ -112,9 +112,7 @@ def route(
 
 
 def combine(expert_rows: Float32s, weights: Float32s) -> Float32s:
-    """Add outputs [tokens, k, hidden] x `weights` [tokens, k] by ascending expert: [tokens,
-    hidden].
-    """
+    """Add outputs [tokens, k, hidden] x `weights` [tokens, k], by ascending expert, over k."""
     # Reducing an axis that is not the innermost adds its slices one after the other.
     total: Float32s = np.add.reduce(expert_rows * weights[:, :, None], axis=1)
     return total

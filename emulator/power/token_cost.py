@@ -48,7 +48,10 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCost:
-    """Dollars of an hour, and of a million tokens when that kind (None without) pays for it."""
+    """Dollars of an hour, and of a million tokens when that kind alone pays for the hour.
+
+    None for a kind without tokens.
+    """
 
     machine_dollars_per_hour: float
     energy_dollars_per_hour: float

@@ -11,9 +11,7 @@ from emulator.specs.figure import Figure, NamedFigures, figures_of
 
 
 class Cooling(StrEnum):
-    """Heat removal. LIQUID: cold plates on chips, host CPUs and switches, fans for the rest. AIR:
-    fans for all of it.
-    """
+    """LIQUID: cold plates on chips, host CPUs and switches, fans elsewhere. AIR: fans alone."""
 
     AIR = "air"
     LIQUID = "liquid"
