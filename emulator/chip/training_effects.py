@@ -7,7 +7,7 @@ from emulator.arrays import Float32s, Int64s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingDispatch:
-    """Send `hidden` [tokens, hidden] to experts `chosen` (global ids) with `weights`, [tokens, k]."""
+    """Send `hidden` [tokens, hidden] to experts `chosen` (global) with `weights` [tokens, k]."""
 
     layer: int
     hidden: Float32s
