@@ -1,4 +1,4 @@
-"""Types of arrays, by the type of their elements; the shape stands where an array is named."""
+"""Array types by element type; shapes are given where an array is named."""
 
 import numpy as np
 from numpy.typing import NDArray

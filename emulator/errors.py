@@ -1,14 +1,11 @@
 """The emulator's typed errors: caught by kind, shown as one line.
 
-Every message names the cause. `HbmExhausted` alone has more than a line: the usage table.
+Every message names the cause. Only `HbmExhausted` has several lines: the usage table.
 """
 
 
 class UltraServeError(Exception):
-    """A refusal or failure of UltraServe, in words for its user.
-
-    A command that it ends exits with `exit_code`.
-    """
+    """A refusal or failure of UltraServe, for its user; a command exits with `exit_code`."""
 
     exit_code: int = 2
 
@@ -29,7 +26,7 @@ class ConfigError(UltraServeError):
 class NeuronError(ConfigError):
     """A setting that the Neuron compiler or runtime would refuse; `code` is its status.
 
-    The message is one line: the code, then the setting as in any `ConfigError`.
+    The message is one line: the code, then as in any `ConfigError`.
     """
 
     def __init__(self, *, code: str, field: str, value: object, expected: str) -> None:
@@ -48,9 +45,8 @@ class CheckpointError(UltraServeError):
 class HbmExhausted(UltraServeError):
     """A failed HBM allocation; definite: nothing was allocated.
 
-    `owner` asked for `wanted_bytes` where `free_bytes` were left; `table` lists the other owners,
-    as the Neuron runtime's own out-of-memory report does; `hint`, if any, is a last line with what
-    would fit.
+    `owner` requested `wanted_bytes` of `free_bytes`; `table` lists the other owners, as the Neuron
+    runtime's own out-of-memory report does; `hint`, if any, is a last line with a fitting size.
     """
 
     def __init__(
@@ -73,7 +69,7 @@ class ChannelError(UltraServeError):
 
 
 class ChipLost(ChannelError):
-    """The connections to `chips` are gone: they answer nothing any more."""
+    """The connections to `chips` are gone for good."""
 
     def __init__(self, chips: tuple[int, ...], reason: str = "the channel is closed") -> None:
         super().__init__(f"{chip_names(chips)} lost: {reason}")
@@ -85,7 +81,7 @@ class ChipLost(ChannelError):
 
 
 class ChipSilent(ChannelError):
-    """`chips` did not answer in time, and may yet: `forget` them before they are asked again."""
+    """`chips` did not answer in time, and may yet: `forget` them before the next command."""
 
     def __init__(self, chips: tuple[int, ...], silent_s: float) -> None:
         super().__init__(f"{chip_names(chips)} silent for {silent_s:g} s")
@@ -97,7 +93,7 @@ class ChipSilent(ChannelError):
 
 
 def chip_names(chips: tuple[int, ...]) -> str:
-    """`chips` as a message names them: "chip 3", "chips 1, 2"."""
+    """`chips` as in messages: "chip 3", "chips 1, 2"."""
     return f"chip{'s' if len(chips) > 1 else ''} {', '.join(map(str, chips))}"
 
 

@@ -1,8 +1,8 @@
 """Live serving chips: start, compute a step, move experts, lose and replace chips.
 
-A step is driven layer by layer: every rank's tokens are dispatched to the experts' chips and come
-back, all ranks together. Emulated cost and recovery are decided elsewhere: the fleet reports lost
-chips, and carries out decisions.
+A step goes layer by layer: every rank's tokens are dispatched to the experts' chips and come back,
+all ranks together. The fleet reports lost chips and carries out decisions; emulated cost and
+recovery are decided elsewhere.
 """
 
 import contextlib
@@ -45,32 +45,31 @@ from emulator.ultraserver.lockstep import Interrupted, Lockstep, StepResult, Unf
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
 
 SILENCE_TIMEOUT_S = 120.0
-"""The longest wait for an answer of a chip that computes: a step of a tray takes milliseconds, the
-largest prefills of 144 chips on two cores 30 s. One that does nothing is given up before."""
+"""Longest wait for a computing chip's answer: a step of a tray takes milliseconds, the largest
+prefills of 144 chips on two cores 30 s. An inactive chip is given up earlier."""
 HUNG_TIMEOUT_S = 0.5
-"""How long to wait for a chip that has been made to hang, when all others have answered."""
+"""Wait for a chip that has been made to hang, after all others have answered."""
 
 
 class Fleet:
     """The chips of a partition, each a part of a rank's attention replica and some of the experts.
 
+    `silent` are the chips lost by silence, until they are removed.
+
     Args:
         weights_dir: Hugging Face checkpoint that computes the tokens.
-        placement: which expert lies in which slot of which chip.
-        tp: chips of a rank. The first of them divide its head groups, as many as divide evenly;
-            the others, if any, have experts alone.
+        tp: chips of a rank. As many of the first as divide its head groups evenly share them; the
+            others have experts alone.
         kv_blocks, block_tokens: the KV pool of each rank.
-        slots_max: slots of each chip in each layer, also of placements to come; those of
-            `placement` by default.
-        ray_address: a running Ray cluster to join; None starts one of our own.
-        silence_timeout_s: wall seconds after which a chip is lost whose process does nothing.
-
-    `silent` are the chips that were lost because they fell silent, until they are removed.
+        slots_max: slots of each chip in each layer, also in placements to come; by default those of
+            `placement`.
+        ray_address: a running Ray cluster to join; None starts a private one.
+        silence_timeout_s: wall seconds without activity after which a chip is lost.
 
     Raises:
         CheckpointError: the checkpoint cannot be computed; before any process is started.
         ChannelError: from `start`, when a chip does not start.
-        ChipLost: from `step` and `resume`, when chips are gone, or failed; see `resume`.
+        ChipLost: from `step` and `resume`, when chips are gone, or failed.
     """
 
     def __init__(
@@ -146,10 +145,9 @@ class Fleet:
         return experts
 
     def step(self, steps: Sequence[RankStep], bitmasks: Mapping[int, Int32s]) -> StepResult:
-        """Compute one step of every rank in `steps`.
+        """Compute one step of every rank in `steps`; after ChipLost, `resume` finishes it.
 
-        `bitmasks` holds the grammar bitmask of ranks that have constrained requests. After
-        ChipLost the step is unfinished: `resume` goes on with it.
+        `bitmasks`: grammar bitmasks of ranks with constrained requests.
         """
         assert self._step is None, "the last step is unfinished"
         begin: dict[int, BeginStep | RepeatStep] = {}
@@ -166,8 +164,7 @@ class Fleet:
     def resume(self, lost_ranks: Collection[int]) -> StepResult:
         """Finish the step that lost chips, with the ranks that have no output yet.
 
-        Those in `lost_ranks` are left out. The others compute it again from its first layer, with
-        the same outcome.
+        Ranks not in `lost_ranks` repeat it from its first layer, with the same outcome.
         """
         assert self._step is not None, "there is no unfinished step"
         self._step.ranks -= set(lost_ranks)
@@ -215,7 +212,7 @@ class Fleet:
         return replace(counted, outputs=unfinished.outputs)
 
     def _ask(self, commands: Mapping[int, Command]) -> dict[int, Effect]:
-        """Send every command and wait for the answer to each; raises `Interrupted`."""
+        """Send every command and wait for each answer; raises `Interrupted`."""
         channel = self._processes.channel
         replies: dict[int, Effect] = {}
         lost: set[int] = set()
@@ -249,11 +246,9 @@ class Fleet:
         return replies
 
     def remove(self, chips: Collection[int], lost_ranks: Collection[int]) -> None:
-        """Take `chips` out of service, whatever their state; the rest of `lost_ranks` forget their
-        requests.
+        """Remove `chips` in any state; the rest of `lost_ranks` forget their requests.
 
-        Raises:
-            ChipLost: another chip was lost meanwhile; the removal itself is done.
+        Raises ChipLost when another chip was lost meanwhile, after the removal.
         """
         for chip in chips:
             self._take_out(chip)
@@ -269,10 +264,9 @@ class Fleet:
         self._watch.forget(chip)
 
     def add(self, chip: int, placement: ExpertPlacement) -> None:
-        """Start a chip in the place of a lost one, with its experts by `placement`.
+        """Start a chip in place of a lost one, with its experts by `placement`.
 
-        Raises:
-            ChipLost: it does not start, or was lost at once; nothing of it is left.
+        Raises ChipLost, after cleaning up, when it does not start or is lost at once.
         """
         assert chip not in self.live_chips, chip
         held = self.placement.padded(placement.slots)
@@ -286,14 +280,12 @@ class Fleet:
             raise ChipLost((chip,), str(error)) from error
 
     def renew(self, chips: Collection[int], weights_dir: Path) -> None:
-        """Load another checkpoint of the same architecture into `chips`.
+        """Load another checkpoint of the same architecture into `chips`; absent ones load it when
+        added.
 
-        Absent ones read it when they are added. Chips that exchange experts hold the same
-        checkpoint, and their ranks have no requests.
-
-        Raises:
-            CheckpointError: a chip cannot read it; all keep the old weights.
-            ChipLost: a chip was lost meanwhile; the others hold the new weights.
+        Chips that exchange experts hold the same checkpoint, and their ranks have no requests.
+        Raises CheckpointError when a chip cannot read it, and all keep the old weights; ChipLost
+        when a chip was lost, and the others hold the new weights.
         """
         before = {chip: self._weights_of[chip] for chip in chips}
         live = sorted(set(chips) & self.live_chips)
@@ -321,12 +313,9 @@ class Fleet:
     def place(self, placement: ExpertPlacement, transfers: Sequence[ExpertTransfer]) -> None:
         """Move weights until `placement` holds: from chip to chip, or from the checkpoint.
 
-        A chip never takes an expert from one that holds another checkpoint: it reads its own. All
-        that moves in a layer is read before anything is written, so experts may change places.
-
-        Raises:
-            ChipLost: a chip was lost meanwhile; some slots may hold the old expert, some the new.
-                The fleet's placement then says which do.
+        Chips with different checkpoints never exchange experts: they read their own. A layer's
+        reads precede its writes, so experts may change places. Raises ChipLost when a chip was lost
+        meanwhile; the fleet's placement then has the written slots.
         """
         held = self.placement.padded(placement.slots)
         try:
@@ -338,7 +327,7 @@ class Fleet:
         self._set_placement(placement)
 
     def _move(self, transfers: Sequence[ExpertTransfer], held: Int64s) -> None:
-        """Carry out one layer's transfers, and note in `held` what chips have written."""
+        """Carry out one layer's transfers, and note in `held` the written slots."""
         layer = transfers[0].layer
         wanted: dict[int, list[int]] = {}  # slots to read, by chip
         for each in transfers:
@@ -381,7 +370,6 @@ class Fleet:
                     held[layer, each.chip, each.slot] = each.expert
 
     def _moves(self, transfer: ExpertTransfer) -> bool:
-        """Whether the expert comes from another chip, and not from the checkpoint."""
         source = transfer.source_chip
         return source >= 0 and self._weights_of[source] == self._weights_of[transfer.chip]
 
@@ -391,7 +379,6 @@ class Fleet:
         self._experts = ExpertMap(placement)
 
     def _tell(self, commands: Mapping[int, Command]) -> dict[int, Effect]:
-        """Ask outside a step; raises ChipLost."""
         try:
             return self._ask(commands)
         except Interrupted as loss:
@@ -402,29 +389,29 @@ class Fleet:
         self._processes.kill(chip)
 
     def find_stopped(self) -> tuple[int, ...]:
-        """Chips without a command that have ended, or been stopped for the timeout."""
+        """Idle chips that have ended, or been stopped for the timeout."""
         gone, stopped = self._watch.look()
         self.silent.update(stopped)
         self._hung.update(stopped)
         return gone + stopped
 
     def hang(self, chip: int) -> None:
-        """Let `chip` answer nothing any more; its process stays."""
+        """Make `chip` stop answering; its process stays."""
         with contextlib.suppress(ChipLost):  # it has ended by itself, and is as silent
             self._processes.channel.send(chip, Hang())
         self._hung.add(chip)
 
     @property
     def _attending(self) -> int:
-        """Chips of a rank that have head groups: the weights may have fewer than `tp`."""
+        """Chips of a rank with head groups: the weights may have fewer than `tp`."""
         return math.gcd(self.tp, self.architecture.kv_heads)
 
     def _rank(self, rank: int) -> range:
-        """The chips of a rank that attend; the first of them leads."""
+        """The attending chips of a rank; the first one leads."""
         return range(rank * self.tp, rank * self.tp + self._attending)
 
     def cpu_s(self) -> float:
-        """CPU seconds that all live chips have computed, without messages; raises ChipLost."""
+        """CPU seconds of all live chips' computing, without messages; raises ChipLost."""
         return sum(each.cpu_s for each in self.conditions())
 
     def conditions(self) -> list[Condition]:
@@ -433,5 +420,5 @@ class Fleet:
         return list(all_of(Condition, replies).values())
 
     def stop(self) -> None:
-        """Stop the chips and Ray; idempotent, and never raises for a chip that is already gone."""
+        """Stop the chips and Ray; idempotent, also with lost chips."""
         self._processes.stop()

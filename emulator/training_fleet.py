@@ -1,8 +1,7 @@
 """Live training chips: start, step, evaluate, read their state.
 
-Every chip has all dense weights and its own sequences; the experts are spread over the chips
-evenly. Emulated cost and recovery are decided elsewhere: a job that loses a chip starts another
-fleet from its saved state.
+Every chip has all dense weights and its own sequences; experts are spread evenly. A job that loses
+a chip starts another fleet from its saved state.
 """
 
 import logging
@@ -40,8 +39,8 @@ logger = logging.getLogger(__name__)
 
 
 SILENCE_TIMEOUT_S = 300.0
-"""Chips that are all silent for so long are lost: a micro-batch's layer takes a second at most on a
-core of its own (assumed: room for a job at low priority beside a busy server)."""
+"""Longest silence of all chips: a micro-batch's layer takes a second at most on a core of its own
+(assumed: room for a job at low priority beside a busy server)."""
 
 Micro = Sequence[tuple[Int32s, Int32s]]
 """A micro-batch: tokens and targets, [sequences, length] each, of every chip in order."""
@@ -51,9 +50,8 @@ Micro = Sequence[tuple[Int32s, Int32s]]
 class TrainingState:
     """Learned state, independent of the number of chips.
 
-    `values` are the FP32 weights and the two moments of each parameter, by "master.", "first." or
-    "second." and its name; experts are in the order of their ids. `weights` are the weights alone
-    under Hugging Face's names and shapes.
+    `values`: FP32 weights and two moments of each parameter, under "master.", "first." or "second."
+    and its name; experts by id. `weights`: under Hugging Face's names and shapes.
     """
 
     values: dict[str, Float32s]
@@ -65,18 +63,14 @@ class TrainingFleet:
 
     Args:
         weights_dir: Hugging Face checkpoint; its config.json shapes the model.
-        chips: how many.
-        precision: of products.
-        optimizer: AdamW's settings.
         state_file: `TrainingState.values` as a safetensors file, saved after `steps` steps; None
             begins from the checkpoint's weights.
-        steps: see `state_file`.
-        ray_address: a running Ray cluster to join; None starts one of our own.
+        ray_address: a running Ray cluster to join; None starts a private one.
 
     Raises:
         CheckpointError: the checkpoint cannot be computed; before any process is started.
         ChannelError: from `start`, when a chip does not start.
-        ChipLost: when chips are gone, or failed; the fleet is of no use then but to be stopped.
+        ChipLost: when chips are gone, or failed; the fleet can then only be stopped.
     """
 
     def __init__(
@@ -134,7 +128,7 @@ class TrainingFleet:
         return self._drive(micros, optimization)
 
     def evaluate(self, micros: Sequence[Micro]) -> TrainingResult:
-        """The loss of `micros`; nothing is changed."""
+        """The loss of `micros`, without an update."""
         return self._drive(micros, None)
 
     def _drive(self, micros: Sequence[Micro], optimization: Optimization | None) -> TrainingResult:
@@ -153,7 +147,7 @@ class TrainingFleet:
         return lockstep.result()
 
     def state(self) -> TrainingState:
-        """Read what the chips have learned."""
+        """Read weights and moments from the chips."""
         arch = self.architecture
         read = self._ask({c: SendTrainingState(dense=c == 0) for c in range(self.chips)})
         parts = {chip: each for chip, each in read.items() if isinstance(each, TrainingStateRead)}
@@ -183,7 +177,7 @@ class TrainingFleet:
     def _ask(
         self, commands: Mapping[int, Command | TrainingCommand]
     ) -> dict[int, Effect | TrainingEffect]:
-        """Send every command and wait for the answer to each; raises ChipLost."""
+        """Send every command and wait for each answer; raises ChipLost."""
         channel = self._processes.channel
         replies: dict[int, Effect | TrainingEffect] = {}
         try:
@@ -203,5 +197,5 @@ class TrainingFleet:
         self._processes.kill(chip)
 
     def stop(self) -> None:
-        """Stop the chips and Ray; idempotent, and never raises for a chip that is already gone."""
+        """Stop the chips and Ray; idempotent, also with lost chips."""
         self._processes.stop()

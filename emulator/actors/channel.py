@@ -1,9 +1,8 @@
 """The step channel: one socket from the executor's hub to each chip.
 
-Within a Ray node the sockets are Unix sockets in a directory of their user alone, and nothing
-listens on a network; chips on other nodes connect over TCP. Both ends prove that they know a random
-key, which travels over Ray's authenticated calls (see handshake). A lost chip and a silent chip are
-different errors; the other connections stay as they are.
+Unix sockets in a private directory within a Ray node, TCP between nodes. Both ends prove that they
+know a random key, which travels over Ray's authenticated calls (see handshake). Lost and silent
+chips are different errors; the other connections stay.
 """
 
 import contextlib
@@ -26,21 +25,19 @@ _BACKLOG: Final = 1_024
 """More chips than a machine has may connect at once."""
 
 _STALL_TIMEOUT_S: Final = 10.0
-"""Longest wait within a packet. A packet of megabytes takes milliseconds; a chip that does not even
-empty its socket will not do so later (assumed)."""
+"""Longest wait within a packet; megabytes take milliseconds (assumed: a longer stall is a loss)."""
 
 _CONNECT_TIMEOUT_S: Final = 600.0
-"""How long a chip waits for its hub's side of the handshake: the hub may wait for the slowest of
-144 chips to load before it looks."""
+"""A chip's wait for the hub's handshake, which may await the slowest of 144 chips to load."""
 
 
 _EARLY_MESSAGES_MAX: Final = 16
-"""A chip answers each command once; one with more answers than this waiting is not sane."""
+"""Unread answers per chip, which answers each command once; more drop the chip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drained:
-    """Outcome of the awaited chips: each is in one of the three."""
+    """Outcome of the awaited chips, each in one of the three."""
 
     replies: dict[int, Message]
     lost: tuple[int, ...]
@@ -50,12 +47,8 @@ class Drained:
 class Channel:
     """The executor's end: sends commands by chip number, receives effects.
 
-    Args:
-        host: address of this node where chips of other nodes can reach it; None listens on a Unix
-            socket.
-
-    `address` and `key` are what a `ChannelClient` needs. A chip is reachable once `accept` has
-    returned.
+    `address` and `key` are for a `ChannelClient`. `host`: this node's address for chips on other
+    nodes; None listens on a Unix socket.
     """
 
     def __init__(self, host: str | None = None) -> None:
@@ -79,7 +72,7 @@ class Channel:
 
     @property
     def connected(self) -> frozenset[int]:
-        """The chips that can be reached, as far as is known."""
+        """The chips not known to be lost."""
         return frozenset(self._sockets)
 
     @property
@@ -88,13 +81,10 @@ class Channel:
         return self._server.refused
 
     def accept(self, chips: Collection[int], timeout_s: float) -> None:
-        """Wait until each of `chips` has connected and proved the key.
+        """Wait until each of `chips`, perhaps replacements, has connected and proved the key.
 
-        Other connections are refused and delay no chip. May be called again, for replacements of
-        forgotten chips.
-
-        Raises:
-            ChannelError: some did not within `timeout_s`; it names them.
+        Other connections are refused and delay no chip. Raises ChannelError with the missing chips
+        after `timeout_s`.
         """
         missing = set(chips)
         assert not missing & self._sockets.keys(), "a chip connects once"
@@ -118,7 +108,7 @@ class Channel:
             raise ChipLost((chip,), f"it cannot be reached ({error})") from error
 
     def send_all(self, messages: Mapping[int, Message]) -> None:
-        """Send one message to each chip of `messages`; raises one ChipLost after trying all."""
+        """Send each chip its message; raises one ChipLost after trying all."""
         lost = []
         for chip, message in messages.items():
             try:
@@ -129,11 +119,11 @@ class Channel:
             raise ChipLost(tuple(chip for chip, _ in lost), lost[0][1])
 
     def receive(self, chips: Collection[int], timeout_s: float) -> Iterator[tuple[int, Message]]:
-        """Yield one message of each of `chips` as they come.
+        """Yield one message of each of `chips`, in order of arrival.
 
         Raises:
-            ChipLost: the connection to one of them is gone; others may still answer (`drain`).
-            ChipSilent: nothing came for `timeout_s`; it names all that are awaited.
+            ChipLost: a connection is gone; others may still answer (`drain`).
+            ChipSilent: no message for `timeout_s`; names all awaited chips.
             ChannelError: a message cannot be decoded.
         """
         left = set(chips)
@@ -153,7 +143,7 @@ class Channel:
                 raise ChipSilent(tuple(sorted(left)), timeout_s)
 
     def drain(self, chips: Collection[int], timeout_s: float) -> Drained:
-        """Collect a message of each of `chips` within `timeout_s`; missing ones raise nothing."""
+        """Collect one message of each of `chips` within `timeout_s`; missing ones are no error."""
         left = set(chips)
         lost = left - self._sockets.keys()
         left -= lost
@@ -169,10 +159,7 @@ class Channel:
         return Drained(replies=replies, lost=tuple(sorted(lost)), silent=tuple(sorted(left)))
 
     def _arrived(self, chips: set[int], timeout_s: float) -> list[int]:
-        """Wait until some of `chips` have a message or are gone; returns those.
-
-        Messages of others are kept for later.
-        """
+        """Wait for messages or losses of `chips` and return those chips; keeps others' messages."""
         if self._aside and (early := [chip for chip in chips if self._aside.get(chip)]):
             return early
         ready = [key.data for key, _ in self._selector.select(max(0.0, timeout_s))]
@@ -202,7 +189,7 @@ class Channel:
         return self._codec.decode(packet)
 
     def forget(self, chip: int) -> None:
-        """Close the connection to `chip`, whose actor then ends; idempotent."""
+        """Close the connection to `chip`, which ends its actor; idempotent."""
         self._aside.pop(chip, None)
         connected = self._sockets.pop(chip, None)
         if connected is not None:
@@ -210,7 +197,7 @@ class Channel:
             connected.close()
 
     def close(self) -> None:
-        """Close every socket and remove their directory; idempotent."""
+        """Close all sockets and remove their directory; idempotent."""
         for chip in list(self._sockets):
             self.forget(chip)
         self._selector.close()
@@ -223,9 +210,7 @@ class Channel:
 class ChannelClient:
     """A chip's end of the channel.
 
-    Raises:
-        ConnectionError: no process listens at `address`, or it is not the hub with `key`.
-        TimeoutError: the hub did not take part in the handshake.
+    Raises ConnectionError when `address` is no hub with `key`, TimeoutError without its handshake.
     """
 
     def __init__(self, address: str, key: bytes, chip: int) -> None:

@@ -1,7 +1,4 @@
-"""Life of the chips' processes and their channel: start, connect, kill, stop.
-
-Shared by serving and training fleets, which differ in the commands in between.
-"""
+"""Life cycle of chip processes and their channel, shared by serving and training fleets."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -15,15 +12,11 @@ from emulator.errors import ChannelError
 
 START_TIMEOUT_S = 300.0
 CONNECT_TIMEOUT_S = 20.0
-"""Chips connect milliseconds after they have loaded (assumed: enough for a host that is busy)."""
+"""Chips connect milliseconds after loading (assumed: enough for a busy host)."""
 
 
 class ChipProcesses:
-    """Chips that run as Ray actors, each at its end of one channel.
-
-    Args:
-        ray_address: a running Ray cluster to join; None starts one of our own.
-    """
+    """Chips as Ray actors with one channel, in Ray at `ray_address` or a private one."""
 
     def __init__(self, ray_address: str | None) -> None:
         self._ray = RaySession(ray_address)
@@ -49,8 +42,7 @@ class ChipProcesses:
     def start(
         self, shares: Mapping[int, ChipShare | TrainingShare], *, chips: int
     ) -> Sequence[ChipReady]:
-        """Start the chips of `shares`, in a partition of `chips`; returns each one's report after
-        loading.
+        """Start the chips of `shares`, in a partition of `chips`; returns their reports.
 
         Raises ChannelError when one does not start or connect in time.
         """
@@ -69,7 +61,6 @@ class ChipProcesses:
         return ready
 
     def _wait_loaded(self, chips: Mapping[int, object]) -> None:
-        """Wait until the actors are made; raises Ray's reason for one that is not."""
         try:
             self._ray.wait_loaded([self._process_of[chip] for chip in chips], START_TIMEOUT_S)
         except Exception as error:
@@ -77,11 +68,11 @@ class ChipProcesses:
             raise ChannelError(f"a chip did not start: {last_line}") from error
 
     def kill(self, chip: int) -> None:
-        """End the process of `chip` at once; it stays among `live` until it is removed."""
+        """Kill the process of `chip`, which stays in `live` until removed."""
         self._ray.kill(self._process_of[chip])
 
     def remove(self, chip: int) -> None:
-        """End `chip` if it is started, and forget it."""
+        """Kill `chip` if started, and forget it."""
         process = self._process_of.pop(chip, None)
         if process is not None:
             self._ray.kill(process)
@@ -92,7 +83,7 @@ class ChipProcesses:
         self._ray.watch(lost)
 
     def stop(self) -> None:
-        """Stop the chips and Ray; idempotent, and never raises for a chip that is already gone."""
+        """Stop the chips and Ray; idempotent, also with lost chips."""
         channel, self._channel = self._channel, None
         if channel is not None:
             for chip in self._process_of:

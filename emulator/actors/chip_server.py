@@ -1,7 +1,7 @@
-"""Accepts chips at a listening socket, many at once.
+"""Accepts chips at a listening socket.
 
-A connection has a few seconds to prove that it knows the key. Handshakes run concurrently, so a
-silent connection delays no other; pending ones are limited.
+A connection has seconds to prove the key. Handshakes run concurrently, so that a silent connection
+delays no other; pending ones are limited.
 """
 
 import contextlib
@@ -17,12 +17,11 @@ PROOF_TIMEOUT_S: Final = 5.0
 """A chip answers a greeting in milliseconds; a loaded host may need more."""
 
 PENDING_MAX: Final = 512
-"""Connections that have not proved themselves yet. At the limit the oldest is turned away, which no
-chip of ours is for long: they are 144, and answer at once."""
+"""Limit of unproven connections, of which the oldest is dropped; 144 at most are chips."""
 
 
 class _Pending:
-    """A connection that has been greeted and has not proved itself."""
+    """A greeted connection that has not proved the key."""
 
     __slots__ = ("claim", "connected", "end_s", "handshake")
 
@@ -35,10 +34,9 @@ class _Pending:
         connected.send(self.handshake.greeting)  # fits into an empty socket's buffer
 
     def hear(self) -> tuple[int, bytes] | None:
-        """Read what has come; returns number and welcome once the claim is whole and right.
+        """Read the claim; when it is whole, returns the chip's number and the welcome.
 
-        Raises:
-            OSError: it has left, or was refused.
+        Raises OSError when the connection has closed or was refused.
         """
         more = self.connected.recv(CLAIM_BYTES - len(self.claim))
         if not more:
@@ -60,7 +58,7 @@ class ChipServer:
         self._selector.register(listener, selectors.EVENT_READ)
 
     def admit(self, chips: set[int], timeout_s: float) -> Iterator[tuple[int, socket.socket]]:
-        """Yield each of `chips` with its connection as it comes, until all have or time is up."""
+        """Yield each of `chips` with its connection, until all have come or time is up."""
         missing = set(chips)
         end_s = time.monotonic() + timeout_s
         while missing and (left_s := end_s - time.monotonic()) > 0:
@@ -75,7 +73,6 @@ class ChipServer:
             self._turn_away_late()
 
     def _soonest_s(self) -> float:
-        """Seconds until the oldest pending connection's time is up."""
         for pending in self._pending.values():
             return max(0.0, pending.end_s - time.monotonic())
         return PROOF_TIMEOUT_S
@@ -96,7 +93,6 @@ class ChipServer:
         self._selector.register(connected, selectors.EVENT_READ)
 
     def _hear(self, descriptor: int, missing: set[int]) -> int | None:
-        """Return the chip of `missing` that has just proved itself, if any."""
         pending = self._pending[descriptor]
         try:
             heard = pending.hear()
@@ -129,7 +125,7 @@ class ChipServer:
         return pending.connected
 
     def close(self) -> None:
-        """Refuse all pending connections; the listener stays its owner's."""
+        """Close all pending connections; the listener stays its owner's."""
         for descriptor in list(self._pending):
             self._leave(descriptor).close()
         self._selector.close()

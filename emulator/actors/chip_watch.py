@@ -1,10 +1,9 @@
-"""Distinguishes silent chips from computing ones by their processes' activity.
+"""Distinguishes silent chips from computing ones by their threads' CPU activity.
 
-An answer may take half a minute on a host with more chips than cores, so lateness alone says
-nothing; a thread without CPU time for the whole silence timeout does, unless it waits for a disk. A
-chip that reads weights may wait for a file system in another process (FUSE) and look idle: it is
-silent only when stopped. A process under a debugger is not silent. Where a process is on another
-machine only the answer counts, within the caller's longest wait.
+An answer may take half a minute on a host with more chips than cores, so lateness alone is no sign;
+a thread without CPU time for the whole silence timeout is, unless it waits for a disk or is
+debugged. A chip that reads weights may wait for a file system in another process (FUSE), so it is
+silent only when stopped. On other machines only the caller's longest wait counts.
 """
 
 import os
@@ -24,7 +23,7 @@ _LOOK_EVERY_S: Final = 0.25
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 _AT_WORK: Final = "RD"
-"""States of a thread that runs, could run, or waits for a disk (proc(5))."""
+"""States of a thread that runs, is runnable, or waits for a disk (proc(5))."""
 
 _DEBUGGED: Final = "t"
 _STOPPED: Final = "T"
@@ -33,7 +32,7 @@ _GONE: Final = "ZX"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
-    """Activity of a thread: its state's letter, and its CPU ticks."""
+    """A thread's state letter and CPU ticks."""
 
     state: str
     ticks: int
@@ -41,23 +40,18 @@ class Pulse:
 
 @dataclass(slots=True)
 class _LastPulse:
-    """The last pulse, and when the thread was last active."""
-
     pulse: Pulse | None
     since_s: float
 
 
 def ready(chip: int) -> ChipReady:
-    """A chip's report once it has loaded: where its process can be seen."""
+    """A loaded chip's report, with the process and thread to watch."""
     boot = _BOOT_ID.read_text(encoding="ascii").strip()
     return ChipReady(chip=chip, pid=os.getpid(), thread=threading.get_native_id(), boot=boot)
 
 
 class ChipWatch:
-    """The processes of the chips of one hub, on this machine.
-
-    `silence_timeout_s` is wall time.
-    """
+    """The processes of one hub's chips on this machine. `silence_timeout_s` is wall time."""
 
     def __init__(self, silence_timeout_s: float) -> None:
         self.silence_timeout_s = silence_timeout_s
@@ -67,12 +61,12 @@ class ChipWatch:
         self._looked_s = -_LOOK_EVERY_S
 
     def add(self, said: ChipReady) -> None:
-        """A chip is there; one on another machine cannot be seen."""
+        """Watch a chip, unless it is on another machine."""
         if said.boot == self._boot:
             self._threads[said.chip] = Path(f"/proc/{said.pid}/task/{said.thread}/stat")
 
     def forget(self, chip: int) -> None:
-        """A chip is gone; idempotent."""
+        """Stop watching `chip`; idempotent."""
         self._threads.pop(chip, None)
         self._stopped_since_s.pop(chip, None)
 
@@ -84,11 +78,10 @@ class ChipWatch:
         *,
         reading: Collection[int] = (),
     ) -> Iterator[tuple[int, Message]]:
-        """As `Channel.receive` with `longest_s`, but finds an inactive chip earlier.
+        """`Channel.receive` with `longest_s`, which finds an inactive chip earlier.
 
-        A chip that is `reading` weights counts as silent only where its process is stopped.
-
-        Raises as `Channel.receive`; ChipSilent names inactive chips, or all that are late.
+        A chip that is `reading` weights is silent only when its process is stopped. ChipSilent
+        names inactive chips, or all late ones.
         """
         left = set(chips)
         seen: dict[int, _LastPulse] = {}
@@ -125,10 +118,9 @@ class ChipWatch:
         return now_s - before.since_s >= self.silence_timeout_s
 
     def look(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Chips whose process is gone or has been stopped for the silence timeout.
+        """Chips whose process is gone, and those stopped for the silence timeout.
 
-        For chips that owe no answer. Polls a few times a second at most; calls in between return
-        nothing.
+        For idle chips. Polls every 0.25 s at most; calls in between return none.
         """
         now_s = time.monotonic()
         if now_s - self._looked_s < _LOOK_EVERY_S:
@@ -149,7 +141,6 @@ class ChipWatch:
 
 
 def _pulse(thread: Path) -> Pulse | None:
-    """None when there is no such thread any more."""
     try:
         text = thread.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,8 +1,7 @@
 """A Ray actor with one chip: a loop of command, decision, answer.
 
-Ray owns the actor's life; step data and the chip's state go over the channel. The loop is one call
-for as long as the chip serves, in the actor's only thread: Ray wakes an actor without a call 100
-times a second, which for 144 took a fifth of two cores.
+Ray owns the actor's life; step data goes over the channel. The loop is one long call in the actor's
+only thread: Ray wakes an idle actor 100 times a second, which for 144 took a fifth of two cores.
 """
 
 import ctypes
@@ -26,19 +25,17 @@ from emulator.errors import CheckpointError
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 
 _LARGEST_BYTES = (1 << 31) - 1
-"""The largest value of the C int that mallopt takes."""
+"""The largest C int, which mallopt takes."""
 
 _TOP_PAD_BYTES = 64 << 20
-"""The heap grows by at least this much at once."""
+"""Least growth of the heap."""
 
 
 def keep_freed_memory() -> bool:
     """Keep memory that a step has freed for the next, on glibc; returns whether it worked.
 
-    A training step allocates and frees the same large arrays. By default glibc returns each to the
-    system, whose pages must then be fetched and zeroed anew: a fifth of a step's time.
-    The process then holds its peak memory until its end, so it suits processes whose steps are
-    alike.
+    Otherwise glibc returns each large array to the system, whose pages must be fetched and zeroed
+    anew: a fifth of a training step's time. The process holds its peak memory until it ends.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -60,8 +57,7 @@ _SMAPS = Path("/proc/self/smaps_rollup")
 class ChipWorker:
     """Chip number `chip`, with its `share` of the model.
 
-    Raises:
-        CheckpointError: the checkpoint is not on this node, or cannot be computed.
+    Raises CheckpointError when the checkpoint is not on this node, or cannot be computed.
     """
 
     def __init__(
@@ -86,7 +82,7 @@ class ChipWorker:
         """Return once the share is loaded: Ray answers no call before the actor is made."""
 
     def serve(self) -> None:
-        """Answer the hub's commands until stop, the hub's end, or a failed command."""
+        """Answer the hub's commands until `StopChip`, the hub's end, or a failed command."""
         try:
             client = ChannelClient(self._address, self._key, self._number)
         except OSError:  # the hub is gone, or not ours; it will miss this chip
@@ -100,7 +96,6 @@ class ChipWorker:
             client.close()
 
     def _answer(self, client: ChannelClient) -> None:
-        """Answer commands until told to stop, or until one fails."""
         hanging = False
         while not isinstance(command := client.receive(), StopChip):
             hanging = hanging or isinstance(command, Hang)

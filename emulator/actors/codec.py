@@ -1,12 +1,11 @@
 """Encodes commands and effects as packets: a head, a msgpack header, raw arrays.
 
-No pickle: a packet can only become one of the frozen types `Command` and `Effect` of
-`chip.commands` and `chip.effects`, or one of training's. A received array is a read-only view of
-its packet.
+No pickle: a packet can only become one of the frozen types of `Command`, `Effect` and their
+training counterparts. A received array is a read-only view of its packet.
 
-A packet is: its size [8 bytes], kind [2 bytes], zeros [2 bytes], frames [4 bytes], the size of each
-frame [8 bytes each], then the frames, each starting at a multiple of 16 bytes. Frame 0 is the
-msgpack header; the others are its arrays. Integers are little-endian.
+A packet is its size [8 bytes], kind [2], zeros [2], number of frames [4], each frame's size [8
+each], then the frames, each at a multiple of 16 bytes. Frame 0 is the msgpack header; the others
+are its arrays. Integers are little-endian.
 """
 
 import math
@@ -37,7 +36,7 @@ _KIND_OF = {kind: index for index, kind in enumerate(_KINDS)}
 _DTYPES = ("<f4", "<i4", "<i8")
 _ALIGN_BYTES = 16
 _PADDING = tuple(bytes(-size % _ALIGN_BYTES) for size in range(_ALIGN_BYTES))
-"""Zeros that bring a size to a multiple of 16, by the size's remainder."""
+"""Zero padding to a multiple of 16, by the size's remainder."""
 
 
 class Codec:
@@ -66,11 +65,7 @@ class Codec:
         return b"".join(parts)
 
     def decode(self, packet: bytes | bytearray) -> Message:
-        """Rebuild a message.
-
-        Raises:
-            ChannelError: the packet is not that of a known message.
-        """
+        """Rebuild a message; raises ChannelError when the packet is not one of a known kind."""
         try:
             self._frames, kind = _split(packet)
             return self._decoders[kind].decode(self._frames[0])
@@ -98,7 +93,6 @@ def packet_bytes(head: bytes) -> int:
 
 
 def _split(packet: bytes | bytearray) -> tuple[list[memoryview], int]:
-    """Cut a packet into its frames; raises ValueError when sizes and packet disagree."""
     total, kind, _, count = struct.unpack_from("<QHHI", packet)
     start = HEAD_BYTES + 8 * count
     if total != len(packet) or start > total:

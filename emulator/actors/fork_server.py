@@ -1,15 +1,13 @@
 """Forks Ray's worker processes from one that has imported everything.
 
 `import ray` takes 0.4 s of a core and 38 MB in every process: for 144 a minute on two cores and 5
-GB. Ray's node daemon starts workers with the interpreter that `sys.executable` names when Ray is
-started. While that is `ForkServer.executable`, the daemon's request reaches a process that imports
-Ray and the chip once, at the first request and in its environment, and forks; the copies share
-those pages. A forked worker runs Ray's own script with Ray's arguments and environment, in a
-process group of its own. What cannot be forked (another script, another job, no fork server) is
-started from nothing.
+GB. Ray's node daemon starts workers with the `sys.executable` of Ray's start. If that is
+`ForkServer.executable`, a process imports Ray and the chip at the first request, in its
+environment, and forks; the copies share those pages. A forked worker runs Ray's script with Ray's
+arguments and environment, in its own process group. Anything else (another script or job, no fork
+server) starts a plain interpreter.
 
-This file is the script of both processes; until the first fork it imports the standard library
-alone.
+This file is the script of both processes; before a fork it imports only the standard library.
 """
 
 import contextlib
@@ -38,8 +36,7 @@ _PRELOAD: Final = (
     "emulator.actors.chip_worker",
 )
 _FIXED: Final = ("RAY_JOB_ID", "RAY_RAYLET_PID")
-"""Settings that Ray's library reads once, when it is imported: forks share them. The chips of one
-fleet belong to one job and one daemon."""
+"""Settings that Ray reads once, at import, and forks share: a fleet has one job and daemon."""
 
 _BACKLOG: Final = 1_024
 _ORDER_BYTES_MAX: Final = 4_000_000
@@ -49,8 +46,7 @@ _ORDER_BYTES_MAX: Final = 4_000_000
 class ForkServer:
     """A process that forks Ray workers; `directory` is private to its user.
 
-    `executable` replaces the Python interpreter; see the module. The process ends with `stop`, or
-    with its maker. Forked workers are Ray's, and end with Ray.
+    `executable` replaces the Python interpreter. The process ends with `stop` or with its maker.
     """
 
     def __init__(self, directory: Path, environment: dict[str, str]) -> None:
@@ -86,8 +82,6 @@ class ForkServer:
 
 
 class _Order:
-    """A worker that the daemon asks for: arguments, environment, directory and open files."""
-
     def __init__(self, text: bytes, files: list[int]) -> None:
         fields = json.loads(text)
         self.arguments: list[str] = fields["arguments"]
@@ -101,7 +95,7 @@ class _Order:
 
 
 def _request(python: str, path: str, arguments: list[str]) -> None:
-    """Ask the fork server at `path` for a worker; become a plain `python` without one."""
+    """Request a worker from the fork server at `path`; becomes a plain `python` without one."""
     if any(Path(argument).name == WORKER_SCRIPT for argument in arguments):
         order = {
             "arguments": arguments,
@@ -119,7 +113,7 @@ def _request(python: str, path: str, arguments: list[str]) -> None:
 
 
 def _tend(listener: socket.socket) -> _Order:
-    """Fork a worker for each order, until the owner is gone; returns in the worker alone."""
+    """Fork a worker for each order until the owner is gone; returns in the worker alone."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the children
     born: dict[str, str] | None = None
     selector = selectors.DefaultSelector()
@@ -153,7 +147,6 @@ def _read_order(customer: socket.socket) -> _Order:
 
 
 def _import_all(environment: dict[str, str]) -> None:
-    """Import what workers need, as the first of them would have."""
     os.environ.update(environment)
     for name in _PRELOAD:
         importlib.import_module(name)
@@ -162,7 +155,6 @@ def _import_all(environment: dict[str, str]) -> None:
 
 
 def _become_worker(order: _Order) -> None:
-    """Run Ray's script in this process as if started for it."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.setpgid(0, 0)
     for target, file in enumerate(order.files):

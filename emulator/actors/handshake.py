@@ -1,10 +1,9 @@
-"""Mutual proof of a key between hub and chip, before anything is decoded.
+"""Mutual proof of a key between hub and chip, before any message is decoded.
 
 The hub greets with a challenge; the chip answers with its number, its own challenge and a proof;
 the hub answers with its proof. A proof is an HMAC-SHA256 over both challenges, the chip's number
-and the proving side, so that none can be replayed, reused for another chip, or reflected. What
-follows is neither encrypted nor signed: the network between Ray's nodes must be trusted as far as
-Ray's own calls trust it.
+and the proving side, against replay, reuse for another chip, and reflection. Later packets are
+neither encrypted nor signed: the network must be trusted, as for Ray's own calls.
 """
 
 import hmac
@@ -26,7 +25,7 @@ class HandshakeRefused(ConnectionError):
 
 
 class ServerHandshake:
-    """The hub's side of one connection: send `greeting`, then the answer of `welcome`."""
+    """The hub's side of one connection: send `greeting`, then the result of `welcome`."""
 
     def __init__(self, key: bytes) -> None:
         self._key = key
@@ -34,7 +33,7 @@ class ServerHandshake:
         self.greeting = _MAGIC + self._challenge
 
     def welcome(self, claim: bytes) -> tuple[int, bytes]:
-        """Return the chip's number and the answer to its `claim` [CLAIM_BYTES]; raises Refused."""
+        """Return the number and answer to a `claim` [CLAIM_BYTES]; raises HandshakeRefused."""
         number = claim[:_NUMBER_BYTES]
         challenge = claim[_NUMBER_BYTES : _NUMBER_BYTES + _CHALLENGE_BYTES]
         both = self._challenge + challenge
@@ -53,7 +52,7 @@ class ClientHandshake:
         self._both = b""
 
     def claim(self, greeting: bytes) -> bytes:
-        """Answer the hub's `greeting` [GREETING_BYTES]; raises Refused when it is no hub."""
+        """Answer a hub's `greeting` [GREETING_BYTES]; raises HandshakeRefused."""
         if not greeting.startswith(_MAGIC):
             raise HandshakeRefused("this is not a hub")
         self._both = greeting[len(_MAGIC) :] + self._challenge
@@ -61,7 +60,7 @@ class ClientHandshake:
         return self._number + self._challenge + proof
 
     def check(self, welcome: bytes) -> None:
-        """Raise Refused unless `welcome` [WELCOME_BYTES] proves that the hub knows the key."""
+        """Raise HandshakeRefused unless `welcome` [WELCOME_BYTES] proves the hub's key."""
         wanted = _proof(self._key, b"hub", self._both, self._number)
         if not hmac.compare_digest(welcome, wanted):
             raise HandshakeRefused("the hub does not know the key")

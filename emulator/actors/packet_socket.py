@@ -1,7 +1,7 @@
-"""A connected socket that carries whole packets; a packet says its own length (see codec).
+"""A connected socket that carries whole packets, which tell their own length (see codec).
 
-Time limits are the kernel's: a call that waits longer raises TimeoutError, after which the stream
-may be cut within a packet and only `close` is left.
+Time limits are the kernel's: a call past them raises TimeoutError, after which the stream may be
+cut within a packet and must be closed.
 """
 
 import socket
@@ -17,9 +17,7 @@ PACKET_BYTES_MAX: Final = 1 << 31
 class PacketSocket:
     """Sends and receives packets over `connected`, a stream socket that it owns.
 
-    Args:
-        connected: the socket, connected.
-        timeout_s: longest wait for room to send, or for more of a packet; None waits for ever.
+    `timeout_s`: longest wait for room to send, or for more of a packet; None waits for ever.
     """
 
     def __init__(self, connected: socket.socket, timeout_s: float | None = None) -> None:
@@ -37,7 +35,7 @@ class PacketSocket:
         return self._socket.fileno()
 
     def send(self, packet: bytes) -> None:
-        """Send the whole packet; raises OSError when the other end is gone or takes nothing."""
+        """Send the whole packet; raises OSError when the other end is gone or stalls."""
         try:
             sent = self._socket.send(packet)
             while sent < len(packet):
@@ -50,7 +48,7 @@ class PacketSocket:
 
         Raises:
             EOFError: the other end has closed.
-            OSError: it broke off within a packet, stalled in it, or announced one too long.
+            OSError: it broke off or stalled within a packet, or announced one too long.
         """
         try:
             head = self._socket.recv(HEAD_BYTES, socket.MSG_WAITALL)

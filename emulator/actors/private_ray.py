@@ -1,9 +1,8 @@
 """Keeps our own Ray private: ports on loopback, and its own token.
 
-A process with a Ray's token and ports can run code. Ray keeps one token per user, in a file with
-the user's usual permissions; here each Ray gets a new one, in a directory of its user alone. Ray
-opens ports on every interface even when told 127.0.0.1, unless it takes itself for one without
-other nodes, which is declared here.
+A process with a Ray's token and ports can run code. Ray's one token per user has the usual file
+permissions; here each Ray gets a new one, in a private directory. Ray opens ports on every
+interface even when given 127.0.0.1, unless it is declared a single node, as here.
 """
 
 import contextlib
@@ -28,7 +27,7 @@ _TOKEN_PATH: Final = "RAY_AUTH_TOKEN_PATH"
 _AUTHENTICATION: Final = (_TOKEN, _TOKEN_PATH, AUTH_MODE_ENV_VAR)
 
 _ASKED_WALL_S: Final = 60.0
-"""Python's start and one call, on a host that has much else to do (assumed)."""
+"""Python's start and one call, on a busy host (assumed)."""
 
 
 def refuse_open_ray() -> None:
@@ -42,10 +41,7 @@ def refuse_open_ray() -> None:
 
 @contextlib.contextmanager
 def own_token(directory: Path) -> Iterator[None]:
-    """Give a Ray started meanwhile a new token, kept in `directory`.
-
-    This process remembers it; processes that Ray starts read the file.
-    """
+    """Give a Ray started meanwhile a new token, in a file of `directory`."""
     path = directory / "token"
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode=0o600), "w") as file:
         file.write(secrets.token_hex(32))
@@ -57,10 +53,8 @@ def own_token(directory: Path) -> Iterator[None]:
 def wants_token(ray_address: str) -> bool:
     """Whether the cluster at "host:port" refuses a client without a token.
 
-    An answer to this process proves nothing: an open cluster takes any token.
-
-    Raises:
-        OSError: no cluster answers there, with what was met.
+    Tested in another process: an open cluster takes this one's token too. Raises OSError when no
+    cluster answers.
     """
     environment = child_environment()
     without = {name: value for name, value in environment.items() if name not in _AUTHENTICATION}
@@ -84,7 +78,7 @@ def wants_token(ray_address: str) -> bool:
 
 
 def forget_token() -> None:
-    """Let Ray look for its token again: another Ray has another."""
+    """Let Ray look for its token again: each cluster has its own."""
     AuthenticationTokenLoader.instance().reset_cache()
 
 

@@ -1,12 +1,10 @@
 """Daemons of our own Ray: their processes, their unexpected end, their shutdown.
 
-The node's daemon starts chips, and Ray's server knows them. When one is gone, chips may go on for a
-while, and no other can start; Ray notices the loss of its server after a minute, and then ends the
-process that uses it.
+Without the node's daemon or Ray's server no chip can start; Ray notices the loss of its server
+after a minute, and then ends its client process.
 
 Daemons start with SIGTERM blocked: a service manager signals all processes of a server, and the
-owner of this Ray decides when it ends. They are ended by SIGKILL; Ray's workers end with their
-daemon.
+owner of this Ray decides when it ends. SIGKILL ends them; Ray's workers end with their daemon.
 """
 
 import contextlib
@@ -26,7 +24,7 @@ VITAL: Final = (PROCESS_TYPE_RAYLET, PROCESS_TYPE_GCS_SERVER)
 
 @contextlib.contextmanager
 def without_sigterm() -> Iterator[None]:
-    """Block SIGTERM in this thread, and so in every process that it starts meanwhile."""
+    """Block SIGTERM in this thread and in processes that it starts meanwhile."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield
@@ -35,7 +33,7 @@ def without_sigterm() -> Iterator[None]:
 
 
 def own_daemons() -> dict[str, "subprocess.Popen[bytes]"]:
-    """Daemons started by this process, by Ray's names; they are ended by SIGKILL."""
+    """Daemons started by this process, by Ray's names; Ray will end them by SIGKILL."""
     node = worker._global_node
     assert node is not None, "Ray is not started"
     daemons = {}
@@ -46,10 +44,9 @@ def own_daemons() -> dict[str, "subprocess.Popen[bytes]"]:
 
 
 class DaemonWatch:
-    """Calls `lost` once, from its own thread, with the name of the first of `processes` (ids by
-    name) that ends before `stop`.
+    """Calls `lost` once, from its own thread, with the first of `processes` (ids by name) to end.
 
-    Does nothing where the system has no file descriptors of processes.
+    Until `stop`; inert where the system has no pidfds.
     """
 
     def __init__(self, processes: Mapping[str, int], lost: Callable[[str], None]) -> None:
@@ -77,7 +74,7 @@ class DaemonWatch:
             self._lost(sorted(ended)[0])
 
     def stop(self) -> None:
-        """Forget them; idempotent."""
+        """Stop watching; idempotent."""
         pipe, self._pipe = self._pipe, -1
         if pipe >= 0:
             # A process that was forked meanwhile may hold this end too: closing says nothing then.

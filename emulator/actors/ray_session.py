@@ -1,7 +1,7 @@
-"""Starts and stops the chips' Ray: our own, or a place in a running cluster.
+"""Starts and stops the chips' Ray: a private one, or a place in a running cluster.
 
-Our own is private, local, quiet, and gone afterwards. In another's cluster only the chips are ours:
-they are spread over its nodes, and the cluster outlives them.
+A private Ray is local, quiet, and removed afterwards. A joined cluster outlives the chips, which
+are spread over its nodes.
 """
 
 import contextlib
@@ -47,9 +47,9 @@ class RayNode:
 
 
 def spread_chips(chips: int, nodes: Sequence[RayNode], tray_chips: int) -> tuple[RayNode, ...]:
-    """The node of each of `chips`: equal runs of whole trays, so that a tray's chips stay together.
+    """The node of each of `chips`: whole trays, in runs equal within one tray.
 
-    With fewer trays than nodes, runs of single chips. Runs differ by one tray (or chip) at most.
+    With fewer trays than nodes, runs of single chips.
     """
     trays = -(-chips // tray_chips)
     unit_chips = tray_chips if trays >= len(nodes) else 1
@@ -93,10 +93,8 @@ _OWN_RAY_ENVIRONMENT = {
 
 
 class _InstalledCode(JobConfig):  # type: ignore[misc]  # Ray's classes have no types
-    """A job whose workers import installed code alone.
-
-    Ray puts the driver's working directory, and its script's, before all else that a worker
-    imports, unless the job brings its own directory.
+    """A job whose workers import installed code alone: by default Ray puts the driver's working
+    directory, and its script's, before all else.
     """
 
     def _runtime_env_has_working_dir(self) -> bool:
@@ -105,7 +103,7 @@ class _InstalledCode(JobConfig):  # type: ignore[misc]  # Ray's classes have no 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChipProcess:
-    """A chip's Ray actor, and its two calls; the second lasts while it serves."""
+    """A chip's Ray actor and its two calls; `served` lasts while it serves."""
 
     actor: Any
     loaded: Any
@@ -115,12 +113,9 @@ class ChipProcess:
 class RaySession:
     """The Ray that chips are started in, with token authentication.
 
-    Args:
-        ray_address: "host:port" of a running cluster of which this machine is a node; its token is
-            read as Ray does, from RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or the user's file. None
-            starts a Ray of our own.
-
     `start` and `stop` are called once each; `stop` is idempotent and removes the session's files.
+    `ray_address`: "host:port" of a running cluster with a node on this machine; its token comes
+    from RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or the user's file. None starts a private Ray.
     """
 
     def __init__(self, ray_address: str | None = None) -> None:
@@ -133,11 +128,9 @@ class RaySession:
         self._is_started = False
 
     def start(self) -> None:
-        """Start Ray's daemons as children of this process, which end when it ends; or join.
+        """Start Ray's daemons as children that end with this process; or join.
 
-        Raises:
-            ConfigError: the cluster cannot be joined, or has no token authentication; or the
-                environment switches that off.
+        Raises ConfigError for a cluster that cannot be joined, or without token authentication.
         """
         refuse_open_ray()
         self._is_started = True
@@ -224,7 +217,7 @@ class RaySession:
         return tuple(sorted(nodes, key=lambda node: (not node.is_here, node.address, node.node_id)))
 
     def channel_host(self) -> str | None:
-        """Address where chips of other nodes reach this one; None without other nodes."""
+        """This node's address for chips on other nodes; None without other nodes."""
         here, *others = self.nodes()
         return here.address if others else None
 
@@ -233,7 +226,7 @@ class RaySession:
         return spread_chips(chips, self.nodes(), _TRAY_CHIPS)
 
     def start_chip(self, *, node: RayNode | None = None, **arguments: Any) -> ChipProcess:
-        """Start one `ChipWorker` on `node`, or anywhere, and let it serve; returns at once."""
+        """Start one `ChipWorker` on `node`, or anywhere; returns at once."""
         options: dict[str, Any] = {"num_cpus": 0, "max_restarts": 0}
         if node is not None:
             strategy = NodeAffinitySchedulingStrategy(node_id=node.node_id, soft=False)
@@ -250,13 +243,13 @@ class RaySession:
         ray.get([chip.loaded for chip in chips], timeout=timeout_s)
 
     def kill(self, chip: ChipProcess) -> None:
-        """End a chip's process at once; nothing restarts it. Idempotent, and does not wait."""
+        """Kill a chip's process for good, without waiting; idempotent."""
         ray.kill(chip.actor, no_restart=True)
 
     def watch(self, lost: Callable[[str], None]) -> None:
-        """Call `lost` with the name of an indispensable daemon that ends before `stop`.
+        """Call `lost` with the name of a vital daemon that ends before `stop`.
 
-        From another thread, at most once; never for another's cluster.
+        From another thread, at most once; never for a joined cluster.
         """
         assert self._watch is None, "watched twice"
         vital = {name: self._daemons[name].pid for name in VITAL if name in self._daemons}
@@ -264,7 +257,7 @@ class RaySession:
             self._watch = DaemonWatch(vital, lost)
 
     def stop(self) -> None:
-        """Stop the chips and our own Ray, and delete the session's files."""
+        """Stop the chips and a private Ray, and delete the session's files."""
         if not self._is_started:
             return
         self._is_started = False
@@ -278,7 +271,6 @@ class RaySession:
         self._remove_files()
 
     def _remove_files(self) -> None:
-        """Remove the directory; remaining daemons that use it end with it."""
         if self._fork_server is not None:
             self._fork_server.stop()
             self._fork_server = None
@@ -306,19 +298,18 @@ def _connect(ray_address: str) -> None:
 
 
 def _code_paths() -> list[str]:
-    """Paths at which workers of another's cluster find a checkout; none for installed code."""
+    """Paths at which workers of a joined cluster find a checkout; none for installed code."""
     return [] if CODE_ROOT in site.getsitepackages() else [CODE_ROOT]
 
 
 def _check_listens(ray_address: str) -> None:
-    """Raise OSError or ValueError at once where Ray would try for most of a minute."""
+    """Raise OSError or ValueError at once, where Ray would try for most of a minute."""
     host, _, port = ray_address.rpartition(":")
     socket.create_connection((host, int(port)), _LISTENS_TIMEOUT_S).close()
 
 
 @contextlib.contextmanager
 def _interpreter(executable: str) -> Iterator[None]:
-    """Make Ray start its workers with another interpreter."""
     before, sys.executable = sys.executable, executable
     try:
         yield

@@ -1,10 +1,9 @@
 """A temporary directory that does not outlive its owner, however the owner ends.
 
-vLLM may SIGKILL its engine process, so that process cannot clean up. A watcher of a few megabytes,
+vLLM may SIGKILL its engine process, which then cannot clean up. A watcher of a few megabytes,
 outside the owner's process tree and session, waits for the owner's end of a pipe to close; then it
 ends the processes with open files in the directory (Ray's agents, which try for a minute to reach
-the rest of Ray), and removes it. This file is the watcher's script too; it imports the standard
-library alone.
+Ray), and removes it. This file is its script too; it imports only the standard library.
 """
 
 import contextlib
@@ -20,11 +19,11 @@ from pathlib import Path
 
 _WATCH_S = 10.0
 _QUIET_S = 1.0
-"""Processes that the owner had may write for a moment after it."""
+"""The owner's processes may write for a moment after it."""
 
 
 class ScratchDirectory:
-    """A new directory of its user alone; `path` is gone after `remove`, or with its owner."""
+    """A new directory private to its user, removed by `remove` or with its owner."""
 
     def __init__(self, prefix: str) -> None:
         self.path = Path(tempfile.mkdtemp(prefix=prefix))
@@ -46,7 +45,7 @@ class ScratchDirectory:
     def remove(self) -> None:
         """Remove the directory and end the watcher; idempotent.
 
-        Where the watcher is gone, its work is done here, in a second or up to ten.
+        Without a watcher, clears the directory here, in one to ten seconds.
         """
         pipe, self._pipe = self._pipe, None
         if pipe is None:
@@ -60,7 +59,6 @@ class ScratchDirectory:
 
 
 def _watch(path: str, owner: int) -> None:
-    """Wait for the owner's end or release, and clear `path`."""
     for number in (signal.SIGTERM, signal.SIGINT):  # told to all of a server's processes at once
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()
@@ -68,7 +66,7 @@ def _watch(path: str, owner: int) -> None:
 
 
 def _clear(path: str, owner: int) -> None:
-    """End the processes that use `path` and remove it, until it has been unused for a second."""
+    """Kill the processes that use `path` and remove it, until it has been unused for a second."""
     end_s = time.monotonic() + _WATCH_S
     quiet_s = 0.0
     while quiet_s < _QUIET_S and time.monotonic() < end_s:
@@ -84,8 +82,7 @@ def _clear(path: str, owner: int) -> None:
 def _users(path: str, owner: int) -> Iterator[int]:
     """Python's and Ray's processes with an open file below `path`, removed files included.
 
-    Without those that the owner is just starting: until exec they have all of its files. None where
-    the system has no /proc.
+    Excludes the owner's forks before exec, which share its files. Empty without /proc.
     """
     python = Path("/proc/self/exe")
     for process in Path("/proc").glob("[0-9]*"):
@@ -101,7 +98,7 @@ def _users(path: str, owner: int) -> Iterator[int]:
 
 
 def _is_starting(process: Path, owner: int) -> bool:
-    """Whether it is a copy of `owner` that this has forked."""
+    """Whether it is a fork of `owner` before exec."""
     parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
     if parent != owner:
         return False

@@ -1,6 +1,6 @@
 """Asks a Ray cluster without a token: `python -m emulator.actors.tokenless_call HOST:PORT`.
 
-A program of its own, because a process has one Ray with one token. Its exit code is the answer.
+A separate program, because a process has one Ray with one token. The exit code is the answer.
 """
 
 import sys
@@ -16,7 +16,7 @@ TOKEN_WANTED: Final = 11
 
 
 def main(address: str) -> int:
-    """Connect and ask for the cluster's name; raises Ray's error where no cluster answers."""
+    """Connect to the cluster; raises Ray's error where none answers."""
     try:
         GcsClient(address=address)
     except AuthenticationError:

@@ -1,9 +1,8 @@
 """One chip as a pure state machine: a command in, one effect out.
 
-A chip holds some head groups of an attention replica with their KV cache, and some experts. Its
-rank's tokens go through the layers here. Where several chips make a rank, each one's attention is
-summed over them (`Attended`, `Reduce`); tokens leave for the experts (`Dispatch`) and come back
-(`Combine`). It knows no clock, no socket and no other chip.
+A chip holds some head groups of an attention replica with their KV cache, and some experts. With
+several chips per rank, their attention is summed (`Attended`, `Reduce`); tokens leave for the
+experts (`Dispatch`) and come back (`Combine`). No clock, no sockets, no other chips.
 """
 
 from emulator.arrays import Float32s
@@ -47,9 +46,9 @@ from emulator.specs.step import RankOutput
 
 
 class _RunningStep:
-    """The step in progress: made by `BeginStep`, ended by the last layer's `Combine`.
+    """The step in progress, from `BeginStep` to the last layer's `Combine`.
 
-    In `layer`, `routed` is None until its tokens are dispatched.
+    `routed` is None until the tokens of `layer` are dispatched.
     """
 
     __slots__ = ("angles", "batch", "command", "layer", "routed", "x")
@@ -66,13 +65,13 @@ class _RunningStep:
 
 
 class Chip:
-    """A chip with its shard: number `tp_index` of the `tp` attending chips of its rank; a higher
-    number has experts alone.
+    """Attending chip `tp_index` of its rank's `tp`, with its shard; from `tp` on, with experts
+    alone.
 
-    States: idle, or in a step at some layer. `BeginStep` enters a step (or ends it at once without
-    tokens), `Combine` moves to the next layer, the last one samples and returns to idle; with
-    several chips a rank, `Reduce` lies between. `RepeatStep` goes back to the first layer.
-    `RunExperts` is answered in any state and changes nothing; experts are moved between steps.
+    States: idle, or in a step at some layer. `BeginStep` enters a step (and ends it at once without
+    tokens), `Combine` moves to the next layer, the last of which samples and returns to idle; with
+    several chips per rank, `Reduce` lies between. `RepeatStep` restarts at the first layer.
+    `RunExperts` works in any state; experts move between steps.
     """
 
     def __init__(self, shard: ModelShard, kv: PagedKv, *, tp: int = 1, tp_index: int = 0) -> None:
@@ -84,7 +83,7 @@ class Chip:
         self._running: _RunningStep | None = None
 
     def handle(self, command: Command) -> Effect:
-        """Carry out `command`; returns what it leads to."""
+        """Carry out `command`; returns its effect."""
         match command:
             case BeginStep():
                 return self._begin(command)
@@ -106,13 +105,13 @@ class Chip:
 
     @property
     def architecture(self) -> Architecture:
-        """Of the weights that it holds, now and later."""
+        """The architecture of all weights that it may hold."""
         return self._shard.architecture
 
     def renew(self, shard: ModelShard) -> None:
-        """Replace the weights by others of the same architecture, groups and slots.
+        """Replace the weights, between steps and without tokens in the KV cache.
 
-        Only between steps, and while no request of the rank has tokens in the KV cache.
+        Architecture, groups and slots stay.
         """
         assert self._running is None, "other weights came in a step"
         assert shard.architecture == self._shard.architecture
@@ -157,7 +156,6 @@ class Chip:
         return self._route(running, command.layer, command.rows)
 
     def _route(self, running: _RunningStep, layer: int, attended: Float32s) -> Dispatch:
-        """Route all tokens of the rank, and dispatch this chip's share of them."""
         routed = route_tokens(self._shard, layer, running.x, attended)
         running.routed = routed
         tokens = len(routed.hidden)
@@ -191,7 +189,6 @@ class Chip:
         return sample_step(self._shard, self._requests, running.command, running.batch, x)
 
     def _move_experts(self, command: SendExperts | TakeExperts) -> Effect:
-        """Move experts between steps: no token is computed meanwhile."""
         weights = self._shard.layers[command.layer]
         if isinstance(command, SendExperts):
             return ExpertWeights(

@@ -1,4 +1,4 @@
-"""A chip's share of the model, and how it is read from a checkpoint."""
+"""A chip's share of the model, and its loading from a checkpoint."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +14,9 @@ from emulator.errors import CheckpointError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipShare:
-    """A chip's part of the model in `weights_dir`: number `tp_index` of the `tp` attending chips of
-    its rank; a higher number has experts alone.
+    """A chip's part of the model in `weights_dir`; `tp` and `tp_index` are those of `Chip`.
 
-    `experts`: the expert of each slot, or EMPTY, for each layer. The KV pool has `kv_blocks` of
-    `block_tokens` tokens.
+    `experts`: the expert of each slot, or EMPTY, for each layer.
     """
 
     weights_dir: str
@@ -30,11 +28,7 @@ class ChipShare:
 
 
 def load_chip(share: ChipShare) -> Chip:
-    """Read the share from its checkpoint.
-
-    Raises:
-        CheckpointError: the checkpoint cannot be read, or not computed.
-    """
+    """Load the share; raises CheckpointError when it cannot be read or computed."""
     directory = Path(share.weights_dir)
     arch = read_architecture(directory)
     shard = load_shard(directory, arch, share.experts, tp=share.tp, tp_index=share.tp_index)
@@ -52,10 +46,9 @@ def load_chip(share: ChipShare) -> Chip:
 def renew_chip(
     chip: Chip, share: ChipShare, command: LoadWeights
 ) -> tuple[ChipShare, CommandDone | NotLoaded]:
-    """Load the weights of `command` into `chip`, which has `share`.
+    """Load the weights of `command` into `chip`; returns its new share and its answer.
 
-    Returns its new share, and its answer. Both sets of weights are in the host's memory for a
-    moment, so that an unreadable set costs nothing.
+    Host memory briefly holds both sets, so that an unreadable set costs nothing.
     """
     wanted = replace(share, weights_dir=command.weights_dir, experts=command.experts)
     directory = Path(command.weights_dir)
@@ -71,11 +64,7 @@ def renew_chip(
 
 
 def read_experts(share: ChipShare, command: LoadExperts) -> TakeExperts:
-    """Read the experts of `command` from the checkpoint.
-
-    Raises:
-        CheckpointError: a tensor is missing or misshapen.
-    """
+    """Read the experts of `command`; raises CheckpointError for a missing or misshapen tensor."""
     directory = Path(share.weights_dir)
     arch = read_architecture(directory)
     gate_up, down = load_experts(directory, arch, command.layer, command.experts)

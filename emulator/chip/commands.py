@@ -15,9 +15,9 @@ NO_BITMASK: Int32s = np.zeros((0, 0), dtype=np.int32)
 class BeginStep:
     """Compute a rank's batch until its tokens or sums leave the chip.
 
-    `grammar_bitmask`: [rows, ceil(vocab / 32)] int32, one row per `step.grammar_rows`; empty when
-    no request is constrained. `sampled_tokens` [len(sampled_ids)] int32: the tokens that the rank's
-    leading chip has drawn since the last command, one of each request; empty for the leader.
+    `grammar_bitmask`: [rows, ceil(vocab / 32)] int32, one row per `step.grammar_rows`; empty
+    without constraints. `sampled_tokens`: [len(sampled_ids)] int32, one per request, drawn by the
+    rank's leading chip since the last command; empty for the leader.
     """
 
     step: RankStep
@@ -28,14 +28,12 @@ class BeginStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepeatStep:
-    """Begin the step in progress again from its first layer; its outcome is the same."""
+    """Restart the step in progress from its first layer; its outcome is the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduce:
-    """Continue with the attention of all chips of the rank: `rows` [all groups, tokens, hidden]
-    float32, in the order of the head groups.
-    """
+    """Continue with the rank's attention [all groups, tokens, hidden] float32, in group order."""
 
     layer: int
     rows: Float32s
@@ -45,8 +43,8 @@ class Reduce:
 class RunExperts:
     """Apply this chip's experts in `layer`.
 
-    `rows` is [tokens, hidden] float32; `row_of_pair` [pairs] int64 is each pair's row, sorted by
-    slot; `counts` [slots] int64 is the pairs of each slot.
+    `rows` [tokens, hidden] float32; `row_of_pair` [pairs] int64: each pair's row, sorted by slot;
+    `counts` [slots] int64: pairs per slot.
     """
 
     layer: int
@@ -57,9 +55,7 @@ class RunExperts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combine:
-    """Finish `layer` with the experts' outputs `expert_rows` [tokens, k, hidden] float32, of all
-    tokens of the rank.
-    """
+    """Finish `layer` with the rank's `expert_rows` [tokens, k, hidden] float32."""
 
     layer: int
     expert_rows: Float32s
@@ -67,7 +63,7 @@ class Combine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendExperts:
-    """Read the weights in `slots` of `layer` out."""
+    """Read out the weights in `slots` of `layer`."""
 
     layer: int
     slots: list[int]
@@ -75,8 +71,8 @@ class SendExperts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeExperts:
-    """Write weights into `slots` of `layer`: `gate_up` [slots, hidden, 2 * intermediate] and
-    `down` [slots, intermediate, hidden], float32.
+    """Write weights into `slots` of `layer`: `gate_up` [slots, hidden, 2 * intermediate], `down`
+    [slots, intermediate, hidden], float32.
     """
 
     layer: int
@@ -96,10 +92,10 @@ class LoadExperts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadWeights:
-    """Replace the weights by those of the checkpoint in `weights_dir`, of the same architecture;
-    `experts` gives the expert of each slot, or EMPTY, for each layer.
+    """Load another checkpoint of the same architecture; `experts`: each layer's expert by slot, or
+    EMPTY.
 
-    Answered by `CommandDone`, or by `NotLoaded`: the old weights stay. The rank has no request with
+    Answered by `CommandDone`, or by `NotLoaded`: the old weights stay. No request of the rank has
     tokens, since the KV cache is of the old weights.
     """
 
@@ -114,12 +110,12 @@ class ResetRank:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportCondition:
-    """Say how the chip's process is."""
+    """Report the state of the chip's process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hang:
-    """Answer nothing from here on, and stay."""
+    """Stop answering, without ending."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

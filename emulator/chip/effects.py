@@ -10,7 +10,7 @@ from emulator.specs.step import RankOutput
 class ChipReady:
     """The chip has loaded its shard.
 
-    `pid` and `thread` are its process's, on the machine whose Linux has boot id `boot`.
+    `pid` and `thread` are on the machine whose Linux has boot id `boot`.
     """
 
     chip: int
@@ -29,9 +29,9 @@ class Attended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatch:
-    """Send `hidden` [tokens, hidden] to experts `chosen` [tokens, k] (global ids).
+    """Send this chip's share of the rank's tokens, in order, to experts.
 
-    The tokens are this chip's share of its rank's, in order.
+    `hidden` [tokens, hidden]; `chosen` [tokens, k]: global expert ids.
     """
 
     layer: int
@@ -41,7 +41,7 @@ class Dispatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertRows:
-    """Outputs [pairs, hidden] of this chip's experts, in the order they were sent."""
+    """Outputs [pairs, hidden] of this chip's experts, in the order of the input."""
 
     layer: int
     rows: Float32s
@@ -49,9 +49,7 @@ class ExpertRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertWeights:
-    """Weights read out: `gate_up` [slots, hidden, 2 * intermediate], `down` [slots, intermediate,
-    hidden], float32.
-    """
+    """Weights `gate_up` [slots, hidden, 2 * intermediate], `down` [slots, intermediate, hidden]."""
 
     layer: int
     gate_up: Float32s
@@ -60,19 +58,19 @@ class ExpertWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepDone:
-    """The rank's batch is computed; its leading chip has sampled, the others' output is empty."""
+    """The rank's batch is computed; only its leading chip's output has samples."""
 
     output: RankOutput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandDone:
-    """Carried out; there is nothing to tell."""
+    """The command succeeded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotLoaded:
-    """The weights could not be read, for this reason; the old ones stay."""
+    """The weights could not be read; the old ones stay."""
 
     reason: str
 

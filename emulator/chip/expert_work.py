@@ -1,7 +1,7 @@
 """One training layer of a chip's experts: weighted sums, and their backward pass.
 
 A row is a token's hidden state; a pair is a row with one of this chip's experts. Pair weights are
-applied here, so that one row of sums leaves the chip for each row received.
+applied here, so that each received row returns as one row of sums.
 """
 
 import numpy as np
@@ -32,7 +32,7 @@ class ExpertWork:
     def forward(
         cls, experts: Parameters, command: TrainExperts, precision: Precision
     ) -> tuple["ExpertWork", Float32s]:
-        """Apply `experts` to the rows of `command`; returns the work, and sums [rows, hidden]."""
+        """Apply `experts` to the rows of `command`; returns the work and sums [rows, hidden]."""
         rows = command.rows[command.row_of_pair]  # [pairs, hidden]
         out, tape = experts_forward(experts, command.layer, rows, command.counts, precision)
         work = cls(command, out, tape, precision)
@@ -41,8 +41,8 @@ class ExpertWork:
     def backward(
         self, experts: Parameters, grads: Parameters, grad_sums: Float32s
     ) -> tuple[Float32s, Float32s]:
-        """From `grad_sums` dL/dsums [rows, hidden]: the gradients by rows [rows, hidden] and by the
-        weights of pairs [pairs]; adds to `grads`.
+        """Turn `grad_sums` dL/dsums [rows, hidden] into gradients by rows [rows, hidden] and by
+        pair weights [pairs]; adds to `grads`.
         """
         command = self._command
         of_pair = grad_sums[command.row_of_pair]  # [pairs, hidden]
@@ -53,7 +53,7 @@ class ExpertWork:
         return self._summed(by_row, np.ones(len(by_row), np.float32)), by_weight
 
     def _summed(self, of_pair: Float32s, weights: Float32s) -> Float32s:
-        """Add each row's pairs, [pairs, hidden] -> [rows, hidden], in the order of slots."""
+        """Add each row's pairs, [pairs, hidden] -> [rows, hidden], in slot order."""
         order, ends = self._pairs_of_row
         shape = (len(ends) - 1, len(of_pair))
         total: Float32s = csr_array((weights[order], order, ends), shape=shape) @ of_pair
@@ -61,7 +61,6 @@ class ExpertWork:
 
 
 def _pairs_of_row(command: TrainExperts) -> tuple[Int64s, Int64s]:
-    """Pairs in the order of their rows, and the offsets of each row's pairs."""
     order = np.argsort(command.row_of_pair, kind="stable")
     counts = np.bincount(command.row_of_pair, minlength=len(command.rows))
     return order, np.concatenate([[0], np.cumsum(counts)])

@@ -1,4 +1,4 @@
-"""The requests that a rank's chip knows: their tokens, block tables and sampling."""
+"""The requests of a rank's chip: tokens, block tables and sampling."""
 
 from collections.abc import Sequence
 
@@ -59,12 +59,12 @@ class ChipRequest:
 
     @property
     def generated(self) -> Int32s:
-        """The tokens sampled so far; a view."""
+        """The sampled tokens; a view."""
         return self._buffer[self.prompt_tokens : self._length]
 
 
 class RequestTable:
-    """All requests of one rank, kept up to date by the differences in `RankStep`."""
+    """All requests of one rank, updated by the differences in `RankStep`."""
 
     def __init__(self) -> None:
         self._requests: dict[str, ChipRequest] = {}
@@ -76,7 +76,7 @@ class RequestTable:
         return self._requests[request_id]
 
     def apply(self, step: RankStep) -> None:
-        """Take over what is new, drop what is finished, extend block tables."""
+        """Add new requests, drop finished ones, extend block tables."""
         for request_id in step.finished:
             self._requests.pop(request_id, None)
         for new in step.new:
@@ -89,7 +89,7 @@ class RequestTable:
                 request.block_ids.extend(scheduled.new_block_ids)
 
     def spans(self, scheduled: Sequence[Scheduled]) -> list[Span]:
-        """The tokens that a step computes, one span per scheduled request."""
+        """The tokens of a step, one span per scheduled request."""
         spans = []
         for item in scheduled:
             request = self._requests[item.request_id]

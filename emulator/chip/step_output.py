@@ -19,7 +19,7 @@ from emulator.specs.step import RankOutput, RowLogprobs, Scheduled
 def sample_step(
     shard: ModelShard, requests: RequestTable, command: BeginStep, batch: TokenBatch, x: Float32s
 ) -> RankOutput:
-    """Sample one token for every request whose last token is in `batch`, and remember it.
+    """Sample and remember one token per request whose last token is in `batch`.
 
     `x` [tokens, hidden] is the last layer's output.
     """
@@ -60,12 +60,11 @@ def sample_step(
 
 
 def _scores(shard: ModelShard, x: Float32s, first: int, last: int) -> Float32s:
-    """Logits [last - first, vocab] of rows of `x`."""
     return logits(shard, x[first:last])
 
 
 def no_output(rank: int, prompt_rows: dict[str, RowLogprobs] | None = None) -> RankOutput:
-    """The output of a rank that sampled nothing."""
+    """An output without samples."""
     return RankOutput(
         rank=rank,
         request_ids=[],
@@ -80,9 +79,8 @@ def score_prompt(
 ) -> RowLogprobs | None:
     """Add the log-probabilities of this chunk's prompt tokens; returns all of them at the end.
 
-    `scores(first, last)` are the logits [last - first, vocab] of rows of the chunk, of which row i
-    predicts the token at position first_position + i + 1. What a preempted request computes again
-    is neither scored nor returned again.
+    `scores(first, last)` are logits [last - first, vocab]; row i of the chunk predicts the token at
+    position first_position + i + 1. A preempted request's recomputed tokens are not scored again.
     """
     count = request.sampling.prompt_logprobs
     assert count is not None
@@ -111,9 +109,9 @@ def _concatenate(request: ChipRequest) -> RowLogprobs | None:
 def bitmask_rows(
     constrained: Sequence[str], bitmask: Int32s, request_ids: Sequence[str]
 ) -> Int32s | None:
-    """Order a grammar bitmask, whose rows are of `constrained`, by `request_ids`.
+    """Order the rows of a grammar bitmask, given by `constrained`, by `request_ids`.
 
-    Unconstrained rows allow every token; None when there is no constrained request.
+    Unconstrained rows allow every token; None without constrained requests.
     """
     if not constrained:
         return None

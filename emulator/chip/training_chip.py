@@ -1,7 +1,7 @@
 """One training chip as a pure state machine: a command in, one effect out.
 
-It takes its own sequences through the dense weights, of which it has all, and applies the experts
-that it owns to whatever rows are sent. It knows no clock, no socket and no other chip.
+It takes its own sequences through the dense weights, of which it has all, and applies its experts
+to any rows sent. No clock, no sockets, no other chips.
 
 | state | command | answers | next |
 |---|---|---|---|
@@ -63,8 +63,6 @@ NOT_ASKED: Final = np.zeros(0, dtype=np.float32)
 
 
 class _Layer:
-    """State of one layer of the micro-batch for its backward pass."""
-
     __slots__ = ("attention", "router")
 
     def __init__(self, attention: AttentionTape, router: RouterTape) -> None:
@@ -88,9 +86,9 @@ class _Micro:
 
 
 class TrainingChip:
-    """A chip that has loaded the dense weights and its experts, with their moments.
+    """A chip with loaded dense weights and experts, and their moments.
 
-    The same commands make the same bits: every sum has a fixed order.
+    The same commands give the same bits: every sum has a fixed order.
     """
 
     def __init__(self, weights: TrainingWeights, precision: Precision) -> None:
@@ -104,7 +102,7 @@ class TrainingChip:
         self._state = _IDLE
 
     def handle(self, command: TrainingCommand) -> TrainingEffect | CommandDone:
-        """Carry out `command`; returns what it leads to."""
+        """Carry out `command`; returns its effect."""
         match command:
             case BeginTraining():
                 return self._begin(command)

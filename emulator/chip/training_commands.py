@@ -1,8 +1,8 @@
 """Commands of a training chip. Arrays are little-endian and C-contiguous; see the channel.
 
-A step has one or more micro-batches; `BeginTraining` begins each, and `ApplyGradients` ends the
-step. Experts' rows travel weighted and summed: one row of a token for each chip with some of its
-experts, forward and backward, as kernels for wide expert parallelism do (DeepEP).
+`BeginTraining` begins each micro-batch of a step, and `ApplyGradients` ends the step. Experts' rows
+travel weighted and summed: one row of a token per chip with some of its experts, as kernels for
+wide expert parallelism do (DeepEP).
 """
 
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from emulator.arrays import Float32s, Int32s, Int64s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeginTraining:
-    """Take `tokens` [sequences, length] int32 through the model; `targets`, of the same shape, are
-    the next tokens, or -1 to skip.
+    """Take `tokens` [sequences, length] int32 through the model; `targets` are the next ones, -1
+    skips.
 
     `loss_scale`: weight of a token's nats in the step's loss. `evaluates`: the loss alone.
-    `ends_step`: gradients go out after this micro-batch.
+    `ends_step`: gradients follow this micro-batch.
     """
 
     tokens: Int32s
@@ -30,9 +30,8 @@ class BeginTraining:
 class TrainExperts:
     """Apply this chip's experts in `layer`.
 
-    `rows` [rows, hidden]; `row_of_pair` [pairs] int64 is each pair's row, sorted by slot; `counts`
-    [slots] int64 is the pairs of each slot; `weights` [pairs] is each pair's weight in its row's
-    sum.
+    `rows` [rows, hidden]; `row_of_pair` [pairs] int64: each pair's row, sorted by slot; `counts`
+    [slots] int64: pairs per slot; `weights` [pairs]: each pair's weight in its row's sum.
     """
 
     layer: int
@@ -44,7 +43,7 @@ class TrainExperts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombineSums:
-    """Finish `layer` with the experts' weighed sums `rows` [tokens, hidden]."""
+    """Finish `layer` with the experts' weighted sums [tokens, hidden]."""
 
     layer: int
     rows: Float32s
@@ -53,7 +52,7 @@ class CombineSums:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainExpertsBackward:
     """Backward pass of this chip's experts in `layer`: `rows` [rows, hidden] are the loss's
-    gradient by the sums, in the order of their tokens.
+    gradient by the sums, in token order.
     """
 
     layer: int
@@ -65,7 +64,7 @@ class CombineGradients:
     """Backward pass of the rest of `layer`: the loss's gradient by the experts' inputs, `rows`
     [tokens, hidden], and by the experts' weights, `weights` [tokens, k].
 
-    `expert_share` [experts]: pairs of each expert over tokens, of all chips in this micro-batch;
+    `expert_share` [experts]: pairs per expert over tokens, of all chips in this micro-batch;
     `balance_scale`: the load-balancing loss's derivative by one token's probability of an expert,
     over its share.
     """

@@ -7,9 +7,7 @@ from emulator.arrays import Float32s, Int64s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingDispatch:
-    """Send `hidden` [tokens, hidden] to experts `chosen` [tokens, k] (global ids), whose outputs
-    count `weights` [tokens, k].
-    """
+    """Send `hidden` [tokens, hidden] to experts `chosen` (global) with `weights` [tokens, k]."""
 
     layer: int
     hidden: Float32s
@@ -35,9 +33,7 @@ class GradientDispatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertGradients:
-    """The loss's gradients by the experts' inputs, `rows` [rows, hidden], and by the weight of each
-    pair, `weights` [pairs].
-    """
+    """The loss's gradients by expert inputs, `rows` [rows, hidden], and pair `weights` [pairs]."""
 
     layer: int
     rows: Float32s
@@ -46,10 +42,10 @@ class ExpertGradients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """A micro-batch is done, with more to follow in the step, or an evaluation.
+    """End of a micro-batch, with more to follow in the step, or of an evaluation.
 
-    `loss_sum` is the nats of the `counted` tokens with a target; `balance` is the coefficient times
-    this chip's part of the load-balancing loss, summed over layers; 0 for an evaluation.
+    `loss_sum`: nats of the `counted` tokens with a target; `balance`: this chip's part of the
+    load-balancing loss times its coefficient, summed over layers; 0 for an evaluation.
     """
 
     loss_sum: float
@@ -59,9 +55,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients:
-    """The step's last micro-batch is done: this chip's dense gradients, flat, and the squared norm
-    of its experts' gradients.
-    """
+    """End of the step: this chip's flat dense gradients, and the squared norm of its experts'."""
 
     scored: Scored
     dense: Float32s
@@ -70,7 +64,7 @@ class Gradients:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingStateRead:
-    """Weights and the two moments, each flat; dense ones are empty unless asked for."""
+    """Weights and two moments, each flat; dense ones are empty unless requested."""
 
     dense: Float32s
     dense_first: Float32s

@@ -1,4 +1,4 @@
-"""A training chip's share of the model, and how it is read from a checkpoint."""
+"""A training chip's share of the model, and its loading from a checkpoint."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +13,10 @@ from emulator.compute.parameters import read_dense, read_experts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingShare:
-    """A training chip's part of the model in `weights_dir`: all dense weights, and the `experts` of
-    each layer.
+    """A training chip's part of the model: all dense weights, and each layer's `experts`.
 
-    `state_file` holds weights and moments after `steps` steps, and replaces the checkpoint's
-    weights; empty begins from those.
+    `state_file` holds weights and moments after `steps` steps, which replace those of the
+    checkpoint in `weights_dir`; empty for none.
     """
 
     weights_dir: str
@@ -29,11 +28,7 @@ class TrainingShare:
 
 
 def load_training_chip(share: TrainingShare) -> TrainingChip:
-    """Read the share from its checkpoint, or from a saved job.
-
-    Raises:
-        CheckpointError: either cannot be read, or not computed.
-    """
+    """Load the share from its checkpoint or a saved job; raises CheckpointError."""
     directory = Path(share.weights_dir)
     arch = read_architecture(directory)
     weights = TrainingWeights(

@@ -1,8 +1,6 @@
-"""Trained weights of a chip: the dense ones, which every chip has, its own experts, and their
-moments.
+"""Trained weights of a chip, in FP32: all dense ones, its own experts, and their moments.
 
-Weights and moments are FP32; a step changes the dense ones alike on every chip, since all get the
-same gradients.
+Dense weights stay equal on all chips, which get the same gradients.
 """
 
 from pathlib import Path
@@ -16,7 +14,7 @@ from emulator.compute.parameters import Parameters
 from emulator.errors import CheckpointError
 
 MASTER, FIRST, SECOND = "master", "first", "second"
-"""The three values of every parameter in a file of training state, before the parameter's name."""
+"""Prefixes of a parameter's name in a training state file: its three values."""
 
 
 class TrainingWeights:
@@ -31,12 +29,12 @@ class TrainingWeights:
     def apply(
         self, dense: Parameters, experts: Parameters, learning_rate: float, clip_factor: float
     ) -> None:
-        """Take the optimizer's step against the gradients `dense` and `experts`."""
+        """Take the optimizer's step with the gradients `dense` and `experts`."""
         self._dense_optimizer.step(self.dense, dense, learning_rate, clip_factor)
         self._expert_optimizer.step(self.experts, experts, learning_rate, clip_factor)
 
     def read(self, *, dense: bool) -> TrainingStateRead:
-        """Weights and moments, flat; the dense ones only if asked."""
+        """Weights and moments, flat; dense ones only on request."""
         none = np.zeros(0, np.float32)
         return TrainingStateRead(
             dense=self.dense.flat if dense else none,
@@ -50,8 +48,7 @@ class TrainingWeights:
     def restore(self, path: Path, experts_by_layer: list[list[int]], steps: int) -> None:
         """Restore the state saved in `path` after `steps` steps; see `emulator.training_fleet`.
 
-        Raises:
-            CheckpointError: the file cannot be read, or a value is missing or misshapen.
+        Raises CheckpointError for an unreadable file, or a missing or misshapen value.
         """
         slices = {
             name: experts_by_layer[int(name.split(".")[1])] for name in self.experts.layout.slots

@@ -1,7 +1,4 @@
-"""AdamW (Loshchilov and Hutter 2017): Adam's step, and a decay of the weights beside it.
-
-Everything is one flat vector, updated in place in chunks that stay in a core's cache.
-"""
+"""AdamW (Loshchilov and Hutter 2017), in place on one flat vector, by cache-sized chunks."""
 
 from dataclasses import dataclass
 
@@ -12,15 +9,13 @@ from emulator.compute.parameters import Layout, Parameters
 from emulator.errors import ConfigError
 
 _CHUNK_VALUES = 1 << 14
-"""Updated at once: six arrays of this length are 384 KiB."""
+"""Values per chunk: six arrays of this length are 384 KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamWSettings:
-    """Rates of AdamW; none has a unit.
-
-    `first_decay` and `second_decay` are beta 1 and beta 2, the share of a moment kept in a step.
-    `weight_decay` is the share of a weight removed in a step, per unit of learning rate.
+    """`first_decay`, `second_decay`: beta 1 and beta 2, the share of a moment kept per step;
+    `weight_decay`: of a weight removed per step and unit of learning rate.
     """
 
     first_decay: float = 0.9
@@ -40,10 +35,7 @@ class AdamWSettings:
 
 
 class AdamW:
-    """Moments of one layout's parameters, [layout.size] each, and their steps.
-
-    `first`, `second` and `steps` are its whole state, to be saved and restored.
-    """
+    """Moments [layout.size] of a layout's parameters; the state is `first`, `second`, `steps`."""
 
     def __init__(self, layout: Layout, settings: AdamWSettings) -> None:
         self.layout = layout
@@ -59,7 +51,7 @@ class AdamW:
         learning_rate: float,
         clip_factor: float = 1.0,
     ) -> None:
-        """Change `parameters` by one step against `grads` * `clip_factor`; `grads` is kept."""
+        """Update `parameters` by one step against `grads` * `clip_factor`; keeps `grads`."""
         self.steps += 1
         settings = self.settings
         # Moments begin at 0; dividing by what they can hold by now takes that off (their paper).
@@ -106,7 +98,7 @@ class AdamW:
 
 
 def squared_norm(flat: Float32s) -> float:
-    """The sum of squares of `flat`, in float64 by chunks, first to last."""
+    """The sum of squares, in float64 by chunks, first to last."""
     total = 0.0
     for start in range(0, flat.size, _CHUNK_VALUES):
         part = flat[start : start + _CHUNK_VALUES]

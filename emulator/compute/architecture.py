@@ -1,6 +1,6 @@
 """Architecture of a computable model, from a Hugging Face config.json of Qwen3-MoE.
 
-Variants that the numpy kernels cannot compute are refused here, by name, before a chip starts.
+Refuses variants that the numpy kernels cannot compute, by name.
 """
 
 import json
@@ -36,11 +36,7 @@ class Architecture:
 
 
 def read_architecture(directory: Path) -> Architecture:
-    """Read `directory`/config.json.
-
-    Raises:
-        CheckpointError: no such file, another architecture, or a variant that is not computed.
-    """
+    """Read `directory`/config.json; raises CheckpointError for anything but a supported variant."""
     path = directory / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
@@ -86,7 +82,7 @@ def architecture_from_config(config: Mapping[str, Any], path: str) -> Architectu
 
 
 class _Numbers:
-    """The numbers of a config; raises CheckpointError that names the key and `path`."""
+    """The numbers of a config; raises CheckpointError with the key and `path`."""
 
     def __init__(self, config: Mapping[str, Any], path: str) -> None:
         self._config = config

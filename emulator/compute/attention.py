@@ -1,9 +1,8 @@
 """Grouped-query attention over a paged context, in pieces of fixed shape.
 
-The unit of work is an *item*: some query rows of one request against one block table. A decode
-step is one item per request, a prefill is one item per query block of its new tokens. Contexts are
-padded to whole chunks and chunk sums are added first to last, so a token's result has the same
-bits whether it was computed alone, in a batch, in one prefill or in several.
+An *item* is some query rows of one request: a decode is one, a prefill one per query block.
+Contexts are padded to whole chunks and chunk sums added first to last, so a token's result has the
+same bits alone, in a batch, in one prefill or in several.
 """
 
 from dataclasses import dataclass, field
@@ -16,11 +15,11 @@ from emulator.compute.paged_kv import CHUNK_TOKENS, PagedKv
 from emulator.compute.tiled_matmul import TILE_ROWS
 
 QUERY_BLOCK_TOKENS = 64
-"""New tokens of a prefill that are attended together; bounds the memory of the scores."""
+"""New tokens of a prefill attended together; bounds the scores' memory."""
 
 SAFE_SCORE = 60.0
-"""exp of it, times a context of any length here, is far inside float32 (e^60 = 1e26), and exp of
-its negative is far above the smallest normal number."""
+"""exp(60) = 1e26, times any context length here, is far inside float32, and exp(-60) is far above
+the smallest normal number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +28,7 @@ class AttentionItems:
 
     Attributes:
         rows: [items, item_tokens] index of each query token in the batch.
-        positions: [items, item_tokens] position of each query token.
+        positions: [items, item_tokens].
         tables: [items, chunks * blocks_per_chunk] block tables, padded with block 0.
     """
 
@@ -40,14 +39,13 @@ class AttentionItems:
 
     @property
     def first_masked_chunk(self) -> int:
-        """Chunks before this one lie in the past of every query."""
+        """The first chunk with keys after some query."""
         return int(self.positions.min()) // CHUNK_TOKENS
 
     def future(self, group: int, tile: int) -> Bools:
         """Mask of keys after their query, for `group` heads a key head and rows tiled by `tile`.
 
-        [items, chunks - first_masked_chunk, tiles, tile, CHUNK_TOKENS]; the same for every layer,
-        so it is made once.
+        [items, chunks - first_masked_chunk, tiles, tile, CHUNK_TOKENS]; cached for all layers.
         """
         mask = self._masks.get((group, tile))
         if mask is None:
@@ -73,10 +71,10 @@ def attend(
     *,
     scores_bounded: bool,
 ) -> None:
-    """Attend `items` of `queries` [tokens, heads, head_dim]; writes `out` of the same shape.
+    """Attend `items` of `queries` [tokens, heads, head_dim], causally; writes `out` of the same
+    shape.
 
-    Each query sees the keys at its own position and before it. `scores_bounded`: no score exceeds
-    `SAFE_SCORE`, so the softmax needs no maximum.
+    `scores_bounded`: no score exceeds `SAFE_SCORE`, so the softmax needs no maximum.
     """
     keys, values = kv.read(layer, items.tables)
     kv_heads, item_count, _, head_dim, _ = keys.shape
@@ -101,10 +99,8 @@ def attend(
 
 @lru_cache(maxsize=256)
 def tile_rows(rows: int, head_dim: int) -> int:
-    """Rows to multiply at once for an item of `rows`: all of them where the BLAS allows it.
-
-    The BLAS of this host is tried on these very shapes: where a row has the same bits in a call of
-    any height, one call does; otherwise rows go in tiles of `TILE_ROWS`.
+    """Rows to multiply at once: all where the host's BLAS, tested on these very shapes, gives a row
+    the same bits in a call of any height; otherwise `TILE_ROWS`.
     """
     whole = rows + rows % 2
     generator = np.random.default_rng(rows)
@@ -121,7 +117,7 @@ def tile_rows(rows: int, head_dim: int) -> int:
 
 
 def _sum_chunks(partial: Float32s) -> Float32s:
-    """Add axis 2 of [kv_heads, items, chunks, ...] first to last, whatever the layout."""
+    """Add axis 2 of [kv_heads, items, chunks, ...] first to last, for any memory layout."""
     total = partial[:, :, 0].copy()
     for chunk in range(1, partial.shape[2]):
         total += partial[:, :, chunk]
@@ -147,8 +143,7 @@ def scores_are_bounded(
     """Whether normalised queries and keys keep every score below `SAFE_SCORE`.
 
     A normalised vector times its weight [head_dim] is at most sqrt(head_dim) * max|weight| long, so
-    a scaled score is at most sqrt(head_dim) * max|query_norm| * max|key_norm|, times the square of
-    `rotation_gain`, by which the rotation lengthens both.
+    a scaled score is at most sqrt(head_dim) * max|query_norm| * max|key_norm| * rotation_gain^2.
     """
     longest = np.abs(query_norm).max() * np.abs(key_norm).max() * rotation_gain**2
     return bool(np.sqrt(len(query_norm)) * longest <= SAFE_SCORE)

@@ -1,12 +1,10 @@
 """Causal grouped-query attention over whole sequences, forward and backward, in bounded memory.
 
-Nothing of size length^2 is kept: the forward keeps each row's sum of exponentials, and the backward
-recomputes them (as Dao et al. 2022, "FlashAttention"). Queries are taken in blocks with keys up to
-the block's end, so most of the future is never computed.
+No array has size length^2: the forward keeps each row's sum of exponentials, and the backward
+recomputes them (as Dao et al. 2022, "FlashAttention"). A block of queries takes keys up to its end.
 
-Arrays are [heads, head_dim, sequences, length]: a head's values at successive positions are
-adjacent, for long element-wise rows and products without transposing. Queries are already scaled by
-1 / sqrt(head_dim).
+Arrays are [heads, head_dim, sequences, length], for long element-wise rows and products without
+transposing. Queries come scaled by 1 / sqrt(head_dim).
 """
 
 from collections.abc import Iterator
@@ -19,15 +17,15 @@ from emulator.arrays import Float32s
 from emulator.compute.mixed_precision import Precision, as_operand
 
 QUERY_BLOCK_TOKENS = 64
-"""Query positions that are attended together: a smaller block computes less of the future."""
+"""Query positions attended together: a smaller block computes less of the future."""
 
 SCORES_MAX = 1 << 17
-"""Scores held at once, 512 KiB of them: they stay in a core's cache through all their passes."""
+"""Scores held at once: 512 KiB, which stay in a core's cache through all passes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShape:
-    """A batch is `sequences` of `length` tokens each, flattened [sequences * length, ...]."""
+    """A batch of `sequences` of `length` tokens, flattened [sequences * length, ...]."""
 
     sequences: int
     length: int
@@ -44,10 +42,7 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionInputs:
-    """Operands of attention, already rounded where `precision` asks it.
-
-    `bounded`: no score exceeds attention.SAFE_SCORE, so no maximum is subtracted.
-    """
+    """Operands of attention, rounded to `precision`; `bounded`: no score exceeds SAFE_SCORE."""
 
     query: Float32s  # [heads, head_dim, sequences, length]
     key: Float32s  # [kv_heads, head_dim, sequences, length]
@@ -67,21 +62,21 @@ class _Piece:
     end: int
 
     def queries(self, x: Float32s) -> Float32s:
-        """Of [heads, head_dim, sequences, length]: [sequences, head_dim, queries], a view."""
+        """[heads, head_dim, sequences, length] -> [sequences, head_dim, queries], a view."""
         return x[self.head, :, self.sequences, self.start : self.end].swapaxes(0, 1)
 
     def keys(self, x: Float32s) -> Float32s:
-        """Of [kv_heads, head_dim, sequences, length]: [sequences, head_dim, keys], a view."""
+        """[kv_heads, head_dim, sequences, length] -> [sequences, head_dim, keys], a view."""
         return x[self.kv_head, :, self.sequences, : self.end].swapaxes(0, 1)
 
     def rows(self, x: Float32s) -> Float32s:
-        """Of [heads, sequences, length]: [sequences, queries], a view."""
+        """[heads, sequences, length] -> [sequences, queries], a view."""
         return x[self.head, self.sequences, self.start : self.end]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionForward:
-    """Results of attention; a row's `mixed` is the mean of the values by its exponentials."""
+    """Results of attention; `mixed` is the mean of the values by their exponentials."""
 
     mixed: Float32s  # [heads, head_dim, sequences, length]
     total: Float32s  # [heads, sequences, length], the sum of the exponentials of a row
@@ -91,7 +86,7 @@ class AttentionForward:
 
 
 def attention_forward(inputs: AttentionInputs) -> AttentionForward:
-    """Attend: each query sees the keys at its own position and before it."""
+    """Attend each query to the keys up to its own position."""
     heads, _, sequences, length = inputs.query.shape
     dtype = inputs.query.dtype
     mixed = np.empty(inputs.query.shape, dtype=dtype)
@@ -118,10 +113,10 @@ def attention_backward(
     grad: Float32s,
     into: tuple[Float32s, Float32s, Float32s],
 ) -> None:
-    """From `grad` dL/dmixed: adds to the gradients of query, key and value, `into`.
+    """Add the gradients of query, key and value, from `grad` dL/dmixed, to `into`.
 
     With e the exponentials, t their sum and m = e v / t the mixed: dL/de = v (g / t) - g m / t,
-    where g / t, an operand, and g m / t are made once for all keys of a row.
+    where g / t, an operand, and g m / t are computed once per row.
     """
     over_total = grad / attended.total[:, None]  # [heads, head_dim, sequences, length]
     of_total = (over_total * attended.mixed).sum(axis=1)  # [heads, sequences, length]

@@ -1,7 +1,6 @@
-"""Reads one chip's shard of a Hugging Face Qwen3-MoE checkpoint: its heads and its experts.
+"""Reads one chip's heads and experts from a Hugging Face Qwen3-MoE checkpoint.
 
-A chip never reads another chip's experts. Names and shapes are checked against the architecture,
-so that a missing or misshapen tensor is one clear line before anything is served.
+A missing or misshapen tensor is one clear line before serving starts.
 """
 
 import json
@@ -27,8 +26,8 @@ from emulator.specs.placement import EMPTY
 class LayerWeights:
     """One decoder layer on one chip; matrices are [inputs, outputs], float32.
 
-    A head group is a key/value head with its query heads. A rank's groups are divided over its
-    chips; `groups` below are this chip's. Experts are overwritten when they move.
+    A head group is a key/value head with its query heads; `groups` are this chip's. Experts are
+    overwritten when they move.
     """
 
     input_norm: Float32s  # [hidden]
@@ -44,7 +43,7 @@ class LayerWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShard:
-    """One chip's part of a model; `groups` counts its head groups, the rank's or a share."""
+    """One chip's part of a model; `groups` counts its head groups."""
 
     architecture: Architecture
     groups: int
@@ -55,8 +54,6 @@ class ModelShard:
 
 
 class _Tensors(ExitStack):
-    """The safetensors files of a directory, opened once, read by name."""
-
     def __init__(self, directory: Path) -> None:
         super().__init__()
         self._directory = directory
@@ -64,7 +61,7 @@ class _Tensors(ExitStack):
         self._file_of = _index(directory)
 
     def check(self, name: str, shape: tuple[int, ...]) -> Any:
-        """Return the lazily opened tensor `name` after checking that its shape is `shape`."""
+        """Return the lazily opened tensor `name` after checking its shape."""
         path = self._file_of.get(name)
         if path is None:
             raise CheckpointError(f"{self._directory}: tensor {name} is missing")
@@ -83,7 +80,6 @@ class _Tensors(ExitStack):
         return lazy
 
     def read(self, name: str, *shape: int) -> Float32s:
-        """Return tensor `name` as float32."""
         lazy = self.check(name, shape)
         return np.asarray(lazy[:], dtype=np.float32)
 
@@ -116,12 +112,9 @@ def _expert_names(layer: int, expert: int, arch: Architecture) -> Iterator[tuple
 
 
 def check_weights(directory: Path) -> Architecture:
-    """Check that every tensor in `directory` has the architecture's shape.
+    """Check the shapes of all tensors in `directory`, unread; returns the architecture.
 
-    No tensor is read. Returns the architecture.
-
-    Raises:
-        CheckpointError: another architecture, or names the first tensor missing or misshapen.
+    Raises CheckpointError for another architecture, or the first missing or misshapen tensor.
     """
     arch = read_architecture(directory)
     with _Tensors(directory) as tensors:
@@ -164,12 +157,9 @@ def load_shard(
 ) -> ModelShard:
     """Read one chip's share of the heads, and its experts, from `directory`.
 
-    `experts` gives, for each layer, the expert of each slot, or EMPTY; all layers have equally many
-    slots. The chip is number `tp_index` of the `tp` that divide a rank's head groups; one with a
-    higher number gets none.
-
-    Raises:
-        CheckpointError: a tensor is missing or misshapen.
+    `experts` gives each layer's slots, equally many, an expert or EMPTY. Of the `tp` chips that
+    divide a rank's head groups it is `tp_index`; from `tp` on, it has no heads. Raises
+    CheckpointError for a missing or misshapen tensor.
     """
     groups = arch.kv_heads // tp if tp_index < tp else 0
     assert tp_index >= tp or groups * tp == arch.kv_heads, (arch.kv_heads, tp)
@@ -222,7 +212,7 @@ def _load_layer(
 
 
 def _empty_slots(arch: Architecture, slots: int) -> tuple[Float32s, Float32s]:
-    """Zeros for `slots` experts; host memory costs nothing until it is written."""
+    """Zeros for `slots` experts, which take host memory only once written."""
     wide = 2 * arch.expert_intermediate
     gate_up = np.zeros((slots, arch.hidden, wide), dtype=np.float32)
     return gate_up, np.zeros((slots, arch.expert_intermediate, arch.hidden), dtype=np.float32)
@@ -238,11 +228,9 @@ def _load_expert(
 def load_experts(
     directory: Path, arch: Architecture, layer: int, experts: Sequence[int]
 ) -> tuple[Float32s, Float32s]:
-    """Read `experts` of one layer: gate_up [experts, hidden, 2 * intermediate] and down
-    [experts, intermediate, hidden]; for experts that no chip holds any more.
+    """Read `experts` of one layer that no chip holds any more; raises CheckpointError.
 
-    Raises:
-        CheckpointError: a tensor is missing or misshapen.
+    Returns gate_up [experts, hidden, 2 * intermediate] and down [experts, intermediate, hidden].
     """
     gate_up, down = _empty_slots(arch, len(experts))
     with _Tensors(directory) as tensors:

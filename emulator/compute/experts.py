@@ -6,12 +6,12 @@ from emulator.arrays import Float32s, Int64s
 from emulator.compute.tiled_matmul import TILE_ROWS, padded_rows, tiled_matmul
 
 FEW_TILES_SHARE = 0.5
-"""Below this share of tiles to experts, only the weights of the experts that are hit are copied
-together and multiplied; above it every expert is, hit or not, without copying (DECISIONS.md)."""
+"""Below this ratio of tiles to experts, only hit experts' weights are gathered and multiplied;
+above it all are, without copying (DECISIONS.md)."""
 
 DENSE_WASTE = 2.0
-"""Padding every expert to the tiles of the busiest is done up to this factor of the real tiles;
-beyond it, when routing is skewed, experts are taken one by one."""
+"""Most padding of every expert to the busiest's tiles, over the real tiles; with more skew, experts
+run one by one."""
 
 
 def silu(x: Float32s) -> Float32s:
@@ -22,16 +22,13 @@ def silu(x: Float32s) -> Float32s:
 
 
 def run_experts(rows: Float32s, counts: Int64s, gate_up: Float32s, down: Float32s) -> Float32s:
-    """Apply each expert to its rows.
+    """Apply each expert to its rows; returns [pairs, hidden] in the order of `rows`, unweighted.
 
     Args:
-        rows: [pairs, hidden], sorted by expert: first those of local expert 0, then of 1, ...
+        rows: [pairs, hidden], sorted by local expert.
         counts: [local_experts] rows of each expert; adds up to pairs.
         gate_up: [local_experts, hidden, 2 * intermediate], gate columns first.
         down: [local_experts, intermediate, hidden].
-
-    Returns:
-        [pairs, hidden], in the order of `rows`; unweighted.
     """
     tile_counts = -(-counts // TILE_ROWS)  # [local_experts]
     tiles, experts = int(tile_counts.sum()), len(counts)
@@ -83,7 +80,7 @@ def _expert_by_expert(
 def run_experts_slowly(
     rows: Float32s, counts: Int64s, gate_up: Float32s, down: Float32s
 ) -> Float32s:
-    """The obvious reference of `run_experts`: one row at a time."""
+    """The slow reference of `run_experts`: one row at a time."""
     expert_of_row = np.repeat(np.arange(len(counts)), counts)
     intermediate = down.shape[1]
     out = np.empty_like(rows)
@@ -101,9 +98,8 @@ def route(
 ) -> tuple[Int64s, Float32s]:
     """Choose experts for `hidden` [tokens, hidden] with router `weight` [hidden, experts].
 
-    Returns expert ids [tokens, k] in ascending order, and their weights [tokens, k]. The order
-    is by id, not by score, because the outputs are added in this order and a sum must not depend
-    on how scores compare. `normalise` makes the weights of a token add to one.
+    Returns expert ids and weights [tokens, k]; `normalise` makes a token's weights add to one. Ids
+    ascend, because outputs are added in this order and a sum must not depend on scores.
     """
     logits = tiled_matmul(hidden, weight)  # [tokens, experts]
     best = np.argpartition(logits, -experts_per_token, axis=1)[:, -experts_per_token:]
@@ -116,10 +112,7 @@ def route(
 
 
 def combine(expert_rows: Float32s, weights: Float32s) -> Float32s:
-    """Add the experts' outputs of each token in ascending expert order.
-
-    `expert_rows` is [tokens, k, hidden], `weights` [tokens, k]; returns [tokens, hidden].
-    """
+    """Add outputs [tokens, k, hidden] x `weights` [tokens, k], by ascending expert, over k."""
     # Reducing an axis that is not the innermost adds its slices one after the other.
     total: Float32s = np.add.reduce(expert_rows * weights[:, :, None], axis=1)
     return total

@@ -1,8 +1,7 @@
 """Log-probabilities of tokens, in the layout that vLLM sends to its clients.
 
-One row per token: the token itself first, then the most likely tokens in descending order, and
-the token's rank, which counts the tokens at least as likely (1 for the most likely one). Of equal
-log-probabilities the lowest token id comes first, however many are asked for.
+A row per token: the token itself, then the most likely tokens in descending order, and the token's
+rank, the number of tokens at least as likely. Ties go to the lowest id, for any k.
 """
 
 from collections.abc import Sequence
@@ -20,9 +19,8 @@ _COLUMN_MASK = np.int64(0xFFFFFFFF)
 def sort_keys(values: Float32s) -> Int64s:
     """Return keys [rows, columns] that ascend with the values [rows, columns].
 
-    A key is value and column in one 64-bit integer, the lower column the greater: no two keys of a
-    row are equal, so every way of sorting gives the same order, that of argmax. A partial sort of
-    values alone breaks ties differently when more columns are asked for.
+    A key packs value and column into 64 bits, the lower column the greater, so every sort gives
+    argmax's order. A partial sort of values alone breaks ties differently for another k.
     """
     # Adding zero turns -0.0 into 0.0. A negative float's bits ascend as it falls: flip them.
     bits = (values + np.float32(0.0)).view(np.int32)
@@ -32,12 +30,12 @@ def sort_keys(values: Float32s) -> Int64s:
 
 
 def key_columns(keys: Int64s) -> Int64s:
-    """Return the columns that the keys were made from; same shape."""
+    """Return the columns of the keys; same shape."""
     return _COLUMN_MASK - (keys & _COLUMN_MASK)
 
 
 def log_softmax(logits: Float32s) -> Float32s:
-    """Return log-probabilities [rows, vocab]; minus infinity stays so."""
+    """Return log-probabilities [rows, vocab]; minus infinity stays."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     total = np.exp(shifted).sum(axis=1, keepdims=True, dtype=np.float64)
     logprobs: Float32s = shifted - np.log(total).astype(np.float32)
@@ -45,9 +43,9 @@ def log_softmax(logits: Float32s) -> Float32s:
 
 
 def prompt_logprobs(logits: Float32s, next_token_ids: NDArray[np.integer], k: int) -> RowLogprobs:
-    """Return the log-probabilities of the tokens that followed, and of the k most likely ones.
+    """Return the log-probabilities of the following tokens, and of the k most likely ones.
 
-    Row i of `logits` [rows, vocab] predicts `next_token_ids[i]`; k = -1 means the whole vocabulary.
+    Row i of `logits` [rows, vocab] predicts `next_token_ids[i]`; k = -1: the whole vocabulary.
     """
     logprobs = log_softmax(logits)
     width = logits.shape[1] if k == -1 else k
@@ -58,10 +56,10 @@ def prompt_logprobs(logits: Float32s, next_token_ids: NDArray[np.integer], k: in
 def sampled_logprobs(
     logprobs: Float32s, rows: Sequence[int], specs: Sequence[SamplingSpec], token_ids: Int32s
 ) -> RowLogprobs:
-    """Return one row for each of `token_ids` [all rows]; only `rows` asked, the others are padding.
+    """Return one row for each of `token_ids` [all rows]; only `rows` requested them.
 
-    `logprobs` is [asking, vocab], for the rows named by `rows`. The report is as wide as the widest
-    request needs; padding is token 0 with minus infinity, and rank 0 in rows that did not ask.
+    `logprobs` is [len(rows), vocab]. The widest request sets the width; padding is token 0 with
+    minus infinity, and rank 0 in the other rows.
     """
     vocab = logprobs.shape[1]
     chosen = token_ids[rows][:, None]  # [asking, 1]
@@ -83,7 +81,6 @@ def sampled_logprobs(
 
 
 def _reported(spec: SamplingSpec, *, vocab: int) -> int:
-    """Return how many tokens are reported beside the chosen one."""
     if spec.logprob_token_ids is not None:
         return len(spec.logprob_token_ids)
     assert spec.logprobs is not None
@@ -91,7 +88,7 @@ def _reported(spec: SamplingSpec, *, vocab: int) -> int:
 
 
 def _most_likely(logprobs: Float32s, k: int) -> Int32s:
-    """Return the ids of the k most likely tokens of each row, most likely first: [rows, k]."""
+    """Return the ids of the k most likely tokens, most likely first: [rows, k]."""
     keys = sort_keys(logprobs)
     if 0 < k < keys.shape[1]:
         keys = np.partition(keys, keys.shape[1] - k, axis=1)
@@ -100,14 +97,13 @@ def _most_likely(logprobs: Float32s, k: int) -> Int32s:
 
 
 def _report(logprobs: Float32s, token_ids: Int32s) -> RowLogprobs:
-    """Look up the tokens [rows, 1 + k]; the first column is the one that is ranked."""
+    """Look up the tokens [rows, 1 + k]; ranks the first column."""
     found = np.take_along_axis(logprobs, token_ids, axis=1)
     ranks = (logprobs >= found[:, :1]).sum(axis=1, dtype=np.int32)
     return RowLogprobs(token_ids=token_ids, logprobs=found, ranks=ranks)
 
 
 def _spread(report: RowLogprobs, rows: Sequence[int], *, all_rows: int) -> RowLogprobs:
-    """Return the report with its rows at their places among `all_rows`, the others padded."""
     width = report.token_ids.shape[1]
     token_ids = np.zeros((all_rows, width), dtype=np.int32)
     logprobs = np.full((all_rows, width), -np.inf, dtype=np.float32)

@@ -1,8 +1,7 @@
 """Mixed precision of training on the chip: BF16 operands, FP32 sums and FP32 masters.
 
-The tensor engine multiplies BF16 and sums in FP32 (PSUM), so every operand of a product, weight or
-activation or gradient, is rounded to BF16 first; results stay FP32. Gradients pass a rounding
-unchanged (straight through). It must not know which products there are.
+The tensor engine multiplies BF16 and sums in FP32 (PSUM), so operands are rounded to BF16 first.
+Gradients pass a rounding unchanged (straight through).
 """
 
 from enum import Enum
@@ -13,25 +12,25 @@ from numpy.typing import NDArray
 from emulator.arrays import Float32s
 
 _CHUNK_WORDS = 1 << 16
-"""Rounded at once: a chunk and its scratch are 512 KiB, inside the cache of a core, and long enough
-that the five calls cost nothing beside them."""
+"""Words per chunk: with its scratch 512 KiB, inside a core's cache, and long enough for the calls.
+"""
 
 
 class Precision(Enum):
     """Treatment of every product's operands."""
 
     BF16 = "bf16"
-    """Rounded to BF16, nearest, ties to even; arrays are float32."""
+    """Rounded to the nearest BF16, ties to even; arrays are float32."""
 
     FP32 = "fp32"
-    """Used as they are, in the arrays' own type (float64 when a gradient is checked)."""
+    """Unchanged, in the arrays' own type (float64 for gradient checks)."""
 
 
 def round_to_bfloat16(values: Float32s) -> Float32s:
-    """Round `values` in place to the nearest BF16, ties to even; returns `values`.
+    """Round `values` (float32, contiguous) in place to the nearest BF16, ties to even.
 
     Magnitudes from the middle between the largest BF16 and 2^128 become infinite, as on the chip;
-    numpy's own NaN stays NaN. The array must be float32 and contiguous.
+    numpy's own NaN stays NaN.
     """
     assert values.dtype == np.float32, values.dtype
     assert values.flags.c_contiguous, "a copy would be rounded instead"
@@ -53,5 +52,5 @@ def _round_words(words: NDArray[np.uint32], scratch: NDArray[np.uint32]) -> None
 
 
 def as_operand(values: Float32s, precision: Precision) -> Float32s:
-    """Turn `values`, which the caller gives up, into an operand; in place."""
+    """Round `values` in place to the precision of an operand."""
     return round_to_bfloat16(values) if precision is Precision.BF16 else values

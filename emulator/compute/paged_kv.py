@@ -1,9 +1,8 @@
-"""A chip's KV cache in blocks, addressed by vLLM's own block tables.
+"""A chip's KV cache in blocks, addressed by vLLM's block tables.
 
-Values of one layer lie as [kv_heads, blocks, block_tokens * head_dim], keys transposed as
-[kv_heads, head_dim, blocks, block_tokens]: a decode multiplies few rows by many keys, and the BLAS
-does that five times faster when keys need no transposing (DECISIONS.md). Memory of the host that no
-block has touched costs nothing.
+Per layer, values [kv_heads, blocks, block_tokens * head_dim], keys transposed [kv_heads, head_dim,
+blocks, block_tokens]: a decode multiplies few rows by many keys, five times faster in the BLAS
+without transposing (DECISIONS.md).
 """
 
 import math
@@ -14,16 +13,14 @@ import numpy as np
 from emulator.arrays import Float32s, Int64s
 
 CHUNK_TOKENS = 128
-"""Contexts are read, and their sums taken, in pieces of this many tokens (see attention)."""
+"""Tokens per piece in which contexts are read and summed (see attention)."""
 
 
 class PagedKv:
     """Keys and values of every layer of one attention replica.
 
-    Args:
-        layers, kv_heads, head_dim: of the computed model.
-        blocks: blocks in the pool; block 0 is vLLM's null block and pads block tables.
-        block_tokens: tokens per block; a power of two, at most `CHUNK_TOKENS`.
+    Block 0 is vLLM's null block and pads block tables. `block_tokens` is a power of two, at most
+    `CHUNK_TOKENS`.
     """
 
     def __init__(
@@ -53,11 +50,10 @@ class PagedKv:
         rows[:, slots] = values.transpose(1, 0, 2)  # [kv_heads, tokens, head_dim]
 
     def read(self, layer: int, tables: Int64s) -> tuple[Float32s, Float32s]:
-        """Copy the contexts of `tables` [items, chunks * blocks_per_chunk].
+        """Copy the contexts of `tables` [items, chunks * blocks_per_chunk], unchecked for speed.
 
-        Tables hold blocks of this pool; `take` would buffer its output to check that again.
-        Returns keys [kv_heads, items, chunks, head_dim, CHUNK_TOKENS] and values
-        [kv_heads, items, chunks, CHUNK_TOKENS, head_dim].
+        Returns keys [kv_heads, items, chunks, head_dim, CHUNK_TOKENS] and values [kv_heads, items,
+        chunks, CHUNK_TOKENS, head_dim].
         """
         items, table_blocks = tables.shape
         chunks = table_blocks // self.blocks_per_chunk
@@ -77,9 +73,8 @@ class PagedKv:
 
 
 def _untouched_zeros(*shape: int) -> Float32s:
-    """Zeros that take memory only where they are written, in the host's smallest pages.
-
-    A huge page would be filled whole at its first token, for each row of the keys.
+    """Zeros that take memory only once written, in the host's smallest pages: a huge page would be
+    filled at its first token, for each row of the keys.
     """
     pool = mmap.mmap(-1, 4 * math.prod(shape), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     pool.madvise(mmap.MADV_NOHUGEPAGE)

@@ -1,8 +1,7 @@
 """Parameters as named views of one flat vector: reduced, updated and saved in one piece.
 
 Two layouts: the dense part (attention, norms, routers, embeddings), whole on every chip, and one
-chip's own experts. Matrices are [inputs, outputs]; Hugging Face's are transposed, and
-`dense_tensors` and `expert_tensors` convert them back.
+chip's experts. Matrices are [inputs, outputs], transposed from Hugging Face's.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from emulator.compute.mixed_precision import Precision, round_to_bfloat16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """Place of a parameter in the flat vector, counted in values; `decays` under AdamW."""
+    """Place of a parameter in the flat vector, in values; `decays` under AdamW."""
 
     offset: int
     shape: tuple[int, ...]
@@ -29,7 +28,7 @@ class Slot:
 
     @property
     def size(self) -> int:
-        """How many values it has."""
+        """Number of values."""
         return int(np.prod(self.shape))
 
 
@@ -48,7 +47,7 @@ class Layout:
 
     @cached_property
     def size(self) -> int:
-        """Values in the flat vector."""
+        """Number of values in the flat vector."""
         return sum(slot.size for slot in self.slots.values())
 
     @cached_property
@@ -67,8 +66,7 @@ class Layout:
 class Parameters:
     """A flat vector [layout.size] and its views by name; weights, gradients or moments.
 
-    `flat` may be written to; a writer calls `changed`, so that the rounded copy for products is
-    made anew, once between two changes.
+    Writers to `flat` call `changed`, which renews the rounded copy for products.
     """
 
     def __init__(self, layout: Layout, flat: Float32s) -> None:
@@ -83,7 +81,7 @@ class Parameters:
 
     @classmethod
     def zeros(cls, layout: Layout) -> "Parameters":
-        """All values 0, float32; what gradients are added to."""
+        """Float32 zeros, to add gradients to."""
         return cls(layout, np.zeros(layout.size, dtype=np.float32))
 
     def __getitem__(self, name: str) -> Float32s:
@@ -96,14 +94,13 @@ class Parameters:
         return iter(self._views)
 
     def changed(self) -> None:
-        """Drop the rounded copy; to be called after `flat` or a view was written to."""
+        """Drop the rounded copy, after a write to `flat` or a view."""
         self._rounded = None
 
     def operands(self, precision: Precision) -> "Parameters":
-        """The weights as used by products and norms: these, or their rounding to BF16.
+        """The weights for products: these, or their rounding to BF16.
 
-        All are rounded, norms too, as published weights would be: training uses what would be
-        served.
+        Norms too, as in published weights: training uses the weights that would be served.
         """
         if precision is Precision.FP32:
             return self
@@ -146,7 +143,7 @@ def dense_layout(arch: Architecture) -> Layout:
 
 
 def expert_layout(arch: Architecture, experts_per_layer: Sequence[int]) -> Layout:
-    """The experts of one chip: `experts_per_layer` counts them for each layer."""
+    """The experts of one chip: `experts_per_layer` counts them."""
     assert len(experts_per_layer) == arch.layers, (len(experts_per_layer), arch.layers)
     shapes: dict[str, tuple[int, ...]] = {}
     for layer, count in enumerate(experts_per_layer):
@@ -157,11 +154,7 @@ def expert_layout(arch: Architecture, experts_per_layer: Sequence[int]) -> Layou
 
 
 def read_dense(directory: Path, arch: Architecture) -> Parameters:
-    """Read the dense parameters of a Hugging Face checkpoint.
-
-    Raises:
-        CheckpointError: a tensor is missing or misshapen.
-    """
+    """Read a checkpoint's dense parameters; CheckpointError for a missing or misshapen tensor."""
     shard = load_shard(directory, arch, [()] * arch.layers)
     dense = Parameters.zeros(dense_layout(arch))
     dense["embedding"][:] = shard.embedding
@@ -188,11 +181,7 @@ def read_dense(directory: Path, arch: Architecture) -> Parameters:
 def read_experts(
     directory: Path, arch: Architecture, experts_by_layer: Sequence[Sequence[int]]
 ) -> Parameters:
-    """Read the experts named for each layer; slot i of a layer is its i-th expert.
-
-    Raises:
-        CheckpointError: a tensor is missing or misshapen.
-    """
+    """Read each layer's experts, in slot order; raises CheckpointError as `read_dense`."""
     experts = Parameters.zeros(expert_layout(arch, [len(named) for named in experts_by_layer]))
     for layer, named in enumerate(experts_by_layer):
         gate_up, down = load_experts(directory, arch, layer, named)

@@ -43,7 +43,6 @@ def apply_penalties(
 
 
 def _token_counts(tokens: Sequence[TokenIds], *, vocab: int) -> Int64s:
-    """Return how often each token occurs in each sequence, [sequences, vocab]."""
     lengths = [len(sequence) for sequence in tokens]
     first_bin = np.repeat(np.arange(len(tokens)) * vocab, lengths)  # [all tokens]
     bins = first_bin + np.concatenate(tokens)

@@ -1,11 +1,10 @@
-"""The Qwen3-MoE decoder on one chip, cut where its tokens or sums leave for other chips.
+"""The Qwen3-MoE decoder on one chip, cut where tokens or sums leave for other chips.
 
-One layer is: `attend` on every chip of a rank, over its own head groups; `route_tokens` on the
-groups' sums; `run_experts` on the experts' chips (see experts); `combine_experts` back on the
-owner. Residuals stay on the chips of the rank.
+A layer: `attend` on every chip of a rank, over its head groups; `route_tokens` on the groups' sums;
+`run_experts` on the experts' chips (see experts); `combine_experts` back on the owner.
 
-Projections are one product per head group, added in the order of the groups, so that the text does
-not depend on how many chips divide them.
+Projections are one product per head group, added in group order, so that the text does not depend
+on how many chips divide them.
 """
 
 from dataclasses import dataclass
@@ -33,8 +32,8 @@ def rms_norm(x: Float32s, weight: Float32s, eps: float) -> Float32s:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routed:
-    """State between routing and combining: `residual` [tokens, hidden] stays on the chip, `hidden`
-    [tokens, hidden] goes to the experts `chosen` [tokens, k], added with `weights` [tokens, k].
+    """`residual` [tokens, hidden] stays; `hidden` [tokens, hidden] goes to experts `chosen`
+    [tokens, k], with output `weights` [tokens, k].
     """
 
     residual: Float32s
@@ -57,9 +56,9 @@ def batch_rotation(shard: ModelShard, batch: TokenBatch) -> Rotation:
 def attend(
     shard: ModelShard, kv: PagedKv, layer: int, x: Float32s, batch: TokenBatch, angles: Rotation
 ) -> Float32s:
-    """Run a layer's attention on `x` [tokens, hidden] over the chip's groups; writes the KV cache.
+    """Attend `x` [tokens, hidden] over the chip's head groups; writes the KV cache.
 
-    Returns what each head group adds to the residual, [groups, tokens, hidden].
+    Returns each group's addend to the residual, [groups, tokens, hidden].
     """
     arch = shard.architecture
     weights = shard.layers[layer]

@@ -25,10 +25,10 @@ class Rotation:
 
 
 def rotation(positions: Int64s, head_dim: int, rope: RopeSettings) -> Rotation:
-    """Make the angles of `positions` [tokens].
+    """Compute the angles of `positions` [tokens].
 
-    Exponents, powers, inverse frequencies and angles are each rounded to float32 where the
-    reference implementation does, so that long contexts rotate by the very same angles.
+    Exponents, powers, inverse frequencies and angles are each rounded to float32 as in the
+    reference implementation, so that long contexts rotate by the same angles.
     """
     angles = positions.astype(np.float32)[:, None] * inverse_frequencies(head_dim, rope)
     cos, sin = np.cos(angles)[:, None, :], np.sin(angles)[:, None, :]
@@ -43,7 +43,7 @@ def attention_factor(scaling: RopeScaling | None) -> float:
 
 @lru_cache(maxsize=16)
 def inverse_frequencies(head_dim: int, rope: RopeSettings) -> Float32s:
-    """Radians per position of each pair, [head_dim / 2]; not to be written to."""
+    """Radians per position of each pair, [head_dim / 2]; read-only."""
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     # Its power is the exact one, rounded; that of numpy's float32 is often the number beside it.
     powers = (rope.theta ** exponents.astype(np.float64)).astype(np.float32)
@@ -62,7 +62,7 @@ def inverse_frequencies(head_dim: int, rope: RopeSettings) -> Float32s:
 
 
 def _llama3(plain: Float32s, scaling: Llama3Scaling) -> Float32s:
-    """Divide the frequencies `plain` [head_dim / 2] with long waves for the pretrained context."""
+    """Divide the `plain` frequencies [head_dim / 2] with waves long for the pretrained context."""
     factor, context = np.float32(scaling.factor), np.float32(scaling.original_context_tokens)
     low, high = scaling.low_freq_factor, scaling.high_freq_factor
     wavelength = np.float32(2 * math.pi) * (np.float32(1.0) / plain)
@@ -78,10 +78,10 @@ def _llama3(plain: Float32s, scaling: Llama3Scaling) -> Float32s:
 def _yarn(
     plain: Float32s, powers: Float32s, head_dim: int, theta: float, scaling: YarnScaling
 ) -> Float32s:
-    """Blend interpolated and `plain` frequencies [head_dim / 2] along the ramp of YaRN."""
+    """Blend interpolated and `plain` frequencies [head_dim / 2] along YaRN's ramp."""
 
     def pair_of(turns: float) -> float:
-        """The pair, as a fraction, that makes this many turns in the pretrained context."""
+        """The (fractional) pair with this many turns in the pretrained context."""
         context = scaling.original_context_tokens
         return head_dim * math.log(context / (turns * 2 * math.pi)) / (2 * math.log(theta))
 

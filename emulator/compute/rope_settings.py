@@ -1,10 +1,9 @@
 """Rotary settings of a config.json, read as transformers 5 reads them.
 
-Settings are under `rope_parameters` (newer), `rope_scaling` (older), or both, with `rope_theta`
-inside or beside. transformers takes `rope_scaling` whole if it is not empty, else
-`rope_parameters`; missing values are taken from beside. (Source: its modeling_rope_utils,
-`convert_rope_params_to_dict` and `standardize_rope_params`, for a model without settings by layer
-type, as Qwen3-MoE is.) Settings that the kernels do not compute are refused here, by name.
+Settings are under `rope_parameters` (newer), `rope_scaling` (older, which wins if not empty), or
+both, with `rope_theta` and missing values inside or beside. (Source: transformers'
+modeling_rope_utils, `convert_rope_params_to_dict` and `standardize_rope_params`, for a model
+without settings by layer type, as Qwen3-MoE.) Unsupported settings are refused by name.
 """
 
 import math
@@ -21,14 +20,14 @@ _BETA_SLOW: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearScaling:
-    """Positions are interpolated: every frequency is divided by `factor`."""
+    """Interpolated positions: every frequency is divided by `factor`."""
 
     factor: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Llama3Scaling:
-    """Low frequencies are divided by `factor`, high ones stay, those between are interpolated."""
+    """Low frequencies divided by `factor`, high ones kept, those between interpolated."""
 
     factor: float
     low_freq_factor: float
@@ -40,7 +39,7 @@ class Llama3Scaling:
 class YarnScaling:
     """YaRN (Peng et al. 2023): a ramp between interpolated and unchanged frequencies.
 
-    Cosines and sines are multiplied by `attention_factor`; `truncate` rounds the ramp's ends.
+    `attention_factor` scales cosines and sines; `truncate` rounds the ramp's ends.
     """
 
     factor: float
@@ -56,21 +55,19 @@ RopeScaling = LinearScaling | Llama3Scaling | YarnScaling
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeSettings:
-    """The base of the frequencies and how they are scaled, None for plain RoPE."""
+    """The base of the frequencies and their scaling; None is plain RoPE."""
 
     theta: float
     scaling: RopeScaling | None = None
 
     def __str__(self) -> str:
-        """The settings in a message that compares them with others."""
         return f"theta={self.theta:g}, scaling={self.scaling}"
 
 
 def read_rope_settings(config: Mapping[str, Any], path: str) -> RopeSettings:
     """Read the rotary settings of a parsed config.json; `path` names it in errors.
 
-    Raises:
-        CheckpointError: settings that are not computed, or no numbers.
+    Raises CheckpointError for unsupported settings, or no numbers.
     """
     settings = _Settings(_standardised(config, path), path)
     rope_type = settings.values["rope_type"]
@@ -92,7 +89,7 @@ def read_rope_settings(config: Mapping[str, Any], path: str) -> RopeSettings:
 
 
 def _standardised(config: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """One flat table of the settings, with `rope_type` and `rope_theta` in it."""
+    """One flat table of the settings, including `rope_type` and `rope_theta`."""
     for name in ("rope_scaling", "rope_parameters"):
         if config.get(name) and not isinstance(config[name], Mapping):
             raise CheckpointError(f"{path}: {name}={config[name]}: must be an object")
@@ -156,7 +153,7 @@ def _yarn(settings: "_Settings", context_tokens: object) -> YarnScaling:
 
 
 def _attention_factor(settings: "_Settings", factor: float) -> float:
-    """0.1 ln(factor) + 1 as in the paper, or a ratio of two such where both mscales are there."""
+    """0.1 ln(factor) + 1 as in the paper, or a ratio of two such with both mscales."""
     if settings.values.get("attention_factor") is not None:
         return settings.number("attention_factor")
     mscale, all_dims = settings.optional("mscale"), settings.optional("mscale_all_dim")
@@ -169,7 +166,7 @@ def _attention_factor(settings: "_Settings", factor: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """The standardised table; raises CheckpointError that names the key and `path`."""
+    """The standardised table; raises CheckpointError with the key and `path`."""
 
     values: Mapping[str, Any]
     path: str
@@ -199,6 +196,6 @@ class _Settings:
         return None if value is None or value == 0 else self.number(key)
 
     def original_context(self, context_tokens: object) -> float:
-        """The context that the model was trained with; its whole context by default."""
+        """The context length in training; by default the whole context."""
         key = "original_max_position_embeddings"
         return _Settings({key: context_tokens, **self.values}, self.path).number(key)

@@ -1,12 +1,11 @@
 """Samples the next token of each request, as vLLM's sampler does, in numpy.
 
-The order of operations is that of `vllm.v1.sample.sampler.Sampler`, with its default of reporting
-raw log-probabilities: grammar bitmask; log-probabilities; allowed tokens; bad words; early stops;
-bias; penalties; then the largest logit, or: temperature, min-p, top-k, top-p and a draw.
+In the order of `vllm.v1.sample.sampler.Sampler`, with raw log-probabilities: grammar bitmask;
+log-probabilities; allowed tokens; bad words; early stops; bias; penalties; then the largest logit,
+or: temperature, min-p, top-k, top-p and a draw.
 
-A draw depends on the request's seed and its number of output tokens alone: not on neighbouring
-rows, preemption, or the model's division over chips. So does every other figure of a row. This
-module must not know which chip it runs on.
+A row depends only on its request, its seed and its number of output tokens: not on neighbouring
+rows, preemption, or the model's division over chips.
 """
 
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ _SEED_MASK = (1 << 64) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """One token per row: `token_ids` [rows] int32. `logprobs` when at least one row asked."""
+    """One token per row: `token_ids` [rows] int32. `logprobs` on at least one row's request."""
 
     token_ids: Int32s
     logprobs: RowLogprobs | None
@@ -49,10 +48,10 @@ def sample(
     outputs: Sequence[TokenIds],
     grammar_bitmask: Int32s | None = None,
 ) -> Sampled:
-    """Choose a token for each row of `logits` [rows, vocab] float32, which are left unchanged.
+    """Choose a token for each row of `logits` [rows, vocab] float32, which are kept.
 
-    `prompts` and `outputs` are each row's token ids so far. `grammar_bitmask` is [rows,
-    ceil(vocab / 32)] int32, low bit first; a row of all ones (-1) is unconstrained.
+    `prompts` and `outputs`: each row's token ids so far. `grammar_bitmask`: [rows, ceil(vocab /
+    32)] int32, low bit first; a row of all ones (-1) is unconstrained.
     """
     assert len(logits) == len(specs) == len(prompts) == len(outputs), "one of each per row"
     if grammar_bitmask is None and all(spec.is_plain_greedy for spec in specs):
@@ -69,7 +68,6 @@ def _sample_with_features(
     outputs: Sequence[TokenIds],
     grammar_bitmask: Int32s | None,
 ) -> Sampled:
-    """`sample` in place, with every feature that some row asks for."""
     if grammar_bitmask is not None:
         mask_by_grammar(logits, grammar_bitmask)
     asking = [row for row, spec in enumerate(specs) if spec.wants_logprobs]
@@ -103,7 +101,7 @@ def constrain(
 
 
 def narrow(logits: Float32s, specs: Sequence[SamplingSpec]) -> Float32s:
-    """Return logits [rows, vocab] over temperature, less what min-p, top-k and top-p exclude."""
+    """Return logits [rows, vocab] over temperature, without those cut by min-p, top-k and top-p."""
     scaled = logits / np.array([spec.temperature for spec in specs], dtype=np.float32)[:, None]
     keep_min_p(scaled, specs)
     keep_top_k(scaled, specs)
@@ -112,10 +110,7 @@ def narrow(logits: Float32s, specs: Sequence[SamplingSpec]) -> Float32s:
 
 
 def uniform(seed: int | None, position: int) -> float:
-    """The random number in [0, 1) of output token `position` of a request.
-
-    A counter-based generator gives it without the numbers before it.
-    """
+    """The random number in [0, 1) of a request's output token `position`; counter-based."""
     assert seed is not None, "a random request has a seed"
     key = np.array([seed & _SEED_MASK, position], dtype=np.uint64)
     bits = int(np.random.Philox(key=key).random_raw())
@@ -123,9 +118,9 @@ def uniform(seed: int | None, position: int) -> float:
 
 
 def _draw(scaled: Float32s, uniforms: Sequence[float]) -> Int64s:
-    """Return the token of each row at which its cumulative probability passes its uniform number.
+    """Draw each row's token, where its cumulative probability passes its uniform number.
 
-    `scaled` is [rows, vocab]. A row without a finite distribution gives its largest logit's token.
+    `scaled` [rows, vocab]. A row without a finite distribution gives its largest logit's token.
     """
     weights = np.exp(scaled - scaled.max(axis=1, keepdims=True)).astype(np.float64)
     cumulative = np.cumsum(weights, axis=1)  # [rows, vocab]

@@ -1,9 +1,9 @@
 """Matrix products whose rows do not depend on their batch.
 
-A BLAS picks its kernel by the shape of the whole product, so a row's last bits may change with the
-number of rows. Text must not depend on batching or on the partition, so every product is made of
-calls of one fixed shape: `TILE_ROWS` rows, padded with zeros. Four rows cost no speed against one
-large call on the sizes used here (DECISIONS.md).
+A BLAS picks its kernel by the whole product's shape, so a row's last bits may change with the
+number of rows. Here every product is made of calls of `TILE_ROWS` rows, padded with zeros, so that
+text does not depend on batching or the partition. Four rows are as fast as one large call on the
+sizes used here (DECISIONS.md).
 """
 
 import numpy as np
@@ -14,15 +14,12 @@ TILE_ROWS = 4
 
 
 def padded_rows(rows: int) -> int:
-    """Rows after padding to whole tiles."""
+    """Rows padded to whole tiles."""
     return -(-rows // TILE_ROWS) * TILE_ROWS
 
 
 def tiled_matmul(x: Float32s, weight: Float32s) -> Float32s:
-    """Multiply `x` [rows, inner] by `weight` [inner, columns]; returns [rows, columns] float32.
-
-    A row's bits do not depend on the other rows or their number.
-    """
+    """Multiply `x` [rows, inner] by `weight` [inner, columns]: [rows, columns] float32."""
     rows, inner = x.shape
     if rows % TILE_ROWS:
         padded = np.zeros((padded_rows(rows), inner), dtype=np.float32)
@@ -37,8 +34,7 @@ def grouped_matmul(x: Float32s, weights: Float32s) -> Float32s:
     """Multiply by each group's own matrix: `weights` [groups, inner, columns].
 
     `x` is [rows, inner], the same for all groups, or [groups, rows, inner]. Returns [groups, rows,
-    columns]; a row's bits do not depend on other rows and groups, so heads may be divided over
-    chips.
+    columns]; a row's bits depend on no other row or group, so chips may divide heads.
     """
     rows, inner = x.shape[-2:]
     if rows % TILE_ROWS:

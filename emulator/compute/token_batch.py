@@ -1,7 +1,6 @@
-"""The tokens that one rank computes in one step, laid out for the kernels.
+"""One rank's tokens in one step, laid out for the kernels of every layer.
 
-Decodes of similar context are attended together; each prefill is cut into query blocks. Built once
-per step and used by every layer.
+Decodes of similar context are attended together; each prefill is cut into query blocks.
 """
 
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from emulator.compute.paged_kv import CHUNK_TOKENS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """New tokens of one request: `token_ids` at positions first..first+len, and its block table."""
+    """New tokens of one request, from `first_position`, and its block table."""
 
     token_ids: Int32s  # [new_tokens]
     first_position: int
@@ -35,7 +34,7 @@ class TokenBatch:
 
 
 def make_token_batch(spans: Sequence[Span], block_tokens: int) -> TokenBatch:
-    """Lay out `spans`, in their order, for a KV cache of `block_tokens` per block."""
+    """Lay out `spans`, in order, for a KV cache of `block_tokens` per block."""
     lengths = np.array([len(span.token_ids) for span in spans], dtype=np.int64)  # [spans]
     firsts = np.array([span.first_position for span in spans], dtype=np.int64)
     starts = np.cumsum(lengths) - lengths
@@ -92,7 +91,6 @@ def _decode_items(
 def _prefill_items(
     lengths: Int64s, starts: Int64s, positions: Int64s, tables: Int64s, block_tokens: int
 ) -> list[AttentionItems]:
-    """One item per query block of each longer span."""
     items = []
     for span in np.flatnonzero(lengths > 1).tolist():
         end = int(starts[span] + lengths[span])

@@ -1,7 +1,7 @@
 """Masks and biases of single tokens before sampling: grammar, whitelists, bad words.
 
-All functions change the logits [rows, vocab] in place; a forbidden token's logit becomes minus
-infinity. The caller keeps vLLM's order: grammar, allowed tokens, bad words, stop tokens, bias.
+All change logits [rows, vocab] in place, forbidden ones to minus infinity, in vLLM's order:
+grammar, allowed tokens, bad words, stop tokens, bias.
 """
 
 from collections.abc import Sequence
@@ -19,10 +19,9 @@ _ALL_ALLOWED = np.int32(-1)
 
 
 def mask_by_grammar(logits: Float32s, bitmask: Int32s) -> None:
-    """Forbid the tokens whose bit is 0.
+    """Forbid the tokens whose bit is 0; those beyond the last word stay.
 
-    `bitmask` is [rows, words], 32 tokens a word, low bit first. A row of all ones forbids
-    nothing. Tokens beyond the last word stay as they are.
+    `bitmask` [rows, words] has 32 tokens a word, low bit first.
     """
     rows = np.flatnonzero((bitmask != _ALL_ALLOWED).any(axis=1))
     if not rows.size:
@@ -60,10 +59,7 @@ def mask_bad_words(
 def mask_early_stops(
     logits: Float32s, specs: Sequence[SamplingSpec], outputs: Sequence[TokenIds]
 ) -> None:
-    """Forbid stop tokens in rows that have fewer than `min_tokens` outputs.
-
-    Where a grammar leaves stop tokens alone, they stay: the text can only end.
-    """
+    """Forbid stop tokens before `min_tokens` outputs, unless a grammar allows no others."""
     for row, spec in enumerate(specs):
         if len(outputs[row]) < spec.min_tokens and spec.stop_token_ids:
             stops = list(spec.stop_token_ids)

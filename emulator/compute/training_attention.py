@@ -1,8 +1,7 @@
 """A layer's attention block in training: norm, projections, attention, residual.
 
-The forward returns a tape for the backward; gradients are added to the views of `grads`, so that
-batches may be taken in pieces. Between the projections arrays are [heads, head_dim, tokens], see
-causal_attention; a head here is a query, key or value head.
+Gradients are added to `grads`, so that batches may come in pieces. Between projections arrays are
+[heads, head_dim, tokens], see causal_attention, with query, key and value heads.
 """
 
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ class AttentionTape:
 def attend_forward(
     dense: Parameters, layer: int, x: Float32s, shape: BatchShape, precision: Precision
 ) -> AttentionTape:
-    """Run a layer's attention block on `x` [tokens, hidden]; `tape.residual` is its result."""
+    """Run a layer's attention block on `x` [tokens, hidden], into `tape.residual`."""
     arch = dense.layout.architecture
     weights, prefix = dense.operands(precision), f"layers.{layer}"
     normed, x_scale = rms_norm_forward(x, weights[f"{prefix}.input_norm"], arch.norm_eps)
@@ -91,7 +90,7 @@ def attend_forward(
 def attend_backward(
     dense: Parameters, grads: Parameters, layer: int, tape: AttentionTape, grad_residual: Float32s
 ) -> Float32s:
-    """From `grad_residual` dL/dresidual [tokens, hidden]: dL/dx; adds to `grads`."""
+    """Turn `grad_residual` dL/dresidual [tokens, hidden] into dL/dx; adds to `grads`."""
     arch, shape, precision = dense.layout.architecture, tape.shape, tape.inputs.precision
     weights, prefix = dense.operands(precision), f"layers.{layer}"
     grad_out = as_operand(grad_residual.copy(), precision)

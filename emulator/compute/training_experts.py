@@ -1,8 +1,7 @@
 """One chip's experts in training: SwiGLU forward with a tape, and backward.
 
-Each expert is one product over its rows, so its gradient has the same bits on any chip. Values
-between the products are kept transposed, [intermediate, pairs], and computed for all experts at
-once.
+Each expert is one product over its rows, so its gradient has the same bits on any chip. Between the
+products values are [intermediate, pairs], computed for all experts at once.
 """
 
 from collections.abc import Iterator
@@ -29,17 +28,12 @@ class ExpertsTape:
 def experts_forward(
     experts: Parameters, layer: int, rows: Float32s, counts: Int64s, precision: Precision
 ) -> tuple[Float32s, ExpertsTape]:
-    """Apply each expert to its rows.
+    """Apply each expert to its rows; returns [pairs, hidden] in their order, unweighted, and the
+    tape.
 
     Args:
-        experts: the experts of this chip.
-        layer: which.
-        rows: [pairs, hidden] operands, as `RouterTape.hidden` has them, sorted by expert: first
-            those of local expert 0, then of 1, ... They are kept on the tape, not copied.
+        rows: [pairs, hidden] operands, sorted by local expert; the tape keeps them, uncopied.
         counts: [local_experts] rows of each expert; adds up to pairs.
-        precision: of the products.
-
-    Returns [pairs, hidden] in the order of `rows`, unweighted, and the tape.
     """
     weights = experts.operands(precision)
     gate_up, down = weights[f"layers.{layer}.gate_up"], weights[f"layers.{layer}.down"]
@@ -60,9 +54,7 @@ def experts_forward(
 def experts_backward(
     experts: Parameters, grads: Parameters, layer: int, tape: ExpertsTape, grad_out: Float32s
 ) -> Float32s:
-    """From `grad_out` [pairs, hidden], operands already: the gradient of the rows [pairs, hidden];
-    adds to `grads`.
-    """
+    """Turn `grad_out` [pairs, hidden], operands, into the rows' gradient; adds to `grads`."""
     weights = experts.operands(tape.precision)
     gate_up, down = weights[f"layers.{layer}.gate_up"], weights[f"layers.{layer}.down"]
     grad_gate_up, grad_down = grads[f"layers.{layer}.gate_up"], grads[f"layers.{layer}.down"]
@@ -79,7 +71,6 @@ def experts_backward(
 
 
 def _spans(counts: Int64s) -> Iterator[tuple[int, slice]]:
-    """Each expert that has rows, and where they are."""
     ends = np.cumsum(counts)
     for expert in np.flatnonzero(counts).tolist():
         yield expert, slice(int(ends[expert] - counts[expert]), int(ends[expert]))

@@ -1,8 +1,7 @@
 """The decoder in training, cut where tokens leave for experts on other chips.
 
-One layer forward is `attend_forward`, `route_forward`, the experts' owners (training_experts), with
-weighted sums; backward it is the owners, `route_backward`, `attend_backward`. `embed` comes before
-the first layer, `head` after the last.
+A layer forward is `attend_forward`, `route_forward`, and the experts' owners (training_experts),
+with weighted sums; backward, the reverse. `embed` comes first, `head` last.
 """
 
 import numpy as np
@@ -13,7 +12,7 @@ from emulator.compute.parameters import Parameters
 
 
 def embed(dense: Parameters, tokens: Int32s, precision: Precision) -> Float32s:
-    """Look `tokens` [tokens] up: [tokens, hidden], a new array."""
+    """Look up `tokens` [tokens]: [tokens, hidden], a new array."""
     return dense.operands(precision)["embedding"][tokens]
 
 

@@ -1,8 +1,8 @@
 """Losses of training: cross-entropy of the next token, and the balance of the experts.
 
-The balance loss of a layer is experts * sum_e(share_e * mean_probability_e) over the whole batch,
-with share_e the pairs of expert e over the tokens (Fedus et al. 2021, equation 4, as in Hugging
-Face's Qwen3-MoE): k when all experts are alike, up to experts when one has all.
+A layer's balance loss is experts * sum_e(share_e * mean_probability_e) over the whole batch, with
+share_e the pairs of expert e over the tokens (Fedus et al. 2021, equation 4, as in Hugging Face's
+Qwen3-MoE): from k, all experts alike, to the number of experts, one has all.
 """
 
 import numpy as np
@@ -13,10 +13,10 @@ from emulator.compute.parameters import Parameters
 from emulator.compute.training_norms import rms_norm_backward, rms_norm_forward
 
 IGNORED_TARGET = -1
-"""A token with this target is not counted and has no gradient."""
+"""The target of a token without loss or gradient."""
 
 LOGITS_MAX = 1 << 18
-"""Logits held at once, 1 MiB of them, however many rows there are."""
+"""Logits held at once, 1 MiB."""
 
 
 def head(
@@ -29,9 +29,9 @@ def head(
 ) -> tuple[float, int, Float32s | None]:
     """Cross-entropy of `x` [tokens, hidden], the last layer's result, against `targets` [tokens].
 
-    `loss_scale` is the weight of one token's loss, 1 / counted tokens of the whole batch. Returns
-    the sum of the losses in nats, unscaled, the counted tokens, and, if `grads` is given and added
-    to, dL/dx [tokens, hidden], else None.
+    `loss_scale`: weight of one token's loss, 1 / counted tokens of the whole batch. Returns the
+    unscaled sum of losses in nats, the counted tokens, and dL/dx [tokens, hidden], None without
+    `grads`.
     """
     arch = dense.layout.architecture
     operands = dense.operands(precision)
@@ -73,7 +73,6 @@ def _softmax_and_loss(logits: Float32s, targets: Int32s) -> float:
 
 
 def _grad_logits(probabilities: Float32s, targets: Int32s, loss_scale: float) -> None:
-    """Turn [rows, vocab] probabilities into dL/dlogits in place."""
     rows = np.flatnonzero(targets != IGNORED_TARGET)
     probabilities[rows, targets[rows]] -= 1.0
     if len(rows) < len(targets):
@@ -82,5 +81,5 @@ def _grad_logits(probabilities: Float32s, targets: Int32s, loss_scale: float) ->
 
 
 def expert_share(counts: Int64s, tokens: int) -> Float32s:
-    """Pairs over tokens of each expert, [experts], from its pairs `counts` in the whole batch."""
+    """Pairs of each expert over tokens, [experts], from the whole batch's pair `counts`."""
     return (counts / tokens).astype(np.float32)

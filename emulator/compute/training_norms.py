@@ -1,9 +1,7 @@
 """Root-mean-square normalisation for training, forward and backward.
 
 With s = 1 / sqrt(mean(x^2) + eps) and y = x * s * w over an axis of length n: dL/dw = sum(dy * x *
-s), and dL/dx = s * (dy * w) - x * s^3 / n * sum(dy * w * x).
-
-`weight` has a shape that broadcasts with x; the axis is the last by default.
+s), and dL/dx = s * (dy * w) - x * s^3 / n * sum(dy * w * x). `weight` broadcasts with x.
 """
 
 import numpy as np
@@ -14,7 +12,7 @@ from emulator.arrays import Float32s
 def rms_norm_forward(
     x: Float32s, weight: Float32s, eps: float, *, axis: int = -1
 ) -> tuple[Float32s, Float32s]:
-    """Normalise `x`; returns y, a new array of its shape, and s, of length 1 along the axis."""
+    """Normalise `x`; returns y, a new array, and s, of length 1 along the axis."""
     scale = _sum_of_products(x, x, axis)
     scale *= 1.0 / x.shape[axis]
     scale += eps

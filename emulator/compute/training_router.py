@@ -1,7 +1,6 @@
 """A layer's router in training: the choice of experts, their weights, and the gradient.
 
-The choice is not differentiated; the weights are, and the balance loss is through the
-probabilities.
+The weights are differentiated, not the choice; the balance loss goes through the probabilities.
 """
 
 from dataclasses import dataclass
@@ -18,8 +17,7 @@ from emulator.compute.training_norms import rms_norm_backward, rms_norm_forward
 class RouterTape:
     """State of a layer's second half for its backward pass.
 
-    `hidden` goes to the experts `chosen`; it is an operand already, rounded where `precision` asks
-    it. The experts' owners apply the weights, so their rows never come here: their gradient by
+    The experts' owners apply the weights, so expert rows never come here: their gradient by
     `weights` is put in `grad_weights` before the backward.
     """
 
@@ -80,22 +78,16 @@ def route_backward(
     expert_share: Float32s,
     balance_scale: float,
 ) -> Float32s:
-    """Backward pass through combining, weights, router and norm to the attention block's result.
+    """Backward pass to dL/dresidual [tokens, hidden], of the attention block's result; adds to
+    `grads`.
 
     Args:
-        dense: the weights; `grads` of the same layout are added to.
-        grads: see `dense`.
-        layer: which.
         tape: of `route_forward`, with `grad_weights`.
         grad_x: dL/dx [tokens, hidden] of the layer's result.
-        grad_hidden: dL/dhidden [tokens, hidden] that came back from the experts, each token's k
-            rows added up.
-        expert_share: [experts] pairs of token and expert over tokens, of the whole batch of all
-            chips (see training_loss.expert_share); adds up to k.
-        balance_scale: coefficient * experts / tokens of the whole batch, times what the loss is
-            scaled by: the balance loss's derivative by one probability is this times the share.
-
-    Returns dL/dresidual [tokens, hidden].
+        grad_hidden: dL/dhidden [tokens, hidden], summed over each token's k rows from the experts.
+        expert_share: [experts] pairs over tokens of the whole batch (training_loss.expert_share).
+        balance_scale: coefficient * experts / tokens of the whole batch, times the loss's scale:
+            times the share, the balance loss's derivative by one probability.
     """
     arch = dense.layout.architecture
     operands = dense.operands(tape.precision)

@@ -1,8 +1,7 @@
-"""Narrowing a distribution before a draw: min-p, top-k and top-p.
+"""Min-p, top-k and top-p truncation of a distribution before a draw, in this order (vLLM's).
 
-All functions change scaled logits [rows, vocab] in place, in the rows whose spec asks for it; a
-token that cannot be drawn becomes minus infinity. Arithmetic is float32 where vLLM's is, so that
-the same tokens stay. The order is vLLM's: min-p, top-k, top-p of what is left.
+All change scaled logits [rows, vocab] in place, excluded ones to minus infinity, where a row's spec
+requests it. Arithmetic is float32 where vLLM's is, so that the same tokens stay.
 """
 
 from collections.abc import Sequence
@@ -44,7 +43,7 @@ def keep_top_k(scaled: Float32s, specs: Sequence[SamplingSpec]) -> None:
 def keep_top_p(scaled: Float32s, specs: Sequence[SamplingSpec]) -> None:
     """Keep the fewest most likely tokens whose probabilities sum to `top_p`, at least one.
 
-    Of equally likely tokens at the border, those of the lowest ids stay; vLLM does not define it.
+    Of equally likely tokens at the border, the lowest ids stay; vLLM does not define it.
     """
     rows = [row for row, spec in enumerate(specs) if spec.top_p < 1.0]
     if not rows:

@@ -1,7 +1,6 @@
 """Data that ships with the package: the small mixture-of-experts checkpoints.
 
-What lies here is read by path, so that an installed package and a checkout serve the same bytes.
-This module knows where the data is and nothing about what reads it.
+Files are read by path, so that an installed package and a checkout serve the same bytes.
 """
 
 from collections.abc import Mapping
@@ -12,10 +11,10 @@ from typing import Final
 _HERE: Final = Path(__file__).resolve().parent
 
 SMALL_MOE_DIR: Final = _HERE / "small_moe"
-"""Random weights, whose text reads back as the tokens that it was made of."""
+"""Random weights, whose text encodes back to the tokens that it came from."""
 
 SMALL_MOE_TRAINED_DIR: Final = _HERE / "small_moe_trained"
-"""The same architecture, trained; `training.json` in it says how."""
+"""The same architecture, trained as its `training.json` says."""
 
 BUNDLED_WEIGHTS: Final[Mapping[str, Path]] = MappingProxyType(
     {"small-moe": SMALL_MOE_DIR, "small-moe-trained": SMALL_MOE_TRAINED_DIR}
@@ -23,12 +22,12 @@ BUNDLED_WEIGHTS: Final[Mapping[str, Path]] = MappingProxyType(
 
 
 def weights_directory(name: str) -> Path:
-    """The directory of bundled weights of this name, or the directory of this path."""
+    """The directory of bundled weights by name, or any other directory by path."""
     return BUNDLED_WEIGHTS.get(name, Path(name))
 
 
 def weights_name(directory: Path) -> str:
-    """Name of the weights in `directory`: their bundled name, or the directory's own."""
+    """The bundled name of the weights in `directory`, or the directory's own."""
     names = {path: name for name, path in BUNDLED_WEIGHTS.items()}
     found = directory.resolve()
     return names.get(found, found.name)

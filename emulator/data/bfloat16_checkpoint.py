@@ -1,7 +1,7 @@
 """The bytes of a safetensors file whose tensors are BF16.
 
-Written here and not by the safetensors library, whose writer takes BF16 only from frameworks that
-have it, and changed its interface between versions. It must not know which model it writes.
+The safetensors library writes BF16 only from frameworks that have it, and changed its interface
+between versions.
 """
 
 import json
@@ -22,8 +22,8 @@ def bfloat16_bytes(values: Float32s) -> bytes:
 def safetensors_bytes(tensors: Mapping[str, Float32s]) -> bytes:
     """Return a safetensors file of the tensors, rounded to BF16, in name order.
 
-    The format: the header's length (8 bytes, little-endian), a JSON header padded with spaces to
-    a multiple of 8 bytes, then the tensors without gaps.
+    The format: the header's length (8 bytes, little-endian), a JSON header padded with spaces to a
+    multiple of 8 bytes, then the tensors without gaps.
     """
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
     blobs: list[bytes] = []

@@ -1,15 +1,15 @@
 """Makes the bundled checkpoint's weights from a seed: `python -m emulator.data.make_small_moe`.
 
-`config.json` gives every size and `tokenizer.json` the vocabulary; both are read, and
-`model.safetensors` is written beside them. The same seed gives the same bytes on any machine:
-weights are uniform, made from raw generator bits by exact arithmetic, never by a math library.
+Reads `config.json` and `tokenizer.json`, and writes `model.safetensors` beside them. The same seed
+gives the same bytes on any machine: weights are uniform, made from raw generator bits by exact
+arithmetic, never by a math library.
 
-**Which tokens the random model says.** Hidden dimension 0 is a constant feature: each embedding
-has the same positive value there and no layer writes to it. The LM head's rows of *silent* tokens
-carry a large negative weight on it, so that their logits stay some 30 below the others'. Silent
-are the special, markup and byte tokens, and word pieces that would fuse with a neighbour
-(`token_closure`). They remain in the vocabulary: a grammar or a bias can still ask for them, and
-training can raise them. Text sampled from random weights then reads back as the same tokens.
+**Tokens of the random model.** Hidden dimension 0 is a constant feature: each embedding has the
+same positive value there and no layer writes to it. The LM head's rows of *silent* tokens carry a
+large negative weight on it, which puts their logits some 30 below the others'. Silent are the
+special, markup and byte tokens, and word pieces that would fuse with a neighbour (`token_closure`),
+so that sampled text encodes back to the same tokens. A grammar or a bias can still request them,
+and training can raise them.
 """
 
 import argparse
@@ -51,7 +51,7 @@ SILENT_WEIGHT = -64.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """The numbers of `config.json` that shape the tensors, by their names there."""
+    """The numbers of `config.json` that shape the tensors, under their names there."""
 
     hidden_size: int
     num_hidden_layers: int
@@ -147,10 +147,9 @@ def _linear(name: str, *, outputs: int, inputs: int, gain: float = 1.0, seed: in
 
 
 def _uniform(name: str, shape: tuple[int, ...], std: float, seed: int) -> Float32s:
-    """Return uniform noise of this deviation; a tensor's noise depends on its name and the seed.
+    """Uniform noise of this deviation, by the tensor's name and the seed.
 
-    Only raw bits are drawn: numpy keeps those the same from version to version, and its shaped
-    distributions not.
+    From raw bits, which numpy keeps the same between versions, unlike its distributions.
     """
     bits = np.random.PCG64([seed, zlib.crc32(name.encode())]).random_raw(int(np.prod(shape)))
     unit = (bits >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1.0  # in [-1, 1), exactly
@@ -159,14 +158,14 @@ def _uniform(name: str, shape: tuple[int, ...], std: float, seed: int) -> Float3
 
 
 def make_weights(directory: Path, *, seed: int = SEED) -> bytes:
-    """Return the contents of model.safetensors for the config and tokenizer in `directory`."""
+    """Return the bytes of model.safetensors for the config and tokenizer in `directory`."""
     tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     silent = silent_token_ids(tokenizer)
     return safetensors_bytes(make_tensors(Sizes.read(directory), silent=silent, seed=seed))
 
 
 def main() -> None:
-    """Write model.safetensors, and tokenizer.json first when asked to train it again."""
+    """Write model.safetensors, and on request a newly trained tokenizer.json first."""
     parser = argparse.ArgumentParser(description="make the bundled small MoE checkpoint")
     parser.add_argument("--output", type=Path, default=SMALL_MOE_DIR, metavar="DIR")
     parser.add_argument(

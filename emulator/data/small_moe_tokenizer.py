@@ -1,12 +1,11 @@
 """The small model's tokenizer: BPE over printable ASCII, with a byte token for everything else.
 
-Every character of Unicode can be encoded: a character outside the alphabet becomes its UTF-8
-bytes, one token each, and no merge joins them. Merges are learned from source text, so words of
-code and of English prose are single tokens, usually with the space before them.
+A character outside the alphabet becomes its UTF-8 bytes, one token each, which no merge joins.
+Merges are learned from source text, so words of code and of English prose are single tokens,
+usually with the space before them.
 
-The pre-tokenizer is chosen for text that must keep its token count when it is read back. Digits
-and line ends stand alone, a space belongs to the word after it, and where a piece ends depends on
-at most the two characters that follow. This module must not know the model's weights.
+For text that must keep its token count when encoded again, digits and line ends stand alone, a
+space belongs to the word after it, and a piece ends by at most the two following characters.
 """
 
 import json
@@ -39,7 +38,7 @@ LONGEST_MERGE_CHARS = 12
 def train_tokenizer(*, sources: Path, vocab_size: int) -> Tokenizer:
     """Learn merges from the `*.py` files directly in `sources` and build the tokenizer.
 
-    The vocabulary is, in id order: special tokens, markup tokens, 256 byte tokens, the alphabet,
+    The vocabulary, in id order: special tokens, markup tokens, 256 byte tokens, the alphabet,
     merges. Raises ValueError when the sources are too few to fill `vocab_size`.
     """
     merge_count = vocab_size - len(_fixed_vocabulary())
@@ -63,7 +62,7 @@ def train_tokenizer(*, sources: Path, vocab_size: int) -> Tokenizer:
 
 
 def _assemble(*, merges: list[tuple[str, str]]) -> Tokenizer:
-    """Build the tokenizer whose ids are the fixed vocabulary and then one token per merge."""
+    """Build the tokenizer: ids are the fixed vocabulary, then one token per merge."""
     pieces = (*_fixed_vocabulary(), *(left + right for left, right in merges))
     vocabulary = {piece: token_id for token_id, piece in enumerate(pieces)}
     assert len(vocabulary) == len(pieces), "two merges make the same token"
@@ -84,6 +83,5 @@ def _pre_tokenizer() -> pre_tokenizers.PreTokenizer:
 
 
 def _ascii_texts(sources: Path) -> Iterator[str]:
-    """Yield each source file's text, in name order, without the characters left to byte tokens."""
     for path in sorted(sources.glob("*.py")):
         yield path.read_text(encoding="utf-8").encode("ascii", errors="ignore").decode("ascii")

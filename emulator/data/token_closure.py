@@ -1,13 +1,12 @@
-"""Which tokens can follow each other freely: any text made of them reads back as those tokens.
+"""Closed token sets: any text made of their tokens encodes back to those tokens.
 
 A model with random weights puts tokens side by side as no encoder would: "th" and then "e", which
-reads back as the one token "the". A load tool that counts tokens by encoding the text it received
-would then count wrongly. The tokens of a *closed* set never fuse or split when joined.
+encode as the one token "the", so that a load tool that encodes text would count wrongly. Tokens of
+a *closed* set never fuse or split when joined.
 
-Testing pairs is enough. Byte-pair encoding joins the lowest-ranked neighbours first, and what
-happens inside one token does not change another until a join crosses a border; the first join to
-cross a border in a long text would cross it in that pair alone too. This module must not know what
-the tokens are for.
+Testing pairs is enough. Byte-pair encoding joins the lowest-ranked neighbours first, and joins
+inside one token do not change another until one crosses a border; the first such join in a long
+text would happen in that pair alone too.
 """
 
 import numpy as np
@@ -17,10 +16,10 @@ from emulator.arrays import Bools
 
 
 def closed_token_ids(tokenizer: Tokenizer, candidate_ids: list[int]) -> list[int]:
-    """Return the candidates, in id order, that are left when no two of them change if joined.
+    """Return the candidates, in id order, that remain when no two of them change if joined.
 
-    The token in most changing pairs is dropped first, and one that changes beside itself before
-    any other; the lowest id decides a tie. Takes len(candidate_ids) squared encodings.
+    Drops tokens that change beside themselves first, then the one in most changing pairs; the
+    lowest id decides a tie. Takes len(candidate_ids) squared encodings.
     """
     changes = changing_pairs(tokenizer, candidate_ids)  # [candidates, candidates]
     kept = np.ones(len(candidate_ids), dtype=np.bool_)  # [candidates]
@@ -35,7 +34,7 @@ def closed_token_ids(tokenizer: Tokenizer, candidate_ids: list[int]) -> list[int
 
 
 def changing_pairs(tokenizer: Tokenizer, candidate_ids: list[int]) -> Bools:
-    """Return where token i and then j read back as anything else: [candidates, candidates] bool."""
+    """Pairs that encode otherwise: [candidates, candidates] bool, token i and then j."""
     texts = [tokenizer.decode([token_id], skip_special_tokens=False) for token_id in candidate_ids]
     changes = np.empty((len(texts), len(texts)), dtype=np.bool_)
     for row, (first_id, first_text) in enumerate(zip(candidate_ids, texts, strict=True)):

@@ -9,13 +9,11 @@ from emulator.specs.system import SystemSpec
 class RankAllReduce:
     """Collectives of ranks of `tp` chips each, by the fastest algorithm for each size.
 
-    `physical`: the system's numbers of the partition's chips in order, int64[chips]; a rank is `tp`
-    of them in a row. `all_to_all`: the same chips' links with their faults; whole by default.
-    Raises ValueError for a fraction of a rank.
+    `physical`, int64[chips]: the system's chip numbers, `tp` in a row per rank; ValueError for a
+    fraction of a rank. `all_to_all`: the same chips' links with their faults; whole by default.
 
-    Methods take the bytes of each rank's collective (the whole of what is reduced or gathered),
-    float64[steps x ranks], of one or several steps in sequence, and return nanoseconds, [steps x
-    ranks].
+    Methods map bytes per rank (the whole of the data), float64[steps x ranks], to nanoseconds of
+    the same shape.
     """
 
     def __init__(
@@ -32,11 +30,11 @@ class RankAllReduce:
         return self._time(Operation.ALL_GATHER, payload_bytes).link_busy_ns.ravel()
 
     def all_gather_ns(self, payload_bytes: Float64s) -> Float64s:
-        """Duration of an all-gather: [steps x ranks]; 0 without bytes."""
+        """Duration of an all-gather; 0 without bytes."""
         return self._time(Operation.ALL_GATHER, payload_bytes).duration_ns.ravel()
 
     def all_reduce_ns(self, payload_bytes: Float64s) -> Float64s:
-        """Every chip has a whole and gets the sum."""
+        """Duration of an all-reduce; 0 without bytes."""
         return self._time(Operation.ALL_REDUCE, payload_bytes).duration_ns.ravel()
 
     def _time(self, operation: Operation, payload_bytes: Float64s) -> CollectiveTime:

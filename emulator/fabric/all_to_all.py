@@ -1,8 +1,7 @@
-"""The all-to-all of expert parallelism: duration of an exchange between chips.
+"""Duration of expert parallelism's all-to-all exchanges between chips.
 
 With switches, the lanes of a chip's tiers count; on a torus or a mesh, every link on the way. All
-bytes of an exchange move at once, and it ends with the last chip. With failed lanes, links are
-slower or detoured.
+bytes move at once, and an exchange ends with the last chip. Failed lanes slow or detour links.
 """
 
 from dataclasses import dataclass
@@ -21,8 +20,8 @@ _NOBODY = np.zeros(0, dtype=np.int64)
 class Paths(Protocol):
     """Paths between positions.
 
-    `reachable` is bool[positions, positions], `latency_ns` float64 of the same shape: a DMA's
-    start-up and the hops; 0 to oneself and infinite without a path.
+    `reachable` bool, `latency_ns` float64 [positions, positions]: a DMA's start-up and the hops; 0
+    to oneself, infinite without a path.
     """
 
     reachable: Bools
@@ -53,13 +52,11 @@ class LayerExchanges:
 
 
 class AllToAll:
-    """The chips of a partition and their links, in the state of `links`.
+    """The chips of a partition and their links, in the state of `links`; whole by default.
 
-    Position p is chip `physical[p]` of the system, int64[chips], VACANT without a chip; by default
-    chip `first_chip + p`. `relays` are further chips of the system, which forward what cannot go
-    directly; on a torus or a mesh every chip does. Without `links` everything is whole.
-
-    Raises ValueError for a chip that the system does not have.
+    Position p is chip `physical[p]` of the system, int64[chips], or VACANT; by default `first_chip
+    + p`. `relays` are further chips, which forward detoured bytes; on a torus or a mesh every chip
+    does. Raises ValueError for a chip outside the system.
     """
 
     def __init__(
@@ -85,21 +82,20 @@ class AllToAll:
         self._latency_ns = float(latency_ns.max(initial=0.0))
 
     def reachable(self) -> Bools:
-        """Which positions can exchange bytes, bool[chips, chips]; each reaches itself."""
+        """Positions that can exchange bytes, bool[chips, chips]; each reaches itself."""
         return self._paths.reachable.copy()
 
     def latency_ns(self) -> Float64s:
-        """Time to the first byte from each position to each, float64[chips, chips].
+        """Time to the first byte, float64[chips, chips]: a DMA's start-up and hops for every leg.
 
-        A DMA's start-up and the hops, for every leg; 0 to itself, infinite without a path.
+        0 to itself, infinite without a path.
         """
         return self._paths.latency_ns.copy()
 
     def exchange(self, payload_bytes: Float64s) -> ExchangeTime:
         """Time the exchange of payload_bytes[sender, receiver]; a chip's own share is free.
 
-        Latency is that of the partition's farthest two chips: a DMA's start-up and the hops, for
-        every leg; an empty exchange takes no time. Raises ValueError for bytes between chips
+        Latency is that of the farthest two chips; 0 without bytes. Raises ValueError for bytes
         without a path.
         """
         layers = self.exchange_layers(payload_bytes[None])
@@ -108,10 +104,7 @@ class AllToAll:
         )
 
     def exchange_layers(self, payload_bytes: Float64s) -> LayerExchanges:
-        """Time one exchange for each layer of payload_bytes[layer, sender, receiver].
-
-        Each layer's is that of `exchange` alone; the same errors.
-        """
+        """Time one `exchange` per layer of payload_bytes[layer, sender, receiver]."""
         self._check_reachable(payload_bytes)
         busy_ns = self._paths.busy_ns(payload_bytes)  # [layers, chips and what passes bytes on]
         longest_ns = busy_ns.max(axis=1, initial=0.0)

@@ -1,11 +1,11 @@
 """Collectives over groups of chips: duration, algorithm, bus bandwidth.
 
-A collective takes its steps' starts and hops, then the longer of its links' and its memory's time
-for the bytes. The algorithm is the fastest for the size. Not counted: the single descriptors of a
-mesh's many transfers, and reductions inside switches (SHARP).
+Duration is the steps' starts and hops, then the longer of links' and memory's time for the bytes,
+by the fastest algorithm for the size. Not counted: single descriptors of a mesh's many transfers,
+and reductions inside switches (SHARP).
 
-Several ranks of a chip, such as its logical cores, take part through the chip: bytes to or from
-other chips cross the links once, and are spread or summed on the chip.
+Several ranks of a chip, such as logical cores, take part through it: bytes to or from other chips
+cross the links once, and are spread or summed on the chip.
 """
 
 from collections.abc import Callable
@@ -25,8 +25,8 @@ from emulator.specs.system import SystemSpec, Topology
 
 
 class Operation(StrEnum):
-    """Operations of ranks. Sizes are those of nccom-test and nccl-tests: the whole result of an
-    all-gather, the whole input of a reduce-scatter, else what each rank holds.
+    """Operations of ranks, sized as in nccom-test and nccl-tests: the whole result of an
+    all-gather, the whole input of a reduce-scatter, else each rank's bytes.
     """
 
     ALL_GATHER = "all-gather"
@@ -38,7 +38,7 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CollectiveTime:
-    """Collectives of some sizes in every group: all arrays are [..., groups], as the sizes are."""
+    """Collectives of some sizes in every group; arrays are [..., groups], like the sizes."""
 
     duration_ns: Float64s
     link_busy_ns: Float64s
@@ -46,14 +46,12 @@ class CollectiveTime:
     algorithms: tuple[Algorithm, ...]
 
     def algorithm(self, *where: int) -> Algorithm:
-        """The algorithm of one collective, by its place in the arrays."""
+        """The algorithm of one collective, by its index in the arrays."""
         return self.algorithms[int(self.choice[where])]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Cost:
-    """One algorithm of one operation: start-up, and time per byte."""
-
     algorithm: Algorithm
     latency_ns: Float64s  # [groups]
     link_ns_per_byte: Float64s  # [groups]
@@ -61,10 +59,10 @@ class _Cost:
 
 
 class CollectiveModel:
-    """Collectives of `groups`, int64[groups, chips]: chips of the system, no chip in two groups.
+    """Collectives of `groups`, int64[groups, chips], disjoint.
 
-    `ranks_per_chip` of each chip take part. `all_to_all`: the links of the same chips, group after
-    group, with their faults; whole by default. Raises ConfigError for less than one rank.
+    `ranks_per_chip` of each chip take part; ConfigError below one. `all_to_all`: the links of the
+    same chips, group after group, with their faults; whole by default.
     """
 
     def __init__(
@@ -89,7 +87,7 @@ class CollectiveModel:
             self._links = GroupLinks(system, groups, all_to_all)
 
     def time(self, operation: Operation, size_bytes: Float64s) -> CollectiveTime:
-        """Times collectives of `size_bytes`, float64[..., groups]; nothing takes no time."""
+        """Time collectives of `size_bytes`, float64[..., groups]; 0 without bytes."""
         if self.ranks == 1:
             nothing = np.zeros_like(size_bytes)
             return CollectiveTime(
@@ -191,7 +189,6 @@ class CollectiveModel:
         return [*costs, single]
 
     def _direct(self, schedule: CollectiveSchedule, algorithm: Algorithm) -> _Cost:
-        """One step in which each chip's ranks send their bytes straight to their destinations."""
         moved = schedule.moved
         if algorithm is Algorithm.MESH:
             moved = moved * self._per_chip  # each rank has its own bytes for everyone
@@ -227,7 +224,7 @@ class CollectiveModel:
         return times
 
     def _farthest_first(self, group: Int64s) -> CollectiveSchedule | None:
-        """An all-gather between the parts of the farthest level first; None for one level alone."""
+        """An all-gather between the parts of the farthest level first; None for a single level."""
         level = levels(self._system, group)
         if level is None or level.shape[1] == 1:
             return None
@@ -236,9 +233,9 @@ class CollectiveModel:
     def _striped(
         self, layout: Callable[[SystemSpec, Int64s], Int64s | None], *, rings: bool = False
     ) -> LinkTime:
-        """An all-gather by levels, with stripes as wide as the levels that they end with are fast.
+        """An all-gather by levels, with stripes as wide as their last level is fast.
 
-        One level alone is a mesh or a ring, without a schedule of its own.
+        A single level is a mesh or a ring, without a schedule.
         """
         found = [layout(self._system, group) for group in self._links.kinds]
         found = [None if level is None or level.shape[1] == 1 else level for level in found]
@@ -257,7 +254,7 @@ class CollectiveModel:
         return self._links.time(schedules)
 
     def _time(self, schedule_of: Callable[[Int64s], CollectiveSchedule | None]) -> LinkTime:
-        """The links' time of one schedule per kind of group; none for a single chip."""
+        """The links' time of one schedule per kind of group; 0 for a single chip."""
         if self._chips == 1:
             nothing = np.zeros(self._groups)
             return LinkTime(latency_ns=nothing, ns_per_byte=nothing)

@@ -1,9 +1,9 @@
-"""Chips that a chip is connected to, as a machine's tools list them: by links, not by routes.
+"""Chips that share links with a chip, as a machine's tools list them.
 
-Torus: the neighbours, in the order of neuron-ls: a step down in every dimension, the last dimension
-first, then a step up in every dimension. Mesh: the others of the tray. Switched: the others of the
-tray, at its switch, then the chips of the same position in the other racks, which have links
-(*assumed*: no output of neuron-ls there is published).
+Torus: in the order of neuron-ls, a step down in every dimension, the last dimension first, then a
+step up in every dimension. Mesh: the others of the tray. Switched: the others of the tray, at its
+switch, then the linked chips of the same position in the other racks (*assumed*: no output of
+neuron-ls there is published).
 
 Source of the order: AWS Neuron SDK docs, neuron-ls.rst, a trn2n.48xlarge: "12, 3, 4, 1" for device
 0 of a 4 x 4 torus.

@@ -1,10 +1,9 @@
 """The all-reduce between the logical cores of one chip, by its LNC setting.
 
 Logical cores split heads and expert columns, so each holds a partial sum of every output row. They
-sum over the chip's DMA engines as a mesh: a reduce-scatter, then an all-gather, each moving (n - 1)
-/ n of the bytes in and out of every core. A chip that is one logical core (LNC=8) has nothing to
-sum: its physical cores share an address space (how they do it is unpublished, and taken to be free,
-which favours LNC=8).
+sum over the DMA engines as a mesh: a reduce-scatter, then an all-gather, each moving (n - 1) / n of
+the bytes in and out of every core. LNC=8 has nothing to sum: its physical cores share an address
+space (unpublished, and assumed free, which favours LNC=8).
 """
 
 import numpy as np
@@ -17,10 +16,10 @@ from emulator.units import NS_PER_S
 class CoreAllReduce:
     """Collectives of the logical cores of `chip` under `lnc`; raises ConfigError for another LNC.
 
-    A logical core has the DMA engines of its physical cores: 33 bytes/ns x 16 engines = 528 GB/s
-    each on Trainium3 (AWS Neuron SDK docs, nki-dma-bandwidth-guide.rst), and a transfer starts
-    1,300 ns after its semaphore (the same). Assumed: one start for each phase, and a path between
-    HBM stacks as fast as to the core's own.
+    A logical core has its physical cores' DMA engines: 33 bytes/ns x 16 engines = 528 GB/s each on
+    Trainium3 (AWS Neuron SDK docs, nki-dma-bandwidth-guide.rst); a transfer starts 1,300 ns after
+    its semaphore (the same). Assumed: one start per phase, and equal speed between and within HBM
+    stacks.
     """
 
     def __init__(self, chip: ChipSpec, lnc: int) -> None:

@@ -1,7 +1,6 @@
 """The fabric as a graph: chips, switches, networks, and their directed links.
 
-A link's rate and latency are of one direction; the link back is a link of its own. Several lanes or
-cables between two nodes are one link. Independent of the machine described.
+A link's rate and latency are of one direction. Lanes or cables between the same nodes are one link.
 """
 
 from dataclasses import dataclass
@@ -14,9 +13,7 @@ from emulator.fabric.tiers import Tier
 
 
 class NodeKind(StrEnum):
-    """CHIP computes and forwards. SWITCH joins links of one tier. NETWORK is the whole scale-out
-    network, whose inside is not modelled.
-    """
+    """CHIP computes and forwards. SWITCH joins links of one tier. NETWORK: all of scale-out."""
 
     CHIP = "chip"
     SWITCH = "switch"
@@ -25,10 +22,10 @@ class NodeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FabricGraph:
-    """Nodes and directed links; node i is chip i of the system for the first `chips` nodes.
+    """Nodes and directed links; the first `chips` nodes are the system's chips.
 
-    Raises ValueError for links that join no nodes or a node to itself, that have no bandwidth, a
-    negative latency, or join the same two nodes twice.
+    Raises ValueError for links to no node or to themselves, without bandwidth, with negative
+    latency, or twice between the same nodes.
     """
 
     chips: int
@@ -80,7 +77,7 @@ class GraphDraft:
         self._rates: list[tuple[Float64s, ...]] = []
 
     def add_node(self, name: str, kind: NodeKind) -> int:
-        """Adds a node and returns its number."""
+        """Add a node; returns its number."""
         self._names.append(name)
         self._kinds.append(kind)
         return len(self._names) - 1
@@ -95,10 +92,7 @@ class GraphDraft:
         tier: Tier,
         lanes: Float64s | float = 1.0,
     ) -> None:
-        """Add one link per entry, of the shape that the arguments broadcast to.
-
-        Links without bandwidth are left out: they are cut.
-        """
+        """Add one link per entry of the broadcast arguments, except those without bandwidth."""
         source, target, rate, lane = np.broadcast_arrays(source, target, bytes_per_s, lanes)
         there = np.atleast_1d(rate > 0)
         source, target = np.atleast_1d(source)[there], np.atleast_1d(target)[there]

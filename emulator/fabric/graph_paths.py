@@ -1,7 +1,6 @@
-"""Paths on a torus or a mesh, where bytes pass other chips' links: the load of every link.
+"""Paths on a torus or a mesh: the load of every link, also between forwarding chips.
 
-Any link can be the bottleneck, also between two forwarding chips. All chips of the system forward,
-by their links' own hardware; those out of service have no links left.
+All chips in service forward, by their links' own hardware.
 """
 
 from functools import lru_cache
@@ -18,10 +17,7 @@ from emulator.units import NS_PER_S
 
 
 class GraphPaths:
-    """Paths between the chips `physical` of a system, VACANT without a chip.
-
-    Raises ValueError for a chip that the system does not have.
-    """
+    """Paths between the chips `physical` of a system, or VACANT; ValueError for other numbers."""
 
     def __init__(self, system: SystemSpec, physical: Int64s, links: LinkHealth) -> None:
         seated = np.flatnonzero(physical != VACANT)
@@ -40,11 +36,9 @@ class GraphPaths:
         self.reachable: Bools = np.isfinite(self.latency_ns)
 
     def busy_ns(self, payload_bytes: Float64s) -> Float64s:
-        """Time of the busiest link at each chip: [layers, positions].
+        """Time of the busiest link at each chip, then of all links: [layers, positions + 1].
 
-        Of payload_bytes[layer, sender, receiver] between connected positions; the busiest link of
-        all is one of theirs, or one between forwarding chips, which is counted to the last
-        position.
+        Of payload_bytes[layer, sender, receiver] between connected positions.
         """
         graph = self._ways.graph
         seated = payload_bytes[:, self._seated[:, None], self._seated]
@@ -60,5 +54,5 @@ class GraphPaths:
 
 @lru_cache(maxsize=16)
 def _whole_ways(system: SystemSpec, ends: tuple[int, ...]) -> Ways:
-    """Cached: sweeps ask for the same chips of the same system many times."""
+    """Cached: sweeps request the same chips of the same system many times."""
     return find_ways(fabric_graph(system), np.array(ends, dtype=np.int64))

@@ -1,8 +1,8 @@
 """Layout of a collective's chips: levels, hypercube, rings.
 
-A level is what chips differ in while all else is the same: their place in the tray, the tray, the
-rack, the unit; in a torus one dimension each. A hierarchical collective takes one phase per level;
-recursive doubling uses levels of two chips.
+A level is one coordinate: the place in the tray, the tray, the rack, the unit; in a torus, a
+dimension. A hierarchical collective takes one phase per level; recursive doubling uses levels of
+two chips.
 """
 
 import numpy as np
@@ -16,8 +16,8 @@ from emulator.specs.system import SystemSpec, Topology
 def levels(system: SystemSpec, group: Int64s) -> Int64s | None:
     """Place of each chip of a group on each level, the nearest first: int64[chips, levels].
 
-    Levels in which all chips agree are left out. None when the chips do not fill all their levels,
-    such as three of one tray and two of another.
+    Without constant levels. None when the chips do not fill their levels, such as three of one tray
+    and two of another.
     """
     per_unit = system.chips.count // system.units
     if system.topology is Topology.TORUS:
@@ -54,20 +54,16 @@ def hypercube(system: SystemSpec, group: Int64s) -> Int64s | None:
 
 
 def level_meshes(coordinates: Int64s) -> Float64s:
-    """Bytes from a chip with one part to those that differ from it in one level alone.
-
-    float64[levels, chips, chips]: a part to each.
-    """
+    """Bytes of a chip's part to those that differ in one level: float64[levels, chips, chips]."""
     same = coordinates[:, None, :] == coordinates[None, :, :]  # [chips, chips, levels]
     others = same.sum(axis=2) == coordinates.shape[1] - 1
     return np.moveaxis(others[:, :, None] & ~same, 2, 0).astype(np.float64)
 
 
 def level_rings(coordinates: Int64s) -> Float64s:
-    """The same parts on rings: bytes to the two neighbours of a level, half to each.
+    """The same parts on rings, float64[levels, chips, chips]: half to each of a level's neighbours.
 
-    float64[levels, chips, chips]: all of a ring's steps together, its own part and forwarded ones.
-    A level of two is a mesh.
+    All steps of a ring together, with own and forwarded parts. A level of two is a mesh.
     """
     sizes = coordinates.max(axis=0) + 1
     apart = (coordinates[None] - coordinates[:, None]) % sizes  # [chips, chips, levels]
@@ -80,9 +76,9 @@ def level_rings(coordinates: Int64s) -> Float64s:
 def ring_shares(system: SystemSpec, group: Int64s) -> Float64s:
     """Share of a chip's bytes to each other on the rings: float64[chips, chips], rows add to 1.
 
-    All of a torus, or of a tray whose chips have a link each: as many rings as there are links,
-    each in both directions, none over the same wires (the vendor runs so many on a 4 x 4 torus; a
-    torus of any dimensions can be divided so). Otherwise one ring through all chips, both ways.
+    A whole torus, or a tray with a link per pair of chips, has as many rings as links, each in both
+    directions, none over the same wires (the vendor runs so many on a 4 x 4 torus; tori of any
+    dimensions can be divided so). Otherwise one ring through all chips, both ways.
     """
     count = len(group)
     joined = np.zeros((count, count))
@@ -109,10 +105,7 @@ def _whole_torus(system: SystemSpec, group: Int64s) -> bool:
 
 
 def _snake(system: SystemSpec, group: Int64s) -> Int64s:
-    """An order in which each chip is near the next: the group's own, or back and forth in a torus.
-
-    int64[chips] of positions.
-    """
+    """Positions in an order of near chips, int64[chips]: as given, or winding through a torus."""
     if system.topology is not Topology.TORUS:
         return np.arange(len(group))
     per_unit = system.chips.count // system.units

@@ -1,8 +1,7 @@
 """Link time of schedules on groups of chips, all groups at once.
 
-Groups run the same algorithm at the same time, so bytes that pass other groups' links are counted
-there. Unless links have failed between switches, groups of the same layout take equally long, and
-one of each kind is computed.
+Groups run at the same time, so bytes that pass other groups' links count there. Without failed
+links between switches, groups of one layout take equally long, and one of each kind is computed.
 """
 
 from dataclasses import dataclass
@@ -29,10 +28,7 @@ class LinkTime:
 
 
 class GroupLinks:
-    """The links of `groups`, int64[groups, chips]: chips of the system, no chip in two groups.
-
-    `all_to_all` are the links of the same chips, group after group; whole without it.
-    """
+    """The links of disjoint `groups`, int64[groups, chips]; `all_to_all` is in group order."""
 
     def __init__(
         self, system: SystemSpec, groups: Int64s, all_to_all: AllToAll | None = None

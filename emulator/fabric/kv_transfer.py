@@ -11,13 +11,10 @@ from emulator.specs.system import SystemSpec
 def kv_transfer_ns(
     system: SystemSpec, *, bytes_per_request: float, from_chips: Int64s, to_chips: Int64s
 ) -> float:
-    """Time of one request's keys and values from one rank's chips to another's.
+    """Time of one request's keys and values from one rank's chips to another's; 0 without bytes.
 
-    `from_chips` and `to_chips` are chips of `system`, in the order in which they divide the heads:
-    each holds an equal part, and the common part of two goes straight between them. 0 without
-    bytes.
-
-    Raises ConfigError for a negative size, no chips, chips that send to themselves, or chips
+    `from_chips` and `to_chips` each divide the heads evenly, in order; the common part of two goes
+    straight between them. Raises ConfigError for a negative size, no chips, chips in both, or chips
     outside the system.
     """
     if bytes_per_request < 0:

@@ -1,9 +1,8 @@
 """Health of the links: each chip's working lanes, tier by tier.
 
-Cut lanes and lost switch trays take lanes away; a tier with spare lanes keeps its bandwidth until
-fewer are left than it uses at once. A chip's backplane lanes are assumed spread evenly over the
-switch trays of its rack, and a cut lane to be one that no lost tray had already: the worse of the
-two cases.
+Cut lanes and lost switch trays take lanes away; a tier keeps its bandwidth while its spare lanes
+last. Assumed, the worse case: a chip's backplane lanes are spread evenly over its rack's switch
+trays, and cut lanes are none that a lost tray had already.
 """
 
 from dataclasses import dataclass, field
@@ -27,12 +26,10 @@ TIER_OF_LINK = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LinkHealth:
-    """`share` is float64[chips of the system, Tier]: the bandwidth left of each chip's tier.
+    """`share`, float64[chips of the system, Tier]: the bandwidth left of each chip's tier, 0 to 1.
 
-    1 is whole, 0 none; a chip out of service has none of any tier. The column of SELF is not used.
-    `switch_trays_out` is int64[racks], the lost switches of a rack's backplane, whose effect is in
-    `share` already. `cut_links` are pairs of the system's chips whose own links are gone, where two
-    chips have links of their own.
+    The column of SELF is unused. `switch_trays_out`, int64[racks]: lost backplane switches, already
+    counted in `share`. `cut_links`: pairs of chips whose direct links are gone.
     """
 
     share: Float64s
@@ -41,7 +38,7 @@ class LinkHealth:
 
     @classmethod
     def whole(cls, system: SystemSpec) -> "LinkHealth":
-        """The links of a system in which nothing has failed."""
+        """The links of a system without failures."""
         return cls(share=np.ones((system.chips.count, len(Tier))))
 
     @classmethod
@@ -49,7 +46,7 @@ class LinkHealth:
         """The links under `health`; chips outside the partition count as whole.
 
         Lanes of unpublished number cannot be cut. A switch tray takes its part of the lanes to a
-        rack's switches; without their number, nothing is assumed redundant.
+        rack's switches; without their number, none is assumed redundant.
         """
         own = partition.first_chip + np.arange(len(health.lost))  # [chips] of the system
         share = np.ones((system.chips.count, len(Tier)))
@@ -72,7 +69,7 @@ class LinkHealth:
 
     @property
     def is_whole(self) -> bool:
-        """True when nothing has failed."""
+        """Whether all links work."""
         return not self.cut_links and bool((self.share == 1.0).all())
 
     def bytes_per_s(self, system: SystemSpec, tier: Tier) -> Float64s:
@@ -93,5 +90,4 @@ def _lanes_of_switch_trays(
 
 
 def _switched_tier(system: SystemSpec) -> Tier:
-    """The tier whose lanes lead to the switch trays of a rack."""
     return Tier.BACKPLANE if Tier.BACKPLANE in tiers_there(system) else Tier.TRAY

@@ -1,14 +1,13 @@
 """HBM reads and writes of a collective on each chip, by algorithm.
 
-Counted in reads and writes of one byte per byte of the whole result, over all ranks of a chip. The
-counts follow the AWS Neuron SDK docs, neuron-runtime/explore/intranode-collective-comm.rst: a ring
-copies with one read and one write (1R1W) per rank and reduces with 2R1W; a kangaring copies 1R2W
-and reduces 3R1W for two ranks at once.
+Per byte of the whole result, over all ranks of a chip, by the AWS Neuron SDK docs,
+neuron-runtime/explore/intranode-collective-comm.rst: a ring copies with one read and one write
+(1R1W) per rank and reduces with 2R1W; a kangaring copies 1R2W and reduces 3R1W for two ranks at
+once.
 
-A chip that adds arriving data to memory as part of the DMA's write need not read it again. Where
-the DMA engine does so at its full rate an added write costs a plain write; at half the rate, or
-with an engine that reads both operands, two accesses. Transfers that fit go from SBUF to SBUF on
-Trainium3 and leave HBM alone (SemiAnalysis, AWS Trainium3 Deep Dive).
+An adding DMA write costs a plain write at the engine's full rate; at half the rate, or with an
+engine that reads both operands, two accesses. Transfers that fit go from SBUF to SBUF on Trainium3,
+without HBM (SemiAnalysis, AWS Trainium3 Deep Dive).
 """
 
 from dataclasses import dataclass
@@ -25,9 +24,7 @@ from emulator.units import NS_PER_S
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearMemory:
-    """`adding_rate_share`: the DMA rate left to writes that add. `sbuf_to_sbuf`: collectives may
-    start and end in SBUF.
-    """
+    """`adding_rate_share`: DMA rate of adding writes. `sbuf_to_sbuf`: collectives may skip HBM."""
 
     adding_rate_share: Figure
     sbuf_to_sbuf: bool = False
@@ -61,7 +58,7 @@ _OTHERS: Final = NearMemory(
 
 
 def near_memory(chip: ChipSpec) -> NearMemory:
-    """How a chip's memory takes part in reductions."""
+    """The memory's part in a chip's reductions."""
     return _BY_CHIP.get(chip.name, _OTHERS)
 
 
@@ -79,7 +76,7 @@ class MemoryAccesses:
         self._between_ranks = (chips * per_chip - 1) / (chips * per_chip)
 
     def gather(self, algorithm: Algorithm) -> float:
-        """Of an all-gather."""
+        """Accesses of an all-gather."""
         match algorithm:
             case Algorithm.RING:
                 return 2 * self._per_chip * self._between_ranks
@@ -89,7 +86,7 @@ class MemoryAccesses:
         return 2 * self._between_chips + 2 * (self._per_chip - 1)
 
     def reduce(self, algorithm: Algorithm) -> float:
-        """Of a reduce-scatter."""
+        """Accesses of a reduce-scatter."""
         add = self._adding
         match algorithm:
             case Algorithm.RING:
@@ -103,13 +100,13 @@ class MemoryAccesses:
         return on_chip + (1 + add) * self._between_chips
 
     def single_step(self) -> float:
-        """Of an all-reduce in which each chip sends its whole sum to every other."""
+        """Accesses of an all-reduce in which each chip sends its whole sum to every other."""
         others = self._between_chips / (1 - self._between_chips)
         on_chip = 2 * (self._per_chip - 1) + (self._per_chip + 1 if self._per_chip > 1 else 0)
         return (1 + self._adding) * others + on_chip
 
     def copy(self) -> float:
-        """Of what is read at one rank and written at another, of each rank's own bytes."""
+        """Accesses of a copy between ranks, of each rank's own bytes."""
         return 2 * self._per_chip
 
     def time_ns(self, accesses: float, size_bytes: Float64s) -> Float64s:

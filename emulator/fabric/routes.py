@@ -1,9 +1,8 @@
 """Routes between two chips: straight over their common tier, or around cut links.
 
-Two chips with lanes of their tier talk directly. Two of one tray that cannot talk over the board
-use the backplane. Every other pair takes a detour over forwarding chips, with the fewest legs;
-among equals over mates of the sender's tray, else of the receiver's, else over any chip, and pairs
-are spread over those in turn. Chips can reach each other, then, when links join them at all.
+Chips of one tray without board lanes use the backplane. Other unconnected pairs take a detour with
+the fewest legs; among equals over mates of the sender's tray, else of the receiver's, else over any
+chip, spread over those in turn.
 """
 
 from dataclasses import dataclass
@@ -21,10 +20,10 @@ UNREACHABLE = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Routes:
-    """The ways between `nodes` chips.
+    """The routes between `nodes` chips.
 
-    `direct` holds the tier of the pairs that talk directly and SELF for all others. A detour of
-    `legs[sender, receiver]` legs starts with the chip `next_node[sender, receiver]`.
+    `direct`: the tier of directly connected pairs, else SELF. A detour of `legs[sender, receiver]`
+    legs starts with the chip `next_node[sender, receiver]`.
     """
 
     direct: Int64s  # [nodes, nodes]: a Tier
@@ -32,15 +31,15 @@ class Routes:
     next_node: Int64s  # [nodes, nodes]
 
     def reachable(self) -> Bools:
-        """Which chips can exchange bytes, bool[nodes, nodes]; a chip reaches itself."""
+        """Chips that can exchange bytes, bool[nodes, nodes]; a chip reaches itself."""
         joined: Bools = self.legs != UNREACHABLE
         return joined
 
     def latency_ns(self, system: SystemSpec) -> Float64s:
         """DMA starts and hops on the path of the first byte, float64[nodes, nodes].
 
-        Infinite without a path, 0 for a chip and itself. Every leg of a detour is a transfer of its
-        own: the chip on the way receives, then sends.
+        Infinite without a path, 0 to itself. Every leg of a detour is a separate transfer: the chip
+        on the way receives, then sends.
         """
         tier_ns = np.zeros(len(Tier))
         for tier in tiers_there(system):
@@ -59,11 +58,7 @@ class Routes:
         return sender, receiver
 
     def walk(self, sender: Int64s, receiver: Int64s) -> list[tuple[Int64s, Int64s, Int64s]]:
-        """The legs of the ways of pairs int64[pairs], one entry per leg number.
-
-        Each is (sender of the leg, receiver of the leg, index of the pair), for the pairs that have
-        that many legs.
-        """
+        """Legs of the routes of pairs int64[pairs]: (senders, receivers, pairs) per leg number."""
         legs = []
         at, pair = sender, np.arange(len(sender))
         while len(pair):
@@ -75,10 +70,10 @@ class Routes:
 
 
 def find_routes(system: SystemSpec, physical: Int64s, links: LinkHealth) -> Routes:
-    """Routes between the chips `physical` of a system, int64[nodes]; VACANT is no chip.
+    """Routes between the chips `physical` of a system, int64[nodes], or VACANT; others do not
+    forward.
 
-    Other chips forward nothing. Raises ValueError for cut links between two chips: switches join
-    the chips here, and a chip's lanes lead to those.
+    Raises ValueError for cut links between two chips: here, lanes lead to switches.
     """
     if links.cut_links:
         raise ValueError(f"{system.name} has no links of two chips, as {sorted(links.cut_links)}")
@@ -118,7 +113,7 @@ def _direct_tiers(system: SystemSpec, physical: Int64s, links: LinkHealth) -> In
 
 
 def _fewest_legs(joined: Bools) -> Int64s:
-    """Legs of the shortest way of each pair along `joined`, int64[nodes, nodes]."""
+    """Legs of each pair's shortest route along `joined`, int64[nodes, nodes]."""
     legs = np.where(joined, 1, UNREACHABLE)
     np.fill_diagonal(legs, 0)
     reached = legs != UNREACHABLE

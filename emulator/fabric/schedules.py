@@ -1,19 +1,18 @@
-"""The algorithms of collectives as schedules: which chips send how much to which, step by step.
+"""The algorithms of collectives as schedules: bytes between chips, step by step.
 
 Every schedule is an all-gather's; a reduce-scatter runs it backwards, with sums in place of copies.
-The algorithms are those of the AWS Neuron SDK docs, neuron-runtime/explore/
-intranode-collective-comm.rst and internode-collective-comm.rst:
+As in the AWS Neuron SDK docs, neuron-runtime/explore/intranode-collective-comm.rst and
+internode-collective-comm.rst:
 
 - mesh: each chip sends its part to all others at once.
-- ring: parts go round, a neighbour at a time; kangaring: two of a chip's ranks take a step at once.
+- ring: parts go round, a neighbour at a time; kangaring: two of a chip's ranks step at once.
 - rdh: recursive doubling, each time with a partner one level away, as much as both have by then.
 - hierarchical: one mesh per level of the fabric, the farthest first.
-- striped: the same with the bytes cut into as many stripes as there are levels, each in another
-  order, so that all links are at work at once; the stripe that ends with a level is as large as the
-  level is fast. Recursive doubling is striped likewise, as the vendor's groups of ranks with one
-  place on their chips can each start in another direction (how they do is not published).
-- striped rings: the same with a ring per level instead of a mesh, in a torus: no part passes a link
-  twice, which a mesh's to farther chips do. Not the vendor's; known as the bucket algorithm.
+- striped: the same in as many stripes as levels, each in another order, so that all links work at
+  once; a stripe is as large as its last level is fast. Recursive doubling is striped likewise, as
+  the vendor's groups of ranks can each start in another direction (the mechanism is unpublished).
+- striped rings: with a ring per level of a torus: no part passes a link twice, as a mesh's to
+  farther chips does. Not the vendor's; known as the bucket algorithm.
 """
 
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from emulator.arrays import Float64s, Int64s
 
 
 class Algorithm(StrEnum):
-    """SINGLE_STEP is an all-reduce's alone: each chip sends its whole content to all others."""
+    """SINGLE_STEP is only an all-reduce's: each chip sends its whole content to all others."""
 
     SINGLE_STEP = "single-step mesh"
     MESH = "mesh"
@@ -39,10 +38,10 @@ class Algorithm(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CollectiveSchedule:
-    """Steps, one after the other, of one group of chips.
+    """Consecutive steps of one group of chips; step s runs `times[s]` times.
 
-    `moved` is float64[steps, chips, chips]: what sender sends receiver in the step, of a byte of
-    the whole result. Step s is run `times[s]` times.
+    `moved`, float64[steps, chips, chips]: sender to receiver in a step, per byte of the whole
+    result.
     """
 
     moved: Float64s
@@ -57,16 +56,13 @@ def mesh(chips: int) -> CollectiveSchedule:
 
 
 def ring(shares: Float64s) -> CollectiveSchedule:
-    """Chips - 1 steps: a part each time, divided over a chip's neighbours as `shares` says."""
+    """Chips - 1 steps of one part each, divided over a chip's neighbours by `shares`."""
     chips = len(shares)
     return CollectiveSchedule(moved=shares[None] / chips, times=np.array([chips - 1]))
 
 
 def last_phases(coordinates: Int64s, moves: Float64s) -> CollectiveSchedule:
-    """For every level the phase that would end an all-gather with it: as many steps as levels.
-
-    Not to be run: it measures how fast each level is. `moves` is as in `phases`.
-    """
+    """Each level's last phase of an all-gather, to measure its speed; `moves` as in `phases`."""
     sizes = coordinates.max(axis=0) + 1
     return CollectiveSchedule(
         moved=moves / sizes[:, None, None], times=np.ones(len(sizes), dtype=np.int64)
@@ -78,10 +74,10 @@ def phases(
 ) -> CollectiveSchedule:
     """A phase per level of `coordinates`, int64[chips, levels], for stripes float64[levels].
 
-    In a phase every chip sends all that it has of a stripe as `moves`, float64[levels, chips,
-    chips], says of one part, in `steps` equal steps. The stripe that ends with a level starts with
-    the one before it, and goes down from there and round: that which ends with the nearest level
-    starts with the farthest.
+    In a phase every chip sends all that it has of a stripe, by `moves`, float64[levels, chips,
+    chips] of one part, in `steps` equal steps. A stripe that ends with a level starts with the
+    level before it and goes down and round: one that ends with the nearest starts with the
+    farthest.
     """
     chips, count = coordinates.shape
     sizes = coordinates.max(axis=0) + 1

@@ -1,7 +1,7 @@
-"""Concurrent transfers between the same chips: their load, and their completion.
+"""Load and completion of concurrent transfers between the same chips.
 
-A step's exchange of tokens, keys and values on their way to another rank, moving experts and
-checkpoint reads share links; traffic classes decide which of them waits.
+A step's tokens, keys and values for another rank, moving experts and checkpoint reads share links;
+traffic classes decide their order.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ class SharedLinks:
     def transfer(self, traffic: TrafficClass, payload_bytes: Float64s) -> Transfer:
         """The load of payload_bytes[sender, receiver], float64[chips, chips], on the links.
 
-        A chip's own share is free. Raises ValueError for bytes between chips without a path.
+        A chip's own share is free. Raises ValueError for bytes without a path.
         """
         latency_ns = float(self._ways.latency_ns[payload_bytes > 0].max(initial=0.0))
         if np.isinf(latency_ns):
@@ -45,6 +45,6 @@ class SharedLinks:
     def completion_ns(self, transfers: list[Transfer]) -> Float64s:
         """Completion of each transfer, all starting now, float64[transfers].
 
-        By the classes of the chip's DMA engines; without them the links are shared fairly.
+        By the classes of the chip's DMA engines; without them links are shared fairly.
         """
         return completion_ns(transfers, self._ns_per_byte, classes=self._classes)

@@ -1,8 +1,8 @@
 """Shortest paths of the graph: every pair's bytes over all of its shortest paths at once.
 
-A path's length is its latency; of two equally long ones that over nearer tiers is shorter. Bytes
-spread evenly over all shortest paths, as packets do whose paths a hash draws, so both directions
-are equally busy. The work grows with the links: one destination at a time.
+Length is latency, then nearness of tiers. Bytes spread evenly over all shortest paths, as packets
+on hashed paths do, so both directions are equally busy. The work grows with the links: one
+destination at a time.
 """
 
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ _LENGTHS_PER_NS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ways:
-    """How the bytes of every pair of `ends` load the graph's links.
+    """The load of every pair of `ends` on the graph's links.
 
-    `share` is float64[links, ends * ends], sparse: the part of what sender s has for receiver r
-    that a link carries, in column s * ends + r. `latency_ns` is that of the longest of a pair's
-    ways, infinite where there is none, 0 to oneself.
+    `share`, sparse float64[links, ends * ends]: the part of the bytes from s to r that a link
+    carries, in column s * ends + r. `latency_ns`: of a pair's longest path, infinite without one, 0
+    to oneself.
     """
 
     graph: FabricGraph
@@ -60,10 +60,7 @@ def find_ways(graph: FabricGraph, ends: Int64s) -> Ways:
 
 
 def _onward(graph: FabricGraph, length: Float64s, left: Float64s) -> Int64s:
-    """The links on shortest paths to the node that `left`, float64[nodes], counts to: [onward].
-
-    Those that leave the farthest nodes come first.
-    """
+    """Links on shortest paths to the node at distances `left`, float64[nodes], farthest first."""
     reached = np.isfinite(left[graph.source]) & np.isfinite(left[graph.target])
     onward = np.flatnonzero(reached)
     onward = onward[left[graph.source[onward]] == length[onward] + left[graph.target[onward]]]
@@ -72,7 +69,6 @@ def _onward(graph: FabricGraph, length: Float64s, left: Float64s) -> Int64s:
 
 
 def _levels(graph: FabricGraph, links: Int64s, left: Float64s) -> list[Int64s]:
-    """`links` in groups that leave equally far nodes, the farthest first."""
     far = left[graph.source[links]]
     return np.split(links, np.flatnonzero(np.diff(far)) + 1) if len(links) else []
 
@@ -104,7 +100,7 @@ def _to_one_end(
 
 
 def _latencies(graph: FabricGraph, length: Float64s, left: Float64s, senders: Int64s) -> Float64s:
-    """Latency of each sender's ways to one receiver, [senders]: all are as long as the shortest."""
+    """Latency of each sender's shortest paths to one receiver, [senders]."""
     latency_ns = np.where(left == 0, 0.0, np.inf)  # [nodes]
     for level in reversed(_levels(graph, _onward(graph, length, left), left)):
         over = graph.latency_ns[level] + latency_ns[graph.target[level]]

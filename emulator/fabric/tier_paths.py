@@ -1,10 +1,9 @@
-"""Pairs that talk over the lanes of their tier: what each chip's lanes carry, and how long.
+"""Direct paths over the lanes of a tier: the load and time of each chip's lanes.
 
-Where switches join the chips, a chip's lanes of a tier are all that can be short: it sends what it
-has for others one after the other on each tier's lanes, and receives in the same way; tiers, and
-the two directions, are separate lanes and run side by side. Switches are taken not to block (the
-vendor says full bisection), and traffic across racks to use the direct links alone. A tier that is
-gone is gone around, and those bytes load every chip that they pass.
+With switches, a chip's own lanes are the only bottleneck: bytes go one after the other on each
+tier's lanes in each direction, all side by side. Assumed: switches do not block (the vendor says
+full bisection), and traffic across racks uses only the direct links. Bytes of a lost tier take
+detours, which load every chip on the way.
 """
 
 import numpy as np
@@ -20,7 +19,7 @@ _NOBODY = np.zeros(0, dtype=np.int64)
 
 
 class TierPaths:
-    """The ways between `chips` positions, of the chips `nodes` of a system: relays come last."""
+    """The paths between `chips` positions, of the chips `nodes` of a system: relays come last."""
 
     def __init__(self, system: SystemSpec, nodes: Int64s, chips: int, links: LinkHealth) -> None:
         self._chips = chips
@@ -38,7 +37,7 @@ class TierPaths:
         self._detours = _Detours(routes, chips, self._tiers)
 
     def busy_ns(self, payload_bytes: Float64s) -> Float64s:
-        """How long each chip's busiest tier and direction moves bytes: [layers, nodes].
+        """Time of each chip's busiest tier and direction: [layers, nodes].
 
         Of payload_bytes[layer, sender, receiver] between positions that reach each other.
         """
@@ -56,8 +55,6 @@ class TierPaths:
 
 
 class _Detours:
-    """The legs of all pairs that do not talk directly: what each pair's bytes load on their way."""
-
     def __init__(self, routes: Routes, chips: int, tiers: list[Tier]) -> None:
         sender, receiver = routes.detoured()
         ends = (sender < chips) & (receiver < chips)  # a relay has nothing to say itself
@@ -73,7 +70,7 @@ class _Detours:
         self._leg_sender, self._leg_receiver = leg_sender, leg_receiver
 
     def add(self, payload_bytes: Float64s, *, egress: Float64s, ingress: Float64s) -> None:
-        """Adds the detoured bytes to egress and ingress[layers, tiers, nodes], in place."""
+        """Add the detoured bytes to egress and ingress[layers, tiers, nodes], in place."""
         if not len(self._pair):
             return
         moved = payload_bytes[:, self._sender, self._receiver][:, self._pair]  # [layers, legs]

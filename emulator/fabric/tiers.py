@@ -1,8 +1,7 @@
-"""Which NeuronLink lanes join two chips: a tier of the fabric, told from their numbers.
+"""The NeuronLink tier that joins two chips, by their numbers.
 
-Chips of one tray talk over the board, chips of one rack over the backplane, others of one system
-across racks, and those of another system of a cluster over network cards. A chip has separate lanes
-for each tier.
+The board in a tray, the backplane in a rack, links across racks in a system, network cards between
+systems, with separate lanes for each.
 """
 
 from enum import IntEnum
@@ -14,7 +13,7 @@ from emulator.specs.system import SystemSpec
 
 
 class Tier(IntEnum):
-    """Nearest first; SELF is a chip and itself, which uses no link."""
+    """Nearest first; SELF is a chip and itself, without links."""
 
     SELF = 0
     TRAY = 1
@@ -24,9 +23,9 @@ class Tier(IntEnum):
 
 
 def tiers_of(system: SystemSpec, physical: Int64s) -> Int64s:
-    """The tier of every pair of the chips of `system` with the numbers `physical`, all different.
+    """The tier of every pair of distinct chips, int64[n] -> int64[n, n].
 
-    int64[n] -> int64[n, n]. Raises ValueError for a number that the system does not have.
+    Raises ValueError for chips outside the system.
     """
     if physical.size and not (physical.min() >= 0 and physical.max() < system.chips.count):
         raise ValueError(f"{system.name} has chips 0 to {system.chips.count - 1}, not {physical}")
@@ -51,10 +50,7 @@ def rack_of(system: SystemSpec, physical: Int64s) -> Int64s:
 
 
 def tier_bytes_per_s(system: SystemSpec, tier: Tier) -> float:
-    """Bytes per second and direction of one chip's lanes of a tier.
-
-    Raises ValueError for SELF, and for a tier that the chip has no links of.
-    """
+    """Bytes per second and direction of one chip's lanes of a tier; ValueError without lanes."""
     chip = system.chip
     rates = {
         Tier.TRAY: chip.link_tray_bytes_per_s,
@@ -81,10 +77,9 @@ def tier_hops(system: SystemSpec, tier: Tier) -> int:
 
 
 def tier_latency_ns(system: SystemSpec, tier: Tier) -> float:
-    """From the start of a transfer over a tier to its first byte's arrival.
+    """Time from the start of a transfer over a tier to its first byte's arrival.
 
-    A DMA's start-up and the hops; over network cards what the system says of a whole way. Raises
-    ValueError for a system that has no such network.
+    A DMA's start-up and the hops, or the network's figure; ValueError for a missing network.
     """
     if tier is Tier.SCALE_OUT:
         if system.scale_out_start_ns is None:

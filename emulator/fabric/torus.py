@@ -1,7 +1,6 @@
-"""Places and neighbours in a torus: every chip has one neighbour in both directions per dimension.
+"""Places and neighbours in a torus: two neighbours per dimension.
 
-A unit's chips fill the first dimension first. The dimensions inside a tray come first too, so chips
-of one tray have the same place in all others.
+A unit's chips fill the first dimension first. The first dimensions lie inside a tray.
 """
 
 import numpy as np
@@ -19,10 +18,7 @@ def places(system: SystemSpec) -> Int64s:
 
 
 def tray_dimensions(system: SystemSpec) -> int:
-    """How many dimensions, the first ones, lie inside a tray.
-
-    Raises ConfigError when the chips of a tray are not whole dimensions.
-    """
+    """Number of dimensions, the first ones, inside a tray; ConfigError when they are not whole."""
     inside: list[int] = np.cumprod(system.torus).tolist()
     chips = system.chips_per_tray.count
     if chips not in inside:
@@ -35,7 +31,7 @@ def tray_dimensions(system: SystemSpec) -> int:
 
 
 def neighbours(system: SystemSpec, dimension: int) -> Int64s:
-    """Each chip's neighbours in a dimension, upwards and downwards: int64[chips of a unit, 2].
+    """Each chip's neighbours in a dimension, up and down: int64[chips of a unit, 2].
 
     In a dimension of 2 they are the same chip, over two links; in one of 1 the chip itself.
     """

@@ -1,10 +1,8 @@
-"""Several transfers over the same links: who goes first, and when each of them is done.
+"""Order and completion of several transfers over the same links.
 
-Trainium3's DMA engines shape traffic by four classes of strict priority: a class moves what the
-ones above it leave (AWS Neuron SDK docs, nki/guides/architecture/trainium3_arch.rst). Transfers of
-one class, and all of them on chips without classes, share a link fairly: each that is not yet done
-gets an equal part. No link idles while bytes wait for it, so the last transfer of a link is done at
-the same time either way; what differs is which one that is.
+Trainium3's DMA engines have four classes of strict priority: a class moves what the ones above it
+leave (AWS Neuron SDK docs, nki/guides/architecture/trainium3_arch.rst). Transfers of one class, and
+all of them without classes, share a link in equal parts. No link idles while bytes wait.
 """
 
 from dataclasses import dataclass
@@ -39,14 +37,14 @@ _CLASSES: Final = {
 
 
 def traffic_classes(chip: ChipSpec) -> int:
-    """How many classes a chip's DMA engines tell apart; 1 without the feature."""
+    """Number of classes of a chip's DMA engines; 1 without the feature."""
     figure = _CLASSES.get(chip.name)
     return 1 if figure is None else figure.count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Transfer:
-    """Bytes that a transfer moves over each link, float64[links], and its start and hops."""
+    """Bytes of a transfer over each link, float64[links], and its start and hops."""
 
     traffic: TrafficClass
     link_bytes: Float64s
@@ -60,11 +58,11 @@ class Transfer:
 def completion_ns(
     transfers: list[Transfer], ns_per_byte: Float64s, *, classes: int = len(TrafficClass)
 ) -> Float64s:
-    """When each transfer is done that starts now with the others, float64[transfers].
+    """Completion of each transfer, all starting now, float64[transfers].
 
-    `ns_per_byte` is float64[links]. Of `classes` the last takes in those below it. A transfer is
-    done with its slowest link, and its latency later; one without bytes takes no time. Raises
-    ConfigError for less than one class.
+    `ns_per_byte` is float64[links]. The last of `classes` includes those below it; ConfigError
+    below 1. A transfer ends with its slowest link, plus its latency; without bytes it takes no
+    time.
     """
     if classes < 1:
         raise ConfigError("classes", classes, "at least 1")

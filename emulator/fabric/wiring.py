@@ -1,11 +1,11 @@
-"""Builds the graph of a system: who is wired to whom, how wide, and how far.
+"""Builds the graph of a system: wires, widths, and hops.
 
-Switched: a tray's chips meet at the tray's switch; a chip's backplane lanes are spread evenly over
-the switch trays of its rack, and traffic over those (the vendor speaks of hash spraying); chips of
-one position in two racks have a link of their own; network cards meet in a network. Switches are
-taken not to block (the vendor says full bisection), and what lies inside one, such as a backplane's
-further stages, to be so many hops and no bandwidth. Mesh: a link for every two chips of a tray.
-Torus: a link to both neighbours per dimension, of which a chip's tier is the sum.
+Switched: a tray's chips meet at the tray's switch; a chip's backplane lanes, and the traffic over
+them, are spread evenly over its rack's switch trays (the vendor speaks of hash spraying); chips of
+one position in two racks have a direct link; network cards meet in a network. Assumed: switches do
+not block (the vendor says full bisection), and their inside, such as a backplane's further stages,
+adds hops and no bandwidth limit. Mesh: a link for every two chips of a tray. Torus: a link to both
+neighbours per dimension, of which a chip's tier is the sum.
 
 A hop's latency is spent on the links into a switch, and on direct links.
 """
@@ -25,7 +25,7 @@ from emulator.specs.system import SystemSpec, Topology
 
 
 def fabric_graph(system: SystemSpec, links: LinkHealth | None = None) -> FabricGraph:
-    """The graph of all chips of `system` with what `links` leaves; whole without it.
+    """The graph of all chips of `system` with the links left by `links`; whole by default.
 
     Raises ConfigError for a torus whose trays are not whole dimensions.
     """
@@ -72,7 +72,7 @@ def _add_trays(draft: GraphDraft, system: SystemSpec, links: LinkHealth) -> None
 
 
 def _add_backplanes(draft: GraphDraft, system: SystemSpec, links: LinkHealth) -> None:
-    """A switch for every switch tray that is in, and each chip's lanes spread over those."""
+    """A switch for every working switch tray, and each chip's lanes spread over those."""
     if Tier.BACKPLANE not in tiers_there(system) or system.trays_per_rack.count == 1:
         return
     chips = np.arange(system.chips.count)
@@ -90,7 +90,6 @@ def _add_backplanes(draft: GraphDraft, system: SystemSpec, links: LinkHealth) ->
 
 
 def _add_rack_links(draft: GraphDraft, system: SystemSpec, links: LinkHealth) -> None:
-    """A link each way between chips of one position in two racks of a unit."""
     racks = system.racks.count
     if racks == 1 or Tier.CROSS_RACK not in tiers_there(system):
         return
@@ -135,7 +134,7 @@ def _direct(
     tier: Tier,
     hops: int,
 ) -> None:
-    """Links between chips, as wide as the narrower end, without those that are cut."""
+    """Links between chips, as wide as the narrower end, without cut ones."""
     source, target = ends
     cut = links.cut_links | {(b, a) for a, b in links.cut_links}
     left = np.array(
@@ -152,7 +151,6 @@ def _direct(
 
 
 def _add_network(draft: GraphDraft, system: SystemSpec, links: LinkHealth) -> None:
-    """Network cards of every chip, when there is more than one unit to join."""
     if system.units == 1 or system.scale_out_start_ns is None:
         return
     node = draft.add_node("scale-out network", NodeKind.NETWORK)
@@ -164,7 +162,7 @@ def _add_network(draft: GraphDraft, system: SystemSpec, links: LinkHealth) -> No
 
 
 def _lanes(system: SystemSpec, tier: Tier) -> int:
-    """Lanes of a chip's tier, those to spare among them; 1 where their number is not published."""
+    """Lanes of a chip's tier, spare ones included; 1 where their number is unpublished."""
     known = LANES_BY_CHIP.get(system.chip.name, {})
     links = [link for link, same in TIER_OF_LINK.items() if same is tier and link in known]
     return known[links[0]].lanes.count if links else 1

@@ -1,7 +1,6 @@
 """Whether a group of chips can leave a serving machine, and the expert placement without it.
 
-Pure, and decided before anything moves. A group is whole ranks; the experts that leave an expert
-group must fit on its remaining chips, within their memory.
+Pure. A group is whole ranks; the remaining chips of an expert group must hold its experts.
 """
 
 from collections.abc import Collection
@@ -23,11 +22,11 @@ class Departure:
     """The experts' move when `positions` leave.
 
     Attributes:
-        placement: what lies where before they go: on positions that stay, every expert of each
-            group that goes on; on those that leave, what lay there. It may have more slots.
-        copied: expert copies, each of one layer, that positions which stay get.
-        slots_needed: experts of a layer that the tightest group needs; `slots_there` is for how
-            many the positions of it that stay have memory.
+        placement: contents before they leave: every expert of each open group on staying positions,
+            the old ones on leaving ones. It may have more slots.
+        copied: expert copies, each of one layer, for staying positions.
+        slots_needed: experts of a layer that the tightest group needs; `slots_there`: memory of its
+            staying positions, in experts of a layer.
     """
 
     positions: tuple[int, ...]
@@ -48,11 +47,9 @@ def departure(
 ) -> Departure:
     """Expert placement for `leaving`, positions of whole ranks.
 
-    `ranks_up`, bool[ranks], are those that take requests; `capacity`, int64[positions], is each
-    position's memory in experts of a layer.
-
-    Raises ConfigError, with the figures, when no rank would stay up, or the experts of a group that
-    goes on do not fit on its remaining chips.
+    `ranks_up`, bool[ranks], take requests; `capacity`, int64[positions]: memory in experts of a
+    layer. Raises ConfigError, with the figures, when no rank would stay up, or experts of an open
+    group do not fit.
     """
     gone = np.array(sorted(leaving), dtype=np.int64)
     named = ", ".join(str(int(rank)) for rank in np.unique(gone // partition.tp))
@@ -105,10 +102,7 @@ def home_on(
     ranks_up: Bools,
     capacity: Int64s,
 ) -> ExpertPlacement:
-    """`home` as far as chips are there, and the displaced experts beside it, as evenly as fits.
-
-    Raises ValueError when the experts of an open group do not fit.
-    """
+    """`home` on the present chips, plus displaced experts; ValueError if they do not fit."""
     vacant = np.flatnonzero(seating.chip_of_position == VACANT)
     plan = plan_reloads(
         home,
@@ -122,7 +116,6 @@ def home_on(
 
 
 def _groups_of_open_blocks(partition: Partition, ranks_up: Bools) -> Int64s:
-    """Expert groups of blocks in which a rank is up, ascending."""
     size = block_size(partition)
     blocks = np.unique(np.flatnonzero(ranks_up) * partition.tp // size)
     of_block = np.arange(size // partition.ep)

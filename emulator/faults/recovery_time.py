@@ -1,8 +1,8 @@
 """Emulated time of a recovery: detecting the fault, and reading weights.
 
-From figures alone. The engine starts again when the last chip has read its weights. Each tray reads
-the checkpoint from its own drives over its host's link, both shared by its chips. Not counted,
-because no figure is published: waking a standby chip, and loading its compiled model.
+The engine starts again when the last chip has read its weights. A tray's chips share its drives and
+its host's link. Not counted, because unpublished: waking a standby chip, and loading its compiled
+model.
 """
 
 import math
@@ -55,10 +55,7 @@ _HOST_LINK = Figure(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryRates:
-    """Figures of recovery time; `hang_ns` is the runtime's timeout, which users set.
-
-    Raises ConfigError for a time or a rate that is not above 0.
-    """
+    """Figures of recovery time, above 0 or ConfigError; `hang_ns` is the runtime's timeout."""
 
     hang_ns: Figure = _HANG_TIMEOUT
     notice_ns: Figure = _LINK_DOWN
@@ -74,19 +71,16 @@ class RecoveryRates:
 
     @property
     def read_bytes_per_s(self) -> float:
-        """Of a tray from its drives into HBM: the slower of drives and host link."""
+        """A tray's rate from its drives into HBM: the slower of drives and host link."""
         return min(self.drives_bytes_per_s.value, self.host_link_bytes_per_s.value)
 
     @property
     def write_bytes_per_s(self) -> float:
-        """Of a tray from HBM to its drives, likewise."""
+        """A tray's rate from HBM to its drives, likewise."""
         return min(self.drives_write_bytes_per_s.value, self.host_link_bytes_per_s.value)
 
     def detection_ns(self, kinds: Iterable[FaultKind]) -> int:
-        """Time to detect all of these simultaneous faults; 0 for none.
-
-        A slow chip needs no detection: it is waited for.
-        """
+        """Time to detect all of these simultaneous faults; 0 for none, and for a slow chip."""
         notice = {FaultKind.HANG_CHIP: self.hang_ns.value, FaultKind.SLOW_CHIP: 0.0}
         times = [notice.get(kind, self.notice_ns.value) for kind in kinds]
         return math.ceil(max(times, default=0.0))
@@ -106,7 +100,7 @@ def reload_ns(
 def slowest_tray_ns(
     system: SystemSpec, chips: Int64s, chip_bytes: Int64s | Float64s, bytes_per_s: float
 ) -> int:
-    """Time in which trays move chip_bytes [chips] of the system's `chips`, each at the rate."""
+    """Time of the slowest tray to move chip_bytes [chips] of the system's `chips`."""
     tray_bytes = np.bincount(chips // system.chips_per_tray.count, weights=chip_bytes)
     return math.ceil(float(tray_bytes.max(initial=0.0)) / bytes_per_s * NS_PER_S)
 
@@ -120,7 +114,7 @@ def recovery_ns(
     *,
     silence_ns: int = 0,
 ) -> int:
-    """Emulated time from the faults `kinds` until the engine goes on, or knows that it cannot.
+    """Emulated time from the faults `kinds` until the engine resumes, or knows that it cannot.
 
     Silent chips are given up after `silence_ns`, while the others are detected.
     """

@@ -1,8 +1,8 @@
 """Experts to read again from the checkpoint, and their slots.
 
-A chip that takes a seat gets the seat's former experts. An expert without a copy in its group goes
-to the group's chip with fewest in that layer: into an empty slot, one in spare HBM, or, when all
-are taken, over an expert that has several copies.
+A replacement chip gets its seat's experts. An expert without a copy in its group goes to the
+group's chip with fewest in that layer: into an empty slot, spare HBM, or over an expert with
+several copies.
 """
 
 from dataclasses import dataclass
@@ -17,11 +17,9 @@ FROM_CHECKPOINT = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reloads:
-    """`transfers` lead to `placement`, which has more slots where spare HBM is used.
+    """`transfers` lead to `placement`, which has more slots if spare HBM is used.
 
-    Attributes:
-        taken_over: (group, layer, expert) that lay on a chip that is gone, and in another chip of
-            its group too: nothing has to be read before they can be computed.
+    `taken_over`: (group, layer, expert) of a lost chip with another copy in the group: no reads.
     """
 
     transfers: tuple[ExpertTransfer, ...]
@@ -40,11 +38,9 @@ def plan_reloads(
 ) -> Reloads:
     """Reads after positions `gone` have lost their content.
 
-    Positions `filled` have a chip again; `seated` are all that have one. Only the expert-parallel
-    groups `groups` are made whole. `capacity`, int64[positions], is each position's memory in slots
-    of a layer.
-
-    Raises ValueError when the experts of a group do not fit.
+    `filled` have a chip again; `seated` are all with one. Only `groups` are made whole. `capacity`,
+    int64[positions]: memory in slots of a layer. Raises ValueError when a group's experts do not
+    fit.
     """
     left = placement.without(gone.tolist())
     # [layers, positions, slots that some position can have]
@@ -74,7 +70,6 @@ def plan_reloads(
 def _settle(
     slots: Int64s, layer: int, members: Int64s, capacity: Int64s, experts: int
 ) -> list[ExpertTransfer]:
-    """Give every expert without a slot one in its group; changes slots[positions, slots]."""
     copies = np.zeros(experts, dtype=np.int64)
     held = slots[members]
     np.add.at(copies, held[held != EMPTY], 1)
@@ -99,9 +94,8 @@ def _settle(
 
 
 def _most_copied(held: Int64s, copies: Int64s, got: Int64s) -> tuple[int, int]:
-    """The member and slot whose expert has most copies, of the member that read fewest so far.
-
-    Raises ValueError when no expert has two.
+    """The member and slot with the most copied expert, of the member with fewest reads so far;
+    ValueError when no expert has two copies.
     """
     many = np.where(held == EMPTY, 0, copies[held])  # [members, slots]
     if many.max(initial=0) < 2:

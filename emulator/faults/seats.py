@@ -1,9 +1,8 @@
 """Seating after a fault: kept chips, standby chips, closed blocks.
 
 A block is the fewest consecutive positions that are whole ranks and whole expert groups. Its chips
-exchange tokens and partial sums, so those that are kept must reach each other; blocks do not need
-each other. A block is open when at least one of its ranks is complete and each of its groups has
-space for every expert.
+exchange tokens and partial sums, so those kept must reach each other; blocks are independent. A
+block is open with at least one complete rank and space for every expert in each of its groups.
 """
 
 import math
@@ -23,11 +22,11 @@ OUT_OF_SERVICE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Seats:
-    """`seating` after a fault; `filled` are the positions that a standby chip takes.
+    """`seating` after a fault; `filled`: positions that a standby chip takes.
 
     Attributes:
         fenced: positions whose chip is in service, but cut off from the rest of its block.
-        closed: what is wrong with each block that no rank can run on, by block.
+        closed: the cause for each closed block.
         ranks_up: bool[ranks]: in an open block, with a chip in every position.
     """
 
@@ -42,8 +41,8 @@ class Seats:
 class SlotCapacity:
     """Experts of one layer that each position can hold, int64[positions], and that a group needs.
 
-    The positions `lent`, whose chips are leased, are not taken. Of equally good positions, `homes`
-    are filled first: chips of those numbers stand by.
+    `lent` (leased) positions are not taken. Of equally good ones, `homes`, the standby chips' own
+    numbers, come first.
     """
 
     capacity: Int64s
@@ -54,7 +53,7 @@ class SlotCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Way:
-    """One way to open a block: keep these positions, fill those with chips of island `island`."""
+    """One way to open a block: keep positions, and fill others with chips of one island."""
 
     island: int
     kept: list[int]
@@ -87,9 +86,8 @@ def take_seats(
 ) -> Seats:
     """Seat chips so that as many blocks as possible are open, then as many ranks as possible.
 
-    Standby chips go first where a block cannot run without them, the block that needs fewest first;
-    the rest complete ranks, again those that need fewest first. A returning chip goes home, others
-    to the nearest seat. Ties go to the lower number.
+    Fewest needs first. A returning chip goes home, others to the nearest seat. Ties go to the lower
+    number.
     """
     island = islands(health, reachable)
     standby = defaultdict(list)
@@ -141,7 +139,7 @@ def take_seats(
 def _ways(
     partition: Partition, block: range, sits_on: Int64s, standing: list[int], room: SlotCapacity
 ) -> list[_Way]:
-    """Every way to open a block, one for each island that has chips of it or could fill it."""
+    """Every way to open a block, one per island with chips of it or for it."""
     own = {int(island) for island in sits_on[block] if island != OUT_OF_SERVICE}
     ways = []
     for island in sorted(own.union(standing)):
@@ -201,7 +199,7 @@ def _fill_groups(
 
 
 def _why_closed(partition: Partition, block: range, sits_on: Int64s, room: SlotCapacity) -> str:
-    """A block's lack, in words, seen from the island of most of its chips."""
+    """A block's lack, in words, on the island of most of its chips."""
     alive = [position for position in block if sits_on[position] != OUT_OF_SERVICE]
     if not alive:
         return "no chip is in service"
@@ -250,10 +248,9 @@ def _seat(
     partition: Partition,
     system: SystemSpec,
 ) -> None:
-    """Seats standby chips at vacant positions; changes both `seats` and `standby`.
+    """Seat standby chips at vacant positions; changes `seats` and `standby`.
 
-    A chip whose number is the position's goes home, then the nearest of the others is taken: of the
-    same tray, of the same rack, the lowest number.
+    A chip goes to its own number, else the nearest goes: same tray, same rack, lowest number.
     """
     for position in sorted(positions, key=lambda position: (position not in standby, position)):
         here = np.array([position, *standby]) + partition.first_chip

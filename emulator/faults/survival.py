@@ -1,10 +1,9 @@
-"""Survival of faults and the plan of recovery, decided before anything moves.
+"""Survival of faults and the plan of recovery, decided before any move. Pure.
 
-Pure: placement, spare HBM, health and links in, a plan out. Three means, in this order: copies of
-an expert on other chips of its group take over and nothing is read; a standby chip takes a seat,
-reads the seat's weights from the checkpoint and brings the rank back; the survivors of a group read
-the missing experts. Requests of a rank that lost a chip are always computed again, for their keys
-and values are gone.
+Means, in order: copies of an expert on other chips of its group take over without reads; a standby
+chip takes a seat, reads its weights from the checkpoint and brings the rank back; survivors of a
+group read the missing experts. Requests of a rank that lost a chip are always recomputed: their
+keys and values are gone.
 """
 
 from dataclasses import dataclass
@@ -31,18 +30,18 @@ class WeightBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SurvivalPlan:
-    """How the machine goes on; it does as long as one rank is up.
+    """The machine's recovery; it survives while one rank is up.
 
     Attributes:
-        reason: one line: what happens, or why nothing can.
+        reason: one line: the recovery, or why there is none.
         ranks_up: bool[ranks], after the recovery.
-        lost_ranks: those that are down: their requests go to other ranks.
-        restarted_ranks: up, on a chip that just took a seat: their KV cache is empty.
+        lost_ranks: ranks that are down: their requests go to others.
+        restarted_ranks: up, on a newly seated chip: their KV cache is empty.
         restored: (position, chip) for each seat that a standby chip takes.
-        fenced: positions whose chip works, but that no links join to the rest of its block.
-        taken_over: experts (by group and layer) that went on at once by another copy.
-        reloads: experts to be read, into slots of `placement`; all source chips are -1. A slot may
-            hold another copy until then.
+        fenced: positions whose working chip is cut off from its block.
+        taken_over: experts (by group and layer) with another copy, which takes over at once.
+        reloads: experts to read into slots of `placement`, which may hold a copy until then; source
+            chips are -1.
         reload_bytes: int64[positions], experts and replicas together.
     """
 
@@ -72,14 +71,12 @@ def survival(  # noqa: PLR0913  a keyword for each thing that a recovery depends
     weights: WeightBytes,
     lent: frozenset[int] = frozenset(),
 ) -> SurvivalPlan:
-    """The plan for a machine that computed by `placement` on `seating` until now.
+    """The plan, after faults or repairs, for a machine with `placement` on `seating` until now.
 
-    `capacity`, int64[positions], is each position's memory in slots of a layer, those of the
-    placement and of spare HBM. `reachable`, bool[chips, chips], tells which chips of the partition
-    and its spares links join (the fabric's routes know). For faults and repairs: a chip in service
-    without a seat stands by. The positions `lent` are not taken.
-
-    Raises ValueError for arrays of another shape, or more experts on a position than fit.
+    `capacity`, int64[positions]: memory in slots of a layer, spare HBM included. `reachable`,
+    bool[chips, chips]: connectivity of the partition's chips and spares. A chip in service without
+    a seat stands by. `lent` positions are not taken. Raises ValueError for other shapes, or more
+    experts on a position than fit.
     """
     _check(placement, partition, capacity, reachable)
     experts = placement.experts if placement.layers else 0
@@ -119,7 +116,6 @@ def survival(  # noqa: PLR0913  a keyword for each thing that a recovery depends
 
 
 def _reason(seats: Seats, reloads: Reloads, filled: Int64s) -> str:
-    """The recovery, or why there is none, in one line."""
     closed = "; ".join(f"block {block} closes: {why}" for block, why in seats.closed.items())
     if not seats.ranks_up.any():
         return f"no rank can go on: {closed}"

@@ -1,7 +1,6 @@
 """A chip's content of a model before any KV: shared by fitting and searching.
 
-Pure arithmetic per logical core; all logical cores of a chip hold the same, because they run the
-same program (see `core_split`).
+Per logical core; all cores of a chip run the same program, so hold the same (`core_split`).
 """
 
 from dataclasses import dataclass
@@ -23,22 +22,15 @@ KV_OWNER: Final = HbmOwner(use=HbmUse.KV)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HbmTerms:
-    """How HBM may be used: reserves of each chip, the engine's share, the least pool.
+    """The use of HBM: reserves of each chip, the engine's share, the least pool.
 
-    The reserves are for what is neither weights nor KV, spread evenly over a chip's cores. Assumed,
-    4 GB together. Activations: 8,192 batched tokens' widest (0.1 GB), logits of 1,024 rows
-    (0.6 GB), and scratchpads of the programs, rounded up. Collectives: dispatch and combine of
-    8,192 tokens x 7,168 x 2 bytes, each with two buffers, are 0.5 GB; with descriptor rings,
-    rounded up.
+    Assumed reserves, 4 GB together, spread evenly over a chip's cores. Activations: 8,192 batched
+    tokens' widest (0.1 GB), logits of 1,024 rows (0.6 GB), and scratchpads of the programs, rounded
+    up. Collectives: dispatch and combine of 8,192 tokens x 7,168 x 2 bytes, each with two buffers,
+    are 0.5 GB; with descriptor rings, rounded up.
 
-    Attributes:
-        activation_bytes: see above.
-        collective_bytes: see above.
-        utilization: the share of HBM that may be used, everything included: vLLM's
-            --gpu-memory-utilization. What it leaves is head-room.
-        least_kv_tokens: what a rank's pool must hold for the model to be served.
-
-    Raises ConfigError for a share outside (0, 1].
+    `utilization`: usable share of HBM, everything included (vLLM's --gpu-memory-utilization), the
+    rest is head-room; ConfigError outside (0, 1]. `least_kv_tokens`: a rank's least pool.
     """
 
     activation_bytes: int = 3 * GB
@@ -62,7 +54,7 @@ class CoreNeeds:
 
     @property
     def fixed_bytes(self) -> int:
-        """Everything but the KV pool."""
+        """Bytes of everything but the KV pool."""
         return sum(count for _, count in self.owners)
 
 
@@ -115,9 +107,9 @@ def kv_capacity_tokens(
 ) -> int:
     """Tokens in the KV pool of each rank, experts spread evenly; 0 or less: none fit.
 
-    What `hbm_layout` finds when it fills a chip, as arithmetic alone: a search over partitions asks
-    it thousands of times. The fullest chip of an expert group sets it. Key and value heads are
-    repeated where tp exceeds them. Raises NeuronError for an LNC that the chip has not.
+    `hbm_layout`'s result as arithmetic alone, for searches with thousands of partitions: the
+    fullest chip's. Key and value heads are repeated where tp exceeds them. Raises NeuronError for
+    an LNC that the chip lacks.
     """
     memory = ModelMemory.of(model, head_groups=model.heads)
     cores = core_map(system.chip, partition.lnc)

@@ -1,10 +1,9 @@
 """Claims of a process on this host's chips, so that no two serve on the same cores.
 
-A thin shell around advisory record locks: one file per UltraServer and user, one record per chip
-with the holder's process id. The kernel releases a record when its process ends, however it ends;
-forked children do not inherit it. So the process that lives as long as the server makes the claim,
-one at a time: closing the file once releases all its records. The last to release removes the file;
-records of a removed file hold nothing.
+Advisory record locks: one file per UltraServer and user, one record per chip with the holder's
+process id. The kernel releases records when their process ends in any way; forked children do not
+inherit them. So the process that lives as long as the server makes the claim, one at a time:
+closing the file once releases all records. The last holder to release removes the file.
 """
 
 import contextlib
@@ -24,19 +23,17 @@ _RECORD_BYTES: Final = 16  # a process id in digits, blanks after it
 
 _TRIES: Final = 20
 _TRY_AGAIN_S: Final = 0.005
-"""A releasing process takes the whole file for less than a millisecond, to see whether another is
-left; a chip that is still taken after 20 tries has a holder."""
+"""A releasing process takes the whole file for less than a millisecond, to see whether others
+remain; a chip still taken after 20 tries has a holder."""
 
 _OPENED: Final = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class CoreClaim:
-    """A process's claim on `first_chip` and the chips after it; ends with `release`.
+    """A process's claim on `chips` from `first_chip`, until `release`.
 
-    The chips are those of the machine of kind `system` that is called `ultraserver`.
-
-    Raises NeuronError (NRT_NC_BUSY), with the id of the holder of some of them; nothing is then
-    claimed. Raises ConfigError when `directory` is another user's.
+    The machine is the one named `ultraserver`, of kind `system`. Raises NeuronError (NRT_NC_BUSY),
+    with a holder's id and nothing claimed; ConfigError when `directory` is another user's.
     """
 
     def __init__(
@@ -64,7 +61,7 @@ class CoreClaim:
                 self._file = None
 
     def release(self) -> None:
-        """Let the chips go; idempotent."""
+        """Release the claim; idempotent."""
         file, self._file = self._file, None
         if file is not None:
             # Its own records first: of several that let go together, the last one finds none.
@@ -75,7 +72,7 @@ class CoreClaim:
 
 
 def is_still_at(file: int, path: Path) -> bool:
-    """Whether the open `file` is what lies at `path`."""
+    """Whether the open `file` is the one at `path`."""
     try:
         there = path.lstat()
     except FileNotFoundError:
@@ -84,7 +81,7 @@ def is_still_at(file: int, path: Path) -> bool:
 
 
 def claims_directory(variables: Mapping[str, str]) -> Path:
-    """Directory of a user's claims and keys of runs: in the runtime directory, or the temporary."""
+    """A user's directory of claims and run keys: in the runtime directory, or the temporary."""
     runtime = variables.get("XDG_RUNTIME_DIR", "")
     if runtime:
         return Path(runtime) / "ultraserve"

@@ -1,7 +1,7 @@
 """The LNC and chips of a process, from flags, the compiled model and the environment.
 
-Logical cores are numbered over the whole system, chip after chip, as one process sees all of an
-UltraServer; on the real machine each host numbers its own. An engine serves on whole chips.
+Logical cores are numbered over the whole system; on the real machine each host numbers its own. An
+engine serves on whole chips.
 """
 
 from collections.abc import Mapping
@@ -23,10 +23,7 @@ from emulator.specs.system import SystemSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreRequest:
-    """The LNC and the chips that a process serves on.
-
-    `exclusive`: it named its cores, so that no other process on the host may have them.
-    """
+    """The LNC and chips of a serving process; `exclusive`: it named its cores, so no other may."""
 
     lnc: int
     first_chip: int
@@ -43,13 +40,12 @@ def resolve_cores(
     default_chips: int,
     system: SystemSpec,
 ) -> CoreRequest:
-    """Combine the environment, the flags `--lnc` and `--chips`, and the compiled model.
+    """Combine the environment, the flags `--lnc` and `--chips`, and the model's `compiled_lnc`.
 
-    `compiled_lnc` is the checkpoint's. By default LNC is the chip's, with `default_chips` chips.
-
-    Raises NeuronError for an LNC that the chip has not (NCC_EARG001) or on which two disagree
-    (NRT_INVALID), and for more cores than there are (NRT_LOAD_NOT_ENOUGH_NC); ConfigError for cores
-    that are no whole chips, or another number of chips than the flag's.
+    By default the chip's LNC, and `default_chips` chips. Raises NeuronError for an LNC that the
+    chip lacks (NCC_EARG001), conflicting LNCs (NRT_INVALID), or too many cores
+    (NRT_LOAD_NOT_ENOUGH_NC); ConfigError for cores that are no whole chips, or conflict with the
+    flag.
     """
     lnc = _lnc(environment, lnc_flag=lnc_flag, compiled_lnc=compiled_lnc, system=system)
     per_chip = len(core_map(system.chip, lnc).cores)
@@ -92,8 +88,8 @@ def resolve_cores(
 def compiled_lnc(neuron_config: Mapping[str, Any]) -> int | None:
     """The LNC in a compiled model's neuron_config.json; None without one.
 
-    The key is at the top, or under "neuron_config" as the vendor's inference library writes it.
-    Raises ConfigError for a value that is no whole number.
+    At the top, or under "neuron_config" as the vendor's inference library writes it. Raises
+    ConfigError for a value that is no whole number.
     """
     inner = neuron_config.get("neuron_config")
     settings = {**neuron_config, **(inner if isinstance(inner, Mapping) else {})}
@@ -110,7 +106,7 @@ def _lnc(
     compiled_lnc: int | None,
     system: SystemSpec,
 ) -> int:
-    """The one LNC that all who name one agree on."""
+    """The one LNC of all sources; raises NeuronError when they differ."""
     named = [
         (f"{LOGICAL_NC_CONFIG} or {VIRTUAL_CORE_SIZE}", environment.lnc),
         ("--lnc", lnc_flag),

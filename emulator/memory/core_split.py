@@ -1,12 +1,9 @@
 """Division of a rank's heads and columns over its chips and their logical cores, in bytes.
 
-Every core runs the same program, so all of them hold as much as the fullest one: what does not
-divide is padded. Chips of a rank take equally many query heads, then the cores of a chip do. A core
-also holds the key/value heads of its query heads; where there are more cores than key/value heads,
-these are repeated. Multi-head latent attention has one latent for all heads: one key/value head, on
-every core.
-
-Pure arithmetic; it knows neither stacks nor owners.
+Every core runs the same program, so all hold as much as the fullest one. Query heads are divided
+over a rank's chips, then over their cores, padded; a core also holds their key/value heads,
+repeated when there are more cores. Multi-head latent attention has one key/value head, on every
+core.
 """
 
 from dataclasses import dataclass
@@ -27,8 +24,8 @@ class HeadsOnCore:
 def heads_on_core(*, heads: int, kv_heads: int, tp: int, cores: int) -> HeadsOnCore:
     """Divide `heads` query heads and their `kv_heads` over `tp` chips of `cores` logical cores.
 
-    Query head h attends to key/value head h // (heads / kv_heads). The fullest core sets both
-    counts. `kv_heads` divides `heads`.
+    Query head h attends to key/value head h // (heads / kv_heads), a whole number. The fullest core
+    sets both counts.
     """
     assert heads % kv_heads == 0, (heads, kv_heads)
     queries_per_kv = heads // kv_heads
@@ -43,18 +40,18 @@ def heads_on_core(*, heads: int, kv_heads: int, tp: int, cores: int) -> HeadsOnC
 
 
 def kv_bytes_on_core(on_core: HeadsOnCore, *, copy_bytes: int, kv_heads: int) -> int:
-    """Bytes on each logical core of a cache of which one copy, all heads, takes `copy_bytes`."""
+    """Bytes per logical core of a cache whose one copy, all heads, takes `copy_bytes`."""
     return on_core.kv_heads * -(-copy_bytes // kv_heads)
 
 
 def group_bytes_on_core(
     group: TensorGroup, *, heads: int, kv_heads: int, tp: int, cores: int, slots: int
 ) -> int:
-    """Bytes of `group` on each logical core of a chip that has `slots` experts in each layer.
+    """Bytes of `group` on each logical core of a chip with `slots` experts in each layer.
 
-    HEADS: by `heads_on_core`. COLUMNS: over all cores of the rank. EXPERT: an expert lies on one
-    chip, its columns over that chip's cores. WHOLE: rows (of a vocabulary, of a router) lie evenly
-    over the cores of each chip. Whole bytes, rounded up; columns are not rounded to whole ones.
+    HEADS: by `heads_on_core`. COLUMNS: over all cores of the rank. EXPERT: on one chip, columns
+    over its cores. WHOLE: rows (of a vocabulary, of a router) evenly over the cores of each chip.
+    Rounded up to whole bytes, not to whole columns.
     """
     match group.split:
         case TensorSplit.HEADS:

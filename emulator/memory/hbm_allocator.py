@@ -1,6 +1,6 @@
 """The HBM allocator of one chip: every byte of every stack, by owner and logical core.
 
-It counts bytes and refuses what does not fit; without addresses, it knows no fragmentation.
+It counts bytes, without addresses, and so without fragmentation.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,10 +14,10 @@ from emulator.specs.hbm_usage import HbmOwner, HeldBytes, StackUsage
 
 
 class HbmAllocator:
-    """HBM of one chip whose logical cores are `cores`; `device` is its number in reports.
+    """HBM of one chip with logical cores `cores`; `device` is its number in reports.
 
-    A logical core allocates in the stacks that it sees; with several, from the emptiest first,
-    which keeps them level, as interleaved addresses do. Every change is whole or not at all.
+    A logical core allocates in the stacks that it sees, from the emptiest first, which keeps them
+    level, as interleaved addresses do. Every change is whole or not at all.
     """
 
     def __init__(self, cores: CoreMap, *, device: int = 0) -> None:
@@ -35,11 +35,7 @@ class HbmAllocator:
         return twin
 
     def allocate(self, owner: HbmOwner, *, core: int, wanted_bytes: int) -> None:
-        """Give `owner` this many bytes more on `core`.
-
-        Raises HbmExhausted, with the usage table, when the core's stacks have fewer; nothing is
-        then allocated.
-        """
+        """Give `owner` more bytes on `core`; raises HbmExhausted with nothing allocated."""
         assert wanted_bytes >= 0, wanted_bytes
         stacks = self.cores.cores[core].stacks
         free = [self._free[stack] for stack in stacks]
@@ -58,7 +54,7 @@ class HbmAllocator:
                 self.allocate(owner, core=core, wanted_bytes=core_bytes)
 
     def free(self, owner: HbmOwner, *, core: int | None = None) -> int:
-        """Free all bytes of `owner`, on one core or on all; returns how many."""
+        """Free all bytes of `owner`, on one core or on all; returns their number."""
         self._usage = None
         freed = 0
         for held_owner, held_core in list(self._held):
@@ -76,7 +72,7 @@ class HbmAllocator:
 
     @contextmanager
     def whole_or_nothing(self) -> Iterator[None]:
-        """Groups changes: HbmExhausted inside undoes them all and propagates."""
+        """Group changes: HbmExhausted inside undoes them all and propagates."""
         before = self.copy(device=self.device)
         try:
             yield
@@ -93,16 +89,16 @@ class HbmAllocator:
         )
 
     def region_free_bytes(self, core: int) -> int:
-        """Bytes without an owner in the stacks of `core`, shared with its siblings."""
+        """Free bytes in the stacks of `core`, shared with its siblings."""
         return sum(self._free[stack] for stack in self.cores.cores[core].stacks)
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of the chip without an owner."""
+        """Free bytes of the chip."""
         return sum(self._free)
 
     def held(self) -> tuple[tuple[HeldBytes, ...], ...]:
-        """Of each stack, by core, then owner; an owner that holds nothing is left out."""
+        """Held bytes of each stack, by core, then owner; without zeros."""
         entries = sorted(self._held.items(), key=lambda item: (item[0][1], item[0][0]))
         return tuple(
             tuple(
@@ -114,10 +110,7 @@ class HbmAllocator:
         )
 
     def usage(self) -> tuple[StackUsage, ...]:
-        """Bytes of each stack by owner's name, all cores together, in the order of owners.
-
-        Cached until a change, since watchers ask again and again.
-        """
+        """Bytes of each stack by owner's name, in owner order; cached for pollers."""
         if self._usage is None:
             self._usage = tuple(
                 StackUsage(
@@ -160,8 +153,8 @@ class HbmAllocator:
 def taken_level(free: Sequence[int], wanted_bytes: int) -> list[int]:
     """Bytes to take from each of several stacks so that the freest end up level.
 
-    `free` has `wanted_bytes` or more in all. From the fullest stack on, each keeps its free bytes
-    or an even share of what may stay free, whichever is less.
+    `free` has `wanted_bytes` in all. From the fullest stack on, each keeps its free bytes or an
+    even share of all that may stay free, whichever is less.
     """
     taken = [0] * len(free)
     staying = sum(free) - wanted_bytes
@@ -174,7 +167,6 @@ def taken_level(free: Sequence[int], wanted_bytes: int) -> list[int]:
 
 
 def _by_owner(held: Sequence[HeldBytes]) -> dict[str, int]:
-    """Bytes of each owner by its name, all cores together."""
     totals: dict[str, int] = {}
     for each in sorted(held, key=lambda each: each.owner):
         totals[str(each.owner)] = totals.get(str(each.owner), 0) + each.held_bytes

@@ -1,8 +1,7 @@
 """A model laid out in the HBM of a partition's chips: owners, and the space left to KV.
 
-Every chip has an allocator. Before KV they differ by their expert slots alone. A token's KV is
-spread by heads over the cores of its rank's chips, so the fullest stack of a rank's chips sets its
-pool.
+Before KV, chips differ only by their expert slots. A token's KV is spread by heads over the cores
+of its rank's chips, whose fullest stack sets the pool.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -37,8 +36,7 @@ _LENDABLE = frozenset(HbmUse) - {HbmUse.MICROCODE}
 class HbmLayout:
     """The chips of a partition with everything allocated but the KV pool (`take_kv`).
 
-    The layout is fixed; the allocators' contents are not. `kv_tokens_per_rank` is what fits beside
-    the weights, [ranks]; a pool may take less.
+    `kv_tokens_per_rank`, [ranks], fits beside the weights; a pool may take less.
     """
 
     memory: ModelMemory
@@ -49,10 +47,7 @@ class HbmLayout:
     allocators: tuple[HbmAllocator, ...]  # [chips]
 
     def take_kv(self, tokens_per_rank: Sequence[int]) -> None:
-        """Set the KV tokens of each rank's chips, [ranks].
-
-        Raises HbmExhausted when a chip lacks the space; nothing then changes.
-        """
+        """Set the KV tokens of ranks, [ranks]; raises HbmExhausted with nothing changed."""
         assert len(tokens_per_rank) == self.partition.ranks, tokens_per_rank
         with ExitStack() as undo:
             for chip, allocator in enumerate(self.allocators):
@@ -62,10 +57,7 @@ class HbmLayout:
                 allocator.resize_on_cores(KV_OWNER, [on_core] * len(self.cores.cores))
 
     def hold_expert_copies(self, chip: int, copies: int) -> None:
-        """Set the experts on `chip`, counted in all layers.
-
-        Raises HbmExhausted when they do not fit; nothing then changes.
-        """
+        """Set the experts on `chip`, over all layers; raises HbmExhausted with nothing changed."""
         allocator, count = self.allocators[chip], len(self.cores.cores)
         with allocator.whole_or_nothing():
             for group in self.memory.expert_groups:
@@ -73,10 +65,10 @@ class HbmLayout:
                 allocator.resize_on_cores(weights_owner(group), [on_core] * count)
 
     def lend_out(self, chip: int, training: Mapping[HbmOwner, int]) -> Holdings:
-        """Replace all that serving holds on `chip` by a training state, bytes by owner.
+        """Replace serving's content of `chip`, except microcode, by a training state, bytes by
+        owner.
 
-        Returns what it held, for `take_back`; the cores' microcode stays. Raises HbmExhausted when
-        the training state does not fit; nothing then changes.
+        Returns the content, for `take_back`. Raises HbmExhausted with nothing changed.
         """
         allocator = self.allocators[chip]
         with allocator.whole_or_nothing():
@@ -94,7 +86,7 @@ class HbmLayout:
         return allocator.free_bytes
 
     def take_back(self, chip: int, held: Holdings) -> None:
-        """Restore on `chip` what `lend_out` returned, in place of the training state."""
+        """Restore on `chip` the result of `lend_out`, in place of the training state."""
         release(self.allocators[chip], _LENDABLE)
         for owner, core, held_bytes in held:
             self.allocators[chip].allocate(owner, core=core, wanted_bytes=held_bytes)
@@ -123,7 +115,7 @@ class HbmLayout:
 
 
 def release(allocator: HbmAllocator, uses: Collection[HbmUse]) -> Holdings:
-    """Free all bytes of `uses`; returns what they held."""
+    """Free all bytes of `uses`; returns their holdings."""
     held: dict[tuple[HbmOwner, int], int] = {}
     for each in (each for stack in allocator.held() for each in stack):
         if each.owner.use in uses:
@@ -144,12 +136,9 @@ def lay_out(
 ) -> HbmLayout:
     """Lay `memory` out on the chips of `partition`, numbered in the system from its first one on.
 
-    `slots` is how many experts of each layer a chip holds, for all chips or [chips]. `terms` are
-    the assumed ones by default.
-
-    Raises:
-        ConfigError: an LNC that the chip has not.
-        HbmExhausted: it does not fit; with the usage table and the smallest partition that would.
+    `slots`: experts of each layer per chip, for all chips or [chips]. `terms`: by default the
+    assumed ones. Raises ConfigError for an LNC that the chip lacks; HbmExhausted, with the usage
+    table and the smallest fitting partition.
     """
     terms = terms or HbmTerms()
     cores = core_map(system.chip, partition.lnc)
@@ -206,7 +195,7 @@ def _filled(needs: CoreNeeds, cores: CoreMap, terms: HbmTerms, *, device: int) -
 def _refusal(
     error: HbmExhausted, memory: ModelMemory, system: SystemSpec, fitting: Partition | None
 ) -> HbmExhausted:
-    """The same error for the model as a whole, with what would fit."""
+    """The same error for the model as a whole, with a fitting partition."""
     if fitting is None:
         hint = f"no partition of the {system.chips.count} chips of {system.name} would fit"
     else:

@@ -1,8 +1,7 @@
-"""Logical NeuronCores: those of a chip, their physical cores, and the HBM that each sees.
+"""Logical NeuronCores: those of a chip, their physical cores, and their HBM stacks.
 
-LNC is the number of physical cores that form a logical one. Neighbouring physical cores share an
-HBM stack, and a logical core allocates in the stacks of its own physical cores only. So LNC=1 and
-LNC=2 both see one stack; LNC=1 shares it with a sibling. LNC=8 sees the whole chip.
+LNC is the number of physical cores in a logical one. Neighbouring physical cores share an HBM
+stack, the only one that LNC=1 and LNC=2 allocate in; LNC=8 sees the whole chip.
 
 Source: AWS Neuron SDK docs, logical-neuroncore-config.rst and neuron-runtime/explore/
 device-memory.rst; AWS Neuron driver, neuron_dhal_v4.c: hbm_index = core / 2.
@@ -20,7 +19,7 @@ ANNOUNCED_LNC: Final = (8,)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogicalCore:
-    """Logical core `core` of a chip: its physical cores and the HBM stacks that it sees."""
+    """Logical core `core` of a chip, with its physical cores and HBM stacks."""
 
     core: int
     physical_cores: tuple[int, ...]
@@ -54,7 +53,7 @@ class CoreMap:
         return len(self.cores[0].stacks) * self.stack_bytes
 
     def global_core(self, *, chip: int, core: int) -> int:
-        """The number of a chip's logical core among those of the system, chip after chip."""
+        """A logical core's number in the system, chip after chip."""
         return chip * len(self.cores) + core
 
 

@@ -13,11 +13,9 @@ class ModelMemory:
 
     Attributes:
         groups: the weights; those with TensorSplit.EXPERT lie in equally many layers.
-        heads: query heads.
-        kv_heads: key/value heads of the weights.
-        cached_heads: key/value heads of the cache: as many, or 1 for a latent that all share.
+        cached_heads: key/value heads of the cache: `kv_heads`, or 1 for a shared latent.
         head_groups: groups of heads that stay on one chip; tp divides them.
-        kv_bytes_per_token: one copy of what the pool keeps of one token.
+        kv_bytes_per_token: one copy of a token in the pool.
         experts: routed experts of a layer; 0 for a dense model.
     """
 
@@ -41,8 +39,8 @@ class ModelMemory:
     def of(cls, model: ModelSpec, *, head_groups: int | None = None) -> "ModelMemory":
         """The HBM content of `model`; the pool keeps every token of every layer.
 
-        `head_groups` is the model's own by default; it may be more, up to the query heads, where
-        key/value heads may be repeated on chips.
+        `head_groups`, by default the model's, may be up to the query heads, if key/value heads
+        repeat.
         """
         return cls(
             name=model.name,

@@ -1,6 +1,4 @@
-"""The Neuron runtime's environment variables, read as the runtime reads them.
-
-Pure: it takes a mapping. An empty value counts as unset.
+"""The Neuron runtime's environment variables, read as the runtime reads them: empty is unset.
 
 Source: AWS Neuron SDK docs, neuron-runtime/guides/configuration-guide.rst and
 logical-neuroncore-config.rst; the status codes are nrt_status's.
@@ -27,10 +25,7 @@ _RANGES: Final = re.compile(r"\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeuronEnvironment:
-    """Values of the variables; None where unset.
-
-    `first_logical_core` is set by visible cores alone: a number of cores does not name them.
-    """
+    """Values of the variables; None where unset. Only visible cores set `first_logical_core`."""
 
     lnc: int | None = None
     first_logical_core: int | None = None
@@ -54,14 +49,14 @@ class NeuronEnvironment:
 
     @property
     def visible(self) -> range | None:
-        """The logical cores asked for by number, in the system's numbering."""
+        """The requested logical cores, in the system's numbering."""
         if self.first_logical_core is None or self.logical_cores is None:
             return None
         return range(self.first_logical_core, self.first_logical_core + self.logical_cores)
 
     @property
     def cores_variable(self) -> str:
-        """The variable that says how many cores."""
+        """The variable that sets the number of cores."""
         return NUM_CORES if self.first_logical_core is None else VISIBLE_CORES
 
 
@@ -90,7 +85,7 @@ def as_ranges(cores: range) -> str:
 
 
 def busy(cores: range, *, shared: range, holder: str) -> NeuronError:
-    """The error for asking for `cores` when `holder` has `shared` of them."""
+    """The error for requesting `cores` when `holder` has `shared` of them."""
     return NeuronError(
         code=NRT_NC_BUSY,
         field=VISIBLE_CORES,
@@ -100,7 +95,6 @@ def busy(cores: range, *, shared: range, holder: str) -> NeuronError:
 
 
 def _lnc(given: Mapping[str, str]) -> int | None:
-    """The LNC of the two variables that may name it."""
     first = _whole_number(given, LOGICAL_NC_CONFIG, least=1)
     second = _whole_number(given, VIRTUAL_CORE_SIZE, least=1)
     if first is not None and second is not None and first != second:

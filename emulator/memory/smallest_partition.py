@@ -1,7 +1,6 @@
 """The smallest partition that a model fits: a refusal's advice.
 
-Fitting depends on a partition's fullest chip alone, and that on tp, on the slots that ep asks for,
-and on LNC; so each (LNC, tp, slots) is computed once, whatever the number of chips.
+Only a partition's fullest chip matters, which depends on (LNC, tp, slots); each is computed once.
 """
 
 from functools import cache
@@ -23,10 +22,9 @@ def smallest_partition(
 ) -> Partition | None:
     """The partition with the fewest chips on which the model fits, or None.
 
-    It has the first chip and the spares of `asked`. Among equally many chips the LNC that was asked
-    for comes first, then the smallest tp (most ranks), then the largest ep (fewest experts on a
-    chip, most space for KV). LNCs are the one asked for, then the released ones. `redundant_slots`
-    are added to each layer of each chip.
+    It has the first chip and the spares of `asked`. Among equally many chips: the requested LNC
+    first, then other released ones, the smallest tp (most ranks), and the largest ep (fewest
+    experts on a chip, most space for KV). `redundant_slots` are added per layer and chip.
     """
     others = [lnc for lnc in system.chip.lnc_sizes if lnc not in (asked.lnc, *ANNOUNCED_LNC)]
     core_maps = {lnc: core_map(system.chip, lnc) for lnc in (asked.lnc, *others)}

@@ -1,9 +1,8 @@
 """HBM of a training job on each of its chips, by owner, and the fewest chips that hold it.
 
-A parameter costs its weight in the precision of the products, an FP32 gradient in which
-micro-batches add up, and, divided over the chips that share it, an FP32 master copy and two FP32
-moments (AdamW). Sizes are of the fullest chip: the one with most experts, which also gets the most
-tokens when tokens pick experts evenly.
+A parameter costs its weight in the products' precision, an FP32 gradient, and, divided over the
+chips that share it, an FP32 master copy and two FP32 moments (AdamW). Sizes are of the fullest
+chip: with most experts, and so most tokens when tokens pick experts evenly.
 """
 
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ GRADIENT_BYTES: Final = 4  # FP32, as DeepSeek-V3 adds them up (arXiv 2412.19437
 MASTER_BYTES: Final = 4
 MOMENTS_BYTES: Final = 8
 LOGIT_ROWS: Final = 1_024
-"""Assumed: logits and their gradients are made for so many tokens at a time, as HbmTerms takes."""
+"""Assumed: logits and their gradients are computed for so many tokens at a time, as in HbmTerms."""
 BUFFERS: Final = 2  # one is filled while the other is used
 
 Owners = tuple[tuple[HbmOwner, int], ...]
@@ -38,7 +37,7 @@ class TrainingMemory:
 
     @property
     def chip_bytes(self) -> int:
-        """All of them."""
+        """The sum over all owners."""
         return sum(count for _, count in self.owners)
 
     def on_cores(self, cores: int) -> Owners:
@@ -71,7 +70,7 @@ def training_memory(
 ) -> TrainingMemory:
     """Content of each of `chips` chips; raises ConfigError for a group that does not divide them.
 
-    `model` is the catalog's: its own storage format does not matter for training.
+    `model` is the catalog's, in any storage format.
     """
     return _TrainingJobMemory.of(system, model, recipe).memory(chips)
 
@@ -80,8 +79,7 @@ def training_memory(
 class _TrainingJobMemory:
     """The part of a job's memory that does not depend on its chips, for searches.
 
-    `layer_input_bytes` and the two layers' are of a micro-batch's tokens on one chip, but for the
-    pairs of experts.
+    `*_layer_bytes` are of a micro-batch's tokens on one chip, without expert pairs.
     """
 
     recipe: TrainingRecipe
@@ -104,7 +102,7 @@ class _TrainingJobMemory:
 
     @classmethod
     def of(cls, system: SystemSpec, model: ModelSpec, recipe: TrainingRecipe) -> Self:
-        """Counts `model` as it is trained."""
+        """Count `model` as it is trained."""
         trained = trained_model(model, recipe)
         saved, tokens = SavedActivations.of(trained), recipe.micro_batch_tokens_per_chip
         return cls(
@@ -132,7 +130,7 @@ class _TrainingJobMemory:
         )
 
     def memory(self, chips: int) -> TrainingMemory:
-        """Of each of `chips` chips; raises ConfigError for a group that does not divide them."""
+        """Content of each of `chips` chips; raises ConfigError for an uneven group."""
         sharding, group = self.recipe.sharding, self.recipe.expert_group(chips)
         slots = self.moe_layers * -(-self.experts // group)  # experts of the fullest chip
         dense, own, copies = self.dense_parameters, slots * self.expert_parameters, chips // group
@@ -172,7 +170,7 @@ class _TrainingJobMemory:
 
 
 def trained_model(model: ModelSpec, recipe: TrainingRecipe) -> ModelSpec:
-    """The model as its products run in training: keys and values in BF16, whatever it serves in."""
+    """The model with its training products: keys and values in BF16, at any serving precision."""
     return model.at_precision(recipe.precision, kv_bytes_per_element=KEPT_BYTES)
 
 
@@ -194,7 +192,7 @@ def smallest_training_chips(
 def check_training_fits(
     system: SystemSpec, model: ModelSpec, chips: int, recipe: TrainingRecipe
 ) -> TrainingMemory:
-    """The memory of a job that fits; raises HbmExhausted, with how many chips would do."""
+    """The memory of a job that fits; raises HbmExhausted, with a sufficient number of chips."""
     memory = training_memory(system, model, chips, recipe)
     cores = training_cores(system, recipe)
     if not memory.fits(cores):
@@ -206,7 +204,6 @@ def check_training_fits(
 
 
 def _advice(system: SystemSpec, model: ModelSpec, recipe: TrainingRecipe) -> str:
-    """How many chips would fit, and how many when layers are recomputed."""
     thrifty = replace(recipe, recompute=Recompute.LAYERS)
     found = [smallest_training_chips(system, model, each) for each in (recipe, thrifty)]
     words = [f"{fewest} chips" if fewest else "no number of its chips" for fewest in found]
@@ -215,12 +212,11 @@ def _advice(system: SystemSpec, model: ModelSpec, recipe: TrainingRecipe) -> str
 
 
 def _collective_bytes(model: ModelSpec, recipe: TrainingRecipe) -> int:
-    """Dispatch and combine of a micro-batch, two buffers each; at least what serving reserves."""
+    """Dispatch and combine of a micro-batch, two buffers each; at least serving's reserve."""
     rows = recipe.micro_batch_tokens_per_chip * model.hidden * KEPT_BYTES
     both_ways = 2 * BUFFERS * rows if model.experts else 0
     return max(HbmTerms().collective_bytes, both_ways)
 
 
 def _part(count: int, parts: int) -> int:
-    """The largest of even parts."""
     return -(-count // parts)

@@ -1,8 +1,7 @@
 """The HBM usage table, laid out and worded as the Neuron runtime's when memory runs out.
 
-Unused columns stay, at zero, for readers of the runtime's table. The runtime's rows per NEFF are
-rows per owner here: nothing is compiled. Sizes are binary (1 GB = 2^30 bytes), as in the runtime's
-own figures.
+Unused columns stay, at zero. Rows are per owner instead of per NEFF. Sizes are binary (1 GB = 2^30
+bytes), as in the runtime's.
 
 Source: AWS Neuron SDK docs, neuron-runtime/explore/device-memory.rst, out-of-memory errors.
 """
@@ -53,7 +52,7 @@ _RUNTIME_USAGE: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedAllocation:
-    """A failed allocation: `wanted_bytes` for `owner` on a logical core of a device."""
+    """A failed allocation on a logical core of a device."""
 
     device: int
     core: int
@@ -72,9 +71,9 @@ def readable_bytes(count: int) -> str:
 def usage_table(
     held: Sequence[Sequence[HeldBytes]], cores: CoreMap, *, device: int, core: int
 ) -> str:
-    """The table of the stacks that `core` sees, with a row for each core that allocates there.
+    """The table of the stacks that `core` sees, from all stacks' `held`.
 
-    Rows: the stacks together, then each core, then each of its owners. `held` is of all stacks.
+    Rows: the stacks together, then each core that allocates there, then its owners.
     """
     shown = cores.cores[core]
     seen = [each for stack in shown.stacks for each in held[stack]]
@@ -104,7 +103,7 @@ def failure_report(
 ) -> str:
     """The runtime's log of a failed allocation: the sharing cores, the failure, the table.
 
-    The last line is ours: the runtime does not say how much is free.
+    The last line is ours: the runtime does not report the free bytes.
     """
     core = cores.cores[failed.core]
     free_bytes = sum(usage[stack].free_bytes for stack in core.stacks)
@@ -135,7 +134,6 @@ def _cores_using(core: LogicalCore) -> str:
 
 
 def _row(held: Iterable[HeldBytes]) -> list[str]:
-    """The cells of one row: what `held` adds up to, by column."""
     totals = dict.fromkeys(("TOTAL", *_COLUMN_OF_USE.values()), 0)
     for each in held:
         totals["TOTAL"] += each.held_bytes
@@ -144,7 +142,6 @@ def _row(held: Iterable[HeldBytes]) -> list[str]:
 
 
 def _column_key(column: tuple[str, str]) -> str:
-    """The name under which `_COLUMN_OF_USE` knows a column."""
     top, bottom = column
     return " ".join(column) if top in ("Shared", "DMA Rings") else bottom
 

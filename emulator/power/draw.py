@@ -1,9 +1,8 @@
 """Watts of a chip from its engines' busy shares.
 
-Idle watts, and for each engine the energy of its work: rate x busy share x joules a piece. A chip
-that would exceed its budget clocks down and takes longer, by `throttle_factor`. Energy a piece
-stays the same then (assumed: a lower voltage would save some, so the factor is an upper bound).
-Averages over a step: a peak inside one is not seen.
+Idle watts, plus rate x busy share x joules per operation of each engine. A chip over its budget
+takes longer, by `throttle_factor`, at the same energy per operation (assumed: a lower voltage would
+save some, so the factor is an upper bound). Averages over a step hide peaks inside it.
 """
 
 from collections.abc import Mapping
@@ -26,8 +25,8 @@ _OPTIONAL: Final = frozenset({"gpsimd"})
 def full_rate_watts(chip: ChipSpec) -> dict[str, float]:
     """Watts above idle of each engine alone at its full rate, by name.
 
-    `tensor` counts as the chip's hungriest format of 16 bits or fewer. `collectives` counts as all
-    of the chip's scale-up lanes, one way.
+    `tensor` counts as the chip's hungriest format of 16 bits or fewer, `collectives` as all of the
+    chip's scale-up lanes, one way.
     """
     energy = work_energy_of(chip)
     formats = {
@@ -55,8 +54,8 @@ def full_rate_watts(chip: ChipSpec) -> dict[str, float]:
 def wanted_watts(chip: ChipSpec, busy_share: Mapping[str, Float64s]) -> Float64s:
     """Watts of each chip without a budget, [chips], from engines' busy shares in [0, 1].
 
-    Keys: `vector`, `scalar`, `dma`, `collectives`; `tensor`, or `tensor_bf16` and so on where the
-    format is known; `gpsimd` if it is counted. Raises ValueError for a missing or an unknown one.
+    Keys: `vector`, `scalar`, `dma`, `collectives`; `tensor`, or `tensor_bf16` and so on for a known
+    format; optionally `gpsimd`. Raises ValueError for a missing or an unknown one.
     """
     engines = busy_share.keys()
     unknown = engines - _TENSOR - _OTHERS - _OPTIONAL
@@ -71,10 +70,10 @@ def wanted_watts(chip: ChipSpec, busy_share: Mapping[str, Float64s]) -> Float64s
 def throttle_factor(
     chip: ChipSpec, wanted: Float64s, *, cap_watts: float | None = None
 ) -> Float64s:
-    """Factor by which each chip takes longer, at least 1: [chips] wanted watts -> [chips].
+    """Slowdown of each chip, at least 1: [chips] wanted watts -> [chips].
 
-    `cap_watts` is a chip's limit: its budget, or less where its rack allows less (see
-    `SystemPower.chip_cap_watts`). Raises ConfigError for a cap at which the chip cannot work.
+    `cap_watts`: a chip's limit, its budget or its rack's lower limit
+    (`SystemPower.chip_cap_watts`). Raises ConfigError for a cap not above idle.
     """
     idle = chip.idle_watts.value
     budget = chip.budget_watts.value

@@ -1,9 +1,8 @@
 """Tokens per second and megawatt, on three bases of power.
 
 PROVISIONED: the racks' power budget, before cooling, by which a hall is filled. DRAWN: the
-utility's meter while the tokens are made. ALL_IN: the utility power planned for the machine,
-cooling included, as InferenceX divides; published for some machines, otherwise the provisioned
-watts at the worst day's PUE, marked so.
+utility's meter while the tokens are generated. ALL_IN: the planned utility power, cooling included,
+as InferenceX divides; where unpublished, the provisioned watts at the worst day's PUE, marked so.
 """
 
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ WATTS_PER_MEGAWATT: Final = 1e6
 
 
 class PowerBasis(StrEnum):
-    """Which watts tokens are divided by; see the module."""
+    """The watts that divide tokens; see the module."""
 
     PROVISIONED = "provisioned"
     DRAWN = "drawn"
@@ -58,10 +57,10 @@ class PowerEfficiency:
 def tokens_per_megawatt(
     power: SystemPower, rates: TokenRates, *, chips: int, drawn_watts: float
 ) -> tuple[PowerEfficiency, ...]:
-    """All three bases, in the order of `PowerBasis`, for `chips` chips that make `rates` together.
+    """All three bases, in the order of `PowerBasis`, for `rates` of `chips` chips together.
 
     `drawn_watts` is at the utility's meter (`FacilityWatts.total_watts`). Raises ConfigError for
-    chips that the system has not, or watts that are not positive.
+    chips that the system lacks, or watts that are not positive.
     """
     system = power.system
     if not 1 <= chips <= system.chips.count:

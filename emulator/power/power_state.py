@@ -36,10 +36,8 @@ NAMED_STATES: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
 class PowerState:
     """Some chips of a system, all equally busy.
 
-    Attributes:
-        wanted_watts_per_chip: without any budget.
-        watts_per_chip: held to the chip's and the rack's budget.
-        slow_factor: how many times longer the chips take because of that; 1 if they are not held.
+    `wanted_watts_per_chip` is without a budget, `watts_per_chip` within the chip's and the rack's;
+    `slow_factor` is the slowdown by it, at least 1.
     """
 
     name: str
@@ -58,11 +56,10 @@ def power_state(
     chips: int,
     season: Season = Season.PEAK,
 ) -> PowerState:
-    """`chips` chips with these busy shares of their engines; others are at rest.
+    """The state of `chips` chips with these busy shares of their engines, 0 for others.
 
-    Raises ConfigError for an engine that is not in `BUSY_ENGINES`, a share outside [0, 1], formats
-    that keep the one matrix engine busy for more than all of the time, or chips that the system has
-    not.
+    Raises ConfigError for an engine not in `BUSY_ENGINES`, a share outside [0, 1], formats that sum
+    to over 1 on the one matrix engine, or chips that the system lacks.
     """
     for engine, share in busy.items():
         if engine not in BUSY_ENGINES:

@@ -1,9 +1,9 @@
 """A system's watts from its chips' watts: hosts, trays, switches, fans, pumps, conversion, cooling.
 
-Each part is at its idle share while the chips idle and at its full watts when they draw their
-budget, linear between (assumed: hosts and network cards work when the chips do). So a rack's input
-is linear in its chips' watts, and its crossing of the rack's budget is exact. A system without
-`RackPowerSpec` has one constant overhead, the rest of its provisioned power.
+Each part is linear between its idle share with idle chips and its full watts with chips at their
+budget (assumed: hosts and network cards work when the chips do). So a rack's input is linear in its
+chips' watts, and its crossing of the rack's budget is exact. A system without `RackPowerSpec` has
+one constant overhead, the rest of its provisioned power.
 """
 
 from dataclasses import dataclass, fields
@@ -20,9 +20,8 @@ _ROUNDING: Final = 1e-9
 class FacilityWatts:
     """Watts of some chips of a system by part; the parts sum to `total_watts`.
 
-    `overhead_watts` stands for hosts to conversion where those are not known one by one.
-    `provisioned_watts` is the chips' share of the racks' budget, which holds `it_watts`; cooling is
-    the site's.
+    `overhead_watts` stands for hosts to conversion where not known separately. `provisioned_watts`
+    is the chips' share of the racks' budget, which holds `it_watts`.
     """
 
     chip_watts: float
@@ -54,7 +53,7 @@ class FacilityWatts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Boards:
-    """Watts behind the conversion, chips left out."""
+    """Watts behind the conversion, except chips."""
 
     cpus: float
     trays: float
@@ -67,10 +66,7 @@ class _Boards:
 
 
 class SystemPower:
-    """The power of one system.
-
-    Raises ConfigError for a rack that would be over its budget even with idle chips.
-    """
+    """The power of one system; ConfigError for a rack over its budget with idle chips."""
 
     def __init__(self, system: SystemSpec) -> None:
         self.system = system
@@ -97,8 +93,8 @@ class SystemPower:
     ) -> FacilityWatts:
         """The site's watts for `chips` chips that draw `chip_watts_sum` together.
 
-        Hosts, switches and pumps are counted by the chips' share of the system. Raises ConfigError
-        for more chips than there are, or negative watts.
+        Hosts, switches and pumps count by the chips' share of the system. Raises ConfigError for
+        more chips than there are, or negative watts.
         """
         total = self.system.chips.count
         if not 1 <= chips <= total:
@@ -126,9 +122,9 @@ class SystemPower:
         return self.system.provisioned_watts.value * chips / self.system.chips.count
 
     def all_in_watts(self, chips: int) -> tuple[float, bool]:
-        """Utility watts planned for `chips` chips, and whether that is published.
+        """Utility watts planned for `chips` chips, and whether that is published (by InferenceX).
 
-        InferenceX's figure where it has one; otherwise the provisioned watts at the peak's PUE.
+        Otherwise the provisioned watts at the peak's PUE.
         """
         published = self.system.all_in_watts_per_chip
         if published is not None:
@@ -145,7 +141,6 @@ class SystemPower:
         return self._idle + within * (self._budget - self._idle)
 
     def _rack_line(self, each_watts: float) -> float:
-        """A rack's input when each of its chips draws `each_watts`."""
         boards, conversion, overhead = self._parts(each_watts)
         per_chip = each_watts + boards.total() + conversion + overhead
         return per_chip * self.system.chips.count / self._racks

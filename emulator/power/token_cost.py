@@ -1,7 +1,7 @@
 """Dollars per million tokens, from hourly prices that the user sets.
 
-The machines cost by the hour whether they work or not; energy costs by what the meter shows. No
-price is built in: they differ by contract, and those that are printed grow old.
+Machines cost by the hour, idle or not; energy costs by the meter. No price is built in: they differ
+by contract, and age.
 """
 
 from dataclasses import dataclass
@@ -18,13 +18,12 @@ WATTS_PER_KILOWATT: Final = 1e3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """A user's prices; raises ConfigError for a negative price, for none, or for both machine
-    prices.
+    """A user's prices; ConfigError for a negative price, for none, or for both machine prices.
 
     Attributes:
         chip_hour_dollars: for one chip with its share of the system.
         system_hour_dollars: for a whole system; a part of it pays its chips' share.
-        kwh_dollars: for energy at the utility's meter, where the hourly price does not hold it.
+        kwh_dollars: for energy at the utility's meter, unless in the hourly price.
     """
 
     chip_hour_dollars: float | None = None
@@ -49,9 +48,9 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenCost:
-    """Dollars of an hour, and of a million tokens when that kind alone has to pay for the hour.
+    """Dollars of an hour, and of a million tokens when that kind alone pays for the hour.
 
-    The price of a million tokens is None where there are none of that kind.
+    None for a kind without tokens.
     """
 
     machine_dollars_per_hour: float
@@ -71,7 +70,7 @@ def token_cost(
 ) -> TokenCost:
     """Cost of the tokens of `chips` chips of `system`, which draw `drawn_watts` at the meter.
 
-    Raises ConfigError for chips that the system has not, or negative watts.
+    Raises ConfigError for chips that the system lacks, or negative watts.
     """
     total = system.chips.count
     if not 1 <= chips <= total:

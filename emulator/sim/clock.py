@@ -1,8 +1,7 @@
 """Emulated time. One clock per engine run, passed as an argument; it alone reads the wall.
 
-The seam is three methods: `now_ns`, `wait_until_ns`, `dilation`. A dilated clock maps emulated time
-to the wall by a factor, which changes only on request (see `emulator.sim.epochs`); a virtual clock
-jumps. All times are whole nanoseconds.
+A dilated clock maps emulated time to the wall by a factor, which changes only on request (see
+`emulator.sim.epochs`); a virtual clock jumps. All times are whole nanoseconds.
 """
 
 import threading
@@ -18,7 +17,7 @@ class Clock(Protocol):
 
     @property
     def dilation(self) -> float:
-        """Wall seconds per emulated second, at present; 0 when time jumps."""
+        """Current wall seconds per emulated second; 0 when time jumps."""
         ...
 
     @property
@@ -31,15 +30,14 @@ class Clock(Protocol):
         ...
 
     def wait_until_ns(self, deadline_ns: int) -> int:
-        """Wait for `deadline_ns`; returns by how much it had passed already, in emulated ns."""
+        """Wait for `deadline_ns`; returns its lateness on arrival, in emulated ns."""
         ...
 
 
 class DilatedClock:
     """One emulated second takes `dilation` wall seconds; 1 is real time.
 
-    Waiting here is the one place where the program sleeps: it paces emulated time. Thread-safe for
-    readers, and never falls.
+    The program sleeps only here, to pace emulated time. Thread-safe for readers; never falls.
     """
 
     def __init__(
@@ -56,19 +54,16 @@ class DilatedClock:
 
     @property
     def dilation(self) -> float:
-        """Wall seconds per emulated second, at present."""
+        """Current wall seconds per emulated second."""
         return self._epochs.last.dilation
 
     @property
     def epochs(self) -> EpochMap:
-        """How emulated time follows the wall."""
+        """Emulated time as a function of the wall."""
         return self._epochs
 
     def change(self, dilation: float) -> None:
-        """Set the dilation from now on; the present stays.
-
-        Raises ConfigError for one that is not a number above 0.
-        """
+        """Set the dilation from now on; raises ConfigError unless it is above 0."""
         with self._changing:
             self._epochs = self._epochs.changed(dilation, wall_ns=self._wall_ns())
 
@@ -109,7 +104,7 @@ class VirtualClock:
 
     @property
     def epochs(self) -> None:
-        """None, for the same reason."""
+        """None: emulated time does not follow the wall."""
         return
 
     def now_ns(self) -> int:

@@ -1,8 +1,7 @@
 """Emulated time as a function of the wall: piecewise linear, continuous, never falling.
 
-An *epoch* is a stretch of wall time with one dilation. A map holds the newest epochs; an instant
-before the first of them is read by its rate. The maker chooses the wall clock (the system's
-monotonic clock, Unix time).
+An *epoch* is a stretch of wall time with one dilation. A map holds the newest epochs; earlier
+instants are read by the first one's rate. The maker chooses the wall clock.
 """
 
 import math
@@ -14,13 +13,13 @@ from typing import Final, Self
 from emulator.errors import ConfigError
 
 EPOCHS_KEPT: Final = 64
-"""Older ones are forgotten. Assumed: with at least 2 wall seconds each, what they say of the last
-2 minutes is exact; a request that lasts longer is stretched by the oldest known rate."""
+"""Older ones are dropped. Assumed: at 2 wall seconds or more each, the last 2 minutes are exact; a
+longer request is stretched by the oldest known rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
-    """From `from_wall_ns`, at emulated `from_ns`, an emulated second takes `dilation` wall ones.
+    """From `from_wall_ns`, at `from_ns`, an emulated second takes `dilation` wall ones.
 
     Raises ConfigError for a dilation that is not a number above 0.
     """
@@ -60,7 +59,7 @@ class EpochMap:
         return epoch.from_ns + math.floor((wall_ns - epoch.from_wall_ns) / epoch.dilation)
 
     def wall_ns(self, emulated_ns: int) -> int:
-        """The instant of the wall at which it is `emulated_ns`."""
+        """The wall instant of `emulated_ns`."""
         epoch = self.last
         if emulated_ns < epoch.from_ns:
             epoch = self._epoch([each.from_ns for each in self.epochs], emulated_ns)
@@ -71,7 +70,7 @@ class EpochMap:
         return self.emulated_ns(round(wall_s * 1e9)) / 1e9
 
     def changed(self, dilation: float, *, wall_ns: int) -> Self:
-        """A copy with another dilation from `wall_ns` on; the oldest epoch may be dropped.
+        """A copy with another dilation from `wall_ns` on; may drop the oldest epoch.
 
         Raises ConfigError for a dilation that is not a number above 0.
         """
@@ -85,7 +84,7 @@ class EpochMap:
         return self.followed_by(following)
 
     def followed_by(self, epoch: Epoch) -> Self:
-        """A copy with a later epoch, made elsewhere; the oldest may be dropped."""
+        """A copy with a later epoch from elsewhere; may drop the oldest."""
         return type(self)((*self.epochs, epoch)[-EPOCHS_KEPT:])
 
     def _epoch(self, begins: Sequence[int], at: int) -> Epoch:

@@ -8,8 +8,8 @@ from emulator.sim.load_follower import HostStep, LoadFollower
 class HostPace:
     """Adapts the dilation of `clock` to the host's time for each step of a `StepPacer`.
 
-    A step's need is the wall time from when the host was free to begin it until it was computed:
-    for one that continues, since the step before was released.
+    A step's need is the wall time from when the host was free to begin it (for one that continues,
+    the last step's release) until it was computed.
     """
 
     def __init__(self, clock: DilatedClock) -> None:
@@ -35,8 +35,7 @@ class HostPace:
     def released(self, emulated_ns: int | None, *, may_change: bool) -> bool:
         """Note a step's end; returns whether the dilation has changed.
 
-        `emulated_ns` is its emulated duration, None for a step that is no sign of the load; so is
-        one that was never `computed`.
+        `emulated_ns` is its duration; None, or a step never `computed`, is no sign of the load.
         """
         self._released_wall_ns = now_wall_ns = self._clock.wall_ns()
         if emulated_ns is not None and self._computed_wall_ns is not None:

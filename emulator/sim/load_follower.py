@@ -1,9 +1,8 @@
-"""Chooses the dilation by the host's need for the load.
+"""Chooses the dilation by the host's need for the load. Pure: wall time is passed in.
 
-Pure: wall time is passed in. A step has a wall time needed by the host and an emulated duration.
-Paced at a dilation K it takes the longer of K times its duration and its need: a high K makes the
-host wait, a low one makes steps late. The target is the highest K at which waiting lengthens the
-window's steps by no more than `HEADROOM`.
+Paced at a dilation K, a step takes the longer of K times its emulated duration and the host's need:
+a high K makes the host wait, a low one makes steps late. The target is the highest K whose waiting
+lengthens the window's steps by at most `HEADROOM`.
 """
 
 from collections import deque
@@ -15,27 +14,27 @@ import numpy as np
 from emulator.arrays import Float64s
 
 HEADROOM: Final = 0.15
-"""Assumed: by this share of the host's own time steps may wait, so that few of them are late. The
-more a host's times vary, the more are late all the same."""
+"""Assumed: steps may wait by this share of the host's own time, so that few are late; with varying
+times, more are."""
 
 WINDOW_WALL_NS: Final = 5_000_000_000
 STEPS_MIN: Final = 16
 STEPS_MAX: Final = 4_096
-"""Assumed: what counts are the steps of the last 5 wall seconds, and at least the last 16."""
+"""Assumed: the window is the last 5 wall seconds, and at least the last 16 steps."""
 
 CHANGE_MIN: Final = 1.08
-"""A dilation that is off its target by less than this factor stays."""
+"""Least factor between dilation and target for a change."""
 
 LARGE_CHANGE: Final = 1.3
 EPOCH_STEPS_MIN: Final = 4
 EPOCH_WALL_NS_MIN: Final = 2_000_000_000
 SMALL_CHANGE_WALL_NS_MIN: Final = 10_000_000_000
-"""Assumed: an epoch lasts so long at least; before a change by less than `LARGE_CHANGE`, longer."""
+"""Assumed: least length of an epoch; longer before a change by less than `LARGE_CHANGE`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostStep:
-    """One step: when it was done, the host's need, and its emulated duration."""
+    """One step: its end, the host's need, and its emulated duration."""
 
     at_wall_ns: int
     need_wall_ns: int
@@ -45,8 +44,8 @@ class HostStep:
 class LoadFollower:
     """Recent steps, and the dilation that fits them.
 
-    Invariants: a proposal is at least 1; between two of them lie `EPOCH_STEPS_MIN` steps and
-    `EPOCH_WALL_NS_MIN`.
+    Invariants: a proposal is at least 1; at least `EPOCH_STEPS_MIN` steps and `EPOCH_WALL_NS_MIN`
+    after the last.
     """
 
     def __init__(self, *, began_wall_ns: int) -> None:
@@ -84,11 +83,7 @@ class LoadFollower:
         return target
 
     def target(self) -> float:
-        """The highest dilation at which the window's steps wait for at most `HEADROOM` of the
-        host's time.
-
-        There is at least one step.
-        """
+        """The highest dilation at which the window's steps wait within `HEADROOM`."""
         return paced_dilation(
             np.array([step.need_wall_ns for step in self._steps], dtype=np.float64),
             np.array([step.emulated_ns for step in self._steps], dtype=np.float64),

@@ -1,8 +1,8 @@
-"""Lays engine steps out in emulated time, and counts where the host could not keep up.
+"""Lays engine steps out in emulated time, and counts lag of the host.
 
-Steps of a busy engine follow each other without a gap: scheduling on this host is hidden behind the
-step before, as an asynchronous scheduler hides it on a real machine. Only an engine that had run
-out of work starts at the clock's present.
+Steps of a busy engine follow each other without a gap: scheduling is hidden behind the step before,
+as by an asynchronous scheduler. Only an engine that had run out of work starts at the clock's
+present.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from emulator.sim.clock import Clock
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PacedStep:
-    """One step in emulated time. `lag_ns` is by how much it ended late."""
+    """One step in emulated time. `lag_ns` is its lateness."""
 
     begin_ns: int
     end_ns: int
@@ -33,14 +33,11 @@ class StepPacer:
         self.lagging_steps = 0
 
     def begin_ns(self, *, continues: bool) -> int:
-        """When the next step begins; `continues`: work was left at the last one's end."""
+        """Begin of the next step; `continues`: work was left at the last one's end."""
         return self._last_end_ns if continues else max(self._last_end_ns, self._clock.now_ns())
 
     def finish(self, begin_ns: int, duration_ns: int) -> PacedStep:
-        """Hold a step that began at `begin_ns` until `duration_ns` have passed.
-
-        A step whose computing took longer than that ends late; the next one starts from there.
-        """
+        """Hold a step from `begin_ns` for `duration_ns`; a late end delays the next step."""
         due_ns = begin_ns + duration_ns
         lag_ns = self._clock.wait_until_ns(due_ns)
         self._last_end_ns = due_ns + lag_ns

@@ -1,7 +1,4 @@
-"""Assumption sets: alternatives where sources disagree about the same figures.
-
-The catalog takes one assumption and names the others; choosing another shows its effect.
-"""
+"""Assumption sets: alternatives where sources disagree about the same figures."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -26,7 +23,7 @@ AssumingSpec = TypeVar("AssumingSpec", bound=Assuming)
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """One way to read the sources: the fields that it sets, by name, and why."""
+    """One reading of the sources: the fields that it sets, by name, and why."""
 
     name: str
     why: str
@@ -35,10 +32,10 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumptionSet:
-    """The assumptions of one conflict, the default first; its figures are those of the spec itself.
+    """The assumptions of one conflict; the first is the spec's own, the default.
 
-    Raises ConfigError unless there are two assumptions with names of their own that set the same
-    fields: choosing one and then the default again leaves nothing behind.
+    Raises ConfigError unless two or more, with distinct names, set the same fields: a choice can
+    then be undone.
     """
 
     name: str
@@ -71,7 +68,7 @@ class AssumptionSet:
 def assumption_set(
     spec: object, name: str, *others: Assumption, default: str, why: str
 ) -> AssumptionSet:
-    """An assumption set whose default is what `spec` has, in the fields that the others set."""
+    """An assumption set whose default is `spec` itself, in the fields that the others set."""
     own = {field: getattr(spec, field) for field in others[0].figures}
     return AssumptionSet(name=name, assumptions=(Assumption(default, why, own), *others))
 
@@ -84,7 +81,7 @@ def apply_assumption(spec: Spec, assumption: Assumption) -> Spec:
 def with_assumptions(spec: AssumingSpec, texts: Iterable[str]) -> AssumingSpec:
     """`spec` under other assumptions, each text "SWITCH=ASSUMPTION", in their order.
 
-    Raises ConfigError for a text of another form, and for sets and assumptions that `spec` lacks.
+    Raises ConfigError for another form, and for unknown sets and assumptions.
     """
     for text in texts:
         name, equals, assumption = text.partition("=")

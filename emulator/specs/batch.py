@@ -1,7 +1,4 @@
-"""The batch of one step for the cost model: a row per request.
-
-It carries no token values, and nothing of vLLM.
-"""
+"""The batch of one step for the cost model: a row per request, without token values."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +12,10 @@ from emulator.arrays import Int64s
 class StepBatch:
     """Work of each of `ranks` data-parallel ranks in one lockstep.
 
-    A request's `new_tokens` are computed in this step, over `context_tokens` with cached keys and
-    values. `logit_rows` counts the positions whose logits a rank needs.
-
-    Raises ValueError for arrays of another shape or dtype, a rank that does not exist, a request
-    without new tokens, a negative context, or more logit rows than new tokens on a rank.
+    A request computes `new_tokens` over `context_tokens` with cached keys and values. `logit_rows`
+    counts the positions whose logits a rank needs. Raises ValueError for another shape or dtype, an
+    unknown rank, a request without new tokens, a negative context, or more logit rows than new
+    tokens on a rank.
     """
 
     ranks: int

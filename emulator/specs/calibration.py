@@ -1,8 +1,4 @@
-"""Calibration of real stacks against a roofline: efficiencies and overheads, each with its source.
-
-A roofline divides work by peak rates. A calibration says how much of each rate is reached, and what
-a step, a layer, a collective and a request cost beside their work. `ROOFLINE` adds nothing.
-"""
+"""Calibration of real stacks against a roofline: efficiencies and overheads, with sources."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -18,24 +14,20 @@ class Calibration:
     Attributes:
         tensor_share: of the matrix engine's rate, in large products.
         memory_share: of the HBM rate, when weights and KV stream.
-        link_share: of the links' rate, in collectives inside a rank and where weights and keys and
-            values travel.
-        exchange_share: of the links' rate, in the all-to-all of routed experts: dispatch, combine.
-        collective_ns: each collective (an all-reduce, a dispatch, a combine) beside its hops and
-            bytes, for every doubling of the chips that take part: launching and synchronising it.
-        step_ns: each engine step: scheduling, preparing inputs, sampling, handing out.
+        link_share: of the links' rate, in collectives inside a rank and transfers of weights and
+            KV.
+        exchange_share: of the links' rate, in dispatch and combine of routed experts.
+        collective_ns: launching and synchronising each collective, for every doubling of its chips.
+        step_ns: each engine step: scheduling, preparing inputs, sampling, output.
         layer_ns: each layer: launches and small operations between the products.
         expert_layer_ns: each layer with routed experts, beside `layer_ns`: gating, permuting.
         request_ns: each running request in each step.
-        prefill_step_ns: each step that computes prompt tokens, beside `step_ns`.
-        front_end_request_ns: each request on its way into the engine: reading it, tokenising it,
-            handing it over; it delays no step.
-        front_end_token_ns: each token on its way through the server to the client; it delays no
-            step.
-        turn_taking: how far the engines of a phase take turns, from 0, where they overlap perfectly
-            and the busiest one is waited for, to 1, where their times add up. In between the phase
-            takes the norm of their times with exponent 1 / turn_taking: 0.5 is the root of the sum
-            of squares.
+        prefill_step_ns: each step with prompt tokens, beside `step_ns`.
+        front_end_request_ns: reading, tokenising and handing over each request; delays no step.
+        front_end_token_ns: each token from the engine to the client; delays no step.
+        turn_taking: from 0, where a phase's engines overlap perfectly and the busiest counts, to 1,
+            where their times add up; between, the norm of their times with exponent 1 /
+            turn_taking: 0.5 is the root of the sum of squares.
     """
 
     name: str
@@ -95,4 +87,4 @@ ROOFLINE: Final = Calibration(
     front_end_token_ns=_none(),
     turn_taking=Figure(0.0, "1 / exponent", "a roofline overlaps perfectly"),
 )
-"""The roofline alone: what no stack can beat."""
+"""The roofline alone, which no stack can beat."""

@@ -1,9 +1,4 @@
-"""A chip's figures for time, memory and power.
-
-All rates are per chip, dense, and ceilings: a roofline divides work by them. Catalog data fills
-this type, one file per chip; nothing here knows of a particular chip. None stands for what a chip
-lacks or what is unpublished.
-"""
+"""A chip's figures: dense ceilings per chip. None is a part that it lacks, or unpublished."""
 
 from dataclasses import dataclass
 
@@ -18,15 +13,15 @@ class ChipSpec:
     """One chip; link rates are per direction, one per tier of the system's fabric.
 
     Attributes:
-        announced: its maker has told of it and does not deliver it yet.
+        announced: not yet delivered.
         cores: NeuronCores; a GPU's multiprocessors, which together are one logical core.
         lnc_sizes: physical cores that may form one logical core.
-        dma_engines: none in a GPU, whose cores load from HBM themselves.
+        dma_engines: None in a GPU, whose cores load from HBM themselves.
         launch_ns: to start a kernel after the one before it, or a compiled graph.
         tensor_sparse_flops_per_s: 16-bit products with structured sparsity.
         sbuf_bytes: memory beside the engines; a GPU's L2 and shared memory.
-        psum_bytes: memory that the matrix engine's results are summed in, where it is separate.
-        switches: conflicts between sources, and how they may be read.
+        psum_bytes: separate memory for the matrix engine's sums.
+        switches: conflicts between sources, and their assumptions.
     """
 
     name: str
@@ -93,7 +88,7 @@ class ChipSpec:
         return min(self.hbm_bytes_per_s.value, self.dma_bytes_per_s.value)
 
     def logical_cores(self, lnc: int) -> int:
-        """Logical cores of the chip when `lnc` physical cores form one; raises ConfigError."""
+        """Logical cores of `lnc` physical cores; raises ConfigError for another LNC."""
         if lnc not in self.lnc_sizes:
             sizes = ", ".join(map(str, self.lnc_sizes))
             raise ConfigError("lnc", lnc, f"one of {sizes} on {self.name}")
@@ -102,8 +97,8 @@ class ChipSpec:
     def tensor_flops_per_s(self, dtype: str) -> float:
         """Dense ceiling of the matrix engine for "fp32", "bf16", "fp8" or "fp4".
 
-        A format that the engine does not multiply is turned into the next wider one first: FP4
-        into FP8, FP8 into BF16. Raises ConfigError for another dtype.
+        An unsupported format is widened first: FP4 into FP8, FP8 into BF16. Raises ConfigError for
+        another dtype.
         """
         match dtype:
             case "fp32":
@@ -119,7 +114,7 @@ class ChipSpec:
         raise ConfigError("dtype", dtype, "fp32, bf16, fp8 or fp4")
 
     def assuming(self, name: str, assumption: str) -> "ChipSpec":
-        """The chip with one of its switches turned; raises ConfigError that lists what there is."""
+        """The chip with one of its switches turned; raises ConfigError that lists them."""
         for switch in self.switches:
             if switch.name == name:
                 return apply_assumption(self, switch.assumption(assumption))

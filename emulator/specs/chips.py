@@ -38,8 +38,9 @@ DATA_SHEETS: Final[dict[str, DataSheet]] = {
 
 
 def chip_by_name(name: str) -> ChipSpec:
-    """The chip of that name, in any case; raises ConfigError that lists the names, or the
-    unpublished figures of a chip with a data sheet alone.
+    """The chip of that name, in any case.
+
+    Raises ConfigError that lists the names, or a data sheet's unpublished figures.
     """
     for sheet in DATA_SHEETS.values():
         if name.lower() in (sheet.name, *sheet.aliases):

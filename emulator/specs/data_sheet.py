@@ -8,14 +8,9 @@ from emulator.specs.figure import NamedFigures
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSheet:
-    """Figures by the names of a chip's fields, and the names of those that are not published.
+    """Figures by the names of a chip's fields, and names of unpublished ones.
 
-    Raises ConfigError when nothing is unknown, as it would be a chip then, or a figure is said to
-    be known and unknown.
-
-    Attributes:
-        announced: its maker has told of it and does not deliver it yet.
-        aliases: other names of the same chip.
+    Raises ConfigError when none is unknown, or a figure is both. `announced`: not yet delivered.
     """
 
     name: str
@@ -38,6 +33,6 @@ class DataSheet:
 
     @property
     def status(self) -> str:
-        """One line: what is missing before it could be timed."""
+        """One line: the missing figures."""
         state = "announced, " if self.announced else ""
         return f"{state}cannot be timed: {', '.join(self.unknown)} unpublished"

@@ -12,16 +12,16 @@ Numbers = Int64s | Float64s
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExpertLoads:
-    """One step's loads, for the layers that have experts.
+    """One step's loads, for the layers with experts.
 
     Attributes:
         pairs: [layers, chips] (token, expert) pairs that each chip computes.
-        distinct: [layers, chips] experts of each chip that at least one of them needs.
-        sent: [layers, chips, chips] tokens that each chip sends to each; a token goes once to each
-            chip that has one of its experts, and to its own for free.
+        distinct: [layers, chips] experts of each chip with at least one pair.
+        sent: [layers, chips, chips] tokens from chip to chip, once for any number of experts; free
+            to its own.
 
-    Raises ValueError for shapes that do not belong together, negative numbers, or a chip that hits
-    more experts than it has pairs.
+    Raises ValueError for inconsistent shapes, negative numbers, or more distinct experts than
+    pairs.
     """
 
     pairs: Numbers

@@ -1,4 +1,4 @@
-"""Faults of the emulated machine, as requested; frozen, so that they can travel."""
+"""Requested faults of the emulated machine; frozen, for transport."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +18,7 @@ class FaultKind(StrEnum):
 
 
 class LinkTier(StrEnum):
-    """The links that a chip has."""
+    """Tiers of a chip's links."""
 
     TRAY = "tray"
     BACKPLANE = "backplane"
@@ -39,15 +39,13 @@ class Fault:
     """One fault. Chips are numbered in the partition, racks in the system.
 
     Attributes:
-        chip: for all kinds but PULL_SWITCH_TRAY.
-        factor: SLOW_CHIP: its engines take this many times as long; above 1.
+        factor: SLOW_CHIP: slowdown of its engines; above 1.
         stack: FAIL_STACK: the HBM stack.
         tier: CUT_LINK: the chip's links of this tier.
-        lanes: CUT_LINK: how many of its lanes; 0 means all of them.
+        lanes: CUT_LINK: number of lanes; 0 means all of them.
         rack: PULL_SWITCH_TRAY: one switch tray of this rack.
 
-    Raises ConfigError for a field that the kind needs and that is missing or out of range. What
-    depends on the machine is checked where the machine is known.
+    Raises ConfigError for a missing or invalid field; the machine's limits are checked elsewhere.
     """
 
     kind: FaultKind

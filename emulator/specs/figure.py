@@ -1,7 +1,4 @@
-"""A figure: one hardware number with its unit and source.
-
-Catalog data is made of figures, so that every printed number can have its source beside it.
-"""
+"""A figure: one hardware number with its unit and source, the material of the catalog."""
 
 import math
 from dataclasses import dataclass, fields
@@ -12,8 +9,7 @@ ASSUMED = "assumed"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A finite `value` in `unit`; `source` names a document, shows the arithmetic, or starts with
-    "assumed" and says why.
+    """A finite `value` in `unit`; `source` is a document, arithmetic, or "assumed" and why.
 
     Raises ValueError for a value that is not finite, or an empty unit or source.
     """
@@ -30,7 +26,7 @@ class Figure:
 
     @property
     def assumed(self) -> bool:
-        """True when this number is not published."""
+        """Whether the number is unpublished."""
         return self.source.startswith(ASSUMED)
 
     @property

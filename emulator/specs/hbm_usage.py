@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class HbmUse(StrEnum):
-    """Uses of HBM; TRAINING is all that a training job holds, divided by names."""
+    """Uses of HBM; TRAINING is a training job's whole state, divided by names."""
 
     WEIGHTS = "weights"
     KV = "kv"
@@ -27,13 +27,13 @@ class HbmOwner:
 
 
 def use_of(owner: str) -> HbmUse:
-    """What an owner of that name holds bytes for; raises ValueError for no such use."""
+    """The use of an owner's name; raises ValueError for another."""
     return HbmUse(owner.partition("/")[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldBytes:
-    """Bytes of one stack held by `owner`, on the account of a logical core of the chip."""
+    """Bytes of one stack held by `owner`, for a logical core of the chip."""
 
     owner: HbmOwner
     core: int
@@ -42,10 +42,7 @@ class HeldBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackUsage:
-    """One HBM stack: bytes of its capacity by the owner's name, all cores together.
-
-    What allocators say of their stacks, and what travels to all that show it.
-    """
+    """One HBM stack: bytes of its capacity by the owner's name, all cores together."""
 
     stack: int
     failed: bool = False
@@ -59,5 +56,5 @@ class StackUsage:
 
     @property
     def free_bytes(self) -> int:
-        """Bytes without an owner."""
+        """Free bytes."""
         return self.capacity_bytes - self.held_bytes

@@ -1,7 +1,6 @@
 """Health of the machine: chips, stacks, lanes and switch trays lost to faults.
 
-Chips are those of a partition and its spares, numbered from the partition's first. A fault makes a
-new state; recovery is decided elsewhere.
+Chips are those of a partition and its spares, numbered from the partition's first.
 """
 
 from collections.abc import Collection
@@ -23,10 +22,9 @@ TIERS = tuple(LinkTier)  # the columns of `lanes_down`
 class Health:
     """The state of `chips` chips (spares last) and of the system's racks.
 
-    A chip with a failed HBM stack is out of service. Under LNC 1 and 2 a logical core allocates in
-    the stack beside it, so each stack holds some heads' keys and values and some columns of every
-    expert of the chip, in every layer; under LNC 8 all of them are spread over the stacks. No layer
-    can be computed without one of them.
+    A failed HBM stack takes its chip out of service: each stack holds, in every layer, some heads'
+    keys and values and some columns of every expert (LNC 1 and 2 allocate in the core's own stack,
+    LNC 8 over all), so no layer can be computed without it.
     """
 
     lost: Bools  # [chips]
@@ -39,7 +37,7 @@ class Health:
 
     @classmethod
     def whole(cls, system: SystemSpec, partition: Partition) -> "Health":
-        """The partition's chips and spares as long as nothing has failed."""
+        """The partition's chips and spares without failures."""
         chips = partition.chips + partition.spares
         return cls(
             lost=np.zeros(chips, dtype=np.bool_),
@@ -64,14 +62,14 @@ class Health:
         return in_service
 
     def lending(self, chips: Collection[int]) -> "Health":
-        """This state once `chips`, which are in service, are lent out."""
+        """This state with `chips`, which are in service, lent out."""
         assert self.in_service[list(chips)].all(), chips
         lent = self.lent.copy()
         lent[list(chips)] = True
         return replace(self, lent=lent)
 
     def returning(self, chips: Collection[int]) -> "Health":
-        """This state once `chips` are no longer leased; failed ones stay out."""
+        """This state with `chips` no longer leased; failed ones stay out."""
         assert self.lent[list(chips)].all(), chips
         lent = self.lent.copy()
         lent[list(chips)] = False
@@ -93,9 +91,9 @@ class Health:
         return "up"
 
     def after(self, fault: Fault, system: SystemSpec, partition: Partition) -> "Health":
-        """This state once `fault` has happened; a slow chip takes the factor that came last.
+        """This state after `fault`; a slow chip takes its last factor.
 
-        Raises ConfigError for a chip, stack, lane or rack that does not exist or is gone already.
+        Raises ConfigError for an unknown or already lost chip, stack, lane or rack.
         """
         if fault.kind is FaultKind.PULL_SWITCH_TRAY:
             return self._without_switch_tray(fault.rack, system)
@@ -114,9 +112,9 @@ class Health:
         return self._without_lanes(fault.chip, fault.tier, fault.lanes, system)
 
     def healed(self, chip: int | None = None, rack: int | None = None) -> "Health":
-        """Everything of `chip` repaired, or the switch trays of `rack`; everything without them.
+        """This state with `chip`, or the switch trays of `rack`, repaired; by default everything.
 
-        Raises ConfigError for a chip or a rack that does not exist, or for both.
+        Raises ConfigError for an unknown chip or rack, or for both.
         """
         if rack is not None:
             return self._with_switch_trays(rack, chip)

@@ -1,4 +1,4 @@
-"""Reads a Hugging Face config.json of the Qwen3-MoE architecture, as local checkpoints have."""
+"""Reads a Hugging Face config.json of the Qwen3-MoE architecture, as in local checkpoints."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,12 +20,12 @@ _KEYS = {
 
 
 def qwen3_moe_fields(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `ModelSpec` that the config sets, name and source left out.
+    """The fields of `ModelSpec` that the config sets, without name and source.
 
-    Missing head_dim is hidden / heads, missing dtype BF16, as the architecture's defaults.
-    `norm_topk_prob` changes which numbers are computed, not how many, and is not kept.
-    Raises ConfigError for another architecture, a missing or wrong key, or what local checkpoints
-    may not have: layers without experts, attention with bias or a sliding window.
+    A missing head_dim is hidden / heads, a missing dtype BF16, as the architecture's defaults.
+    `norm_topk_prob` does not change the work. Raises ConfigError for another architecture, a
+    missing or wrong key, or unsupported variants: layers without experts, attention with bias or a
+    sliding window.
     """
     if "num_experts" not in config and "num_local_experts" in config:
         # The same number, as newer versions of transformers write it.
@@ -50,7 +50,6 @@ def qwen3_moe_fields(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_architecture(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a variant of Qwen3-MoE that is not timed."""
     wanted: dict[str, tuple[object, ...]] = {
         "model_type": ("qwen3_moe",),
         "decoder_sparse_step": (None, 1),
@@ -65,7 +64,7 @@ def _check_architecture(config: Mapping[str, Any]) -> None:
 
 
 def _whole_number(config: Mapping[str, Any], key: str) -> int:
-    """The whole number under `key`; raises ConfigError when it is missing or something else."""
+    """The whole number under `key`; raises ConfigError when it is missing or of another type."""
     value = config.get(key)
     if type(value) is not int or value < 1:
         shown = "missing" if value is None else value

@@ -1,8 +1,8 @@
 """Multi-head latent attention: keys and values cached as one small vector for all heads.
 
 As in DeepSeek-V2 (arXiv 2405.04434): a token's cache is a latent of `kv_rank` elements and one
-rotated key of `rope_dim` elements. Heads get their own keys and values from the latent by
-up-projections, which may be folded into queries and outputs instead.
+rotated key of `rope_dim` elements. Up-projections turn the latent into each head's keys and values,
+or are folded into queries and outputs.
 """
 
 from dataclasses import dataclass, fields
@@ -28,7 +28,7 @@ class LatentAttention:
 
     @property
     def cached_width(self) -> int:
-        """Elements that one token keeps in one layer, for all heads together."""
+        """Cached elements of one token in one layer, for all heads together."""
         return self.kv_rank + self.rope_dim
 
     @property
@@ -38,7 +38,7 @@ class LatentAttention:
 
     @property
     def up_width_per_head(self) -> int:
-        """Elements of one head's key (without position) and value, made from the latent."""
+        """Elements of one head's key (without position) and value, from the latent."""
         return self.nope_dim + self.value_dim
 
     @property
@@ -51,5 +51,5 @@ class LatentAttention:
 
     @property
     def unfolded_macs_per_score(self) -> int:
-        """The same on a head's own keys and values, made from the latent."""
+        """The same on a head's own keys and values, from the latent."""
         return self.query_width_per_head + self.value_dim

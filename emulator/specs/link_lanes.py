@@ -1,7 +1,6 @@
 """Lanes of a chip: their number on each tier, and their rate.
 
-A tier's bandwidth, in the chip's own figures, is that of the lanes that carry traffic at once; the
-others replace failed lanes.
+A tier's bandwidth is that of the lanes that carry traffic at once; the others replace failed ones.
 """
 
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ _SEMIANALYSIS: Final = "SemiAnalysis, AWS Trainium3 Deep Dive"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierLanes:
-    """A chip's lanes of one tier, those to spare among them, and one's rate per direction."""
+    """A chip's lanes of one tier, spare ones included, and a lane's rate per direction."""
 
     lanes: Figure
     lane_bytes_per_s: Figure

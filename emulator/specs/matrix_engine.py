@@ -12,16 +12,15 @@ from emulator.specs.figure import Figure, NamedFigures, figures_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixEngine:
-    """Of one core; raises ConfigError for a figure of the wrong sign.
+    """The engine of one core; raises ConfigError for a figure of the wrong sign.
 
     Attributes:
         tile_rows: contraction elements of one weight tile; `mx_tile_rows` in block-scaled formats.
         tile_columns: outputs of one weight tile.
-        moving_rows_min: rows of activations that an issue costs at least.
-        sub_arrays: parts of the array that can hold tiles of their own when a product is narrow.
+        moving_rows_min: least rows of activations charged per issue.
+        sub_arrays: parts of the array that can hold separate tiles of narrow products.
         fill_drain_ns: from a product's first row to its first result, and again until it is empty.
-        ramp_share: of the peak rate, what the engine starts with after an idle spell; it reaches
-            the whole after `ramp_ns`.
+        ramp_share: of the peak rate after an idle spell; all of it after `ramp_ns`.
     """
 
     tile_rows: Figure

@@ -1,9 +1,8 @@
 """A model's dimensions, which set its time, memory and energy.
 
-A model here is a decoder: grouped-query or latent attention, in some models with a sliding window
-in part of the layers, and feed-forward networks that are dense or made of routed experts. It holds
-no weights and knows no framework. A checkpoint's multi-token-prediction module is not part of it:
-it is neither stored nor timed.
+A decoder: grouped-query or latent attention, in some models partly with a sliding window, and dense
+or expert feed-forward networks. A checkpoint's multi-token-prediction module is neither stored nor
+timed.
 """
 
 from collections.abc import Mapping
@@ -22,9 +21,8 @@ from emulator.specs.weight_format import WeightFormat
 
 
 class Sparsity(StrEnum):
-    """DENSE: no zeros that help. STRUCTURED: enough zeros in every group of a row's weights for the
-    engine's sparse rate, which it has for 16-bit products; bytes are counted as for dense weights
-    (assumed: how compressed weights lie in HBM is unpublished).
+    """DENSE: no useful zeros. STRUCTURED: enough zeros in a row's weights for the sparse rate of
+    16-bit products; bytes count as dense (assumed: compressed layouts are unpublished).
     """
 
     DENSE = "dense"
@@ -45,21 +43,20 @@ _MAY_BE_ZERO: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A decoder; raises ConfigError for dimensions that make no such model.
+    """A decoder; raises ConfigError for inconsistent dimensions.
 
     Attributes:
         experts: routed experts of a layer; 0 for a dense model, as are the two fields after it.
         first_dense_layers: layers before the first one with experts.
         dense_intermediate: of the feed-forward network of a layer without experts.
-        shared_experts: experts as wide as a routed one that every token uses.
+        shared_experts: experts, as wide as a routed one, that every token uses.
         full_attention_every: one layer in so many attends to everything, the others to the last
-            `window_tokens` tokens, a token itself among them; 1 and 0 for models without a window.
+            `window_tokens` tokens, itself included; 1 and 0 without a window.
         latent: for latent attention; `kv_heads` is then `heads`, and `head_dim` a value's.
-        weight_bytes_per_param: of what is not quantised, 2 (BF16) or 4 (FP32).
-        stored_projection_format: of attention's matrices, dense and shared feed-forward networks;
-            None for unquantised. Embedding, LM head, norms and routers always are.
-        stored_expert_format: of routed experts, likewise.
-        sparsity: of 16-bit weights.
+        weight_bytes_per_param: unquantised weights, 2 (BF16) or 4 (FP32).
+        stored_projection_format: attention's, dense and shared matrices; None for unquantised, as
+            embedding, LM head, norms and routers always are.
+        stored_expert_format: routed experts, likewise.
     """
 
     name: str
@@ -138,22 +135,21 @@ class ModelSpec:
 
     @classmethod
     def from_hf_config(cls, name: str, config: Mapping[str, Any], source: str) -> Self:
-        """The model that a Hugging Face config.json of the Qwen3-MoE architecture describes.
+        """The model of a Hugging Face config.json of the Qwen3-MoE architecture.
 
-        Raises ConfigError for another architecture, a missing or wrong key, or what is not timed;
-        see `qwen3_moe_fields`.
+        Raises ConfigError as `qwen3_moe_fields`.
         """
         return cls(name=name, source=source, **qwen3_moe_fields(config))
 
     def at_precision(
         self, precision: str, *, kv_bytes_per_element: int | None = None
     ) -> "ModelSpec":
-        """A copy with its weights stored otherwise; as published without a change.
+        """A copy with another storage of weights.
 
-        "bf16" stores everything so; "fp8" all that may be quantised in blocks of 128; "mxfp4" and
-        "nvfp4" routed experts, with attention and shared parts unchanged (as in the public FP4
-        checkpoints of DeepSeek-R1 and gpt-oss), or all of a dense model's matrices. The cache
-        changes where `kv_bytes_per_element` is given. Raises ConfigError for another precision.
+        "bf16": everything; "fp8": all quantisable matrices in blocks of 128; "mxfp4" and "nvfp4":
+        routed experts alone (as in the public FP4 checkpoints of DeepSeek-R1 and gpt-oss), or all
+        of a dense model's matrices. `kv_bytes_per_element`, if given, changes the cache. Raises
+        ConfigError for another precision.
         """
         formats = {
             "bf16": WeightFormat.BF16,
@@ -180,22 +176,22 @@ class ModelSpec:
 
     @property
     def plain_format(self) -> WeightFormat:
-        """Of what is not quantised."""
+        """Format of unquantised weights."""
         return _FORMAT_OF_BYTES[self.weight_bytes_per_param]
 
     @property
     def projection_format(self) -> WeightFormat:
-        """Of attention's matrices, and of dense and shared feed-forward networks."""
+        """Format of attention's matrices, and of dense and shared feed-forward networks."""
         return self.stored_projection_format or self.plain_format
 
     @property
     def expert_format(self) -> WeightFormat:
-        """Of routed experts."""
+        """Format of routed experts."""
         return self.stored_expert_format or self.plain_format
 
     @property
     def dtype(self) -> str:
-        """The type that unquantised matrix products run in: "bf16" or "fp32"."""
+        """The type of unquantised matrix products: "bf16" or "fp32"."""
         return self.plain_format.value
 
     @property
@@ -239,9 +235,8 @@ class ModelSpec:
     def kv_declared_heads(self) -> int:
         """Heads to declare so that a cache of keys and values has the true bytes.
 
-        2 x heads x head size x bytes per element is `kv_bytes_per_token_layer`. A latent, which is
-        kept once for all heads and not once as key and once as value, is declared as one head of
-        half its width.
+        2 x heads x head size x bytes per element is `kv_bytes_per_token_layer`. A latent, kept once
+        for all heads, is declared as one head of half its width.
         """
         return self.kv_heads if self.latent is None else 1
 
@@ -267,7 +262,7 @@ class ModelSpec:
 
     @property
     def kv_window_bytes_per_request(self) -> int:
-        """Maximum of a request in layers with a window, whatever its length."""
+        """Maximum of a request in layers with a window, at any length."""
         return self.window_layers * self.window_tokens * self.kv_bytes_per_token_layer
 
     @property
@@ -277,12 +272,12 @@ class ModelSpec:
 
     @property
     def expert_bytes(self) -> int:
-        """One routed expert of one layer as it is stored."""
+        """One routed expert of one layer, as stored."""
         return model_tensors.bytes_of(model_tensors.expert_tensors(self))
 
     @property
     def embedding_parameters(self) -> int:
-        """Embedding and LM head: one table when they are tied, two when not."""
+        """Embedding and LM head: one table when tied, two when not."""
         return self.vocab * self.hidden * (1 if self.tied_embeddings else 2)
 
     @property
@@ -319,7 +314,7 @@ class ModelSpec:
 
     @property
     def weight_bytes(self) -> int:
-        """All weights as they are stored, scales included."""
+        """All weights as stored, scales included."""
         return sum(
             group.copy_bytes * (group.layers * self.experts if group.name == "experts" else 1)
             for group in self.tensor_groups()

@@ -25,7 +25,7 @@ _OPTIONAL: Final = ("full_attention_every",)
 
 
 def model_figures(model: ModelSpec) -> NamedFigures:
-    """Every dimension by its field's name, those of storage and of a latent, then derived sizes."""
+    """Every dimension by its field's name, then storage, latent and derived sizes."""
     return (*_dimensions(model), *_latent(model), *_storage(model), *_derived(model))
 
 
@@ -75,7 +75,7 @@ def _storage(model: ModelSpec) -> Iterator[tuple[str, Figure]]:
 
 
 def _bytes_per_param(storage: WeightFormat) -> float:
-    """Of a matrix of whole blocks."""
+    """Bytes per parameter of a matrix of whole blocks."""
     block = 128
     return storage.matrix_bytes(block, block) / block**2
 

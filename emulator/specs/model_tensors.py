@@ -1,8 +1,7 @@
 """Every weight of a model, once: the tensors of a layer and of the ends, with their storage.
 
-Parameters, bytes and the matrix products of a token are all sums over these tables, so they cannot
-disagree. The shapes are those of the architectures' public implementations (Hugging Face
-transformers: llama, mixtral, qwen3_moe, gpt_oss, deepseek_v3).
+Parameters, bytes and a token's matrix products are all sums over these tables. Shapes follow
+Hugging Face transformers: llama, mixtral, qwen3_moe, gpt_oss, deepseek_v3.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
-    """`rows` x `columns` weights; a vector has one row. A product makes `rows` from `columns`."""
+    """`rows` x `columns` weights, of a product from `columns` to `rows`; a vector has one row."""
 
     name: str
     rows: int
@@ -29,7 +28,7 @@ class Tensor:
 
     @property
     def parameters(self) -> int:
-        """Weights, scales of the storage format left out."""
+        """Weights, without scales of the storage format."""
         return self.rows * self.columns
 
     @property
@@ -42,12 +41,12 @@ Tensors = tuple[Tensor, ...]
 
 
 def parameters_of(tensors: Iterable[Tensor]) -> int:
-    """Their weights together."""
+    """Sum of their weights."""
     return sum(tensor.parameters for tensor in tensors)
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Their bytes together."""
+    """Sum of their bytes."""
     return sum(tensor.stored_bytes for tensor in tensors)
 
 
@@ -128,7 +127,7 @@ def expert_tensors(model: ModelSpec) -> Tensors:
 
 
 def shared_tensors(model: ModelSpec) -> Tensors:
-    """The experts of a layer that every token uses, as one feed-forward network."""
+    """A layer's shared experts, as one feed-forward network."""
     width = model.shared_experts * model.expert_intermediate
     return _feed_forward(model, width, model.projection_format) if width else ()
 
@@ -145,7 +144,7 @@ def embedding_tensors(model: ModelSpec) -> Tensors:
 
 
 def lm_head_tensors(model: ModelSpec) -> Tensors:
-    """The LM head; nothing when it is the embedding's table."""
+    """The LM head; empty when it is the embedding's table."""
     if model.tied_embeddings:
         return ()
     return (_matrix("lm_head", model.vocab, model.hidden, model.plain_format),)
@@ -157,10 +156,10 @@ def final_norm_tensors(model: ModelSpec) -> Tensors:
 
 
 def tensor_groups(model: ModelSpec) -> tuple[TensorGroup, ...]:
-    """All weights in groups that are divided in one way; groups of no bytes are left out.
+    """All weights in groups of one division each, without empty groups.
 
-    Embedding and LM head are divided by rows of the vocabulary, as columns are (vLLM's and the
-    vendor's tensor parallelism do so). Their sum with every expert is `model.weight_bytes`.
+    Embedding and LM head are divided by rows of the vocabulary, like columns (as in vLLM's and the
+    vendor's tensor parallelism). With every expert they sum to `model.weight_bytes`.
     """
     kv = bytes_of(kv_tensors(model))
     attention = bytes_of(query_tensors(model)) + kv
@@ -198,7 +197,7 @@ def _matrix(name: str, rows: int, columns: int, storage: WeightFormat) -> Tensor
 
 
 def _vectors(model: ModelSpec, present: bool, **widths: int) -> Tensors:
-    """One vector per name and width, unquantised; none when the model has them not."""
+    """One vector per name and width, unquantised; none unless `present`."""
     if not present:
         return ()
     return tuple(_matrix(name, 1, width, model.plain_format) for name, width in widths.items())

@@ -8,15 +8,14 @@ from typing import Final
 _SUGGESTED_MAX: Final = 3
 
 _CUTOFF: Final = 0.7
-"""Likeness, by difflib's ratio, from which a name is suggested. Assumed: a letter or two that are
-wrong, missing or swapped."""
+"""Least likeness (difflib's ratio) of a suggestion. Assumed: a letter or two wrong or swapped."""
 
 _LETTERS_MIN: Final = 3
-"""Of a name that is taken for the beginning of others."""
+"""Least letters of a prefix of suggested names."""
 
 
 def suggested_names(given: str, names: Collection[str]) -> list[str]:
-    """The likeliest of `names`, in their order; none where nothing is similar.
+    """The likeliest of `names`, in their order; none where none is similar.
 
     Hugging Face's ids differ from the catalog's by an organisation before a slash, and by a suffix
     ("-Instruct-2507").
@@ -36,7 +35,7 @@ def suggested_names(given: str, names: Collection[str]) -> list[str]:
 
 
 def did_you_mean(given: str, names: Collection[str]) -> str:
-    """The end of a message about an unknown name: "; did you mean a or b?", or nothing."""
+    """The end of a message about an unknown name: "; did you mean a or b?", or empty."""
     found = suggested_names(given, names)
     if not found:
         return ""

@@ -4,9 +4,9 @@ from enum import StrEnum
 
 
 class Overlap(StrEnum):
-    """NONE: a layer's exchanges wait for its computing. TWO_BATCH: the step's tokens are run as two
-    halves, one computing while the other is exchanged. FULL: all communication hides behind
-    computing as far as there is any, a bound that no real stack reaches.
+    """NONE: a layer's exchanges wait for its computing. TWO_BATCH: the step's tokens run as two
+    halves, one computing while the other is exchanged. FULL: communication hides behind any
+    computing, a bound that no real stack reaches.
     """
 
     NONE = "none"

@@ -1,8 +1,7 @@
-"""A partition: the chips of one UltraServer that an engine serves on, and their division.
+"""A partition: the chips of one UltraServer that serve an engine, and their division.
 
-Attention is replicated over data-parallel ranks of `tp` chips, which split its heads and KV cache.
-Experts are spread over groups of `ep` chips, each of which holds all experts. Inside a chip both
-are split over its logical cores, by `lnc`.
+Data-parallel ranks of `tp` chips split attention's heads and KV cache; groups of `ep` chips hold
+all experts. Inside a chip both are split over its logical cores, by `lnc`.
 """
 
 from collections.abc import Mapping
@@ -16,11 +15,9 @@ from emulator.specs.system import SystemSpec
 class Partition:
     """`chips` chips from `first_chip` on, in ranks of `tp` and expert-parallel groups of `ep`.
 
-    Rank r has chips [r * tp, (r + 1) * tp) of the partition; so has expert group g with ep.
-    `spares` more chips of the system stand by. Where `expert_tp` chips divide each expert's columns
-    between them, a group has ep x expert_tp chips; chips that serve tokens have 1.
-
-    Raises ConfigError, which says the rule and what would fit.
+    Rank r has chips [r * tp, (r + 1) * tp) of the partition; likewise expert group g with ep.
+    `spares` more chips stand by. If `expert_tp` chips divide each expert's columns, a group has ep
+    x expert_tp chips; serving chips have 1. Raises ConfigError, with the rule and fitting values.
     """
 
     chips: int
@@ -61,24 +58,22 @@ class Partition:
         return self.chips // self.tp
 
     def rank_of_chip(self, chip: int) -> int:
-        """The rank that a chip of the partition belongs to."""
+        """The rank of a chip of the partition."""
         return chip // self.tp
 
     def chips_of_rank(self, rank: int) -> range:
-        """The chips of the partition that make a rank, its first one leading."""
+        """The partition's chips of a rank, its first one leading."""
         return range(rank * self.tp, (rank + 1) * self.tp)
 
 
 def check_partition(
     partition: Partition, system: SystemSpec, heads_by_model: Mapping[str, tuple[int, int]]
 ) -> None:
-    """Check the rules that tie a partition to a machine and to the models on it.
+    """Check the rules between a partition, a machine and its models.
 
-    `heads_by_model` gives each model's query heads and the head groups that stay together on a chip
-    (key/value heads, where the model cannot repeat them).
-
-    Raises ConfigError: more chips than the system has, an LNC that the chip has not, or heads that
-    do not divide over the chips of a rank.
+    `heads_by_model`: each model's query heads, and its head groups that stay together on a chip.
+    Raises ConfigError for too many chips, an LNC that the chip lacks, or heads that do not divide
+    over a rank's chips.
     """
     available = system.chips.count
     wanted = partition.first_chip + partition.chips + partition.spares

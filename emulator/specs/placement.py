@@ -1,7 +1,7 @@
 """Expert placement: the expert of each slot, shared by computing, timing and balancing.
 
-A slot holds the weights of one logical expert in one layer. Chips have equally many slots; an
-expert may be in several, and a slot may be empty.
+A slot holds the weights of one logical expert in one layer, or is empty; an expert may be in
+several.
 """
 
 from dataclasses import dataclass
@@ -18,10 +18,8 @@ EMPTY: Final = -1
 class ExpertPlacement:
     """`expert_of_slot` is int64[layers, chips, slots], a logical expert or EMPTY.
 
-    Expert-parallel groups are runs of `ep` chips; each holds every expert at least once.
-
-    Raises ValueError for another shape, an expert that does not exist, or chips that are no whole
-    number of groups. `missing` lists experts without a slot, which faults may cause.
+    Each run of `ep` chips holds every expert, unless faults leave some `missing`. Raises ValueError
+    for another shape, an unknown expert, or a fraction of a group.
     """
 
     experts: int
@@ -41,9 +39,9 @@ class ExpertPlacement:
     def even(
         cls, *, layers: int, experts: int, chips: int, ep: int, spare_slots: int = 0
     ) -> "ExpertPlacement":
-        """Spread experts evenly over each group in order; the first chips have one more if need be.
+        """Spread experts evenly over each group in order; the first chips may have one more.
 
-        Each chip gets ceil(experts / ep) + `spare_slots` slots; the ones not needed are EMPTY.
+        Each chip gets ceil(experts / ep) + `spare_slots` slots; unused ones are EMPTY.
         """
         filled = -(-experts // ep)
         share = np.full(ep, experts // ep) + (np.arange(ep) < experts % ep)  # [ep]
@@ -70,7 +68,7 @@ class ExpertPlacement:
         return int(self.expert_of_slot.shape[2])
 
     def copies(self) -> Int64s:
-        """How often each expert lies in each group: int64[groups, layers, experts]."""
+        """Copies of each expert in each group: int64[groups, layers, experts]."""
         groups = self.chips // self.ep
         counts = np.zeros((groups, self.layers, self.experts), dtype=np.int64)
         layer, chip, slot = np.nonzero(self.expert_of_slot != EMPTY)
@@ -90,15 +88,15 @@ class ExpertPlacement:
         return ExpertPlacement(experts=self.experts, ep=self.ep, expert_of_slot=slots)
 
     def missing(self) -> list[tuple[int, int, int]]:
-        """(group, layer, expert) that lie in no slot of the group."""
+        """(group, layer, expert) without a slot in the group."""
         return [(int(g), int(y), int(e)) for g, y, e in np.argwhere(self.copies() == 0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertTransfer:
-    """The weights of `expert` in `layer` go into a slot of `chip`.
+    """Transfer of the weights of `expert` in `layer` into a slot of `chip`.
 
-    `source_chip` and `source_slot` say where a copy lies; a source of -1 is the checkpoint.
+    `source_chip` and `source_slot` hold a copy; -1 is the checkpoint.
     """
 
     layer: int

@@ -1,6 +1,6 @@
 """Published speeds of training runs, to compare the cost of training with.
 
-Nothing is fitted to them. Each says what of the real run the prediction leaves out.
+No figure is fitted to them. Each states the omissions of its prediction.
 """
 
 from dataclasses import dataclass
@@ -32,13 +32,13 @@ class Speed(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTraining:
-    """`measured` on `units` of a catalog system, as far as the prediction's size matters.
+    """`measured` on `units` of a catalog system.
 
     Attributes:
-        units: scale-up domains that are predicted; the real run may have had more.
+        units: predicted scale-up domains; the real run may have had more.
         measured: per chip; its unit is one of `Speed`.
-        conditions: how it is predicted, in short.
-        differs: what of the real run is left out or assumed.
+        conditions: of the prediction, in short.
+        differs: parts of the real run that are left out or assumed.
     """
 
     name: str
@@ -56,7 +56,7 @@ class PublishedTraining:
 
 
 def _per_chip(tokens: float, hours: float, source: str) -> Figure:
-    """Tokens a second that `hours` of chips make of `tokens`."""
+    """Tokens per second and chip of `tokens` in `hours` chip-hours."""
     return Figure(
         tokens / (hours * 3600),
         Speed.TOKENS.value,
@@ -65,7 +65,6 @@ def _per_chip(tokens: float, hours: float, source: str) -> Figure:
 
 
 def _llama(size: str, run: str, measured: Figure, differs: str) -> PublishedTraining:
-    """A run of Llama 3.1 on H100."""
     return PublishedTraining(
         name=f"Llama 3.1 {size}, {run}",
         system="dgx-h100",

@@ -1,7 +1,6 @@
 """A system's power beside its chips: hosts, switches, cooling, conversion, season.
 
-A rack's limit is the system's `provisioned_watts` over its racks, and the site's PUE on its worst
-day the system's `pue`; both depend on assumptions, so they are kept there, once.
+`provisioned_watts` and the worst day's `pue` depend on assumptions, so the system holds them.
 """
 
 from dataclasses import dataclass
@@ -12,16 +11,14 @@ from emulator.specs.figure import Figure, NamedFigures, figures_of
 
 
 class Cooling(StrEnum):
-    """How heat leaves a rack. LIQUID: cold plates on chips, host CPUs and switches; fans for the
-    rest. AIR: fans for all of it.
-    """
+    """LIQUID: cold plates on chips, host CPUs and switches, fans elsewhere. AIR: fans alone."""
 
     AIR = "air"
     LIQUID = "liquid"
 
 
 class Season(StrEnum):
-    """PUE follows the weather; PEAK is the design day that power is provisioned for."""
+    """PUE follows the weather; PEAK is the design day of provisioned power."""
 
     PEAK = "peak"
     SUMMER = "summer"
@@ -31,19 +28,19 @@ class Season(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RackPowerSpec:
-    """Watts beside the chips of one scale-up domain; raises ConfigError for what cannot be.
+    """Watts beside the chips of one scale-up domain; raises ConfigError for impossible values.
 
-    Each part draws between its idle share, when the chips are idle, and all of its watts, when they
-    draw their budget.
+    Each part draws between its idle share, with idle chips, and all its watts, with chips at
+    budget.
 
     Attributes:
         cpu_watts: one host CPU with its memory.
         tray_watts: network cards, retimers and disks of all compute trays.
         switch_watts: all scale-up switches, on switch trays and on the compute trays' boards.
         fan_share: fans, of the watts that air carries away.
-        pump_watts: coolant pumps of all racks, whatever the chips draw.
+        pump_watts: coolant pumps of all racks, constant.
         conversion_efficiency: from the racks' input to their boards.
-        season_overhead: of the peak's PUE - 1, what is left in each season.
+        season_overhead: each season's part of the peak's PUE - 1.
     """
 
     cooling: Cooling
@@ -77,7 +74,7 @@ class RackPowerSpec:
             )
 
     def overhead_in(self, season: Season) -> Figure:
-        """The part of the peak's PUE - 1 that is left in `season`."""
+        """The part of the peak's PUE - 1 in `season`."""
         return dict(self.season_overhead)[season]
 
     def figures(self) -> NamedFigures:

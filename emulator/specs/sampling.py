@@ -1,7 +1,7 @@
 """Sampling parameters of one request: plain values that travel to its chip.
 
-The fields and their meaning are vLLM's, after its own defaults and the tokenizer were applied: no
-strings, no optional seed for a random request. This module must not know how sampling is done.
+Fields and meaning are vLLM's, after its defaults and the tokenizer were applied: no strings, no
+optional seed for a random request.
 """
 
 import math
@@ -23,20 +23,17 @@ _CLOSED_RANGES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingSpec:
-    """The choices of one request; the defaults choose freely from the model's distribution.
-
-    Raises ConfigError for a value outside the range that vLLM accepts.
+    """The choices of one request, as vLLM's; ConfigError for a value outside vLLM's ranges.
 
     Attributes:
         top_k: most likely tokens to choose from; 0 for all.
-        seed: fixes the request's draws. A random request needs one; a greedy one draws nothing.
-        min_tokens: `stop_token_ids` cannot be chosen before so many tokens are.
+        seed: fixes the request's draws. Required unless greedy.
+        min_tokens: least tokens before one of `stop_token_ids`.
         stop_token_ids: every id that ends the request, the end-of-sequence ids included.
-        logit_bias: (token id, added to its logit), each id once.
+        logit_bias: (token id, addend to its logit), each id once.
         bad_words: token sequences whose last token cannot follow the others.
         allowed_token_ids: the only tokens to choose from; None for all.
-        logprobs: most likely tokens to report beside the chosen one; -1 for the whole vocabulary,
-            None for no report.
+        logprobs: most likely tokens to report; -1 for the whole vocabulary, None for no report.
         logprob_token_ids: tokens to report instead of the most likely ones.
         prompt_logprobs: as `logprobs`, for each token of the prompt but the first.
         uses_grammar: a grammar's bitmask comes with some of its steps.
@@ -119,7 +116,7 @@ class SamplingSpec:
 
     @property
     def has_penalties(self) -> bool:
-        """Whether tokens that occurred before are less, or more, likely."""
+        """Whether earlier tokens are less, or more, likely."""
         return (
             self.repetition_penalty != 1.0
             or self.presence_penalty != 0.0
@@ -133,7 +130,7 @@ class SamplingSpec:
 
     @property
     def is_plain_greedy(self) -> bool:
-        """Whether only the first of the largest logits is asked for."""
+        """Whether only the first of the largest logits is needed."""
         return (
             self.is_greedy
             and not self.has_penalties

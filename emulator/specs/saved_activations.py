@@ -1,8 +1,8 @@
 """Activations kept by a forward pass for the backward pass, per token and per (token, expert) pair.
 
-Counted from the architecture, in BF16: the inputs of every product and of every nonlinear function.
-Scores of attention are not kept but made again (FlashAttention, arXiv 2205.14135); their sums are
-kept, in FP32.
+Counted from the architecture, in BF16: the inputs of every product and nonlinear function.
+Attention keeps its scores' sums, in FP32, and recomputes the scores (FlashAttention, arXiv
+2205.14135).
 """
 
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ class SavedActivations:
 
     @classmethod
     def of(cls, model: ModelSpec) -> Self:
-        """Bytes of a layer of `model`, nothing recomputed.
+        """Bytes of a layer of `model`, without recomputing.
 
-        Attention keeps its input, the normed input, queries, keys, values, the heads' answers and
-        one FP32 sum a head; of a latent its two small vectors beside the heads' own keys and
-        values. Feed-forward networks keep their input and the normed one, gate, up and their
-        product; routed experts those three and their input on the expert's chip, and the answer on
-        the token's. A router keeps a probability of every expert, in FP32.
+        Attention keeps its input, the normed input, queries, keys, values, the heads' outputs and
+        one FP32 sum a head; of a latent also its two small vectors. Feed-forward networks keep
+        their input and the normed one, gate, up and their product; routed experts those three and
+        their input on the expert's chip, and the output on the token's. A router keeps a
+        probability of every expert, in FP32.
         """
         hidden, latent = model.hidden, model.latent
         if latent is None:

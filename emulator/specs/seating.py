@@ -1,9 +1,8 @@
 """Seating: the chip in each position of the partition.
 
-A partition has `chips` positions: ranks, expert groups and slots are numbered by position. The
-machine has those chips and its spares: chip i is chip `first_chip + i` of the system, and the
-spares are numbered after the others. At first chip i is in position i; when it fails, a spare may
-take its seat, and the position stays.
+Ranks, expert groups and slots are numbered by position. The machine has a chip per position and
+then its spares: chip i is chip `first_chip + i` of the system, at first in position i; when it
+fails, a spare may take its seat.
 """
 
 from dataclasses import dataclass

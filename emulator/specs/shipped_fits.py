@@ -1,8 +1,7 @@
 """The shipped fits: factors of real stacks as data, with their sources.
 
-`python -m serving.analysis.validate.refit` writes the file. One fit is of every row and is the
-product's; the others are each of a part, so that rows can be predicted by fits that have not seen
-them.
+`python -m serving.analysis.validate.refit` writes the file. The product uses the fit of every row;
+others predict rows that they have not seen.
 """
 
 import json
@@ -37,14 +36,13 @@ class ShippedFits:
     """Fits to one file of measurements.
 
     Attributes:
-        data: the file's name, sha256, and how many rows and configurations were fitted.
+        data: the file's name, sha256, and numbers of fitted rows and configurations.
         everything: the fit on every row.
         halves: on half of the configurations, by the split's seed.
         without: on every row but one machine's, by the machine.
         fitted_in: the seeds whose half had a configuration, by its fingerprint.
-        fresh: by machine, how held-out TPOT did under halves by other seeds, whose fits do not
-            ship: median absolute errors pooled and of the worst seed, and how many seeds of how
-            many exceed 12 %.
+        fresh: by machine, errors of held-out TPOT under unshipped halves by other seeds: median
+            absolute errors, pooled and of the worst seed, and the count of seeds over 12 %.
     """
 
     data: Mapping[str, str | int]
@@ -117,7 +115,7 @@ def shipped_fits() -> ShippedFits:
 
 
 def calibration_name(text: str) -> str:
-    """A name of CALIBRATIONS as spelt now; warns (FutureWarning) of an old spelling.
+    """The present spelling of a name of CALIBRATIONS; warns (FutureWarning) of an old one.
 
     Other words stay as they are: `calibration_for` refuses them.
     """
@@ -132,13 +130,11 @@ def calibration_name(text: str) -> str:
 
 
 def calibration_for(chip: str, framework: str | None = None, *, name: str = FITTED) -> Calibration:
-    """The calibration `name` of CALIBRATIONS for a chip, under a serving framework of today.
+    """The calibration `name` of CALIBRATIONS for a chip, under a current serving framework.
 
-    Fitted: the shared factors, times the chip's and the framework's where measurements had them,
-    else times 1, without ageing. All measurements were of GPUs. `validate` times measured rows with
-    the same function of the same factors, `StackFactors.calibration`.
-
-    Raises ConfigError for another name, or a chip that the catalog does not have.
+    Fitted: the shared factors, times the chip's and the framework's if measured, without ageing.
+    All measurements were of GPUs. Raises ConfigError for another name, or a chip outside the
+    catalog.
     """
     name = calibration_name(name)
     if name == ROOFLINE.name:

@@ -1,7 +1,7 @@
 """Factors of real stacks that a fit learns, and the calibration that they make.
 
-Seven are shared by all measurements, two belong to each machine and two to each serving framework.
-A machine or framework without measurements has the shared ones alone: multipliers of 1, no ageing.
+Seven are shared, two belong to each machine and two to each serving framework; unmeasured ones have
+multipliers of 1, ageing 0.
 """
 
 from collections.abc import Mapping
@@ -80,7 +80,7 @@ class MachineFactors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameworkFactors:
-    """Multiplies overheads, and lets them grow with the software's age, exponentially a month."""
+    """Multiplies overheads, which grow exponentially with the software's age in months."""
 
     overhead: float = 1.0
     ageing: float = 0.0
@@ -88,13 +88,13 @@ class FrameworkFactors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackFactors:
-    """The factors of one fit; `source` tells its data, date and method.
+    """The factors of one fit; `source` gives its data, date and method.
 
     Attributes:
         memory_share, tensor_share, link_share, layer_ns: see `Calibration`.
-        collective_ns: of a collective, for each doubling of the chips that take part.
-        fp4_overhead: multiplies overheads where experts are stored in 4 bits.
-        acceptance: how likely a drafted token is right when those before it were.
+        collective_ns: of a collective, for each doubling of its chips.
+        fp4_overhead: multiplies overheads with experts in 4 bits.
+        acceptance: probability that a drafted token is right if those before it were.
     """
 
     name: str
@@ -112,10 +112,7 @@ class StackFactors:
     def calibration(
         self, machine: str, framework: str | None = None, *, months: float = 0.0, fp4: bool = False
     ) -> Calibration:
-        """The calibration of `framework`, `months` old, on `machine`.
-
-        Unknown machines and frameworks have the defaults of their factors.
-        """
+        """The calibration of `framework`, `months` old, on `machine`; defaults for unknown ones."""
         on = self.machines.get(machine, MachineFactors())
         by = self.frameworks.get(framework or "", FrameworkFactors())
         age = min(max(months, 0.0), MONTHS_MAX)

@@ -1,7 +1,6 @@
 """One engine step at the emulator's surface: each rank's work and its outputs.
 
-Frozen and plain, so that it can be sent to another process and compared by value in tests. It is a
-difference, as vLLM's own SchedulerOutput: a chip remembers the requests of earlier steps.
+Frozen and plain. A difference, like vLLM's SchedulerOutput: a chip remembers earlier requests.
 """
 
 from dataclasses import dataclass, field
@@ -12,11 +11,9 @@ from emulator.specs.sampling import SamplingSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRequest:
-    """A request new to its rank, also after it was moved.
+    """A request new to its rank, also after a move.
 
-    Attributes:
-        token_ids: all tokens known so far; the first `prompt_tokens` of them are the prompt.
-        block_ids: KV blocks, in the order of the context.
+    `token_ids` begin with the `prompt_tokens` of the prompt; `block_ids` are in context order.
     """
 
     request_id: str
@@ -30,9 +27,8 @@ class NewRequest:
 class Scheduled:
     """`new_tokens` of a request, from `first_position` on, computed in this step.
 
-    Attributes:
-        new_block_ids: appended to the block table, or the whole table when `replaces_blocks`
-            (a preempted request that resumes).
+    `new_block_ids` are appended to the block table, or replace it if `replaces_blocks` (a preempted
+    request that resumes).
     """
 
     request_id: str
@@ -44,9 +40,7 @@ class Scheduled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankStep:
-    """One rank's work in one step. `grammar_rows` names the requests constrained by the rows of the
-    step's grammar bitmask, in order.
-    """
+    """One rank's work in one step; `grammar_rows`: requests of the bitmask's rows, in order."""
 
     rank: int
     new: list[NewRequest]
@@ -65,9 +59,8 @@ class RankStep:
 class RowLogprobs:
     """Log-probabilities of some rows: the token itself first, then the most likely ones.
 
-    Attributes:
-        token_ids: [rows, 1 + k] int32; logprobs: [rows, 1 + k] float32;
-        ranks: [rows] int32, 1 for the most likely token. Rows that asked for fewer are padded.
+    `token_ids` int32 and `logprobs` float32 [rows, 1 + k]; `ranks` [rows] int32, 1 for the most
+    likely token. Narrower rows are padded.
     """
 
     token_ids: Int32s
@@ -81,9 +74,9 @@ class RankOutput:
 
     Attributes:
         token_ids: [len(request_ids)] int32.
-        logprobs: rows of `request_ids`, when at least one of them asked.
-        prompt_logprobs: by request whose prompt was completed in this step, one row per prompt
-            token but the first.
+        logprobs: rows of `request_ids`, if at least one requested them.
+        prompt_logprobs: of requests whose prompt this step completed, a row per prompt token but
+            the first.
     """
 
     rank: int

@@ -1,7 +1,7 @@
 """A system's layout of trays and racks, and its power.
 
-A chip's place follows from its number: trays are filled one after the other, then racks, then units
-of a cluster. In a torus the chips of a tray fill its first dimensions.
+Chips are numbered by tray, then rack, then unit of a cluster. In a torus the chips of a tray fill
+its first dimensions.
 """
 
 from dataclasses import dataclass, replace
@@ -17,8 +17,8 @@ from emulator.specs.rack_power import RackPowerSpec
 
 
 class Topology(StrEnum):
-    """SWITCHED: chips of a tier reach each other through switches. MESH: a link for every two
-    chips of a tray. TORUS: a link to both neighbours in each dimension.
+    """SWITCHED: switches join the chips of a tier. MESH: a link for every two chips of a tray.
+    TORUS: links to both neighbours in each dimension.
     """
 
     SWITCHED = "switched"
@@ -30,16 +30,15 @@ class Topology(StrEnum):
 class SystemSpec:
     """One scale-up domain, or several joined by network cards.
 
-    Hops count switches, or direct links, on the way between two chips of a tier.
+    Hops count switches, or direct links, between two chips of a tier.
 
     Attributes:
-        topology: how the chips of a unit are joined.
-        torus: chips in each dimension, the ones inside a tray first; empty without a torus.
-        switch_generation: which switches join the chips, in words; empty where none do.
+        torus: chips in each dimension, those inside a tray first; empty without a torus.
+        switch_generation: the switches, in words; empty without.
         units: scale-up domains, joined by the chips' network cards.
         scale_out_start_ns: from a send over the network cards to its first byte's arrival.
-        all_in_watts_per_chip: the utility power that InferenceX takes for this machine.
-        variants: switches of the system that may be turned, and what each assumption sets.
+        all_in_watts_per_chip: InferenceX's utility power of this machine.
+        variants: the system's own switches (assumption sets).
     """
 
     name: str
@@ -87,7 +86,7 @@ class SystemSpec:
             raise ConfigError(f"{self.name}.pue", self.pue.value, ">= 1")
 
     def figures(self) -> NamedFigures:
-        """Every figure of the system itself by its name, derived ones last; not its chip's."""
+        """Every figure of the system itself by its name, derived ones last; without its chip's."""
         power = self.power.figures() if self.power else ()
         overhead = ("overhead_watts_per_chip", self.overhead_watts_per_chip)
         return (*figures_of(self), *power, overhead, *self.totals())
@@ -153,10 +152,7 @@ class SystemSpec:
         )
 
     def assuming(self, name: str, assumption: str) -> "SystemSpec":
-        """The system with one switch of its own or its chip's turned.
-
-        Raises ConfigError that lists the switches.
-        """
+        """The system with one switch of its own or its chip's turned; ConfigError lists them."""
         for switch in self.variants:
             if switch.name == name:
                 return apply_assumption(self, switch.assumption(assumption))
@@ -175,7 +171,6 @@ def _times(units: int, figure: Figure) -> Figure:
 
 
 def _variant_of_cluster(units: int, switch: AssumptionSet) -> AssumptionSet:
-    """The same switch, with what counts over all units as often as there are units."""
     assumptions = []
     for assumption in switch.assumptions:
         figures = {

@@ -5,12 +5,11 @@ from enum import StrEnum
 
 
 class TensorSplit(StrEnum):
-    """How a group is divided over the chips of a rank, and over the logical cores of a chip.
+    """Division of a group over the chips of a rank, and over the logical cores of a chip.
 
-    HEADS: query heads are divided, key/value heads with them; where there are fewer key/value heads
-    than parts, they are repeated. COLUMNS: the intermediate columns of a feed-forward network are
-    divided. EXPERT: whole experts go to the chips of the expert-parallel group, the columns of each
-    are divided over a chip's cores. WHOLE: every chip has all of it, divided evenly over its cores.
+    HEADS: query heads, with their key/value heads, repeated where fewer than parts. COLUMNS:
+    intermediate columns of a feed-forward network. EXPERT: whole experts over the expert-parallel
+    group, columns of each over a chip's cores. WHOLE: on every chip, divided evenly over its cores.
     """
 
     HEADS = "heads"
@@ -23,8 +22,8 @@ class TensorSplit(StrEnum):
 class TensorGroup:
     """One replica of the group takes `copy_bytes`; of an EXPERT group, one expert in one layer.
 
-    `kv_bytes` is the part of a HEADS group that belongs to key and value heads. `layers` says in
-    how many layers an EXPERT group lies; the bytes of other groups are of all layers together.
+    `kv_bytes`: the key and value heads' part of a HEADS group; `layers`: of an EXPERT group, 1 for
+    others, whose bytes are of all layers.
     """
 
     name: str

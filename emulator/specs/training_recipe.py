@@ -1,8 +1,7 @@
 """A training job's use of its chips: batch, precision, kept, recomputed and sharded state.
 
-A step is some micro-batches, each a forward and a backward pass whose gradients are added up, and
-then one update of the parameters. The job is data parallel over all of its chips, and expert
-parallel over groups of them.
+A step is some micro-batches, each a forward and a backward pass that accumulate gradients, and then
+one update. Data parallel over all chips, expert parallel over groups of them.
 """
 
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ PRECISIONS: Final = ("bf16", "fp8")
 
 
 class Recompute(StrEnum):
-    """NONE: all that the backward pass needs is kept. LAYERS: of each layer its input alone, and
-    the rest is computed again before the layer's backward pass, exchanges of tokens included.
+    """NONE: all activations for the backward pass are kept. LAYERS: only each layer's input; the
+    rest, token exchanges included, is recomputed.
     """
 
     NONE = "none"
@@ -25,11 +24,10 @@ class Recompute(StrEnum):
 
 
 class Sharding(IntEnum):
-    """State of the dense parameters that is divided over all chips instead of repeated on each.
+    """Dense state that is divided over all chips instead of repeated on each.
 
-    Each stage includes those before it, as in ZeRO (arXiv 1910.02054): the optimizer's state, then
-    the gradients, then the weights themselves. Experts are on their owners alone; their state is
-    divided over the groups with copies of the same expert.
+    Each stage includes those before it, as in ZeRO (arXiv 1910.02054): the optimizer's state,
+    gradients, weights. Experts' state is divided over the groups with copies.
     """
 
     OPTIMIZER = 1
@@ -39,24 +37,23 @@ class Sharding(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingRecipe:
-    """A job's settings; raises ConfigError for one that makes no step.
+    """A job's settings; raises ConfigError for values that make no step.
 
-    Nothing is recomputed unless asked for: recomputing costs a forward pass and its exchanges more
-    in every step, and what is kept otherwise fits: of gpt-oss-120b, a sequence of 4,096
-    tokens keeps 26 GB.
+    By default no recomputing, which costs a forward pass and its exchanges more per step; kept
+    activations usually fit: of gpt-oss-120b, a sequence of 4,096 tokens keeps 26 GB.
 
     Attributes:
-        sequence_tokens: of each sequence. DeepSeek-V3 was pre-trained at 4,096 (arXiv 2412.19437).
+        sequence_tokens: DeepSeek-V3 was pre-trained at 4,096 (arXiv 2412.19437).
         sequences_per_chip: in each micro-batch.
         micro_batches: of a step. Assumed: 8, with which 144 chips train 4.7 million tokens a step
             (DeepSeek-V3's steps grew from 12.6 to 62.9 million, Llama 3's from 4 to 16 million).
-        precision: of the matrix products of layers, "bf16" or "fp8"; embedding, LM head and
-            routers are multiplied in BF16, and sums are FP32, in both.
-        ep: chips that together hold all experts once; all of the job's without it.
-        overlap: how far exchanges of tokens and collectives of gradients hide behind computing.
-            Under NONE all is waited for; under the others, gradients hide behind the backward pass.
-            Two half batches need two sequences on each chip; one sequence is exchanged as a whole.
-        lnc: physical cores of a logical core; the chip's default without it.
+        precision: of layers' matrix products, "bf16" or "fp8"; embedding, LM head and routers are
+            always BF16, sums FP32.
+        ep: chips that together hold all experts once; by default all of the job's.
+        overlap: of token exchanges and gradient collectives with computing. NONE waits for all;
+            otherwise gradients hide behind the backward pass. Two half batches need two sequences
+            per chip.
+        lnc: physical cores of a logical core; by default the chip's.
     """
 
     sequence_tokens: int = 4_096

@@ -1,8 +1,4 @@
-"""Storage formats of weights, and a matrix's bytes in each.
-
-A format sets bytes, which set HBM use and reading time. The matrix engine's rate for it is decided
-in `timing`.
-"""
+"""Storage formats of weights, and a matrix's bytes in each, which set HBM use and reading time."""
 
 from enum import StrEnum
 
@@ -16,10 +12,9 @@ class WeightFormat(StrEnum):
     """Storage of one matrix.
 
     FP8_BLOCK128: one byte each, with an FP32 scale for every block of 128 x 128 (DeepSeek-V3's
-    checkpoints). MXFP4: four bits each, with an E8M0 scale of one byte for every 32 elements of a
-    row (OCP Microscaling; gpt-oss's experts), so 4.25 bits together. NVFP4: four bits each, with an
-    E4M3 scale of one byte for every 16 elements of a row (NVIDIA, "Introducing NVFP4"), so 4.5
-    bits together; the one FP32 scale of a whole tensor is left out.
+    checkpoints). MXFP4: four bits each, with an E8M0 byte for every 32 elements of a row (OCP
+    Microscaling; gpt-oss's experts): 4.25 bits. NVFP4: four bits each, with an E4M3 byte for every
+    16 elements of a row (NVIDIA, "Introducing NVFP4"): 4.5 bits, without a tensor's one FP32 scale.
     """
 
     FP32 = "fp32"

@@ -1,8 +1,7 @@
 """Joules of work on a chip: of a product, of a bit from HBM, of a bit over a link.
 
-Unpublished for the chips of the catalog. They are assumed for one process, from public
-measurements, and carried to the others by their foundry's figures for its processes. Where a chip's
-engines together would exceed its budget, the budget holds.
+Unpublished for the catalog's chips. Assumed for one process, from public measurements, and scaled
+to others by the foundry's figures. A chip's budget limits the sum over its engines.
 """
 
 from dataclasses import dataclass
@@ -49,10 +48,10 @@ _PROCESS_OF_CHIP: Final = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkEnergy:
-    """Energy of one piece of work on a chip, beside what it draws when it does nothing.
+    """Energy of one operation on a chip, beside its idle draw.
 
-    Tensor figures are for one floating-point operation of a dense product with its operands' way
-    through the array; a multiply-accumulate is two. `hbm` is from the stack to the engine's memory.
+    Tensor figures are per floating-point operation of a dense product, operands' way through the
+    array included; a multiply-accumulate is two. `hbm`: from the stack to the engine's memory.
     """
 
     tensor_fp32: Figure
@@ -85,7 +84,7 @@ class WorkEnergy:
 def work_energy_of(chip: ChipSpec) -> WorkEnergy:
     """The energy of work on `chip`; an unknown chip counts as 5 nm.
 
-    A format that the chip turns into a wider one, or multiplies no faster, costs as that one does.
+    A format that the chip widens, or multiplies no faster, costs as the wider one.
     """
     process = _PROCESS_OF_CHIP.get(chip.name, "5 nm")
     logic = _logic_energies(process)
@@ -106,7 +105,7 @@ def work_energy_of(chip: ChipSpec) -> WorkEnergy:
 
 
 def _fp4_energy(fp8: Figure, times_as_fast: float) -> Figure:
-    """Of an engine that multiplies FP4 so many times as fast as FP8."""
+    """FP4's energy on an engine that multiplies it so many times as fast as FP8."""
     return Figure(
         fp8.value / times_as_fast,
         fp8.unit,

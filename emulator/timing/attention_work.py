@@ -27,11 +27,10 @@ def attention_work(
 ) -> EngineWork:
     """One layer of each rank, on each of its chips: fields are [ranks].
 
-    Each rank works for its own tokens. Heads are divided; the norm of the hidden row and the
-    residual are done on every chip of the rank, and so are a latent's down-projections. `window`
-    is for a layer that attends to the model's window only. Scores and weighted sums run in the
-    model's dtype, and so does a latent's up-projection; where a latent's cache is multiplied as it
-    lies, and lies in 8 bits, they run at that rate (`product_rate.cache_rate`).
+    Heads are divided; every chip of the rank does the hidden row's norm, the residual, and a
+    latent's down-projections. `window`: the layer attends only to the model's window. Scores,
+    weighted sums and a latent's up-projection run in the model's dtype; a latent's 8-bit cache at
+    its own rate (`product_rate.cache_rate`).
     """
     weights = layer_weights(model)
     tokens = totals.tokens
@@ -73,9 +72,7 @@ def attention_work(
 def _by_rate(
     shape: IssueShape, projected: Float64s, own: Float64s, cached: Float64s
 ) -> dict[ProductRate, Float64s]:
-    """Flops of MACs by rate: projections, and every head's own products, of which those `cached`
-    multiply the cache as it lies.
-    """
+    """Flops by rate of MACs: projections, a head's own products, those on the stored cache."""
     flops = {ProductRate.PLAIN: FLOPS_PER_MAC * (own - cached)}
     for rate, macs in ((shape.query.rate, projected), (shape.cache_rate, cached)):
         flops[rate] = flops.get(rate, 0.0) + FLOPS_PER_MAC * macs
@@ -83,7 +80,7 @@ def _by_rate(
 
 
 def _vector_flops_per_token(model: ModelSpec, split: HeadSplit, shape: IssueShape) -> float:
-    """Of one token: norms, rotations, biases, sinks, the residual, quantising projected values."""
+    """Norms, rotations, biases, sinks, the residual, quantising projected values of a token."""
     latent, weights = model.latent, layer_weights(model)
     if latent is None:
         rotated = split.query_share * model.query_width + split.kv_share * model.kv_width

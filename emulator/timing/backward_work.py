@@ -1,15 +1,15 @@
 """Work of a backward pass on each chip of a training job, part by forward part.
 
 A product is followed by two of as many flops each: the gradients of its input and of its weights.
-Attention's scores are not kept, so its two products are followed by five: scores again, and the
-gradients of values, probabilities, queries and keys (FlashAttention-2, arXiv 2307.08691).
+Attention's two products are followed by five: scores again, and the gradients of values,
+probabilities, queries and keys (FlashAttention-2, arXiv 2307.08691).
 
 HBM traffic: the forward part's once more (weights, rows that do not fit beside the engines, and
-gradients where it writes keys and values); what the forward part kept; and gradients of weights,
-read and written in FP32 because micro-batches add up in them.
+gradients where it writes keys and values); its kept activations; and gradients of weights, read and
+written in FP32 because micro-batches accumulate in them.
 
-Assumed: vector engines do twice their forward work backwards (a gradient by each of two operands),
-scalar engines and permutations the same once (each exponential again; each row back).
+Assumed: vector engines do twice their forward work (a gradient by each of two operands), scalar
+engines and permutations the same once (each exponential again; each row back).
 """
 
 from dataclasses import replace
@@ -63,7 +63,7 @@ def attention_backward(
     *,
     window: bool,
 ) -> EngineWork:
-    """After `attention_work`, whose arguments it takes: fields are [ranks]."""
+    """Work after `attention_work`, with its arguments: fields are [ranks]."""
     forward = attention_work(model, totals, split, shape, window=window)
     weights, tokens = layer_weights(model), totals.tokens
     query_macs = split.query_share * (weights.query.macs - weights.kv_up_macs)
@@ -97,7 +97,7 @@ def attention_backward(
 def _score_macs(
     model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: IssueShape, *, window: bool
 ) -> tuple[Float64s, Float64s]:
-    """The five products of all heads: MACs, and what they are issued as, tiles as full as forwards.
+    """The five products of all heads: MACs, and issued MACs, with tiles as full as forwards.
 
     Scores, gradients of queries and of keys are as wide as a query; gradients of probabilities and
     of values as wide as a value.
@@ -123,7 +123,7 @@ def dense_backward(
     shape: IssueShape,
     gradients: GradientShape,
 ) -> EngineWork:
-    """After `dense_work`."""
+    """Work after `dense_work`."""
     tokens = totals.tokens
     products = ((gradients.dense, layer_weights(model).dense.macs),)
     return _after_products(
@@ -142,7 +142,7 @@ def router_backward(
     shape: IssueShape,
     gradients: GradientShape,
 ) -> EngineWork:
-    """After `router_work`, shared experts included."""
+    """Work after `router_work`, shared experts included."""
     weights, tokens = layer_weights(model), totals.tokens
     products = ((gradients.router, weights.router.macs), (gradients.shared, weights.shared.macs))
     tensors = (*router_tensors(model), *shared_tensors(model))
@@ -162,7 +162,7 @@ def expert_backward(
     shape: IssueShape,
     gradients: GradientShape,
 ) -> EngineWork:
-    """After `expert_work`: each distinct expert has an even part of the pairs."""
+    """Work after `expert_work`: each distinct expert has an even part of the pairs."""
     each = pairs / np.where(distinct > 0, distinct, 1.0)
     product = gradients.expert
     macs = layer_weights(model).expert.macs
@@ -182,7 +182,7 @@ def lm_head_backward(
     shape: IssueShape,
     gradients: GradientShape,
 ) -> EngineWork:
-    """After `lm_head_work`; an embedding's gradient is added at its token's row."""
+    """Work after `lm_head_work`; an embedding's gradient is added at its token's row."""
     rows = totals.logit_rows
     head = model.vocab * model.hidden
     logits = rows * model.vocab
@@ -212,7 +212,6 @@ def _after_products(
     gradient_parameters: Float64s,
     kept_bytes: Float64s,
 ) -> EngineWork:
-    """After products with matrices of so many MACs a token."""
     flops: dict[ProductRate, Float64s | float] = {}
     issued: dict[ProductRate, Float64s | float] = {}
     for product, macs in products:

@@ -1,6 +1,5 @@
-"""The dI/dt throttle: an idle matrix engine starts below its rate and ramps up.
+"""The dI/dt throttle: an idle matrix engine starts below its rate and ramps up, in every burst.
 
-It engages again after every spell of little work, so each burst of products pays for it once.
 Assumed: the rate grows linearly from `ramp_share` to the whole during `ramp_ns`, and every phase of
 a layer is a burst of its own.
 """

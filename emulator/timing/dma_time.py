@@ -1,7 +1,7 @@
 """Costs of DMA transfers beside their bytes: starts, and small sizes.
 
-The rate of a chip's DMA engines is that of large transfers. Of a layer's transfers, double
-buffering hides every start but EXPOSED_STARTS_PER_LAYER.
+A chip's DMA rate is that of large transfers. Double buffering hides all starts of a layer but
+EXPOSED_STARTS_PER_LAYER.
 """
 
 from typing import Final
@@ -20,7 +20,7 @@ OVERHEAD_SHARE: Final = 1 / 16
 def transfer_efficiency(chip: ChipSpec, transfer_bytes: float) -> float:
     """The share of the achievable rate at transfers of `transfer_bytes`, in (0, 1].
 
-    bytes / (bytes + overhead), in a scale where saturating transfers reach all of it.
+    bytes / (bytes + overhead), scaled so that saturating transfers reach all of it.
     """
     saturating = chip.dma_saturating_bytes.value
     overhead = OVERHEAD_SHARE * saturating
@@ -37,5 +37,5 @@ def lost_share(chip: ChipSpec, transfer_bytes: float) -> float:
 
 
 def exposed_start_ns(chip: ChipSpec) -> float:
-    """DMA start-up of one layer that nothing hides."""
+    """Exposed DMA start-up of one layer."""
     return EXPOSED_STARTS_PER_LAYER * chip.dma_start_ns.value

@@ -1,7 +1,7 @@
 """A stated distribution of tokens over experts, for routing that is not computed.
 
-Real routers are not uniform. A distribution is named and seeded, so that a result states its
-assumption: `uniform`, `zipf:S`, or a file of recorded expert loads.
+Real routers are not uniform. A named and seeded distribution states a result's assumption:
+`uniform`, `zipf:S`, or a file of recorded expert loads.
 """
 
 import csv
@@ -28,8 +28,8 @@ class ExpertDistribution:
     """Tokens pick sets of `experts_per_token` experts, independently of each other.
 
     A set is as likely as the product of its experts' `odds`; see `expert_sets`. `probability` is
-    the chance that a token picks an expert. Both are float64[layers, experts], for the layers that
-    have experts; each row of `probability` sums to `experts_per_token`.
+    the chance that a token picks an expert; rows sum to `experts_per_token`. Both are
+    float64[layers, experts], for layers with experts.
     """
 
     name: str

@@ -1,8 +1,7 @@
 """Expected load of the busiest of several chips with a layer's experts.
 
-A layer with routed experts waits for the chip with the most work, and few tokens spread unevenly
-over chips even where all experts are equally likely. Expected maxima are drawn, with their own
-seed, for few tokens, and approximated for many.
+A layer waits for its busiest chip, and few tokens spread unevenly even over equally likely experts.
+Expected maxima are drawn, with their own seed, for few tokens, and approximated for many.
 """
 
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ _SEED: Final = 20_260_521
 class ExpertMaxima:
     """Expected largest loads of `blocks` chips (or groups of chips) that share a layer's experts.
 
-    `tokens` pick `experts_per_token` of the experts, all sets equally likely; `distinct` is the
-    largest number of experts hit in any block, `pairs` the largest number of pairs: all [grid].
+    `tokens` pick `experts_per_token` experts, all sets equally likely; `distinct` is the most
+    experts hit in any block, `pairs` the most pairs: all [grid].
     """
 
     blocks: int
@@ -35,7 +34,7 @@ class ExpertMaxima:
     pairs: Float64s
 
     def of(self, tokens: float) -> tuple[float, float]:
-        """Experts hit and pairs of the busiest block when a group has `tokens`; 0 has none."""
+        """Experts hit and pairs of the busiest block when a group has `tokens`."""
         if tokens <= 0:
             return 0.0, 0.0
         if tokens > self.tokens[-1]:
@@ -85,7 +84,6 @@ def _held(blocks: int, experts: int) -> Int64s:
 def _drawn(
     rng: np.random.Generator, tokens: int, block_of: Int64s, picks: int
 ) -> tuple[float, float]:
-    """Means over the draws of the largest number of experts hit, and of pairs."""
     experts, blocks = len(block_of), int(block_of[-1]) + 1
     draws = max(4, min(DRAWS, DRAWS * 64 // tokens))  # many tokens vary little
     scores = rng.random((draws, tokens, experts), dtype=np.float32)

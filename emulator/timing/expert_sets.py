@@ -1,9 +1,9 @@
 """Exact probabilities of the sets of experts that a router picks, from the odds of each expert.
 
-The distribution: a token picks `k` distinct experts of a layer, and a set is as likely as the
-product of its experts' odds (conditional Bernoulli, the least biased one for given expert loads).
-Equal odds make every set equally likely. All probabilities are ratios of elementary symmetric
-polynomials of the odds, sums of positive terms that lose no digits.
+A token picks `k` distinct experts of a layer, and a set is as likely as the product of its experts'
+odds (conditional Bernoulli, the least biased one for given expert loads); equal odds give equally
+likely sets. Probabilities are ratios of elementary symmetric polynomials of the odds, sums of
+positive terms that lose no digits.
 """
 
 import numpy as np
@@ -27,8 +27,8 @@ def set_weights(odds: Float64s, k: int) -> Float64s:
 def pick_chances(odds: Float64s, k: int) -> Float64s:
     """Probability that a token picks each expert: [..., experts] -> [..., experts], summing to k.
 
-    The odds of an expert times the weight of all sets of k - 1 others, over that of all sets of k;
-    others are those before it and those after it.
+    The odds of an expert times the weight of all sets of k - 1 others (before and after it), over
+    that of all sets of k.
     """
     ordered = np.moveaxis(_scaled(odds, k), -1, 0)  # [experts, ...]
     before = _running_weights(ordered, k)
@@ -54,9 +54,9 @@ def _running_weights(ordered: Float64s, k: int) -> Float64s:
 def chance_all_missed(odds: Float64s, k: int, kept: Float64s) -> Float64s:
     """Chance that none of a token's picks goes to a chip: -> [...] of the broadcast leading axes.
 
-    `odds` is [..., experts]; `kept` [..., experts] is the share of each expert's pairs that go
-    elsewhere: 0 for an expert that only this chip has, 1 for one that it has not. Every set is
-    weighed by the product of its experts' shares.
+    `odds` [..., experts]; `kept` [..., experts], the share of each expert's pairs that go
+    elsewhere: 0 for an expert on this chip alone, 1 for an absent one. Every set is weighed by the
+    product of its experts' shares.
     """
     scaled = _scaled(odds, k)
     elsewhere = np.moveaxis(scaled * kept, -1, 0)
@@ -69,7 +69,7 @@ def odds_for(chances: Float64s, k: int) -> Float64s:
     """The odds under which experts are picked with `chances`, [..., experts] summing to k.
 
     Raises ValueError when a token would pick an expert more than once, or fewer than k experts are
-    picked at all. A chance of one is taken as all but one in a million.
+    ever picked. A chance of one becomes all but one in a million.
 
     Each round moves log-odds by half of the chances' error in log-odds. Errors shrink: a change of
     log-odds x changes them by Cx / (p (1 - p)), C the covariance of the picks, whose rows sum to
@@ -96,6 +96,6 @@ def odds_for(chances: Float64s, k: int) -> Float64s:
 
 
 def _scaled(odds: Float64s, k: int) -> Float64s:
-    """The same odds in a scale where sets of k weigh about one: only ratios matter."""
+    """The same odds scaled so that sets of k weigh about one: only ratios matter."""
     scaled: Float64s = odds * (k / odds.sum(axis=-1, keepdims=True))
     return scaled

@@ -1,8 +1,7 @@
 """Work after attention: dense networks, routers, shared and routed experts, and the ends.
 
-A network that all tokens of a rank use is divided by columns over the rank's chips. Routed experts
-are on chips whole, or divided by columns over `expert_tp` of them, and work for the tokens of all
-ranks of their group.
+Networks of all tokens are divided by columns over the rank's chips. Routed experts are on chips
+whole, or divided by columns over `expert_tp` of them, and work for all ranks of their group.
 """
 
 import numpy as np
@@ -38,8 +37,8 @@ def router_work(
 ) -> EngineWork:
     """One layer with experts, on each chip of each rank: norm, router, shared experts, residual.
 
-    Norm, router and residual are done on every chip of a rank. The weighted sum of the routed
-    experts' answers is counted here too, at the token's rank, divided over its chips.
+    Every chip of a rank does norm, router and residual. The weighted sum of the routed experts'
+    outputs is counted here too, at the token's rank, divided over its chips.
     """
     weights, tokens = layer_weights(model), totals.tokens
     vector_flops_per_token = (
@@ -106,10 +105,9 @@ def expert_work(
 ) -> EngineWork:
     """Routed experts of one layer: `pairs` (token, expert) pairs on `distinct` experts of a chip.
 
-    Both of one shape, as the result's fields; of each expert a chip has one part of `expert_tp`.
-    Rows are gathered into their expert's order first. Pairs are taken to be spread evenly over the
-    distinct experts, so that an expert with fewer rows than an issue takes counts as a full issue
-    only as far as all do on average.
+    Both of the shape of the result's fields; a chip has one part of `expert_tp` of each expert.
+    Rows are gathered into expert order first. Pairs count as spread evenly over the distinct
+    experts, so the least issue size binds only on average.
     """
     weights, product = layer_weights(model).expert, shape.expert
     share = 1 / expert_tp
@@ -159,8 +157,8 @@ def lm_head_work(
 def joining_work(
     model: ModelSpec, totals: RankTotals, split: HeadSplit, shape: IssueShape
 ) -> EngineWork:
-    """A draft module's own projection: two normed rows, of the model's last layer and of the next
-    token's embedding, make one; in the model's dtype, divided by columns over the rank's chips.
+    """A draft module's projection of two normed rows, of the model's last layer and of the next
+    token's embedding, to one; in the model's dtype, divided by columns over the rank's chips.
     """
     share, tokens = split.column_share, totals.tokens
     macs = share * 2 * model.hidden * model.hidden
@@ -174,8 +172,7 @@ def joining_work(
 
 
 def sampling_work(model: ModelSpec, totals: RankTotals) -> EngineWork:
-    """Drawing a token from each row of logits, on each chip of each rank, all of which have the
-    rows.
+    """Drawing a token from each row of logits, which every chip of a rank has.
 
     Counted as one softmax over the row, and one pass that finds the drawn token's index.
     """

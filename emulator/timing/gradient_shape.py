@@ -1,9 +1,9 @@
 """Tiling of a backward pass's products on one chip's matrix engines.
 
-Every product of the forward pass has two after it. The gradient of its input is the same product
-with contraction and outputs exchanged. The gradient of its weights contracts over the tokens: one
-side of the matrix stays in tiles, the other streams past, whichever is issued faster. A rank is one
-chip; its logical cores divide matrices as in the forward pass (see issue_shape).
+The gradient of a forward product's input is the same product with contraction and outputs
+exchanged. The gradient of its weights contracts over the tokens: one side of the matrix stays in
+tiles, the other streams past, whichever is issued faster. A rank is one chip, divided as in
+issue_shape.
 """
 
 from collections.abc import Iterable
@@ -37,7 +37,7 @@ class GradientProduct:
     def issued_macs(self, tokens: Float64s) -> Float64s:
         """Issued MACs of both products over `tokens`: [...] -> [...].
 
-        Multiply-accumulates of a chip, with tiles and rows that are not full taken as full.
+        Of a chip, with partial tiles and rows counted as full.
         """
         macs = np.zeros(np.shape(tokens))
         rows = moving_rows(self.engine, tokens)
@@ -76,7 +76,7 @@ class GradientShape:
 
     @classmethod
     def of(cls, model: ModelSpec, chip: ChipSpec, *, cores: int) -> Self:
-        """On a chip with `cores` logical cores."""
+        """The shape on a chip with `cores` logical cores."""
 
         def product(
             tensors: Iterable[Tensor], parts: float, storage: WeightFormat

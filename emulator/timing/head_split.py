@@ -1,8 +1,8 @@
 """One chip's share of a rank's heads, repeated work included.
 
-Heads are divided over all logical cores of a rank's chips. Query heads that do not divide are
-padded; key and value heads fewer than the cores are repeated, so that each core reads its own copy
-from its own HBM. A latent serves all heads, so every core reads all of it.
+Heads are divided over all logical cores of a rank's chips. Uneven query heads are padded; key and
+value heads fewer than the cores are repeated, each core reading its own copy. Every core reads all
+of a latent.
 """
 
 from dataclasses import dataclass

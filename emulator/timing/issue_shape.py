@@ -1,7 +1,7 @@
 """Tiling of a model's products on one chip's matrix engines: rates, and filled tiles.
 
-Dividing a rank's weights (over chips, logical cores) leaves each core narrower products, whose last
-tiles are not full. All of it is fixed for a model on a partition, and computed once.
+Dividing a rank's weights narrows each core's products, whose last tiles are not full. Computed once
+per model and partition.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ _DIVIDED_BY_CONTRACTION = ("output", "down")  # the others are divided by their 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightProduct:
-    """Products with some weights on one chip: `macs` that a moving row is charged, at `rate`."""
+    """Products with some weights on one chip: `macs` charged per moving row, at `rate`."""
 
     rate: ProductRate
     macs: float
@@ -34,9 +34,9 @@ class WeightProduct:
 class IssueShape:
     """A model's products on each chip of a rank, and the transfers of its cache.
 
-    `beside_bytes` is the memory beside the engines. `kv_up_macs` are charged per row of one head.
-    `cache_read_lost` and `cache_write_lost` are the bytes' time that a byte loses in a page of the
-    cache, and in one new token's keys.
+    `beside_bytes`: memory beside the engines. `kv_up_macs`: per row of one head. `cache_read_lost`,
+    `cache_write_lost`: bytes' time lost per byte in a page of the cache and in one new token's
+    keys.
     """
 
     engine: MatrixEngine
@@ -105,7 +105,7 @@ class _Placing:
     def product(
         self, tensors: Iterable[Tensor], parts: float, storage: WeightFormat
     ) -> WeightProduct:
-        """Of matrices that are divided into `parts`, one on each of a chip's cores."""
+        """Products of matrices divided into `parts`, one on each of a chip's cores."""
         rate = product_rate(storage, self.chip, self.model.sparsity)
         macs = 0.0
         for tensor in tensors:
@@ -122,7 +122,7 @@ class _Placing:
 
 
 def _kv_up_macs(model: ModelSpec, engine: MatrixEngine) -> float:
-    """Per head and row: keys and values made from a latent, or queries and values folded."""
+    """Per head and row: keys and values from a latent, or queries and values folded."""
     latent = model.latent
     if latent is None:
         return 0.0

@@ -10,8 +10,7 @@ _BY_KERNEL: Final = ("NVIDIA", "AMD")  # the others run a graph that was compile
 def kernel_launch_ns(chip: ChipSpec) -> float:
     """Gap between two dependent kernels; 0 inside a compiled graph.
 
-    Dependent products are counted as a kernel each, and the work between them as part of one
-    (fused): the fewest that a stack could launch.
+    A kernel per dependent product, with the work between fused: the fewest possible launches.
     """
     return chip.launch_ns.value if chip.maker in _BY_KERNEL else 0.0
 

@@ -20,7 +20,7 @@ class Weights:
 
     @classmethod
     def of(cls, tensors: Iterable[Tensor]) -> Self:
-        """Sums them; a vector makes no product."""
+        """Sum `tensors`; a vector makes no product."""
         held = tuple(tensors)
         return cls(
             macs=sum(tensor.parameters for tensor in held if tensor.rows > 1),
@@ -35,8 +35,8 @@ class Weights:
 class LayerWeightBytes:
     """Bytes of one layer's parts; an absent part is zero.
 
-    `kv_up` is a latent's up-projection, whose bytes are in `query`: how many tokens it multiplies
-    depends on attention's form.
+    `kv_up_macs`: of a latent's up-projection, counted in `query`; its tokens depend on attention's
+    form.
     """
 
     query: Weights
@@ -52,7 +52,7 @@ class LayerWeightBytes:
 
 @lru_cache(maxsize=64)
 def layer_weights(model: ModelSpec) -> LayerWeightBytes:
-    """Counts `model` once; the cost model asks in every step."""
+    """Count `model` once; the cost model asks in every step."""
     query = model_tensors.query_tensors(model)
     return LayerWeightBytes(
         query=Weights.of(query),

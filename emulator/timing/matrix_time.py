@@ -1,9 +1,9 @@
 """Costs of a matrix product beside its flops: partial tiles, few rows.
 
 A product keeps tiles of weights still (contraction x outputs) and streams rows past each. An issue
-lasts as long as its rows, and at least as `moving_rows_min`; a partial tile lasts as long as a full
-one. A contraction that leaves half or a quarter of a tile free shares the array with another such
-product: the array's sub-arrays hold tiles of their own.
+lasts as long as its rows, and at least as `moving_rows_min`; a partial tile as long as a full one.
+A contraction that leaves half or a quarter of a tile free shares the array, in sub-arrays, with
+another such product.
 
 Assumed: tiles are spread evenly over the cores, and the next tile is loaded while one is in use.
 """
@@ -24,14 +24,14 @@ LM_HEAD_SEQUENCES: Final = 1
 
 
 def moving_rows(engine: MatrixEngine, rows: Float64s) -> Float64s:
-    """Rows charged for an issue over `rows`: [...] -> [...]; none for none."""
+    """Rows charged for an issue over `rows`: [...] -> [...]; 0 for 0."""
     return np.where(rows > 0, np.maximum(rows, engine.moving_rows_min.value), 0.0)
 
 
 def contraction_rows(engine: MatrixEngine, contraction: Float64s, *, mx: bool = False) -> Float64s:
-    """Contraction elements that tiles take up: whole tiles, and what sub-arrays make of the rest.
+    """Contraction elements of the occupied tiles: [...] -> [...].
 
-    [...] -> [...]. The rest takes the smallest half, quarter... of a tile that holds it.
+    Whole tiles, and for the rest the smallest half, quarter... of a tile that holds it.
     """
     tile = (engine.mx_tile_rows if mx else engine.tile_rows).value
     whole = np.floor(contraction / tile) * tile
@@ -46,7 +46,7 @@ def contraction_rows(engine: MatrixEngine, contraction: Float64s, *, mx: bool = 
 
 
 def output_columns(engine: MatrixEngine, outputs: Float64s) -> Float64s:
-    """Output columns that whole tiles take up: [...] -> [...]."""
+    """Output columns of the occupied whole tiles: [...] -> [...]."""
     tile = engine.tile_columns.value
     columns: Float64s = np.ceil(outputs / tile) * tile
     return columns
@@ -55,6 +55,6 @@ def output_columns(engine: MatrixEngine, outputs: Float64s) -> Float64s:
 def tile_macs(
     engine: MatrixEngine, *, contraction: float, outputs: float, mx: bool = False
 ) -> float:
-    """Multiply-accumulates that one moving row is charged in a product."""
+    """Multiply-accumulates charged per moving row of a product."""
     taken = contraction_rows(engine, np.array(contraction), mx=mx)
     return float(taken * output_columns(engine, np.array(outputs)))

@@ -1,7 +1,7 @@
 """Model flops of a token: products alone, independent of kernels.
 
 As in model-flops utilisation (PaLM, arXiv 2204.02311): a multiply-accumulate is two; recomputing,
-padding and folding do not count. They weigh served and trained tokens against each other.
+padding and folding do not count. They weigh served against trained tokens.
 """
 
 from typing import Final
@@ -37,8 +37,7 @@ def forward_flops(
 
 
 def served_flops(model: ModelSpec, *, prompt_tokens: int, output_tokens: int) -> float:
-    """Flops of a whole request: its prompt, and every output token but the last, which is only
-    sampled.
+    """Flops of a whole request: its prompt, and all output tokens but the last, only sampled one.
 
     Raises ConfigError for a request without a prompt or output.
     """
@@ -49,7 +48,7 @@ def served_flops(model: ModelSpec, *, prompt_tokens: int, output_tokens: int) ->
 
 
 def training_flops_per_token(model: ModelSpec, sequence_tokens: int) -> float:
-    """Flops of one trained token: forward and backward, averaged over its sequence; logits of each.
+    """Flops of a trained token, averaged over its sequence: forward and backward, with logits.
 
     Raises ConfigError for a sequence without tokens.
     """
@@ -60,7 +59,6 @@ def training_flops_per_token(model: ModelSpec, sequence_tokens: int) -> float:
 
 
 def _layer_macs(model: ModelSpec) -> int:
-    """Products of one token with the weights of all layers."""
     weights = layer_weights(model)
     attention = weights.query.macs + weights.kv.macs + weights.latent.macs
     routed = weights.router.macs + weights.shared.macs

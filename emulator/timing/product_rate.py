@@ -1,9 +1,9 @@
 """The matrix engine's rate for a product, by the format of its weights.
 
-Weights in FP8 or FP4 are multiplied as they are, with quantised activations, by an engine that can;
-else in the next wider format that it supports. FP4 on Trainium3 is turned into MXFP8 before the
-array (AWS Neuron SDK docs, trainium3_arch.rst), so both run at one rate there, and 4-bit weights
-with 8-bit activations are the intended way to decode (SemiAnalysis, AWS Trainium3 Deep Dive).
+FP8 or FP4 weights are multiplied as they are, with quantised activations, where the engine can;
+else in the next wider supported format. Trainium3 turns FP4 into MXFP8 before the array (AWS Neuron
+SDK docs, trainium3_arch.rst), at one rate for both: 4-bit weights with 8-bit activations are the
+intended way to decode (SemiAnalysis, AWS Trainium3 Deep Dive).
 """
 
 from enum import IntEnum
@@ -28,7 +28,7 @@ class ProductRate(IntEnum):
 
     @property
     def quantised(self) -> bool:
-        """Whether activations are turned into a narrower format first."""
+        """Whether activations are converted to a narrower format first."""
         return self in (ProductRate.FP8, ProductRate.FP4)
 
 
@@ -46,15 +46,15 @@ def product_rate(storage: WeightFormat, chip: ChipSpec, sparsity: Sparsity) -> P
 def cache_rate(model: ModelSpec, chip: ChipSpec) -> ProductRate:
     """The rate of products with a latent's cache as stored.
 
-    8 bits are multiplied as they are, with quantised queries and weights (as the FP8 MLA kernels of
-    TensorRT-LLM and FlashMLA do); anything else in the model's dtype.
+    8 bits are multiplied as they are, with quantised queries and weights (as in the FP8 MLA kernels
+    of TensorRT-LLM and FlashMLA); anything else in the model's dtype.
     """
     narrow = model.kv_bytes_per_element == 1 and chip.tensor_fp8_flops_per_s is not None
     return ProductRate.FP8 if narrow else ProductRate.PLAIN
 
 
 def flops_per_ns(chip: ChipSpec, dtype: str) -> Float64s:
-    """Rates [rates], plain products in `dtype`; a sparse rate that is missing is the plain one."""
+    """Rates [rates], plain products in `dtype`; a missing sparse rate is the plain one."""
     sparse = chip.tensor_sparse_flops_per_s
     plain = chip.tensor_flops_per_s(dtype)
     rates = (

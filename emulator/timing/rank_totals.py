@@ -16,14 +16,12 @@ from emulator.timing.matrix_time import contraction_rows, moving_rows, output_co
 class RankTotals:
     """All float64[ranks].
 
-    A new token attends to the context, to the new tokens before it, and to itself: `attended`
-    counts these (query, key) pairs, `window_attended` those inside the model's window, and
-    `window_context_tokens` the cached tokens that a window still reaches. `head_macs` are the MACs
-    of one head in one layer that attends to everything, beside its projections, and
-    `window_head_macs` in one with a window; `issued_head_macs` and `window_issued_head_macs` what
-    they occupy the matrix engine for. `cached_macs` and `issued_cached_macs` are the parts of them
-    that multiply a latent's cache as it lies. `requests` have tokens in this step, and `prefills`
-    are those that compute prompt tokens.
+    A new token attends to the context, the new tokens before it, and itself: `attended` counts
+    these (query, key) pairs, `window_attended` those inside the window, `window_context_tokens` the
+    cached tokens that a window still reaches. `head_macs`: MACs of one head in one full-attention
+    layer, without projections; `window_head_macs`: in one with a window; `issued_*`: those that
+    occupy the matrix engine; `*cached_macs`: their parts on a latent's cache. `requests` have
+    tokens in this step, `prefills` of them prompt tokens.
     """
 
     tokens: Float64s
@@ -45,10 +43,10 @@ class RankTotals:
 def rank_totals(
     batch: StepBatch, model: ModelSpec, shape: IssueShape, *, dummy: Int64s | None = None
 ) -> RankTotals:
-    """Sums the requests of each rank.
+    """Sum the requests of each rank.
 
-    `dummy` are tokens int64[ranks], 0 or 1, that a rank computes beside its requests, each
-    attending to itself alone, without logits.
+    `dummy` int64[ranks], 0 or 1: tokens beside the requests, each attending to itself alone,
+    without logits.
     """
     rank, new, context = batch.rank, batch.new_tokens, batch.context_tokens
     if dummy is not None and dummy.any():
@@ -102,7 +100,7 @@ def prefill_requests(batch: StepBatch) -> Float64s:
 def _window_attended(new: Int64s, context: Int64s, window: int) -> Int64s:
     """Pairs of each request inside a window that counts a token itself: [requests].
 
-    The first tokens still see everything before them, the rest see `window` keys each.
+    The first tokens still see everything, the rest `window` keys each.
     """
     growing = np.clip(window - context, 0, new)
     growing_pairs: Int64s = growing * context + growing * (growing + 1) // 2
@@ -113,8 +111,8 @@ def _window_attended(new: Int64s, context: Int64s, window: int) -> Int64s:
 class _HeadProducts:
     """One head in one layer for each request, all float64[requests].
 
-    `macs` are its MACs; `issued_macs` those issued for its scores and weighted sums, and `up_rows`
-    the rows of a latent's up-projection, which all requests of a rank share.
+    `issued_macs` are issued for scores and weighted sums; `up_rows` are rows of a latent's
+    up-projection, which all requests of a rank share.
     """
 
     macs: Float64s
@@ -127,9 +125,9 @@ class _HeadProducts:
 def _head_products(
     model: ModelSpec, shape: IssueShape, *, new: Int64s, context: Int64s, pairs: Int64s
 ) -> _HeadProducts:
-    """A latent is used as it is, with its up-projection folded into query and output, or unfolded
-    into a head's own keys and values; each request takes the form that needs fewer MACs. That is
-    the first in decode and the second in prefill, as vLLM does it.
+    """A latent is used as it is, its up-projection folded into query and output, or unfolded into a
+    head's keys and values, whichever takes a request fewer MACs: the first in decode, the second in
+    prefill, as in vLLM.
     """
     latent = model.latent
     if latent is None:
@@ -179,8 +177,8 @@ def _issued_pairs(
     """MACs issued for scores and weighted sums of one head: [requests].
 
     Keys, then values, are the tiles that stay; queries of the `group` heads that share them stream
-    past. A score contracts widths[0] elements, a weighted sum makes widths[1]. A smallest issue is
-    charged for each tile of a request only as far as all of its tiles have fewer rows on average.
+    past. A score contracts widths[0] elements, a weighted sum makes widths[1]. The least issue size
+    binds only on average over a request's tiles.
     """
     engine = shape.engine
     score = contraction_rows(engine, np.array(float(widths[0])))
@@ -207,9 +205,9 @@ class _TileRows:
 def _tile_rows(new: Int64s, context: Int64s, tile: int, *, window: int) -> _TileRows:
     """Every query passes the tiles that hold a key it sees: those that begin at it or before.
 
-    Tile k begins at key k x tile, and the new token i sees keys up to context + i; so the tiles
-    k > context / tile are spared by k x tile - context queries each. Of a window, a query passes no
-    more tiles than it touches.
+    Tile k begins at key k x tile, and new token i sees keys up to context + i; so tiles k > context
+    / tile are spared by k x tile - context queries each. With a window, a query passes no more
+    tiles than it touches.
     """
     tiles = -(-(context + new) // tile)
     first = context // tile + 1  # the first tile that a query is spared

@@ -1,8 +1,7 @@
 """The roofline: busy time of each engine of a chip at peak rates.
 
-Vector, scalar and GPSIMD engines and the DMAs run at their peak whenever they have work; the matrix
-engine is occupied for issued work (matrix_time), and starts slowly (clock_ramp). The overlap of
-engines is a calibration's.
+The matrix engine is occupied for issued work (matrix_time), and starts slowly (clock_ramp). The
+overlap of engines is a calibration's.
 """
 
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ DMA: Final = ENGINES.index("dma")
 class EngineRates:
     """Peak work per ns of one chip; the matrix engine has a rate for each kind of product.
 
-    A chip without GPSIMD engines does their work on its vector engines, one operation a flop.
+    Without GPSIMD engines the vector engines do their work, one operation a flop.
     """
 
     flops: Float64s  # [rates]

@@ -1,7 +1,6 @@
 """Expectations of a distribution on a placement: pairs, experts hit, tokens sent.
 
-Exact for tokens that pick independently of each other. An expert in several slots of a group gets
-an even part of its pairs in each.
+Exact for tokens that pick independently. An expert's slots in a group share its pairs evenly.
 """
 
 from functools import lru_cache
@@ -17,12 +16,9 @@ from emulator.timing.expert_sets import chance_all_missed
 class ExpectedRouting:
     """Expected values of one distribution on one placement.
 
-    Layers that are alike (the same odds, the same slots) are computed once: arrays are [kinds,
-    ...], `layers_of_kind` is the number of layers of each kind, and `kind_of_layer` [layers] the
-    kind of each layer. The tokens that a chip's experts see are those of its expert-parallel group,
-    given as float64[chips].
-
-    Raises ValueError when distribution and placement are of different layers or experts.
+    Layers with the same odds and slots are computed once: arrays are [kinds, ...], `layers_of_kind`
+    counts each kind's layers, `kind_of_layer` is [layers]. Tokens are those of a chip's group,
+    float64[chips]. Raises ValueError for different layers or experts.
     """
 
     def __init__(self, distribution: ExpertDistribution, placement: ExpertPlacement) -> None:
@@ -82,7 +78,7 @@ def _kinds(odds: Float64s, slots: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def _slot_shares(placement: ExpertPlacement) -> Float64s:
-    """Of its expert's pairs, the part that each slot gets: [kinds, chips, slots]; EMPTY has 0."""
+    """Each slot's part of its expert's pairs: [kinds, chips, slots]; EMPTY has 0."""
     copies = placement.copies()  # [groups, kinds, experts]
     slots = placement.expert_of_slot
     group = np.arange(placement.chips)[None, :, None] // placement.ep
@@ -96,8 +92,7 @@ def _chance_needed(
 ) -> Float64s:
     """Probability that a token of its group needs each chip, in one layer: [chips].
 
-    Cached by the bytes of odds and slots, since a move of experts changes one layer of many and
-    this takes time.
+    Cached by the bytes of odds and slots: slow, and a move of experts changes one layer of many.
     """
     odds = np.frombuffer(odds_bytes, dtype=np.float64)  # [experts]
     slots = np.frombuffer(slots_bytes, dtype=np.int64).reshape(1, chips, -1)

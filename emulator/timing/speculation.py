@@ -1,10 +1,9 @@
 """Speculative decoding: verified tokens and draft passes of a step.
 
-A decoding request brings `draft_tokens` guesses, computed beside the certain token. Then the draft
-module runs once over all of the step's tokens, and once more for each further guess. The module is
-one layer of the model with its own norm and the model's LM head: as DeepSeek-V3's multi-token
-prediction, one layer with experts (arXiv 2412.19437). For models that publish none it is assumed to
-be such a layer too, as EAGLE's is (arXiv 2401.15077).
+A decoding request brings `draft_tokens` guesses. Then the draft module runs once over all of the
+step's tokens, and once more for each further guess. It is one layer of the model with its own norm
+and the model's LM head: as DeepSeek-V3's multi-token prediction, with experts (arXiv 2412.19437).
+Assumed for models that publish none, as EAGLE's is (arXiv 2401.15077).
 """
 
 from dataclasses import replace
@@ -44,9 +43,9 @@ def verified(batch: StepBatch, draft_tokens: int) -> StepBatch:
 
 
 def draft_passes(batch: StepBatch, draft_tokens: int) -> tuple[StepBatch, ...]:
-    """The draft module's batches of a step: over everything verified, then a token a guess.
+    """The draft module's batches of a step: over all verified tokens, then a token a guess.
 
-    Prompts run through its first pass, since it has a cache of its own.
+    Prompts run through its first pass, since it has its own cache.
     """
     if not draft_tokens:
         return ()

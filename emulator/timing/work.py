@@ -1,11 +1,9 @@
 """Work: the demand of a piece of a step on each resource of a chip, before any rate.
 
-A multiply-accumulate is two flops. Nothing here is a time: rates belong to the roofline.
-
-HBM traffic: weights once per step, by a chip that uses them; the cached keys and values of a
-request once per step and layer; new keys and values, written; embedding rows; logits, written and
-read for sampling; and of activations the part that does not fit beside the engines (see
-activation_traffic; a chunk of 8,192 tokens x 7,168 x 2 bytes is 117 MB of Trainium3's 268).
+HBM traffic: weights once per step and using chip; a request's cached keys and values once per step
+and layer; new keys and values, written; embedding rows; logits, written and read for sampling; and
+activations that do not fit beside the engines (see activation_traffic; a chunk of 8,192 tokens x
+7,168 x 2 bytes is 117 MB of Trainium3's 268).
 """
 
 from collections.abc import Mapping
@@ -41,9 +39,8 @@ Products = Mapping[ProductRate, Float64s | float]
 class EngineWork:
     """Work by resource; all of one shape, or broadcast to it.
 
-    `flops` [rates, ...] are the products' own, by the rate they run at; `issued_flops` those that
-    occupy the matrix engine, partial tiles and rows taken as full. `lost_bytes` is the time lost by
-    small transfers, in bytes.
+    `flops` [rates, ...]: the products' own, by rate; `issued_flops`: with partial tiles and rows
+    counted as full. `lost_bytes`: the time lost by small transfers, in bytes.
     """
 
     flops: Float64s
@@ -66,7 +63,7 @@ class EngineWork:
         hbm_bytes: Float64s | float = 0.0,
         lost_bytes: Float64s | float = 0.0,
     ) -> Self:
-        """Work with zeros for omitted resources; products are issued as they are by default."""
+        """Work with zeros for omitted resources; by default products are issued as they are."""
         done = flops or {}
         return cls(
             flops=_by_rate(done),
@@ -88,7 +85,7 @@ class EngineWork:
 
 
 def _by_rate(products: Products) -> Float64s:
-    """[rates, ...], at least [rates, 1]; nothing at rates that are not given."""
+    """[rates, ...], at least [rates, 1]; zeros at other rates."""
     each = [np.atleast_1d(np.asarray(one, dtype=np.float64)) for one in products.values()]
     shape = max((one.shape for one in each), key=lambda shape: (len(shape), shape), default=(1,))
     flops = np.zeros((len(ProductRate), *shape))
@@ -98,5 +95,5 @@ def _by_rate(products: Products) -> Float64s:
 
 
 def is_busy(amount: Float64s) -> Float64s:
-    """One where there is any work, zero elsewhere: for bytes read once, whatever the amount."""
+    """One where there is any work, zero elsewhere: for bytes read once."""
     return (amount > 0).astype(np.float64)

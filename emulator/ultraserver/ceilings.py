@@ -13,10 +13,8 @@ class Ceilings:
     """One chip's peaks.
 
     Attributes:
-        flops_format: the format in which its matrix engine multiplies fastest of those that the
-            model's matrices are multiplied in; `flops_per_s` is its rate then.
-        hbm_bytes_per_s: what engines can stream from HBM.
-        idle_watts: what it draws when it does nothing.
+        flops_format: the fastest format of the model's matrix products, with rate `flops_per_s`.
+        hbm_bytes_per_s: real streaming rate.
     """
 
     flops_format: str

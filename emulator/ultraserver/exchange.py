@@ -1,8 +1,7 @@
-"""The exchange of tokens between chips and experts, in batches through one hub.
+"""The exchange of tokens between chips and experts, in batches through one hub. Pure.
 
-Pure: every chip's `Dispatch` of a layer in, one `RunExperts` per chip out; their `ExpertRows` in,
-one `Combine` per chip out. All pairs of 144 chips would be 20,000 messages a layer; the hub makes
-it four per chip. The emulated time of the exchange is the fabric's business, not this file's.
+`Dispatch` of every chip in, one `RunExperts` per chip out; `ExpertRows` in, one `Combine` per chip
+out. Pairs of 144 chips would be 20,000 messages a layer; with the hub it is four per chip.
 """
 
 from collections.abc import Mapping
@@ -20,11 +19,8 @@ from emulator.specs.placement import EMPTY, ExpertPlacement
 class ExpertMap:
     """The slot to which each chip sends the tokens of each expert.
 
-    A chip uses its own copy of an expert if it has one, else one of its group's: the group's chips
-    are spread evenly over the copies.
-
-    `place` is int64[layers, chips, experts]: chip * slots + slot, or EMPTY when the group has lost
-    the expert.
+    `place`, int64[layers, chips, experts]: chip * slots + slot, or EMPTY. A chip uses its own copy
+    of an expert, else one of its group's, over which the group's chips are spread evenly.
     """
 
     def __init__(self, placement: ExpertPlacement) -> None:
@@ -37,7 +33,6 @@ class ExpertMap:
                 self._fill(placement, layer, np.arange(first, first + placement.ep))
 
     def _fill(self, placement: ExpertPlacement, layer: int, group: Int64s) -> None:
-        """The choices of one group's chips in one layer."""
         held = placement.expert_of_slot[layer, group]  # [chips of the group, slots]
         filled = np.flatnonzero(held != EMPTY)
         expert = held.ravel()[filled]
@@ -56,17 +51,16 @@ class ExpertMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerExchange:
-    """One layer's exchange: work by chip, the way back, and what moved.
+    """One layer's exchange: work by chip, the way back, and counts.
 
     Attributes:
-        work: by chip, for chips that have at least one pair.
+        work: by chip with at least one pair.
         order: [pairs] index of each pair, in chip and slot order, into tokens x k.
         tokens_of_source: tokens of each dispatching chip, in order.
-        expert_pairs: [groups, experts] tokens of each expert-parallel group that chose each expert.
+        expert_pairs: [groups, experts] tokens of each group that chose each expert.
         pairs: [chips] pairs sent to each chip.
-        distinct: [chips] slots of each chip that got at least one.
-        sent: [chips, chips] tokens that each chip sent to each; once, however many of their experts
-            lie there.
+        distinct: [chips] slots of each chip with at least one pair.
+        sent: [chips, chips] tokens from chip to chip, once for any number of experts.
     """
 
     layer: int
@@ -80,11 +74,7 @@ class LayerExchange:
 
 
 def plan_exchange(dispatches: Mapping[int, Dispatch], experts: ExpertMap) -> LayerExchange:
-    """Sort every (token, expert) pair of all chips by chip and slot.
-
-    `dispatches` maps a chip to its dispatch, all of the same layer. Ties keep the order of chips
-    and tokens.
-    """
+    """Sort every (token, expert) pair of a layer by chip and slot, then by source and token."""
     sources = sorted(dispatches)
     layer = dispatches[sources[0]].layer
     lengths = [len(dispatches[source].hidden) for source in sources]
@@ -126,7 +116,7 @@ def plan_exchange(dispatches: Mapping[int, Dispatch], experts: ExpertMap) -> Lay
 def _work(
     layer: int, rows: Float32s, rows_of_chip: Int64s, row: Int64s, counts: Int64s
 ) -> dict[int, RunExperts]:
-    """Cut `rows` and `row` (of each pair), both in the order of chips, into each chip's share."""
+    """Cut `rows` and `row` (of each pair), both in chip order, into each chip's share."""
     row_ends, pair_ends = np.cumsum(rows_of_chip).tolist(), np.cumsum(counts.sum(axis=1)).tolist()
     work = {}
     first_row = first_pair = 0
@@ -145,10 +135,9 @@ def _work(
 def finish_exchange(
     exchange: LayerExchange, answers: Mapping[int, ExpertRows], tp: int = 1
 ) -> dict[int, Combine]:
-    """Return to every chip that dispatched its experts' outputs, [tokens, k, hidden].
+    """Return the experts' outputs [tokens, k, hidden] to every chip that dispatched.
 
-    Chips [r * tp, (r + 1) * tp) make a rank: each that dispatched gets the outputs of all tokens of
-    its rank, in the order of their dispatches.
+    Each such chip of rank [r * tp, (r + 1) * tp) gets those of all its rank's tokens, in order.
     """
     sorted_rows = np.concatenate([answers[chip].rows for chip in sorted(exchange.work)])
     rows = np.empty_like(sorted_rows)  # [pairs, hidden]

@@ -1,8 +1,8 @@
 """Terms of the routed experts: the exchange of tokens both ways, and each chip's work.
 
-A token's row goes once to each chip that has a part of one of its experts. Where `expert_tp` chips
-divide an expert's columns, each needs the row and answers with a partial sum: an all-gather and a
-reduce-scatter over those chips. Inside one rank nothing is exchanged; see `sums_experts_in_rank`.
+A token's row goes once to each chip with a part of one of its experts. `expert_tp` chips that
+divide an expert's columns all-gather rows and reduce-scatter partial sums. Inside one rank there is
+no exchange; see `sums_experts_in_rank`.
 """
 
 from math import log2
@@ -31,10 +31,7 @@ QUANTISED_BYTES_PER_ELEMENT: Final = 1 + 1 / 32
 
 
 class ExpertPhaseModel:
-    """Counts the routed experts of one model on one placement and fabric.
-
-    `exchanges`: whether tokens go to other chips at all.
-    """
+    """Routed experts of one model on one placement; `exchanges`: whether tokens travel."""
 
     _sequences: int = FEED_FORWARD_SEQUENCES
 
@@ -64,15 +61,15 @@ class ExpertPhaseModel:
     def dispatch_share(self) -> float:
         """Bytes of a dispatched row over those of a combined one.
 
-        Rows for 8-bit experts are quantised before they travel, with a scale of one byte for 32
-        elements, or of four for 128 (DeepEP's FP8 dispatch and BF16 combine).
+        Rows for 8-bit experts are quantised, with a scale of one byte for 32 elements, or of four
+        for 128 (DeepEP's FP8 dispatch and BF16 combine).
         """
         quantised = QUANTISED_BYTES_PER_ELEMENT / HIDDEN_BYTES_PER_ELEMENT
         return quantised if self._shape.expert.rate.quantised else 1.0
 
     @property
     def kind_of_layer(self) -> Int64s:
-        """Which row of `expected` each MoE layer is: [MoE layers]."""
+        """Row of `expected` for each MoE layer: [MoE layers]."""
         return self._expected.kind_of_layer
 
     def _on_each_chip(self, by_block: Float64s) -> Float64s:
@@ -90,10 +87,7 @@ class ExpertPhaseModel:
         )
 
     def counted(self, loads: ExpertLoads) -> PhaseTerms:
-        """Terms under counted loads, a row for each MoE layer.
-
-        Raises ValueError for another model's or partition's loads.
-        """
+        """Terms under counted loads, a row for each MoE layer; ValueError for other shapes."""
         shape = (self._model.moe_layers, self._partition.chips)
         if loads.pairs.shape != shape:
             raise ValueError(f"loads of {loads.pairs.shape} layers and chips for {shape}")
@@ -106,7 +100,6 @@ class ExpertPhaseModel:
         )
 
     def _work(self, pairs: Float64s, distinct: Float64s) -> EngineWork:
-        """Of `pairs` on `distinct` experts of each chip, [kinds, chips] both."""
         return expert_work(
             self._model, pairs, distinct, self._shape, expert_tp=self._partition.expert_tp
         )
@@ -118,7 +111,7 @@ class ExpertPhaseModel:
         distinct: Float64s,
         exchanged: tuple[LayerExchanges, Float64s] | None,
     ) -> PhaseTerms:
-        """`exchanged` is a combine; dispatch, its transpose, takes the same time for its bytes."""
+        """`exchanged` is a combine; dispatch, its transpose, takes equally long for its bytes."""
         work = self._work(pairs, distinct)
         sequences = self._sequences
         engine_ns = busy_ns(work, self._rates)  # [engines, kinds, chips]
@@ -144,11 +137,7 @@ class ExpertPhaseModel:
 def _links(
     exchanged: tuple[LayerExchanges, Float64s] | None, shape: tuple[int, ...]
 ) -> tuple[Float64s, Float64s, Float64s]:
-    """For each kind: link time, the rest of the exchange's duration, bytes out of each chip.
-
-    All [kinds, chips]; link and latency together are the exchange's duration on its busiest chip,
-    for which all wait.
-    """
+    """Link time, the exchange's remaining time, bytes out of each chip: all [kinds, chips]."""
     if exchanged is None:
         nothing = np.zeros(shape)
         return nothing, nothing, nothing

@@ -1,8 +1,8 @@
 """Collectives of a training step beside its token exchanges: gradients out, weights back.
 
-Gradients of dense parameters are reduce-scattered over all chips of the job, in FP32; a part's
-owner updates it, and new weights are all-gathered. Chips with copies of the same experts do so
-among themselves. Assumed: a bucket for each layer, one after the other.
+Dense gradients are reduce-scattered over all chips, in FP32; a part's owner updates it, and new
+weights are all-gathered. Chips with copies of the same experts do so among themselves. Assumed: a
+bucket for each layer, one after the other.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Talk:
 class GradientCollectives:
     """Collectives of a job on `chips`, int64[chips] of the system, in expert groups of `group`.
 
-    `own_experts` [chips]: experts held by each chip, summed over layers.
+    `own_experts` [chips]: experts on each chip, summed over layers.
     """
 
     def __init__(
@@ -72,23 +72,23 @@ class GradientCollectives:
         return Talk(duration_ns=0.0, work=work)
 
     def reduce_dense(self) -> Talk:
-        """Gradients of the dense parameters, to their owners."""
+        """Dense gradients to their owners."""
         size = GRADIENT_BYTES * self._model.replica_parameters()
         return self._dense_talk(Operation.REDUCE_SCATTER, size)
 
     def gather_dense(self) -> Talk:
-        """Weights of the dense parameters, from their owners."""
+        """Dense weights from their owners."""
         held = self._model.tensor_groups()
         size = sum(group.copy_bytes for group in held if group.split is not TensorSplit.EXPERT)
         return self._dense_talk(Operation.ALL_GATHER, size)
 
     def reduce_experts(self) -> Talk:
-        """Gradients of experts, among the chips that hold copies."""
+        """Gradients of experts, among the chips with copies."""
         size = GRADIENT_BYTES * self._model.expert_parameters
         return self._expert_talk(Operation.REDUCE_SCATTER, size)
 
     def gather_experts(self) -> Talk:
-        """Weights of experts, among the chips that hold copies."""
+        """Weights of experts, among the chips with copies."""
         return self._expert_talk(Operation.ALL_GATHER, self._model.expert_bytes)
 
     @cached_property

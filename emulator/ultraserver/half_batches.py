@@ -1,6 +1,4 @@
-"""Splits a step's requests into two half batches, which alternate between computing and
-exchanging.
-"""
+"""Splits a step's requests into two half batches, which alternate computing and exchanging."""
 
 import numpy as np
 
@@ -13,7 +11,7 @@ REQUESTS_MIN = 2  # of every rank that has any: with one, a half would be idle
 def half_batches(batch: StepBatch) -> tuple[StepBatch, StepBatch] | None:
     """Every second request of each rank, the longest first; None where a rank has only one.
 
-    Each half has its part of a rank's rows of logits, the first the odd one.
+    Logit rows are halved, the odd one in the first half.
     """
     requests = np.bincount(batch.rank, minlength=batch.ranks)
     if ((requests > 0) & (requests < REQUESTS_MIN)).any() or not len(batch.rank):
@@ -41,8 +39,8 @@ def half_batches(batch: StepBatch) -> tuple[StepBatch, StepBatch] | None:
 
 
 def half_loads(loads: ExpertLoads) -> ExpertLoads:
-    """Half of the counted loads; it hits as many experts as it has pairs for (assumed: counts do
-    not say which tokens hit which).
+    """Half of the counted loads, with at most as many distinct experts as pairs (assumed: counts do
+    not tell which tokens hit which).
     """
     pairs = loads.pairs / 2
     return ExpertLoads(pairs=pairs, distinct=np.minimum(loads.distinct, pairs), sent=loads.sent / 2)

@@ -1,13 +1,11 @@
 """Cost of handing chips over: experts moved over links, weights read, checkpoints written.
 
-Emulated time, from bytes and rates. Each tray reads and writes with its own drives over its host's
-link, which its chips share (see recovery_time for what is left out). Drives are large enough, and a
-checkpoint ends with its last tray.
+Each tray reads and writes its own drives, large enough, over its host's link, which its chips share
+(see recovery_time for omissions). A checkpoint ends with its last tray.
 
-Joules are those of moving the bytes, above idle; the caller books `idle_joules` with the chips'
-time. Assumed: a bit over a host's link costs what one over a chip's links does; a bit read from or
-written to HBM costs what a streamed one does; drives and hosts draw no more than the system's other
-watts.
+Joules are those of moving the bytes, above idle (`idle_joules`). Assumed: a bit over a host's link
+costs the same as over a chip's links, one read from or written to HBM the same as a streamed one;
+drives and hosts draw only the system's other watts.
 """
 
 import math
@@ -39,7 +37,6 @@ class HandoverCost:
                 raise ConfigError(name, getattr(self, name), "at least 0")
 
     def __add__(self, other: "HandoverCost") -> "HandoverCost":
-        """One after the other."""
         return HandoverCost(
             bytes_links=self.bytes_links + other.bytes_links,
             bytes_storage=self.bytes_storage + other.bytes_storage,
@@ -55,7 +52,7 @@ class HandoverCost:
 def experts_moved(system: SystemSpec, sent_bytes: Float64s, all_to_all: AllToAll) -> HandoverCost:
     """Cost of weights over the chips' links: sent_bytes[sender, receiver], all at once.
 
-    Concurrent serving traffic is not counted. Raises ValueError for chips without a path.
+    Serving traffic is not counted. Raises ValueError for chips without a path.
     """
     exchange = all_to_all.exchange(sent_bytes)
     moved = float(sent_bytes.sum() - np.trace(sent_bytes))
@@ -74,11 +71,9 @@ def weights_read(
     chip_bytes: Float64s | Int64s,
     rates: RecoveryRates | None = None,
 ) -> HandoverCost:
-    """Cost when each chip `physical` [chips] reads chip_bytes [chips] from its tray's drives into
-    HBM.
+    """Cost of reading chip_bytes [chips] from drives into HBM of chips `physical` [chips].
 
-    For weights, a checkpoint, or both. Raises ConfigError for a chip outside the system, or
-    negative bytes.
+    Raises ConfigError for a chip outside the system, or negative bytes.
     """
     rates = rates or RecoveryRates()
     return _over_storage(system, physical, chip_bytes, rates.read_bytes_per_s)
@@ -90,8 +85,7 @@ def checkpoint_write(
     chip_bytes: Float64s | Int64s,
     rates: RecoveryRates | None = None,
 ) -> HandoverCost:
-    """Cost when each chip `physical` [chips] writes chip_bytes [chips] from HBM to its tray's
-    drives.
+    """Cost of writing chip_bytes [chips] from HBM of chips `physical` [chips] to drives.
 
     For training, `TrainingCost.checkpoint_bytes`. Raises ConfigError as `weights_read`.
     """
@@ -105,9 +99,7 @@ def weights_stowed(
     chip_bytes: Float64s | Int64s,
     rates: RecoveryRates | None = None,
 ) -> HandoverCost:
-    """Cost when each chip `physical` [chips] copies chip_bytes [chips] between HBM and its host's
-    memory, without drives. Raises ConfigError as `weights_read`.
-    """
+    """Cost of copying chip_bytes [chips] between HBM and hosts; ConfigError as `weights_read`."""
     rates = rates or RecoveryRates()
     return _over_storage(system, physical, chip_bytes, rates.host_link_bytes_per_s.value)
 
@@ -115,7 +107,6 @@ def weights_stowed(
 def _over_storage(
     system: SystemSpec, physical: Int64s, chip_bytes: Float64s | Int64s, bytes_per_s: float
 ) -> HandoverCost:
-    """The slowest tray's time, at this many bytes a second each."""
     chips, moved = np.asarray(physical), np.asarray(chip_bytes, dtype=np.float64)
     if chips.shape != moved.shape or chips.ndim != 1:
         raise ConfigError("chip_bytes", moved.shape, f"one for each {chips}")

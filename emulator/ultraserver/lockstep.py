@@ -1,7 +1,6 @@
 """One step of all ranks as a state machine: commands out, effects in, no I/O.
 
-Commands go out, effects come in, until every rank has its output. All ranks are in the same layer
-at the same time, as real wide expert parallelism is. The driver moves the messages.
+All ranks are in the same layer at the same time, as in real wide expert parallelism.
 
 | waits for | comes | goes out | then waits for |
 |---|---|---|---|
@@ -30,10 +29,9 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepResult:
-    """Outputs of a step by rank, and its expert loads.
+    """Outputs of a step by rank, and its expert loads, None without dispatched tokens.
 
-    `expert_pairs` is int64[layers, groups, experts], the tokens of each expert-parallel group that
-    chose each expert. It and `loads` are None when no token was dispatched.
+    `expert_pairs`, int64[layers, groups, experts]: tokens of each group that chose each expert.
     """
 
     outputs: dict[int, RankOutput]
@@ -42,10 +40,7 @@ class StepResult:
 
 
 class Lockstep:
-    """A step that begins with `begin`, one command for each chip of its ranks.
-
-    `outputs` collects the outputs of finished ranks, which stay valid when the step is broken off.
-    """
+    """A step that begins with `begin`, a command per chip; `outputs` survive an interruption."""
 
     def __init__(
         self, begin: Mapping[int, BeginStep | RepeatStep], experts: ExpertMap, tp: int
@@ -62,7 +57,7 @@ class Lockstep:
         return dict(self._begin)
 
     def advance(self, replies: Mapping[int, Effect]) -> dict[int, Command]:
-        """Take all answers to the last commands; returns the next commands, none at the end."""
+        """Take all answers to the last commands; returns the next ones, none at the end."""
         if self._exchange is not None:
             exchange, self._exchange = self._exchange, None
             return dict(finish_exchange(exchange, all_of(ExpertRows, replies), self._tp))
@@ -78,13 +73,13 @@ class Lockstep:
         return dict(self._exchange.work)
 
     def note_done(self, replies: Mapping[int, Effect]) -> None:
-        """Keep the outputs of leading chips; also called when the step is broken off."""
+        """Keep the outputs of leading chips, also of a step that broke off."""
         for chip, reply in replies.items():
             if isinstance(reply, StepDone) and chip % self._tp == 0:
                 self.outputs[chip // self._tp] = reply.output
 
     def _reduce(self, attended: Mapping[int, Attended]) -> dict[int, Command]:
-        """Send every chip of a rank all of its chips' attention, in the order of head groups."""
+        """Send every chip of a rank all of its chips' attention, in head group order."""
         commands: dict[int, Command] = {}
         for _, of_rank in groupby(sorted(attended), key=lambda chip: chip // self._tp):
             chips = list(of_rank)
@@ -116,9 +111,7 @@ def all_of(kind: type[Kind], replies: Mapping[int, object]) -> dict[int, Kind]:
 
 
 class UnfinishedStep:
-    """A step in progress: its ranks, the outputs of finished ones, and the result of an attempt
-    that computed every layer, if any.
-    """
+    """A step in progress: ranks, finished outputs, and any attempt with all layers (`whole`)."""
 
     __slots__ = ("outputs", "ranks", "whole")
 

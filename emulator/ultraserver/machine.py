@@ -1,7 +1,7 @@
 """The emulated machine between two steps: health, seats, expert placement.
 
 Pure state of the timed model: HBM, experts, links. A fault or a repair makes a new health; `apply`
-decides how the machine goes on. Live processes follow these decisions, and are unknown here.
+carries out its recovery, and live processes follow.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -76,12 +76,9 @@ class StepCosting:
 class Machine:
     """A partition of `system` that serves `model` with experts in `placement`.
 
-    `distribution` is that of tokens over experts, when the model's own routers are not computed;
-    for `calibration` and `overlap` see `StepCostModel`.
-
-    Raises:
-        ConfigError: an LNC that the chip has not.
-        HbmExhausted: the model does not fit; with the usage table and what would fit.
+    `distribution`: of tokens over experts, unless routers are computed; other options are those of
+    `StepCostModel`. Raises ConfigError for an LNC that the chip lacks; HbmExhausted, with the usage
+    table and a fitting partition, when the model does not fit.
     """
 
     def __init__(  # noqa: PLR0913  a keyword for each thing in which machines differ
@@ -128,15 +125,15 @@ class Machine:
 
     @property
     def kv_tokens_per_rank(self) -> int:
-        """Tokens whose KV every rank has room for."""
+        """Tokens whose KV fits on every rank."""
         return min(self.hbm.kv_tokens_per_rank)
 
     def take_kv(self, tokens: int) -> None:
-        """Allocate a KV pool of `tokens` for every rank; raises HbmExhausted if it is too large."""
+        """Allocate a KV pool of `tokens` for every rank; raises HbmExhausted."""
         self.hbm.take_kv([tokens] * self.partition.ranks)
 
     def costing(self) -> StepCosting:
-        """Step costs on the machine as it is now, for use after it has changed."""
+        """Step costs on the present machine, for use after it has changed."""
         return StepCosting(model=self.cost_model, slow_factor=self._slow_factor())
 
     def after(self, faults: Iterable[Fault]) -> Health:
@@ -154,10 +151,9 @@ class Machine:
         prepared: Collection[int] = (),
         silence_ns: int = 0,
     ) -> RecoveryPlan:
-        """The plan for `health`; changes nothing. `kinds` are detected first, silent chips after
-        `silence_ns`.
+        """The plan for `health`: `kinds` are detected first, silent chips after `silence_ns`.
 
-        The chips `prepared` were leased, and have read the weights of their old seats.
+        The `prepared` chips were leased, and have read the weights of their old seats.
         """
         recovery = survival(
             self.placement,
@@ -194,10 +190,7 @@ class Machine:
         return self._rates.detection_ns(kinds)
 
     def apply(self, health: Health, recovery_plan: RecoveryPlan) -> None:
-        """Apply `recovery_plan`, made for `health`.
-
-        Newly leased chips give up their HBM; returned ones get it again.
-        """
+        """Apply the plan for `health`; leased chips give up their HBM, returned ones regain it."""
         recovery = recovery_plan.recovery
         lent = self._lent_positions(health)
         for position in sorted(self._lent.keys() - lent):
@@ -221,10 +214,7 @@ class Machine:
         self.place_experts(recovery.placement)
 
     def place_experts(self, placement: ExpertPlacement) -> None:
-        """Set `placement`, which must fit.
-
-        A position holds memory for as many slots in every layer as its fullest layer has experts.
-        """
+        """Set `placement`, which must fit; the fullest layer sets a position's slots."""
         self.placement = placement
         for position, slots in enumerate(self._slots_held().tolist()):
             if position in self._lent:
@@ -233,7 +223,7 @@ class Machine:
         self.cost_model = self.cost_model.with_placement(placement)
 
     def capacity(self) -> Int64s:
-        """Slots of a layer that each position has memory for, int64[positions]."""
+        """Slots of a layer that fit in each position's memory, int64[positions]."""
         held = self._slots_held()
         spare = [self.hbm.spare_slots(position) for position in range(self.partition.chips)]
         room = held + np.array(spare, dtype=np.int64)
@@ -253,7 +243,6 @@ class Machine:
         return next((at for at, seat in self._lent.items() if seat.chip == chip), None)
 
     def _lent_positions(self, health: Health) -> frozenset[int]:
-        """Leased positions under `health`, which may lease more chips, or fewer."""
         seats = self.seating.chip_of_position
         leaving = np.flatnonzero((seats != VACANT) & health.lent[seats])
         away = {position for position, seat in self._lent.items() if health.lent[seat.chip]}
@@ -264,8 +253,8 @@ class Machine:
     ) -> Departure:
         """Expert placement after `chips`, all seated, leave; changes nothing.
 
-        Experts of a `stand_in` go where its own chips have space, which is everywhere. Raises
-        ConfigError, with the figures, when the machine cannot go on without them.
+        Experts of a `stand_in` fit on any chip. Raises ConfigError, with the figures, when the
+        machine cannot continue without them.
         """
         seats = self.seating.chip_of_position
         return departure(
@@ -297,7 +286,7 @@ class Machine:
     def hold_training(self, positions: Collection[int], needs: Mapping[HbmOwner, int]) -> None:
         """Give a training state, bytes of a chip by owner, the HBM of leased positions.
 
-        Without `needs` they hold microcode alone. Raises HbmExhausted when it does not fit.
+        Without `needs` only microcode remains. Raises HbmExhausted when it does not fit.
         """
         for position in positions:
             assert position in self._lent, position
@@ -311,10 +300,9 @@ class Machine:
     def recallable(
         self, health: Health, recovery: SurvivalPlan, *, kept_out: Collection[int] = ()
     ) -> tuple[int, ...]:
-        """Leased chips without which `recovery` closes blocks that they can open.
+        """Leased chips whose absence closes blocks in `recovery`, without those `kept_out`.
 
-        Of blocks in which a rank was up until now, or of all when no rank was. Leaves out chips
-        that leave by this very recovery, and those `kept_out`.
+        Only blocks in which a rank was up, or all when none was; empty while chips are leaving.
         """
         lent = (seat.chip for seat in self._lent.values() if health.lent[seat.chip])
         away = [chip for chip in lent if chip not in kept_out]
@@ -369,14 +357,14 @@ class Machine:
         return weights_stowed(self.system, chips, position_bytes[seated], self._rates)
 
     def _slots_held(self) -> Int64s:
-        """Slots of a layer for which each position holds memory; at least those of the start."""
+        """Slots of a layer with allocated memory, by position; at least those of the start."""
         filled = (self.placement.expert_of_slot != EMPTY).sum(axis=2).max(axis=0, initial=0)
         held: Int64s = np.maximum(filled, self._slots)
         return held
 
     @property
     def chips_up(self) -> Bools:
-        """Positions that a chip sits in, bool[positions]."""
+        """Positions with a chip, bool[positions]."""
         up: Bools = self.seating.chip_of_position != VACANT
         return up
 
@@ -406,7 +394,7 @@ class Machine:
         return capacity
 
     def _slow_factor(self) -> Float64s:
-        """By position; a vacant one computes nothing."""
+        """Slow factor by position; 1 for a vacant one."""
         seats = self.seating.chip_of_position
         return np.where(seats == VACANT, 1.0, self.health.slow_factor[seats])
 

@@ -1,4 +1,4 @@
-"""A model laid out on a machine: what a step's work is counted on."""
+"""A model laid out on a machine, to count a step's work on."""
 
 from dataclasses import dataclass
 
@@ -13,9 +13,8 @@ from emulator.timing.expert_distribution import ExpertDistribution
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MachineLayout:
-    """`placement` is of blocks of `expert_tp` chips, which share experts; `distribution` that of
-    tokens over experts. `physical` are the system's numbers of the chips, `all_to_all` their links;
-    a rank with a chip that is not up is not there.
+    """Experts are placed on blocks of `expert_tp` chips, which share them. `physical`: the system's
+    numbers of the chips; `all_to_all`: their links. A rank is absent unless all its chips are up.
     """
 
     system: SystemSpec

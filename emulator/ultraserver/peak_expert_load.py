@@ -1,7 +1,6 @@
 """Expected load of the busiest chip, which a layer waits for.
 
-Expected loads are means, equal for all chips. A layer lasts as long as its busiest chip, so a
-prediction of a real stack takes the expected maximum instead (`expert_maxima`).
+Expected loads are means, equal for all chips; real stacks need the maximum (`expert_maxima`).
 """
 
 import numpy as np
@@ -17,10 +16,7 @@ from emulator.ultraserver.step_cost import StepCostModel
 
 
 class PeakExpertLoad:
-    """Loads of one cost model's steps, under routing in which all sets are alike.
-
-    Raises ConfigError for a model without routed experts, or another routing.
-    """
+    """Loads of one cost model's steps; ConfigError without routed experts or with unequal odds."""
 
     def __init__(self, costs: StepCostModel) -> None:
         model, partition = costs.model, costs.partition
@@ -42,8 +38,7 @@ class PeakExpertLoad:
     def loads(self, batch: StepBatch) -> ExpertLoads:
         """The busiest chip's expected load for every chip of a group; all layers alike.
 
-        Draft tokens of the requests count. Sent tokens are as expected, since an exchange sums over
-        many chips.
+        Draft tokens count. Sent tokens are expected values, since an exchange sums over many chips.
         """
         partition, layers = self._costs.partition, self._costs.model.moe_layers
         by_rank = verified(batch, self._costs.draft_tokens).tokens_by_rank()

@@ -1,7 +1,7 @@
 """Terms of each rank's own work in a layer, before and after the routed experts.
 
-Attention, then a dense network or the router with shared experts; partial sums of heads and columns
-are added up over a chip's logical cores and the rank's chips.
+Attention, then a dense network or the router with shared experts; partial sums are added up over a
+chip's logical cores and the rank's chips.
 """
 
 from dataclasses import dataclass
@@ -90,8 +90,8 @@ class RankPhases:
         return self._phase(sampling_work(model, totals), totals, 0)
 
     def _router(self, totals: RankTotals) -> PhaseTerms:
-        """Experts' answers are gathered over the rank's chips, each of which got its part of the
-        tokens; partial sums, of shared or column-divided experts, are added up on the way.
+        """The rank's chips gather the experts' outputs, or add up partial sums of shared or
+        column-divided experts on the way.
         """
         model = self._model
         shared = model.shared_experts > 0
@@ -208,7 +208,7 @@ class _Talk:
 def sums_experts_in_rank(partition: Partition) -> bool:
     """Whether a rank's chips divide a group's experts and already have the rank's rows.
 
-    Nothing is dispatched then: each chip computes its experts on all rows, and one all-reduce adds
-    the partial answers (as TensorRT-LLM and SGLang do with tensor-parallel attention).
+    Each chip then computes its experts on all rows, without dispatch, and one all-reduce adds the
+    partial outputs (as TensorRT-LLM and SGLang do with tensor-parallel attention).
     """
     return partition.expert_group > 1 and partition.tp % partition.expert_group == 0

@@ -1,7 +1,6 @@
 """Divides a step into segments, which ranks run alone, and segments into rows.
 
-Layers of one kind take equally long, so each kind of row is counted once, and `times_of` says how
-often each segment has it.
+Each kind of row is counted once; `times_of` gives its multiplicity in each segment.
 """
 
 from collections import Counter
@@ -32,7 +31,7 @@ class LayerSegment:
 def segments_of(model: ModelSpec) -> tuple[tuple[LayerSegment, ...], LayerSegment]:
     """Segments that end in an exchange, and the tail after the last one.
 
-    Dense layers come before the first exchange; a dense model has the tail alone.
+    Dense layers precede the first exchange; a dense model has only the tail.
     """
     kinds = _layer_kinds(model)
     if not model.moe_layers:
@@ -65,13 +64,13 @@ def _layer_kinds(model: ModelSpec) -> list[LayerKind]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowKind:
-    """A kind of row of a rank's terms, and the layers that it is part of."""
+    """A kind of row of a rank's terms, and its layers."""
 
     part: str
     window: bool = False
 
     def count_in(self, segment: LayerSegment) -> int:
-        """How often one run of `segment` has the row."""
+        """Occurrences of the row in one run of `segment`."""
         match self.part:
             case "attention":
                 fits = [kind.window == self.window for kind, _ in segment.layers]
@@ -85,7 +84,7 @@ class RowKind:
 
 
 def rows_of(model: ModelSpec, *, draft: bool = False) -> tuple[RowKind, ...]:
-    """The rows of a step of `model`; the ends come last.
+    """The rows of a step of `model`, the ends last.
 
     A `draft` module joins its token's embedding with the model's hidden row first.
     """
@@ -98,10 +97,7 @@ def rows_of(model: ModelSpec, *, draft: bool = False) -> tuple[RowKind, ...]:
 
 
 def times_of(model: ModelSpec, rows: tuple[RowKind, ...]) -> Float64s:
-    """How often one run of each segment, the tail last, has each row: [segments, rows].
-
-    The ends are part of the tail.
-    """
+    """Occurrences of each row per segment, the tail (with the ends) last: [segments, rows]."""
     segments, tail = segments_of(model)
     times = np.array(
         [[row.count_in(segment) for row in rows] for segment in (*segments, tail)], dtype=np.float64

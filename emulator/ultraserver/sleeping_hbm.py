@@ -1,9 +1,9 @@
 """HBM that a sleeping engine gives up, and the emulated time of sleeping and waking.
 
-Terms are vLLM's: level 1 moves weights to the hosts' memory and drops the KV cache, level 2 drops
-both; waking restores "weights" and "kv_cache", separately if asked. What computing needs besides
-(activations, collective buffers, microcode) stays, as in vLLM. After level 2 vLLM's user loads
-weights; here waking reads them from the checkpoint.
+As in vLLM, level 1 moves weights to the hosts' memory and drops the KV cache, level 2 drops both;
+waking restores "weights" and "kv_cache", separately on request; other HBM (activations, collective
+buffers, microcode) stays. After level 2 vLLM's user loads weights; here waking reads the
+checkpoint.
 """
 
 from collections.abc import Collection, Iterable
@@ -27,8 +27,8 @@ _Held = tuple[int, HbmOwner, int, int]
 class SleepingHbm:
     """HBM of a machine whose engine may sleep.
 
-    Invariant: what left HBM comes back whole; every byte has one owner or is free. Leased chips are
-    not the engine's, and keep their content.
+    Invariant: released bytes come back whole; every byte has one owner or is free. Leased chips
+    keep their content.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -39,7 +39,7 @@ class SleepingHbm:
 
     @property
     def asleep(self) -> tuple[str, ...]:
-        """Which of the tags are not in HBM."""
+        """The tags that are not in HBM."""
         return tuple(tag for tag in SLEEP_TAGS if tag in self._away)
 
     def fall_asleep(self, level: int) -> HandoverCost:
@@ -62,7 +62,7 @@ class SleepingHbm:
             self._release("kv_cache")
 
     def wake(self, tags: Collection[str]) -> HandoverCost:
-        """Restore what `tags` name and is away; raises ConfigError for another tag."""
+        """Restore those of `tags` that are away; raises ConfigError for another tag."""
         for tag in tags:
             if tag not in _USES:
                 expected = f"of {', '.join(SLEEP_TAGS)}"
@@ -84,14 +84,12 @@ class SleepingHbm:
         return self._machine.stowing(self._by_position(held))
 
     def _by_position(self, held: Iterable[_Held]) -> Int64s:
-        """Bytes of each position, int64[positions]."""
         by_position = np.zeros(self._machine.partition.chips, dtype=np.int64)
         for position, _, _, held_bytes in held:
             by_position[position] += held_bytes
         return by_position
 
     def _release(self, tag: str) -> list[_Held]:
-        """Free what `tag` names, wherever serving holds it."""
         lent = set(self._machine.lent_positions)
         self._away[tag] = [
             (position, *held)

@@ -1,7 +1,7 @@
 """Times many counted steps at once, for fits and searches over calibrations.
 
-The arithmetic is `step_time.combine`'s without overlap, for steps of one shape of model in which
-the same rank and expert layer is waited for under any calibration. A step is a column.
+`step_time.combine` without overlap, for steps of one shape whose slowest rank and experts are the
+same under any calibration. A step is a column.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
 
 
 class StepColumns:
-    """The steps of `terms`; raises ValueError for none, or steps of different shapes.
+    """The steps of `terms`; ValueError for none, unequal shapes, slow chips or unequal expert
+    layers.
 
-    A step must have no slow chip, and layers of experts that are all alike; of unequal ranks and
-    chips, the one with the most work is taken.
+    Of unequal ranks and chips, the one with the most work counts.
     """
 
     def __init__(self, terms: Sequence[StepTerms]) -> None:
@@ -53,7 +53,7 @@ class StepColumns:
     def durations_ns(self, calibrations: ColumnCalibrations, *, host: bool = True) -> Float64s:
         """Duration of each step under its column of `calibrations`: [steps].
 
-        Without `host` the engine's own overheads, once per step, are left out.
+        `host`: with the engine's own overheads, once per step.
         """
         rows = row_times(
             self._rank,

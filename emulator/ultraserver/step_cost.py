@@ -1,7 +1,7 @@
 """Cost of a step: nanoseconds, busy engines, watts and joules.
 
-The one place where counted work, the roofline, the fabric and power meet. Pure: the same batch
-costs the same. `step_counter` counts a batch, `step_time` times the counts.
+The one place where counted work, the roofline, the fabric and power meet. Pure. `step_counter`
+counts a batch, `step_time` times the counts.
 """
 
 from collections.abc import Sequence
@@ -47,10 +47,10 @@ class StepCost:
     """One step of all ranks; it lasts as long as its slowest group of chips.
 
     `rank_ns`: each rank's own time, waiting only for its group's experts; `engine_ns`: busy time of
-    each engine of each chip, by name; `chip_watts`: averages over the step. `parts_ns`: parts of
-    the slowest group, which sum to the duration but for its rounding; `bound`: the engine that each
-    part waits for. `flops` are those of matrix products, bytes those really moved by HBM and links;
-    `dispatched_bytes` are of rows on their way to other chips' experts.
+    each engine, by name; `chip_watts`: averages over the step; `parts_ns`: of the slowest group,
+    summing to the duration but for its rounding; `bound`: the engine that each part waits for;
+    `flops`: of matrix products; bytes: really moved by HBM and links; `dispatched_bytes`: rows for
+    other chips' experts.
     """
 
     duration_ns: int
@@ -70,21 +70,19 @@ class StepCostModel:
     """The cost of steps of one model on one partition of a system.
 
     Args:
-        placement: of the model's experts; spread evenly and in order without it. Where experts are
-            divided by columns, of blocks of `expert_tp` chips.
-        distribution: of tokens over experts, where no loads were counted; uniform without it.
-        all_to_all: the fabric with its faults; whole without it.
-        chips_up: bool[chips], which chips take part; a rank with a chip that does not is not there,
-            and runs no dummy token. Every chip goes on drawing power.
-        physical: int64[chips], the system's chip at each position, where spares have moved in;
-            `first_chip` and those after it without it. A negative number is a vacant position.
-        calibration: shares of peak rates, and overheads; none without it.
-        overlap: how far communication hides behind computing.
-        draft_tokens: guesses that each decoding request brings to a step, and drafts in it.
+        placement: of the model's experts, in blocks of `expert_tp` chips; by default even.
+        distribution: of tokens over experts, without counted loads; by default uniform.
+        all_to_all: the fabric with its faults; by default whole.
+        chips_up: bool[chips] that take part; a rank needs all of its chips, else it runs not even a
+            dummy token. Every chip goes on drawing power.
+        physical: int64[chips], the system's chip at each position, negative if vacant; by default
+            those from `first_chip` on.
+        calibration: shares of peak rates, and overheads; by default none.
+        draft_tokens: guesses of each decoding request per step.
 
     Immutable: `with_placement` and `with_machine` make another one. Raises ConfigError for a
-    partition that does not fit the system or the model's heads, weights that the chip cannot hold
-    in their format, or more guesses than anybody makes.
+    partition that does not fit the system or the model's heads, weights in a format that the chip
+    cannot hold, or too many guesses.
     """
 
     def __init__(  # noqa: PLR0913  a keyword for each thing in which machines differ
@@ -159,7 +157,7 @@ class StepCostModel:
 
     @property
     def routing(self) -> str:
-        """The routing assumed where no loads were counted."""
+        """The routing assumed without counted loads."""
         if not self.model.experts:
             return "none (dense)"
         return f"{self.layout.distribution.name} (expected value)"
@@ -190,9 +188,8 @@ class StepCostModel:
     ) -> StepCost:
         """Cost of the step that runs `batch`; a step without requests takes no time.
 
-        `loads` are counted expert loads, expected values by default. `slow_factor` [chips]
-        multiplies the time of each chip's engines. Raises ValueError for another number of ranks,
-        chips or layers.
+        `loads`: counted expert loads, expected ones by default; `slow_factor` [chips]: multiplies
+        engines' times. Raises ValueError for another number of ranks, chips or layers.
         """
         terms = self.terms(batch, loads, slow_factor)
         if terms is None:
@@ -201,10 +198,7 @@ class StepCostModel:
         return self._finished(time, step_work(terms), terms.slow)
 
     def costs(self, batches: Sequence[StepBatch]) -> list[StepCost]:
-        """`cost` of several steps with expected loads, in less time.
-
-        Raises ValueError as `cost`.
-        """
+        """`cost` of several steps with expected loads, in less time; the same errors."""
         if not batches:
             return []
         if self._draft_counter is not None or not all(len(batch.rank) for batch in batches):
@@ -229,11 +223,7 @@ class StepCostModel:
         loads: ExpertLoads | None = None,
         slow_factor: Float64s | None = None,
     ) -> StepTerms | None:
-        """The terms that `cost` times; None for a step without requests.
-
-        Arguments and errors are those of `cost`. Half batches are counted where the model's overlap
-        is of two batches.
-        """
+        """The terms that `cost` times, with half batches under TWO_BATCH; None without requests."""
         partition = self.partition
         self._check_ranks(batch)
         slow = np.ones(partition.chips) if slow_factor is None else slow_factor
@@ -255,9 +245,9 @@ class StepCostModel:
     def _finished(self, time: StepTime, work: StepWork, slow: Float64s) -> StepCost:
         """Add power and round: times up to whole ns, busy times down.
 
-        A slow chip draws for its work, not for its time (assumed: it does each operation once, as a
-        throttled chip). Where a chip would exceed its budget, or its even part of its rack's, the
-        whole step is stretched: chips wait for each other.
+        A slow chip draws for its work, not its time (assumed: each operation once, as a throttled
+        chip). A chip over its budget, or its even part of its rack's, stretches the whole step:
+        chips wait for each other.
         """
         free_ns = time.duration_ns
         wanted = self.wanted_watts(work, free_ns)
@@ -281,14 +271,10 @@ class StepCostModel:
         )
 
     def throttle(self, work: StepWork, free_ns: float) -> float:
-        """Factor by which a step of `free_ns` is stretched to keep every chip within its power.
-
-        At least 1. A chip may draw its budget, or its even part of its rack's.
-        """
+        """Stretch, at least 1, of a step of `free_ns` that keeps every chip within its power."""
         return self._throttle(self.wanted_watts(work, free_ns))
 
     def _throttle(self, wanted: Float64s) -> float:
-        """The same from the watts that chips would draw, [chips]."""
         return float(throttle_factor(self.system.chip, wanted, cap_watts=self._cap_watts).max())
 
     def wanted_watts(self, work: StepWork, free_ns: float) -> Float64s:
@@ -298,8 +284,8 @@ class StepCostModel:
     def _busy_shares(self, work: StepWork, duration_ns: float) -> dict[str, Float64s]:
         """Engines' shares of the step at full rate, each [chips], for power.
 
-        The matrix engine's are of real flops, by format: rows and tiles that are not full draw
-        nothing (assumed: their multipliers get zeros).
+        The matrix engine's are of real flops, by format: partial rows and tiles draw nothing
+        (assumed: their multipliers get zeros).
         """
         formats = {
             ProductRate.PLAIN: self.model.dtype,
@@ -345,16 +331,12 @@ class StepCostModel:
         return self.system.provisioned_watts.value * share
 
     def facility_watts(self, chip_watts_sum: float) -> float:
-        """Watts at the meter when the partition's chips and spares draw `chip_watts_sum`.
-
-        Adds each chip's share of hosts, switches, fans or pumps and conversion, then cooling on the
-        design day; see `SystemPower`.
-        """
+        """Watts at the meter, on the design day, when chips and spares draw `chip_watts_sum`."""
         chips = self.partition.chips + self.partition.spares
         return self._power.facility_watts(chip_watts_sum, chips=chips).total_watts
 
 
 def _at_home(partition: Partition, physical: Int64s | None) -> Int64s:
-    """`physical`, with the partition's own chip where none is given or the position is vacant."""
+    """`physical`, with the partition's own chip at vacant positions or by default."""
     home = partition.first_chip + np.arange(partition.chips, dtype=np.int64)
     return home if physical is None else np.where(physical < 0, home, physical)

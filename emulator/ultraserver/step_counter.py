@@ -1,10 +1,9 @@
 """Counts the work of a batch on one partition: from a batch to terms.
 
-Chips that exchange tokens meet at every layer with routed experts. Such a layer lasts as long as
-attention on its slowest rank, then dispatch, then the chip with the most expert work, then combine.
-Expert-parallel groups do not wait for each other before the step's end. An idle rank in a busy
-group runs one dummy token through attention, so that the group's collectives complete (as vLLM's
-data-parallel ranks do); that token goes to no expert and makes no logits.
+A layer with routed experts lasts as long as attention on its slowest rank, then dispatch, then the
+chip with the most expert work, then combine. Expert-parallel groups meet only at the step's end. An
+idle rank in a busy group runs one dummy token through attention, so that the group's collectives
+complete (as vLLM's data-parallel ranks do), without experts or logits.
 """
 
 from collections.abc import Sequence
@@ -60,7 +59,7 @@ class StepCounter:
     ) -> StepTerms:
         """The terms of a step that has tokens; `slow` is [chips].
 
-        With `two_batch` those of its halves too, where tokens are exchanged and it has halves.
+        `two_batch`: also those of its halves, if it exchanges tokens and can be halved.
         """
         (counted,) = self.terms_of_each([batch], loads, slow, drafts=drafts, two_batch=two_batch)
         return counted
@@ -74,10 +73,7 @@ class StepCounter:
         drafts: tuple[StepTerms, ...] = (),
         two_batch: bool = False,
     ) -> list[StepTerms]:
-        """The `terms` of several steps with the same loads and drafts.
-
-        Ranks of all steps are counted side by side, which takes hardly longer than one step's.
-        """
+        """The `terms` of several steps with the same loads and drafts, hardly slower than one."""
         halves = [half_batches(each) if two_batch and self.exchanges else None for each in batches]
         part = None if loads is None else half_loads(loads)
         halved = [half for pair in halves if pair is not None for half in pair]
@@ -151,7 +147,6 @@ class StepCounter:
     def _expert_terms(
         self, tokens: Int64s, loads: ExpertLoads | None
     ) -> tuple[PhaseTerms | None, Int64s]:
-        """With the row of each MoE layer."""
         if self._experts is None:
             return None, np.zeros(0, dtype=np.int64)
         if loads is not None:

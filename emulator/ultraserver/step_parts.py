@@ -1,7 +1,7 @@
 """Divides a step's duration into named parts.
 
-Parts sum to the duration of the slowest domain: each segment is that of the rank, and each layer's
-experts that of the chip, which the domain waits for.
+Parts sum to the slowest domain's duration: segments of its slowest rank, experts of its slowest
+chip in each layer.
 """
 
 from typing import Final
@@ -22,11 +22,7 @@ BOTH_WAYS: Final = 2  # dispatch and combine
 
 
 class CriticalPath:
-    """Work of the slowest in `domain`; `segment_ns` [segments, ranks] tells the slowest rank.
-
-    `runs` [segments] counts the segments, and so leaves out those of 0; `experts` the layers'
-    experts.
-    """
+    """Work of the slowest in `domain`, by `segment_ns` [segments, ranks]; `runs` [segments]."""
 
     def __init__(
         self,
@@ -77,7 +73,7 @@ class CriticalPath:
         }
 
     def communication_parts(self) -> Parts:
-        """Those, and the exchanges of tokens."""
+        """Collectives, and the exchanges of tokens."""
         parts = self.collective_parts()
         parts[DISPATCH_COMBINE] = 0.0
         experts = self._timed.experts

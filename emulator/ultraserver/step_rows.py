@@ -28,8 +28,7 @@ HOST_OVERHEADS: Final = ("step", "request", "prefill_step", "graph_launch")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ColumnCalibrations:
-    """The calibration of each column: by `of_column` from `calibrations`, or all in order, or one
-    for all.
+    """The calibration of each column: by `of_column`, or in order, or one for all.
 
     Raises ValueError unless engines overlap alike in all.
     """
@@ -53,7 +52,7 @@ class ColumnCalibrations:
         return self.calibrations[0].turn_taking.value
 
     def taken(self, columns: Int64s) -> Self:
-        """Those of `columns`."""
+        """The calibrations of `columns`."""
         if self.of_column is None and len(self.calibrations) == 1:
             return self
         each = np.arange(len(self.calibrations)) if self.of_column is None else self.of_column
@@ -62,7 +61,7 @@ class ColumnCalibrations:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowTimes:
-    """Times of rows under a calibration, columns as their terms' are."""
+    """Times of rows under a calibration, with the terms' columns."""
 
     engine_ns: Float64s  # [engines, rows, columns], without the clock's ramp
     busiest_ns: Float64s  # [rows, columns]
@@ -72,7 +71,7 @@ class RowTimes:
 
     @property
     def compute_ns(self) -> Float64s:
-        """Engines and what follows them: [rows, columns]."""
+        """Engines and their overheads: [rows, columns]."""
         total: Float64s = self.busiest_ns + self.own_ns.sum(axis=0)
         return total
 
@@ -91,8 +90,8 @@ def row_times(
     expert_layers: Float64s | float,
     link_share: Float64s | float,
 ) -> RowTimes:
-    """`slow` is [columns]; `layers` and `expert_layers` [rows, 1] say where overheads are added;
-    `link_share` is the share of peak that these rows' links reach: a rank's, or the exchange's.
+    """`slow` [columns]; `layers` and `expert_layers` [rows, 1]: where overheads are added;
+    `link_share`: of peak, a rank's or the exchange's.
     """
     engine_ns = terms.engine_ns.copy()
     engine_ns[TENSOR] /= calibrations.values(lambda each: each.tensor_share)
@@ -121,7 +120,7 @@ def row_times(
 
 
 def together_ns(engine_ns: Float64s, turn_taking: float) -> Float64s:
-    """How long engines take together: [engines, ...] -> [...]; see `Calibration.turn_taking`."""
+    """Time of engines together: [engines, ...] -> [...]; see `Calibration.turn_taking`."""
     longest: Float64s = engine_ns.max(axis=0)
     if turn_taking == 0:
         return longest

@@ -1,7 +1,6 @@
 """A counted, untimed step: the demand of each part on each engine and link at peak rates.
 
-Counting is the expensive half of a step's cost, and independent of the calibration. These arrays
-are counted once; `step_time` may combine them many times.
+Counting is the expensive half of a step's cost, and independent of the calibration.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,10 +17,9 @@ class PhaseTerms:
     """Rows of a step, once each; columns are ranks or chips.
 
     `engine_ns` is at peak rates, without the `ramp_ns` that the matrix engine loses to its clock.
-    Times that follow the engines': sums over a chip's logical cores (of which `core_moving_ns`
-    moves data), filling and draining the matrix engine, exposed DMA starts, and kernel launches.
-    `link_ns` and `latency_ns` are of all collectives of the row; `collectives` counts each once for
-    every doubling of the participating chips. Flops, HBM bytes and link bytes are the real ones.
+    `core_ns`: sums over a chip's logical cores, of which `core_moving_ns` moves data. `link_ns` and
+    `latency_ns` are of all collectives of the row; `collectives` counts each once for every
+    doubling of its chips. Flops, HBM bytes and link bytes are the real ones.
     """
 
     engine_ns: Float64s  # [engines, rows, columns]
@@ -63,14 +61,13 @@ class PhaseTerms:
 class StepTerms:
     """One step of all ranks, counted.
 
-    Ranks run segments: rows of `rank`, `times` of each in each segment, `runs` of each segment. All
-    but the last segment end in an exchange with the routed experts: MoE layer i runs the segment
-    `segment_of_layer[i]` and then row `kind_of_layer[i]` of `experts`, whose links are those of a
-    combine; a dispatch before it takes `dispatch_share` of its `link_ns`. Ranks of a domain wait
-    for each other after every segment.
+    Ranks run `runs` of each segment, with `times` of each row of `rank`. All but the last segment
+    end in an exchange: MoE layer i runs segment `segment_of_layer[i]` and then row
+    `kind_of_layer[i]` of `experts`, whose links are those of a combine; the dispatch takes
+    `dispatch_share` of its `link_ns`. Ranks of a domain wait for each other after every segment.
 
-    `layers` and `expert_layers` [rows] say which rows stand for a layer. `halves` are the step's
-    two half batches, where it can be run so; `drafts` the passes of a draft module after it.
+    `layers` and `expert_layers` [rows] mark the rows that stand for a layer. `halves`: the step's
+    two half batches, if any; `drafts`: passes of a draft module after it.
     """
 
     parts: tuple[str, ...]  # [rows], a name each
@@ -111,12 +108,12 @@ class StepTerms:
 
     @property
     def rank_slow(self) -> Float64s:
-        """Of each rank's slowest chip: [ranks]."""
+        """The factor of each rank's slowest chip: [ranks]."""
         slowest: Float64s = self.slow.reshape(-1, self.tp).max(axis=1)
         return slowest
 
     @property
     def runs_of_kind(self) -> Float64s:
-        """How many layers each row of `experts` stands for: [kinds]."""
+        """Number of layers for each row of `experts`: [kinds]."""
         rows = 0 if self.experts is None else self.experts.ramp_ns.shape[0]
         return np.bincount(self.kind_of_layer, minlength=rows).astype(np.float64)

@@ -1,7 +1,4 @@
-"""Duration of a counted step: terms, a calibration and an overlap policy.
-
-Pure, vectorised, and cheap enough for thousands of calls over the same terms.
-"""
+"""Duration of a counted step: terms, a calibration and an overlap policy. Pure and fast."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -22,8 +19,8 @@ DRAFT: Final = "draft"
 class StepTime:
     """`rank_ns`: each rank's own time, waiting only for its group's experts.
 
-    `parts_ns` are of the slowest domain and sum to `duration_ns`; of communication, the exposed
-    part. `bound` names the engine that each part waits for.
+    `parts_ns` of the slowest domain sum to `duration_ns`, with exposed communication only. `bound`:
+    the engine that each part waits for.
     """
 
     duration_ns: float
@@ -38,8 +35,8 @@ def combine(
     """The step's duration; a step that cannot run as two batches runs as one.
 
     NONE: every exchange and collective is exposed. TWO_BATCH: while one half batch computes, the
-    other's exchange runs; see `two_batch_ns`. FULL: the longer of all computing and all
-    communication. Collectives inside a rank hide in FULL alone.
+    other's exchange runs (`two_batch_ns`). FULL: the longer of computing and communication.
+    Collectives inside a rank hide in FULL alone.
     """
     timed = TimedStep(terms, calibration)
     if overlap is Overlap.TWO_BATCH and terms.halves is not None:
@@ -63,7 +60,7 @@ def combine(
 
 
 def without_host(calibration: Calibration) -> Calibration:
-    """Terms of a part beside the model: the step's own overheads are counted once."""
+    """Calibration of a part beside the model: the step's own overheads are counted once."""
     return replace(
         calibration,
         step_ns=ROOFLINE.step_ns,
@@ -146,9 +143,9 @@ def two_batch_ns(
     """Duration of all MoE layers of two half batches A and B in turns: -> [columns].
 
     `own_ns` and `experts_ns` of each half are [MoE layers, columns], `exchange_ns` its dispatches
-    and combines, [2, MoE layers]. Four slots a layer, each the longer of its computing and
-    communication: B attends while A dispatches; A's experts, B dispatches; B's experts, A combines;
-    A attends in the next layer, B combines. A's first attention and B's last combine are exposed.
+    and combines, [2, MoE layers]. Each of a layer's four slots takes the longer of computing and
+    communication: B attends, A dispatches; A's experts, B dispatches; B's experts, A combines; A
+    attends in the next layer, B combines. A's first attention and B's last combine are exposed.
     """
     (own_a, own_b), (experts_a, experts_b) = own_ns, experts_ns
     (dispatch_a, combine_a), (dispatch_b, combine_b) = (ns[:, :, None] for ns in exchange_ns)

@@ -13,10 +13,10 @@ from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
 class StepWork:
     """Work of every chip at peak rates, slow chips apart.
 
-    The matrix engine is busy for issued work and while its clock ramps, the DMA engines with small
-    transfers' overhead and sums over logical cores; `flops` and bytes are those of the products and
-    transfers themselves; `dispatched_bytes` are those of `link_bytes` that a chip sent towards
-    other chips' experts, rows that it passes on between domains among them.
+    The matrix engine is busy for issued work and while its clock ramps, the DMA engines also with
+    small transfers' overhead and sums over logical cores; `flops` and bytes are the products' and
+    transfers' own. `dispatched_bytes`: the part of `link_bytes` towards other chips' experts,
+    forwarded rows included.
     """
 
     engine_ns: Float64s  # [engines, chips]
@@ -36,7 +36,7 @@ class StepWork:
 
 
 def step_work(terms: StepTerms) -> StepWork:
-    """Work of a whole step: segments and experts, in halves where it has them, and drafts."""
+    """Work of a whole step: segments and experts, in halves if it has them, and drafts."""
     tail = np.arange(len(terms.runs)) == len(terms.runs) - 1
     if terms.halves is None:
         work = _work(terms, terms.runs, experts=True)
@@ -50,7 +50,6 @@ def step_work(terms: StepTerms) -> StepWork:
 
 
 def _work(terms: StepTerms, runs: Float64s, *, experts: bool) -> StepWork:
-    """Work of segments that run `runs` [segments] times each, and of the experts."""
     work = _of_rows(terms.rank, runs @ terms.times)
     by_chip = StepWork(
         **{

@@ -1,8 +1,7 @@
 """Synthetic tokens, without arithmetic, for tests of schedulers and gateways at full scale.
 
-It replaces the fleet and answers every step at once. A greedy text depends on its prompt and the
-position alone, any other on its request's seed too; grammars and logit options are kept, and
-log-probabilities, prompts' too, are of the same synthetic scores. It says nothing about a model.
+Replaces the fleet. A greedy text depends only on its prompt and the position, any other on its
+request's seed too; grammars, logit options and log-probabilities work on synthetic scores.
 """
 
 import zlib
@@ -25,7 +24,7 @@ from emulator.specs.step import RankOutput, RankStep, RowLogprobs, Scheduled
 from emulator.ultraserver.lockstep import StepResult
 
 _PROMPT_ROWS: Final = 128
-"""Of a prompt that are scored at once; with 200,000 tokens a row is 0.8 MB."""
+"""Prompt rows scored at once; with 200,000 tokens a row is 0.8 MB."""
 
 _NEVER: Final = np.float32(-1e9)  # below any score, above minus infinity: a grammar may ask for it
 
@@ -33,8 +32,7 @@ _NEVER: Final = np.float32(-1e9)  # below any score, above minus infinity: a gra
 class SyntheticTokens:
     """Requests of `ranks` ranks, answered with tokens of the tokenizer in `weights_dir`.
 
-    Raises:
-        CheckpointError: there is no tokenizer.json, or no token of it is text of its own.
+    Raises CheckpointError without a tokenizer.json, or without plain-text tokens.
     """
 
     def __init__(self, weights_dir: Path, ranks: int) -> None:
@@ -110,7 +108,7 @@ class SyntheticTokens:
         return np.array([self._scores(request, start + row + 1) for row in range(first, last)])
 
     def _draw(self, requests: Sequence[ChipRequest]) -> Int64s:
-        """The word with the highest made-up score, without making the scores."""
+        """The word with the highest synthetic score, without computing the scores."""
         best = [
             _generator(request, len(request)).integers(len(self._words)) for request in requests
         ]

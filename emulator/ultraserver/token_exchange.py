@@ -1,9 +1,9 @@
 """Bytes that a layer's exchange moves between chips.
 
-Directly, a row goes once to each chip that has a part of one of its experts. Between scale-up
-domains joined by network cards, it may go once to each domain that needs it, to the chip with the
-sender's place there, which forwards it over its own links (as DeepEP does for prefill); on the way
-back a domain's partial sums are added up first. The faster of both is taken.
+Directly, a row goes once to each chip with a part of one of its experts. Between scale-up domains
+it may go once to each domain that needs it, to the chip in the sender's place there, which forwards
+it over its own links (as DeepEP does for prefill); on the way back a domain's partial sums are
+added up first. The faster of both counts.
 """
 
 import numpy as np
@@ -19,9 +19,9 @@ from emulator.timing.routing import ExpectedRouting
 
 
 class TokenExchange:
-    """The exchange of rows of `row_bytes` under one distribution of tokens on one placement.
+    """The exchange of rows of `row_bytes` under one distribution on one placement.
 
-    `needed` is float64[kinds, chips], the probability that a token of its group needs each chip.
+    `needed`, float64[kinds, chips]: probability that a token of its group needs each chip.
     """
 
     def __init__(
@@ -77,15 +77,15 @@ class TokenExchange:
         return exchanges, np.where(better[:, None], forwarded_bytes, direct[1])
 
     def of_bytes(self, sent_bytes: Float64s) -> tuple[LayerExchanges, Float64s]:
-        """The same of bytes [kinds, sender, receiver] that are known."""
+        """The same of known bytes [kinds, sender, receiver]."""
         leaving: Float64s = sent_bytes.sum(axis=2) - np.einsum("kcc->kc", sent_bytes)
         return self._all_to_all.exchange_layers(sent_bytes), leaving
 
     def _forwarded_bytes(self, tokens: Float64s) -> Float64s:
         """Bytes from chip to chip, [kinds, chips, chips], when domains forward rows.
 
-        A chip sends each row to its counterparts in other domains that need it, and forwards inside
-        its domain the rows of its counterparts and its own.
+        A chip sends each row to its counterparts in other domains that need it, and forwards its
+        own and their rows inside its domain.
         """
         assert self._domain_needed is not None
         width = self._system.chips.count // self._system.units

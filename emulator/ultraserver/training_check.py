@@ -17,7 +17,7 @@ TERA: Final = 1e12
 class TrainingCheck:
     """One published run; predictions are in the unit of its figure.
 
-    `predicted` is under the fit to serving of today's stacks, `roofline` without overheads.
+    `predicted` uses the fit to serving of today's stacks, `roofline` no overheads.
     """
 
     published: PublishedTraining
@@ -31,7 +31,7 @@ class TrainingCheck:
 
 
 def training_checks() -> tuple[TrainingCheck, ...]:
-    """Predictions of every published run, whether or not it fits its chips (see `differs`)."""
+    """Predictions of every published run, even if it does not fit its chips (see `differs`)."""
     return tuple(_check(published) for published in PUBLISHED_TRAININGS)
 
 

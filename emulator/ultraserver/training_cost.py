@@ -1,12 +1,11 @@
 """Cost of a training step: nanoseconds by part, watts and joules, HBM.
 
-Counted with a serving step's work, fabric, calibration and power model. A step is micro-batches of
-passes in sequence (forward, perhaps recomputing, backward), then the update. Each pass is throttled
-by itself where a chip would exceed its power.
+A step is micro-batches of passes in sequence (forward, perhaps recomputing, backward), then the
+update. Each pass is throttled separately.
 
 Assumed: the job's host runs ahead of the chips, so only a calibration's overheads of layers and
-collectives count, not the serving engine's between steps; and tokens pick experts independently by
-one distribution, as the load-balancing loss has them do.
+collectives count; and tokens pick experts independently by one distribution, which the
+load-balancing loss aims at.
 """
 
 from dataclasses import dataclass, replace
@@ -64,8 +63,8 @@ class TrainingStepCost:
 
     `parts_ns` sum to the duration but for its rounding: each pass's computing, `dispatch_combine`
     (exposed token exchanges), `gradients` (exposed collectives), `optimizer`, `throttle`.
-    `chip_watts` is the average over the step; `flops` are those of all products done, `model_flops`
-    the model's own for the step's tokens (see model_flops).
+    `chip_watts` averages over the step; `flops` are of all products, `model_flops` the model's own
+    (see model_flops).
     """
 
     tokens: int
@@ -80,7 +79,7 @@ class TrainingStepCost:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of all chips together."""
+        """Tokens per second of all chips together."""
         return self.tokens / self.duration_ns * NS_PER_S
 
     @property
@@ -94,12 +93,12 @@ class TrainingCost:
 
     Args:
         chips: the system's chip numbers, group after group.
-        calibration: shares of peak rates, and overheads; none without it.
-        distribution: of tokens over experts; uniform without it.
-        checks_hbm: whether a job that does not fit is refused.
+        calibration: shares of peak rates, and overheads; by default none.
+        distribution: of tokens over experts; by default uniform.
 
-    Raises ConfigError for chips that the system has not, or groups that do not divide them, and
-    HbmExhausted, with the figures and the fewest chips that would do, for a job that does not fit.
+    Raises ConfigError for chips that the system lacks, or groups that do not divide them; with
+    `checks_hbm`, HbmExhausted, with the figures and the fewest sufficient chips, if it does not
+    fit.
     """
 
     def __init__(
@@ -254,7 +253,6 @@ class TrainingCost:
         return (wanted - self.system.chip.idle_watts.value) * one.free_ns / NS_PER_S
 
     def _terms(self, each: Pass) -> StepTerms:
-        """A pass over the micro-batch, with those of its halves where it runs in two."""
         batch = self._batch
         whole = self._counted(each, batch)
         halves = half_batches(batch) if self.recipe.overlap is Overlap.TWO_BATCH else None
@@ -268,7 +266,6 @@ class TrainingCost:
         return self.model.experts > 0 and self._group > 1
 
     def _counted(self, each: Pass, batch: StepBatch) -> StepTerms:
-        """The structure of a serving step over `batch`, with the pass's own phases."""
         base = replace(self._base_terms, requests=np.zeros(batch.ranks))
         ranks, experts = self._phases(each)
         totals = rank_totals(batch, self.model, ranks.shape)
@@ -350,7 +347,6 @@ class _PassTime:
 
 
 def _exchanging_ns(time: StepTime) -> float:
-    """Exposed time of token exchanges."""
     return sum(time.parts_ns.get(name, 0.0) for name in _COMMUNICATION)
 
 

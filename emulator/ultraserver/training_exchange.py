@@ -1,8 +1,7 @@
 """One layer's exchange of a training micro-batch: tokens to experts and back, gradients likewise.
 
-Pure. Pairs go as in serving (`exchange.plan_exchange`), with fewer bytes: a token's row goes once
-to each chip with some of its experts, and one weighted sum comes back from each. A token's sums are
-added in the order of chips, whatever the order of answers.
+Pure. Pairs go as in `exchange.plan_exchange`, but a token's row goes once to each chip with some of
+its experts, and returns as one weighted sum. A token's sums are added in chip order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,8 +29,8 @@ from emulator.ultraserver.exchange import ExpertMap, plan_exchange
 class TrainingExchange:
     """The exchange begun by chips' `dispatches` of one layer.
 
-    `work`: by chip with at least one pair; `tokens`: of all chips; `expert_share` [experts]
-    float32: each expert's pairs over tokens, which sum to k.
+    `work`: by chip with at least one pair; `tokens`: of all chips; `expert_share`, [experts]
+    float32: each expert's pairs over tokens, summing to k.
     """
 
     def __init__(self, dispatches: Mapping[int, TrainingDispatch], experts: ExpertMap) -> None:

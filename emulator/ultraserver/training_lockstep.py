@@ -1,7 +1,7 @@
 """One training step of all chips as a state machine, without I/O.
 
-Every chip has sequences of its own and the dense weights whole; each expert lies on one chip. All
-chips are in the same layer at the same time. The driver moves the messages.
+Every chip has its own sequences and all dense weights; each expert lies on one chip. All chips are
+in the same layer at the same time.
 
 | waits for | comes | goes out | then waits for |
 |---|---|---|---|
@@ -40,9 +40,7 @@ Micro = Mapping[int, BeginTraining]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimization:
-    """Update of the weights: `clip_norm` is the largest norm of all gradients together,
-    `balance_coefficient` the weight of the load-balancing loss beside the nats.
-    """
+    """`clip_norm`: of all gradients together; `balance_coefficient`: of the load-balancing loss."""
 
     learning_rate: float
     clip_norm: float
@@ -55,7 +53,7 @@ class TrainingResult:
 
     `loss`: nats a token over `counted` tokens; `balance`: the load-balancing loss times its
     coefficient, summed over layers; `gradient_norm`: before clipping; both 0 for an evaluation.
-    `imbalance`: the busiest expert's tokens over the mean, of the worst layer.
+    `imbalance`: the busiest expert's tokens over the mean, in the worst layer.
     """
 
     loss: float
@@ -66,10 +64,10 @@ class TrainingResult:
 
 
 class TrainingLockstep:
-    """A step over `micros`, one `BeginTraining` for each chip in each; an evaluation without
+    """A step over `micros`, a `BeginTraining` per chip in each; an evaluation without
     `optimization`.
 
-    `result` may be read when `advance` has returned no more commands.
+    `result` is complete when `advance` has returned no more commands.
     """
 
     def __init__(
@@ -152,7 +150,7 @@ class TrainingLockstep:
         return dict.fromkeys(gradients, command)
 
     def result(self) -> TrainingResult:
-        """The result of the step, once it is over."""
+        """The result of the finished step."""
         counted = sum(each.counted for each in self._scored)
         return TrainingResult(
             loss=math.fsum(each.loss_sum for each in self._scored) / max(counted, 1),

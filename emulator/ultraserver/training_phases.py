@@ -1,8 +1,8 @@
-"""Passes of a micro-batch as phases: a serving step's terms, and what training adds.
+"""Passes of a micro-batch as phases: a serving step's terms, and training's additions.
 
-A forward pass is a step that computes prompts with logits of every token, and writes what it keeps;
-recomputing is the same once more; a backward pass has the same rows, exchanges included, with the
-work of `backward_work`. Ranks are single chips.
+A forward pass is a step of prompts with logits of every token and writes of kept activations;
+recomputing is the same once more; a backward pass has the same rows and exchanges, with the work of
+`backward_work`. Ranks are single chips.
 """
 
 from dataclasses import replace
@@ -56,7 +56,7 @@ class TrainingRanks(RankPhases):
     def _kept_bytes(self, row: RowKind) -> int:
         """Bytes that a token's forward row writes for later, and that recomputing reads first.
 
-        Keys and values are left out: the forward row writes those anyway.
+        Without keys and values, which the forward row writes anyway.
         """
         saved, written = self._saved, self._model.kv_bytes_per_token_layer
         if row.part == "attention":

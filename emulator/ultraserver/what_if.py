@@ -1,8 +1,7 @@
 """Duration of a step if one resource of the machine or its stack were faster.
 
-The step is counted once. One resource's time is divided wherever it occurs, and the step combined
-again, so the answer includes all that hides behind the resource or waits for it; it is no share of
-time.
+One resource's time is divided everywhere and the counted step combined again, so the answer
+includes all overlap and waiting; it is no share of time.
 """
 
 from collections.abc import Mapping
@@ -56,7 +55,7 @@ EVEN_EXPERTS: Final = "even experts"
 FULL_SPEED: Final = "slow chips at full speed"
 POWER: Final = "power budget"
 SPEEDLESS: Final = frozenset({EVEN_EXPERTS, FULL_SPEED})
-"""Answers that no factor belongs to: work spread evenly, chips none of which is slow."""
+"""Answers without a factor: work spread evenly, no slow chips."""
 
 
 def what_if_ns(
@@ -64,10 +63,9 @@ def what_if_ns(
 ) -> dict[str, int]:
     """Duration of the step that runs `batch` with each of `RESOURCES` `factor` times as fast.
 
-    For a model with experts also with `EVEN_EXPERTS`: every chip of an exchanging group has the
-    mean chip's expert work, the limit of moving and copying experts. With slow chips also with
-    `FULL_SPEED`; where power stretches the step, with `POWER`, a budget that leaves `factor` times
-    as much above idle.
+    With experts also `EVEN_EXPERTS`: every chip of an exchanging group has the mean chip's expert
+    work, the limit of moving and copying experts. With slow chips also `FULL_SPEED`; where power
+    stretches the step, `POWER`: `factor` times the budget above idle.
 
     Raises ConfigError for a factor that is not above 1, ValueError as `StepCostModel.cost` does.
     """
@@ -128,7 +126,7 @@ def even_experts(terms: StepTerms) -> StepTerms:
 
 
 def at_full_speed(terms: StepTerms) -> StepTerms:
-    """The terms on chips none of which is slow."""
+    """The terms without slow chips."""
     return replace(
         terms,
         slow=np.ones_like(terms.slow),

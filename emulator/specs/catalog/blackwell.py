@@ -1,6 +1,6 @@
 """NVIDIA Blackwell: B200 in boxes of eight, GB200 beside a Grace; B300 and GB300, the Ultra.
 
-Sources disagree on GB200's rates and on how much of GB300's memory can be used: both are switches.
+Sources disagree on GB200's rates and on GB300's usable memory: both are switches.
 """
 
 from dataclasses import replace
@@ -153,7 +153,7 @@ GB200: Final = replace(
 
 
 def _with_whole_stacks(chip: ChipSpec) -> ChipSpec:
-    """`chip` with a switch for all that its stacks hold, not only what the driver leaves of it."""
+    """`chip` with a switch for the stacks' whole content, not only the driver's part."""
     whole = Assumption(
         "stacks",
         "what the stacks hold, the headline of 288 GB",

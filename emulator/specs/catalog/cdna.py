@@ -1,6 +1,6 @@
 """AMD CDNA: MI300X, MI325X (the same dies, more memory) and MI355X.
 
-Eight of them stand in a box with a link for every two. A compute unit is a core here.
+Boxes of eight with a link for every two. A compute unit is a core here.
 """
 
 from dataclasses import replace

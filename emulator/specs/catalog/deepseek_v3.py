@@ -1,9 +1,9 @@
 """DeepSeek-V3, DeepSeek-R1, Kimi-K2: the dimensions of their public config.json, as catalog data.
 
-They have one architecture; Kimi-K2 has half the heads, 384 experts and one dense layer. Matrices
-are stored in FP8, embedding, LM head, norms and router in BF16, the router's correction bias in
-FP32. The multi-token-prediction module (14 billion parameters beside DeepSeek's 671) is left out,
-as it is when it does not draft.
+One architecture; Kimi-K2 has half the heads, 384 experts and one dense layer. Matrices are in FP8,
+embedding, LM head, norms and router in BF16, the router's correction bias in FP32. The
+multi-token-prediction module (14 billion parameters beside DeepSeek's 671) is left out, as without
+drafting.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """gpt-oss in its two sizes: the dimensions of their public config.json, as catalog data.
 
-Every second layer attends to the last 128 tokens only, beginning with the first. Experts are
-stored in MXFP4, their biases and everything else in BF16.
+Every second layer, from the first, attends only to the last 128 tokens. Experts are stored in
+MXFP4, their biases and all else in BF16.
 """
 
 from dataclasses import replace

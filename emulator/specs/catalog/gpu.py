@@ -1,8 +1,7 @@
 """GPUs as chips of the catalog: shared figures, absent parts, unpublished values.
 
-A GPU's multiprocessors are one logical core: a kernel spreads over all of them, and every one sees
-the whole memory. It has no DMA engines between memory and arithmetic, so its DMA rate is that of
-its HBM.
+A GPU's multiprocessors are one logical core: a kernel spreads over all, and all see the whole
+memory. Without DMA engines, its DMA rate is that of its HBM.
 """
 
 from typing import Final
@@ -44,7 +43,7 @@ LINK_HOP: Final = Figure(300, "ns", "assumed: AMD publishes no latency of a link
 
 
 def tiles(*, rows: int, mx_rows: int, columns: int, moving_rows: int, source: str) -> MatrixEngine:
-    """A GPU's matrix unit by its instruction's shape; it has no ramp, and fills in no time here."""
+    """A GPU's matrix unit by its instruction's shape, without ramp or fill time."""
     unmodelled = "assumed: not modelled for GPUs, whose instructions overlap"
     return MatrixEngine(
         tile_rows=Figure(rows, "rows", source),
@@ -66,8 +65,8 @@ def tflops(value: float, source: str) -> Figure:
 def stack_bytes(mebibytes: int, stacks: int, printed: str) -> Figure:
     """One of `stacks` equal parts of the memory that a GPU's driver shows.
 
-    Datasheets print a few per cent less of the same memory, as their GB are GiB, or nearly: 80 GB
-    of an H100 are 81,559 MiB.
+    Datasheets print a few per cent less, as their GB are GiB, or nearly: 80 GB of an H100 are
+    81,559 MiB.
     """
     return Figure(
         mebibytes * MIB // stacks,
@@ -77,7 +76,7 @@ def stack_bytes(mebibytes: int, stacks: int, printed: str) -> Figure:
 
 
 def one_logical_core(multiprocessors: int) -> Figure:
-    """How many multiprocessors a kernel of the GPU spreads over: all."""
+    """Multiprocessors of a kernel: all."""
     return Figure(
         multiprocessors,
         "cores per logical core",

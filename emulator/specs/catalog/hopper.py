@@ -1,6 +1,6 @@
 """NVIDIA Hopper: H100, H800 and H200, the SXM modules.
 
-One die in three products: H800 has fewer NVLinks, H200 more and faster memory.
+One die: H800 has fewer NVLinks, H200 more and faster memory.
 """
 
 from dataclasses import replace

@@ -54,7 +54,7 @@ def array_rate(cores: int, clock_hz: float, times: float, why: str) -> Figure:
 
 
 def printed_rate(page: str, tflops: float) -> Figure:
-    """A rate that a page of AWS's prints in TFLOPS."""
+    """A rate that an AWS page prints in TFLOPS."""
     return Figure(tflops * 1e12, "FLOP/s", f"{page}: {tflops:,g} TFLOPS")
 
 
@@ -80,7 +80,7 @@ def dma_rate(cores: int, bytes_per_ns: int) -> Figure:
 def array(
     *, clock_hz: float, mx_rows: int, mx_source: str, source: str, ramps: bool
 ) -> MatrixEngine:
-    """A NeuronCore's array; `ramps` if its dI/dt throttle lets it start at half its rate."""
+    """A NeuronCore's array; `ramps`: its dI/dt throttle lets it start at half its rate."""
     steady = "none: the throttle is described for Trainium2 and Trainium3"
     glossary = f"{SDK}, neuron-explorer/glossary.rst: dI/dt throttle"
     return MatrixEngine(

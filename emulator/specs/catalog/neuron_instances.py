@@ -1,6 +1,6 @@
 """Systems of AWS's chips before Trainium3: inf2.48xlarge, trn1.32xlarge and the two of Trn2.
 
-An instance is one tray. Its chips stand in a ring or a torus, whose links are its tray links.
+An instance is one tray, whose tray links form a ring or a torus.
 """
 
 from dataclasses import replace
@@ -40,7 +40,6 @@ def _server_watts(chip: ChipSpec, chips: int, *, cards: int, dimms: int) -> Figu
 def _instance(
     name: str, chip: ChipSpec, torus: tuple[int, ...], page: str, shape: str, watts: Figure
 ) -> SystemSpec:
-    """One server: a tray of all its chips in a rack of its own."""
     source = f"{_HARDWARE}/{page}"
     chips = prod(torus)
     one = Figure(1, "hops", "by definition: there is one server, nothing else")

@@ -1,7 +1,7 @@
 """The generations of NeuronSwitch in Trn3 UltraServers, and the two assumptions on their power.
 
-Hops count switches between two chips of a tray, of a rack, and of two racks; the time of one is
-unpublished, so that is a switch too.
+Hops count switches between two chips of a tray, of a rack, and of two racks; a hop's time is
+unpublished, so it is a switch too.
 """
 
 from dataclasses import replace

@@ -17,7 +17,7 @@ _ALL_IN: Final = Figure(
 
 
 def _rack(name: str, chip: ChipSpec, watts: Figure) -> SystemSpec:
-    """72 GPUs; their 18 compute trays are one "tray" here, as every two are one switch apart."""
+    """72 GPUs; the 18 compute trays count as one "tray": every two are one switch apart."""
     datasheet = f"NVIDIA {chip.name.upper()} NVL72 datasheet"
     return SystemSpec(
         name=name,

@@ -1,6 +1,6 @@
 """Qwen3's mixtures of experts: the dimensions of their public config.json, as catalog data.
 
-The position limit is 40,960: 32,768 native tokens and room for 8,192 of output.
+The position limit, 40,960, is 32,768 native tokens and 8,192 of output.
 """
 
 from dataclasses import replace

@@ -1,9 +1,8 @@
 """Watts of each catalog system beside its chips, by the system's name, and PUE by cooling.
 
-Few of these are published. NVIDIA's own power manager gives a GB200 tray, its CPUs and GPUs, idle
-and busy; a measured DGX H100 is the check on the boxes. The rest is counted from parts, and the sum
-is compared with the rack's budget: where it does not fit, the budget throttles the chips, and no
-part is shrunk to hide it.
+NVIDIA's power manager gives a GB200 tray, its CPUs and GPUs, idle and busy; a measured DGX H100
+checks the boxes. The rest is counted from parts: where the sum exceeds the rack's budget, the
+budget throttles the chips, and no part is shrunk to hide it.
 """
 
 from dataclasses import replace
@@ -91,7 +90,6 @@ def _pumps(heat_watts: float) -> Figure:
 def _air_box(
     *, cpu: Figure, tray: Figure, switches: Figure, supply: Figure = _SUPPLY
 ) -> RackPowerSpec:
-    """x86 servers whose heat all goes into air."""
     return RackPowerSpec(
         cooling=Cooling.AIR,
         cpu_watts=cpu,
@@ -213,7 +211,6 @@ _TRN3_NL32X2: Final = _air_box(
 
 
 def _trn2(servers: int) -> RackPowerSpec:
-    """Servers of 16 chips in a torus: no switch."""
     return _air_box(
         cpu=_XEON,
         tray=_watts(

@@ -1,4 +1,4 @@
-"""Trainium1 and Inferentia2: two NeuronCore-v2 each, which differ in their links."""
+"""Trainium1 and Inferentia2: two NeuronCore-v2 each, with different links."""
 
 from dataclasses import replace
 from typing import Final
@@ -33,7 +33,7 @@ _BUDGET_WATTS: Final = round(190 * _A100_WATTS_PER_TFLOPS)
 
 
 def _with_switches(chip: ChipSpec, page: str) -> ChipSpec:
-    """`chip` with what its `page` says of its rates and its DMA as other readings."""
+    """`chip` with the rates and the DMA of its `page` as other assumptions."""
     rates = Assumption(
         "spec",
         "the chip's page: a little more than two arrays at their clock have; trainium2.rst "

@@ -1,7 +1,7 @@
 """Trainium2: eight NeuronCore-v3, with links for a torus of two dimensions or three.
 
-Its rates are the arrays' own, as Trainium3's are, so that the two compare; a switch takes those of
-the chip's page, which the published totals of its systems are made of.
+Its rates are the arrays' own, comparable with Trainium3's; a switch takes those of the chip's page,
+the basis of its systems' published totals.
 """
 
 from dataclasses import replace

@@ -1,7 +1,7 @@
 """Trainium3: the chip's figures and their sources.
 
-Where sources disagree the figure says which one it takes, and a switch takes another. Unpublished:
-thermal design power, idle power, per-hop latency.
+Where sources disagree the figure names its own, and a switch takes another. Unpublished: thermal
+design power, idle power, per-hop latency.
 """
 
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """The Trn3 UltraServer of the first generation, NL32x2: 64 Trainium3 chips in two racks, in air.
 
-A tray is a board of two chips; AWS counts 16 chips, or eight boards and a CPU tray, as a server.
+A tray is a board of two chips; AWS's server is 16 chips: eight boards and a CPU tray.
 """
 
 from typing import Final
