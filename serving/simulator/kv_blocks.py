@@ -5,6 +5,9 @@ that were never used; then those with content, the oldest first. A new block com
 cached block that is hit leaves the queue.
 """
 
+# mypy: no-warn-return-any
+# Fields of records have no type that mypy knows.
+
 import numpy as np
 from numba import njit
 

@@ -130,8 +130,8 @@ class LockstepSchedulers:
             logit_rows=arrays.ranks["logit_rows"].copy(),
         )
         if rows:
-            busy = np.count_nonzero(np.bincount(batch.rank, minlength=self._ranks))
-            self.empty_rank_steps += int(np.count_nonzero(arrays.ranks["up"])) - busy
+            busy = np.bincount(batch.rank, minlength=self._ranks) > 0
+            self.empty_rank_steps += int((arrays.ranks["up"] & ~busy).sum())
         return batch
 
     def _budgets(self) -> Int64s:
@@ -149,9 +149,7 @@ class LockstepSchedulers:
 
     def give_tokens(self) -> Int64s:
         """End the step: the requests that get a token by it, in its order: [tokens]."""
-        tokens, ended = kernel.give_tokens(
-            self.arrays, self.cache, self._rows, self._given
-        )
+        tokens, ended = kernel.give_tokens(self.arrays, self.cache, self._rows, self._given)
         self.requests -= ended
         return self._given[:tokens].copy()
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from loadgen.measures.slo import Bound
 from loadgen.workloads.traffic import Traffic
 
+Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -42,7 +43,7 @@ class ServingRun:
     ending: Ending
     first_token_s: Float64s  # [requests], NaN without one
     last_token_s: Float64s  # [requests], NaN for what is not finished
-    token_request: Int64s  # [tokens]
+    token_request: Int32s  # [tokens]
     step_end_s: Float64s  # [steps]
     step_tokens: Int64s  # [steps]
     busy_s: float

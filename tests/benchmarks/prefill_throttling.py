@@ -1,7 +1,7 @@
 """What holding prefills back costs and gives: TTFT, TPOT and ITL of one mixed load, by policy.
 
 The load is many chats and a few long documents, with Poisson arrivals from one seed, so every
-policy sees the same; `serving.plugin.virtual_serving` serves it with the real schedulers.
+policy sees the same; `serving.simulator` serves it.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from emulator.specs.partition import Partition
 from emulator.specs.systems import system_by_name
 from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.workloads.traffic import Traffic
-from serving.plugin.virtual_serving import serve_in_virtual_time
 from serving.settings import Settings
+from serving.simulator.virtual_serving import serve_in_virtual_time
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import ServingRun
 
@@ -69,7 +69,7 @@ def play(policy: str, load: Traffic, cost_model: StepCostModel) -> ServingRun:
         block_tokens=BLOCK_TOKENS,
         prefill_policy=policy,
     )
-    return serve_in_virtual_time(load, cost_model, limits)
+    return serve_in_virtual_time(load, cost_model, limits)[0]
 
 
 HEADER = (

@@ -36,7 +36,8 @@ def test_staggered_ranks_take_turns_the_longest_waiting_first() -> None:
     policy = Staggered(prefilling_ranks=2)
     many = demand([5, 5, 0, 5, 5], [1, 1, 1, 1, 1], [0, 2, 7, 1, 2])
 
-    assert policy.budgets(many).tolist() == [0, UNLIMITED, 0, 0, UNLIMITED]  # rank 2 waits for nothing
+    # Rank 2 waits for nothing.
+    assert policy.budgets(many).tolist() == [0, UNLIMITED, 0, 0, UNLIMITED]
     assert policy.budgets(demand([5, 0, 0], [0, 1, 0])).tolist() == [UNLIMITED, 0, 0]
 
 

@@ -1,6 +1,5 @@
 """The compiled schedulers decide as vLLM's do, step by step."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -12,9 +12,9 @@ from emulator.ultraserver.step_cost import StepCost
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Bound, Slo
 from loadgen.workloads.traffic import Traffic
-from serving.plugin.virtual_serving import serve_in_virtual_time
 from serving.simulator import Run, SchedulerLimits, SimulatedDeployment, simulate
 from serving.traffic.serving_run import Ending
+from tests.serving.simulator import vllm_serving
 
 DEPLOYMENT = SimulatedDeployment.of(
     "trn3-nl72x2",
@@ -45,9 +45,9 @@ class Steps:
         self.costs.append(cost)
 
 
-def test_all_requests_are_served_as_the_schedulers_alone_serve_them() -> None:
+def test_all_requests_are_served_as_by_vllm_s_schedulers() -> None:
     run = simulate(DEPLOYMENT, TRAFFIC)
-    alone = serve_in_virtual_time(TRAFFIC, DEPLOYMENT.cost_model, DEPLOYMENT.limits)
+    alone = vllm_serving.serve_in_virtual_time(TRAFFIC, DEPLOYMENT.cost_model, DEPLOYMENT.limits)
 
     assert run.served.ending is Ending.SERVED
     assert run.judged.all()

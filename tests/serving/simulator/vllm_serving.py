@@ -22,9 +22,9 @@ from loadgen.workloads.traffic import Traffic
 from serving.engine.step_batch import StepWatcher
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput
-from tests.serving.simulator.virtual_engine_config import virtual_engine_config, virtual_kv_pool
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending, ServingRun, missed_by
+from tests.serving.simulator.virtual_engine_config import virtual_engine_config, virtual_kv_pool
 
 Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]

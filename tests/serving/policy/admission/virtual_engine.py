@@ -25,9 +25,9 @@ from emulator.ultraserver.step_cost import StepCostModel
 from emulator.units import NS_PER_S
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput
-from serving.plugin.virtual_engine_config import virtual_engine_config, virtual_kv_pool
 from serving.policy.admission.work import PRIORITY, WorkClass
 from serving.traffic.engine_limits import EngineLimits
+from tests.serving.simulator.virtual_engine_config import virtual_engine_config, virtual_kv_pool
 
 _PROMPT_TOKEN, _OUTPUT_TOKEN = 5, 7  # any will do: nothing computes them
 

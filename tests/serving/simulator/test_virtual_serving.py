@@ -1,6 +1,5 @@
-"""Traffic served in virtual time by vLLM's own schedulers."""
+"""Traffic served in virtual time by the compiled schedulers."""
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -28,11 +27,11 @@ from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform, lognormal_of_median
 from loadgen.workloads.traffic import Traffic
 from serving.engine.scheduler_state import RankQueues
-from serving.plugin import virtual_serving
-from serving.plugin.virtual_serving import blocks_in_use_max, serve_in_virtual_time
+from serving.simulator.virtual_serving import serve_in_virtual_time
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending, ServingRun
 from tests.serving.plugin.engine_config import engine_config, kv_pool
+from tests.serving.simulator import vllm_serving
 from tests.serving.traffic.kept_levels import attainment, meets, tpot_percentile_s
 
 BLOCK_TOKENS = 16
@@ -67,6 +66,10 @@ def four_chips() -> StepCostModel:
     return cost_model_on(4)
 
 
+def served(*asked: Any, **how: Any) -> ServingRun:
+    return serve_in_virtual_time(*asked, **how)[0]
+
+
 def traffic(*requests: tuple[float, int, int]) -> Traffic:
     """Requests given as arrival, prompt and output."""
     arrival_s, prompt, output = zip(*requests, strict=True)
@@ -94,7 +97,7 @@ def arrays(run: ServingRun) -> dict[str, Any]:
     """All that a run says, to compare; NaN is itself."""
     names = [name for name in run.__slots__ if name != "traffic"]
     return {
-        name: getattr(run, name).tobytes()
+        name: getattr(run, name).tolist().__repr__()
         if isinstance(getattr(run, name), np.ndarray)
         else getattr(run, name)
         for name in names
@@ -102,7 +105,7 @@ def arrays(run: ServingRun) -> dict[str, Any]:
 
 
 def test_one_request_takes_the_sum_of_its_steps(one_chip: StepCostModel) -> None:
-    run = serve_in_virtual_time(traffic((2.0, 100, 4)), one_chip, LIMITS)
+    run = served(traffic((2.0, 100, 4)), one_chip, LIMITS)
     first = step_ns(one_chip, (64, 0), logits=0)
     second = step_ns(one_chip, (36, 64), logits=1)
     decodes = [step_ns(one_chip, (1, context), logits=1) for context in (100, 101, 102)]
@@ -119,9 +122,7 @@ def test_one_request_takes_the_sum_of_its_steps(one_chip: StepCostModel) -> None
 def test_the_energy_is_that_of_the_steps_and_of_the_idle_time_before(
     four_chips: StepCostModel,
 ) -> None:
-    early, late = (
-        serve_in_virtual_time(traffic((at_s, 20, 1)), four_chips, LIMITS) for at_s in (0.0, 2.0)
-    )
+    early, late = (served(traffic((at_s, 20, 1)), four_chips, LIMITS) for at_s in (0.0, 2.0))
     batch = StepBatch(
         ranks=4,
         rank=np.zeros(1, dtype=np.int64),
@@ -137,9 +138,7 @@ def test_the_energy_is_that_of_the_steps_and_of_the_idle_time_before(
 
 def test_a_request_that_comes_during_a_step_waits_for_its_end(one_chip: StepCostModel) -> None:
     prefill = step_ns(one_chip, (64, 0), logits=1)
-    run = serve_in_virtual_time(
-        traffic((0.0, 64, 2), (0.5 * prefill / NS_PER_S, 20, 1)), one_chip, LIMITS
-    )
+    run = served(traffic((0.0, 64, 2), (0.5 * prefill / NS_PER_S, 20, 1)), one_chip, LIMITS)
     both = step_ns(one_chip, (1, 64), (20, 0), logits=2)
 
     assert run.first_token_s.tolist() == [prefill / NS_PER_S, (prefill + both) / NS_PER_S]
@@ -159,7 +158,7 @@ def test_every_request_gets_the_tokens_it_asked_for_and_time_adds_up(
 ) -> None:
     asked = Traffic.poisson(rate_per_s=rate_per_s, lengths=SHORT, seed=seed, requests=60)
     limits = replace(LIMITS, prefill_policy=policy, kv_blocks_per_rank=blocks)
-    run = serve_in_virtual_time(asked, four_chips, limits)
+    run = served(asked, four_chips, limits)
 
     assert run.ending is Ending.SERVED
     counts = np.bincount(run.token_request, minlength=60)
@@ -180,9 +179,7 @@ def test_every_request_gets_the_tokens_it_asked_for_and_time_adds_up(
 def test_the_same_traffic_is_served_the_same_every_time(four_chips: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=1_000, lengths=SHORT, seed=1, requests=80)
 
-    assert arrays(serve_in_virtual_time(asked, four_chips, LIMITS)) == arrays(
-        serve_in_virtual_time(asked, four_chips, LIMITS)
-    )
+    assert arrays(served(asked, four_chips, LIMITS)) == arrays(served(asked, four_chips, LIMITS))
 
 
 @pytest.mark.long
@@ -194,7 +191,7 @@ def test_one_seat_and_replies_of_one_token_make_the_queue_of_the_textbook(
     service_s, load = service_ns / NS_PER_S, 0.7
     lengths = IndependentLengths(prompt=Uniform(least=32, most=32), output=Uniform(least=1, most=1))
     asked = Traffic.poisson(rate_per_s=load / service_s, lengths=lengths, seed=4, requests=6_000)
-    run = serve_in_virtual_time(asked, one_chip, replace(LIMITS, max_num_seqs=1))
+    run = served(asked, one_chip, replace(LIMITS, max_num_seqs=1))
 
     # Each begins when it has come and the one before is done: exactly, in ns (Lindley).
     end_ns, expected = 0, []
@@ -213,7 +210,7 @@ def test_one_seat_and_replies_of_one_token_make_the_queue_of_the_textbook(
 def test_one_rank_is_served_as_by_the_scheduler_of_vllm_alone(one_chip: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=400, lengths=SHORT, seed=5, requests=60)
     limits = replace(LIMITS, kv_blocks_per_rank=40)
-    run = serve_in_virtual_time(asked, one_chip, limits)
+    run = served(asked, one_chip, limits)
     first_s, last_s = served_by_vllm(asked, one_chip, limits)
 
     assert run.preemptions > 0
@@ -283,9 +280,7 @@ def test_few_blocks_preempt_and_cost_time_but_no_token(one_chip: StepCostModel) 
     asked = traffic((0.0, 60, 60), (0.0, 60, 60))
     # Each needs 8 blocks in the end; both have 4 at first.
     scarce, ample = (
-        serve_in_virtual_time(
-            asked, one_chip, replace(LIMITS, max_num_batched_tokens=256, kv_blocks_per_rank=n)
-        )
+        served(asked, one_chip, replace(LIMITS, max_num_batched_tokens=256, kv_blocks_per_rank=n))
         for n in (1 + 12, 1 + 16)
     )
 
@@ -297,26 +292,16 @@ def test_few_blocks_preempt_and_cost_time_but_no_token(one_chip: StepCostModel) 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("policy", ["none", "balanced:4:8:32", "staggered:1"])
-def test_blocks_that_nobody_could_use_change_nothing(
-    four_chips: StepCostModel, policy: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("policy", ["none", "balanced:4:8:32", "staggered:1", "capped:9"])
+@pytest.mark.parametrize("kv_blocks", [40, 1_000])
+def test_a_run_is_that_of_vllm_s_schedulers(
+    four_chips: StepCostModel, policy: str, kv_blocks: int
 ) -> None:
     asked = Traffic.poisson(rate_per_s=3_000, lengths=SHORT, seed=6, requests=90)
-    limits = replace(LIMITS, prefill_policy=policy, max_num_seqs=4, kv_blocks_per_rank=5_000)
-    needed = blocks_in_use_max(asked, limits)
-    assert needed < 200
-    with_few = serve_in_virtual_time(asked, four_chips, limits)
-    monkeypatch.setattr(virtual_serving, "blocks_in_use_max", lambda *_: 10**9)
+    limits = replace(LIMITS, prefill_policy=policy, max_num_seqs=4, kv_blocks_per_rank=kv_blocks)
+    reference = vllm_serving.serve_in_virtual_time(asked, four_chips, limits)
 
-    assert arrays(serve_in_virtual_time(asked, four_chips, limits)) == arrays(with_few)
-
-
-def test_the_blocks_that_can_be_in_use_are_those_of_the_longest_that_run_together() -> None:
-    asked = traffic((0.0, 16, 1), (0.0, 10, 6), (0.0, 100, 28))
-
-    # 2, 1 and 8 blocks of 16; two seats; and vLLM's own.
-    assert blocks_in_use_max(asked, replace(LIMITS, max_num_seqs=2)) == 8 + 2 + 1
-    assert blocks_in_use_max(asked, LIMITS) == 8 + 2 + 1 + 1
+    assert arrays(served(asked, four_chips, limits)) == arrays(reference)
 
 
 def just_kept(name: str, limit_s: float, *, percentile: float) -> Bound:
@@ -327,11 +312,9 @@ def just_kept(name: str, limit_s: float, *, percentile: float) -> Bound:
 @pytest.mark.long
 def test_what_is_hopeless_ends_early_and_would_have_been_missed(one_chip: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=2_000, lengths=SHORT, seed=7, requests=200)
-    full = serve_in_virtual_time(asked, one_chip, LIMITS)
+    full = served(asked, one_chip, LIMITS)
     level = just_kept("ttft", percentile(full.ttft_s, 50), percentile=90)
-    run = serve_in_virtual_time(
-        asked, one_chip, LIMITS, levels=[Bound(measure="ttft_ms", limit=1e9), level]
-    )
+    run = served(asked, one_chip, LIMITS, levels=[Bound(measure="ttft_ms", limit=1e9), level])
 
     assert run.ending is Ending.HOPELESS
     assert meets(run, level) is False
@@ -345,44 +328,44 @@ def test_what_is_hopeless_ends_early_and_would_have_been_missed(one_chip: StepCo
 @pytest.mark.long
 def test_levels_may_be_about_some_of_the_requests_only(one_chip: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=2_000, lengths=SHORT, seed=7, requests=200)
-    full = serve_in_virtual_time(asked, one_chip, LIMITS)
+    full = served(asked, one_chip, LIMITS)
     level = just_kept("ttft", percentile(full.ttft_s, 30), percentile=90)
     early = np.arange(200) < 20
 
     assert meets(full, level) is False
     assert meets(full, level, early) is True
-    assert serve_in_virtual_time(asked, one_chip, LIMITS, levels=[level]).ending is Ending.HOPELESS
-    ended = serve_in_virtual_time(asked, one_chip, LIMITS, levels=[level], among=early)
+    assert served(asked, one_chip, LIMITS, levels=[level]).ending is Ending.HOPELESS
+    ended = served(asked, one_chip, LIMITS, levels=[level], among=early)
     # What comes after them changes nothing, and is left when they have their tokens.
     assert ended.ending is Ending.JUDGED
     assert ended.last_token_s[early].tolist() == full.last_token_s[early].tolist()
     assert ended.emulated_s == np.max(full.last_token_s[early])
     assert not ended.finished.all()
-    run = serve_in_virtual_time(asked, one_chip, LIMITS, levels=[level], among=~early)
+    run = served(asked, one_chip, LIMITS, levels=[level], among=~early)
     assert (run.ending, meets(run, level, ~early)) == (Ending.HOPELESS, False)
 
 
 @pytest.mark.long
 def test_levels_that_can_be_met_change_nothing(one_chip: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=2_000, lengths=SHORT, seed=8, requests=100)
-    full = serve_in_virtual_time(asked, one_chip, LIMITS)
+    full = served(asked, one_chip, LIMITS)
     levels = [
         just_kept("ttft", percentile(full.ttft_s, 99), percentile=99),
         just_kept("tpot", tpot_percentile_s(full, 90), percentile=90),
     ]
 
-    assert arrays(serve_in_virtual_time(asked, one_chip, LIMITS, levels=levels)) == arrays(full)
+    assert arrays(served(asked, one_chip, LIMITS, levels=levels)) == arrays(full)
     assert [meets(full, level) for level in levels] == [True, True]
 
 
 @pytest.mark.long
 def test_no_step_begins_when_the_time_is_up(one_chip: StepCostModel) -> None:
     asked = Traffic.poisson(rate_per_s=10_000, lengths=SHORT, seed=9, requests=50)
-    full = serve_in_virtual_time(asked, one_chip, LIMITS)
+    full = served(asked, one_chip, LIMITS)
     assert full.busy_s == pytest.approx(full.emulated_s - asked.arrival_s[0])  # never idle
     step, until_s = 20, float(full.step_end_s[20])
     for change_s, steps in ((-1e-9, step + 1), (0.0, step + 1), (1e-9, step + 2)):
-        run = serve_in_virtual_time(asked, one_chip, LIMITS, until_s=until_s + change_s)
+        run = served(asked, one_chip, LIMITS, until_s=until_s + change_s)
 
         assert (run.ending, run.steps) == (Ending.TIME_UP, steps)
         assert run.step_end_s.tolist() == full.step_end_s[:steps].tolist()
@@ -401,19 +384,19 @@ def test_an_observer_sees_every_step_as_it_was_costed(four_chips: StepCostModel)
         seen.append((cost.duration_ns, cost.chip_joules, int(batch.logit_rows.sum())))
         assert sum(queue.running for queue in queues) >= len(batch.rank)
 
-    run = serve_in_virtual_time(asked, four_chips, LIMITS, on_step=look)
+    run = served(asked, four_chips, LIMITS, on_step=look)
     duration_ns, joules, tokens = np.array(seen).T
 
     assert ((np.array(begins_ns) + duration_ns) / NS_PER_S).tolist() == run.step_end_s.tolist()
     assert tokens.tolist() == run.step_tokens.tolist()
     idle_s = run.emulated_s - run.busy_s
     assert run.joules == pytest.approx(joules.sum() + idle_s * 4 * four_chips.idle_chip_watts)
-    assert arrays(run) == arrays(serve_in_virtual_time(asked, four_chips, LIMITS))
+    assert arrays(run) == arrays(served(asked, four_chips, LIMITS))
 
 
 def test_no_traffic_takes_no_time(one_chip: StepCostModel) -> None:
     nothing = traffic((0.0, 1, 1)).chosen(np.zeros(1, dtype=np.bool_))
-    run = serve_in_virtual_time(nothing, one_chip, LIMITS)
+    run = served(nothing, one_chip, LIMITS)
 
     assert (run.ending, run.steps, run.emulated_s, run.joules) == (Ending.SERVED, 0, 0.0, 0.0)
     assert attainment(run, Bound(measure="ttft_ms", limit=1e3)) == 1.0
@@ -421,9 +404,7 @@ def test_no_traffic_takes_no_time(one_chip: StepCostModel) -> None:
 
 def test_a_longest_request_that_just_fits_is_served(one_chip: StepCostModel) -> None:
     asked = traffic((0.0, 60, 5))  # 64 tokens of KV, since the last is never written
-    run = serve_in_virtual_time(
-        asked, one_chip, replace(LIMITS, kv_blocks_per_rank=5, max_model_len=65)
-    )
+    run = served(asked, one_chip, replace(LIMITS, kv_blocks_per_rank=5, max_model_len=65))
 
     assert run.tokens == 5
 
@@ -440,22 +421,20 @@ def test_what_an_engine_would_refuse_is_refused(
     one_chip: StepCostModel, changed: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        serve_in_virtual_time(
-            traffic((0.0, 9, 9), (0.0, 60, 5)), one_chip, replace(LIMITS, **changed)
-        )
+        served(traffic((0.0, 9, 9), (0.0, 60, 5)), one_chip, replace(LIMITS, **changed))
 
 
 def test_a_context_longer_than_the_model_s_is_refused(one_chip: StepCostModel) -> None:
     tokens = one_chip.model.max_context_tokens
     with pytest.raises(ConfigError, match=f"max_model_len={tokens}"):
-        serve_in_virtual_time(traffic((0.0, tokens, 1)), one_chip, LIMITS)
+        served(traffic((0.0, tokens, 1)), one_chip, LIMITS)
 
 
 def test_a_context_may_be_longer_than_the_stand_in_s(one_chip: StepCostModel) -> None:
     model = replace(one_chip.model, max_context_tokens=200_000)
     cost_model = StepCostModel(one_chip.system, model, one_chip.partition)
     limits = replace(LIMITS, max_num_batched_tokens=65_536, kv_blocks_per_rank=20_000)
-    run = serve_in_virtual_time(traffic((0.0, 131_070, 6)), cost_model, limits)
+    run = served(traffic((0.0, 131_070, 6)), cost_model, limits)
 
     assert (run.tokens, run.steps) == (6, 2 + 5)
 
@@ -466,27 +445,7 @@ def test_a_rank_may_have_several_chips() -> None:
         model_by_name("qwen3-30b-a3b"),
         Partition(chips=4, tp=2, ep=4),
     )
-    run = serve_in_virtual_time(traffic((0.0, 9, 2), (0.0, 9, 2), (0.0, 9, 2)), pairs, LIMITS)
+    run = served(traffic((0.0, 9, 2), (0.0, 9, 2), (0.0, 9, 2)), pairs, LIMITS)
 
     # Two ranks for three requests, which all fit in the first step.
     assert (run.tokens, run.steps, run.empty_rank_steps) == (6, 2, 0)
-
-
-def test_vllm_says_nothing_of_the_stand_in_and_talks_as_before_afterwards(
-    one_chip: StepCostModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # As in a process that has made no config yet, whose logging vLLM would now set up.
-    monkeypatch.setattr("vllm.logger._last_configured_logging_config", None)
-    logger = logging.getLogger("vllm")
-    records: list[logging.LogRecord] = []
-    handler = logging.Handler()
-    handler.emit = records.append  # type: ignore[method-assign]
-    level = logger.level
-    logger.addHandler(handler)
-    try:
-        serve_in_virtual_time(traffic((0.0, 9, 1)), one_chip, LIMITS)
-        assert records == []
-        assert handler in logger.handlers, "the logging was configured anew"
-        assert logger.level == level
-    finally:
-        logger.removeHandler(handler)
