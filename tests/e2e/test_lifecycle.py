@@ -1,6 +1,6 @@
 """A server stops whenever it is told to, and leaves nothing: no process, no port, no file.
 
-Also stock `vllm serve`, which must be the same engine; it is the one that Ctrl-C ends when it is up.
+Also stock `vllm serve`, which must be the same engine; it is the one that Ctrl-C ends when up.
 """
 
 import json
