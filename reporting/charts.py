@@ -1,4 +1,4 @@
-"""The style of all charts: sizes, colours, axes; pictures of several charts."""
+"""Style of all charts: sizes, colours, axes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Float64s = NDArray[np.float64]
 WIDTH: Final = 860
 HEIGHT: Final = 230
 LEGEND_ROOM: Final = 18
-"""Between a legend and its chart: a line of words."""
+"""Points between a legend and its chart: a line of words."""
 GREY: Final = "#868e96"
 INK: Final = "#495057"
 BLUE: Final = "#1c7ed6"
@@ -53,17 +53,14 @@ def titled(
 
 
 def chart_of(rows: Iterable[Row]) -> alt.Chart:
-    """A chart with the rows as its own data: nothing is fetched."""
+    """A chart with inline data: nothing is fetched."""
     return alt.Chart(alt.InlineData(values=[dict(row) for row in rows]))
 
 
 def series_rows(
     x: tuple[str, Float64s], y: str, series: Mapping[str, Float64s], *, what: str = "what"
 ) -> list[Row]:
-    """A row for each value of each series at the points of `x`, which has its name; NaN has none.
-
-    All arrays have as many points, [points].
-    """
+    """A row for each point of each series, [points], over the named axis `x`; NaN is skipped."""
     name, at = x
     return [
         {name: point, y: value, what: words}
@@ -74,15 +71,15 @@ def series_rows(
 
 
 def rows_of(**columns: Float64s) -> list[Row]:
-    """A row for each place of the columns, which are [rows]."""
+    """A row for each index of the columns, [rows] each."""
     values = zip(*(rounded(each) for each in columns.values()), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in values]
 
 
 def logarithmic(low: float, high: float, *, clamp: bool = True) -> dict[str, Any]:
-    """Scale and axis from `low` to `high`, both above 0, with ticks where people expect them.
+    """Scale and axis from `low` to `high`, both above 0, with ticks at round values.
 
-    Without `clamp` values beyond lie outside, for marks that are clipped.
+    Without `clamp` values beyond lie outside, for clipped marks.
     """
     low, high = low / 1.15, high * 1.15
     decades = range(floor(log10(low)), ceil(log10(high)) + 1)
@@ -104,7 +101,7 @@ def colour(
     orient: Literal["top", "right", "top-right"] = "top",
     room: int = LEGEND_ROOM,
 ) -> alt.Color:
-    """One colour for each name, in their order, with a legend `room` points from the chart."""
+    """One colour for each name, in order, with a legend `room` points from the chart."""
     chosen = [colours[place % len(colours)] for place in range(len(names))]
     return alt.Color(
         f"{field}:N",
@@ -121,7 +118,7 @@ def colour(
 
 
 def dashes(field: str, names: Sequence[str], *, room: int = LEGEND_ROOM) -> alt.StrokeDash:
-    """A whole line for the first name, and dashes for the others."""
+    """A solid line for the first name, dashes for the others."""
     patterns = [[1, 0], [6, 3], [2, 2], [8, 3, 2, 3]]
     return alt.StrokeDash(
         f"{field}:N",
@@ -131,7 +128,7 @@ def dashes(field: str, names: Sequence[str], *, room: int = LEGEND_ROOM) -> alt.
 
 
 def shapes(field: str, names: Sequence[str]) -> alt.Shape:
-    """A disc for the first name, and other shapes for the others, which do not hide it."""
+    """A disc for the first name; for the others shapes that do not hide it."""
     marks = ["circle", "diamond", "square", "triangle-up"]
     return alt.Shape(
         f"{field}:N", scale=alt.Scale(domain=list(names), range=marks[: len(names)]), legend=None
@@ -174,7 +171,7 @@ def styled(chart: Chart) -> Any:
 
 
 def to_png(report: ReportDocument) -> bytes:
-    """A PNG with all charts, one below the other; empty where there is none."""
+    """A PNG with all charts, one below the other; empty without any."""
     document, charts = report.document(), report.charts()
     if not charts:
         return b""

@@ -15,9 +15,9 @@ COLUMNS: Final = (
 
 
 def to_csv(report: ReportDocument) -> str:
-    """Return the report as CSV text with a header row (RFC 4180); unknown values are empty.
+    """The report as CSV with a header row (RFC 4180); unknown values are empty.
 
-    Columns that only some rows have come last, in the order in which they are met.
+    Columns of some rows only come last, in order of appearance.
     """
     rows = report.figures()
     extra = tuple(dict.fromkeys(name for row in rows for name in row.extra))
@@ -37,14 +37,11 @@ def to_csv(report: ReportDocument) -> str:
 
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""Characters that a spreadsheet takes for the start of a formula, and runs."""
+"""Characters that start a formula in a spreadsheet, which runs it."""
 
 
 def text_cell(words: str) -> str:
-    """The words as a spreadsheet shows them; after an apostrophe where it would run them.
-
-    Numbers stay as they are, negative ones too.
-    """
+    """The words, after an apostrophe where a spreadsheet would run them; numbers unchanged."""
     if not words.startswith(_FORMULA):
         return words
     try:
@@ -60,8 +57,5 @@ def to_json(report: ReportDocument) -> str:
 
 
 def json_text(value: object) -> str:
-    """A value's JSON, indented; frozen types have their own field names, NaN is null.
-
-    The same value has the same bytes.
-    """
+    """Indented, deterministic JSON; frozen types by their field names, NaN is null."""
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()

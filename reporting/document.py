@@ -1,7 +1,4 @@
-"""A report before it has a form: titled sections of facts, lines and tables, and notes.
-
-Terminal, plain text, Markdown and HTML show the same document.
-"""
+"""A report before it has a form: titled sections of facts, lines and tables, and notes."""
 
 from __future__ import annotations
 
@@ -30,13 +27,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """A column: its label and unit, the value that it takes from a row, and the value's format.
+    """A column: label, unit, the value that it takes from a row, and the value's format.
 
     `form` is a format specification or a function, of the value over `scale`. Without `value` a row
-    is a sequence and has its cells in the columns' order.
-
-    Where there is too little space, the columns of the highest `rank` are left out first, all of
-    them together; rank 0 always stays.
+    is a sequence of cells. Where space is short, all columns of the highest `rank` are left out
+    first; rank 0 always stays.
     """
 
     label: str
@@ -54,7 +49,7 @@ class Column(Generic[Row]):
         return f"{self.label} {self.unit}".strip()
 
     def cell(self, row: Any, place: int) -> Cell:
-        """The cell of a row; `place` is the column's own. A Cell and a str stand as they are."""
+        """A row's cell at the column's own `place`. A Cell and a str stand as they are."""
         found = row[place] if self.value is None else self.value(row)
         if isinstance(found, Cell):
             return found
@@ -71,7 +66,7 @@ class Column(Generic[Row]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Names and what they are; a name that is empty continues the one before."""
+    """Names and values; an empty name continues the one before."""
 
     title: str
     rows: tuple[tuple[str, str], ...]
@@ -79,7 +74,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table, its cells written: `table_of` makes it from rows."""
+    """A table of formatted cells; see `table_of`."""
 
     title: str
     columns: tuple[Column[Any], ...]
@@ -101,7 +96,7 @@ Section = Facts | Table | Lines
 def table_of(
     columns: Iterable[Column[Row]], rows: Iterable[Row], *, title: str = "", foot: str = ""
 ) -> Table:
-    """The table of `rows`; raises IndexError for a row that is a sequence and too short."""
+    """The table of `rows`; raises IndexError for a sequence that is too short."""
     columns = tuple(columns)
     cells = tuple(
         tuple(column.cell(row, place) for place, column in enumerate(columns)) for row in rows
@@ -111,7 +106,7 @@ def table_of(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A whole report. `verdict` is its outcome in a line; `command` repeats what it reports."""
+    """A whole report. `verdict` is its outcome in a line; `command` repeats its subject."""
 
     title: str
     subtitle: str = ""
@@ -149,4 +144,4 @@ class ReportDocument(Protocol):
         """For spreadsheets: a row for every figure."""
 
     def charts(self) -> tuple[TitledChart, ...]:
-        """The charts, in the order in which they are shown."""
+        """In display order."""

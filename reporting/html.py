@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing but itself: no server, no network."""
+"""A report as one self-contained HTML file: no server, no network."""
 
 import json
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ for (const box of document.querySelectorAll("[data-chart]")) {
 
 
 def to_html(report: ReportDocument) -> str:
-    """Return the report as a page: its figures as tables, and its charts with all they need."""
+    """The report as a page: figures as tables, and charts with all they need."""
     return "\n".join(_page(report.document(), report.charts())) + "\n"
 
 
@@ -94,12 +94,12 @@ def _page(document: Document, charts: tuple[TitledChart, ...]) -> Iterator[str]:
 
 @cache
 def _vega() -> str:
-    """Vega, Vega-Lite and their embedding as one script: 0.9 MB, and seconds to put together."""
+    """Vega, Vega-Lite and their embedding as one script: 0.9 MB, seconds to build."""
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
 
 
 def _json_text(value: object) -> str:
-    """JSON in which nothing can end the script element that it stands in."""
+    """JSON that cannot end the script element that it stands in."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 

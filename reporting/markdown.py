@@ -10,7 +10,7 @@ _RULES: Final = {"left": ":--", "right": "--:"}
 
 
 def to_markdown(report: ReportDocument) -> str:
-    """Return the report as Markdown text."""
+    """The report as Markdown text."""
     return "\n".join(_lines(report.document())) + "\n"
 
 
@@ -46,6 +46,6 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _escaped(words: str) -> str:
-    """Markdown and HTML in a server's words stand as they are; a table's cell stays one line."""
+    """Escapes Markdown and HTML; a table's cell stays one line."""
     marked = re.sub(r"([\\`*_\[\]|])", r"\\\1", words)
     return " ".join(marked.replace("&", "&amp;").replace("<", "&lt;").split())

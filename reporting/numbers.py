@@ -1,4 +1,4 @@
-"""Numbers as people read them: as many digits as tell something, thousands set apart."""
+"""Numbers for people: significant digits, thousands set apart."""
 
 from collections.abc import Callable
 from typing import Final, Protocol

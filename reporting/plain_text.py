@@ -1,4 +1,4 @@
-"""A report as lines without colours, as wide as they are."""
+"""A report as lines without colours or folding."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ def document_lines(document: Document) -> Iterator[str]:
 
 
 def section_lines(section: Section) -> Iterator[str]:
-    """A section; its lines are indented by two where it has a title."""
+    """A section, indented by two below a title."""
     if isinstance(section, Table):
         rows = [*table_lines(section), *filter(None, [section.foot])]
     elif isinstance(section, Facts):
@@ -28,10 +28,7 @@ def section_lines(section: Section) -> Iterator[str]:
 
 
 def table_lines(table: Table, *, indent: int = 0) -> list[str]:
-    """A table's lines: headings, then rows, in columns as wide as their widest cell.
-
-    Two blanks stand between columns; trailing blanks are cut, and headings that are all empty.
-    """
+    """Headings, unless all are empty, and rows; columns as wide as their widest cell, two apart."""
     written = [tuple(cell.words for cell in row) for row in table.rows]
     if any(column.heading for column in table.columns):
         written.insert(0, tuple(column.heading for column in table.columns))

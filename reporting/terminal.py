@@ -1,4 +1,4 @@
-"""A report as a person reads it in a terminal: in its width, with colours."""
+"""A report in a terminal: in its width, with colours."""
 
 import re
 from typing import Final
@@ -18,13 +18,13 @@ _STYLES: Final = {"plain": "", "good": "green", "bad": "bold red", "dim": "dim"}
 
 
 def report_console() -> Console:
-    """Standard output: as wide as its terminal, or PLAIN_WIDTH where it is none."""
+    """Standard output, as wide as its terminal, or PLAIN_WIDTH for a file."""
     console = Console()
     return console if console.is_terminal else Console(width=PLAIN_WIDTH)
 
 
 def print_report(report: ReportDocument, console: Console) -> None:
-    """Print the whole report; tables leave out columns that the console is too narrow for."""
+    """Print the whole report; tables leave out columns that do not fit."""
     document = report.document()
     console.print(Rule(_shown(document.title, "bold"), align="left", style="dim"))
     if document.subtitle:
@@ -69,7 +69,6 @@ def _notes(notes: tuple[str, ...]) -> RichTable:
 
 
 def _print_table(table: Table, console: Console) -> None:
-    """Print the table with all columns that fit."""
     shown = list(range(len(table.columns)))
     drawn = _table(table, shown)
     while console.measure(drawn, options=console.options.update(width=10_000)).maximum > (
@@ -96,8 +95,5 @@ def _table(table: Table, shown: list[int]) -> RichTable:
 
 
 def _shown(words: str, style: str = "") -> Text:
-    """The words as they are: a server's, or a file's, are neither markup nor orders to a terminal.
-
-    Control characters, which could move the cursor or rewrite lines above, are shown as `\ufffd`.
-    """
+    """Text without markup; control characters, which could rewrite lines above, as `\ufffd`."""
     return Text(_CONTROL.sub("\ufffd", words), style=style)

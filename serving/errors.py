@@ -12,14 +12,14 @@ class UnsupportedFlag(UltraServeError):
 
 
 class RefusedByVllm(UltraServeError):
-    """vLLM itself refused its arguments; definite, nothing was started."""
+    """vLLM refused its arguments; definite, nothing was started."""
 
     def __init__(self, words: str) -> None:
         super().__init__(" ".join(words.split()))
 
 
 class PortInUse(UltraServeError):
-    """Another program listens where the server was asked to."""
+    """Another program listens on the server's port."""
 
     def __init__(self, host: str, port: int, *, field: str = "port") -> None:
         super().__init__(
@@ -39,7 +39,7 @@ class LeaseRefused(UltraServeError):
 
 
 class TrainingDiverged(UltraServeError):
-    """A step's loss was no number; definite: the newest checkpoint is from before."""
+    """A step's loss is not finite; definite: the newest checkpoint precedes it."""
 
     def __init__(self, *, step: int, loss: float) -> None:
         super().__init__(

@@ -1,6 +1,6 @@
-"""The `ultraserve` command, whose subcommands are thin modules of `serving.commands`.
+"""The `ultraserve` command; its subcommands are thin modules of `serving.commands`.
 
-A subcommand imports vLLM only when it runs it, so that `describe` does not pay for that.
+A subcommand imports vLLM when it runs, so that `describe` does not pay for it.
 """
 
 import argparse
@@ -26,14 +26,14 @@ _MODULES: Final = (
     *("fault", "leases", "daynight", "publish", "engine", "profile"),
     *("describe", "collectives", "power", "pareto", "plan", "day", "validate"),
 )
-"""Of `serving.commands`, in the order of the help."""
+"""Modules of `serving.commands`, in the order of the help."""
 
 
 def command_parser() -> argparse.ArgumentParser:
-    """The parser of every subcommand; `run` of what it reads is the subcommand's function.
+    """The parser of every subcommand.
 
-    That returns an exit code, and raises UltraServeError for a wrong argument or a server that
-    refuses or does not answer.
+    `run` of its result takes the parsed arguments, returns an exit code, and raises UltraServeError
+    for a wrong argument or a server that refuses or does not answer.
     """
     parser = argparse.ArgumentParser(
         prog="ultraserve",
@@ -49,10 +49,10 @@ def command_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one subcommand; returns the exit code: 0, or that of the error, which it prints.
+    """Run one subcommand; returns its exit code, or that of the error that it prints.
 
-    Without `argv` the process is this command's alone: it imports installed code, and ends without
-    what libraries would say of their own teardown.
+    Without `argv` the process is this command's alone: only installed code is importable, and
+    teardown messages of libraries are suppressed.
     """
     if argv is not None:
         return _run(argv)
@@ -64,10 +64,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def end_process(code: int) -> NoReturn:
-    """End this process as the interpreter does, but for taking its modules apart.
+    """End this process as the interpreter does, without tearing down its modules.
 
-    Bindings made with nanobind, such as Triton's, which vLLM imports, list hundreds of their own
-    functions on stderr when some are alive then, as if the server had failed.
+    nanobind bindings still alive then (Triton's, imported by vLLM) list hundreds of functions on
+    stderr, as if the server had failed.
     """
     threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as the interpreter does
     atexit._run_exitfuncs()

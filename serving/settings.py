@@ -1,7 +1,7 @@
-"""What a deployment asks of the platform, read once at the gateway and passed on.
+"""A deployment's settings, read once at the gateway and passed on.
 
-The same keys travel in vLLM's own `--additional-config '{"ultraserve": {...}}'` and come from the
-flags of `ultraserve serve`. A wrong key or value stops the start and names itself.
+The keys are those of vLLM's `--additional-config '{"ultraserve": {...}}'` and the flags of
+`ultraserve serve`. A wrong key or value stops the start and names itself.
 """
 
 import re
@@ -17,7 +17,7 @@ from serving.policy.prefill_throttle import DEFAULT_PREFILL_POLICY, PREFILL_POLI
 from startup.typed_options import option
 
 KEY = "ultraserve"
-"""The name under which the settings lie in vLLM's additional config."""
+"""Key of the settings in vLLM's additional config."""
 
 _CLOCKS = "real, auto, virtual or dilated:K with K above 0"
 
@@ -66,12 +66,12 @@ _WHOLE_NUMBERS = {
     "spares": 0,
     "expect_concurrency": 1,
 }
-"""The least that each may be; what fits together is the partition's to say."""
+"""The least that each may be; the partition checks what fits together."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AssumptionOptions:
-    """How a machine's sources are taken."""
+    """Assumptions where a machine's sources disagree."""
 
     GROUP = "machine"
 
@@ -86,7 +86,7 @@ class AssumptionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class CostModelOptions(AssumptionOptions):
-    """What the time of a step rests on, whichever command asks for it."""
+    """Options on which a step's time rests, in every command."""
 
     overlap: str = option(
         "none",
@@ -117,7 +117,7 @@ class MachineOptions(CostModelOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PrefillOptions:
-    """How a rank's scheduler holds prefills back."""
+    """How a rank's scheduler holds prefills back for decodes."""
 
     GROUP = "schedulers"
 
@@ -191,11 +191,11 @@ class Settings(RunningOptions, PartitionOptions):
     """The platform's settings: the options of a deployment, and what they resolve to.
 
     Attributes:
-        first_chip: of the machine, from which on the partition's chips are.
-        model: catalog name of the model that sets time, HBM and energy; None when the weights
-            that compute the tokens set them too.
-        computes: False makes tokens up instead of computing them (`--weights none`).
-        eplb: vLLM's own `--eplb-config` object; None leaves experts where they are.
+        first_chip: of the machine, where the partition begins.
+        model: catalog name of the model that sets time, HBM and energy; None: the weights that
+            compute the tokens do.
+        computes: False synthesises tokens instead of computing them (`--weights none`).
+        eplb: vLLM's own `--eplb-config` object; None leaves experts in place.
         exclusive_cores: the cores were asked for by number: no other process may have them.
     """
 
@@ -250,14 +250,13 @@ class Settings(RunningOptions, PartitionOptions):
 
     @property
     def ranks(self) -> int:
-        """Data-parallel ranks: chips over tp; whether it divides is the partition's to say."""
+        """Data-parallel ranks: chips over tp; the partition checks that it divides."""
         return self.chips // self.tp
 
     @classmethod
     def from_additional_config(cls, additional: Mapping[str, Any] | None) -> "Settings":
-        """Read the settings of vLLM's additional config; absent means all defaults.
-
-        Raises ConfigError: not an object, an unknown key, or a value out of range.
+        """Read the settings of vLLM's additional config; absent means all defaults. Raises
+        ConfigError for no object, an unknown key, or a value out of range.
         """
         given = (additional or {}).get(KEY, {})
         if not isinstance(given, Mapping):

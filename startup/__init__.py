@@ -1,4 +1,3 @@
-"""Start of our programs: their options, and where they and their children import from.
-
-`emulator`, `serving` and `loadgen` stand on it; it imports none of our packages.
+"""Start of our programs: options, and import paths of programs and their children. `emulator`,
+`serving` and `loadgen` depend on it; it imports none of our packages.
 """

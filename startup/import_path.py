@@ -1,9 +1,9 @@
 """Import path of this program and its children: installed code alone.
 
-Python looks for modules first in the directory of the script, and with `-m` and `-c` in the working
-directory: a user's `click.py` there is imported for the library. A process started with `-P`, or
-with PYTHONSAFEPATH in its environment, does not. PYTHONPATH stays, for a checkout needs it; an
-empty part of it, which means the working directory too, does not.
+Python looks for modules first in the script's directory, with `-m` and `-c` in the working
+directory: a user's `click.py` there replaces the library. `-P`, or PYTHONSAFEPATH in the
+environment, prevents that. PYTHONPATH stays, since a checkout needs it, but not its empty parts,
+which mean the working directory too.
 """
 
 import contextlib
@@ -16,17 +16,15 @@ from pathlib import Path
 from typing import Final
 
 SAFE_PATH: Final = "PYTHONSAFEPATH"
-"""Anything in this variable is `-P` for an interpreter and for all that inherit it."""
+"""Any value of this variable is `-P` for an interpreter and its children."""
 
 _SEARCHED: Final = "PYTHONPATH"
 CODE_ROOT: Final = str(Path(__file__).resolve().parents[1])
-"""The directory that holds our packages: a checkout, or where packages are installed."""
+"""Parent directory of our packages: a checkout, or where they are installed."""
 
 
 def child_environment(environment: Mapping[str, str] | None = None) -> dict[str, str]:
-    """`environment` (default: this process's) for a Python with this one's import path, without its
-    working directory.
-    """
+    """`environment` (default: this process's) for a child: import path, no working directory."""
     made = dict(os.environ if environment is None else environment)
     parts = made.get(_SEARCHED, "").split(os.pathsep)
     searched = [str(Path(part).absolute()) for part in parts if part]
@@ -49,7 +47,7 @@ def variables(values: Mapping[str, str | None]) -> Iterator[None]:
 
 
 def sealed_children() -> AbstractContextManager[None]:
-    """Let processes that are started meanwhile, by whatever library, have `child_environment`."""
+    """Give processes started meanwhile, by any library, `child_environment`."""
     return variables(_path_in(child_environment()))
 
 
@@ -65,20 +63,19 @@ def _set(values: Mapping[str, str | None]) -> None:
 
 
 def _is_installed() -> bool:
-    """Whether any interpreter finds our packages behind the standard library, unasked."""
+    """Whether any interpreter finds our packages behind the standard library by default."""
     return CODE_ROOT in sys.path[_own_path_begins() :]
 
 
 def _own_path_begins() -> int:
-    """Index in `sys.path` of the interpreter's own directories; the script's path is before it."""
+    """Index in `sys.path` of the interpreter's own directories, which follow the script's."""
     standard = sysconfig.get_path("stdlib")
     return sys.path.index(standard) if standard in sys.path else 0
 
 
 def seal_import_path() -> None:
-    """Remove the script's and the working directory from the path of this process and its children.
-
-    For a program's entry point: it changes `sys.path` and the environment.
+    """Remove the script's and the working directory from the import path of this process and its
+    children, for a program's entry point; changes `sys.path` and the environment.
     """
     environment = child_environment()
     _set(_path_in(environment))

@@ -1,7 +1,7 @@
 """Command-line options declared once, as fields of frozen dataclasses.
 
-A field's name, annotation and default are the option's; `option` adds its help. `add_options` gives
-a parser the options of a class, `read_options` makes an object of what was typed.
+A field's name, annotation and default are the option's; `option` adds its help. `add_options` adds
+a class's options to a parser, `read_options` makes an object of the parsed ones.
 """
 
 import argparse
@@ -26,14 +26,14 @@ from typing import (  # fmt: skip
 
 REQUIRED: Final = MISSING
 HIDDEN: Final = ""
-"""As the text of an option: it is read, and no help shows it."""
+"""Text of an option that no help shows."""
 
 _KEY: Final = "option"
 _METAVARS: Final = {int: "N", float: "X", Path: "FILE"}
 
 
 class OptionClass(Protocol):
-    """A dataclass of options; `GROUP` is "title: text" of its own, and its heirs', in a help."""
+    """A dataclass of options; `GROUP` is "title: text" in the help, for itself and its heirs."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
@@ -55,11 +55,11 @@ def option(
 ) -> Any:
     """A dataclass field that is an option with the help `text`; `default` may be REQUIRED.
 
-    `flags` are its spellings, in place of `--name-of-the-field` (without the unit `_s`). Those with
-    the same `one_of` exclude each other, and with `needs_one` one of them is required. The help
-    names a default that `text` leaves out. `settings` go to argparse over what the annotation
-    says: bool is a switch, `tuple[T, ...]` may be given again, Literal and StrEnum have choices. A
-    type as `default`, such as dict, is called for each object.
+    `flags` replace `--name-of-the-field` (without the unit `_s`). Options with the same `one_of`
+    exclude each other; with `needs_one` one of them is required. The help adds a default that
+    `text` leaves out. `settings` go to argparse and override the annotation's: bool is a switch,
+    `tuple[T, ...]` may be repeated, Literal and StrEnum have choices. A type as `default`, such as
+    dict, is called for each object.
     """
     said = _Option(text=text, flags=flags, one_of=one_of, needs_one=needs_one, settings=settings)
     if isinstance(default, type):
@@ -74,9 +74,9 @@ def add_options(
     without: Collection[str] = (),
     defaults: Mapping[str, Any] | None = MappingProxyType({}),
 ) -> None:
-    """Add the options of `kind` but for the fields `without`, each class's own in its group.
+    """Add the options of `kind`, except the fields `without`, each class's own in its group.
 
-    `defaults` are a command's own, by field. With None a namespace holds only what was given.
+    `defaults` are a command's own, by field; with None a namespace holds only given options.
     """
     hints = get_type_hints(kind)
     groups: dict[str, argparse._ActionsContainer] = {"": parser}
@@ -105,10 +105,7 @@ def add_options(
 
 
 class RepeatedOption(argparse.Action):
-    """Gathers the values of an option that may be given again; the first replaces the default.
-
-    argparse's own `append` would add them to the default.
-    """
+    """Gathers a repeatable option's values; unlike `append`, the first replaces the default."""
 
     def __call__(
         self,
@@ -125,7 +122,7 @@ class RepeatedOption(argparse.Action):
 def given_options(
     kind: type[OptionClass], args: argparse.Namespace | Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The options of `kind` that were given, by field, and their values."""
+    """The given options of `kind`, by field."""
     values = vars(args) if isinstance(args, argparse.Namespace) else args
     names = [each.name for each in fields(kind) if _KEY in each.metadata]
     given = {name: values[name] for name in names if name in values}
@@ -133,17 +130,17 @@ def given_options(
 
 
 def read_options(kind: type[Options], args: argparse.Namespace) -> Options:
-    """The options as an object, whose class fills in defaults; raises what the class raises."""
+    """An object of the options, with its class's defaults; raises what the class raises."""
     return kind(**given_options(kind, args))
 
 
 def flag_of(name: str) -> str:
-    """The flag of a field without spellings of its own: `--hang-timeout` of hang_timeout_s."""
+    """The default flag of a field: `--hang-timeout` of hang_timeout_s."""
     return "--" + name.removesuffix("_s").replace("_", "-")
 
 
 def _group_of(kind: type, name: str) -> tuple[str, str]:
-    """The group of the most basic class that has the field."""
+    """The group of the most basic class with the field."""
     owner = next(
         c for c in reversed(kind.__mro__) if name in vars(c).get("__dataclass_fields__", ())
     )
@@ -152,7 +149,6 @@ def _group_of(kind: type, name: str) -> tuple[str, str]:
 
 
 def _settings(said: _Option, hint: Any, default: Any) -> dict[str, Any]:
-    """The arguments of argparse's `add_argument` for an option."""
     kind, repeats = _value_type(hint)
     settings: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(said.text, default)}
     if default is MISSING:
@@ -169,14 +165,13 @@ def _settings(said: _Option, hint: Any, default: Any) -> dict[str, Any]:
 
 
 def _words(hint: Any) -> list[str]:
-    """The words that a Literal or a StrEnum allows."""
     if get_origin(hint) is Literal:
         return [*get_args(hint)]
     return [*map(str, hint)] if isinstance(hint, type) and issubclass(hint, StrEnum) else []
 
 
 def _value_type(hint: Any) -> tuple[Any, bool]:
-    """The type of a value, and whether there may be several: of `int | None`, `tuple[str, ...]`."""
+    """Type of a value, and whether it repeats: of `int | None`, `tuple[str, ...]`."""
     origin = get_origin(hint)
     if origin in (Union, types.UnionType):
         return _value_type(next(part for part in get_args(hint) if part is not types.NoneType))
@@ -186,7 +181,6 @@ def _value_type(hint: Any) -> tuple[Any, bool]:
 
 
 def _help(text: str, default: Any) -> str:
-    """With the default, where there is one to tell that `text` does not."""
     if text is HIDDEN:
         return argparse.SUPPRESS
     text = text.replace("%", "%%")

@@ -1,5 +1,6 @@
 """What packages share: checkpoints, the profiles of property tests, and which tests are fast."""
 
+import gc
 import os
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -43,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[GUARD] = ProcessGuard()
+    gc.disable()  # until all is collected: objects of libraries and tests that stay to the end
     if config.getoption("--fast"):
         settings.load_profile("fast")
 
@@ -60,6 +62,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slower = [item for item in items if any(map(item.get_closest_marker, NOT_FAST))]
         config.hook.pytest_deselected(items=slower)
         items[:] = [item for item in items if not any(map(item.get_closest_marker, NOT_FAST))]
+
+
+def pytest_collection_finish() -> None:
+    """Leave what stays to the end out of every later collection of garbage."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,9 +1,9 @@
-"""A server's claim on a control port, and with it on the file of that port's key.
+"""A server's claim on a control port, and so on the file of that port's key.
 
-Two servers that start at a time both find the port free; without a claim the later one would write
-its key over the earlier one's, fail to listen, and take the file away. The claim is a record lock
-on a file beside the key: the kernel releases it with the process, and children do not inherit it.
-The holder removes the file before it releases the lock; the lock of a removed file holds nothing.
+Of two servers that start together the later one would overwrite the earlier one's key, and then
+remove the file. The claim is a record lock beside the key, which the kernel releases with the
+process and children do not inherit. Its file is removed before it is released; the lock of a
+removed file holds nothing.
 """
 
 import contextlib
@@ -25,18 +25,16 @@ _RECORD_BYTES: Final = 16  # a process id in digits, blanks after it
 
 
 def control_lock_path(port: int, environment: Mapping[str, str]) -> Path:
-    """Where the claim of a control port lies."""
+    """Path of the claim of a control port."""
     return claims_directory(environment) / f"control-{port}.lock"
 
 
 @contextlib.contextmanager
 def claimed_control_port(port: int, environment: Mapping[str, str]) -> Iterator[None]:
-    """Hold `port` as the control port of this process, for as long as the block runs.
+    """Hold `port` as this process's control port while the block runs.
 
-    A block inside another one of the same process holds nothing more, and neither does one of a
-    process whose parent holds it: both are one server's. The inner one's end is the end of both.
-
-    Raises ConfigError: another server has it, or the directory is another user's.
+    A nested block, also in a child process, holds nothing more; the inner one's end is the end of
+    both. Raises ConfigError: another server has it, or the directory is another user's.
     """
     path = control_lock_path(port, environment)
     make_private_directory(path.parent)
@@ -64,7 +62,7 @@ def held_if_free(path: Path) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def _tried(path: Path) -> Iterator[str | None]:
-    """Try to take the lock; None while the block has it, or whose it is. Its file ends with it."""
+    """Try the lock: None while the block has it, else its holder. Its file ends with it."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode=0o600)
         try:
@@ -82,7 +80,6 @@ def _tried(path: Path) -> Iterator[str | None]:
 
 
 def _lock(file: int) -> bool:
-    """Take the lock and sign it; False when another process has it."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):  # either may be what the system says of a held lock

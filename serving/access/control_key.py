@@ -1,8 +1,6 @@
-"""The control service's key of one run: drawn at the start, for its user alone, gone at the end.
+"""The control service's key of one run: a private file, drawn at the start and removed at the end.
 
-So `ultraserve state` and its like need no setup on the machine of the server, and nobody else has
-the key. Where the file lies follows from the port; `--control-key-file` names another, which is
-the user's and stays.
+`--control-key-file` names a file of the user's instead, which stays.
 """
 
 import contextlib
@@ -23,7 +21,7 @@ from serving.access.private_file import replace_file
 from serving.access.secret import draw_secret
 
 ENVIRONMENT: Final = "ULTRASERVE_CONTROL_KEY"
-"""The variable that gives a command the key itself."""
+"""Variable with a command's key."""
 
 KEY_LENGTH_MIN: Final = 32
 """Characters of a key that a user wrote into a file."""
@@ -32,7 +30,7 @@ _FILE_BYTES_MAX: Final = 4_096
 
 
 def control_key_path(port: int, environment: Mapping[str, str]) -> Path:
-    """Where the key of the server lies whose control service has `port`."""
+    """Path of the key of the control service at `port`."""
     return claims_directory(environment) / f"control-{port}.key"
 
 
@@ -40,13 +38,10 @@ def control_key_path(port: int, environment: Mapping[str, str]) -> Path:
 def held_control_key(
     port: int, environment: Mapping[str, str], *, key_file: Path | None = None
 ) -> Iterator[str]:
-    """The key of a server whose control service has `port`, for as long as that runs.
+    """The key of the control service at `port` while the block runs.
 
-    It is the one in `key_file`; without, it is drawn, lies at `control_key_path`, and the file is
-    removed at the end. One that a killed server has left behind is replaced.
-
-    Raises ConfigError: `key_file` cannot be used, another server has the port, or the directory is
-    not this user's alone.
+    Read from `key_file`, else drawn into `control_key_path`, in place of a killed server's. Raises
+    ConfigError: `key_file` cannot be used, another server has the port, or the directory is shared.
     """
     if key_file is not None:
         yield read_control_key(key_file)
@@ -65,7 +60,7 @@ def held_control_key(
 
 
 def console_port_path(port: int, environment: Mapping[str, str]) -> Path:
-    """Where the console's port of the server is noted whose control service has `port`."""
+    """Path of the note of the console's port."""
     return claims_directory(environment) / f"control-{port}.console"
 
 
@@ -73,10 +68,7 @@ def console_port_path(port: int, environment: Mapping[str, str]) -> Path:
 def noted_console_port(
     port: int, console_port: int, environment: Mapping[str, str]
 ) -> Iterator[None]:
-    """Note `console_port` for commands of this user; the note is removed at the end.
-
-    Raises ConfigError for a directory that is not this user's alone.
-    """
+    """Note `console_port` for this user's commands; raises ConfigError for a shared directory."""
     path = console_port_path(port, environment)
     make_private_directory(path.parent)
     replace_file(path, f"{console_port}\n".encode())
@@ -87,10 +79,7 @@ def noted_console_port(
 
 
 def find_console_port(port: int, environment: Mapping[str, str]) -> int | None:
-    """The console's port that the server of this user noted; None without a note of this user's.
-
-    Raises ConfigError for a directory that is not this user's alone: the key goes to that port.
-    """
+    """The noted console's port, or None; raises ConfigError where others could have noted it."""
     path = console_port_path(port, environment)
     if not os.path.lexists(path):
         return None
@@ -116,13 +105,11 @@ def find_control_key(
     key_file: Path | None = None,
     on_this_machine: bool = True,
 ) -> str | None:
-    """The key that a command shows to the control service at `port`.
+    """The key for the control service at `port`, or None.
 
-    From `key_file`, else the environment's ULTRASERVE_CONTROL_KEY, else, for a service
-    `on_this_machine` alone, the file of a server of this user; None when there is none of them.
-
-    Raises ConfigError, also when somebody else could have put the server's file there: it would be
-    shown to whoever listens on that port.
+    From `key_file`, else the environment, else, `on_this_machine`, the file of this user's server.
+    Raises ConfigError, also for a server's file that another user could have put there: any
+    listener on that port would get the key.
     """
     if key_file is not None:
         return read_control_key(key_file)
@@ -143,7 +130,7 @@ def find_control_key(
 
 
 def _read(path: Path, *, follow: bool = True) -> tuple[os.stat_result, bytes]:
-    """What the file is, and what it begins with; a pipe or a device is not waited for."""
+    """The file's status and first bytes; does not block on a pipe or a device."""
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
         with os.fdopen(os.open(path, flags), "rb") as file:

@@ -1,17 +1,17 @@
-"""The file of clients' keys: TOML, read as a whole or refused as a whole.
+"""The file of clients' keys: TOML, read or refused as a whole.
 
     [[key]]
     name = "alice"
-    hash = "sha256:..."              # of the secret, which is nowhere
+    hash = "sha256:..."              # of the secret, which is stored nowhere
     scopes = ["inference"]           # or "control", or both; this is the default
-    class = "interactive"            # or "batch": what its requests are unless they say another
+    class = "interactive"            # or "batch": the default of its requests
     requests_per_minute = 600        # no limit where a line is missing
     tokens_per_minute = 1_000_000
     concurrent = 64
     expires = 2027-01-31T12:00:00Z
 
-Every complaint names the file and the key or the line. It never shows the value of `hash`, or of a
-field that is none of ours: somebody may have put a secret there.
+Errors name the file and the key or line, and never show `hash` or an unknown field, where a secret
+may stand.
 """
 
 import os
@@ -35,10 +35,9 @@ _FIELDS: Final = ("name", "hash", "scopes", "class", *LIMITS, "expires")
 
 
 def read_key_file(path: Path) -> tuple[tuple[StoredKey, ...], os.stat_result]:
-    """All keys, and what the file was when they were read.
+    """All keys, and the file's status.
 
-    Raises ConfigError: it cannot be read, somebody else could write it, somebody writes it just
-    now, or what it holds is wrong.
+    Raises ConfigError: unreadable, writable by others, changing meanwhile, or wrong.
     """
     # A pipe without a writer would be waited for; it is refused instead.
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -60,9 +59,9 @@ def read_key_file(path: Path) -> tuple[tuple[StoredKey, ...], os.stat_result]:
 
 
 def check_owner(path: Path, status: os.stat_result) -> None:
-    """Raise ConfigError for a file that another user could write: they could give themselves keys.
+    """Raise ConfigError for a file that others could write, giving themselves keys.
 
-    The owner may be root, as of secrets that Kubernetes mounts.
+    The owner may be root, as of Kubernetes' secrets.
     """
     if not stat.S_ISREG(status.st_mode):
         raise _unusable(path, "a regular file")
@@ -75,9 +74,7 @@ def _unusable(path: Path, expected: str) -> ConfigError:
 
 
 def is_open_to_readers(status: os.stat_result) -> bool:
-    """Whether other users can read it: names, limits and hashes, of which a drawn secret cannot be
-    guessed and a chosen one can.
-    """
+    """Whether other users can read it; from a hash a chosen secret can be guessed."""
     return bool(status.st_mode & 0o044)
 
 
@@ -111,7 +108,7 @@ def _words(names: Sequence[str] | Mapping[str, object]) -> str:
 
 
 def _check_distinct(keys: Sequence[StoredKey], where: str) -> None:
-    """One name is one client's limits, and one secret is one client."""
+    """Raise ConfigError for a name or a secret of two keys."""
     names = [key.client.name for key in keys]
     hashes = [key.hash for key in keys]
     for number, key in enumerate(keys, start=1):

@@ -1,7 +1,7 @@
-"""Adds keys to a key file and takes them out; its comments and layout stay.
+"""Adds and revokes keys in a key file; its comments and layout stay.
 
-A change is made in the text, parsed, and refused unless the file then holds exactly what was meant.
-The new file replaces the old one at once; two commands at a time wait for each other.
+Edits the text, and refuses one that does not parse to the intended keys. The file is replaced
+atomically, under a lock.
 """
 
 import contextlib
@@ -30,10 +30,7 @@ _LOOK_EVERY_S: Final = 0.02
 
 
 def add_key(path: Path, key: StoredKey) -> None:
-    """Write `key` at the end of the file, which is made when it is missing.
-
-    Raises ConfigError: the name is taken, the file is full, wrong, or cannot be written.
-    """
+    """Append `key`; raises ConfigError for a taken name or a full, wrong or unwritable file."""
     with _locked(path):
         text, keys = _read(path)
         if any(other.client.name == key.client.name for other in keys):
@@ -47,7 +44,7 @@ def add_key(path: Path, key: StoredKey) -> None:
 
 
 def revoke_key(path: Path, name: str) -> None:
-    """Take the key called `name` out; raises ConfigError when there is none, or as `add_key`."""
+    """Remove the key `name`; raises ConfigError when there is none, or as `add_key`."""
     with _locked(path):
         text, keys = _read(path)
         names = [key.client.name for key in keys]
@@ -85,7 +82,7 @@ def _read(path: Path) -> tuple[str, tuple[StoredKey, ...]]:
 
 
 def _without_table(text: str, at: int) -> str:
-    """The text without the table number `at`; comments above it and above the next one stay."""
+    """The text without table number `at`; comments above it and above the next one stay."""
     tables = list(_TABLE.finditer(text))
     if at >= len(tables):
         return text
@@ -95,7 +92,7 @@ def _without_table(text: str, at: int) -> str:
 
 
 def _replace(path: Path, text: str, meant: tuple[StoredKey, ...]) -> None:
-    """Write the file: a new one for its user alone, an old one with its owner and mode."""
+    """Write the file: a new one private, an old one with its owner and mode."""
     data = text.encode()
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(
@@ -114,7 +111,7 @@ def _replace(path: Path, text: str, meant: tuple[StoredKey, ...]) -> None:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the file's directory, which stays the same one when the file is replaced."""
+    """Lock the directory, which survives the file's replacement."""
     try:
         directory = os.open(path.resolve().parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -127,7 +124,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _lock(directory: int, path: Path) -> None:
-    """Raises ConfigError after _WAIT_S: each reader of a directory can hold it, for ever."""
+    """Raises ConfigError after _WAIT_S: any reader can hold the lock for ever."""
     end_s = time.monotonic() + _WAIT_S
     while True:
         with contextlib.suppress(BlockingIOError):

@@ -1,7 +1,6 @@
-"""SIGHUP reads the keys again, as it does for daemons; a terminal that closes still ends us.
+"""SIGHUP reloads the keys, as for daemons; the loss of the terminal still ends the process.
 
-The kernel sends the same signal when a terminal goes away. A process that had one and has it no
-longer is meant to end then, unless it was started to ignore that (`nohup`).
+The kernel signals both alike. A process started to ignore it (`nohup`) goes on.
 """
 
 import asyncio
@@ -13,7 +12,7 @@ from serving.access.key_ring import KeyRing
 
 
 class KeyReload:
-    """Reloads `ring` at SIGHUP while it runs; `start` and `stop` from the main thread's loop."""
+    """Reloads `ring` at SIGHUP; `start` and `stop` from the main thread's loop."""
 
     def __init__(self, ring: KeyRing) -> None:
         self._ring = ring
@@ -28,7 +27,7 @@ class KeyReload:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._heard)
 
     async def stop(self) -> None:
-        """Leave the signal to whom it was left before; idempotent."""
+        """Restore the earlier handler; idempotent."""
         removed = asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
         if removed and self._before is not None:  # None: who listened is not Python's to put back
             signal.signal(signal.SIGHUP, self._before)

@@ -1,7 +1,6 @@
-"""All keys of a server: those of flags, of the file, and the control service's own.
+"""All keys of a server: of flags, of the file, and the control service's own.
 
-A secret is hashed once and compared with every key, in constant time and without an early exit: the
-time of an answer tells nothing about a guess.
+A secret is compared with every key in constant time: the response time tells nothing of a guess.
 """
 
 import contextlib
@@ -24,26 +23,22 @@ from serving.policy.admission.work import Client
 logger = logging.getLogger(f"vllm.{__name__}")
 
 LOOK_EVERY_S: Final = 1.0
-"""Wall seconds between two looks at the file, at least."""
+"""Least wall seconds between two checks of the file."""
 
 SETTLED_S: Final = 0.2
-"""Wall seconds that a file was left alone before it is read: the first half of one that is written
-in place can be right by itself, with some of its keys missing."""
+"""Wall seconds without a change before a file is read: a half-written one can be valid, with keys
+missing."""
 
 _ANONYMOUS: Final = Client()
 
 
 class KeyRing:
-    """Keys of one server, for one loop.
+    """Keys of one server, for one event loop.
 
-    `key_hashes` are of keys that were given by flag or environment; `control_secret` is the control
-    service's own key, see `control_key.held_control_key`.
-
-    `key_of`, `client_of` and `admits_control` look at the file now and then, and read it again
-    when it has changed; `reload` does so at once. A file that has become wrong, or is gone, keeps
-    the keys that were read last, and a line in the log says what is wrong with it.
-
-    Raises ConfigError when it is made of a file that is wrong.
+    `key_hashes` are of keys given by flag or environment; `control_secret` is from
+    `held_control_key`. Queries read a changed file again, at most every LOOK_EVERY_S; a wrong or
+    missing one is logged, and the last keys stay. Raises ConfigError for a wrong file at
+    construction.
     """
 
     def __init__(
@@ -73,14 +68,11 @@ class KeyRing:
 
     @property
     def is_open(self) -> bool:
-        """Whether no key was ever configured, so that everybody is anonymous.
-
-        A file without keys is not open: it admits none.
-        """
+        """Whether no key was configured, so that all are anonymous; an empty file admits none."""
         return self._key_file is None and not self._given
 
     def key_of(self, secret: str | None) -> StoredKey | None:
-        """The key that `secret` belongs to; None when it is none of ours, or has expired."""
+        """The key of `secret`; None when unknown or expired."""
         self._look()
         given = digest_of("" if secret is None else secret)
         found: StoredKey | None = None
@@ -92,10 +84,7 @@ class KeyRing:
         return found
 
     def client_of(self, secret: str | None) -> Client | None:
-        """The client that may ask for inference with it; `anonymous` when the ring is open.
-
-        None: it is no key of ours, or opens something else alone (`key_of` tells which).
-        """
+        """The client with scope inference; `anonymous` in an open ring, None for any other key."""
         if self.is_open:
             return _ANONYMOUS
         key = self.key_of(secret)
@@ -104,10 +93,7 @@ class KeyRing:
         return key.client
 
     def admits_control(self, secret: str | None) -> bool:
-        """Whether it opens the control service: this run's own key, or one with that scope.
-
-        None is admitted without a key, whatever else is open.
-        """
+        """Whether `secret`, needed in an open ring too, is this run's own or has scope control."""
         key = self.key_of(secret)
         is_own = self._control is not None and hmac.compare_digest(
             self._control, digest_of("" if secret is None else secret)
@@ -115,7 +101,7 @@ class KeyRing:
         return is_own or (key is not None and Scope.CONTROL in key.scopes)
 
     def reload(self) -> None:
-        """Read the file again; raises nothing: an error is logged, and the old keys stay."""
+        """Read the file again; an error is logged, and the old keys stay."""
         if self._key_file is None:
             return
         try:
@@ -128,7 +114,6 @@ class KeyRing:
         logger.info("%d keys of %s", len(keys), self._key_file)
 
     def _look(self) -> None:
-        """Read the file again if it is another than at the last look."""
         if self._key_file is None or self._clock() - self._looked_s < LOOK_EVERY_S:
             return
         self._looked_s = self._clock()

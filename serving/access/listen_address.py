@@ -1,4 +1,4 @@
-"""Addresses to listen on: which are this machine's alone, and which are free."""
+"""Checks of listen addresses: loopback, and free ports."""
 
 import errno
 import ipaddress
@@ -9,7 +9,7 @@ from serving.errors import PortInUse
 
 
 def is_loopback(host: str) -> bool:
-    """Whether `host` is loopback; a name other than `localhost` is not, whatever it stands for."""
+    """Whether `host` is loopback; of names, `localhost` alone is."""
     if host == "localhost":
         return True
     try:
@@ -19,11 +19,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_port(host: str, port: int, *, field: str = "port", host_field: str = "host") -> None:
-    """Raise PortInUse when another program listens on `host`:`port`, ConfigError for an address
-    that is not this machine's.
-
-    `field` and `host_field` name the flags.
-    """
+    """Raise PortInUse for a taken port, ConfigError for an address that is not this machine's."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

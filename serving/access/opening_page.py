@@ -1,6 +1,6 @@
-"""A private file that leads a browser to an address with a key in it.
+"""A private file that redirects a browser to an address with a key.
 
-Every user of a machine can read a browser's command line: it names the file, which has the key.
+Every user can read a browser's command line, which names the file alone.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from typing import Final
 from emulator.memory.core_claims import claims_directory, make_private_directory
 
 OPENING_WALL_S: Final = 20.0
-"""*Assumed*: a browser that starts anew on a busy machine has read the file by then."""
+"""*Assumed*: a browser that starts on a busy machine has read the file by then."""
 
 _PAGE: Final = """<!doctype html>
 <meta charset="utf-8">
@@ -26,10 +26,7 @@ _PAGE: Final = """<!doctype html>
 
 @contextlib.contextmanager
 def opening_page(url: str, environment: Mapping[str, str]) -> Iterator[Path]:
-    """Where a page lies that leads to `url`, as long as the block runs.
-
-    Raises ConfigError for a directory that is not this user's alone.
-    """
+    """Path of a redirect to `url` in the block; raises ConfigError for a shared directory."""
     directory = claims_directory(environment)
     make_private_directory(directory)
     path = directory / f"console-{secrets.token_hex(4)}.html"

@@ -1,4 +1,4 @@
-"""Files for one user, which replace others at once."""
+"""Atomic replacement of files, private to one user."""
 
 import os
 import secrets
@@ -6,10 +6,9 @@ from pathlib import Path
 
 
 def replace_file(path: Path, data: bytes, *, like: os.stat_result | None = None) -> None:
-    """Put a file with `data` at `path`: this user's alone, or with the owner and mode of `like`.
+    """Replace `path` atomically: private, or with owner and mode of `like`; raises OSError.
 
-    It is written under another name first, so no reader sees half of it or a wider mode. Raises
-    OSError.
+    No reader sees half of it or a wider mode.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW

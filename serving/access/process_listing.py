@@ -1,7 +1,4 @@
-"""Takes keys out of this process's command line, which every user of the machine can read.
-
-They can be read until the call; keys in files and in the environment are for the same user alone.
-"""
+"""Hides keys on this process's command line, which every user can read until the call."""
 
 import shlex
 import sys
@@ -12,7 +9,7 @@ _MASK = "*"
 
 
 def hide_in_process_list(*, flags: tuple[str, ...]) -> None:
-    """Show stars for the values of `flags`; `sys.argv` and a command line without them stay."""
+    """Show stars for the values of `flags` in the process list; `sys.argv` stays."""
     words = _without_values(sys.orig_argv, flags)
     if words != sys.orig_argv:
         setproctitle.setproctitle(shlex.join(words))

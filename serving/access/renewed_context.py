@@ -1,9 +1,7 @@
-"""A server's TLS context, made anew when one of its files changes.
+"""A server's TLS context, renewed for new connections when its files change.
 
-Each new connection takes the present one; connections that are open keep theirs. Files that no
-longer fit together keep the ones before in use, with a line in the log: a half-written renewal does
-not end a server. vLLM's own renewal (`--enable-ssl-refresh`) watches the files and misses
-renewals by rename, as most are.
+Files that do not fit together, as in a half-written renewal, are logged, and the last context
+stays. vLLM's own `--enable-ssl-refresh` misses renewals by rename, as most are.
 """
 
 import logging
@@ -18,11 +16,9 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 
 class RenewedContext:
-    """The context of `files`, for connections that speak one of `protocols` (ALPN).
+    """The context of `files` with ALPN `protocols`; raises ConfigError for wrong files.
 
-    With a `client_ca` only its clients are let in; `port` is whose it is, in the log; `ciphers`
-    are OpenSSL's names, None for its defaults. Raises ConfigError when it is made of files that are
-    wrong.
+    `port` is its name in the log; `ciphers` are OpenSSL's, None for its defaults.
     """
 
     def __init__(
@@ -37,7 +33,7 @@ class RenewedContext:
         self._context = self._read()
 
     def present(self) -> ssl.SSLContext:
-        """The context of the files as they are; of those before, when they have become wrong."""
+        """The files' context; the last one when they are wrong."""
         try:
             seen = self._files.identity()
             if seen == self._seen:

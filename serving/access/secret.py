@@ -1,9 +1,8 @@
-"""The secret of a key: how it is drawn, its hash, and where a request shows it.
+"""Secrets of keys: drawing, hash, and place in a request.
 
-Kept is its plain SHA-256, as of `printf %s "$KEY" | sha256sum`. A slow, salted hash protects
-secrets that can be guessed; 256 random bits cannot, and a request costs one hash however many keys
-there are. Secrets that users choose (`--api-key`) are hashed the same way and never written to a
-file by us; a short one is told.
+The plain SHA-256 is stored, as of `printf %s "$KEY" | sha256sum`: 256 random bits need no slow,
+salted hash, and a request costs one hash for any number of keys. Secrets that users choose
+(`--api-key`) are hashed alike, never written to a file, and reported when short.
 """
 
 import hashlib
@@ -16,15 +15,13 @@ SECRET_BYTES: Final = 32
 """256 random bits."""
 
 PREFIX: Final = "us-"
-"""So that scanners of source code, and people, see what it is."""
+"""Identifies a key to scanners of source code, and to people."""
 
 CHOSEN_LENGTH_MIN: Final = 20
-"""Characters below which a secret that a user chose is called short: 20 random letters and digits
-have 119 bits."""
+"""Shorter chosen secrets are reported: 20 random letters and digits have 119 bits."""
 
 HEADERS: Final = ("authorization", "x-api-key")
-"""Where a request shows its key, the first before the second: `Bearer KEY` as OpenAI's clients send
-it, `KEY` as Anthropic's do."""
+"""Headers with a key, by precedence: `Bearer KEY` (OpenAI's clients), `KEY` (Anthropic's)."""
 
 _BEARER: Final = "bearer"
 
@@ -32,7 +29,7 @@ _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def draw_secret() -> str:
-    """Draw a new secret from the system's source of chance."""
+    """Draw a secret from the system's source of chance."""
     return PREFIX + secrets.token_urlsafe(SECRET_BYTES)
 
 
@@ -58,10 +55,10 @@ def digest_in(text: str) -> bytes:
 
 
 def request_credential(headers: Iterable[tuple[str, str | bytes]]) -> str | None:
-    """The key in a request's headers or a call's metadata; None for none, or for two of a kind.
+    """The key in headers or metadata; None for none, or for two of a kind.
 
-    Of two headers of one name an intermediary may have read, or added, either. A value in bytes is
-    no key. `x-api-key` counts where `authorization` has no bearer's key.
+    An intermediary may have read, or added, either of two. A value in bytes is no key. `x-api-key`
+    counts where `authorization` has no bearer key.
     """
     shown: dict[str, str | bytes] = {}
     for name, value in headers:

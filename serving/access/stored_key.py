@@ -1,4 +1,4 @@
-"""One key as it is kept: whose it is, what it may do, and a hash of its secret."""
+"""A stored key: its client, scopes, expiry and the hash of its secret."""
 
 import re
 from collections.abc import Set
@@ -15,7 +15,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 
 
 class Scope(StrEnum):
-    """What a key opens: the HTTP and gRPC servers, or the control service."""
+    """Rights of a key: the HTTP and gRPC servers, or the control service."""
 
     INFERENCE = "inference"
     CONTROL = "control"
@@ -26,13 +26,11 @@ class StoredKey:
     """A key without its secret.
 
     Attributes:
-        client: its name, class of work and limits.
-        hash: of its secret, as `secret.hash_of` spells it.
-        scopes: what it opens.
-        expires: from then on it opens nothing; None: never. With a time zone.
+        client: name, class of work and limits.
+        hash: of the secret, as from `secret.hash_of`.
+        expires: end of validity, with a time zone; None: never.
 
-    Raises ConfigError. The message never holds the hash: a secret put there by mistake stays out
-    of logs.
+    Raises ConfigError without the hash, which may be a secret put there by mistake.
     """
 
     client: Client
@@ -55,12 +53,12 @@ class StoredKey:
             )
 
     def is_expired(self, now: datetime) -> bool:
-        """Whether it opens nothing any more; `now` has a time zone."""
+        """Whether it has expired; `now` has a time zone."""
         return self.expires is not None and self.expires <= now
 
 
 def check_name(name: object) -> str:
-    """A key's name, which stands in logs and reports; raises ConfigError."""
+    """The checked name of a key, which stands in logs and reports; raises ConfigError."""
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
     raise ConfigError(

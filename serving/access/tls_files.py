@@ -9,7 +9,7 @@ from emulator.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
-    """PEM files. With `client_ca` clients must show a certificate of it (mTLS)."""
+    """PEM files; with `client_ca`, clients must show a certificate of it (mTLS)."""
 
     certificate: Path
     key: Path
@@ -47,7 +47,7 @@ class TlsFiles:
         return context
 
     def identity(self) -> tuple[tuple[int, int, int], ...]:
-        """What tells these files from others of their names; raises OSError where one is gone."""
+        """Inode, size and modification time of each file; raises OSError where one is gone."""
         files = (self.certificate, self.key, self.client_ca)
         states = [path.stat() for path in files if path is not None]
         return tuple((state.st_ino, state.st_size, state.st_mtime_ns) for state in states)

@@ -1,7 +1,4 @@
-"""Variables of the environment that would open what this server keeps shut; each is refused.
-
-They are vLLM's and Ray's own, made for debugging, and easily inherited from another shell.
-"""
+"""Refuses debugging variables of vLLM and Ray that would open what this server keeps shut."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -31,7 +28,7 @@ _SAFE: Final = {
 
 
 def refuse_unsafe_environment(environment: Mapping[str, str]) -> None:
-    """Raise ConfigError, which names the variable, for the first one that opens something."""
+    """Raise ConfigError, naming the variable, for the first unsafe one."""
     for name, (safe, expected) in _SAFE.items():
         value = environment.get(name)
         if value is not None and value.lower() not in safe:

@@ -1,1 +1,1 @@
-"""Questions put to the simulator and to the cost model: plan, pareto, day, profile, validate."""
+"""Questions to the simulator and the cost model: plan, pareto, day, profile, validate."""

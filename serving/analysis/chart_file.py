@@ -15,7 +15,7 @@ _OPTIONS: Final[dict[str, dict[str, Any]]] = {
 
 
 def check_chart_path(path: Path, *, field: str) -> None:
-    """Raises ConfigError for a path that no picture can be written to, before any work is done."""
+    """Raises ConfigError for a path that no chart can be written to, before any work is done."""
     if path.suffix.lower().removeprefix(".") not in _OPTIONS:
         suffixes = ", ".join(f".{each}" for each in _OPTIONS)
         raise ConfigError(field=field, value=path, expected=f"a path that ends in {suffixes}")
@@ -24,11 +24,7 @@ def check_chart_path(path: Path, *, field: str) -> None:
 
 
 def write_chart(chart: alt.TopLevelMixin, path: Path, *, field: str) -> None:
-    """Write `chart` to `path`; `field` names the path in errors.
-
-    Raises ConfigError for another suffix than .png, .svg and .html, or a path that cannot be
-    written.
-    """
+    """Write a .png, .svg or .html; raises ConfigError naming `field` for an unwritable path."""
     check_chart_path(path, field=field)
     kind = path.suffix.lower().removeprefix(".")
     options: dict[str, Any] = {"format": kind, **_OPTIONS[kind]}

@@ -1,4 +1,4 @@
-"""The options that `plan`, `day`, `pareto` and `power` share, and what they make of them."""
+"""The shared options of `plan`, `day`, `pareto` and `power`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _USD: Final[Mapping[str, Any]] = {"metavar": "USD"}
 
 @dataclass(frozen=True, kw_only=True)
 class SeasonOptions:
-    """The weather that cooling works in."""
+    """The weather for cooling."""
 
     GROUP = "machine"
 
@@ -50,7 +50,7 @@ class SeasonOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionSweepOptions(CostModelOptions, SeasonOptions):
-    """The model, the partitions to try, and the terms of their HBM and power."""
+    """The model, the partitions to try, and terms of HBM and power."""
 
     GROUP = "what to try: by default everything that fits"
 
@@ -69,7 +69,7 @@ class PartitionSweepOptions(CostModelOptions, SeasonOptions):
     gpu_memory_utilization: float = option(0.92, "share of HBM to use", metavar="SHARE")
 
     def sweep(self, system: SystemSpec, shape: RequestShape) -> Sweep:
-        """The question for `system` and requests of `shape`; raises ConfigError."""
+        """The sweep of `system` for requests of `shape`; raises ConfigError."""
         from emulator.memory.chip_contents import HbmTerms
         from emulator.specs.models import model_by_name
         from emulator.specs.overlap import Overlap
@@ -108,7 +108,7 @@ def whole_numbers(name: str, text: str | None) -> tuple[int, ...]:
 
 
 def one_of(kind: type[Word], field: str, value: str) -> Word:
-    """The word of `kind`; raises ConfigError for another one."""
+    """The word of `kind`; raises ConfigError for another."""
     try:
         return kind(value)
     except ValueError:
@@ -118,12 +118,12 @@ def one_of(kind: type[Word], field: str, value: str) -> Word:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaOptions(PartitionSweepOptions, MachineOptions):
-    """Replicas of one machine, which are simulated."""
+    """Simulated replicas of one machine."""
 
     def mean_sweep(
         self, prompt_tokens: Int64s, output_tokens: Int64s, schedulers: SchedulerLimits
     ) -> Sweep:
-        """The question for requests of the mean lengths, in one precision; raises ConfigError."""
+        """The sweep for requests of mean lengths, in one precision; raises ConfigError."""
         from emulator.specs.assumptions import with_assumptions
         from emulator.specs.systems import system_by_name
         from serving.analysis.steady_state.precision import as_stored_or_narrowest
@@ -142,7 +142,7 @@ class ReplicaOptions(PartitionSweepOptions, MachineOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PriceOptions:
-    """What a user pays; no price is built in."""
+    """Prices; none is built in."""
 
     GROUP = "prices"
 
@@ -162,7 +162,7 @@ class PriceOptions:
     )
 
     def prices(self) -> Prices | None:
-        """None where none was given; raises ConfigError."""
+        """None without a given price; raises ConfigError."""
         from emulator.power.token_cost import Prices
 
         names = ("chip_hour_dollars", "system_hour_dollars", "kwh_dollars")
@@ -179,7 +179,7 @@ class JsonOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulationOptions(JsonOptions):
-    """How long simulations are, and which processes run them."""
+    """Length and processes of simulations."""
 
     GROUP = "simulation"
 
@@ -193,7 +193,7 @@ class SimulationOptions(JsonOptions):
 
 
 def check_least(name: str, value: int | None, least: int) -> None:
-    """Raise ConfigError, which names the option, for a value below `least`."""
+    """Raise ConfigError, with the option's name, for a value below `least`."""
     if value is not None and value < least:
         raise ConfigError(field=name.replace("_", "-"), value=value, expected=f"at least {least}")
 
@@ -201,7 +201,7 @@ def check_least(name: str, value: int | None, least: int) -> None:
 def interruptible(
     work: Callable[..., Found], asked: object, *, processes: int | None, ended: str
 ) -> Found:
-    """What `work` finds, with its progress on stderr; says `ended` when it is interrupted."""
+    """Run `work` with progress on stderr; says `ended` when interrupted."""
     at_once = min(2, os.cpu_count() or 1) if processes is None else processes
     try:
         return work(asked, processes=at_once, progress=say)
@@ -211,5 +211,5 @@ def interruptible(
 
 
 def say(line: str) -> None:
-    """Print talk, which is no result."""
+    """Print to stderr."""
     print(line, file=sys.stderr, flush=True)

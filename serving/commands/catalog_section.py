@@ -1,4 +1,4 @@
-"""One entry of the catalog as `ultraserve describe` shows it, whatever kind it is of."""
+"""One entry of the catalog, of any kind, for `ultraserve describe`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS
 
 ShownSwitch = tuple[AssumptionSet, Assumption | None]
-"""A switch, and which of its assumptions is on; None when none of them is."""
+"""A switch, and its active assumption or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +26,9 @@ class CatalogEntry:
     """One entry of the catalog, to be printed.
 
     Attributes:
-        about: what it is, in one line; empty where its figures say it all.
-        announced: its maker has told of it and does not deliver it yet.
-        unknown: names of figures that nobody has published.
+        about: one line; empty where the figures suffice.
+        announced: not delivered yet.
+        unknown: names of unpublished figures.
         status: why it cannot be timed; empty when it can.
     """
 
@@ -49,10 +49,7 @@ def catalog_sections() -> tuple[CatalogEntry, ...]:
 
 
 def sections_of(name: str, assumptions: Sequence[str] = ()) -> tuple[CatalogEntry, ...]:
-    """The entry of that name in any case, with `assumptions` on; a system's chip after it.
-
-    Raises ConfigError for a name or an assumption that there is not.
-    """
+    """The entry of that name in any case, then a system's chip; raises ConfigError."""
     asked, name = name, name.lower()
     if name in SYSTEMS:
         system = with_assumptions(SYSTEMS[name], assumptions)
@@ -117,7 +114,7 @@ def _of_system(system: SystemSpec) -> CatalogEntry:
 
 
 def joined(system: SystemSpec) -> str:
-    """How the chips are joined, with the dimensions of a torus."""
+    """Topology of the chips, with a torus's dimensions."""
     return " ".join(filter(None, (system.topology, "x".join(map(str, system.torus)))))
 
 

@@ -1,4 +1,4 @@
-"""The catalog as text: a line for each chip and system, or an entry with all that it holds."""
+"""The catalog as text: a line for each chip and system, or one whole entry."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -49,7 +49,7 @@ _UNTITLED: Final[tuple[Column[tuple[str, ...]], ...]] = (
 
 
 def overview_lines() -> Iterator[str]:
-    """Two tables, of chips and of systems, and a legend."""
+    """Tables of chips and systems, and a legend."""
     chips: list[Column[ChipSpec | DataSheet]] = [
         Column("chip", lambda chip: chip.name, align="left"),
         Column("maker", lambda chip: chip.maker, align="left"),
@@ -107,7 +107,7 @@ def _cell(figure: Figure | None, unit: float) -> str:
 
 
 def section_lines(section: CatalogEntry) -> Iterator[str]:
-    """A title, then a table whose columns are as wide as their widest cell; sources run on."""
+    """A title, then a table with columns as wide as their widest cell; sources run on."""
     yield f"{section.kind} {section.name}"
     if section.about:
         yield f"  {section.about}"
@@ -144,7 +144,7 @@ def _switch_lines(shown: ShownSwitch) -> Iterator[str]:
 
 
 def _core_map_lines(mapped: CoreMap) -> Iterator[str]:
-    """One logical core a line: its physical cores and the HBM that it sees."""
+    """A line for each logical core: its physical cores and visible HBM."""
     status = "" if mapped.released else " (announced by the vendor, not released)"
     cores = "1 logical core" if len(mapped.cores) == 1 else f"{len(mapped.cores)} logical cores"
     yield f"  LNC={mapped.lnc}: {cores}{status}"

@@ -1,4 +1,4 @@
-"""What the vendor claims of NeuronSwitch against a torus, and at which sizes that is so."""
+"""The vendor's claims for NeuronSwitch against a torus, and the sizes at which they hold."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -20,9 +20,9 @@ UNITS: Final = {
 
 
 def claim_of(operation: Operation, slow: SystemSpec, fast: SystemSpec) -> float | None:
-    """How many times as long the vendor says `slow` takes; None where it says nothing of the two.
+    """The vendor's ratio of the time on `slow` to that on `fast`, or None.
 
-    It compares switched UltraServers of Trainium3 with a torus of Trainium2.
+    Switched UltraServers of Trainium3 are compared with a torus of Trainium2.
     """
     compared = (slow.chip.name, slow.topology, fast.chip.name, fast.topology)
     if compared != ("trainium2", Topology.TORUS, "trainium3", Topology.SWITCHED):
@@ -31,7 +31,7 @@ def claim_of(operation: Operation, slow: SystemSpec, fast: SystemSpec) -> float 
 
 
 def claim_text(claim: float, sizes: Sequence[int], times_as_long: Sequence[float]) -> str:
-    """The claim beside what was found at `sizes`, ascending: the most, and where it is reached."""
+    """The claim beside the best ratio at `sizes`, ascending, and where it is reached."""
     best = int(np.argmax(times_as_long))
     reached = sizes_in_words(sizes, [times >= claim for times in times_as_long])
     where = f"reached at {reached}" if reached else "not reached"
@@ -49,6 +49,6 @@ def sizes_in_words(sizes: Sequence[int], chosen: Sequence[bool]) -> str:
 
 
 def size_text(size_bytes: int) -> str:
-    """In the largest unit, a binary one if there is any, that leaves a whole number."""
+    """The size in the largest unit, binary ones first, that leaves a whole number."""
     unit = next(unit for unit, unit_bytes in UNITS.items() if size_bytes % unit_bytes == 0)
     return f"{size_bytes // UNITS[unit]:,} {unit}"

@@ -1,7 +1,7 @@
 """`ultraserve collectives`: how long collectives take on the fabrics of one or more systems.
 
-A line for each size: time, fastest algorithm, and bus bandwidth as nccom-test and nccl-tests print
-it; of further systems their speed-up over the first, and the vendor's claim. It starts nothing.
+By size: time, fastest algorithm, and bus bandwidth as nccom-test and nccl-tests print it; further
+systems' speed-up over the first, and the vendor's claim. Starts nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OTHERS = [traffic for traffic in TrafficClass if traffic is not TrafficClass.CO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A collective of a size on a system; `times_as_long` is the first system's time over its."""
+    """A collective of a size on a system; `times_as_long` is its speed-up over the first system."""
 
     system: str
     operation: str
@@ -43,7 +43,7 @@ class Line:
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the `collectives` command and its arguments."""
+    """Adds the `collectives` command."""
     what = "time collectives on the fabrics of systems, by size"
     parser = subparsers.add_parser("collectives", help=what, description=f"{what.capitalize()}.")
     parser.add_argument(
@@ -82,7 +82,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the table; raises ConfigError for arguments that cannot be used."""
+    """Prints the table; raises ConfigError for unusable arguments."""
     systems = [_system(text) for text in _names("system", args.system)]
     operations = [_operation(name) for name in _names("op", args.op)]
     sizes = parse_sizes(args.sizes)
@@ -115,10 +115,7 @@ def run(args: argparse.Namespace) -> int:
 def collective_lines(
     systems: list[SystemSpec], operation: Operation, sizes: list[int], *, chips: int, ranks: int
 ) -> list[Line]:
-    """One operation on the first `chips` chips of each system: sizes in order, systems within.
-
-    Every system has so many chips, and the ranks divide over them.
-    """
+    """Sizes in order, systems within; on the first `chips` chips, over which `ranks` divide."""
     size = np.array(sizes, dtype=np.float64)[:, None]  # [sizes, 1 group]
     group = np.arange(chips)[None]
     found: list[list[Line]] = [[] for _ in sizes]
@@ -146,7 +143,7 @@ def collective_lines(
 
 
 def _check_ranks(systems: list[SystemSpec], *, chips: int, ranks: int) -> None:
-    """Raises ConfigError for chips that a system does not have, or ranks that do not divide."""
+    """Raises ConfigError for missing chips, or ranks that do not divide."""
     least = min(systems, key=lambda system: system.chips.count)
     if not 1 <= chips <= least.chips.count:
         expected = f"1 to {least.chips.count}, the chips of {least.name}"
@@ -174,7 +171,7 @@ def parse_beside(text: str) -> dict[TrafficClass, int]:
 def parse_sizes(text: str) -> list[int]:
     """Bytes of "1KiB..1GiB", each four times the one before, or of "1KiB,64KB"; ascending.
 
-    Raises ConfigError for what is no size, for sizes that go down, or for too many.
+    Raises ConfigError for malformed, descending or too many sizes.
     """
     first, dots, last = text.partition("..")
     if not dots:
@@ -218,7 +215,7 @@ def _operation(name: str) -> Operation:
 
 
 def _text(lines: list[Line], systems: list[SystemSpec]) -> Iterator[str]:
-    """A title, a table and the vendor's claims per operation; then what the times rest on."""
+    """A title, a table and the vendor's claims per operation; then the assumptions of the times."""
     count = len(systems)
     by_operation: dict[str, list[Line]] = {}
     for line in lines:
@@ -243,7 +240,7 @@ def _text(lines: list[Line], systems: list[SystemSpec]) -> Iterator[str]:
 
 
 def _columns(count: int) -> Iterator[Column[tuple[Line, ...]]]:
-    """Of a row of one size, its line on each of `count` systems."""
+    """Columns of a row: one size on each of `count` systems."""
     yield Column("size", lambda row: size_text(row[0].size_bytes))
     for index in range(count):
 
@@ -258,7 +255,7 @@ def _columns(count: int) -> Iterator[Column[tuple[Line, ...]]]:
 
 
 def _latency_text(system: SystemSpec) -> str:
-    """What a step takes beside its bytes, marked where nobody has published it."""
+    """A step's time beside its bytes, marked where unpublished."""
     parts = ((system.chip.dma_start_ns, "a transfer's start"), (system.hop_ns, "a hop"))
     said = (
         f"{figure.value:,.0f} ns{'*' if figure.assumed else ''} {what}" for figure, what in parts

@@ -1,4 +1,4 @@
-"""`ultraserve console`: the address of a running server's page, with the key that opens it."""
+"""`ultraserve console`: the address of a running server's page, with its key."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _port(args: argparse.Namespace, address: ControlAddress) -> int | None:
-    """The page's port; None where nothing says it."""
+    """The page's port; None where unknown."""
     port: int | None = args.console_port
     if port is None and address.is_loopback:
         return find_console_port(address.port, os.environ)
@@ -72,7 +72,7 @@ def _port(args: argparse.Namespace, address: ControlAddress) -> int | None:
 
 
 def _open(url: str) -> None:
-    """In this machine's browser, whose command line others can read; raises ConfigError."""
+    """Open this machine's browser, whose command line others can read; raises ConfigError."""
     for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C, so that the file does not stay
         signal.signal(number, signal.default_int_handler)
     with opening_page(url, os.environ) as path:
@@ -82,6 +82,6 @@ def _open(url: str) -> None:
 
 
 def console_url(address: ControlAddress, key: str) -> str:
-    """Where the page is; beyond loopback the port speaks TLS alone."""
+    """The page's address; beyond loopback the port speaks TLS alone."""
     scheme = "http" if address.is_loopback else "https"
     return f"{scheme}://{address}/#key={quote(key, safe='')}"

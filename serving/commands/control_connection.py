@@ -1,4 +1,4 @@
-"""How commands reach a running server's control service: the arguments, and their client."""
+"""Arguments and client of commands for a running server's control service."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ if TYPE_CHECKING:  # what speaks gRPC is imported when a command runs
 
 
 TIMEOUT_S: Final = 5.0
-"""Wall seconds for one answer, which a server gives within 2."""
+"""Wall seconds for one answer; a server answers within 2."""
 
 PATIENCE_S: Final = 30.0
-"""Wall seconds in which a command that changes something asks for its outcome again: chips that
-start or end take seconds, and what vLLM does to requests as long as they do."""
+"""Wall seconds for which a changing command asks for its outcome: chips take seconds to start."""
 
 OUTCOMES: Final = (
     "3 not done: refused, or the server was not reached; 4 unknown: it may have been done, and the "
     "same command with --idempotency-key says whether"
 )
-"""Exit codes of a command that changes something, beside 0 and 2."""
+"""Exit codes of a changing command, beside 0 and 2."""
 
 
 def add_change_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--idempotency-key`, and what every command has that speaks to a server.
+    """Add `--idempotency-key`, and the arguments of every command that speaks to a server.
 
-    The command waits for its outcome: it asks again, with its key, for `--timeout`.
+    The command asks for its outcome again, with its key, for `--timeout`.
     """
     parser.set_defaults(waits_for_outcome=True)
     parser.add_argument(
@@ -46,7 +45,7 @@ def add_change_arguments(parser: argparse.ArgumentParser) -> None:
 def add_connection_arguments(
     parser: argparse.ArgumentParser, *, timeout_s: float = TIMEOUT_S
 ) -> None:
-    """Add `--address`, `--timeout`, `--json`, and those of the key and of TLS."""
+    """Add `--address`, `--timeout`, `--json`, and the arguments of key and TLS."""
     group = parser.add_argument_group("connection")
     group.add_argument(
         "--address",
@@ -82,7 +81,7 @@ def add_connection_arguments(
 
 
 def connect(args: argparse.Namespace) -> ControlClient:
-    """The client that the arguments ask for; raises ConfigError. Nothing is sent yet."""
+    """An unconnected client by the arguments; raises ConfigError."""
     if not 0 < args.timeout < float("inf"):
         raise ConfigError(field="timeout", value=args.timeout, expected="a number above 0")
     address = ControlAddress.parse(args.address)
@@ -104,10 +103,7 @@ def connect(args: argparse.Namespace) -> ControlClient:
 
 
 def control_credential(args: argparse.Namespace, address: ControlAddress) -> str | None:
-    """The key that is shown to the service at `address`; None when there is none to be found.
-
-    Raises ConfigError.
-    """
+    """The key for the service at `address`, or None; raises ConfigError."""
     from serving.access.control_key import find_control_key
 
     # What a server of this machine has written is shown to this machine alone.

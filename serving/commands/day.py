@@ -1,6 +1,6 @@
 """`ultraserve day`: chips that serve by day and train by night, over a whole day or week.
 
-It starts no server: one replica is simulated exactly at several rates, then policies walk it.
+Starts no server: one replica is simulated exactly at several rates, then policies walk it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SCHEDULERS: Final = {"max_num_seqs": 1_024, "block_tokens": 32}
 
 @dataclass(frozen=True, kw_only=True)
 class DemandOptions:
-    """What is served, and how well."""
+    """Demand and latency target."""
 
     GROUP = "demand"
 
@@ -82,7 +82,7 @@ class DemandOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyOptions:
-    """Who decides, and how chips change hands."""
+    """Policies, and how chips change hands."""
 
     GROUP = "policies"
 
@@ -144,10 +144,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Walk the day and print; returns 0.
-
-    Raises UltraServeError: a wrong argument, a trace that cannot be read, a target out of reach.
-    """
+    """Walk the day and print; returns 0. Raises UltraServeError."""
     from reporting.plain_text import document_lines
     from serving.analysis.day.day_report import day_data, day_document
     from serving.analysis.day.virtual_day import virtual_day
@@ -170,7 +167,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def settings_of(args: argparse.Namespace) -> DaySettings:
-    """What the arguments ask; raises UltraServeError."""
+    """The day by the arguments; raises UltraServeError."""
     from emulator.specs.models import model_by_name
     from serving.analysis.day.curve_search import CurveTerms
     from serving.analysis.day.day_trace_file import day_trace
@@ -239,7 +236,7 @@ def _question(options: DayOptions, trace: DayTrace) -> DayQuestion:
 
 
 def _split(text: str) -> list[str]:
-    """Policies between commas; options and hours after one belong to the policy before it."""
+    """Policies between commas; options and hours belong to the policy before them."""
     found: list[str] = []
     for part in text.split(","):
         is_policy = part.partition(":")[0].strip() in _KINDS
@@ -251,7 +248,7 @@ def _split(text: str) -> list[str]:
 
 
 def _lengths(options: DayOptions, model: ModelSpec, trace: DayTrace) -> tuple[ObservedLengths, str]:
-    """Pairs of lengths within the context, and where they come from."""
+    """Pairs of lengths within the context, and their source."""
     import numpy as np
 
     from loadgen.workloads.length_pairs import IndependentLengths, ObservedLengths

@@ -1,4 +1,4 @@
-"""The flags of `ultraserve serve` for day and night, and the settings that they mean."""
+"""The day and night flags of `ultraserve serve`, and their settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NEEDS: Final = "--day-night or --schedule with it"
 
 @dataclass(frozen=True, kw_only=True)
 class HandoverOptions:
-    """Who decides, and how chips change hands."""
+    """The policy, and how chips change hands."""
 
     GROUP = "day and night: chips that demand does not need train a model, and come back"
 
@@ -71,7 +71,7 @@ class HandoverOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetOptions:
-    """What requests are promised, and what a group serves within it."""
+    """The promise to requests, and a group's rate within it."""
 
     GROUP = "what a group serves: by which policies keep as many groups as the load needs"
 
@@ -89,7 +89,7 @@ class TargetOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions:
-    """What leased chips do."""
+    """The training job."""
 
     GROUP = "training: what leased chips do; see `ultraserve train`"
 
@@ -122,10 +122,7 @@ def add_day_night_arguments(parser: argparse.ArgumentParser) -> None:
 def day_night_settings(
     args: argparse.Namespace, served: Settings, weights_dir: Path
 ) -> DayNightSettings | None:
-    """How chips change hands; None when they only serve.
-
-    Raises ConfigError: flags that contradict each other, or settings that cannot be.
-    """
+    """How chips change hands, or None; raises ConfigError for contradictory or wrong flags."""
     policy = _policy(args)
     if policy is None:
         for name in (each.name for kind in _GROUPS for each in fields(kind)):
@@ -175,11 +172,10 @@ def with_cost_model(
     seats: int,
     utilization: float,
 ) -> DayNightSettings:
-    """The settings with what the cost model says of a group: its chips and its rate, unless those
-    were given.
+    """The settings with a group's chips and rate by the cost model, unless given.
 
-    `seats` is how many requests a rank has at once. Raises ConfigError for groups that cannot hold
-    a training state, and when the target is kept at no rate, and the policy needs one.
+    `seats` is a rank's most requests at once. Raises ConfigError for groups that cannot hold a
+    training state, and for a target kept at no rate under a policy that needs one.
     """
     from serving.analysis.steady_state.request_shape import RequestShape
     from serving.server.day_night.group_capacity import (
@@ -219,7 +215,7 @@ def with_cost_model(
 def _with_training_groups(
     settings: DayNightSettings, args: argparse.Namespace, deployment: Deployment
 ) -> DayNightSettings:
-    """The settings with groups that a training state fits into."""
+    """The settings with groups that hold a training state."""
     from serving.server.day_night.group_capacity import fewest_training_chips
 
     fewest = fewest_training_chips(deployment)
@@ -249,7 +245,7 @@ def _policy(args: argparse.Namespace) -> str | None:
 
 
 def _zone(policy: str) -> str:
-    """The time zone of the policy's own hours; UTC for one that has none."""
+    """The time zone of the policy's hours; UTC without one."""
     if policy == MANUAL:
         return "UTC"
     return str(getattr(parse_policy(policy), "zone", "UTC"))
@@ -270,7 +266,7 @@ def _duration_s(args: argparse.Namespace, name: str, default: float) -> float:
 
 
 def _directory(text: str) -> Path:
-    """Where a job can live; raises ConfigError. The directory is made by who uses it."""
+    """A directory for a job, not made here; raises ConfigError."""
     path = Path(text).expanduser().absolute()
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):

@@ -1,4 +1,4 @@
-"""`ultraserve daynight`: which of a running server's chips serve, which train, and why."""
+"""`ultraserve daynight`: which chips of a running server serve, which train, and why."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Change what was asked for, and print how it stands; returns 0. Raises UltraServeError."""
+    """Apply the change and print the state; returns 0. Raises UltraServeError."""
     with connect(args) as client:
         match args.action:
             case "policy":
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def day_night_lines(state: DayNightState) -> Iterator[str]:
-    """The whole as text: who decides, the groups, the job, the hand-overs."""
+    """All as text: policy, groups, job, hand-overs."""
     yield f"policy {state.policy_words}"
     serving = sum(group.phase == "serving" for group in state.groups)
     yield (
@@ -86,7 +86,7 @@ def day_night_lines(state: DayNightState) -> Iterator[str]:
 
 
 def _change_lines(state: DayNightState) -> Iterator[str]:
-    """When the policy wants another number of groups, as far as it can be known."""
+    """The next change of the number of groups, if known."""
     if state.next_change_day_s is not None:
         ahead_h = (state.next_change_day_s - state.day_s) / 3600
         terms = f", {state.next_change_if}" if state.next_change_if else ""
@@ -96,7 +96,7 @@ def _change_lines(state: DayNightState) -> Iterator[str]:
 
 
 def _demand_lines(state: DayNightState) -> Iterator[str]:
-    """The load, what it is weighed by, what is foretold of it, and how fast a burst is answered."""
+    """Load, its weight, its forecast, and the response to a burst."""
     line = f"load {state.load_per_s:.3g} requests per emulated s"
     if state.group_requests_per_s is None:
         yield f"{line}; nobody knows what a group serves"
@@ -128,7 +128,7 @@ def _demand_lines(state: DayNightState) -> Iterator[str]:
 
 
 def _version_lines(state: DayNightState) -> Iterator[str]:
-    """What is served, and what became of the last attempt to serve the night's weights."""
+    """The served version, and the last attempt to publish the night's weights."""
     for version in state.versions:
         if version.target:
             note = f" ({version.note})" if version.note else ""
@@ -157,7 +157,7 @@ def _job_lines(job: JobState) -> Iterator[str]:
 
 
 def _trained_lines(leases: Sequence[LeaseState]) -> Iterator[str]:
-    """What a job has done on the chips of each lease."""
+    """A job's work on the chips of each lease."""
     for lease in leases:
         told = lease.training
         if told is not None:

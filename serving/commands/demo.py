@@ -1,6 +1,6 @@
 """`ultraserve demo`: one compute tray serves a recorded workload; a report; everything stopped.
 
-The server and the load generator are processes of their own, as a user would start them.
+Server and load generator are processes of their own, as a user would start them.
 """
 
 import argparse
@@ -32,8 +32,7 @@ _STOP_TIMEOUT_S = 30.0
 _RECORDED = Path("shared", "traces", "azure2023", "AzureLLMInferenceTrace_conv.csv")
 
 CLOCK: Final = "dilated:20"
-"""Steady, and slow enough for prefills: a measurement wants no lag. Under `auto` 16 % of the demo's
-emulated time was lag (2 cores)."""
+"""Steady, and slow enough to prefill without lag; `auto` had 16 % of lag in its time (2 cores)."""
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -78,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raise ConfigError for what the load generator would refuse after the server has started."""
+    """Raise ConfigError for arguments that the load generator would refuse too late."""
     if args.requests < 1:
         raise ConfigError(field="requests", value=args.requests, expected="at least 1")
     if not 0 < args.speedup < float("inf"):
@@ -112,7 +111,7 @@ def _recorded_trace() -> Path | None:
 
 @contextlib.contextmanager
 def _server(args: argparse.Namespace, port: int) -> Iterator[None]:
-    """Start `ultraserve serve` in a session of its own; stop it whatever happens."""
+    """Run `ultraserve serve` in its own session."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as log:
         command = [
             *(sys.executable, "-P", "-m", "serving.main", "serve"),
@@ -162,7 +161,7 @@ def _wait_ready(server: "subprocess.Popen[bytes]", port: int, log: IO[str]) -> N
 
 
 def _kept_log(log: IO[str]) -> str:
-    """Keep the server's log for the user; returns its last line and where it is."""
+    """Keep the server's log for the user; returns its last line and place."""
     log.seek(0)
     text = log.read()
     with tempfile.NamedTemporaryFile(
@@ -174,7 +173,7 @@ def _kept_log(log: IO[str]) -> str:
 
 
 def _stop(server: "subprocess.Popen[bytes]") -> None:
-    """Ask the server to stop, then make sure that its whole session is gone."""
+    """Stop the server, then its whole session."""
     if server.poll() is None:
         server.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,7 +1,7 @@
 """`ultraserve describe`: a chip, a system or a model, each figure with its unit and its source.
 
-Where sources disagree it lists the assumptions, and shows the figures of the one that is asked for.
-JSON carries the cost model's base units; tables scale them for reading.
+Where sources disagree it lists the assumptions, and applies the chosen one. JSON has the cost
+model's base units; tables scale them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from startup.typed_options import add_options
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the `describe` command and its arguments."""
+    """Add the `describe` command."""
     parser = subparsers.add_parser(
         "describe",
         help="print a chip, a system or a model, with the source of each figure",
@@ -43,10 +43,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the named entry, or the chips and systems; returns 0.
-
-    Raises ConfigError for a name or an assumption that there is not.
-    """
+    """Print the entry, or the chips and systems; returns 0. Raises ConfigError."""
     if args.name is None and args.assumptions:
         raise ConfigError(
             field="assumption",

@@ -1,4 +1,4 @@
-"""`ultraserve engine`: a running server's whole engine: who may enter, sleep, pause."""
+"""`ultraserve engine`: admission, sleep and pause of a running server's engine."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ACTIONS: Final[Mapping[str, tuple[Rpc[Any], str, tuple[str, ...]]]] = {
         ("reset_running_requests",),
     ),
 }
-"""What each action calls, in words, and the fields of its request."""
+"""Each action's call, in words, and its request's fields."""
 
 _FIELDS: Final[Mapping[str, dict[str, Any]]] = {
     "level": {
@@ -112,7 +112,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do it and print how the engine is then; returns the exit code. Raises UltraServeError."""
+    """Act and print the engine's state; returns the exit code. Raises UltraServeError."""
     if args.wait is not None and not 0 < args.wait < float("inf"):
         raise ConfigError(field="wait", value=args.wait, expected="a number above 0")
     rpc, _, fields = _ACTIONS[args.action]
@@ -137,7 +137,7 @@ def _answer_lines(answer: EngineSleepState | AdmissionReport | None) -> Iterator
 def wait_until_empty(
     client: ControlClient, admission: AdmissionReport, wait_s: float
 ) -> AdmissionReport:
-    """The gateway when nobody is inside, or as it is after `wait_s` wall seconds."""
+    """The gateway when empty, or after `wait_s` wall seconds."""
     end_s = time.monotonic() + wait_s
     while admission.in_flight and time.monotonic() < end_s:
         time.sleep(_POLL_S)  # polls another process
@@ -146,7 +146,7 @@ def wait_until_empty(
 
 
 def admission_lines(admission: AdmissionReport) -> Iterator[str]:
-    """Whether it is open, and a line for each class of work."""
+    """Whether it is open, and a line for each class."""
     how = "open" if admission.is_open else f"closed: {admission.closed}"
     yield f"the gateway is {how}; {admission.in_flight:,} requests inside"
     if admission.expected_wait_s is not None:

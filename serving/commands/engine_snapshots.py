@@ -1,4 +1,4 @@
-"""Looks at a server's engine, one after another, for commands that go on when it is gone."""
+"""Successive snapshots of a server's engine, for commands that outlive it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 class EngineSnapshots:
     """One server, by the arguments of `control_connection`; a context manager that closes it.
 
-    After a look that failed the next one connects anew, with the key that is found then: the server
-    may have started again.
+    After a failure the next snapshot connects anew, with the key found then, as after a restart.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -33,11 +32,11 @@ class EngineSnapshots:
 
     @property
     def address(self) -> ControlAddress:
-        """Where the server is; raises ConfigError."""
+        """The server's address; raises ConfigError."""
         return ControlAddress.parse(self._args.address)
 
     def look(self) -> EngineSnapshot:
-        """The engine now; raises ServerUnreachable, or RefusedByServer and ConfigError for good."""
+        """A snapshot; raises ServerUnreachable, or for good RefusedByServer and ConfigError."""
         from serving.server.control.control_client import ServerUnreachable
         from serving.telemetry.neuron_tools.engine_snapshot import EngineSnapshot
 
@@ -54,7 +53,7 @@ class EngineSnapshots:
             raise
 
     def look_or_words(self) -> tuple[EngineSnapshot | None, str]:
-        """The engine now, or None and why the server cannot be reached."""
+        """A snapshot, or None and why the server is unreachable."""
         from serving.server.control.control_client import ServerUnreachable
 
         try:
@@ -63,7 +62,7 @@ class EngineSnapshots:
             return None, str(error)
 
     def processes(self) -> ServerProcesses | None:
-        """The server's on this machine; None where they are not to be seen."""
+        """The server's processes on this machine; None where not visible."""
         from serving.telemetry.neuron_tools.server_processes import server_processes
 
         known = self._processes
@@ -73,7 +72,7 @@ class EngineSnapshots:
         return self._processes
 
     def close(self) -> None:
-        """End the connection; a look opens another."""
+        """End the connection; a snapshot opens another."""
         if self._client is not None:
             self._client.close()
         self._client = self._description = None

@@ -1,4 +1,4 @@
-"""`ultraserve fault`: break a running server's machine, heal it, and see how it took it."""
+"""`ultraserve fault`: break a running server's machine, heal it, and see its recovery."""
 
 from __future__ import annotations
 
@@ -97,10 +97,7 @@ _FIELDS: Final[Mapping[str, dict[str, Any]]] = {
 
 
 def inject(args: argparse.Namespace) -> int:
-    """Let the fault happen and print what the server says; returns the exit code.
-
-    Raises UltraServeError: a fault that cannot be, a server that refuses it or does not answer.
-    """
+    """Inject the fault and print the answer; returns the exit code. Raises UltraServeError."""
     if args.wait is not None and not 0 < args.wait < float("inf"):
         raise ConfigError(field="wait", value=args.wait, expected="a number above 0")
     given: dict[str, Any] = {name: getattr(args, name) for name in args.names}
@@ -120,7 +117,7 @@ def inject(args: argparse.Namespace) -> int:
 
 
 def wait_for_recovery(client: ControlClient, number: int, wait_s: float) -> FaultRecord:
-    """The fault's record when its recovery has ended, or as it is after `wait_s` wall seconds."""
+    """The fault's record after its recovery, or after `wait_s` wall seconds."""
     end_s = time.monotonic() + wait_s
     shown_s = -_SAY_EVERY_S
     while True:
@@ -139,7 +136,7 @@ def wait_for_recovery(client: ControlClient, number: int, wait_s: float) -> Faul
 
 
 def heal(args: argparse.Namespace) -> int:
-    """Repair what was asked for and print which faults are over; returns 0."""
+    """Repair, and print which faults are over; returns 0."""
     with connect(args) as client:
         report = client.call(control_call.HEAL, chip=args.chip, rack=args.rack)
     if args.json:
@@ -164,7 +161,7 @@ def list_faults(args: argparse.Namespace) -> int:
 
 
 def fault_words(fault: Fault) -> str:
-    """A fault as its command line has it."""
+    """A fault as on its command line."""
     words = [fault.kind.value]
     for name in _KINDS[fault.kind][1]:
         value = getattr(fault, name)
@@ -173,7 +170,7 @@ def fault_words(fault: Fault) -> str:
 
 
 def stall_line(stall: StallState) -> str:
-    """Why the machine stands still, and for how long yet."""
+    """Reason and rest of a standstill."""
     return (
         f"{stall.reason}: {stall.left_s:,.1f} emulated s are left, {stall.wall_left_s:,.0f} s of "
         "wall time"
@@ -181,7 +178,7 @@ def stall_line(stall: StallState) -> str:
 
 
 def report_line(fault: Fault, report: FaultReport) -> str:
-    """What the server said to one fault."""
+    """The server's answer to one fault."""
     verdict = "survivable" if report.survivable else "not survivable"
     number = "dry run" if report.number is None else f"fault {report.number}"
     line = f"{number}: {fault_words(fault)}: {verdict}: {report.reason}"
@@ -192,7 +189,7 @@ def report_line(fault: Fault, report: FaultReport) -> str:
 
 
 def record_line(record: FaultRecord) -> str:
-    """How one fault went."""
+    """Course of one fault."""
     line = f"fault {record.number}: {record.stage}"
     if record.recovery is None:
         return line
@@ -207,7 +204,7 @@ def record_line(record: FaultRecord) -> str:
 
 
 def fault_lines(faults: Iterable[FaultRecord]) -> list[str]:
-    """A table of faults; figures of a recovery that has not ended are dashes."""
+    """A table of faults, with dashes until their recovery has ended."""
 
     def of(name: str) -> Callable[[FaultRecord], object]:
         return lambda record: record.recovery and getattr(record.recovery, name)

@@ -1,7 +1,6 @@
-"""The flags of `ultraserve serve` for its gateway: keys, TLS, limits, ports; and what they mean.
+"""The gateway flags of `ultraserve serve` (keys, TLS, limits, ports), and their settings.
 
-Where vLLM has a flag for the same its spelling is read too. Keys never go on to vLLM: it would log
-them, and would guard a part of its endpoints alone.
+vLLM's spellings are read too. Keys never go on to vLLM: it logs them, and guards only a part.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ API_KEY_VARIABLE: Final = "VLLM_API_KEY"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """What the flags mean: the settings, and lines that a user should read."""
+    """The gateway's settings, and warnings for the user."""
 
     settings: GatewaySettings
     warnings: tuple[str, ...]
 
     def vllm_arguments(self) -> list[str]:
-        """Arguments for vLLM's own part: its HTTP server's TLS, and that priorities count."""
+        """Arguments for vLLM's part: TLS of its HTTP server, and priorities."""
         arguments = ["--scheduling-policy", "priority"]
         tls = self.settings.tls
         if tls is None:
@@ -55,7 +54,7 @@ class GatewayOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EntryOptions:
-    """Where the server listens, and who may enter."""
+    """The server's addresses, and its access control."""
 
     GROUP = "gateway: who may enter, over what, and how much"
 
@@ -108,12 +107,9 @@ def add_gateway_arguments(parser: argparse.ArgumentParser) -> None:
 def gateway_options(
     args: argparse.Namespace, environment: MutableMapping[str, str]
 ) -> GatewayOptions:
-    """What the flags in `args` and the environment mean; no gateway is open yet.
+    """The settings by the flags in `args` and the environment, without the keys in either.
 
-    Takes the keys out of both: afterwards neither `args.api_key` nor the environment has one, and
-    no process that is started gets to see it.
-
-    Raises ConfigError: what contradicts itself, cannot be read, or would be open to strangers.
+    Raises ConfigError for contradictory or unreadable settings, or a server open to strangers.
     """
     secrets = _take_keys(args, environment)
     refuse_unsafe_environment(environment)
@@ -147,7 +143,7 @@ def gateway_options(
 
 
 def console_port(args: argparse.Namespace) -> int:
-    """The console's port; 0 where there is none."""
+    """The console's port; 0 without one."""
     if not args.control_port:
         return 0
     return int(args.control_port + 1 if args.console_port is None else args.console_port)
@@ -156,7 +152,7 @@ def console_port(args: argparse.Namespace) -> int:
 def _take_keys(
     args: argparse.Namespace, environment: MutableMapping[str, str]
 ) -> list[tuple[str, str]]:
-    """Where each key was given, and the key; each is there once."""
+    """Source and key, once each."""
     given: Sequence[str] = args.api_key or ()
     args.api_key = None
     inherited = environment.pop(API_KEY_VARIABLE, "").strip()  # a line of a file, mostly
@@ -183,7 +179,7 @@ def _short_keys(secrets: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def _readable_files(key_file: Path | None, tls: TlsFiles | None) -> list[str]:
-    """What other users can read and should not; a group may be there for a private key."""
+    """Secrets that other users can read; a private key's group may."""
     paths = []
     if key_file is not None and is_open_to_readers(key_file.stat()):
         paths.append(key_file)
@@ -193,7 +189,7 @@ def _readable_files(key_file: Path | None, tls: TlsFiles | None) -> list[str]:
 
 
 def _exposure(args: argparse.Namespace, tls: TlsFiles | None, *, is_open: bool) -> list[str]:
-    """What a stranger could do; raises ConfigError when it is everything and nobody said so."""
+    """Warnings of strangers' access; raises ConfigError for all of it without --insecure-no-key."""
     if is_loopback(args.host):
         return []
     asks_nobody = is_open and (tls is None or tls.client_ca is None)
@@ -240,7 +236,7 @@ def _control_key_file(args: argparse.Namespace) -> Path | None:
 
 
 def _check_ports(args: argparse.Namespace) -> None:
-    """Raise ConfigError when two services are to have one port."""
+    """Raise ConfigError when two services have one port."""
     taken = {args.port: "--port"}
     ports = {"grpc_port": args.grpc_port, "control_port": args.control_port}
     for field, port in {**ports, "console_port": console_port(args)}.items():

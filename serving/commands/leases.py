@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from serving.wire.control_call import LeaseReport
 
 GRACE_S: Final = 2.0
-"""Emulated; a short answer's time."""
+"""Emulated; a short answer takes as long."""
 
 _CHIP_MAX: Final = 2**31 - 1  # what the wire carries
 
@@ -110,7 +110,7 @@ def run_resume(args: argparse.Namespace) -> int:
 
 
 def report_line(report: LeaseReport) -> str:
-    """The server's answer: the lease with its chips and phase, and why."""
+    """The server's answer: lease, chips, phase, reason."""
     if report.lease is None:
         return report.reason
     lease = report.lease

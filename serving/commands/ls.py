@@ -1,4 +1,4 @@
-"""`ultraserve ls`: a machine's devices as neuron-ls lists them, of a server or of the catalog."""
+"""`ultraserve ls`: devices of a server or a catalog machine, as neuron-ls lists them."""
 
 from __future__ import annotations
 

@@ -52,11 +52,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print lines until nobody reads or N are out; returns 0.
+    """Print lines until the reader goes or N are out; returns 0.
 
-    A server that goes away meanwhile is an `error` in the lines, and is asked again each time.
-
-    Raises UltraServeError: a wrong argument, or a server that does not answer at first, or refuses.
+    A server that goes away is an `error` in the lines, and asked again. Raises UltraServeError for
+    a wrong argument, or a server that does not answer at first, or refuses.
     """
     config = _config(args)
     import msgspec
@@ -88,7 +87,7 @@ def _config(args: argparse.Namespace) -> MonitorConfig:
 
 
 def _reading(looks: EngineSnapshots, *, first: bool = False) -> Reading:
-    """The engine and this machine now; what the first look meets is raised, later it is words."""
+    """The engine and this machine now; raises the first snapshot's error, later ones are words."""
     from serving.telemetry.neuron_tools.host_sample import host_sample
     from serving.telemetry.neuron_tools.monitor_report import Reading
     from serving.telemetry.neuron_tools.neuron_names import NOT_THERE

@@ -1,7 +1,7 @@
-"""`ultraserve pareto`: what machines give a megawatt against what each user gets.
+"""`ultraserve pareto`: machines' tokens a megawatt against each user's rate.
 
-Every partition, batch, precision and LNC of the named machines, by the cost model; it starts
-nothing. With both machines of the vendor's launch, its claims are held against the curves.
+Every partition, batch, precision and LNC of the named machines, by the cost model; starts nothing.
+With both machines of the vendor's launch, its claims are held against the curves.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PICTURE_SUFFIXES = {"png": ".png", "html": ".html"}
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOptions:
-    """The requests that steps are about."""
+    """The requests of the steps."""
 
     GROUP = "requests"
 
@@ -48,7 +48,7 @@ class RequestOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class OutputOptions:
-    """Where the answer goes."""
+    """Destinations of the answer."""
 
     GROUP = "output"
 
@@ -59,7 +59,7 @@ class OutputOptions:
     processes: int | None = option(None, "that share the work (default: one a core)")
 
     def __post_init__(self) -> None:
-        """Refuse what could not be written before a minute's work, not after it."""
+        """Refuse unwritable paths before a minute's work."""
         check_least("rows", self.rows, 2)
         check_least("processes", self.processes, 1)
         for name, suffix in _PICTURE_SUFFIXES.items():
@@ -109,10 +109,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Sweep, print the table or JSON, write the files; returns 0.
-
-    Raises ConfigError: an unknown name, or a choice that no machine or model allows.
-    """
+    """Sweep, print the table or JSON, write the files; returns 0. Raises ConfigError."""
     from emulator.power.efficiency import PowerBasis
     from serving.analysis.pareto.pareto import pareto
 
@@ -142,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def sweeps_of(options: ParetoOptions) -> tuple[Sweep, ...]:
-    """One sweep for each machine that is named; raises ConfigError."""
+    """A sweep for each named machine; raises ConfigError."""
     from serving.analysis.steady_state.request_shape import RequestShape
 
     shape = RequestShape(
@@ -171,7 +168,7 @@ def sweeps_of(options: ParetoOptions) -> tuple[Sweep, ...]:
 def _lncs_of(
     system: SystemSpec, systems: list[SystemSpec], asked: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Those that were asked for and the chip has; all of its own where another machine has them.
+    """The chip's LNCs among those asked for; all, where other machines have these.
 
     One that no chip has is left in, to be refused.
     """
@@ -180,7 +177,7 @@ def _lncs_of(
 
 
 def _systems(options: ParetoOptions) -> list[SystemSpec]:
-    """The machines with their assumptions, each on those that have its switch."""
+    """The machines, each with the assumptions on its own switches."""
     from emulator.specs.assumptions import with_assumptions
     from emulator.specs.systems import system_by_name
 

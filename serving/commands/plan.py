@@ -1,6 +1,6 @@
-"""`ultraserve plan`: how many UltraServers a model's traffic needs, and what they draw and cost.
+"""`ultraserve plan`: how many UltraServers a model's traffic needs, their power and cost.
 
-It starts no server: the steady state proposes, the server's own scheduler decides in virtual time.
+Starts no server: the steady state proposes, the server's own scheduler decides in virtual time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SCHEDULERS: Final = {"max_num_seqs": 1_024, "block_tokens": 32}
 
 @dataclass(frozen=True, kw_only=True)
 class TrafficOptions:
-    """What is served, and how well."""
+    """Traffic and latency target."""
 
     GROUP = "traffic"
 
@@ -117,10 +117,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Plan and print; returns 0.
-
-    Raises UltraServeError: a wrong argument, a trace that cannot be read, a target out of reach.
-    """
+    """Plan and print; returns 0. Raises UltraServeError."""
     from reporting.plain_text import document_lines
     from serving.analysis.plan.plan import plan
     from serving.analysis.plan.plan_report import plan_data, plan_document
@@ -134,7 +131,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def question_of(args: argparse.Namespace) -> PlanQuestion:
-    """What the arguments ask; raises UltraServeError."""
+    """The plan by the arguments; raises UltraServeError."""
     from emulator.specs.models import model_by_name
     from serving.analysis.plan.plan_check import CheckTerms
     from serving.analysis.plan.plan_choice import PlanQuestion, SearchTerms
@@ -220,7 +217,7 @@ def _rate_demand(options: PlanOptions, model: ModelSpec) -> PlanDemand:
 
 
 def _recorded(path: Path, model: ModelSpec) -> tuple[Traffic, str]:
-    """A trace without what is longer than the context, and its name with how many those were."""
+    """A trace within the context, and its name with the number of left out requests."""
     from loadgen.workloads.traffic import Traffic
     from serving.analysis.plan.plan_demand import too_long
 

@@ -1,6 +1,6 @@
 """`ultraserve power`: where a system's watts go; tokens by the megawatt and by the dollar.
 
-It computes from the catalog and starts nothing. Prices are the user's; none is built in.
+Computes from the catalog and starts nothing. Prices are the user's; none is built in.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PowerOptions(JsonOptions, PriceOptions, SeasonOptions, AssumptionOptions):
-    """What is asked of a system's power."""
+    """Options of a system's power."""
 
     GROUP = ""
 
@@ -48,7 +48,7 @@ class PowerOptions(JsonOptions, PriceOptions, SeasonOptions, AssumptionOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcedFigure:
-    """One number behind the report, with where it comes from."""
+    """One number behind the report, and its source."""
 
     name: str
     value: float
@@ -57,13 +57,13 @@ class SourcedFigure:
 
     @property
     def assumed(self) -> bool:
-        """True when all of it, or a term of its arithmetic, is published by nobody."""
+        """True when it, or a term of its arithmetic, is unpublished."""
         return "assumed" in self.source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerBreakdown:
-    """Everything that the command prints; `it_watts` and `total_watts` are the states' in order."""
+    """The printed figures; `it_watts` and `total_watts` are the states' in order."""
 
     system: str
     cooling: str | None
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def power_report(name: str, options: PowerOptions) -> PowerBreakdown:
-    """The figures that the arguments ask for; raises ConfigError."""
+    """The figures by the arguments; raises ConfigError."""
     from emulator.power.power_state import NAMED_STATES, power_state
     from emulator.power.system_power import SystemPower
     from emulator.specs.assumptions import with_assumptions
@@ -146,7 +146,7 @@ def power_report(name: str, options: PowerOptions) -> PowerBreakdown:
 
 
 def _figures(power: SystemPower) -> tuple[SourcedFigure, ...]:
-    """Joules of work on the chip, then what the system has beside its chips."""
+    """Joules of the chip's work, then watts and PUE of the system."""
     from emulator.specs.work_energy import work_energy_of
 
     system = power.system
@@ -166,7 +166,7 @@ def _figures(power: SystemPower) -> tuple[SourcedFigure, ...]:
 
 
 def parse_busy(text: str) -> Mapping[str, float]:
-    """Engines' busy shares from "ENGINE=SHARE,..."; raises ConfigError for another form."""
+    """Engines' busy shares from "ENGINE=SHARE,..."; raises ConfigError."""
     shares: dict[str, float] = {}
     for item in text.split(","):
         engine, _, share = item.strip().partition("=")
@@ -184,7 +184,7 @@ def parse_busy(text: str) -> Mapping[str, float]:
 def _tokens(
     options: PowerOptions, power: SystemPower, chips: int, states: tuple[PowerState, ...]
 ) -> tuple[tuple[PowerEfficiency, ...], TokenCost | None]:
-    """Efficiencies of the one state, where tokens are given; the cost, where prices are too."""
+    """Efficiencies of the single state, given tokens; the cost, given prices too."""
     from emulator.power.efficiency import TokenRates, tokens_per_megawatt
     from emulator.power.token_cost import token_cost
 

@@ -24,11 +24,11 @@ _PARTS: Final = {
     "overhead_watts": ("beside the chips", ("provisioned_",)),
     "cooling_watts": ("cooling", ("pue",)),
 }
-"""Each part's label, and the first letters of the names of the figures that it is made of."""
+"""Each part's label, and the prefixes of its figures' names."""
 
 
 def report_lines(report: PowerBreakdown, *, sources: bool = False) -> Iterator[str]:
-    """The report as text: the budget, a column for each state, tokens and dollars, sources."""
+    """The report as text: budget, a column for each state, tokens and dollars, sources."""
     cooled = f", cooled by {report.cooling}" if report.cooling else ""
     yield (
         f"{report.system}, {report.chips} chips{cooled}, {report.season}: PUE {report.pue:.4g}, "

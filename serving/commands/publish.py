@@ -1,4 +1,4 @@
-"""`ultraserve publish` and `rollback`: a running server serves other weights, or the last ones."""
+"""`ultraserve publish` and `rollback`: change a running server's weights."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask for the weights and print the server's answer; returns 0. Raises UltraServeError."""
+    """Ask for the weights and print the answer; returns 0. Raises UltraServeError."""
     with connect(args) as client:
         if args.command == "rollback":
             report = client.call(control_call.ROLLBACK)
@@ -57,7 +57,7 @@ def _checkpoint(text: str) -> Path:
 
 
 def version_line(report: VersionReport) -> str:
-    """Which version is served, or will be."""
+    """The version that is served, or will be."""
     waiting = "every block serves it"
     if report.waiting_blocks:
         waiting = f"{report.waiting_blocks} blocks of chips have yet to read it"

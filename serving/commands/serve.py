@@ -1,7 +1,7 @@
 """`ultraserve serve`: vLLM's own OpenAI server on emulated chips.
 
-Flags that it knows fill the platform's settings; all others go through to vLLM's parser. What can
-be wrong is checked here first, so that it is one line and nothing was started.
+Known flags fill the platform's settings, all others go to vLLM's parser. Errors are checked first
+here, so that each is one line and nothing has started.
 """
 
 import argparse
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 
 _SAVE_S: Final = 20.0
-"""Wall seconds that a job has to save which an earlier server has left behind."""
+"""Wall seconds for a job of an earlier server to save."""
 
 _SEATS: Final = 256
-"""Requests that a rank has at once, as vLLM's server has it unless it is told otherwise."""
+"""vLLM's default of a rank's requests at once."""
 
 _HBM_SHARE: Final = 0.92
 """vLLM's default of --gpu-memory-utilization."""
@@ -58,7 +58,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check, then hand over to vLLM's server in this process. Raises UltraServeError."""
+    """Check, then run vLLM's server in this process. Raises UltraServeError."""
     hide_in_process_list(flags=(API_KEY_FLAG,))
     settings, weights_dir = resolve_arguments(args)
     gateway = gateway_options(args, os.environ)
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _environment(args: argparse.Namespace, gateway: GatewayOptions) -> dict[str, str]:
-    """The variables that the middleware in vLLM's API process reads."""
+    """Variables for the middleware in vLLM's API process."""
     address = NO_SERVICE
     if args.control_port:
         address = str(ControlAddress(host=args.control_host, port=args.control_port))
@@ -107,7 +107,7 @@ def _environment(args: argparse.Namespace, gateway: GatewayOptions) -> dict[str,
 
 
 def check_ports(args: argparse.Namespace) -> None:
-    """Raise ConfigError or PortInUse for a port that the server cannot have."""
+    """Raise ConfigError or PortInUse for an unusable port."""
     check_port(args.host, args.port)
     if args.grpc_port is not None:
         check_port(args.host, args.grpc_port, field="grpc_port")
@@ -121,10 +121,7 @@ def check_ports(args: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def claimed_cores(deployment: "Deployment") -> Iterator[None]:
-    """Hold the cores that were asked for by number, against other servers on this host.
-
-    Raises NeuronError when another process has some of them.
-    """
+    """Hold cores given by number against other servers here; raises NeuronError if taken."""
     if not deployment.settings.exclusive_cores:
         yield
         return
@@ -145,10 +142,7 @@ def claimed_cores(deployment: "Deployment") -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_control_key(port: int) -> Iterator[None]:
-    """Hold the control port, so that the key's file is this server's; engines clear it up.
-
-    Raises ConfigError when another server of this user has the port.
-    """
+    """Hold the control port, and so the key's file; raises ConfigError if another server does."""
     from serving.process.parent_death_watchdog import cleared_by_engine
 
     lock = control_lock_path(port, os.environ)
@@ -161,7 +155,7 @@ def kept_control_key(port: int) -> Iterator[None]:
 
 
 def _peeked(vllm_arguments: list[str], flag: str, default: _Number) -> _Number:
-    """A number among vLLM's flags; `default` when it is absent or not for us to judge."""
+    """A number among vLLM's flags; `default` when absent or malformed."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument(
         flag,

@@ -1,7 +1,6 @@
-"""The flags of `ultraserve serve`, and the settings that they mean.
+"""The flags of `ultraserve serve`, and their settings.
 
-Our own spellings and vLLM's and the vendor's lie side by side; where two say the same thing they
-must agree.
+Our own, vLLM's and the vendor's spellings; two that mean the same must agree.
 """
 
 import argparse
@@ -40,7 +39,7 @@ def _json_object(text: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """The model that is timed, and the weights that make the tokens."""
+    """The timed model, and the weights that make the tokens."""
 
     GROUP = "model"
 
@@ -91,7 +90,7 @@ class ParallelOptions:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add every flag that is not vLLM's to read."""
+    """Add every flag but vLLM's."""
     add_options(parser, ModelOptions)
     add_options(parser, Settings, defaults=None)
     add_options(parser, ParallelOptions)
@@ -102,14 +101,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def resolve_arguments(
     args: argparse.Namespace, environment: Mapping[str, str] | None = None
 ) -> tuple[Settings, Path]:
-    """Turn the flags, and the Neuron runtime's variables, into settings and the weights' directory.
-
-    `environment` is the process's own when it is not given.
+    """Settings and weights directory, by the flags and the Neuron runtime's variables.
 
     Raises:
-        ConfigError: flags that contradict each other or the environment; a model that is no name
-            and no directory.
-        UnsupportedFlag: a spelling of ours that is not read.
+        ConfigError: contradictory flags or environment; a model that is no name and no directory.
+        UnsupportedFlag: an unknown spelling of ours.
     """
     _take_underscored(args)
     model = _model_argument(args)
@@ -134,10 +130,9 @@ def resolve_arguments(
 
 
 def _take_underscored(args: argparse.Namespace) -> None:
-    """Take flags of ours that are spelled with underscores, as vLLM's parser allows.
+    """Take flags of ours with underscores, as vLLM's parser does.
 
-    Raises UnsupportedFlag for vLLM's dotted spelling of --eplb-config, of which vLLM would take no
-    notice.
+    Raises UnsupportedFlag for the dotted spelling of --eplb-config, which vLLM would ignore.
     """
     for argument in args.unknown:
         if _with_dashes(argument).startswith("--eplb-config."):
@@ -158,7 +153,7 @@ def _with_dashes(argument: str) -> str:
 
 
 def _model_argument(args: argparse.Namespace) -> str | None:
-    """The model, by flag or given first as `vllm serve MODEL` has it."""
+    """The model, by flag or first, as in `vllm serve MODEL`."""
     model: str | None = args.model
     if args.unknown and not args.unknown[0].startswith("-"):
         positional: str = args.unknown.pop(0)
@@ -189,7 +184,7 @@ def _cores(
     given: Mapping[str, Any],
     weights_dir: Path,
 ) -> CoreRequest:
-    """The LNC and the chips that flags, environment and the compiled model agree on."""
+    """LNC and chips by flags, environment and compiled model, which agree."""
     path = weights_dir / "neuron_config.json"
     compiled = None
     if path.is_file():
@@ -212,7 +207,7 @@ def _cores(
 
 
 def _chips(chips: int | None, *, tp: int, dp: int | None) -> int | None:
-    """The chips that --chips, or --dp with --tp, ask for; None when neither does."""
+    """Chips by --chips, or by --dp with --tp; None without."""
     for name, size in (("tp", tp), ("dp", dp)):
         if size is not None and size < 1:
             raise ConfigError(field=name, value=size, expected="a whole number of at least 1")
@@ -228,7 +223,7 @@ def _chips(chips: int | None, *, tp: int, dp: int | None) -> int | None:
 
 
 def _eplb(args: argparse.Namespace) -> dict[str, Any] | None:
-    """The settings as vLLM spells them, or None when experts stay where they are."""
+    """Balancing settings in vLLM's spelling; None when experts stay."""
     if args.eplb is None and not args.enable_eplb:
         if args.eplb_config is not None:
             raise ConfigError(

@@ -1,7 +1,7 @@
-"""What a collective and other traffic take on the same links at once, class by class.
+"""Times of a collective and other traffic on the same links at once, class by class.
 
-The collective is an all-to-all, as dispatch and combine are. Of the other traffic each chip sends
-its bytes to the chip half the group further on. All starts at once.
+The collective is an all-to-all, as in dispatch and combine; of other traffic each chip sends its
+bytes to the chip half the group further on. All starts at once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,10 +21,7 @@ from serving.commands.collective_claims import size_text
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedLine:
-    """One transfer of the traffic beside an all-to-all of `all_to_all_bytes` a rank.
-
-    `alone_ns` is what it takes on links of its own, `together_ns` with all the others.
-    """
+    """One transfer beside an all-to-all of `all_to_all_bytes` a rank: alone, and together."""
 
     system: str
     traffic: str
@@ -36,7 +33,7 @@ class SharedLine:
 
 
 def traffic_name(traffic: TrafficClass) -> str:
-    """As it is typed and printed: "kv-transfer"."""
+    """The name on the command line: "kv-transfer"."""
     return traffic.name.lower().replace("_", "-")
 
 
@@ -48,9 +45,9 @@ def shared_lines(
     chips: int,
     ranks_per_chip: int,
 ) -> Iterator[SharedLine]:
-    """For each all-to-all of `sizes`, then each class of `beside`, bytes that every chip sends.
+    """Lines for each all-to-all of `sizes`, then each class of `beside`, bytes a chip.
 
-    Raises ConfigError for less than two chips: they would have no links.
+    Raises ConfigError for fewer than two chips: they have no links.
     """
     if chips < 2:
         raise ConfigError(field="chips", value=chips, expected="2 or more, to have links between")
@@ -79,7 +76,7 @@ def shared_lines(
 
 
 def shared_text(lines: list[SharedLine]) -> Iterator[str]:
-    """A title and a table per system: each transfer alone, and with the others."""
+    """A title and a table per system: each transfer alone, and together."""
     for system in dict.fromkeys(line.system for line in lines):
         own = [line for line in lines if line.system == system]
         classes = own[0].classes

@@ -1,4 +1,4 @@
-"""`ultraserve state`: what a running server's machine is doing. Every figure is the server's."""
+"""`ultraserve state`: a running server's machine, with the server's figures."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def state_lines(state: MachineState) -> Iterator[str]:
-    """The machine as text: what it is, its sums, then a line for each chip."""
+    """The machine as text: description, sums, a line for each chip."""
     from serving.wire.machine_snapshot import WINDOW_S
 
     parts = state.partition
@@ -93,7 +93,7 @@ def state_lines(state: MachineState) -> Iterator[str]:
 
 
 def hbm_lines(state: MachineState, chip: int) -> list[str]:
-    """Bytes of each owner in each stack of one chip; raises ConfigError for no such chip."""
+    """Bytes of each owner in each stack of one chip; raises ConfigError for an unknown one."""
     if not 0 <= chip < len(state.chips):
         raise ConfigError(field="chip", value=chip, expected=f"0 to {len(state.chips) - 1}")
     stacks = state.chips[chip].stacks
@@ -128,7 +128,7 @@ def _rank_words(chip: ChipState) -> str | None:
 
 
 def chip_health(chip: ChipState) -> str:
-    """A chip's health in words, with what it has lost, and what it does when it does not serve."""
+    """A chip's health in words, with losses, and its phase out of service."""
     words = [chip.health.value]
     if chip.slow_factor > 1:
         words[0] += f" x{chip.slow_factor:g}"

@@ -56,7 +56,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show it until it is left, or once; returns 0. Raises UltraServeError."""
+    """Show it until the user leaves, or once; returns 0. Raises UltraServeError."""
     if not _INTERVAL_S_MIN <= args.interval <= _INTERVAL_S_MAX:
         expected = f"{_INTERVAL_S_MIN:g} to {_INTERVAL_S_MAX:g} seconds"
         raise ConfigError(field="interval", value=args.interval, expected=expected)
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 class _Figures:
-    """Figures of one look after another, the host's of now and then."""
+    """Figures of successive snapshots, the host's now and then."""
 
     def __init__(self, looks: EngineSnapshots) -> None:
         self._looks = looks
@@ -79,7 +79,7 @@ class _Figures:
         self._host: HostFigures | None = None
 
     def now(self) -> TopFigures:
-        """The figures of a new look; raises what EngineSnapshots.look raises."""
+        """The figures of a new snapshot; raises as EngineSnapshots.look."""
         from serving.telemetry.neuron_tools.top_figures import host_figures, top_figures
 
         look = self._looks.look()

@@ -49,10 +49,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train; returns 0 when all steps are taken or the job was asked to stop.
-
-    Raises UltraServeError: a wrong setting, or a job that cannot go on.
-    """
+    """Train until done or asked to stop; returns 0. Raises UltraServeError."""
     from emulator.errors import ConfigError
     from serving.server.training.job import TrainingJob
     from serving.server.training.job_directory import JobDirectory, note_refused
@@ -94,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _stop_signals() -> list[int]:
-    """The signals that have asked the job to stop, from now on; a second Ctrl-C ends at once."""
+    """Stop signals received from now on; a second Ctrl-C ends at once."""
     asked: list[int] = []
 
     def ask(which: int, _frame: object) -> None:
@@ -124,9 +121,9 @@ def progress_line(point: CurvePoint, status: JobStatus) -> str:
 
 
 def compare(job: TrainingJob, trainer: Trainer, say: Callable[[str], None]) -> None:
-    """Say what all held-out files cost, and what gzip makes of them.
+    """Say the loss of all held-out files, and gzip's.
 
-    Windows overlap by half, so that a token has at least that many before it; see `whole_text`.
+    Windows overlap by half, so that a token has at least that much context; see `whole_text`.
     """
     from serving.server.training.evaluation import gzip_sizes
 

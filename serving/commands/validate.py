@@ -1,7 +1,6 @@
 """`ultraserve validate`: the cost model's predictions held against public serving measurements.
 
-It predicts every row of a file from its configuration alone, with fits that ship. It fits nothing,
-unless it is asked to write new fits.
+Predicts every row of a file from its configuration alone, with shipped fits unless asked to fit.
 """
 
 from __future__ import annotations
@@ -41,10 +40,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Predict, print, write the picture and the fits that were asked for; returns 0.
-
-    Raises ConfigError: no data, a bad file, or a path that cannot be written.
-    """
+    """Predict, print, write the requested picture and fits; returns 0. Raises ConfigError."""
     from serving.analysis.validate.measured_row import measurements_file
     from serving.analysis.validate.reference_points import reference_data
     from serving.analysis.validate.validation import validation_of
@@ -73,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_outputs(args: argparse.Namespace) -> None:
-    """Refuse what could not be written before the work, not after it."""
+    """Refuse unwritable paths before the work."""
     if args.plot is not None:
         from serving.analysis.chart_file import check_chart_path
 

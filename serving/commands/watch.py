@@ -1,4 +1,4 @@
-"""`ultraserve watch`: what a running server does, line by line, until it ends or nobody reads."""
+"""`ultraserve watch`: a running server's figures or events, until it ends or the reader goes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print until there is nothing more; returns 0. Raises UltraServeError."""
+    """Print until the end; returns 0. Raises UltraServeError."""
     if args.count is not None and args.count < 1:
         raise ConfigError(field="count", value=args.count, expected="at least 1")
     if args.after is not None and not (args.events and 0 <= args.after <= _NUMBER_MAX):
@@ -99,7 +99,7 @@ def _json_line(value: object, **more: object) -> str:
 
 
 def _rate(field: str) -> Callable[[Telemetry, Telemetry | None], str]:
-    """A total's growth since the snapshot before; `-` without one, or where no time went by."""
+    """A total's growth since the snapshot before; `-` without one, or without time between."""
 
     def cell(now: Telemetry, before: Telemetry | None) -> str:
         if before is None or now.emulated_s <= before.emulated_s:
@@ -128,7 +128,7 @@ _COLUMNS: Final[tuple[tuple[str, int, Callable[[Telemetry, Telemetry | None], st
     ("site W", 10, lambda now, _: f"{now.facility_watts:,.0f}"),
     ("lag s", 8, lambda now, _: f"{now.lag_s:,.3f}"),
 )
-"""Of a line of figures: heading, width, and the cell of a snapshot after another."""
+"""Heading, width, and cell of a snapshot after another."""
 
 
 def header_line() -> str:
@@ -137,10 +137,7 @@ def header_line() -> str:
 
 
 def figure_line(before: Telemetry | None, now: Telemetry) -> str:
-    """The figures of a snapshot; then how long nothing is computed yet, and how old an old one is.
-
-    Rates are since the one before.
-    """
+    """A snapshot's figures, rates since the one before, any standstill, and a stale one's age."""
     line = " ".join(f"{cell(now, before):>{width}}" for _, width, cell in _COLUMNS)
     if now.stall is not None:
         line += f"  stands still: {now.stall.wall_left_s:,.0f} s of wall time left"
@@ -148,7 +145,7 @@ def figure_line(before: Telemetry | None, now: Telemetry) -> str:
 
 
 def event_line(event: MachineEvent, lost: int) -> str:
-    """One event, with how many before it the server has forgotten."""
+    """One event, with the number of forgotten ones before it."""
     at = datetime.fromtimestamp(event.unix_s, UTC).strftime("%H:%M:%S")
     missed = f"({lost:,} events before this one are forgotten)\n" if lost else ""
     return f"{missed}{event.number:>6} {at} {event.emulated_s:>12,.3f} s  {event.words}"

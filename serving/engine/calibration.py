@@ -1,8 +1,7 @@
-"""Measures how much slower than the emulated machine this host is, for four kinds of load.
+"""Measures how much slower this host is than the emulated machine, for four loads.
 
-Runs representative steps on the live chips before the engine is ready, and compares their wall time
-with what the cost model says they take. One of the ratios chooses the dilation that the clock
-begins with; from then on it follows the load (see `emulator.sim.load_follower`).
+Times steps on the live chips before the engine is ready, over the cost model's durations. One ratio
+sets the clock's first dilation, which then follows the load (`emulator.sim.load_follower`).
 """
 
 import time
@@ -22,16 +21,16 @@ from serving.wire.machine_state import HostRatio
 
 HOST_STEP_S = 0.004
 HOST_REQUEST_STEP_S = 0.000_2
-"""Assumed wall time per step, and per request in it, of vLLM's scheduler, its front end and a
-client on the same cores; above what the benchmark of a decode step measures of vLLM's share."""
+"""Assumed wall time per step, and per request in it, of vLLM's scheduler, front end and a client on
+the same cores; above vLLM's share in the benchmark of a decode step."""
 
 PROMPT_TOKENS_MAX = 2_048
 BATCHED_TOKENS_MAX = 8_192
-"""Bounds of the prefills that are considered: one prompt, and all prompts of a rank's step."""
+"""Bounds of the measured prefills: one prompt, and all prompts of a rank's step."""
 
 MEASURED_TOKENS_MAX = 8_192
-"""All ranks together compute so many tokens in a step that is measured; what a larger one would
-take is in proportion. 144 ranks' largest steps would take minutes."""
+"""Most tokens of a measured step, all ranks together; larger steps are extrapolated in proportion.
+144 ranks' largest would take minutes."""
 
 SHORT_CONTEXT_TOKENS = 64
 LONG_CONTEXT_TOKENS = 1_024
@@ -40,14 +39,14 @@ FEW_REQUESTS = 16
 ATTEMPTS = 4
 
 SLOW_RATIO = 100.0
-"""A host that is slower by more than this makes a second of clients' waiting hours: a warning."""
+"""Wall seconds per emulated second above which the engine warns."""
 
 Step = Callable[[Sequence[RankStep], Mapping[int, NDArray[np.int32]]], Mapping[int, RankOutput]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolLimits:
-    """What a rank's pool and its scheduler let a step hold."""
+    """Limits of a step by one rank's KV pool and scheduler."""
 
     block_tokens: int
     kv_blocks: int
@@ -57,7 +56,7 @@ class PoolLimits:
 
     @property
     def room_tokens(self) -> int:
-        """The longest context of one request, with a token to come."""
+        """The longest context of one request that leaves room for a token."""
         return min(self.max_model_len - 1, (self.kv_blocks - 1) * self.block_tokens - 1)
 
 
@@ -69,11 +68,10 @@ def host_ratios(
     limits: PoolLimits,
     expected_requests: int | None = None,
 ) -> tuple[HostRatio, ...]:
-    """Measure a step full of prefill, one decode a rank, a few, and as many as a rank may run.
+    """Measure a full prefill, one decode a rank, a few, and as many as a rank may run.
 
-    With `expected_requests`, of all ranks together, a decode step of so many is measured too, and
-    is the one that is chosen; else it is one decode a rank. `step` computes on chips whose KV
-    blocks hold nothing of value; they are free afterwards.
+    A decode step of `expected_requests`, of all ranks, is measured too and chosen, if given; else
+    one decode a rank is. `step` overwrites the chips' KV blocks.
     """
     host = _Host(step=step, cost=cost, ranks=ranks, block_tokens=limits.block_tokens)
     most = min(limits.max_requests, limits.max_batched_tokens)
@@ -109,14 +107,14 @@ def host_ratios(
 
 
 def first_dilation(ratios: Sequence[HostRatio]) -> float:
-    """The dilation, at least 1, that the clock begins with: the chosen ratio and the head-room."""
+    """The clock's first dilation, at least 1: the chosen ratio plus head-room."""
     (chosen,) = (each for each in ratios if each.chosen)
     return max(1.0, round_dilation((1.0 + HEADROOM) * chosen.ratio))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Host:
-    """The chips on this host, to be timed."""
+    """Times steps of the chips on this host."""
 
     step: Step
     cost: StepCostModel
@@ -126,11 +124,10 @@ class _Host:
     def ratio(
         self, requests: int, first_position: int, new_tokens: int, *, busy_ranks: int | None = None
     ) -> float:
-        """Wall seconds, the host's budget included, per emulated second: the median of a few.
+        """Wall seconds, host budget included, per emulated second: the median after a warm-up.
 
-        Each rank, or each of the first `busy_ranks`, runs `requests` of `new_tokens` after
-        `first_position` tokens of context, whose KV blocks they share. The first attempt warms up
-        and does not count. A step of more tokens than are measured takes more in proportion.
+        Each of the first `busy_ranks` (default: all) runs `requests` of `new_tokens` after
+        `first_position` tokens of context, in shared KV blocks.
         """
         busy = self.ranks if busy_ranks is None else busy_ranks
         new = min(new_tokens, max(1, MEASURED_TOKENS_MAX // busy))
@@ -157,7 +154,7 @@ class _Host:
     def _batch(
         self, busy_ranks: int, requests: int, first_position: int, new_tokens: int
     ) -> StepBatch:
-        """The whole step as the cost model counts it; every request samples."""
+        """The whole step; every request samples."""
         rows = requests * busy_ranks
         logit_rows = np.zeros(self.ranks, dtype=np.int64)
         logit_rows[:busy_ranks] = requests

@@ -1,9 +1,9 @@
-"""Lends groups of chips out to training and takes them back, while the others go on serving.
+"""Leases groups of chips and takes them back, while the others go on serving.
 
-A group goes through the phases of `serving.policy.day_night.handover`, whose table every change
-here asks. The engine calls `advance` between two steps, and at control calls while it is idle; what
-is due is then done at once, in emulated time that the next step is charged, but for two waits in
-which the others serve: for the group's requests to end, and for its chips to read their weights.
+Phases change by the table of `serving.policy.day_night.handover`. The engine calls `advance`
+between steps, and at control calls while idle. Due work is done at once, in emulated time charged
+to the next step, except two waits in which others serve: for the group's requests to end, and for
+its chips to read their weights.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,29 +31,25 @@ from serving.wire.control_call import DrainRequest, TrainingNote
 from serving.wire.machine_state import FOR_TRAINING, LeaseState
 
 LEASES_KEPT: Final = 100
-"""Leases that have ended and are still told of; those before them are forgotten."""
+"""Ended leases that are still shown; older ones are forgotten."""
 
 _OUT: Final = (HandoverPhase.TRAINING, HandoverPhase.MAINTENANCE)
 
 TrainingHbm = Callable[[int], Mapping[HbmOwner, int]]
-"""Bytes of each chip by owner of a training state on so many chips; HbmExhausted when they cannot
-hold it, ConfigError for what cannot be trained."""
+"""Bytes of each chip by owner of a training state on so many chips; raises HbmExhausted if it does
+not fit, ConfigError for what cannot be trained."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmUp:
-    """A made-up step on ranks that have just come back: its time, and what their chips drew."""
+    """A warm-up step on ranks that have just come back: its duration, and its chips' joules."""
 
     duration_ns: int
     joules: float
 
 
 class ChipLeases:
-    """All leases of a live machine.
-
-    `versions` say which weights each rank serves; `training_hbm` what training takes; `warm_up`
-    computes a step on ranks.
-    """
+    """All leases of a live machine; `warm_up` computes a step on ranks."""
 
     def __init__(
         self,
@@ -78,7 +74,7 @@ class ChipLeases:
         self._count = 0
         self._moving: list[int] = []  # vacated, but the requests that moved not yet counted
 
-    # --- what is told ---------------------------------------------------------------------------
+    # --- state ---
 
     @property
     def totals(self) -> LeaseTotals:
@@ -87,26 +83,26 @@ class ChipLeases:
 
     @property
     def states(self) -> tuple[LeaseState, ...]:
-        """Those that go on, and the last ones that have ended, by number."""
+        """Ongoing leases and the last ones that have ended, by number."""
         return tuple(lease.state for lease in self._leases.values())
 
     @property
     def going_on(self) -> tuple[LeaseState, ...]:
-        """Those that have not ended, by number."""
+        """Ongoing leases, by number."""
         return tuple(lease.state for lease in self._going_on)
 
     def state(self, number: int) -> LeaseState:
-        """Of one lease; raises ConfigError for one that there never was."""
+        """State of one lease; raises ConfigError for an unknown number."""
         return self._of(number).state
 
     @property
     def phases(self) -> dict[int, str]:
-        """The phase of each chip that is in a lease that goes on, by chip."""
+        """The phase of each chip in an ongoing lease, by chip."""
         return {chip: lease.phase for lease in self._ongoing() for chip in lease.state.chips}
 
     @property
     def chips_leased(self) -> int:
-        """Chips that are out of service for a lease."""
+        """Chips out of service for a lease."""
         return int(self._live.actual.lent.sum())
 
     @property
@@ -117,7 +113,7 @@ class ChipLeases:
 
     @property
     def ranks_open(self) -> NDArray[np.bool_]:
-        """Ranks that new requests may go to, bool[ranks]: all but those that drain."""
+        """Ranks that take new requests, bool[ranks]: all but draining ones."""
         is_open = np.ones(self._live.machine.partition.ranks, dtype=np.bool_)
         for lease in self._ongoing(HandoverPhase.DRAINING):
             is_open[list(lease.state.ranks)] = False
@@ -125,21 +121,19 @@ class ChipLeases:
 
     @property
     def waits(self) -> bool:
-        """Whether a lease goes on by itself once time has passed."""
+        """Whether a lease advances once time has passed."""
         return any(lease.phase in CHANGING_HANDS for lease in self._ongoing())
 
     def _ongoing(self, phase: HandoverPhase | None = None) -> list[Lease]:
         return [lease for lease in self._going_on if phase in (None, lease.phase)]
 
-    # --- what is asked --------------------------------------------------------------------------
+    # --- requests ---
 
     def drain(self, request: DrainRequest, queues: Sequence[RankQueues]) -> tuple[int | None, str]:
-        """Begin to drain chips; the lease's number, and what will happen in words.
+        """Begin to drain chips; returns the lease's number (None for a dry run) and the plan.
 
-        A dry run changes nothing and has no number.
-
-        Raises ConfigError for chips that do not exist or a time below 0, LeaseRefused with the
-        figures for what cannot be now.
+        Raises ConfigError for unknown chips or a time below 0, LeaseRefused, with figures, for a
+        drain that is not possible now.
         """
         if not 0 <= request.grace_s < float("inf"):
             raise ConfigError(field="grace_s", value=request.grace_s, expected="at least 0 seconds")
@@ -166,10 +160,7 @@ class ChipLeases:
     def _fits(
         self, request: DrainRequest, ranks: Sequence[int], draining: Collection[int]
     ) -> tuple[Mapping[HbmOwner, int], str]:
-        """What training takes of each chip, and in words what leaves; raises LeaseRefused.
-
-        Maintenance takes nothing of them.
-        """
+        """HBM per chip that the job takes, and the departure in words; raises LeaseRefused."""
         machine, chips = self._live.machine, request.chips
         trains = request.purpose == FOR_TRAINING
         try:
@@ -197,9 +188,9 @@ class ChipLeases:
         return needs, "; ".join(words)
 
     def resume(self, number: int) -> int:
-        """Take a lease's chips back, or call its drain off; one that is being restored goes on.
+        """Take a lease's chips back, or cancel its drain.
 
-        Raises ConfigError for a lease that there never was, LeaseRefused for one that has ended.
+        Raises ConfigError for an unknown lease, LeaseRefused for an ended one.
         """
         lease = self._of(number)
         if lease.phase is HandoverPhase.DRAINING:
@@ -211,10 +202,7 @@ class ChipLeases:
         return number
 
     def note(self, note: TrainingNote) -> int:
-        """Take what a job says; what its chips drew beyond idle since it last did is spent.
-
-        Raises as `resume`; LeaseRefused also for a lease whose chips are not with a job.
-        """
+        """Charge a job's joules beyond idle; raises as `resume`, and LeaseRefused without a job."""
         lease = self._of(note.lease)
         if lease.for_maintenance or lease.phase not in (
             HandoverPhase.TRAINING,
@@ -232,7 +220,7 @@ class ChipLeases:
         return lease
 
     def count_moved(self, moved: int) -> None:
-        """So many requests have gone to other ranks since chips were last vacated."""
+        """Record requests that moved since chips were last vacated."""
         moving, self._moving = self._moving, []
         if len(moving) == 1:  # of several together each keeps what it saw of its own queues
             lease = self._leases.get(moving[0])
@@ -240,13 +228,13 @@ class ChipLeases:
                 drained = max(0, lease.requests - moved)
                 lease.change(moved_requests=moved, drained_requests=drained)
 
-    # --- what goes on by itself -----------------------------------------------------------------
+    # --- advance ---
 
     def advance(self, queues: Sequence[RankQueues], *, waits: bool) -> None:
-        """Do what is due. `queues` are the ranks' schedulers at the last step.
+        """Do what is due; `queues` are of the last step.
 
-        `waits` says that emulated time passes until the next call; otherwise, in an idle engine in
-        virtual time, a wait for weights is charged to the next step.
+        `waits`: emulated time passes until the next call; else (idle, virtual time) a wait for
+        weights is charged to the next step.
         """
         self.meet_recalls()
         for lease in self._ongoing():
@@ -258,7 +246,7 @@ class ChipLeases:
                 self._go_on_restoring(lease, waits=waits)
 
     def meet_recalls(self) -> None:
-        """End the leases whose chips the machine has taken back by itself."""
+        """End the leases whose chips the machine has recalled."""
         for lease in self._ongoing():
             away = self._live.actual.lent[list(lease.state.chips)]
             if lease.phase is not HandoverPhase.DRAINING and not away.all():
@@ -301,10 +289,7 @@ class ChipLeases:
             self._enter(lease, HandoverEvent.VACATED, "lent out")
 
     def _serve_elsewhere(self, ranks: Sequence[int]) -> bool:
-        """Whether requests of `ranks` find others that take them and serve the same weights.
-
-        In a roll-out they may not: those then end where they are, and the drain takes longer.
-        """
+        """Whether open ranks serve the weights of `ranks`; in a roll-out they may not."""
         versions = self._versions
         if not versions.waiting_blocks and not versions.closed_ranks:
             return True
@@ -325,7 +310,6 @@ class ChipLeases:
             )
 
     def _begin_return(self, lease: Lease) -> None:
-        """The training state leaves HBM, and chips that work begin to read their weights."""
         machine = self._live.machine
         lease.lost = self._lost(lease)
         machine.reclaim(self._positions(lease))
@@ -333,7 +317,7 @@ class ChipLeases:
         self._enter(lease, HandoverEvent.RESUME, "reads its weights", until_ns=until_ns)
 
     def _read_weights(self, lease: Lease) -> int:
-        """Count that chips that work read what their ranks serve; when they have, in ns."""
+        """Charge the read of weights on working chips; returns its end in ns."""
         lease.weights = self._weights_of(lease)
         working = [chip for chip in lease.state.chips if chip not in lease.lost]
         return self._time.now_ns + self._ledger.read(lease, working)
@@ -368,7 +352,7 @@ class ChipLeases:
         self._enter(lease, HandoverEvent.RESTORED, self._back_words(lease))
 
     def _called_back(self, lease: Lease) -> None:
-        """The machine could not go on without some of the chips: it has them, and gets the rest."""
+        """Return all chips of a lease of which the machine has recalled some."""
         away = [chip for chip in lease.state.chips if self._live.actual.lent[chip]]
         if away:
             self._live.pause(self._live.machine.reading(away).duration_ns)
@@ -394,7 +378,7 @@ class ChipLeases:
     def _enter(
         self, lease: Lease, event: HandoverEvent, reason: str, *, until_ns: int | None = None
     ) -> None:
-        """Take `event` through the table; raises HandoverError for one that it does not hold."""
+        """Apply `event`; raises HandoverError for one that the table does not hold."""
         lease.take(event, now_ns=self._time.now_ns, until_ns=until_ns)
         self._live.kept_out = frozenset(
             chip

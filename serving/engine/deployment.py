@@ -1,6 +1,6 @@
-"""What an engine emulates: the settings and the weights directory, resolved and checked.
+"""The emulated deployment: settings and weights directory, resolved and checked.
 
-Pure but for reading config.json; made in the API process to refuse early, and in the engine.
+Reads only config.json; made in the API process to refuse early, and in the engine.
 """
 
 import json
@@ -40,16 +40,15 @@ _FP32_BYTES = 4  # the chips keep the weights' KV in the dtype they compute in
 COMPUTED = "computed"
 NO_WEIGHTS = "none (made up)"
 ROUTING_SEED = 0
-"""Which experts are popular under `zipf` follows from it; stated with the routing's name."""
+"""Seed of the experts' popularity under `zipf`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """A partition of a system, the model that is timed on it, the weights that compute tokens.
 
-    `weights` is the model of the weights; the same as `time_model` when they set time too.
-    `distribution` says where the timed model's tokens go; None when its routers are computed.
-    `eplb` is None when experts stay where they are.
+    `weights` is `time_model` when they set time too; `distribution` is None when the timed model's
+    routers are computed, `eplb` when experts stay where they are.
     """
 
     settings: Settings
@@ -64,17 +63,17 @@ class Deployment:
 
     @property
     def same_model(self) -> bool:
-        """Whether the weights that compute tokens are those of the timed model too."""
+        """Whether the weights that compute tokens are also the timed model's."""
         return self.distribution is None
 
     @property
     def tray_of_chip(self) -> NDArray[np.int64]:
-        """The tray of each chip of the partition, counted over the racks, int64[chips]."""
+        """Tray of each chip of the partition, counted over the racks, int64[chips]."""
         return tray_of(self.system, self._system_chips)
 
     @property
     def rack_of_chip(self) -> NDArray[np.int64]:
-        """The rack of each chip of the partition, int64[chips]."""
+        """Rack of each chip of the partition, int64[chips]."""
         return rack_of(self.system, self._system_chips)
 
     @property
@@ -83,18 +82,18 @@ class Deployment:
 
     @property
     def routing(self) -> str:
-        """Where the timed model's tokens go, in words."""
+        """The timed model's routing, in words."""
         if not self.time_model.experts:
             return "none (dense)"
         return COMPUTED if self.distribution is None else f"{self.distribution.name} (expected)"
 
     @property
     def weights_name(self) -> str:
-        """What makes the tokens."""
+        """The source of the tokens."""
         return self.weights.name if self.settings.computes else NO_WEIGHTS
 
     def info(self) -> dict[str, str]:
-        """Labels that say what is emulated."""
+        """Labels of the deployment."""
         partition = self.partition
         return {
             "system": self.system.name,
@@ -114,11 +113,11 @@ class Deployment:
 
     @property
     def calibration(self) -> Calibration:
-        """What is added to the roofline."""
+        """The fit that is added to the roofline."""
         return calibration_for(self.system.chip.name, name=self.settings.calibration)
 
     def placement_of(self, model: ModelSpec) -> ExpertPlacement:
-        """Where the experts of `model` lie at first: evenly, redundant copies spread alike."""
+        """Initial placement of the experts of `model`: even, redundant copies too."""
         partition = self.partition
         even = ExpertPlacement.even(
             layers=model.moe_layers, experts=model.experts, chips=partition.chips, ep=partition.ep
@@ -137,10 +136,7 @@ class Deployment:
         )
 
     def machine(self, utilization: float) -> Machine:
-        """The machine with its HBM laid out, `utilization` of it for the engine.
-
-        Raises HbmExhausted when the timed model does not fit.
-        """
+        """The machine, with `utilization` of its HBM for the engine; raises HbmExhausted."""
         return Machine(
             self.system,
             self.time_model,
@@ -165,7 +161,7 @@ def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
 
     Raises:
         ConfigError: an unknown name, or a partition that the machine or a model does not allow.
-        CheckpointError: `weights_dir` holds no checkpoint that the chips can compute.
+        CheckpointError: no checkpoint in `weights_dir` that the chips can compute.
     """
     system = _system(settings)
     weights = _weights_model(weights_dir)
@@ -212,7 +208,7 @@ def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
 def _eplb(
     settings: Settings, partition: Partition, time_model: ModelSpec, weights: ModelSpec
 ) -> EplbSettings | None:
-    """The settings of balancing; copies fill the chips up when their number is not given."""
+    """Balancing settings; redundant copies fill the chips up unless their number is given."""
     if settings.eplb is None:
         return None
     given = dict(settings.eplb)

@@ -1,4 +1,4 @@
-"""What an engine emulates, for the control service and as the vendor's labels: does not change."""
+"""Static description of an engine, for the control service and as the vendor's labels."""
 
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -22,7 +22,7 @@ from serving.wire.system_description import (
 def describe_engine(
     deployment: Deployment, *, dilation: float, kv_blocks: int
 ) -> SystemDescription:
-    """Everything that does not change; `kv_blocks` are each rank's."""
+    """The engine's static description; `kv_blocks` are each rank's."""
     system, settings = deployment.system, deployment.settings
     return SystemDescription(
         ultraserve_version=version("ultraserve"),
@@ -46,7 +46,7 @@ def describe_engine(
 
 
 def instance_of(deployment: Deployment, environment: Mapping[str, str], *, pid: int) -> Instance:
-    """The vendor's labels; a chip whose cores form one logical core alone has no NeuronCores."""
+    """The vendor's labels; a chip whose cores always form one logical core has no NeuronCores."""
     chip = deployment.system.chip
     has_cores = chip.lnc_sizes != (chip.cores.count,)
     return Instance(
@@ -57,7 +57,7 @@ def instance_of(deployment: Deployment, environment: Mapping[str, str], *, pid: 
 
 
 def partition_state(partition: Partition) -> PartitionState:
-    """How the chips are divided."""
+    """The partition as the control service shows it."""
     return PartitionState(
         chips=partition.chips,
         tp=partition.tp,

@@ -1,7 +1,4 @@
-"""The meters of a running engine: tokens, chips, steps; and the snapshot that they make.
-
-They count steps, and what lies beyond.
-"""
+"""Meters of a running engine (tokens, chips, steps), and the snapshot made from them."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -27,21 +24,18 @@ from serving.wire.machine_state import ChipHealth, FaultRecord, LeaseState, Mach
 from serving.wire.telemetry import Telemetry
 
 FAULTS_SHOWN_MAX: Final = 64
-"""Of one snapshot: a page of them. GetState shows all."""
+"""Most faults in a snapshot, the newest; GetState shows all."""
 
 _NAMED: Final = tuple(name for name in FIGURES if name in ChipMeters.__struct_fields__)
 _OTHERS: Final = tuple(name for name in FIGURES if name not in ("busy_ns", *_NAMED))
 """Figures of the ledger that are fields of a chip's meters, and those that are in `figures`."""
 
 _REST_NS: Final = NS_PER_S
-"""An engine that had nothing to do for longer rests: a window of tokens may begin in that time."""
+"""A longer idle time is a rest, within which a window of tokens may begin."""
 
 
 class EngineMeters:
-    """Of one engine on `machine`, whose clock stood at `start_ns`.
-
-    Invariants: every step is in each meter once.
-    """
+    """Meters of an engine whose clock started at `start_ns`; every step is in each meter once."""
 
     def __init__(self, machine: Machine, *, start_ns: int) -> None:
         cost = machine.cost_model
@@ -67,10 +61,7 @@ class EngineMeters:
         end_ns: int,
         output_tokens: int | None,
     ) -> None:
-        """Count a step that has just ended, on the chips in `seats`, int64[positions].
-
-        `output_tokens` is None for a made-up step, whose tokens are not counted as served.
-        """
+        """Count a step just ended on `seats`, int64[positions]; no `output_tokens`: a warm-up."""
         ledger, before_ns = self.ledger, self.ledger.end_ns
         if begin_ns - before_ns > _REST_NS:
             self.tokens.rest(
@@ -91,11 +82,10 @@ class EngineMeters:
             )
 
     def watts(self, at_ns: int, health: Health, leases: Iterable[LeaseState]) -> Float64s:
-        """What each chip draws, [chips]: the mean over the window's steps and the idle time in it.
+        """Watts of each chip, [chips]: the mean over the window's steps and idle time.
 
-        The only watts of chips that are shown anywhere. A lost chip draws nothing. A chip that
-        trains draws what its job says. What chips draw beyond that while they read weights is
-        booked in one go: it is in their joules, and in no chip's watts.
+        The only source of shown chip watts. A lost chip draws nothing, a training one what its job
+        reports. Weight reads are charged at once: in joules, not in watts.
         """
         idle_watts = self._ceilings.idle_watts
         window_s, window = self.ledger.window(at_ns)
@@ -109,7 +99,7 @@ class EngineMeters:
         return watts * (health.works | health.hung)
 
     def snapshot(self, at_ns: int, telemetry: Telemetry, state: MachineState) -> MachineSnapshot:
-        """Everything at `at_ns`, of which the others are too; all watts are of the window."""
+        """Everything at `at_ns`, the moment of the other arguments; all watts are of the window."""
         machine, history, faults = self._machine, self._steps, state.faults
         tokens = self.tokens.window_until(telemetry.emulated_s, telemetry.facility_joules)
         capacity = machine.link_capacity_bytes_per_s()
@@ -135,7 +125,7 @@ class EngineMeters:
     def _chip_meters(
         self, at_ns: int, state: MachineState, capacity: Float64s
     ) -> tuple[ChipMeters, ...]:
-        """Of each chip; `capacity` is of its links, bytes per second, [chips]."""
+        """Meters of each chip; `capacity` is of its links, bytes per second, [chips]."""
         window_s, window = self.ledger.window(at_ns)
         totals = self.ledger.totals
         powered = np.array([chip.health is not ChipHealth.LOST for chip in state.chips])
@@ -170,13 +160,13 @@ class EngineMeters:
 
 
 def _training_watts(lease: LeaseState) -> float | None:
-    """Of each of a lease's chips, by its job's own word; None while it does not train."""
+    """Watts of each of a lease's chips, as its job reports; None while it does not train."""
     if lease.phase != "training" or lease.training is None:
         return None
     return lease.training.watts / len(lease.chips)
 
 
 def _failed_stacks(faults: tuple[FaultRecord, ...]) -> Counter[int]:
-    """How many HBM stacks have failed since the start, by chip."""
+    """HBM stacks that have failed since the start, by chip."""
     failed = FaultKind.FAIL_STACK
     return Counter(record.fault.chip for record in faults if record.fault.kind is failed)

@@ -1,9 +1,8 @@
-"""An engine that sleeps and wakes, in vLLM's words and meaning, on the emulated chips.
+"""Sleep and wake-up with vLLM's semantics, on the emulated chips.
 
-vLLM pauses the scheduler first, and resumes it when everything is awake again; in between no step
-comes. HBM at the timed model's scale is given up and taken back, which takes emulated time: the
-next step begins that much later. Chips that sleep draw what idle ones do: nobody has published less
-for a chip whose HBM holds nothing.
+vLLM pauses the scheduler until all is awake, so no step comes in between. Giving up and restoring
+HBM, at the timed model's scale, delays the next step in emulated time. Sleeping chips draw idle
+power: no lower figure is published for a chip with empty HBM.
 """
 
 from collections.abc import Sequence
@@ -23,11 +22,11 @@ _MOVES = (
     *(calls.DrainRequest, calls.ResumeRequest, calls.HealRequest, calls.InjectRequest),
     *(calls.PublishRequest, calls.RollbackRequest),
 )
-"""What changes who holds HBM, or reads weights: not while the engine sleeps."""
+"""Requests that change HBM owners or read weights: refused while the engine sleeps."""
 
 
 class EngineSleep:
-    """What the engine has of sleep: what is not in HBM, and what the last time took."""
+    """HBM that is given up, and the cost of the last sleep and wake-up."""
 
     def __init__(self, live: LiveMachine, versions: ModelVersions, ledger: Ledger) -> None:
         self._machine = live.machine
@@ -37,16 +36,16 @@ class EngineSleep:
         self._slept = self._woken = HandoverCost()
 
     def refusal(self, request: calls.ControlRequest) -> calls.Refusal | None:
-        """Why `request` cannot be answered while the engine sleeps; None when it can."""
+        """The refusal of `request` while the engine sleeps; None when it can be answered."""
         if not self._hbm.asleep or not isinstance(request, _MOVES):
             return None
         words = "the engine sleeps: it has to wake up first"
         return calls.Refusal(code=calls.RefusalCode.PRECONDITION, message=words)
 
     def fall_asleep(self, level: int, leases: Sequence[LeaseState]) -> int:
-        """Give up weights and KV; returns the time that it takes, in ns.
+        """Give up weights and KV; returns the duration in ns.
 
-        Raises ConfigError for another level than 1 and 2, and while chips change hands.
+        Raises ConfigError for a level other than 1 and 2, and while chips change hands.
         """
         moving = [lease.number for lease in leases if lease.phase in CHANGING_HANDS]
         if moving:
@@ -66,7 +65,7 @@ class EngineSleep:
         self._hbm.discard_kv()
 
     def wake(self, tags: Sequence[str] | None) -> int:
-        """Bring back what `tags` name, or everything; returns the time that it takes, in ns.
+        """Restore `tags`, or everything; returns the duration in ns.
 
         Raises:
             ConfigError: another tag.

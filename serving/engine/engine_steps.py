@@ -1,14 +1,13 @@
 """The steps of a running engine: each is computed, costed, and held until its emulated end.
 
-A step that has to wait for long is state, not a wait: `go_on` returns without an outcome, so that
-the engine's loop takes control calls, aborts and new requests meanwhile.
+During a long wait `go_on` returns None, so that the loop takes control calls, aborts and requests.
 
 | the step is | waits until | then |
 |---|---|---|
 | not computed | a chip that fell silent is given up, or healed | the chips compute it |
 | computed | its emulated end: a pause, its own duration | it is counted, its tokens go on |
 
-A step whose requests have all gone does not wait: the next one stands what is left of its pause.
+A step whose requests are all gone ends at once; the next one stands the rest of its pause.
 """
 
 import time
@@ -36,15 +35,14 @@ from serving.engine.step_batch import step_batch
 from serving.wire.machine_state import StallState
 
 WAIT_WALL_S_MAX: Final = 0.25
-"""Wall seconds for which a step waits for its end in one go: a control call waits as long."""
+"""Longest single wait, in wall seconds, for a step's end; it delays control calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Computed:
-    """What became of a step on the chips. It is held up for `pause_ns` before its own duration.
+    """A computed step; `pause_ns` precedes it.
 
-    What a silent chip is waited for is in that since the step was computed (`met_silence`), or
-    because the machine was held up for it before (`after_silence`).
+    The pause includes a silence that the step met, or (`after_silence`) that began before it.
     """
 
     live: LiveStep
@@ -59,7 +57,7 @@ class _Computed:
 
 @dataclass(slots=True, kw_only=True)
 class _HeldStep:
-    """A step under way, which began at `begin_ns`; `computed` is None until the chips have."""
+    """A step under way since `begin_ns`; `computed` is None until the chips have computed it."""
 
     steps: Sequence[RankStep]
     bitmasks: Mapping[int, NDArray[np.int32]]
@@ -69,10 +67,7 @@ class _HeldStep:
 
 
 class EngineSteps:
-    """Of one engine, whose parts the arguments are.
-
-    Invariants: at most one step is under way; every step is counted once in time and energy.
-    """
+    """Steps of one engine: at most one is under way; each is counted once in time and energy."""
 
     def __init__(
         self,
@@ -100,18 +95,14 @@ class EngineSteps:
         return self._held is not None
 
     def hold(self, duration_ns: int) -> None:
-        """Let the next step begin so much later than it would now."""
+        """Delay the beginning of the next step by `duration_ns`."""
         if duration_ns:
             if self._no_less_ns > self._time.now_ns:
                 self._no_less_ns += duration_ns
             self.held_until_ns = max(self.held_until_ns, self._time.now_ns) + duration_ns
 
     def silence_over(self, cut_ns: int) -> None:
-        """A chip that was waited for is healed: what the machine is held up for it is cut by so
-        much.
-
-        What has passed until now stays, and what the machine is held up for beside.
-        """
+        """Shorten the stall by `cut_ns`, as a silent chip is healed; other stalls stay."""
         held, now_ns = self._held, self._time.now_ns
         if held is not None and held.computed is None:
             self.held_until_ns = max(self.held_until_ns, now_ns)
@@ -140,10 +131,7 @@ class EngineSteps:
         return self.go_on()
 
     def go_on(self, *, abandoned: bool = False) -> LiveStep | None:
-        """Go on with the step under way; None, after a moment's rest, while it has to wait.
-
-        With `abandoned` nobody waits for its tokens: it ends now.
-        """
+        """Go on with the step; None, after a short rest, while it waits; `abandoned`: end now."""
         held = self._held
         assert held is not None, "no step is under way"
         if held.computed is None:
@@ -162,14 +150,14 @@ class EngineSteps:
         return done.live
 
     def _is_far(self, deadline_ns: int) -> bool:
-        """Whether a deadline is too far away to wait for it here; rests a moment if so."""
+        """Whether a deadline is too far to wait for it here; rests a moment if so."""
         is_far = self._time.wall_left_s(deadline_ns) > WAIT_WALL_S_MAX
         if is_far:
             self._time.rest()
         return is_far
 
     def _carry_pause(self, held: _HeldStep, done: _Computed) -> _Computed:
-        """Let the next step stand the part of the pause that is left."""
+        """Carry the rest of the pause over to the next step."""
         passed_ns = self._time.now_ns - held.begin_ns - done.cost.duration_ns
         pause_ns = min(done.pause_ns, max(0, passed_ns))
         if pause_ns < done.pause_ns:
@@ -181,11 +169,7 @@ class EngineSteps:
     def warm_up(
         self, steps: Sequence[RankStep], queues: tuple[RankQueues, ...], *, continues: bool
     ) -> tuple[LiveStep, StepCost]:
-        """Compute a made-up step, whose tokens are nobody's, and wait for its end.
-
-        What it would have to stand still for by far too long to wait for it here, the next step
-        stands.
-        """
+        """Compute a warm-up step and wait for its end; a long pause is left to the next step."""
         begin_ns = self._time.begin_ns(continues=continues)
         held = _HeldStep(steps=steps, bitmasks={}, queues=queues, begin_ns=begin_ns)
         done = self._compute(held, made_up=True)
@@ -227,7 +211,6 @@ class EngineSteps:
     def _finish(
         self, done: _Computed, begin_ns: int, queues: tuple[RankQueues, ...], *, made_up: bool
     ) -> None:
-        """Wait for the step's end, and count it."""
         chips = done.live.seating.chip_of_position
         recording = self._recording.current
         if recording is not None:

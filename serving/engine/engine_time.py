@@ -1,4 +1,4 @@
-"""The engine's emulated time: where each step lies, and how long steps, pauses and lag were."""
+"""The engine's emulated time: begin and end of each step; totals of steps, pauses and lag."""
 
 import logging
 import time
@@ -18,12 +18,12 @@ from serving.wire.engine_status import EngineStatus
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
 
 _REST_S: Final = 0.02
-"""Assumed: an engine that waits for emulated time alone looks again so many wall seconds later. A
-request that comes meanwhile waits as long; 50 steps without tokens a second cost little."""
+"""Assumed: wall seconds between polls for emulated time alone. A new request waits as long; 50
+steps without tokens a second cost little."""
 
 
 def make_clock(setting: str, calibrated_dilation: float) -> Clock:
-    """Make the clock that `setting` asks for; `auto` takes the calibrated dilation."""
+    """Make the clock of `setting`; `auto` takes the calibrated dilation."""
     parsed = ClockSetting.parse(setting)
     if parsed.kind == "virtual":
         return VirtualClock()
@@ -31,7 +31,7 @@ def make_clock(setting: str, calibrated_dilation: float) -> Clock:
 
 
 def _warn_of_slow(dilation: float, before: float = 0.0) -> None:
-    """Where the clock's dilation is above SLOW_RATIO, and was not `before`."""
+    """Warn when the dilation is above SLOW_RATIO, and was not `before`."""
     if before <= SLOW_RATIO < dilation:
         logger.warning(
             "clock auto: this host is %.0f times slower than the emulated machine; fewer chips "
@@ -43,8 +43,8 @@ def _warn_of_slow(dilation: float, before: float = 0.0) -> None:
 class EngineTime:
     """Paces steps by a clock.
 
-    Invariants: steps follow each other, and no time is in two of them. With `follows_load`, which
-    takes a dilated clock, its dilation changes with what the host needs, between steps only.
+    Invariants: steps follow each other without overlap. With `follows_load` (dilated clocks only)
+    the dilation follows the host's needs, between steps only.
     """
 
     def __init__(self, clock: Clock, *, follows_load: bool = False) -> None:
@@ -67,13 +67,13 @@ class EngineTime:
         self.pause_ns = 0
 
     def begin_ns(self, *, continues: bool) -> int:
-        """When the next step begins; see `StepPacer.begin_ns`."""
+        """Begin of the next step; see `StepPacer.begin_ns`."""
         if self._pace is not None:
             self._pace.begin(continues=continues)
         return self._pacer.begin_ns(continues=continues)
 
     def computed(self) -> None:
-        """The step has been computed and costed: what this host needs for it has passed."""
+        """Note that the step is computed and costed, which ends the host's own work for it."""
         if self._pace is not None:
             self._pace.computed()
 
@@ -85,10 +85,7 @@ class EngineTime:
         pause_ns: int,
         compute_wall_s: float,
     ) -> None:
-        """Hold a step of `duration_ns` until its emulated end, and count it.
-
-        `pause_ns` is time in which the machine was held up before or in the step.
-        """
+        """Hold a step until its emulated end, after a stall of `pause_ns`, and count it."""
         paced = self._pacer.finish(begin_ns, duration_ns + pause_ns)
         self._follow(None if pause_ns else duration_ns)
         self.accounted_ns = paced.end_ns
@@ -99,25 +96,25 @@ class EngineTime:
 
     @property
     def busy_ns(self) -> int:
-        """In steps, without what held them up."""
+        """Time in steps, without pauses."""
         return self._pacer.busy_ns_total - self.pause_ns
 
     @property
     def lag_ns(self) -> int:
-        """By which steps ended late, because the host could not keep up."""
+        """Time by which steps ended late, because the host could not keep up."""
         return self._pacer.lag_ns_total
 
     @property
     def lagging_steps(self) -> int:
-        """Steps that did."""
+        """Steps that ended late."""
         return self._pacer.lagging_steps
 
     def keep_pace(self, keeps: bool) -> None:
-        """Let the clock's dilation stay, whatever the load, or follow the load again."""
+        """Freeze the clock's dilation, or let it follow the load again."""
         self._keeps_pace = keeps
 
     def _follow(self, emulated_ns: int | None) -> None:
-        """Let the clock follow the load; what a fault held up says nothing of it."""
+        """Let the clock follow the load; a step with a pause gives no measurement."""
         before = self._clock.dilation
         if self._pace is not None and self._pace.released(
             emulated_ns, may_change=not self._keeps_pace
@@ -137,31 +134,31 @@ class EngineTime:
         return self._clock.dilation > 0
 
     def rest(self) -> None:
-        """Let a moment of wall time pass, in which nothing is computed."""
+        """Sleep a moment of wall time."""
         time.sleep(_REST_S)
 
     @property
     def dilation(self) -> float:
-        """Wall seconds per emulated second, now; 0 where time jumps."""
+        """Wall seconds per emulated second, now; 0 in virtual time."""
         return self._clock.dilation
 
     def wall_left_s(self, deadline_ns: int) -> float:
-        """Wall seconds until an emulated time, at the present pace; 0 where time jumps."""
+        """Wall seconds until an emulated time, at the present pace; 0 in virtual time."""
         left_ns = max(0, deadline_ns - self._clock.now_ns())
         return left_ns / NS_PER_S * self._clock.dilation
 
     @property
     def now_ns(self) -> int:
-        """The end of the last step, or the clock's present when it is later."""
+        """The end of the last step, or the clock's present when later."""
         return max(self.accounted_ns, self._clock.now_ns())
 
     @property
     def now_s(self) -> float:
-        """The same in seconds."""
+        """`now_ns` in seconds."""
         return self.now_ns / NS_PER_S
 
     def status(self, ranks_up: int) -> EngineStatus:
-        """At the end of the last step; the clock's newest epochs are told by Unix time."""
+        """At the end of the last step; the clock's newest epochs are in Unix time."""
         known = self._clock.epochs
         if known is not self._known_epochs:
             self._known_epochs = known
@@ -183,11 +180,11 @@ class EngineTime:
         )
 
     def unix_s(self, epoch: Epoch) -> float:
-        """When `epoch` began, by the wall."""
+        """Unix time at which `epoch` began."""
         return (epoch.from_wall_ns + self._unix_offset_ns) / NS_PER_S
 
     @property
     def epoch(self) -> Epoch | None:
-        """The newest of the clock; None where time is virtual."""
+        """The clock's newest; None in virtual time."""
         epochs = self._clock.epochs
         return None if epochs is None else epochs.last

@@ -1,4 +1,4 @@
-"""What is shown of a running engine: each view is of one moment, with one clock and one power."""
+"""Views of a running engine, each of one moment, with one clock and one power."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -38,7 +38,7 @@ from serving.wire.telemetry import Telemetry, with_figures
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineViews:
-    """Of the engine whose parts the fields are; `heard` is what its scheduler said last."""
+    """Views over the engine's parts; `heard` is its scheduler's last state."""
 
     deployment: Deployment
     live: LiveMachine
@@ -53,11 +53,11 @@ class EngineViews:
     host_ratios: tuple[HostRatio, ...]
 
     def note_lost(self) -> None:
-        """Chips that are lost draw nothing from now on; those that are back do."""
+        """Update which chips draw power: lost ones do not."""
         self.meters.ledger.lose(self.live.actual.lost, self.time.now_ns)
 
     def telemetry(self, heard: SchedulerState) -> Telemetry:
-        """What changes all the time."""
+        """The figures that change all the time."""
         return self._telemetry(heard, *self._now())
 
     def state(self, heard: SchedulerState) -> MachineState:
@@ -66,22 +66,21 @@ class EngineViews:
         return self._state(heard, self._telemetry(heard, at_ns, watts), watts)
 
     def snapshot(self, heard: SchedulerState) -> MachineSnapshot:
-        """Everything."""
+        """State, telemetry and meters of one moment."""
         at_ns, watts = self._now()
         telemetry = self._telemetry(heard, at_ns, watts)
         return self.meters.snapshot(at_ns, telemetry, self._state(heard, telemetry, watts))
 
     def _now(self) -> tuple[int, Float64s]:
-        """The present, and what each chip draws then, [chips]."""
+        """The present in ns, and each chip's watts then, [chips]."""
         self.note_lost()
         at_ns = self.time.now_ns
         return at_ns, self.meters.watts(at_ns, self.live.actual, self.leases.going_on)
 
     def _telemetry(self, heard: SchedulerState, at_ns: int, watts: Float64s) -> Telemetry:
-        """The figures at `at_ns`, which no step has ended after; `watts` are of each chip, [chips].
+        """Figures at `at_ns`, not before the last step's end; `watts` are [chips].
 
-        Nothing is counted by that, and no total falls later: a step that begins in the time since
-        the last one draws at least idle power.
+        No total falls later: a step that begins since the last one draws at least idle power.
         """
         time, ledger, machine = self.time, self.meters.ledger, self.live.machine
         cost, epoch, queues = machine.cost_model, time.epoch, heard.rank_states

@@ -1,7 +1,7 @@
-"""Keeps experts balanced: counts what routers choose, and plans the next moves from a window of it.
+"""Balances experts: counts routing choices, and plans moves from a window of them.
 
-It decides; who owns the weights moves them. With `use_async` one layer moves after each step, so
-that every step waits for one layer's weights at most; otherwise all layers move at once.
+With `use_async` one layer moves after each step, so that a step waits for one layer's weights at
+most; else all layers move at once.
 """
 
 import logging
@@ -24,8 +24,8 @@ I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 LEAST_GAIN = 0.05
-"""A layer moves when its busiest chip gets at least this share less load: without a threshold half
-of all slots moved for gains below a hundredth, when nothing but chance had changed."""
+"""A layer moves when its busiest chip gets at least this share less load: otherwise half of all
+slots moved for gains below a hundredth, by chance alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,13 +37,10 @@ class Move:
 
 
 class ExpertBalancer:
-    """Balances the experts of one model on the chips of a partition.
+    """Balances the experts of one model; without `settings` it only counts.
 
-    `tray_of_chip` and `rack_of_chip` are int64[chips]; `groups` is how many expert-parallel groups
-    the chips make. Without `settings` it only counts.
-
-    `before` is the imbalance that was counted when the last rebalance was planned that moved
-    something to its end; what is counted since then is `imbalance`.
+    `tray_of_chip` and `rack_of_chip` are int64[chips]; `groups` are expert-parallel. `before` is
+    the imbalance when the last completed rebalance was planned.
     """
 
     def __init__(
@@ -74,14 +71,11 @@ class ExpertBalancer:
         self.rebalances = 0
 
     def _new_pairs(self) -> ExpertWindow:
-        """What each chip computes, in the same window."""
         window = self._settings.window_size
         return ExpertWindow(window_steps=window, layers=self._shape[0], experts=self._chips)
 
     def count(self, expert_pairs: I64, chip_pairs: I64) -> None:
-        """Take one step: the choices of each group, int64[layers, groups, experts], and the pairs
-        that each chip computed, int64[layers, chips].
-        """
+        """Count a step: choices, int64[layers, groups, experts]; pairs, int64[layers, chips]."""
         layers, groups, experts = self._shape
         self._load.add(expert_pairs.reshape(layers * groups, experts))
         self._pairs.add(chip_pairs)
@@ -89,10 +83,7 @@ class ExpertBalancer:
         self._due = self._due or self._steps % self._settings.step_interval == 0
 
     def next_move(self, placement: ExpertPlacement, usable: Bools) -> Move | None:
-        """What to move before the next step; None when nothing is due.
-
-        `usable`, bool[chips], are the chips that work.
-        """
+        """The move before the next step, or None; `usable`, bool[chips], are the working chips."""
         if not self._moves_experts:
             return None
         if self._due and not self._planned:
@@ -112,7 +103,7 @@ class ExpertBalancer:
         return move
 
     def plan_soon(self) -> None:
-        """Chips have come or gone: moves that have not begun are void, and a new plan is due."""
+        """Plan anew, as chips have come or gone; moves that have not begun are void."""
         self._planned.clear()
         self._goal = None
         self._due = self._steps > 0
@@ -124,9 +115,9 @@ class ExpertBalancer:
         return total
 
     def imbalance(self, usable: Bools) -> float | None:
-        """Pairs of the busiest chip over the mean chip's, averaged over layers, as counted.
+        """Counted pairs of the busiest chip over the mean chip's, averaged over layers.
 
-        In the window, and since experts last moved; None before the first token.
+        Of the window, since experts last moved; None before the first token.
         """
         pairs = self._pairs.total()[:, usable]  # [layers, chips]
         pairs = pairs[pairs.any(axis=1)]  # few tokens may leave a layer without
@@ -170,7 +161,7 @@ class ExpertBalancer:
         )
 
     def _move(self, placement: ExpertPlacement, goal: ExpertPlacement, layers: list[int]) -> Move:
-        """The transfers of `layers`, looked at alone: a list of all would take long."""
+        """The transfers of `layers` alone; planning all would take long."""
         before = replace(placement, expert_of_slot=placement.expert_of_slot[layers])
         after = replace(goal, expert_of_slot=goal.expert_of_slot[layers])
         transfers = migration(

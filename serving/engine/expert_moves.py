@@ -1,8 +1,7 @@
-"""Expert balancing of a live machine: what is counted, what moves, and what the moves cost.
+"""Expert balancing of a live machine: counts, moves, and the moves' cost.
 
-Two sets of experts may lie on the chips: those of the model that sets time, whose moves cost
-emulated time, and those of the weights that compute tokens, which really move between the chips'
-memories. They are the same where one model is both.
+Moves of the timed model's experts cost emulated time; those of the weights that compute tokens
+really move between the chips' memories. One model may be both.
 """
 
 from collections.abc import Collection
@@ -29,8 +28,8 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MovedExperts:
-    """What a hand-over moved of the timed model: expert copies, each of one layer, and bytes that
-    crossed links in `duration_ns`, which the next step is charged; `joules` are beyond idle chips.
+    """Expert copies moved in a hand-over, each of one layer, and bytes that crossed links in
+    `duration_ns`, charged to the next step; `joules` are beyond idle chips.
     """
 
     copies: int = 0
@@ -76,7 +75,7 @@ class ExpertMoves:
         )
 
     def after_step(self, result: StepResult, batch: StepBatch) -> None:
-        """Count the choices of a step, and move what is due before the next."""
+        """Count a step's choices, and make the moves that are due before the next."""
         if result.expert_pairs is not None and result.loads is not None:
             assert self._weights is not None, "tokens were dispatched to experts"
             self._weights.count(result.expert_pairs, result.loads.pairs.astype(np.int64))
@@ -93,8 +92,8 @@ class ExpertMoves:
                 self._really_move(move)
 
     def _draw(self, batch: StepBatch) -> tuple[I64, I64]:
-        """How many tokens choose each expert, [layers, groups, experts], independently as stated,
-        and the pairs of each chip, [layers, chips].
+        """Draw each expert's tokens, [layers, groups, experts], independently; count the pairs of
+        each chip, [layers, chips].
 
         A rank's chips dispatch equal shares of its tokens; copies share their pairs evenly.
         """
@@ -115,22 +114,18 @@ class ExpertMoves:
 
     @property
     def rebalances(self) -> int:
-        """How often the timed model's experts were given new places."""
+        """Completed rebalances of the timed model's experts."""
         return 0 if self._timed is None else self._timed.rebalances
 
     def bring_home(self) -> None:
-        """When every chip is back, let experts lie as at the start: survivors had taken them.
-
-        Where experts are balanced by their load, the next plan does so.
-        """
+        """Restore the initial placement once every chip is back, unless the next plan does."""
         if self._deployment.eplb is None and self._live.machine.chips_up.all():
             self._go_to(self._home, None if self._same_model else self._home_of_weights)
 
     def leave(self, chips: Collection[int]) -> MovedExperts | None:
-        """Copy to chips that stay what else would be nowhere once `chips` have gone.
+        """Copy to the remaining chips the experts that only `chips` hold.
 
-        None when a chip was lost meanwhile: where experts lie has to be looked at again. Raises
-        ConfigError, with the figures, when they do not fit.
+        None when a chip was lost meanwhile. Raises ConfigError, with figures, if they do not fit.
         """
         machine, fleet = self._live.machine, self._live.tokens
         goal = machine.departure(chips).placement
@@ -140,10 +135,7 @@ class ExpertMoves:
         return self._go_to(goal, stand_in)
 
     def come_back(self) -> MovedExperts | None:
-        """Let experts lie as at the start as far as chips are there; see `leave`.
-
-        Where experts are balanced by their load, the next plan does so.
-        """
+        """Restore the initial placement on present chips, unless plans do; None as for `leave`."""
         machine, fleet = self._live.machine, self._live.tokens
         if self._deployment.eplb is not None or not machine.ranks_up.any():
             return MovedExperts()
@@ -155,7 +147,6 @@ class ExpertMoves:
     def _go_to(
         self, goal: ExpertPlacement, stand_in: ExpertPlacement | None
     ) -> MovedExperts | None:
-        """Move the timed model's experts to `goal`, those of a stand-in to `stand_in`."""
         machine, fleet = self._live.machine, self._live.tokens
         moved = MovedExperts()
         move = self._way_to(machine.placement, goal)
@@ -171,7 +162,7 @@ class ExpertMoves:
         return moved
 
     def _way_to(self, before: ExpertPlacement, home: ExpertPlacement) -> Move | None:
-        """What leads to `home`, which may have fewer slots than `before`, or more."""
+        """The move to `home`, which may have fewer slots than `before`, or more."""
         slots = home.padded(before.slots)
         before = replace(before, expert_of_slot=before.padded(home.slots))
         if np.array_equal(slots, before.expert_of_slot):
@@ -185,13 +176,13 @@ class ExpertMoves:
         return Move(placement=home, transfers=transfers)
 
     def plan_soon(self) -> None:
-        """Chips have come or gone: plans are void, and new ones are due."""
+        """Plan anew, as chips have come or gone."""
         for balancer in (self._timed, self._weights):
             if balancer is not None:
                 balancer.plan_soon()
 
     def _move_on_machine(self, move: Move) -> MovedExperts | None:
-        """Move experts of the timed model, and charge the links for it; None: broken off."""
+        """Move the timed model's experts, and charge the links; None if broken off."""
         machine = self._live.machine
         if self._same_model and not self._really_move(move):
             return None
@@ -212,7 +203,7 @@ class ExpertMoves:
         )
 
     def _really_move(self, move: Move) -> bool:
-        """Move weights between the chips' memories; a chip lost meanwhile is for the next step."""
+        """Move weights between the chips' memories; False if a chip was lost meanwhile."""
         fleet = self._live.tokens
         if not isinstance(fleet, Fleet):
             return True
@@ -225,7 +216,7 @@ class ExpertMoves:
 
     @property
     def load(self) -> ExpertChoices:
-        """How often the timed model's experts were chosen, in the window of balancing."""
+        """Choices of the timed model's experts in the balancing window."""
         if self._timed is None:
             return ExpertChoices(layers=0, experts=0, tokens=(), imbalance=None)
         tokens = self._timed.load()
@@ -239,7 +230,7 @@ class ExpertMoves:
 
     @property
     def balance(self) -> ExpertBalance:
-        """How even the timed model's experts are, and were before they last moved."""
+        """Imbalance of the timed model's experts, now and before they last moved."""
         now = self.imbalance
         return ExpertBalance(
             imbalance=now,

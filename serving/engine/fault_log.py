@@ -1,4 +1,4 @@
-"""The faults since the start, how far the engine is with each, and what recovering took.
+"""The faults since the start: stage and recovery of each.
 
 | stage | event | next |
 |---|---|---|
@@ -29,15 +29,12 @@ from serving.wire.machine_state import (
 )
 
 RECORDS_MAX: Final = 10_000
-"""Records that are kept; a run with more faults is refused the next, so that none is forgotten."""
+"""Most faults of a run: the next is refused, so that none is forgotten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moved:
-    """A request that left `rank`, because the rank lost its KV or went down.
-
-    `failed`: it ended with an error, because no other rank could take it.
-    """
+    """A request that left `rank`, which lost its KV or went down; `failed` if no other took it."""
 
     rank: int
     name: str
@@ -45,10 +42,7 @@ class Moved:
 
 
 class FaultLog:
-    """Numbered from 1 in the order in which they happened.
-
-    `ranks_up` counts the ranks that serve now; `wall_s` reads the wall's clock.
-    """
+    """Faults, numbered from 1 in the order in which they happened."""
 
     def __init__(
         self, ranks_up: Callable[[], int], *, wall_s: Callable[[], float] = time.monotonic
@@ -70,18 +64,18 @@ class FaultLog:
         return tuple(self._records)
 
     def events_after(self, number: int) -> tuple[FaultEvent, ...]:
-        """The stages that faults have reached since that one, the last FAULTS_TOLD_MAX of them."""
+        """Stages reached since that one, the last FAULTS_TOLD_MAX of them."""
         return tuple(event for event in self._events if event.number > number)
 
     def check_room(self) -> None:
-        """Raise ConfigError when no more faults can be noted."""
+        """Raise ConfigError when the log is full."""
         if len(self._records) >= RECORDS_MAX:
             raise ConfigError(
                 field="faults", value=len(self), expected=f"at most {RECORDS_MAX:,} in one run"
             )
 
     def add(self, fault: Fault, *, emulated_s: float, survivable: bool, reason: str) -> int:
-        """Note a fault that has happened; returns its number."""
+        """Record a fault; returns its number."""
         number = len(self._records) + 1
         record = FaultRecord(
             number=number,
@@ -111,10 +105,7 @@ class FaultLog:
     def settle(
         self, *, emulated_s: float, duration_ns: int, experts_reloaded: int, survived: bool
     ) -> None:
-        """All pending faults have been met together; `finish` says when the machine went on.
-
-        Recovering from them takes `duration_ns`.
-        """
+        """Begin recovery from all pending faults, of `duration_ns`; `finish` ends it."""
         for record in self.pending:
             recovery = Recovery(
                 emulated_ns=duration_ns,
@@ -127,7 +118,7 @@ class FaultLog:
             self._enter(record.number, FaultStage.RECOVERING, emulated_s, recovery=recovery)
 
     def finish(self, *, emulated_s: float) -> None:
-        """The machine goes on: faults that were recovering are recovered, or failed."""
+        """End the recovery: recovering faults are recovered, degraded or failed."""
         survived, self._survived = self._survived, {}
         for number, did in survived.items():
             record = self._records[number - 1]
@@ -162,7 +153,7 @@ class FaultLog:
             self._replace(number, recovery=recovery)
 
     def heal(self, numbers: Iterable[int], *, emulated_s: float) -> tuple[int, ...]:
-        """The faults of these numbers are repaired; returns those that were not before."""
+        """Mark faults as repaired; returns those that were not before."""
         healed = []
         for number in numbers:
             if self._records[number - 1].stage is not FaultStage.HEALED:

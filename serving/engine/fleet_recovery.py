@@ -1,4 +1,4 @@
-"""Makes the live chips follow a recovery that the machine has decided on."""
+"""Applies the machine's recovery to the live chips."""
 
 from collections.abc import Collection
 
@@ -15,7 +15,7 @@ I64 = NDArray[np.int64]
 
 
 def positions_vacated(before: Seating, recovery: SurvivalPlan) -> I64:
-    """Positions whose chip has gone, whether or not another has come: ascending."""
+    """Positions whose chip has gone, replaced or not: ascending."""
     old, new = before.chip_of_position, recovery.seating.chip_of_position
     return np.flatnonzero((old != new) & (old != VACANT))
 
@@ -36,10 +36,10 @@ def follow(
     lost_ranks: Collection[int],
     same_model: bool,
 ) -> None:
-    """Take out the chips that are gone, start those that take seats, fill slots again.
+    """Remove the chips that are gone, start those that take seats, fill slots again.
 
-    With `same_model` the experts lie as the recovery says. Otherwise the chips compute a stand-in,
-    whose experts go where the same chips have room, which is everywhere: its HBM is not emulated.
+    With `same_model` experts lie as the recovery says; else a stand-in's go to the same chips,
+    which always have room, as its HBM is not emulated.
 
     Raises:
         ChipLost: another chip was lost meanwhile; the same call with a new recovery goes on.

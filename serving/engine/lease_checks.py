@@ -1,4 +1,4 @@
-"""Which chips may be asked for: whole ranks of the partition that are in service and serve."""
+"""Checks the chips of a lease: whole ranks of the partition, in service and serving."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -16,10 +16,7 @@ from serving.errors import LeaseRefused
 
 
 def training_hbm(deployment: Deployment) -> Callable[[int], Mapping[HbmOwner, int]]:
-    """What training the timed model on so many chips takes of each, bytes by owner.
-
-    The function raises HbmExhausted when such a state does not fit, with the figures.
-    """
+    """Training's bytes per chip by owner, given the number of chips; that raises HbmExhausted."""
 
     def needs(chips: int) -> Mapping[HbmOwner, int]:
         recipe = TrainingRecipe(lnc=deployment.partition.lnc)
@@ -36,11 +33,10 @@ def chips_that_can_leave(
     health: Health,
     phases: Mapping[int, str],
 ) -> tuple[int, ...]:
-    """The ranks that `chips`, numbered as in the machine's state, make.
+    """The ranks of `chips`, numbered as in the machine's state.
 
-    `health` is what has happened, whether or not a step has met it; `phases` are those of chips in
-    leases that go on. Raises ConfigError for no chips, or some that do not exist or come twice;
-    LeaseRefused for those that cannot be lent out now.
+    `health` includes faults that no step has met; `phases` are of leased chips. Raises ConfigError
+    for no, unknown or repeated chips, LeaseRefused for chips that cannot be leased now.
     """
     _check_exist(chips, len(health.lost))
     for chip in chips:

@@ -1,7 +1,4 @@
-"""What hand-overs cost: each lease's bytes, times and joules, and the totals since the start.
-
-The engine counts every chip at idle all along, lent or not; here is what comes on top.
-"""
+"""Cost of hand-overs (bytes, times, joules beyond idle), by lease and in total."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
@@ -16,8 +13,8 @@ from serving.wire.machine_state import TrainingTotals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTotals:
-    """Since the engine's start: hand-overs that were completed, there and back, and their cost;
-    what jobs said that they trained, and drew beyond idle chips.
+    """Since the engine's start: completed hand-overs, there and back, and their cost; tokens and
+    joules beyond idle that jobs reported.
     """
 
     handovers: int = 0
@@ -28,7 +25,7 @@ class LeaseTotals:
 
 
 class LeaseLedger:
-    """Counts for leases of a live machine; `ledger` takes what chips drew beyond idle."""
+    """Counts for leases of a live machine; charges joules beyond idle to `ledger`."""
 
     def __init__(self, live: LiveMachine, ledger: Ledger) -> None:
         self._machine = live.machine
@@ -37,11 +34,11 @@ class LeaseLedger:
         self.totals = LeaseTotals()
 
     def count_handover(self) -> None:
-        """A group has left, or is back."""
+        """Count a group that has left, or is back."""
         self._add(handovers=1)
 
     def count_experts(self, lease: Lease, moved: MovedExperts) -> None:
-        """Experts have made way for a lease, or come back."""
+        """Count the expert moves of a lease's hand-over."""
         lease.change(
             experts_moved=lease.state.experts_moved + moved.copies,
             bytes_links=lease.state.bytes_links + moved.link_bytes,
@@ -52,7 +49,7 @@ class LeaseLedger:
         self._count_joules(lease, moved.joules + self._idle_joules(lease, moved.duration_ns))
 
     def read(self, lease: Lease, chips: Collection[int]) -> int:
-        """Count that `chips` read their weights; the time that it takes, in ns."""
+        """Count a read of weights by `chips`; returns its duration in ns."""
         if not chips:
             return 0
         cost = self._machine.reading(chips)
@@ -63,17 +60,17 @@ class LeaseLedger:
         return cost.duration_ns
 
     def count_reading(self, lease: Lease, duration_ns: int) -> None:
-        """The chips of a lease have waited so long for their weights."""
+        """Count a lease's wait for its weights."""
         lease.change(restore_s=lease.state.restore_s + duration_ns / NS_PER_S)
         self._count_joules(lease, self._idle_joules(lease, duration_ns))
 
     def count_warm_up(self, lease: Lease, duration_ns: int, joules: float) -> None:
-        """Its ranks have computed a made-up step, whose energy the engine has counted."""
+        """Count a lease's warm-up step, whose energy the engine has counted already."""
         lease.change(warm_s=lease.state.warm_s + duration_ns / NS_PER_S)
         self._count_joules(lease, joules)
 
     def take_note(self, lease: Lease, totals: TrainingTotals) -> None:
-        """Take what a job says; what its chips drew beyond idle since it last did is spent."""
+        """Record a job's totals; charge its chips' joules beyond idle since its last note."""
         before = lease.state.training
         lease.change(training=totals)
         idle_joules = self._idle_chip_watts * len(lease.state.chips) * totals.emulated_s
@@ -86,7 +83,7 @@ class LeaseLedger:
         )
 
     def _idle_joules(self, lease: Lease, duration_ns: int) -> float:
-        """What its chips draw for being on while they change hands; the engine counts it too."""
+        """Idle joules of its chips while they change hands; the engine counts them too."""
         return self._idle_chip_watts * len(lease.state.chips) * duration_ns / NS_PER_S
 
     def _count_joules(self, lease: Lease, joules: float) -> None:

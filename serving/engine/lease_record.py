@@ -1,7 +1,4 @@
-"""One lease as the engine keeps it: what is told of it, and what it waits for.
-
-Every change of its phase is an event of the hand-over's table.
-"""
+"""One lease as the engine keeps it; every change of phase is an event of the hand-over's table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +14,9 @@ from serving.wire.machine_state import FOR_MAINTENANCE, LeaseState
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Lease:
-    """`until_ns` ends the wait of its phase; `requests` were on its ranks when it began to drain;
-    `lost` are chips that had failed when their return began; `weights` number the versions that
-    its chips then read, by rank; `extra_joules` are those of its job that have been spent.
+    """`until_ns` ends the wait of its phase; `requests` were on its ranks when the drain began;
+    `lost` chips had failed when the return began; `weights` are the versions then read, by rank;
+    `extra_joules` of its job are charged already.
     """
 
     state: LeaseState
@@ -33,7 +30,7 @@ class Lease:
 
     @property
     def phase(self) -> HandoverPhase:
-        """Where its group is in the hand-over."""
+        """Its group's phase of the hand-over."""
         return HandoverPhase(self.state.phase)
 
     @property
@@ -42,11 +39,11 @@ class Lease:
         return self.state.purpose == FOR_MAINTENANCE
 
     def change(self, **changes: object) -> None:
-        """Let what is told of it have other fields."""
+        """Change fields of the shown state."""
         self.state = msgspec.structs.replace(self.state, **changes)
 
     def take(self, event: HandoverEvent, *, now_ns: int, until_ns: int | None = None) -> None:
-        """Take `event` through the table; raises HandoverError for one that it does not hold."""
+        """Apply `event`; raises HandoverError for one that the table does not hold."""
         before = self.phase
         after = transition(before, event)
         if after is before:
@@ -56,7 +53,7 @@ class Lease:
         self.wait(until_ns)
 
     def wait(self, until_ns: int | None) -> None:
-        """Let its phase last until then; None: until something happens."""
+        """Set the end of its phase; None: until an event."""
         self.until_ns = self.since_ns if until_ns is None else until_ns
         self.change(until_emulated_s=None if until_ns is None else until_ns / NS_PER_S)
 
@@ -64,7 +61,7 @@ class Lease:
 def new_lease_state(
     number: int, chips: tuple[int, ...], ranks: tuple[int, ...], reason: str, purpose: str
 ) -> LeaseState:
-    """Of chips that have not begun to leave."""
+    """State of a lease whose chips have not begun to leave."""
     return LeaseState(
         number=number,
         chips=chips,
@@ -91,7 +88,7 @@ def new_lease_state(
 
 
 def requests_on(ranks: Sequence[int], queues: Sequence[RankQueues]) -> int:
-    """Requests of these ranks that have not ended, as their schedulers last said."""
+    """Requests of these ranks that have not ended, as of the last decision."""
     if not queues:
         return 0
     return sum(queues[rank].running + queues[rank].waiting for rank in ranks)

@@ -1,11 +1,11 @@
-"""What each chip has done and drawn since the engine's start: the one account of it.
+"""Work and joules of each chip since the engine's start: the one account of both.
 
-Arrays go by chip of the machine, spares after the partition's. A chip that is not lost draws idle
-power all the time; rows count what steps and charges draw above that, so that idle time needs no
-counting. The facility's joules are the chips' watts of each interval through the power model.
+Arrays go by chip of the machine, spares last. A chip that is not lost draws idle power all the
+time; rows count joules above that, so idle time needs no counting. Facility joules are the chips'
+watts of each interval through the power model.
 
-Samples of the totals are taken where steps begin, at least a second apart. So a window may begin up
-to two seconds and a step too early, unless it begins in a rest.
+Totals are sampled where steps begin, at least a second apart: unless it begins in a rest, a window
+may begin up to two seconds and a step early.
 """
 
 from collections import deque
@@ -32,8 +32,7 @@ FIGURES: Final[Mapping[str, Callable[[StepCost, Partition], NDArray[Any]]]] = {
     "link_bytes": lambda cost, _: cost.link_bytes,
     "dispatched_bytes": lambda cost, _: cost.dispatched_bytes,
 }
-"""The ledger's schema: what a step adds to each position's chip, [positions], by name. A figure
-that is added here is counted, sampled and in every `LedgerFigures`."""
+"""The ledger's schema: a step's contribution to each position's chip, [positions], by name."""
 
 _SAMPLE_NS: Final = NS_PER_S
 _ABOVE_IDLE: Final = len(FIGURES)  # the row of joules above idle
@@ -41,18 +40,13 @@ _ROWS: Final = _ABOVE_IDLE + 1  # before those of the chips' engines
 _PLACES: Final = {name: row for row, name in enumerate(FIGURES)}
 
 _CHARGE_S: Final = 1_000.0
-"""A charge is taken to be drawn over so long a time: what the facility adds to it is then what it
-adds near idle, also where its parts are not linear."""
+"""Seconds over which a charge counts as drawn: the facility then adds what it adds near idle, even
+where its parts are not linear."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LedgerFigures:
-    """Of every chip, since the start or in a window.
-
-    Attributes:
-        rows: [rows, chips], the schema's first; `figures["flops"]` is one of these.
-        engines: the names of a chip's engines, whose busy time is behind.
-    """
+    """Of every chip: `rows`, [rows, chips]: the schema's, joules above idle, busy ns of engines."""
 
     rows: Float64s
     engines: tuple[str, ...]
@@ -64,7 +58,7 @@ class LedgerFigures:
 
     @property
     def above_idle_joules(self) -> Float64s:
-        """What steps drew above idle power, and since the start all charges too, [chips]."""
+        """Joules of steps above idle power, and of charges since the start, [chips]."""
         joules: Float64s = self.rows[_ABOVE_IDLE]
         return joules
 
@@ -77,11 +71,9 @@ class LedgerFigures:
 class Ledger:
     """Totals of a machine's chips, and samples of them that reach back at least `WINDOW_S`.
 
-    Every step is added once, and every charge. `idle_watts` are a chip's; `facility_watts` says
-    what the facility draws when the chips together draw so much.
-
-    Invariants: totals never fall; every nanosecond since the start is counted once, in a step at
-    its own watts or between steps at idle; the chips' joules sum up to the machine's.
+    `idle_watts` are a chip's; `facility_watts` maps the chips' sum to the facility's. Invariants:
+    totals never fall; every nanosecond, step and charge is counted once, a step at its own watts,
+    time between steps at idle; the chips' joules sum up to the machine's.
     """
 
     def __init__(
@@ -114,9 +106,8 @@ class Ledger:
     def add_step(self, cost: StepCost, seats: Int64s, *, begin_ns: int, end_ns: int) -> None:
         """Count a step on the chips in `seats`, int64[positions], VACANT where none sits.
 
-        Of the time since the last step's end the step takes `cost.duration_ns` at its own watts;
-        the rest is idle. `step_joules` are then the step's, at the chips and at the facility:
-        spares too, but no pause.
+        Time since the last step beyond `cost.duration_ns` is idle. Sets `step_joules`, without
+        pauses, of the chips (spares too) and of the facility.
         """
         seconds = cost.duration_ns / NS_PER_S
         idle_s = (end_ns - self.end_ns) / NS_PER_S - seconds
@@ -162,9 +153,9 @@ class Ledger:
         self._standing = np.setdiff1d(np.arange(self._totals.shape[1]), seats)
 
     def charge(self, joules: float, chips: Collection[int] | None = None) -> None:
-        """Count joules that `chips` drew beyond steps and idle power; all chips alike without them.
+        """Count joules of `chips`, or of all alike, beyond steps and idle power.
 
-        What the facility adds to each watt of chips comes with it; what it draws anyway does not.
+        Adds the facility's extra for these watts, not its base load.
         """
         assert joules >= 0.0, joules
         if chips is None or not len(chips):
@@ -175,10 +166,9 @@ class Ledger:
         self._facility_joules += beyond * _CHARGE_S
 
     def lose(self, lost: NDArray[np.bool_], now_ns: int) -> None:
-        """The chips in `lost`, [chips], draw nothing from now on; the others do.
+        """From now on the chips in `lost`, [chips], draw nothing, and the others do.
 
-        What is counted from the last step's end on is counted as if it had been so since then; the
-        difference until now is counted here.
+        Later counts apply it from the last step's end on; the difference until now is counted here.
         """
         if np.array_equal(lost, self._lost):
             return
@@ -190,7 +180,7 @@ class Ledger:
 
     @property
     def _facility_idle_watts(self) -> float:
-        """When no chip computes, and those that are lost draw nothing."""
+        """Facility watts when no chip computes; lost chips draw nothing."""
         chips = len(self._lost) - int(self._lost.sum())
         return self._facility_watts(self._idle_watts * chips)
 
@@ -198,12 +188,12 @@ class Ledger:
         return self._unpowered_ns + self._lost * (now_ns - self._lost_ns)
 
     def chip_joules(self, now_ns: int) -> Float64s:
-        """What each chip has drawn until then, after the last step, [chips]."""
+        """Joules of each chip until then, after the last step, [chips]."""
         powered_ns = now_ns - self._start_ns - self._unpowered_until(now_ns)
         return self._idle_watts * powered_ns / NS_PER_S + self.totals.above_idle_joules
 
     def facility_joules(self, now_ns: int) -> float:
-        """What everything has drawn at the utility's meter until then, after the last step."""
+        """Joules at the utility's meter until then, after the last step."""
         idle_s = (now_ns - self.end_ns) / NS_PER_S
         return self._facility_joules + self._facility_idle_watts * idle_s
 
@@ -215,7 +205,7 @@ class Ledger:
         return self._figures(rows)
 
     def window(self, now_ns: int) -> tuple[float, LedgerFigures]:
-        """The seconds of the window that ends now, and what chips did in it, steps alone."""
+        """The seconds of the window that ends now, and the chips' figures in it, of steps alone."""
         whole_ns = int(WINDOW_S * NS_PER_S)
         samples = [*self._samples, (self.end_ns, self._totals), (now_ns, self._totals)]
         first = max(

@@ -1,8 +1,8 @@
-"""The emulated machine and the processes that stand for its chips, kept in step with each other.
+"""The emulated machine and the processes that stand for its chips, kept in step.
 
-A fault is let happen for real: a lost chip's process is killed, a hung one is told to be silent.
-The step that meets it breaks off; then the machine says how to go on, the chips are made to, and
-the step is repeated by the ranks that have no output yet. Nothing of this leaves as an exception.
+A fault happens for real: a lost chip's process is killed, a hung one is silenced. It breaks a step
+off; the machine plans the recovery, the chips follow, and ranks without an output repeat the step.
+None of this leaves as an exception.
 """
 
 import logging
@@ -35,10 +35,9 @@ _TAKES_CHIP = (FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP, FaultKind.FAIL_STACK)
 
 
 class LiveMachine:
-    """`machine` with the `tokens` that are computed, or made up, on it.
+    """`machine` with its `tokens`, computed or synthetic; `on_change`: chips have come or gone.
 
-    `same_model` says that the weights which compute tokens are those of the machine's own model.
-    `on_change` is called when chips have come or gone.
+    `same_model`: the weights that compute tokens are those of the machine's own model.
     """
 
     def __init__(
@@ -68,12 +67,12 @@ class LiveMachine:
 
     @property
     def owes_ranks(self) -> bool:
-        """Whether the next step will tell of ranks whose requests must move."""
+        """Whether the next step reports ranks whose requests must move."""
         return bool(self._lost_ranks)
 
     @property
     def silence(self) -> Silence | None:
-        """The silent chip that is given up first, of those that no step has met."""
+        """The first silent chip to be given up, of those that no step has met."""
         waiting = [each for each in self._silences.values() if not each.charged]
         return min(waiting, key=lambda each: each.until_ns, default=None)
 
@@ -84,10 +83,7 @@ class LiveMachine:
         *,
         begin_ns: int | None = None,
     ) -> LiveStep:
-        """Compute one step of every rank in `steps`, through any loss of chips.
-
-        It begins at `begin_ns`, or now: from then on a silent chip is waited for.
-        """
+        """Compute a step through any loss of chips; silences count from `begin_ns` or now."""
         self._begin_ns = begin_ns
         try:
             return self._stepped(steps, bitmasks)
@@ -121,7 +117,7 @@ class LiveMachine:
         steps: Sequence[RankStep],
         bitmasks: Mapping[int, NDArray[np.int32]],
     ) -> tuple[StepResult, tuple[StepCosting, Seating]]:
-        """The step, and the machine that the step's loads are of."""
+        """The step, and the machine whose loads it has."""
         wanted = [step for step in steps if step.rank not in self._lost_ranks]
         machine = self._machine_now()
         try:
@@ -138,14 +134,10 @@ class LiveMachine:
                 self.meet(loss.chips)
 
     def _machine_now(self) -> tuple[StepCosting, Seating]:
-        """What steps cost, and who sits where."""
         return self.machine.costing(), self.machine.seating
 
     def inject(self, fault: Fault, *, dry_run: bool = False) -> tuple[int | None, SurvivalPlan]:
-        """Let `fault` happen; returns its number and what it will lead to.
-
-        Raises ConfigError for a fault that cannot happen on this machine as it is.
-        """
+        """Inject `fault`; returns its number (None: dry run) and recovery; raises ConfigError."""
         health, recovery_plan = self._after(fault)
         recovery = recovery_plan.recovery
         if dry_run:
@@ -170,21 +162,20 @@ class LiveMachine:
         return number, recovery
 
     def stall_ns(self, fault: Fault) -> int:
-        """Emulated time for which the machine would stand still for `fault`; raises as `inject`."""
+        """Emulated standstill that `fault` would cause; raises as `inject`."""
         recovery_plan = self._after(fault)[1]
         kinds = [] if self._position_of(fault.chip) is None and fault.chip >= 0 else [fault.kind]
         return self.machine.notice_ns(kinds) + recovery_plan.duration_ns
 
     def _after(self, fault: Fault) -> tuple[Health, RecoveryPlan]:
-        """The health after `fault`, and how the machine would go on; changes nothing."""
+        """The health after `fault`, and its recovery plan; changes nothing."""
         health = self.actual.after(fault, self.machine.system, self.machine.partition)
         return health, self._recovery_plan(health, ())[1]
 
     def heal(self, chip: int | None = None, rack: int | None = None) -> tuple[int, ...]:
-        """Repair one chip, or one rack's switch trays, or everything when neither is given.
+        """Repair one chip, one rack's switch trays, or everything; returns the ended faults.
 
-        Returns the numbers of the faults that are over. Repaired chips take vacant seats again, and
-        read their weights. Raises ConfigError for a chip or a rack that does not exist.
+        Repaired chips take seats and read weights. Raises ConfigError for an unknown chip or rack.
         """
         self.actual.healed(chip, rack)  # refuses what does not exist before anything moves
         now_ns = self._time.now_ns
@@ -207,43 +198,38 @@ class LiveMachine:
         return self.faults.heal(numbers, emulated_s=now_ns / NS_PER_S)
 
     def silence_left_ns(self) -> int:
-        """How long the machine is yet held up for chips that were given up early, and are not
-        healed.
-        """
+        """Remaining stall for chips that were given up early and are not healed."""
         now_ns = self._time.now_ns
         ends = (each.until_ns for each in self._silences.values() if each.charged)
         return max(0, max(ends, default=0) - now_ns)
 
     def take_pause(self) -> int:
-        """Emulated time that was taken since the last step, to be charged by the caller."""
+        """Emulated time taken since the last step, to be charged by the caller."""
         pause_ns, self._pause_ns = self._pause_ns, 0
         return pause_ns
 
     def pause(self, duration_ns: int) -> None:
-        """Let the next step take so much longer: the machine was busy with something else."""
+        """Lengthen the next step: the machine was busy with something else."""
         self._pause_ns += duration_ns
 
     def meet(self, positions: Collection[int]) -> None:
-        """The chips of `positions` were found gone: go on without them, or with spares."""
+        """Recover from the loss of the chips in `positions`."""
         self._note_experts()
         self._note_gone(positions, self.machine.seating)
         self._settle()
 
     def look_after_processes(self) -> None:
-        """Note chips whose processes have ended or stopped while nothing was asked of them."""
+        """Record chips whose processes ended or stopped between steps."""
         if isinstance(self.tokens, Fleet):
             self._note_gone(self.tokens.find_stopped(), self.machine.seating)
 
     def _note_experts(self) -> None:
-        """Experts lie as the chips say: moves may have been broken off."""
+        """Take the chips' expert placement over: moves may have been broken off."""
         if self._same_model and isinstance(self.tokens, Fleet):
             self.machine.place_experts(self.tokens.placement)
 
     def _note_gone(self, positions: Collection[int], seating: Seating) -> None:
-        """Chips that nobody took have stopped by themselves, in seats that they have or take.
-
-        Those that fell silent have been waited for, in wall time.
-        """
+        """Record chips that stopped by themselves; for silent ones, wall time has been waited."""
         for position in positions:
             chip = int(seating.chip_of_position[position])
             if chip != VACANT and self.actual.in_service[chip]:
@@ -265,15 +251,14 @@ class LiveMachine:
         )
 
     def settle_pending(self) -> None:
-        """Go on with faults that no step has met."""
+        """Recover from faults that no step has met."""
         if self.faults.pending:
             self._settle()
 
     def lend(self, chips: Collection[int]) -> bool:
-        """Let `chips` go to somebody else: their processes end, their ranks lose their KV.
+        """Release `chips`: their processes end, their ranks lose their KV.
 
-        False when it cannot be now, because of what has happened since it was planned: one of them
-        is out of service, or an expert lies on nobody else; then nothing has changed.
+        False, without effect, if one is out of service by now or alone holds an expert.
         """
         self.settle_pending()
         if not self.actual.in_service[list(chips)].all():
@@ -303,16 +288,13 @@ class LiveMachine:
         return True
 
     def take_back(self, chips: Collection[int]) -> None:
-        """Let `chips`, which are lent out and have read their weights, take seats again.
-
-        Those that have failed meanwhile stay out.
-        """
+        """Seat leased `chips`, which have read their weights, again; failed ones stay out."""
         self.settle_pending()
         self.actual = self.actual.returning([c for c in chips if self.actual.lent[c]])
         self._settle(prepared=chips)
 
     def forget_requests(self, ranks: Collection[int]) -> None:
-        """Let the chips of `ranks` forget what they know of requests."""
+        """Drop the requests' state on the chips of `ranks`."""
         if isinstance(self.tokens, SyntheticTokens):
             self.tokens.forget(ranks)
             return
@@ -322,10 +304,7 @@ class LiveMachine:
             self.meet(loss.chips)
 
     def warm_up(self, steps: Sequence[RankStep]) -> LiveStep:
-        """Compute made-up steps between two real ones, also on ranks that have just come back.
-
-        Ranks that lose their KV in it are told of with those before it.
-        """
+        """Compute warm-up steps between two real ones, also on ranks that have just come back."""
         owed, self._lost_ranks = self._lost_ranks, {}
         told, self._told = self._told, {}
         done = self.step(steps, {})
@@ -334,17 +313,15 @@ class LiveMachine:
         return done
 
     def take_lost_ranks(self) -> tuple[int, ...]:
-        """Ranks whose requests must move, and have not been told of; they are with this."""
+        """Take the ranks whose requests must move and that were not reported yet."""
         lost, self._lost_ranks = self._lost_ranks, {}
         self._told = lost | self._told
         return tuple(sorted(lost))
 
     def credit(self, moved: Sequence[Moved]) -> int:
-        """Count requests that have left ranks to the faults that took them; returns how many are
-        no fault's.
+        """Credit moved requests to the faults that took their ranks; returns the number of others.
 
-        Some have waited for another rank since. One that ended for want of a rank that no fault
-        took is counted to the last of the faults that took the others.
+        One that failed for want of a rank, which no fault took, counts to the last fault of others.
         """
         of_fault: dict[int, list[Moved]] = {}
         others = 0
@@ -364,7 +341,7 @@ class LiveMachine:
         return others
 
     def _owe(self, ranks: Collection[int], taken_by: Mapping[int, int | None]) -> None:
-        """The requests of `ranks` must move; those of a rank that owes already stay its fault's."""
+        """Owe a move to the requests of `ranks`; a rank that is owed already keeps its fault."""
         for rank in ranks:
             self._lost_ranks.setdefault(rank, taken_by.get(rank))
 
@@ -376,9 +353,9 @@ class LiveMachine:
         *,
         silence_ns: int = 0,
     ) -> tuple[Health, RecoveryPlan]:
-        """How to go on with `health`, in which lent chips are called back where nothing else helps.
+        """Plan the recovery from `health`, recalling leased chips only where nothing else helps.
 
-        Changes nothing. A silent chip is waited for as long as `silence_ns`.
+        Changes nothing. `silence_ns` is the wait for a silent chip.
         """
         plan = partial(self.machine.recovery_plan, prepared=prepared, silence_ns=silence_ns)
         recovery_plan = plan(health, kinds)
@@ -389,10 +366,7 @@ class LiveMachine:
         return health, recovery_plan
 
     def _settle(self, prepared: Collection[int] = ()) -> None:
-        """Go on with what has happened: the machine decides, the chips follow.
-
-        The chips `prepared` have read the weights of a seat that they take.
-        """
+        """Recover; the chips `prepared` have read the weights of a seat that they take."""
         silence_ns = self._silence_ns()
         while True:
             kinds = self._noticed()
@@ -436,7 +410,7 @@ class LiveMachine:
         )
 
     def _silence_ns(self) -> int:
-        """How long silent chips are waited for from the step's begin on, or from now."""
+        """Wait for silent chips from the step's begin on, or from now."""
         silence = self.silence
         if silence is None:
             return 0
@@ -446,9 +420,7 @@ class LiveMachine:
     def _taken_by(
         self, ranks: Collection[int], before: Seating, after: Seating
     ) -> dict[int, int | None]:
-        """The fault for which the requests of each rank must move: the one that took a chip of the
-        rank, or else the last of those that are met now.
-        """
+        """The fault behind each rank's loss: the first that took a chip of it, or the last one."""
         pending = self.faults.pending
         last = pending[-1].number if pending else None
         taken_by: dict[int, int | None] = dict.fromkeys(ranks, last)
@@ -462,10 +434,7 @@ class LiveMachine:
         return taken_by
 
     def _noticed(self) -> list[FaultKind]:
-        """Pending faults that hold this machine up: those of lent chips are somebody else's.
-
-        How long a silent chip is waited for is in `_silence_ns`.
-        """
+        """Pending faults that hold this machine up; silent and leased chips' do not."""
         lent = self.actual.lent
         faults = [record.fault for record in self.faults.pending]
         return [

@@ -9,11 +9,10 @@ from emulator.ultraserver.machine import StepCosting
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LiveStep:
-    """A step, what it took beside its own time, and the ranks whose requests must move.
+    """A step, the time it took beside its own, and the ranks whose requests must move.
 
-    `costing` and `seating` are of the machine that computed it, before anything that was noticed
-    after it; `repeats` counts the attempts that broke off before.
-    `lost_ranks` have lost their KV, whether or not a spare has brought them back.
+    `costing` and `seating` are of the machine that computed it; `repeats` counts broken-off
+    attempts. `lost_ranks` lost their KV, even if a spare has replaced them.
     """
 
     result: StepResult
@@ -26,10 +25,9 @@ class LiveStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
-    """A chip that a fault has made silent is given up at `until_ns`.
+    """A silent chip, given up at `until_ns`; the machine then reads weights for about `reading_ns`.
 
-    Then the machine reads weights for `reading_ns`, as far as is known. `charged`: the wait is in
-    what the machine has been held up for.
+    `charged`: the wait is in the machine's stall.
     """
 
     chip: int

@@ -1,10 +1,9 @@
-"""The versions of the weights that an engine serves, and how it goes from one to the next.
+"""The versions of the weights that an engine serves, and their roll-out.
 
-A block (whole ranks that share experts) serves one version. Another one is rolled out block by
-block: the scheduler keeps new requests out of the block, those that it has end on the weights they
-began with, the chips read the others, the prefix caches are emptied, the block opens. Blocks that
-are down read it when they come back. It is a loop without memory of its plan: each block that does
-not serve the target is next, so another target, or none of this, may come at any time.
+A block (whole ranks that share experts) serves one version. A roll-out goes block by block: the
+scheduler keeps new requests out, running ones end on the old weights, the chips read the new ones,
+prefix caches are emptied, the block opens. Blocks that are down read when they come back. The next
+block is any that does not serve the target, which may change at any time.
 """
 
 import logging
@@ -28,13 +27,12 @@ from serving.wire.machine_state import VersionState
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
 
 _KEPT_VERSIONS = 32
-"""So many versions are remembered, and can be gone back to; older ones that nobody serves are
-forgotten."""
+"""Versions that are kept, and can be rolled back to; older ones out of service are forgotten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelVersion:
-    """One version of the weights; numbered from 1, what the engine started with."""
+    """One version of the weights; the engine starts with number 1."""
 
     number: int
     weights_dir: Path
@@ -48,22 +46,20 @@ class ModelVersion:
 
     @property
     def name(self) -> str:
-        """As in responses: the number, and the beginning of the weights' hash."""
+        """Name in responses: the number, and the beginning of the weights' hash."""
         return f"v{self.number}-{self.digest}"
 
 
 class _Step(StrEnum):
-    """What the block that changes its weights waits for: its requests' end, its chips' reading."""
-
     EMPTYING = "emptying"
     READING = "reading"
 
 
 class ModelVersions:
-    """Which version each block of `live` serves, and which one all of them are to.
+    """The version that each block of `live` serves, and the target of all.
 
-    Invariants: at most one block is closed; the chips of a block hold its version's weights, or
-    will when they start; a block changes its version only while it has no request.
+    Invariants: at most one block is closed; a block's chips hold its version's weights, or will
+    when they start; a block changes its version only without requests.
     """
 
     def __init__(
@@ -104,12 +100,12 @@ class ModelVersions:
 
     @property
     def waiting_blocks(self) -> int:
-        """Blocks that serve another version still."""
+        """Blocks that still serve another version than the target."""
         return sum(number != self.target.number for number in self._of_block)
 
     @property
     def closed_ranks(self) -> tuple[int, ...]:
-        """Ranks that take no new request, because their block is about to change its weights."""
+        """Ranks without new requests, because their block is about to change its weights."""
         return tuple(self._ranks(self._moving[0])) if self._moving else ()
 
     @property
@@ -126,12 +122,12 @@ class ModelVersions:
 
     @property
     def renewed_ranks(self) -> tuple[int, ...]:
-        """Ranks that have got other weights in the last `advance`."""
+        """Ranks that got other weights in the last `advance`."""
         return tuple(sorted(self._renewed))
 
     @property
     def wants_step(self) -> bool:
-        """Whether it goes on with the next step, which nobody else asks for."""
+        """Whether it needs a step to go on, without requests to cause one."""
         if self._moving is None:
             return bool(self.waiting_blocks)
         return self._moving[1] is _Step.EMPTYING and not self._waits_for_requests
@@ -142,7 +138,7 @@ class ModelVersions:
         return self._moving is not None and self._moving[1] is _Step.READING
 
     def publish(self, weights_dir: str, note: str) -> VersionReport | Refusal:
-        """Let another checkpoint be served from now on; the same one again changes nothing."""
+        """Make another checkpoint the target; the same one again changes nothing."""
         directory = Path(weights_dir).absolute()
         try:
             check_successor(directory, self._versions[self._serve_order[-1]].weights_dir)
@@ -165,7 +161,7 @@ class ModelVersions:
         return self._report()
 
     def roll_back(self) -> VersionReport | Refusal:
-        """Let the version before be served again."""
+        """Make the version before the target again."""
         if len(self._serve_order) < 2:
             words = f"version {self.target.number} has none before it that could be served again"
             return Refusal(code=RefusalCode.PRECONDITION, message=words)
@@ -193,9 +189,7 @@ class ModelVersions:
             del self._versions[number]
 
     def advance(self, heard: SchedulerState) -> int:
-        """Go on with what the scheduler says before a step; returns the time in ns for which this
-        holds the whole machine up: nobody else serves while a block reads.
-        """
+        """Go on before a step; returns the machine's stall in ns, when no block serves."""
         self._waits_for_requests = False
         self._renewed = set()
         self._renew_blocks_down()
@@ -226,7 +220,7 @@ class ModelVersions:
                 return
 
     def _renew_blocks_down(self) -> None:
-        """Blocks without a rank that is up have no requests: they change at once."""
+        """Renew blocks without a rank that is up, and so without requests, at once."""
         up = self._live.machine.ranks_up
         for block, number in enumerate(self._of_block):
             if number != self.target.number and not up[self._ranks(block)].any():
@@ -235,7 +229,7 @@ class ModelVersions:
                 self._renew(block)
 
     def _read_when_empty(self, block: int, heard: SchedulerState) -> int:
-        """Let the block's chips read; how long that holds up a machine on which no other serves."""
+        """Let an empty block's chips read; returns the stall in ns if no other block serves."""
         ranks = self._ranks(block)
         if not set(ranks) <= set(heard.closed_ranks):
             return 0  # the scheduler has yet to hear of it
@@ -250,7 +244,7 @@ class ModelVersions:
         return 0 if up.any() else duration_ns
 
     def _renew(self, block: int) -> int:
-        """Let the block's chips hold the target's weights; returns the time that it takes."""
+        """Load the target's weights on the block's chips; returns the duration in ns."""
         version, machine = self.target, self._live.machine
         size = machine.block_positions
         positions = range(block * size, (block + 1) * size)
@@ -276,7 +270,7 @@ class ModelVersions:
         return cost.duration_ns
 
     def check_readable(self) -> None:
-        """Raise CheckpointError unless the weights that blocks serve are where they were read."""
+        """Raise CheckpointError unless the served weights are still where they were read."""
         for number in sorted(set(self._of_block)):
             self._check_unchanged(self._versions[number])
 
@@ -286,7 +280,7 @@ class ModelVersions:
             raise CheckpointError(f"{words} {version.number}")
 
     def reread(self) -> None:
-        """Let every chip read its block's weights from the checkpoint again."""
+        """Read every chip's weights from the checkpoint again."""
         size = self._live.machine.block_positions
         for block, number in enumerate(self._of_block):
             self._load(range(block * size, (block + 1) * size), self._versions[number])
@@ -301,7 +295,7 @@ class ModelVersions:
             self._live.meet(loss.chips)
 
     def _give_up(self, version: ModelVersion, reason: str, *, instead: int) -> None:
-        """A version that chips cannot read is not served; blocks that have it go back."""
+        """Withdraw a version that chips cannot read; blocks that have it go back."""
         logger.warning("version %s of the weights is given up: %s", version.name, reason)
         self._versions[version.number] = replace(version, failure=reason)
         self._serve_order.remove(version.number)
@@ -311,7 +305,7 @@ class ModelVersions:
         return list(range(block * self._block_ranks, (block + 1) * self._block_ranks))
 
     def states(self) -> tuple[VersionState, ...]:
-        """All that are remembered, in the order of their numbers."""
+        """All kept versions, by number."""
         return tuple(
             VersionState(
                 number=number,

@@ -1,4 +1,4 @@
-"""Which experts lie where, for the control service: pages of whole layers that fit a message."""
+"""Expert placement for the control service: pages of whole layers that fit a message."""
 
 from typing import Final
 
@@ -10,8 +10,8 @@ from emulator.ultraserver.machine import Machine
 from serving.wire.placement_page import LayerPlacement, PlacementPage, RankPlacement
 
 NUMBERS_PER_PAGE: Final = 65_536
-"""Slots and experts of a page; at most 6 bytes each in JSON and 3 on the wire, so that a page stays
-below half a megabyte. A layer alone has fewer: 144 chips of 256 slots and 512 experts."""
+"""Slots and experts of a page, at most 6 bytes each in JSON and 3 on the wire: below half a
+megabyte. One layer has fewer: 144 chips of 256 slots and 512 experts."""
 
 
 def placement_page(machine: Machine, first_layer: int) -> PlacementPage:

@@ -21,10 +21,7 @@ from serving.wire.telemetry import Telemetry, with_figures
 def machine_power(
     power: SystemPower, state: MachineState, telemetry: Telemetry, window: TokenTotals | None
 ) -> MachinePower:
-    """All of it; `state` and `telemetry` are of the same moment.
-
-    Spares count like the partition's chips: they draw idle power, and their share of the rest.
-    """
+    """Power at the moment of `state` and `telemetry`; spares draw idle power and their share."""
     chips = state.partition.chips + state.partition.spares
     facility = power.facility_watts(telemetry.chip_watts, chips=chips)
     return with_figures(

@@ -1,23 +1,21 @@
-"""What the engine tells of a request to its spans: where it was computed, what it has drawn.
+"""A request's ranks, chips and joules, sent from the engine to its spans.
 
-It travels in an output's `kv_transfer_params`, beside the names of the weights: vLLM hands these on
-to the API's process, and nothing here transfers KV.
+It travels in `kv_transfer_params`, which vLLM passes to the API process; no KV is transferred.
 """
 
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 TRACE_KEY: Final = "ultraserve_trace"
-"""Of an output's `kv_transfer_params`, where requests are traced."""
+"""Key in an output's `kv_transfer_params`, where requests are traced."""
 
 
 @dataclass(slots=True)
 class RequestTrace:
     """One request so far; a message has its fields in this order.
 
-    `dilation` is of the clock, wall seconds per emulated second, 0 when time is virtual. `ranks`
-    have computed tokens of it, in their order; `chips` made the last of them when it last computed.
-    Joules are its share of the steps until its first token is made, and of those after it.
+    `dilation` is wall seconds per emulated second, 0 in virtual time. `ranks` computed it, in
+    order; `chips` made the last rank. Joules are its share of steps, split at its first token.
     """
 
     dilation: float
@@ -30,14 +28,14 @@ class RequestTrace:
 
     @classmethod
     def of_output(cls, output: Any) -> Self | None:
-        """What an EngineCoreOutput says; None where it says nothing."""
+        """The trace in an EngineCoreOutput; None without one."""
         params = output.kv_transfer_params
         if not params or TRACE_KEY not in params:
             return None
         return cls(*params[TRACE_KEY])
 
     def message(self) -> tuple[Any, ...]:
-        """What it is now, for another process; later steps do not change it."""
+        """A copy for another process, which later steps do not change."""
         return (  # every field; `astuple` would copy each, and costs a step 20 times as much
             self.dilation,
             self.ranks,

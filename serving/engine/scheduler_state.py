@@ -1,4 +1,4 @@
-"""What the scheduler tells the engine with each decision, besides what is to be computed."""
+"""The scheduler's message to the engine with each decision, besides the work itself."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from serving.engine.fault_log import Moved
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankQueues:
-    """The queues of one rank's scheduler, and the KV blocks that its requests hold."""
+    """Queues of one rank's scheduler, and the KV blocks that its requests hold."""
 
     running: int
     waiting: int
@@ -18,11 +18,10 @@ class RankQueues:
 class SchedulerState:
     """The ranks' queues, and counts since the start.
 
-    `empty_rank_steps` counts, over all locksteps so far, the ranks that took part in one without a
-    token of their own while another rank had some; `arrived_requests` all requests that were ever
-    added; `moved_requests` the requests that lost ranks have handed to others; `moved` are the
-    requests that left a rank since the decision before. `closed_ranks` take no new request, as the
-    engine asked. `has_tokens` says that the decision has something to compute.
+    `empty_rank_steps` counts, over all locksteps, ranks without a token while another rank had
+    some; `arrived_requests` requests ever added; `moved_requests` those that lost ranks handed to
+    others; `moved` left a rank since the decision before. `closed_ranks` take no new request, as
+    the engine asked. `has_tokens`: the decision has something to compute.
     """
 
     rank_states: tuple[RankQueues, ...] = ()
@@ -35,5 +34,5 @@ class SchedulerState:
 
     @property
     def has_requests(self) -> bool:
-        """Whether a request was left on any rank at the last decision."""
+        """Whether a request was left on any rank."""
         return any(queues.running or queues.waiting for queues in self.rank_states)

@@ -1,4 +1,4 @@
-"""A step as the cost model counts it, who watches it, and the step that warms ranks up."""
+"""A step as the cost model counts it, its observer, and the warm-up step."""
 
 from collections.abc import Sequence
 from typing import Final, Protocol
@@ -15,20 +15,20 @@ from serving.engine.scheduler_state import RankQueues
 Int64s = NDArray[np.int64]
 
 WARM_UP: Final = "warm-up"
-"""The request of a made-up step: no client's, for vLLM's ids end in a part of random letters."""
+"""The request of a warm-up step; differs from clients', whose ids end in random letters."""
 
 
 class StepWatcher(Protocol):
-    """Called with each step, its batch, and the ranks' queues as of its decision."""
+    """Observer of each step, its batch, and the ranks' queues as of its decision."""
 
     def __call__(
         self, cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: Sequence[RankQueues]
     ) -> None:
-        """Read one step; nothing may be changed."""
+        """Observe one step; changes nothing."""
 
 
 def warm_up_step(rank: int) -> RankStep:
-    """A prompt of a few tokens that nobody asked for, on a rank that has no request."""
+    """A short prompt on a rank without requests."""
     tokens = list(range(1, 9))
     request = NewRequest(
         request_id=WARM_UP,
@@ -42,7 +42,7 @@ def warm_up_step(rank: int) -> RankStep:
 
 
 def step_batch(steps: Sequence[RankStep], outputs: dict[int, RankOutput], ranks: int) -> StepBatch:
-    """What was scheduled, as the cost model counts it."""
+    """The scheduled work, as the cost model counts it."""
     rows = [(step.rank, item) for step in steps for item in step.scheduled]
     logit_rows = np.zeros(ranks, dtype=np.int64)
     for rank, output in outputs.items():

@@ -1,4 +1,4 @@
-"""What steps an engine has run: how many of each phase, their time by part, the last durations."""
+"""Steps of an engine: count by phase, time by part, last durations."""
 
 from typing import Final
 
@@ -27,7 +27,7 @@ class StepHistory:
         self._steps = 0
 
     def add(self, cost: StepCost, batch: StepBatch, *, begin_ns: int, end_ns: int) -> None:
-        """Count a step that began and ended then, what held it up included."""
+        """Count a step; its end minus its begin includes pauses."""
         prompts, decodes = (int(tokens.sum()) for tokens in prefill_and_decode_tokens(batch))
         self.by_phase[phase_of(prompts, prompts + decodes)] += 1
         for name, part_ns in cost.parts_ns.items():
@@ -44,17 +44,17 @@ class StepHistory:
 
     @property
     def total_times(self) -> StepDurations:
-        """Of the last steps, from begin to end."""
+        """Durations of the last steps, from begin to end."""
         return step_times(self._total_ns[: self._steps])
 
     @property
     def device_times(self) -> StepDurations:
-        """Of the chips' work in them."""
+        """Durations of the chips' work in them."""
         return step_times(self._device_ns[: self._steps])
 
 
 def step_times(durations_ns: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> StepDurations:
-    """The figures of some durations, int64[steps]."""
+    """Percentiles of durations, int64[steps]."""
     if not len(durations_ns):
         return StepDurations(steps=0)
     at = {f"p{q}_s": percentile(durations_ns, q) / NS_PER_S for q in (0, 1, 25, 50, 75, 99, 100)}

@@ -1,12 +1,10 @@
-"""What the executor tells the scheduler of a step besides its tokens: times, lost ranks, energy.
+"""The executor's report of a step to the scheduler, besides tokens: times, lost ranks, energy.
 
-Each token that a step computed bears as much of its joules as any other. A step is one lockstep of
-all ranks, and every expert's chip works for tokens of every rank, so its energy is not taken apart
-by rank, prompt and reply, or length of context. What is computed again, after a preemption or on
-another rank, is borne again; a prefix hit bears nothing. Chips that do not serve (spares, and those
-lent to training) are borne at their idle watts: they are the price of the partition. No token bears
-what is drawn between steps, in pauses and in made-up steps, nor what is booked beyond steps: moves,
-reads of weights, training.
+Each token of a step bears an equal share of its joules: all ranks step together, and every expert's
+chip works for all, so no split by rank, phase or context is meaningful. Recomputed tokens (after a
+preemption, on another rank) bear a share again, prefix hits none. Spares and leased chips are borne
+at idle watts: the price of the partition. No token bears energy between steps, of pauses and
+warm-up steps, or of moves, weight reads and training.
 """
 
 from dataclasses import dataclass
@@ -19,12 +17,10 @@ from emulator.sim.epochs import EpochMap
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepEnergy:
-    """The joules of one step, at the chips (spares and lent ones included) and at the facility.
+    """Joules of one step, at the chips (spares and leased ones too) and at the facility.
 
-    `ranks` computed tokens in it, on chips as `chip_of_position` seats them, int64[positions], of
-    which each rank has `tp`.
-
-    Raises ValueError for joules below zero.
+    `ranks` computed tokens, each on `tp` chips of `chip_of_position`, int64[positions]. Raises
+    ValueError for joules below zero.
     """
 
     chip_joules: float
@@ -40,30 +36,25 @@ class StepEnergy:
             )
 
     def per_token(self, tokens: int) -> tuple[float, float]:
-        """Joules of each of the `tokens` that the step computed: at the chips, at the facility."""
+        """Joules of each of the step's `tokens`: at the chips, at the facility."""
         return self.chip_joules / tokens, self.facility_joules / tokens
 
     def chips_of(self, rank: int) -> tuple[int, ...]:
-        """The chips of the machine that made the rank, its first one leading."""
+        """The rank's chips, its first one leading."""
         seats = self.chip_of_position[rank * self.tp : (rank + 1) * self.tp]
         return tuple(seats.tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """Emulated begin and end of a step in seconds, and what the scheduler does about its ranks.
+    """Emulated begin and end of a step in seconds, and changes of ranks.
 
-    `epochs` is how emulated time follows the system's monotonic clock; None where it is virtual
-    and does not.
-
-    `lost_ranks` lost their KV cache in this step; tokens that they sampled before are still good.
-    `ranks_up` says of each rank whether it takes requests from now on, also of the lost ones, which
-    a spare may have replaced; None leaves it as it was, but for the lost ones, which are then down.
-
-    `closed_ranks` are up and take no request from now on; those that they have go on there.
-    `renewed_ranks` have read other weights since the last report: what their prefix caches hold is
-    of the old ones. `weights` names the weights of each rank; empty where nobody asks. `energy` is
-    of a step that computed; None after one without tokens.
+    `epochs` map emulated time to the system's monotonic clock; None in virtual time. `lost_ranks`
+    lost their KV cache in this step; tokens sampled before are valid. `ranks_up` flags ranks that
+    take requests from now on, also lost ones that a spare replaced; if None, only the lost ones go
+    down. `closed_ranks` keep their requests and take no new ones. `renewed_ranks` read other
+    weights since the last report: their prefix caches are stale. `weights` names each rank's
+    weights, or is empty. `energy` is None after a step without tokens.
     """
 
     begin_s: float
@@ -78,7 +69,7 @@ class StepReport:
 
     @property
     def dilation(self) -> float:
-        """Wall seconds per emulated second; 0 where time is virtual."""
+        """Wall seconds per emulated second; 0 in virtual time."""
         return 0.0 if self.epochs is None else self.epochs.last.dilation
 
     def at_monotonic_s(self, wall_s: float) -> float:

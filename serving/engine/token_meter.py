@@ -1,4 +1,4 @@
-"""Tokens that an engine has computed, and the energy that went into the last of them."""
+"""Tokens that an engine has computed, and the energy of a recent window."""
 
 from collections import deque
 from dataclasses import dataclass, replace
@@ -8,19 +8,15 @@ from emulator.specs.batch import StepBatch
 from serving.engine.step_batch import prefill_and_decode_tokens
 
 WINDOW_S: Final = 60.0
-"""Emulated seconds of the window; as long as a scrape or two of what watches it."""
+"""Emulated seconds of the window; as long as one or two scrapes."""
 
 _SAMPLE_S: Final = 1.0
-"""Emulated seconds between two samples, at least."""
+"""Least emulated seconds between two samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenTotals:
-    """At the end of a step, since the engine's start.
-
-    Attributes:
-        prompt_tokens: that were computed; those from a cache are not among them.
-    """
+    """Totals at the end of a step, since the engine's start; cached prompt tokens do not count."""
 
     emulated_s: float
     prompt_tokens: int
@@ -29,7 +25,7 @@ class TokenTotals:
 
 
 class TokenMeter:
-    """`totals` at the end of the last step, and one of each second of `WINDOW_S` before it."""
+    """`totals` at the end of the last step, and a sample of each second of `WINDOW_S` before it."""
 
     def __init__(self) -> None:
         self.totals = TokenTotals(
@@ -40,7 +36,7 @@ class TokenMeter:
     def add(
         self, batch: StepBatch, *, output_tokens: int, emulated_s: float, facility_joules: float
     ) -> None:
-        """Count a step that ended then; `facility_joules` are all since the start."""
+        """Count a step; `facility_joules` are all since the start."""
         prompts, _ = prefill_and_decode_tokens(batch)  # [ranks]
         self.totals = TokenTotals(
             emulated_s=emulated_s,
@@ -58,9 +54,9 @@ class TokenMeter:
             self._samples.popleft()
 
     def rest(self, *, begin_s: float, begin_joules: float, end_s: float, end_joules: float) -> None:
-        """Nothing was computed from `begin_s` to `end_s`, before a step that is not yet counted.
+        """Record a rest before a step that is not yet counted; joules are all since the start.
 
-        A window that would reach back over the rest begins in it; joules are all since the start.
+        A window that would reach back over the rest begins in it.
         """
         for at_s, joules in ((begin_s, begin_joules), (end_s, end_joules)):
             self.totals = replace(self.totals, emulated_s=at_s, facility_joules=joules)
@@ -68,10 +64,10 @@ class TokenMeter:
         self._forget()
 
     def window_until(self, emulated_s: float, facility_joules: float) -> TokenTotals | None:
-        """What was added in the `WINDOW_S`, or a second more, that end at `emulated_s`.
+        """Totals of the `WINDOW_S`, or a second more, until `emulated_s`, after the last step.
 
-        That is after the last step, and `facility_joules` had been drawn by then. None before the
-        first step; no tokens once the last step is longer ago than the window.
+        `facility_joules` had been drawn by then. None before the first step; no tokens once the
+        last step is older than the window.
         """
         if self.totals.emulated_s <= self._samples[0].emulated_s:
             return None
@@ -91,9 +87,9 @@ class TokenMeter:
 
 
 def _at(emulated_s: float, before: TokenTotals, after: TokenTotals) -> TokenTotals:
-    """The totals then, between two samples; `before` itself unless that was a rest.
+    """The totals at a time between two samples, interpolated if that was a rest.
 
-    What is drawn in a rest (idle power, lent chips' training) is taken to be drawn evenly.
+    A rest's energy (idle power, leased chips' training) is taken to be drawn evenly.
     """
     if _tokens(before) != _tokens(after):
         return before

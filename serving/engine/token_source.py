@@ -1,4 +1,4 @@
-"""What makes the tokens of a deployment: its chips, or a generator where nothing is computed."""
+"""The source of a deployment's tokens: its chips, or a generator."""
 
 from emulator.fleet import Fleet
 from emulator.ultraserver.machine import Machine
@@ -9,7 +9,7 @@ from serving.engine.deployment import Deployment
 def start_tokens(
     deployment: Deployment, machine: Machine, *, kv_blocks: int, block_tokens: int
 ) -> Fleet | SyntheticTokens:
-    """Start what makes the tokens: the chips, or for `--weights none` nothing but a generator."""
+    """Start the chips, or for `--weights none` a generator of synthetic tokens."""
     if not deployment.settings.computes:
         return SyntheticTokens(deployment.weights_dir, deployment.partition.ranks)
     placement = deployment.placement_of(deployment.weights)

@@ -1,10 +1,9 @@
 """The engine's request to be stepped by a scheduler that has nothing to compute.
 
-The scheduler decides what is computed and when; the engine below it answers. Where the engine has
-news for the scheduler, or goes on by itself (weights are read, a group comes back), it asks for a
-step: an idle scheduler then makes one without tokens, whose report brings the news. Where nothing
-but emulated time has to pass, the engine rests a moment in each such step, so that the process does
-not spin; a paused scheduler, whose callers wait for it to be idle, makes none.
+An engine with news, or work of its own (a read of weights, a returning group), asks for a step
+without tokens, whose report brings the news. To let emulated time pass, the engine rests a moment
+in each such step, so that the process does not spin; a paused scheduler, whose callers wait for it
+to be idle, makes none.
 """
 
 from typing import Final
@@ -12,10 +11,10 @@ from weakref import WeakValueDictionary
 
 
 class WakeRequest:
-    """Whether the engine wants to be stepped although no request has anything to compute.
+    """Whether the engine wants a step although no request has anything to compute.
 
-    `wanted` is for news that the scheduler has to hear now; `waits` says that something goes on by
-    itself once time has passed. `paused` is the scheduler's word: it makes no step for time alone.
+    `wanted`: it has news. `waits`: something goes on once time has passed. `paused`, set by the
+    scheduler: no step for time alone.
     """
 
     __slots__ = ("__weakref__", "paused", "waits", "wanted")
@@ -26,15 +25,15 @@ class WakeRequest:
         self.paused = False
 
     def make(self) -> None:
-        """Ask for a step: the engine's side."""
+        """Ask for a step (engine)."""
         self.wanted = True
 
     def wait(self) -> None:
-        """Ask for steps as time passes: the engine's side."""
+        """Ask for steps as time passes (engine)."""
         self.waits = True
 
     def grant(self) -> None:
-        """Note that a step is made: the scheduler's side."""
+        """Note that a step is made (scheduler)."""
         self.wanted = self.waits = False
 
 
@@ -42,8 +41,5 @@ _REQUESTS: Final[WeakValueDictionary[str, WakeRequest]] = WeakValueDictionary()
 
 
 def wake_request_of(instance: str) -> WakeRequest:
-    """The one that engine and scheduler of vLLM's `instance` share.
-
-    Both live in one process, and vLLM makes each without the other.
-    """
+    """The request shared by engine and scheduler, which vLLM makes apart, in one process."""
     return _REQUESTS.setdefault(instance, WakeRequest())

@@ -1,4 +1,4 @@
-"""What tells a checkpoint's weights from others, and whether they can take the place of others."""
+"""Identity of a checkpoint's weights, and whether they can replace others."""
 
 import hashlib
 import json
@@ -10,8 +10,8 @@ from emulator.errors import CheckpointError
 
 _CHUNK_BYTES = 1 << 20
 _CHUNKS_MAX = 64
-"""A file of up to 64 MiB is read whole. Of a larger one as many evenly spaced chunks are: other
-weights of one architecture differ in every part, and a hash of 60 GB would take minutes."""
+"""Files of up to 64 MiB are read whole, larger ones in so many evenly spaced chunks: other weights
+differ everywhere, and a hash of 60 GB would take minutes."""
 
 _NAME_DIGITS = 8
 _TOKENIZER = "tokenizer.json"
@@ -19,12 +19,7 @@ _MANIFEST = "manifest.json"
 
 
 def weights_hash(directory: Path) -> str:
-    """The beginning of a SHA-256 of a checkpoint: names, lengths and contents of its weight files,
-    of large ones in evenly spaced chunks.
-
-    Raises:
-        CheckpointError: a file cannot be read.
-    """
+    """Abridged SHA-256 of the weight files' names, lengths and contents; raises CheckpointError."""
     total = hashlib.sha256()
     try:
         for path in _weight_files(directory):
@@ -40,7 +35,7 @@ def weights_hash(directory: Path) -> str:
 
 
 def _weight_files(directory: Path) -> list[Path]:
-    """Those of the model, without an optimizer's, which a job may keep beside them."""
+    """The model's files, without an optimizer's beside them."""
     index = directory / "model.safetensors.index.json"
     if not index.exists():
         return sorted(directory.glob("model.safetensors"))
@@ -58,11 +53,10 @@ def _chunk_starts(length: int) -> list[int]:
 def check_successor(directory: Path, served: Path) -> None:
     """Check that the weights in `directory` can be served in place of those in `served`.
 
-    They have the same architecture and all its tensors, the same tokenizer (or bring none), and
-    what a manifest of hashes says of their files holds.
+    They have the same architecture, all tensors, no other tokenizer, and their manifest's hashes.
 
     Raises:
-        CheckpointError: one line that says what is in the way.
+        CheckpointError: one line that names the obstacle.
     """
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: there is no such directory")

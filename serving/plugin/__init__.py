@@ -1,3 +1,1 @@
-"""All imports of vLLM: platform, executor, scheduler, stat logger, and the translation to our
-types.
-"""
+"""All imports of vLLM: platform, executor, scheduler, stat logger, and type translation."""

@@ -1,6 +1,6 @@
-"""Declares a beam search's whole work before it runs: vLLM calls `generate` per beam and token.
+"""Declares a beam search's whole work before it runs, as vLLM calls `generate` per beam and token.
 
-A search beyond its key's limits thus fails at its beginning, before a beam has run.
+A search beyond its key's limits thus fails before a beam has run.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -23,16 +23,13 @@ def is_declared() -> bool:
 
 
 def prompt_tokens_of(prompt: Any) -> int:
-    """Tokens of a prompt as vLLM renders it; 0 where it has not."""
+    """Tokens of a prompt as rendered by vLLM; 0 if it is not."""
     token_ids = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else None
     return len(token_ids or ())
 
 
 def beams_counted(prompt: Any, params: Any) -> Counted:
-    """Work of a search: each step computes every beam's context and makes a token of each.
-
-    A beam that ends early makes it less.
-    """
+    """Most work of a search: each step computes every beam's context and makes a token of each."""
     width, steps = params.beam_width, params.max_tokens
     prompt_tokens = prompt_tokens_of(prompt)
     # The first step has one beam; the beams of step `i` are `i` tokens longer than the prompt.
@@ -62,8 +59,9 @@ def declare_beams(declare: Callable[[Counted], None]) -> None:
 
 
 async def _searched(outputs: AsyncGenerator[Any, None]) -> AsyncGenerator[Any, None]:
-    """The search's outputs, its requests declared. Each `anext` runs in its caller's context, so
-    the variable is set and reset around it.
+    """The search's outputs, its requests declared.
+
+    Each `anext` runs in its caller's context, so the variable is set and reset around it.
     """
     async with aclosing(outputs):
         while True:

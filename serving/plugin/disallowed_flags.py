@@ -1,7 +1,7 @@
 """Flags that `ultraserve serve` reads itself, refused where vLLM's parser finds them.
 
-vLLM takes beginnings of flags for them, dots and underscores in them, and flags from the YAML file
-of its `--config`; so its own parser is asked what a command line gives it.
+vLLM accepts prefixes of flags, dots and underscores in them, and flags from its `--config` YAML
+file, so its own parser reads the command line.
 """
 
 import argparse
@@ -22,14 +22,13 @@ _OURS: Final = {
         _SPELL_OUT,
     ),
 }
-"""vLLM's settings that decide which requests enter, and where, or that carry ours."""
+"""vLLM's settings of which requests enter, and where, or that carry ours."""
 
 
 def refuse_disallowed_flags(arguments: list[str]) -> None:
-    """Raise UnsupportedFlag for `arguments` that give vLLM what is ours to read, or spans of stats
-    that it does not keep; ConfigError for a `--config` file that cannot be read.
+    """Raise UnsupportedFlag for flags that are ours, and for spans of stats that are off.
 
-    What vLLM's parser refuses ends the process, as it does later.
+    ConfigError is for an unreadable `--config` file. vLLM's parser may end the process.
     """
     given = _parsed(arguments)
     for name, reason in _OURS.items():
@@ -43,7 +42,7 @@ def refuse_disallowed_flags(arguments: list[str]) -> None:
 
 
 def _parsed(arguments: list[str]) -> argparse.Namespace:
-    """What vLLM makes of them; what is ours is None unless it is given."""
+    """The arguments as read by vLLM; ours are None unless given."""
     import yaml  # type: ignore[import-untyped]
     from vllm.entrypoints.cli.serve import ServeSubcommand
     from vllm.utils.argparse_utils import FlexibleArgumentParser

@@ -1,7 +1,6 @@
-"""The steps of ending vLLM's engine; the decision to end is elsewhere.
+"""The steps of ending vLLM's engine.
 
-vLLM refuses requests that come after its engine is gone, but does not fail all of those that wait;
-that is done here.
+vLLM refuses requests after its engine's end, but does not fail all waiting ones; this does.
 """
 
 import asyncio
@@ -12,15 +11,14 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 LEAVE_SIGNALS: Final = "leave_signals"
 HEED_SIGNALS: Final = "heed_signals"
-"""The executor's methods, to `collective_rpc`; see `engine_signals`."""
+"""Methods of the executor, for `collective_rpc`; see `engine_signals`."""
 
 _CALL_WALL_S: Final = 2.0
-"""How long an engine is waited for that is asked to heed signals; in the midst of a long step it
-does not answer, and is killed in the end."""
+"""Longest wait for an engine to heed signals; one in a long step does not answer, and is killed."""
 
 
 async def leave_signals(engine: Any) -> None:
-    """Have the engine leave SIGTERM and SIGINT to this process."""
+    """Leave SIGTERM and SIGINT to this process."""
     await engine.collective_rpc(LEAVE_SIGNALS)
 
 
@@ -32,7 +30,7 @@ async def abort_requests(engine: Any) -> int:
 
 
 def fail_requests(engine: Any) -> int:
-    """Raise EngineDeadError in every waiter for a request of a dead engine; returns how many."""
+    """Raise EngineDeadError in all waiters of a dead engine; returns how many."""
     waiting = engine.output_processor.request_states.values()
     for state in waiting:
         if state.queue is not None:

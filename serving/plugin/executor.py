@@ -1,7 +1,6 @@
 """vLLM's executor on a fleet of emulated chips: computes a step and holds it to its emulated end.
 
-It owns fleet, clock and energy. `execute_model` keeps the decision; `sample_tokens` computes it,
-with the grammar's bitmask.
+`execute_model` keeps the decision; `sample_tokens` computes it, with the grammar's bitmask.
 """
 
 import math
@@ -49,17 +48,17 @@ _HOST_BLOCKS_MAX = 2_000_000
 """vLLM keeps an object for each KV block of each rank: about 0.5 GB for this many."""
 
 _HOST_POOL_SHARE = 0.5
-"""Assumed: how much of the host's free memory the KV of all ranks may fill. With prefix caching
-vLLM writes to every block of the pool in time, and the chips' arrays hold the weights' own KV."""
+"""Assumed: share of the host's free memory that the KV of all ranks may fill. With prefix caching
+vLLM writes to every block in time, and the chips' arrays hold the weights' own KV."""
 
 _TOTALS_EVERY_WALL_S = 0.25
-"""How old the totals are, at most, that a server without our gateway shows at a step."""
+"""Greatest age of the totals that a server without our gateway shows at a step."""
 
 _END_WALL_S = 5.0
-"""An engine that cannot go on has so long to tell the server's process, and to end."""
+"""Time for an engine that cannot go on to notify the server's process and to end."""
 
 _REST = ("sleep", "wake_up", "discard")
-"""Calls of vLLM's executor to its workers for sleep and wake, by the live engine's names."""
+"""vLLM's sleep and wake calls to workers, by the live engine's names."""
 
 _TORCH_DTYPES = {2: torch.bfloat16, 4: torch.float32}
 
@@ -72,7 +71,7 @@ def _done(result: Any) -> Future[Any]:
 
 
 class NoWorker:
-    """Placeholder worker class for vLLM's config; chips are not vLLM workers."""
+    """Worker class for vLLM's config; chips are not vLLM workers."""
 
 
 class UltraServeExecutor(Executor):
@@ -99,7 +98,7 @@ class UltraServeExecutor(Executor):
         self._failed: Callable[[], None] = lambda: None
 
     def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
-        """The timed model's KV as one full-attention group, which sets the pool's size."""
+        """The timed model's KV as one full-attention group."""
         model = self.deployment.time_model
         spec = FullAttentionSpec(
             block_size=self.cache_config.block_size,
@@ -135,14 +134,14 @@ class UltraServeExecutor(Executor):
         return max(blocks, whole_context) * block_tokens
 
     def get_supported_kv_cache_layouts(self) -> list[list[str]]:
-        """Any; the chips lay their blocks out themselves."""
+        """Any; the chips lay out their blocks."""
         return [["NHD"]]
 
     def set_kv_cache_layout(self, layout_name: str) -> None:
-        """Ignore vLLM's choice; see `get_supported_kv_cache_layouts`."""
+        """Ignore vLLM's choice."""
 
     def initialize_from_config(self, kv_cache_configs: list[KVCacheConfig]) -> None:
-        """Start the chips with the pool that vLLM has sized."""
+        """Start the chips with vLLM's pool."""
         (config,) = kv_cache_configs
         self._kv_blocks = config.num_blocks
         self.machine.take_kv(config.num_blocks * self.cache_config.block_size)
@@ -165,11 +164,11 @@ class UltraServeExecutor(Executor):
             tokens.watch(self._fail)
 
     def register_failure_callback(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when the engine cannot go on, from any thread."""
+        """Call `callback`, from any thread, when the engine cannot go on."""
         self._failed = callback
 
     def _fail(self, daemon: str) -> None:
-        """End the engine: chips lost from now on could not be replaced."""
+        """End the engine: lost chips could not be replaced."""
         logger.error("Ray's %s has ended, and the engine ends: no chip can be started", daemon)
         kill_within(_END_WALL_S)  # a step that waits for its chips does not hear of it
         self._failed()
@@ -213,10 +212,7 @@ class UltraServeExecutor(Executor):
         )
 
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
-        """Keep the decision for `sample_tokens`; a step without tokens ends here.
-
-        So does a decision that the scheduler hands out again while its step is under way.
-        """
+        """Keep the decision for `sample_tokens`; ends an empty step, goes on with one under way."""
         assert isinstance(scheduler_output, LockstepOutput)
         result: ModelRunnerOutput | None = None
         if self._under_way is not None:
@@ -265,7 +261,7 @@ class UltraServeExecutor(Executor):
         return TimedOutput(**vars(model_runner_output(steps, outputs)), report=report)
 
     def _rank_steps(self, output: LockstepOutput, grammar: GrammarOutput | None) -> list[RankStep]:
-        """Steps of the ranks with work; ids finished elsewhere wait for their rank."""
+        """Steps of the ranks with work; finished ids wait for their rank."""
         steps = []
         for rank, decision in enumerate(output.by_rank):
             if decision.total_num_scheduled_tokens:
@@ -302,11 +298,7 @@ class UltraServeExecutor(Executor):
         kwargs: dict[str, Any] | None = None,
         non_block: bool = False,
     ) -> Any:
-        """Answer vLLM's control calls; chips are reached by commands instead.
-
-        Raises:
-            NotImplementedError: a method that this platform has no answer to.
-        """
+        """Answer vLLM's control calls; raises NotImplementedError for an unknown method."""
         del timeout
         answers: dict[str, Any] = {
             "get_supported_tasks": ("generate",),
@@ -332,7 +324,7 @@ class UltraServeExecutor(Executor):
         return result if not non_block else _done(result)
 
     def check_health(self) -> None:
-        """Do nothing: the next step meets lost chips and goes on without them."""
+        """Do nothing: the next step meets lost chips."""
 
     def shutdown(self) -> None:
         """Stop the chips and Ray; idempotent."""
@@ -344,7 +336,7 @@ class UltraServeExecutor(Executor):
             tokens.stop()
 
     def live_engine(self) -> LiveEngine:
-        """The engine: machine, chips, clock and energy; available once the clock is set."""
+        """The engine; available once the clock is set."""
         assert self._engine is not None, "the clock is not set"
         return self._engine
 

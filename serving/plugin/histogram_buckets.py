@@ -1,7 +1,6 @@
 """Bucket bounds of vLLM's time histograms, fine enough for decode steps of a millisecond.
 
-vLLM's own bounds stay, since dashboards, alerts and load tools ask for single ones; ours lie below
-and between. A family with the user's bounds keeps those.
+vLLM's own bounds stay, for dashboards, alerts and load tools that name one.
 """
 
 from collections.abc import Mapping

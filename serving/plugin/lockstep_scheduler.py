@@ -1,9 +1,8 @@
-"""A vLLM `Scheduler` per data-parallel rank, unmodified, each with its own KV pool, in lockstep.
+"""One unmodified vLLM `Scheduler` per data-parallel rank, each with its own KV pool, in lockstep.
 
-vLLM sees one scheduler. In each step every rank schedules within the prefill tokens that a policy
-gives it; decisions are merged for the engine and kept apart for the ranks. Requests of a lost rank
-move to others. Events and outputs get emulated stamps from the step's report, so vLLM's duration
-metrics are emulated.
+vLLM sees one scheduler. In each step every rank schedules within its policy's prefill tokens;
+decisions are merged for the engine. Requests of a lost rank move to others. Events and outputs get
+emulated stamps, so vLLM's duration metrics are emulated.
 """
 
 from collections.abc import Iterable
@@ -53,8 +52,7 @@ class LockstepScheduler(SchedulerInterface):
     """N vLLM schedulers behind the interface of one.
 
     Invariants: a request lives in exactly one rank, or waits for an open rank, or came when no rank
-    was up and ends in the next step; a rank that is down has no request; the merged counts are the
-    ranks' sums.
+    was up and ends in the next step; a rank that is down has none; merged counts are sums.
     """
 
     connector = None
@@ -110,14 +108,11 @@ class LockstepScheduler(SchedulerInterface):
 
     @property
     def kv_cache_manager(self) -> Any:
-        """Rank 0's manager, for vLLM's question of block sizes; all ranks have the same."""
+        """Rank 0's, which vLLM asks for block sizes; all ranks have the same."""
         return self.ranks[0].kv_cache_manager
 
     def schedule(self, throttle_prefills: bool = False) -> LockstepOutput:
-        """Schedule every rank and merge; a rank without requests takes part.
-
-        While a step is under way its decision is handed out again: see `StillHeld`.
-        """
+        """Schedule every rank and merge; a step under way is handed out again (`StillHeld`)."""
         self._announced = True
         if self._under_way is not None:
             self._under_way.hand_out_again(self.ranks, arrived_requests=self._arrivals)
@@ -148,7 +143,7 @@ class LockstepScheduler(SchedulerInterface):
         return merge_outputs(by_rank, state, continues=continues)
 
     def get_grammar_bitmask(self, scheduler_output: SchedulerOutput) -> GrammarOutput | None:
-        """Collect the ranks' bitmasks into one, in rank order."""
+        """Concatenate the ranks' bitmasks."""
         assert isinstance(scheduler_output, LockstepOutput)
         if self._under_way is not None:
             return None  # its step has them
@@ -157,10 +152,7 @@ class LockstepScheduler(SchedulerInterface):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: "ModelRunnerOutput"
     ) -> dict[int, EngineCoreOutputs]:
-        """Give each rank its own decision and tokens; merge their outputs by client.
-
-        Then move the requests of ranks that the report calls lost.
-        """
+        """Give each rank its decision and tokens, merge outputs by client, evacuate lost ranks."""
         assert isinstance(scheduler_output, LockstepOutput)
         if isinstance(model_runner_output, StillHeld):
             self._under_way = scheduler_output
@@ -206,13 +198,13 @@ class LockstepScheduler(SchedulerInterface):
         return merged
 
     def _forget_prefixes(self, renewed_ranks: Iterable[int]) -> None:
-        """Empty the prefix caches of ranks that have other weights now."""
+        """Empty the prefix caches of ranks with other weights."""
         for number in renewed_ranks:
             done = self.ranks[number].reset_prefix_cache()
             assert done, "a rank that read other weights has no requests"
 
     def _evacuate(self, report: StepReport) -> list[Request]:
-        """Move requests of ranks that lost their KV or went down; returns those that ended."""
+        """Move requests off ranks that lost their KV or went down; returns those that ended."""
         ranks_up = self.ranks_up.copy()
         ranks_up[list(report.lost_ranks)] = False
         if report.ranks_up is not None:
@@ -253,10 +245,7 @@ class LockstepScheduler(SchedulerInterface):
         return self._places[request.request_id].arrival
 
     def _dismiss_turned_away(self) -> list[Request]:
-        """End requests that came when no rank was up, unless one is up now.
-
-        While the ranks that are up are closed, they wait.
-        """
+        """Send requests that came without a rank; end them if none is up, keep them if closed."""
         turned_away = sorted(self._turned_away.values(), key=self._arrival)
         self._turned_away = {}
         for request in turned_away:
@@ -271,7 +260,7 @@ class LockstepScheduler(SchedulerInterface):
         return [request for request in turned_away if request.is_finished()]
 
     def _end(self, merged: dict[int, EngineCoreOutputs], ended: list[Request]) -> None:
-        """Tell the clients of requests that ended with an error."""
+        """Send the clients the end, by an error, of requests."""
         for request in ended:
             last = EngineCoreOutput(
                 request_id=request.request_id,
@@ -283,7 +272,7 @@ class LockstepScheduler(SchedulerInterface):
             merge_client(merged, request.client_index, EngineCoreOutputs(outputs=[last]))
 
     def _stamp(self, merged: dict[int, EngineCoreOutputs], by_rank: list[SchedulerOutput]) -> None:
-        """Put emulated seconds on what vLLM stamped with the wall."""
+        """Replace vLLM's wall stamps by emulated seconds."""
         report = self._report
         if report is None:
             return
@@ -310,7 +299,7 @@ class LockstepScheduler(SchedulerInterface):
         return merge_stats(parts, len(self.ranks)) if parts else None
 
     def add_request(self, request: Request) -> None:
-        """Send a request to a rank; without a rank that is up it ends in the next step."""
+        """Send a request to a rank; if no rank is up, it ends in the next step."""
         place = self._places.get(request.request_id)
         if (
             place
@@ -334,7 +323,7 @@ class LockstepScheduler(SchedulerInterface):
         self._send(request)
 
     def _send(self, request: Request) -> None:
-        """Send a request without a rank to one; it waits when all are closed."""
+        """Give a request a rank; it waits when all are closed."""
         number = self._choose(request)
         if number is None:
             self._turned_away[request.request_id] = request
@@ -344,10 +333,7 @@ class LockstepScheduler(SchedulerInterface):
         self._loads.add(number, request)
 
     def _open_ranks(self, request: Request) -> NDArray[np.bool_]:
-        """Ranks that may take it; for one with tokens, those with the weights of its last token.
-
-        Where none of those is open, the request goes on with other weights.
-        """
+        """Ranks that may take it; for one with tokens, those with its last weights, if any."""
         ranks: NDArray[np.bool_] = self.ranks_up & ~self._closed
         place = self._places.get(request.request_id)
         if place is not None and place.weights and self._weights:
@@ -392,23 +378,23 @@ class LockstepScheduler(SchedulerInterface):
         return finished
 
     def update_draft_token_ids(self, draft_token_ids: "DraftTokenIds") -> None:
-        """Never called: speculative decoding is refused at start."""
+        """Not called: speculative decoding is refused."""
         raise AssertionError("no draft tokens on this platform")
 
     def update_draft_token_ids_in_output(
         self, draft_token_ids: "DraftTokenIds", scheduler_output: SchedulerOutput
     ) -> None:
-        """Never called: speculative decoding is refused at start."""
+        """Not called: speculative decoding is refused."""
         raise AssertionError("no draft tokens on this platform")
 
     def get_num_unfinished_requests(self) -> int:
-        """Sum over ranks, plus requests about to be refused because no rank is up."""
+        """Sum over ranks, plus requests to be refused."""
         unfinished: int = sum(rank.get_num_unfinished_requests() for rank in self.ranks)
         return unfinished + (len(self._turned_away) if self._owes_turned_away else 0)
 
     @property
     def _owes_turned_away(self) -> bool:
-        """Whether requests without a rank need a step; in a pause, new ones only wait."""
+        """Whether requests without a rank need a step; in a pause, new ones wait."""
         return bool(self._turned_away) and (self._runs or not self.ranks_up.any())
 
     @property
@@ -416,11 +402,11 @@ class LockstepScheduler(SchedulerInterface):
         return self.pause_state is PauseState.UNPAUSED
 
     def has_finished_requests(self) -> bool:
-        """Whether a rank has finished ids that its chips have not yet got."""
+        """Whether a rank's chips have yet to get finished ids."""
         return any(rank.has_finished_requests() for rank in self.ranks)
 
     def has_requests(self) -> bool:
-        """Also true once before the first request, so that the engine gets the ranks' queues."""
+        """Also true once at the start, so that the engine gets the queues."""
         return (
             not self._announced
             or self._under_way is not None
@@ -444,9 +430,7 @@ class LockstepScheduler(SchedulerInterface):
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
-        """Reset every rank's prefix cache; true when all could, which none can while a step is
-        held.
-        """
+        """Reset every rank's prefix cache; true when all could, never while a step is held."""
         if self._under_way is not None:
             return False
         self._loads.forget()

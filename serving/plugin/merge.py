@@ -16,7 +16,7 @@ from serving.engine.scheduler_state import RankQueues, SchedulerState
 
 
 def queues_of(rank: Scheduler) -> RankQueues:
-    """How a rank's scheduler stands now."""
+    """Present queues of a rank's scheduler."""
     running, waiting = rank.get_request_counts()
     pool = rank.kv_cache_manager.block_pool
     used = pool.num_gpu_blocks - 1 - pool.get_num_free_blocks()  # less vLLM's null block
@@ -24,16 +24,15 @@ def queues_of(rank: Scheduler) -> RankQueues:
 
 
 REFRESH_WALL_S: Final = 0.25
-"""How often a decision whose step is under way says how the ranks stand meanwhile."""
+"""Interval at which a decision under way refreshes the ranks' queues."""
 
 
 @dataclass
 class LockstepOutput(SchedulerOutput):
-    """A merged SchedulerOutput that keeps each rank's own.
+    """A merged SchedulerOutput that keeps each rank's own, and `state` for the engine.
 
-    `state` goes to the engine with it. `continues`: requests were left over from the step before,
-    so no time was idle. `abandoned`: the step is under way and all of its requests are gone. While
-    a step is under way, arrivals and ranks are refreshed, last at monotonic `refreshed_s`.
+    `continues`: requests were left from the step before, so no time was idle. `abandoned`: the step
+    under way has none left. Its `state` is refreshed, last at monotonic `refreshed_s`.
     """
 
     by_rank: list[SchedulerOutput] = field(default_factory=list)
@@ -51,7 +50,7 @@ class LockstepOutput(SchedulerOutput):
         )
 
     def hand_out_again(self, ranks: Sequence[Scheduler], *, arrived_requests: int) -> None:
-        """Refresh a decision under way: whether it is awaited, and the ranks' state."""
+        """Refresh a decision under way."""
         self.abandoned = not self.is_awaited(ranks)
         now_s = time.monotonic()
         if now_s - self.refreshed_s >= REFRESH_WALL_S:
@@ -64,7 +63,7 @@ class LockstepOutput(SchedulerOutput):
 
 
 def merge_bitmasks(ranks: Sequence[Scheduler], decision: LockstepOutput) -> GrammarOutput | None:
-    """The ranks' grammar bitmasks as one, in rank order."""
+    """The ranks' grammar bitmasks as one."""
     names: list[str] = []
     bitmasks: list[NDArray[np.int32]] = []
     for rank, output in zip(ranks, decision.by_rank, strict=True):
@@ -79,10 +78,7 @@ def merge_bitmasks(ranks: Sequence[Scheduler], decision: LockstepOutput) -> Gram
 def merge_outputs(
     by_rank: list[SchedulerOutput], state: SchedulerState, *, continues: bool
 ) -> LockstepOutput:
-    """Merge the ranks' decisions into the engine's.
-
-    A moved request counts as finished in the rank that it left, so that its chips forget it.
-    """
+    """Merge the decisions; a moved request counts as finished in its old rank, for its chips."""
     merged = LockstepOutput(
         scheduled_new_reqs=[],
         scheduled_cached_reqs=CachedRequestData.make_empty(),
@@ -116,7 +112,7 @@ def merge_outputs(
 def merge_client(
     merged: dict[int, EngineCoreOutputs], client: int, part: EngineCoreOutputs
 ) -> None:
-    """Add one rank's outputs for `client` to those of the ranks before it."""
+    """Add one rank's outputs for `client`."""
     into = merged.get(client)
     if into is None:
         merged[client] = part

@@ -1,10 +1,9 @@
 """Chooses vLLM's parsers of a model's tool calls and reasoning, so that tools work by default.
 
 Names are vLLM's (`vllm.tool_parsers`, `vllm.reasoning`), for the chat formats that it documents
-(docs/features/tool_calling, docs/features/reasoning_outputs). A parser needs tokens of its format;
-weights whose tokenizer lacks them never write it, and their calls are read as JSON. Stand-in
-weights write in no model's format: calls are read by their own template, without a reasoning
-parser, which would keep the whole answer from the client and never let a grammar begin.
+(docs/features/tool_calling, docs/features/reasoning_outputs). Weights whose tokenizer lacks a
+format's tokens get JSON calls. So do stand-ins, without a reasoning parser, which would withhold
+the whole answer and never let a grammar begin.
 """
 
 import json
@@ -23,7 +22,7 @@ _CONFIG_FILE: Final = "--config"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parser:
-    """A parser by vLLM's name; `token` must be in the tokenizer, None: any tokenizer will do."""
+    """A parser by vLLM's name; `token` must be in the tokenizer, if given."""
 
     name: str
     token: str | None = None
@@ -31,14 +30,14 @@ class Parser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParsers:
-    """The parsers of one model; `reasoning` is None for a model without visible reasoning."""
+    """One model's parsers; `reasoning` is None without visible reasoning."""
 
     tools: Parser
     reasoning: Parser | None = None
 
 
 STAND_IN_TOOLS: Final = Parser(name="hermes")
-"""The format of the bundled weights' chat template: JSON between <tool_call> and </tool_call>."""
+"""Format of the bundled weights' chat template: JSON between <tool_call> and </tool_call>."""
 
 _QWEN3: Final = ModelParsers(tools=STAND_IN_TOOLS, reasoning=Parser(name="qwen3", token="</think>"))
 _GPT_OSS: Final = ModelParsers(
@@ -63,14 +62,11 @@ MODEL_PARSERS: Final = {
     "llama-3.1-70b": _LLAMA_3,
     "llama-3.1-405b": _LLAMA_3,
 }
-"""By catalog name. Kimi K2 is taken for its Instruct, which answers without reasoning."""
+"""By catalog name. Kimi K2 is its Instruct, without reasoning."""
 
 
 def parser_arguments(model: str, weights_dir: Path, vllm_arguments: Sequence[str]) -> list[str]:
-    """Flags that set the parsers of `model`, served by weights in `weights_dir`.
-
-    Flags in `vllm_arguments` win; with a configuration file, no flag is set.
-    """
+    """Parser flags of `model`; given `vllm_arguments` win, and with a config file none is set."""
     given = {argument.partition("=")[0].replace("_", "-") for argument in vllm_arguments}
     if _CONFIG_FILE in given:
         return []
@@ -93,7 +89,7 @@ def _fits(parser: Parser, tokens: frozenset[str]) -> bool:
 
 
 def _tokens_of(weights_dir: Path) -> frozenset[str]:
-    """Tokens of the tokenizer in `weights_dir`; empty where there is none to read."""
+    """The tokenizer's tokens; empty without a readable one."""
     try:
         content = json.loads((weights_dir / "tokenizer.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

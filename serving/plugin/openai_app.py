@@ -1,8 +1,8 @@
 """vLLM's own OpenAI server, started in this process with our platform's settings.
 
-The bundled weights are noise or nearly, and write white space for ever where a grammar allows it.
-So with them, by default, guided JSON has no white space, and a `named` or `required` tool's call is
-written by JSON's grammar: vLLM's grammar of tags ignores `disable_any_whitespace`.
+The bundled weights, nearly noise, write white space for ever where a grammar allows it. By default
+their guided JSON has none, and `named` and `required` tools have JSON's grammar: vLLM's grammar of
+tags ignores `disable_any_whitespace`.
 """
 
 import json
@@ -38,7 +38,7 @@ _ENVIRONMENT = {
 }
 
 _SERVICE_NAME: Final = "OTEL_SERVICE_NAME"
-"""Of the spans' resource; `service.name` in OTEL_RESOURCE_ATTRIBUTES is the user's other way."""
+"""Of the spans' resource; users may set `service.name` in OTEL_RESOURCE_ATTRIBUTES instead."""
 
 _TOOLS_AS_JSON: Final = {"VLLM_ENFORCE_STRICT_TOOL_CALLING": "0"}
 """vLLM's own switch of the grammar of tags."""
@@ -58,8 +58,7 @@ def serve(
 ) -> int:
     """Run `vllm serve` on `deployment` until it is stopped; returns its exit code.
 
-    `vllm_arguments` go to vLLM's parser as they are, after ours, so that a user's spelling wins;
-    `given_arguments` are those of them that the user gave.
+    `vllm_arguments` follow ours, so that a user's spelling wins; `given_arguments` are a user's.
 
     Raises:
         UltraServeError: this platform, or vLLM's configuration, refuses an argument.
@@ -92,7 +91,7 @@ def serve(
 
 
 def _run(main: Callable[[], object]) -> int:
-    """Let vLLM have the process; returns the exit code."""
+    """Run vLLM's `main`; returns the exit code."""
     end = ServerShutdown()
     token = server_shutdown.set(end)
     try:
@@ -117,7 +116,7 @@ def _tell_refusal(error: ValueError) -> None:
 
 
 def vllm_command(deployment: Deployment, host: str, port: int) -> list[str]:
-    """The arguments of `vllm` that give this deployment."""
+    """Arguments of `vllm` for this deployment."""
     return [
         "serve",
         str(deployment.weights_dir),

@@ -1,7 +1,7 @@
 """vLLM's platform for emulated Trainium3 chips.
 
-It sets executor, scheduler and their settings, and refuses unsupported features by name before
-anything starts. It never poses as CUDA.
+Sets executor, scheduler and their settings, and refuses unsupported features by name at start. It
+never poses as CUDA.
 """
 
 import os
@@ -32,7 +32,7 @@ MAX_BLOCK_TOKENS = 128
 """The chips read contexts in chunks of this many tokens, which hold whole blocks."""
 
 DEFAULT_BLOCK_TOKENS = 32
-"""The vendor's plugin uses KV blocks of 32 tokens (HARDWARE: vllm-neuron, block_size 32)."""
+"""The vendor's plugin has KV blocks of 32 tokens (HARDWARE: vllm-neuron, block_size 32)."""
 
 
 class UltraServePlatform(Platform):
@@ -51,31 +51,31 @@ class UltraServePlatform(Platform):
 
     @classmethod
     def get_device_name(cls, device_id: int = 0) -> str:
-        """Return the chip's name."""
+        """The chip's name."""
         return f"trainium3 (emulated) {device_id}"
 
     @classmethod
     def get_device_total_memory(cls, device_id: int = 0) -> int:
-        """Return the HBM bytes of a chip of the default system."""
+        """HBM bytes of a chip of the default system."""
         del device_id
         return system_by_name(Settings().system).chip.hbm_bytes
 
     def is_cpu(self) -> bool:
-        """True: vLLM's own tensors are on the CPU, and torch has no accelerator cache to empty."""
+        """True: vLLM's tensors are on the CPU; torch has no accelerator cache to empty."""
         return True
 
     @classmethod
     def is_pin_memory_available(cls) -> bool:
-        """No device memory of vLLM's own, nothing to pin."""
+        """False: there is no device memory of vLLM's."""
         return False
 
     @classmethod
     def import_kernels(cls) -> None:
-        """Do nothing: vLLM's compiled kernels are not installed, and it would warn."""
+        """Do nothing: vLLM's kernels are not installed, and it would warn."""
 
     @classmethod
     def inference_mode(cls) -> Any:
-        """Return torch's no-grad context."""
+        """The no-grad context of torch."""
         return torch.no_grad()
 
     @classmethod
@@ -93,7 +93,7 @@ class UltraServePlatform(Platform):
 
     @classmethod
     def verify_quantization(cls, quant: str) -> None:
-        """Refuse every method; raises UnsupportedFlag. Called before the config is whole."""
+        """Refuse every method, before the config is whole; raises UnsupportedFlag."""
         raise UnsupportedFlag(
             flag=f"--quantization {quant}",
             reason="quantized weights are not computed; the timed model's precision is its own",
@@ -101,11 +101,7 @@ class UltraServePlatform(Platform):
 
     @classmethod
     def check_and_update_config(cls, vllm_config: "VllmConfig") -> None:
-        """Resolve the deployment, and set our executor and scheduler.
-
-        Raises:
-            UltraServeError: one line that names the flag or the setting.
-        """
+        """Resolve the deployment, set executor and scheduler; raises UltraServeError, one line."""
         for name, value in _QUIET.items():
             os.environ.setdefault(name, value)
         if vllm_config.model_config is None:
@@ -124,7 +120,7 @@ class UltraServePlatform(Platform):
 
     @classmethod
     def update_block_size_for_backend(cls, vllm_config: "VllmConfig") -> None:
-        """Keep the block size: no attention backend of vLLM's has another."""
+        """Keep the block size."""
 
 
 def deployment_of(vllm_config: "VllmConfig") -> Deployment:
@@ -260,10 +256,7 @@ def _configure_engine(vllm_config: "VllmConfig") -> None:
 
 
 def _configure_context(vllm_config: "VllmConfig", deployment: Deployment) -> None:
-    """Bound the engine's context by the named model's, whatever the stand-in weights allow.
-
-    A longer user's length is refused, as by vLLM; a derived one is cut.
-    """
+    """Bound the context by the timed model's: cut a derived length, refuse a user's longer one."""
     model_config = vllm_config.model_config
     limit = deployment.time_model.max_context_tokens
     given = model_config.original_max_model_len

@@ -1,7 +1,7 @@
 """Load of each rank, for the choice of a rank.
 
-Counted once after a lockstep, at the first request, and then kept up with added requests; so an
-arrival costs the same on a full machine as on an empty one.
+Counted once after a lockstep and then kept up with added requests, so that an arrival costs the
+same on a full machine as on an empty one.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from vllm.v1.request import Request, RequestStatus
 
 
 def prefix_hit_tokens(rank: Scheduler, request: Request) -> int:
-    """Cached tokens of the request on the rank; the last one is computed anyway."""
+    """Cached tokens of the request on the rank, but for the last, which is always computed."""
     manager = rank.kv_cache_manager
     hashes = request.block_hashes
     if not hashes or not manager.prefix_cache_lookup_enabled(request):
@@ -34,8 +34,7 @@ _TOKENS, _REQUESTS = 0, 1
 class RankLoads:
     """Tokens and requests of each rank that go before another request.
 
-    Running requests go first. With priority scheduling a waiting request goes before those of a
-    later priority only, else before all that come after it.
+    Running ones go first, then waiting ones; with priority scheduling, those of no later priority.
     """
 
     def __init__(self, ranks: Sequence[Scheduler]) -> None:
@@ -45,7 +44,7 @@ class RankLoads:
         self._waiting: dict[int, I64] = {}  # by priority, each [tokens and requests, ranks]
 
     def forget(self) -> None:
-        """Count anew when next asked: requests grew, ended or moved."""
+        """Count anew when next asked."""
         self._running = None
 
     def before(self, request: Request) -> tuple[I64, I64]:
@@ -57,7 +56,7 @@ class RankLoads:
         return total[_TOKENS], total[_REQUESTS]
 
     def add(self, rank: int, request: Request) -> None:
-        """Take note of a request that now waits on `rank`."""
+        """Add a request that now waits on `rank`."""
         self._counted()
         self._count(self._waiting_at(request), rank, request)
 

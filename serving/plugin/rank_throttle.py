@@ -1,9 +1,8 @@
-"""Applies a prefill policy to unmodified vLLM schedulers, by knobs that they read in every step.
+"""Applies a prefill policy to unmodified vLLM schedulers, by settings that they read in every step.
 
 A budget of prefill tokens becomes `max_num_scheduled_tokens` (decodes plus budget) and
-`long_prefill_token_threshold` (budget), so that a long prompt leaves later decodes their tokens. A
-budget of 0 is vLLM's own `throttle_prefills`. Each rank has its own copy of the scheduler's config,
-which holds the threshold.
+`long_prefill_token_threshold` (budget), so that a long prompt leaves later decodes their tokens; 0
+is vLLM's own `throttle_prefills`. Each rank has its own config.
 """
 
 import copy
@@ -24,7 +23,7 @@ _STARTABLE = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
 
 
 class RankThrottle:
-    """Schedules each rank within the budget that the policy gives it."""
+    """Schedules each rank within its policy's budget."""
 
     def __init__(self, ranks: Sequence[Scheduler], policy: PrefillPolicy) -> None:
         self.policy = policy
@@ -39,10 +38,7 @@ class RankThrottle:
             rank.scheduler_config = copy.copy(rank.scheduler_config)
 
     def schedule(self, throttle_prefills: bool) -> list[SchedulerOutput]:
-        """Schedule every rank within its budget; ranks without requests return an empty decision.
-
-        The engine's own `throttle_prefills` is passed on to ranks without a budget.
-        """
+        """Schedule every rank; vLLM's `throttle_prefills` applies to those without a budget."""
         if not self.policy.pending_tokens_max:
             return [rank.schedule(throttle_prefills) for rank in self._ranks]
         demand = self._demand()
@@ -90,8 +86,8 @@ class RankThrottle:
 def rank_demand(rank: Scheduler, enough: int) -> tuple[int, int]:
     """Tokens that a rank could prefill, counted up to `enough`, and its decodes.
 
-    Waiting requests count as far as there are seats, their tokens as far as there is KV: what
-    cannot start must not delay other ranks. Cached prefixes are not known yet and count.
+    Waiting requests count as far as seats and KV reach: one that cannot start must not delay other
+    ranks. Cached prefixes are not known yet and count.
     """
     decodes = pending = 0
     for request in rank.running:

@@ -25,7 +25,7 @@ class RefusedRequest(GracefulHTTPError, Refused):
 
 
 class GrammarTooHeavy(VLLMValidationError, ValueError):
-    """A structured output's grammar that is not compiled; vLLM answers 400."""
+    """A structured output's grammar above the limit; vLLM answers 400."""
 
     def __init__(self, weight: int, weight_max: int) -> None:
         words = (
@@ -37,7 +37,7 @@ class GrammarTooHeavy(VLLMValidationError, ValueError):
 
 
 class TooManyPromptLogprobs(VLLMValidationError, ValueError):
-    """More prompt logprobs than are answered; vLLM answers 400."""
+    """Prompt logprobs above the limit; vLLM answers 400."""
 
     def __init__(self, wanted: int, wanted_max: int) -> None:
         words = (

@@ -1,8 +1,7 @@
 """Moves all requests of a rank that lost its KV to other ranks.
 
-A request keeps its tokens, grammar, seed, priority and arrival order. Its new rank recomputes
-prompt and generated tokens, as after a preemption; the client sees one stream without gaps or
-repeats.
+A request keeps its tokens, grammar, seed, priority and arrival order. Its new rank recomputes all
+its tokens, as after a preemption; the client sees one stream without gaps or repeats.
 """
 
 from collections import deque
@@ -20,8 +19,8 @@ from vllm.v1.request import Request, RequestStatus, StreamingUpdate
 def take_out(rank: Scheduler) -> list[Request]:
     """Empty `rank`: frees all KV blocks, drops its cache, returns its requests.
 
-    They are as they came, plus generated tokens. A streaming session that waits for input is
-    returned with an error status: its state was in the lost KV.
+    They keep generated tokens. A streaming session that waits for input gets an error status: its
+    state was in the lost KV.
     """
     before = {
         request: request.status
@@ -39,7 +38,7 @@ def take_out(rank: Scheduler) -> list[Request]:
 
 
 def _forget_ends(rank: Scheduler, taken: list[Request]) -> None:
-    """Drop the ends that clients must not see; the rank's chips still get the finished ids."""
+    """Drop ends that clients must not see; the rank's chips still get the finished ids."""
     if rank.finished_req_ids_dict is not None:
         for request in taken:
             rank.finished_req_ids_dict[request.client_index].discard(request.request_id)
@@ -65,10 +64,7 @@ def _renew(rank: Scheduler, request: Request, status: RequestStatus) -> None:
 
 
 def put_in(rank: Scheduler, request: Request) -> None:
-    """Add a request that waited for a rank or was taken out of one.
-
-    It keeps its client's further input, and gets one `queued` event.
-    """
+    """Add a request with its client's further input; it gets one `queued` event."""
     updates = request.streaming_queue
     was_queued = request.num_output_tokens or request.num_preemptions or _says_queued(request)
     rank.add_request(request)
@@ -83,14 +79,14 @@ def _says_queued(request: Request) -> bool:
 
 
 def queue_update(waiting: Request, update: Request) -> None:
-    """Keep the next input, or the end, of a streaming session without a rank."""
+    """Keep further input, or the end, of a streaming session without a rank."""
     if waiting.streaming_queue is None:  # no rank has had it yet
         waiting.streaming_queue = deque()
     waiting.streaming_queue.append(StreamingUpdate.from_request(update))
 
 
 def restore_order(rank: Scheduler, arrival: Callable[[Request], int]) -> None:
-    """Sort a waiting queue by arrival again; a priority queue keeps its own order."""
+    """Sort a waiting queue by arrival; a priority queue keeps its own order."""
     if rank.policy is SchedulingPolicy.FCFS:
         waiting = sorted(rank.waiting, key=arrival)
         rank.waiting.remove_requests(waiting)
@@ -99,10 +95,7 @@ def restore_order(rank: Scheduler, arrival: Callable[[Request], int]) -> None:
 
 
 def carry_contexts(rank: Scheduler, decision: SchedulerOutput) -> None:
-    """Add generated tokens to the decision's new requests, of which vLLM lists prompts alone.
-
-    Changes the decision: the chips see these requests for the first time.
-    """
+    """Add generated tokens to the decision's new requests, where vLLM lists prompts alone."""
     for data in decision.scheduled_new_reqs:
         request = rank.requests[data.req_id]
         if request.num_output_tokens:
@@ -110,7 +103,7 @@ def carry_contexts(rank: Scheduler, decision: SchedulerOutput) -> None:
 
 
 def add_silent_rows(output: ModelRunnerOutput, decision: SchedulerOutput) -> None:
-    """Add a row for each request of a lost rank, without tokens where the rank did not answer."""
+    """Add an empty row for each request of a lost rank that did not answer."""
     for request_id in decision.num_scheduled_tokens:
         if request_id not in output.req_id_to_index:
             output.req_id_to_index[request_id] = len(output.req_ids)
@@ -119,11 +112,7 @@ def add_silent_rows(output: ModelRunnerOutput, decision: SchedulerOutput) -> Non
 
 
 def drop_told_prompt_rows(rank: Scheduler, decision: SchedulerOutput, rows: dict[str, Any]) -> None:
-    """Remove prompt log-probabilities from `rows` that the client has already.
-
-    They come with the first token; a moved request is computed again, prompt included, on chips
-    that do not know what was sent.
-    """
+    """Remove prompt log-probabilities sent with the first token, recomputed after a move."""
     for request_id in rows.keys() & decision.num_scheduled_tokens.keys():
         request = rank.requests.get(request_id)
         if request is not None and request.num_output_tokens:

@@ -9,19 +9,18 @@ from vllm.v1.engine import EngineCoreOutput
 from serving.engine.request_trace import RequestTrace
 
 WEIGHTS_KEY: Final = "ultraserve_weights"
-"""Of an output's `kv_transfer_params`: the names of the weights that made its request's tokens.
-vLLM hands these parameters on to the API's process, and nothing here transfers KV."""
+"""Key in an output's `kv_transfer_params`: names of the weights that made its request's tokens.
+vLLM passes these to the API process, and no KV is transferred."""
 
 NOWHERE: Final = -1
-"""The rank of a request that waits for one."""
+"""Rank of a request that waits for one."""
 
 
 @dataclass(slots=True)
 class RequestPlace:
-    """`arrival` is its number in the order of arrival; `stamped_events` counts events with emulated
-    stamps; `weights` are the names of the weights of its tokens, in order; `has_stop_strings`: the
-    API process may end it; `trace`: once computed, where requests are traced; `left` is the rank
-    that it had to leave, until it has another or has ended.
+    """`arrival` numbers requests by arrival; `stamped_events` counts events with emulated stamps;
+    `weights` name those of its tokens, in order; `has_stop_strings`: the API process may end it;
+    `trace` is set once computed, if traced; `left` is a lost rank, until it has another or ends.
     """
 
     rank: int
@@ -38,7 +37,7 @@ def name_weights(
 ) -> None:
     """Put the names of their request's weights on each output of a rank with weights `name`.
 
-    Every output has them: which one the API process sees last is unknown.
+    Every output has them, as any may be the last for the API process.
     """
     for output in outputs:
         place = places.get(output.request_id)

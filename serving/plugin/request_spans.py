@@ -1,12 +1,9 @@
 """Extends vLLM's span `llm_request` by emulated attributes and phases.
 
-vLLM makes the span when a request ends, in the output processor's `do_tracing`. That method of one
-processor is wrapped: vLLM makes the span as ever, from the request's stamps with all durations in
-emulated seconds; a span processor adds our attributes as it starts; the phases become spans below
-it. A span's own begin and end are the wall's. See `serving.telemetry.span_attributes` for the
-names.
-
-A request of a virtual clock, whose time is not the wall's, keeps vLLM's span alone.
+vLLM makes the span in the output processor's `do_tracing`, wrapped here: durations are emulated, a
+span processor adds our attributes at its start, phases become spans below it. A span's own begin
+and end are the wall's. Names: `serving.telemetry.span_attributes`. In virtual time a request has
+vLLM's span alone.
 """
 
 import copy
@@ -42,7 +39,7 @@ Attributes = Mapping[str, AttributeValue]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestPhase:
-    """A part of a request's life; wall seconds of Unix time."""
+    """A part of a request's life; Unix time in seconds."""
 
     name: str
     wall_begin_s: float
@@ -52,7 +49,7 @@ class RequestPhase:
 
 @dataclass(slots=True, kw_only=True)
 class _Extension:
-    """Attributes for the next span of this context, and the span once started."""
+    """Attributes for this context's next span, and the span once started."""
 
     attributes: Attributes
     span: Span | None = None
@@ -62,7 +59,7 @@ _extension: ContextVar[_Extension | None] = ContextVar("ultraserve_span", defaul
 
 
 class _AddAttributes(SpanProcessor):
-    """Adds the context's attributes to a span at its start; an ended span is fixed."""
+    """Adds the context's attributes to a span at its start: an ended one is fixed."""
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
         extension = _extension.get()
@@ -73,10 +70,7 @@ class _AddAttributes(SpanProcessor):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stamps:
-    """Times of a request's stages: wall seconds of Unix time, and emulated ones.
-
-    A request that ended early lacks the later stages.
-    """
+    """Unix and emulated seconds of a request's stages; one that ended early lacks later ones."""
 
     wall_arrival_s: float
     wall_first_token_s: float
@@ -88,7 +82,7 @@ class Stamps:
 
     @classmethod
     def of(cls, metrics: Any, wall_end_s: float) -> "Stamps":
-        """Read vLLM's RequestStateStats of an ended request; a 0 there is a missing stamp."""
+        """From vLLM's RequestStateStats of an ended request, where 0 is a missing stamp."""
         scheduled_s = metrics.scheduled_ts or metrics.last_token_ts
         return cls(
             wall_arrival_s=metrics.arrival_time,
@@ -113,7 +107,7 @@ class Stamps:
 def request_attributes(
     told: RequestTrace, stamps: Stamps, *, system: str, weights: list[str]
 ) -> Attributes:
-    """Attributes of vLLM's span; `ultraserve.rank` is missing where no rank computed it."""
+    """Attributes of vLLM's span; no `ultraserve.rank` where no rank computed it."""
     attributes: dict[str, AttributeValue] = {
         names.SYSTEM.name: system,
         names.RANKS.name: told.ranks,
@@ -135,7 +129,7 @@ def request_attributes(
 
 
 def phases(told: RequestTrace, stamps: Stamps, epochs: EpochMap) -> tuple[RequestPhase, ...]:
-    """Queue, prefill and decode, one after the other."""
+    """Queue, prefill and decode, in order."""
     wall_scheduled_s = stamps.wall_scheduled_s(epochs)
 
     def phase(
@@ -174,10 +168,7 @@ def phases(told: RequestTrace, stamps: Stamps, epochs: EpochMap) -> tuple[Reques
 def in_emulated_time(
     state: Any, iteration: Any, stamps: Stamps, epochs: EpochMap
 ) -> tuple[Any, Any]:
-    """Copies of vLLM's request state and iteration with emulated durations.
-
-    Wall times are converted by `epochs`; missing stamps are filled in.
-    """
+    """Copies of vLLM's request state and iteration, in emulated time, with no missing stamps."""
     told_state, told_iteration = copy.copy(state), copy.copy(iteration)
     told_state.stats = metrics = copy.copy(state.stats)
     metrics.queued_ts, metrics.scheduled_ts = stamps.queued_s, stamps.scheduled_s
@@ -190,7 +181,7 @@ def in_emulated_time(
 
 
 class RequestSpans:
-    """The replacement of an output processor's `do_tracing`; `plain` is vLLM's own."""
+    """Replaces an output processor's `do_tracing`; `plain` is vLLM's own."""
 
     def __init__(
         self,
@@ -205,7 +196,7 @@ class RequestSpans:
         self._tracer = trace.get_tracer("ultraserve")
 
     def trace(self, output: Any, state: Any, iteration: Any) -> None:
-        """Make the spans of the ended request of `state`, with `output`."""
+        """Make the spans of an ended request."""
         told = RequestTrace.of_output(output)
         if told is None or not told.dilation:
             self._plain(output, state, iteration)
@@ -226,7 +217,6 @@ class RequestSpans:
             self._show(extension.span, phases(told, stamps, epochs))
 
     def _show(self, parent: Span, parts: tuple[RequestPhase, ...]) -> None:
-        """Make a span below `parent` of each of `parts`."""
         below = set_span_in_context(parent)
         for part in parts:
             begin_ns, end_ns = (
@@ -239,10 +229,7 @@ class RequestSpans:
 
 
 def extend_spans(engine: Any) -> None:
-    """Extend the spans of `engine`, vLLM's AsyncLLM, where it traces; idempotent.
-
-    Raises ConfigError where vLLM keeps no stamps of requests, which its spans are made of.
-    """
+    """Extend the spans of AsyncLLM `engine`; idempotent. Raises ConfigError without its stats."""
     processor = engine.output_processor
     if not processor.tracing_enabled or hasattr(processor, _MARK):
         return

@@ -1,8 +1,8 @@
 """Reports each request's life in vLLM's AsyncLLM: its count, its tokens, its end.
 
-A stream of outputs does not show it: without streaming a request has one output, at its end. vLLM's
-output processor gets every request with its prompt's tokens, and every token of every step; two of
-its methods are wrapped. A failing watcher is logged and dropped; vLLM's requests go on.
+Without streaming a request has one output, at its end, so two methods of vLLM's output processor,
+which gets every request and every token, are wrapped. A failing watcher is logged and dropped;
+vLLM's requests go on.
 """
 
 import logging
@@ -22,29 +22,26 @@ _MARK: Final = "tells_watchers"
 _BY_ITSELF: Final = (FinishReason.STOP, FinishReason.REPETITION)
 
 _CUT: Final = {FinishReason.ABORT: Outcome.ABORTED, FinishReason.ERROR: Outcome.FAILED}
-"""Actions of the engine on a sequence, other than giving it all its tokens."""
+"""The engine's ways of cutting a sequence."""
 
 
 class Watcher(Protocol):
     """Receives reports of one call of `generate`, which may have several sequences."""
 
     def begin(self, name: str, counted: Counted) -> None:
-        """Note the name that vLLM gave a sequence; the first one counts the prompt."""
+        """A sequence begins under vLLM's name; the first one counts the prompt."""
 
     def made(self, name: str, tokens: int) -> None:
         """The sequence has so many more tokens."""
 
     def ended(self, name: str, *, by_itself: bool, cut: Outcome | None) -> None:
-        """The sequence's end: `by_itself`, or cut; `cut` is the engine's further action on it, or
-        None. The last report.
-        """
+        """The last report: a sequence ended `by_itself`, or `cut` by the engine, if not None."""
 
 
 class RequestWatch:
     """Watched sequences in one engine's output processor.
 
-    `current` is the watcher of the sequence being added; `each_step` is called after each step's
-    outputs.
+    `current` is the watcher of the sequence being added; `each_step` follows each step's outputs.
     """
 
     def __init__(
@@ -97,7 +94,7 @@ class RequestWatch:
         return self._watchers.pop(name, None) is not None
 
     def _added(self, watcher: Watcher, request: Any, index: int) -> None:
-        """Add a sequence; further input of a streaming one is not another."""
+        """Add a sequence; a streaming one's further input is not another."""
         name, params = request.request_id, request.sampling_params
         if params is None or name in self._watchers:
             return
@@ -126,7 +123,7 @@ class RequestWatch:
 
     @contextmanager
     def _dropped_if_failing(self, watcher: Watcher, name: str) -> Iterator[None]:
-        """Log an exception of the watcher, and tell it nothing more of any of its sequences."""
+        """Log an exception of the watcher, and drop it with all its sequences."""
         try:
             yield
         except Exception:

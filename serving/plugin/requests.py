@@ -1,4 +1,4 @@
-"""Translates a request's sampling from vLLM's to the chips' parameters, or refuses it."""
+"""Translates a request's sampling parameters to the chips', or refuses them."""
 
 import hashlib
 from typing import Any
@@ -17,17 +17,14 @@ _NOT_COMPUTED = {
 
 
 class NotComputed(VLLMValidationError, ValueError):
-    """A request for what the emulated chips do not compute; vLLM answers 400.
-
-    vLLM takes a bare ValueError from here for an engine failure, and answers 500.
-    """
+    """Not computed on emulated chips; vLLM answers 400 (to a bare ValueError from here, 500)."""
 
     def __init__(self, message: str, *, parameter: str | None = None) -> None:
         VLLMValidationError.__init__(self, message, parameter=parameter)
 
 
 def refuse_request(params: Any) -> None:
-    """Raise NotComputed for what is not computed."""
+    """Raise NotComputed where it applies."""
     if not isinstance(params, SamplingParams):
         raise NotComputed(f"{type(params).__name__}: only text generation is computed here")
     for name, meaning in _NOT_COMPUTED.items():

@@ -1,8 +1,8 @@
 """Adds the model version to each response (`system_fingerprint`).
 
-vLLM makes one fingerprint at its start. Here the engine's outputs carry the names of their weights;
-while an HTTP response is made they are gathered, and the fingerprint read for it ends with them:
-`vllm-0.32.0-...-v3-1a2b3c4d`. A text of two versions, because its rank was lost, names both.
+vLLM makes one fingerprint at its start. Names of weights in the engine's outputs are gathered
+during an HTTP response and appended to it: `vllm-0.32.0-...-v3-1a2b3c4d`. A text whose rank was
+lost may have two.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -22,15 +22,12 @@ _gathered: ContextVar[list[str] | None] = ContextVar(
 
 
 def begin_response() -> None:
-    """Gather names from here on in this task and those that it starts, for one HTTP response."""
+    """Gather names for one HTTP response in this task and those that it starts."""
     _gathered.set([])
 
 
 class _Fingerprint:
-    """The attribute of vLLM's serving objects: vLLM's value and the response's weights.
-
-    A user's literal (`--fingerprint-mode custom`) stays as it is, and so does none.
-    """
+    """The fingerprint of vLLM with the response's weights; a user's literal, or none, stays."""
 
     def __set__(self, owner: Any, value: str | None) -> None:
         owner.__dict__[_FIELD] = value
@@ -44,10 +41,7 @@ class _Fingerprint:
 
 
 def name_weights_in_responses(engine: Any) -> None:
-    """Make responses name the weights reported by `engine`, this process's AsyncLLM.
-
-    Changes vLLM's class of serving objects, and `engine.generate`; idempotent.
-    """
+    """Patch vLLM's serving class and `engine.generate` to name weights; idempotent."""
     if not isinstance(vars(GenerateBaseServing).get(_FIELD), _Fingerprint):
         setattr(GenerateBaseServing, _FIELD, _Fingerprint())
     if not hasattr(engine.generate, "tells_weights"):
@@ -68,7 +62,7 @@ def _telling(
 
 
 def take_names(output: Any) -> None:
-    """Move the names from an output of the engine to the response."""
+    """Move the names from an engine output to the response."""
     params = output.kv_transfer_params
     if not params or WEIGHTS_KEY not in params:
         return

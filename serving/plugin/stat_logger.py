@@ -1,8 +1,7 @@
 """vLLM's Prometheus metrics in emulated seconds, and ours beside them.
 
-Engine durations arrive emulated (see lockstep_scheduler). TTFT and end-to-end time, which the front
-end measures by the wall, are converted here by the clock's epochs; the wall values are kept under
-other names.
+Engine durations arrive emulated (see lockstep_scheduler). TTFT and end-to-end time, measured by the
+wall, are converted by the clock's epochs; wall values are kept under other names.
 """
 
 import copy
@@ -27,10 +26,8 @@ from serving.wire.machine_snapshot import MachineSnapshot
 class OpCounters(PerfMetricsProm):
     """vLLM's families of estimated work per GPU, filled with the emulator's counts per chip.
 
-    vLLM's own estimate is for the weights that make tokens, and optional. Here it is the timed
-    model's work on the mean chip, spares left out; counters move when a snapshot is taken. HBM
-    traffic is not counted by direction: all of it is shown as bytes read, and vLLM's formula for
-    bandwidth, which adds both, stays right.
+    Work is the timed model's on the mean chip without spares, at snapshots. All HBM traffic counts
+    as read: vLLM's formula for bandwidth adds both directions.
     """
 
     def __init__(self, *given: Any, **named: Any) -> None:
@@ -38,10 +35,10 @@ class OpCounters(PerfMetricsProm):
         self._shown: dict[str, float] = {"flops": 0.0, "bytes": 0.0}
 
     def observe(self, perf_stats: PerfStats, engine_idx: int = 0) -> None:
-        """Leave vLLM's own estimate out."""
+        """Ignore vLLM's own estimate."""
 
     def take(self, snapshot: MachineSnapshot) -> None:
-        """Count up to a look."""
+        """Count up to a snapshot."""
         chips = snapshot.state.partition.chips
         totals = {
             "flops": sum(meters.flops for meters in snapshot.meters) / chips,
@@ -99,7 +96,6 @@ class EmulatedStatLogger(PrometheusStatLogger):
         super().record(scheduler_stats, iteration_stats, mm_cache_stats, engine_idx)
 
     def _take_times(self, emulated_s: float, stats: IterationStats) -> None:
-        """Keep the times of one step, all emulated."""
         self.first_tokens.add(emulated_s, stats.time_to_first_tokens_iter)
         finished = stats.finished_requests
         self.latencies.add(
@@ -115,7 +111,7 @@ class EmulatedStatLogger(PrometheusStatLogger):
         )
 
     def take_snapshot(self, snapshot: MachineSnapshot) -> None:
-        """Show what the engine answered to a control call."""
+        """Show the engine's answer to a control call."""
         self._is_asked = True
         self._recorder.record(snapshot.telemetry)
         assert isinstance(self.perf_metrics_prom, OpCounters)
@@ -123,45 +119,42 @@ class EmulatedStatLogger(PrometheusStatLogger):
 
     @property
     def status(self) -> EngineStatus | None:
-        """The state at the end of the engine's newest step; None before its start."""
+        """State at the end of the newest step; None before the engine's start."""
         return self._status.read()
 
     @property
     def epochs(self) -> EpochMap | None:
-        """Emulated time by Unix time; None before the engine has started."""
+        """Emulated time by Unix time; None before the engine's start."""
         status = self.status
         return None if status is None else status.epoch_map
 
     def latency_report(self, now_s: float) -> LatencyReport | None:
-        """Latencies of the requests before `now_s`, or the newest step; None before the first."""
+        """Latencies of requests before `now_s`, or the newest step; None before the first."""
         status = self.status
         return None if status is None else self.latencies.report(max(now_s, status.emulated_s))
 
 
 def first_token_times(engine: Any) -> FirstTokenTimes | None:
-    """First-token times kept by the logger of AsyncLLM `engine`; None without logging."""
+    """First-token times of AsyncLLM `engine`; None without logging."""
     logger = stat_logger_of(engine)
     return None if logger is None else logger.first_tokens
 
 
 def latencies(engine: Any) -> Latencies | None:
-    """Recent latencies of requests of AsyncLLM `engine`; None without logging."""
+    """Recent latencies of AsyncLLM `engine`; None without logging."""
     logger = stat_logger_of(engine)
     return None if logger is None else logger.latency_report
 
 
 def stat_logger_of(engine: Any) -> EmulatedStatLogger | None:
-    """The logger of vLLM's AsyncLLM `engine`; None where it logs nothing."""
+    """The logger of AsyncLLM `engine`; None without logging."""
     manager = getattr(engine, "logger_manager", None)
     loggers = [] if manager is None else manager.stat_loggers
     return next((each for each in loggers if isinstance(each, EmulatedStatLogger)), None)
 
 
 def in_emulated_time(stats: IterationStats, epochs: EpochMap) -> IterationStats:
-    """A copy of `stats` with wall durations converted by `epochs` of Unix time.
-
-    They end with the iteration, as vLLM has stamped it.
-    """
+    """A copy of `stats` with wall durations, up to the iteration's stamp, converted by `epochs`."""
     scaled = copy.copy(stats)
     end_s = stats.iteration_timestamp
 

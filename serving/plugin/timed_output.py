@@ -1,4 +1,4 @@
-"""Output of a step for vLLM's scheduler: tokens with the step's report, or StillHeld."""
+"""A step's output for vLLM's scheduler: tokens and report, or StillHeld."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,18 +11,18 @@ from serving.engine.step_report import StepReport
 
 @dataclass
 class TimedOutput(ModelRunnerOutput):
-    """A ModelRunnerOutput that carries its step's report."""
+    """A ModelRunnerOutput with its step's report."""
 
     report: StepReport | None = field(default=None)
 
 
 @dataclass
 class StillHeld(ModelRunnerOutput):
-    """Stands for a step's output while it is under way: see `EngineSteps`."""
+    """The output of a step under way: see `EngineSteps`."""
 
 
 def stamp_events(events: Iterable[EngineCoreEvent], report: StepReport) -> None:
-    """Replace the wall stamps on events of the step of `report` by emulated seconds."""
+    """Replace wall stamps on events of the step of `report` by emulated seconds."""
     for event in events:
         if event.type is EngineCoreEventType.QUEUED:
             event.timestamp = min(report.at_monotonic_s(event.timestamp), report.begin_s)

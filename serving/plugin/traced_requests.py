@@ -13,10 +13,7 @@ from serving.plugin.request_place import WEIGHTS_KEY, RequestPlace
 
 
 class TracedRequests:
-    """Traces of the requests in `places`, which are in the schedulers `ranks`.
-
-    Does nothing where `traces` is false.
-    """
+    """Traces of the requests in `places`; does nothing unless `traces`."""
 
     def __init__(
         self, ranks: Sequence[Scheduler], places: Mapping[str, RequestPlace], *, traces: bool
@@ -26,10 +23,7 @@ class TracedRequests:
         self._traces = traces
 
     def charge(self, report: StepReport | None, decisions: Sequence[SchedulerOutput]) -> None:
-        """Split the joules of the step of `report` evenly over its computed tokens.
-
-        `decisions` are of all ranks, before their schedulers get the step's tokens.
-        """
+        """Split a step's joules evenly over its tokens, before the schedulers get these."""
         if not self._traces or report is None or report.energy is None:
             return
         energy = report.energy
@@ -59,8 +53,7 @@ class TracedRequests:
     def tell(self, report: StepReport | None, told: Iterable[EngineCoreOutputs]) -> None:
         """Put trace and weights on each output that may be a request's last.
 
-        The API process finds stop strings, and the engine hears of it too late. A request without a
-        step has an empty trace.
+        With stop strings any may, as the API process finds them. Without a step the trace is empty.
         """
         if not self._traces or report is None:
             return

@@ -1,7 +1,4 @@
-"""Translates SchedulerOutput to RankStep and RankOutput to ModelRunnerOutput.
-
-The only place that knows the fields of both; pinned by tests/contracts.
-"""
+"""Translates SchedulerOutput to RankStep, RankOutput to ModelRunnerOutput; see tests/contracts."""
 
 from collections.abc import Sequence
 
@@ -22,7 +19,7 @@ def rank_step(
     engine_seed: int,
     grammar: GrammarOutput | None,
 ) -> RankStep:
-    """Translate one rank's decision; `finished` since the chip's last step."""
+    """Translate one rank's decision; `finished` since the chips' last step."""
     counts = output.num_scheduled_tokens
     new = [_new_request(data, engine_seed) for data in output.scheduled_new_reqs]
     scheduled = [
@@ -71,7 +68,7 @@ def _new_request(data: NewRequestData, engine_seed: int) -> NewRequest:
 
 
 def grammar_bitmask(step: RankStep, grammar: GrammarOutput | None) -> NDArray[np.int32] | None:
-    """The rows of vLLM's bitmask that constrain `step`, in the order of its `grammar_rows`."""
+    """Rows of vLLM's bitmask that constrain `step`, in the order of its `grammar_rows`."""
     if grammar is None or not step.grammar_rows:
         return None
     row_of = {name: row for row, name in enumerate(grammar.structured_output_request_ids)}
@@ -82,7 +79,7 @@ def grammar_bitmask(step: RankStep, grammar: GrammarOutput | None) -> NDArray[np
 def model_runner_output(
     steps: Sequence[RankStep], outputs: dict[int, RankOutput]
 ) -> ModelRunnerOutput:
-    """Merge the ranks' outputs; requests without a sampled token get an empty list."""
+    """Merge the ranks' outputs; a request without a sampled token gets an empty list."""
     request_ids = [item.request_id for step in steps for item in step.scheduled]
     index = {request_id: row for row, request_id in enumerate(request_ids)}
     sampled: list[list[int]] = [[] for _ in request_ids]
@@ -102,7 +99,7 @@ def model_runner_output(
 
 
 def _merge_logprobs(index: dict[str, int], outputs: dict[int, RankOutput]) -> LogprobsLists | None:
-    """A row per scheduled request, as wide as the widest; rows without logprobs stay zero."""
+    """A row per scheduled request, as wide as the widest."""
     asked = [output for output in outputs.values() if output.logprobs is not None]
     if not asked:
         return None

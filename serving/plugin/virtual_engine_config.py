@@ -1,8 +1,7 @@
 """vLLM's config and KV pool for schedulers without an engine, weights or chips.
 
-vLLM makes a config only for a checkpoint, so the bundled small model stands in; its context is set
-to the timed model's, all that schedulers know of a model. The config goes through the platform, as
-the server's does.
+vLLM needs a checkpoint: the bundled small model's, with the timed model's context, all that
+schedulers know of a model. The config goes through the platform, as the server's does.
 """
 
 import logging
@@ -24,10 +23,10 @@ from serving.traffic.engine_limits import EngineLimits
 def virtual_engine_config(
     partition: Partition, limits: EngineLimits, *, max_model_len: int, kv_blocks: int
 ) -> VllmConfig:
-    """The config of an engine on `partition`, whose ranks have `kv_blocks` each.
+    """The config of an engine on `partition`, with `kv_blocks` a rank.
 
-    Prefix caching is off: prompts known by length alone share nothing. Raises UltraServeError for
-    what the platform refuses.
+    Prefix caching is off: prompts known by length share nothing. Raises UltraServeError for
+    settings that the platform refuses.
     """
     with _only_errors():
         config = EngineArgs(
@@ -51,7 +50,7 @@ def virtual_engine_config(
 
 
 def virtual_kv_pool(config: VllmConfig) -> KVCacheConfig:
-    """The blocks of one full-attention group; schedulers only count them, no tensors are made."""
+    """Blocks of one full-attention group; schedulers only count them."""
     blocks = config.cache_config.num_gpu_blocks
     assert blocks is not None
     spec = FullAttentionSpec(
@@ -66,10 +65,7 @@ def virtual_kv_pool(config: VllmConfig) -> KVCacheConfig:
 
 @contextmanager
 def _only_errors() -> Iterator[None]:
-    """Keep vLLM's log of the stand-in's config off stdout.
-
-    Its warnings (kernels, runners) concern workers, of which there are none.
-    """
+    """Keep vLLM's log of the stand-in's config off stdout; its warnings concern workers."""
     logger = logging.getLogger("vllm")
     level = logger.level
     logger.setLevel(logging.ERROR)

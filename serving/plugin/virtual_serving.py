@@ -1,8 +1,7 @@
 """Serves traffic in virtual time: vLLM's schedulers decide each step, the cost model times it.
 
 No chips run, tokens are synthetic, and the host takes no time, so a run depends on the emulated
-machine alone and repeats exactly. Every step is scheduled. The clock counts whole ns; requests that
-arrive during a step wait for its end.
+machine alone and repeats exactly. The clock counts whole ns; requests wait for the end of a step.
 """
 
 from collections.abc import Sequence
@@ -31,10 +30,10 @@ Int64s = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 HOPE_STEPS = 32
-"""So many steps go by between two looks at whether a level can still be met."""
+"""Steps between two checks of whether a level can still be met."""
 
 EMPTY_STEPS_MAX = 3
-"""Steps without a token, one after another, after which nothing would ever change."""
+"""Consecutive steps without a token after which nothing would ever change."""
 
 _PROMPT_TOKEN, _OUTPUT_TOKEN = 5, 7  # any will do: nothing computes them, and none ends a reply
 
@@ -49,15 +48,12 @@ def serve_in_virtual_time(
     until_s: float = float("inf"),
     on_step: StepWatcher | None = None,
 ) -> ServingRun:
-    """Serve `traffic` on the cost model's partition until all requests, or those in the mask
-    `among` [requests], have their tokens.
+    """Serve `traffic` until all requests, or those in the mask `among` [requests], are complete.
 
-    Ends earlier when one of `levels` is certain to be missed by those requests, or when no step
-    begins before `until_s`; the result says which. Levels change nothing else. `on_step` gets every
-    step.
+    Ends earlier when these are certain to miss one of `levels`, which change nothing else, or at
+    `until_s`; the result says which. `on_step` gets every step.
 
-    Raises ConfigError for a request longer than the context or a rank's KV, and for an unknown
-    prefill policy.
+    Raises ConfigError for a request beyond the context or a rank's KV, or an unknown policy.
     """
     max_model_len = limits.max_model_len or cost_model.model.max_context_tokens
     _refuse_what_never_fits(traffic, limits, max_model_len)
@@ -84,11 +80,10 @@ def serve_in_virtual_time(
 
 
 def blocks_in_use_max(traffic: Traffic, limits: EngineLimits) -> int:
-    """KV blocks above which a rank behaves as with any number, vLLM's own block included.
+    """KV blocks of a rank, with vLLM's own, above which more change nothing but set-up time.
 
-    Only running requests hold blocks, at most `max_num_seqs`, at worst the longest. The policy asks
-    for the KV of as many waiting requests as there are seats, so it never sees the end of the pool
-    either. Fewer objects are faster to make.
+    Only running requests hold blocks: `max_num_seqs`, at worst the longest. The policy asks for the
+    KV of as many waiting ones.
     """
     blocks = -(-(traffic.prompt_tokens + traffic.output_tokens) // limits.block_tokens)
     longest = np.sort(blocks)[::-1][: limits.max_num_seqs]
@@ -96,7 +91,7 @@ def blocks_in_use_max(traffic: Traffic, limits: EngineLimits) -> int:
 
 
 def _refuse_what_never_fits(traffic: Traffic, limits: EngineLimits, max_model_len: int) -> None:
-    """Raise ConfigError for requests that would wait for ever; an engine refuses them."""
+    """Raise ConfigError for requests that would wait for ever."""
     if not len(traffic):
         return
     total_tokens = traffic.prompt_tokens + traffic.output_tokens  # [requests]
@@ -119,10 +114,7 @@ def _refuse_what_never_fits(traffic: Traffic, limits: EngineLimits, max_model_le
 
 
 class _VirtualServing:
-    """One run: the clock, each request's tokens so far, and the live requests.
-
-    It is about the `judged` requests, [requests].
-    """
+    """One run, until the `judged` requests, [requests], end."""
 
     def __init__(
         self,
@@ -156,7 +148,7 @@ class _VirtualServing:
         self._empty_steps = 0
 
     def serve(self, levels: Sequence[Bound], *, until_ns: float) -> Ending:
-        """Step until the end; levels concern the judged requests."""
+        """Step until the end; levels concern judged requests."""
         while self._judged_left:
             begin_ns = self._now_ns
             if not self._living:
@@ -172,7 +164,7 @@ class _VirtualServing:
         return Ending.JUDGED if self._tokens_left.any() else Ending.SERVED
 
     def _admit(self) -> None:
-        """Hand the scheduler what has arrived by now."""
+        """Hand arrived requests to the scheduler."""
         while self._coming < len(self._arrival_ns) and (
             self._arrival_ns[self._coming] <= self._now_ns
         ):
@@ -191,7 +183,7 @@ class _VirtualServing:
             self._coming += 1
 
     def _step(self) -> None:
-        """Schedule one lockstep, advance the clock by its time, and give out its tokens."""
+        """Schedule one lockstep, advance the clock, and give out its tokens."""
         output = self._scheduler.schedule()
         batch, given = self._decided(output)
         if not len(batch.rank):
@@ -216,7 +208,7 @@ class _VirtualServing:
             self._judged_left -= int(self._judged[number])
 
     def _decided(self, output: LockstepOutput) -> tuple[StepBatch, Int64s]:
-        """The batch of a decision, and the requests that get a token by it: [tokens]."""
+        """The batch of a decision, and its requests that get a token, [tokens]."""
         ranks = len(self._scheduler.ranks)
         rows: list[tuple[int, int, int]] = []  # rank, new tokens, context tokens
         given: list[int] = []
@@ -243,7 +235,6 @@ class _VirtualServing:
         return batch, np.array(given, dtype=np.int64)
 
     def _record(self, given: Int64s) -> None:
-        """Record the tokens of a step that ends now."""
         now_s = self._now_ns / NS_PER_S
         self._step_end_ns.append(self._now_ns)
         self._given.append(given)
@@ -287,7 +278,7 @@ class _VirtualServing:
 
 
 def _synthetic_tokens(output: LockstepOutput, given: Int64s) -> ModelRunnerOutput:
-    """One token for each request in `given`; nothing for the rest of the schedule."""
+    """One token for each request in `given`."""
     names = list(output.num_scheduled_tokens)
     gets_token = set(map(str, given.tolist()))
     return ModelRunnerOutput(

@@ -1,10 +1,9 @@
 """Prefill tokens that each rank may compute in the next lockstep.
 
 All ranks wait for the slowest, so one rank's long prefill delays every rank's decodes. A policy
-maps each rank's pending prefill and decodes to a budget of prefill tokens; the rank's own scheduler
-divides it. Policies are pure: the past is in the demand.
-
-No rank starves: each policy states within how many locksteps a rank with prefill gets a budget.
+maps each rank's pending prefill and decodes to a budget, which the rank's scheduler divides.
+Policies are pure: the past is in the demand. Each states within how many locksteps a rank with
+prefill gets a budget: none starves.
 """
 
 from abc import ABC, abstractmethod
@@ -19,16 +18,16 @@ from emulator.errors import ConfigError
 I64 = NDArray[np.int64]
 
 Budgets = list[int | None]
-"""One entry per rank: prefill tokens at most; 0 lets decodes alone run, None sets no limit."""
+"""Most prefill tokens per rank; 0: decodes alone run, None: no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PrefillDemand:
     """Demand of the ranks for the next lockstep.
 
-    `pending_tokens`: tokens of prompts (and of recomputed contexts) that a rank could start on;
-    `decodes`: requests that need one token each; `waited_steps`: locksteps since the rank last had
-    a budget while it wanted one, 0 when it had one in the last.
+    `pending_tokens`: of prompts and recomputed contexts that could start; `decodes`: requests that
+    need one token; `waited_steps`: locksteps since the rank had a budget while it wanted one, 0 if
+    in the last.
     """
 
     pending_tokens: I64  # [ranks]
@@ -41,7 +40,7 @@ class PrefillDemand:
 
     @property
     def ranks(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return len(self.pending_tokens)
 
     @property
@@ -54,8 +53,8 @@ class PrefillDemand:
 class PrefillPolicy(ABC):
     """Decides the budgets of one lockstep. A subclass in `_POLICIES` is a policy of every command.
 
-    `form` is the text that `parse_prefill_policy` reads, with a word in capitals for each field in
-    its order. Raises ConfigError for numbers that make no sense.
+    `form`: the text that `parse_prefill_policy` reads, with a word in capitals for each field, in
+    order. Raises ConfigError for numbers out of range.
     """
 
     form: ClassVar[str]
@@ -70,32 +69,32 @@ class PrefillPolicy(ABC):
 
     @property
     def name(self) -> str:
-        """The text that makes it."""
+        """The text that parses to it."""
         return ":".join([self.form.partition(":")[0], *map(str, astuple(self))])
 
     @property
     def pending_tokens_max(self) -> int:
-        """Where counting pending tokens may stop: 1 asks whether there are any, 0 asks nothing."""
+        """Bound up to which pending tokens need counting: 1 for any or none, 0 for no counting."""
         return 1
 
     @abstractmethod
     def budgets(self, demand: PrefillDemand) -> Budgets:
-        """Give each rank its prefill tokens for the next lockstep."""
+        """Prefill tokens of each rank in the next lockstep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoThrottle(PrefillPolicy):
-    """vLLM's own: every rank takes what fits its token budget, in every lockstep."""
+    """vLLM's own: every rank takes what fits its token budget."""
 
     form = "none"
 
     @property
     def pending_tokens_max(self) -> int:
-        """Nothing is asked."""
+        """No counting."""
         return 0
 
     def budgets(self, demand: PrefillDemand) -> Budgets:
-        """Set no limits."""
+        """No limits."""
         return [None] * demand.ranks
 
 
@@ -103,7 +102,7 @@ class NoThrottle(PrefillPolicy):
 class Staggered(PrefillPolicy):
     """At most `prefilling_ranks` ranks prefill in a lockstep, the longest-waiting first.
 
-    With N ranks that have prefill, each gets a turn within ceil(N / prefilling_ranks) locksteps.
+    Each of N ranks with prefill gets a turn within ceil(N / prefilling_ranks) locksteps.
     """
 
     form = "staggered:RANKS"
@@ -123,28 +122,24 @@ class Staggered(PrefillPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capped(PrefillPolicy):
-    """Each rank prefills at most `tokens` in a lockstep while any rank decodes.
-
-    Every rank with prefill gets a budget in every lockstep.
-    """
+    """Each rank prefills at most `tokens` in every lockstep in which any rank decodes."""
 
     form = "capped:TOKENS"
 
     tokens: int
 
     def budgets(self, demand: PrefillDemand) -> Budgets:
-        """Give all the same cap; none when no decode would wait."""
+        """The same cap for all; none when no decode would wait."""
         return [self.tokens if demand.stalls_decodes else None] * demand.ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Balanced(PrefillPolicy):
-    """One level for all ranks, at which the longest backlog takes `steps` locksteps.
+    """One level for all ranks, each lockstep, at which the longest backlog takes `steps` locksteps.
 
-    A lockstep lasts as long as its slowest rank, so a level below the busiest rank's saves nothing,
-    and equal shares make it shortest. The level lies between `floor_tokens`, at which a short
-    prompt is done at once and a decode hardly delayed, and `ceiling_tokens`, which bounds the
-    lockstep. Every rank with prefill gets a budget in every lockstep.
+    A lockstep lasts as long as its slowest rank: a level below the busiest rank's saves nothing,
+    and equal shares make it shortest. At `floor_tokens` a short prompt is done at once and a decode
+    hardly delayed; `ceiling_tokens` bounds the lockstep.
     """
 
     form = "balanced:STEPS:FLOOR:CEILING"
@@ -159,11 +154,11 @@ class Balanced(PrefillPolicy):
 
     @property
     def pending_tokens_max(self) -> int:
-        """A backlog above this has the ceiling for its level anyway."""
+        """A larger backlog has the ceiling for its level anyway."""
         return self.steps * self.ceiling_tokens
 
     def budgets(self, demand: PrefillDemand) -> Budgets:
-        """Give all the level; no limit when no decode would wait."""
+        """The same level for all; no limit when no decode would wait."""
         if not demand.stalls_decodes:
             return [None] * demand.ranks
         longest = int(demand.pending_tokens.max())
@@ -176,16 +171,14 @@ _POLICIES: Final[tuple[type[PrefillPolicy], ...]] = (NoThrottle, Staggered, Capp
 PREFILL_POLICIES: Final = (
     ", ".join(each.form for each in _POLICIES[:-1]) + f" or {_POLICIES[-1].form}"
 )
-"""The forms of all policies, as help and errors list them."""
+"""All forms, for help and errors."""
 
 DEFAULT_PREFILL_POLICY: Final = "balanced:64:256:1024"
 
 
 def parse_prefill_policy(text: str | None) -> PrefillPolicy:
-    """Parse a policy's name; None is the default policy.
-
-    Raises:
-        ConfigError: no such policy, or numbers that are missing or make no sense.
+    """Parse a policy's name; None is the default. Raises ConfigError for an unknown policy, and
+    numbers that are missing or out of range.
     """
     if text is None:
         text = DEFAULT_PREFILL_POLICY

@@ -1,1 +1,1 @@
-"""The processes of a server: their parents, their signals and their ends."""
+"""Processes of a server: parents, signals and shutdown."""

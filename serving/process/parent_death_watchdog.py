@@ -1,9 +1,8 @@
 """Ends the engine's process with the server's, however that ends, and clears up after it.
 
-vLLM's engine process waits for ever for messages of a parent that was killed. A thread waits on the
-pipe that multiprocessing gives every child, which closes when the parent has ended, even before the
-child looks. The engine is killed, not asked: its requests have no client left, Ray's daemons end
-with it, and scratch directories have watchers of their own.
+vLLM's engine waits for ever for a killed parent. A thread waits on multiprocessing's pipe, which
+closes with the parent, even before the child looks. The engine is killed, not asked: no client is
+left, Ray's daemons end with it, and scratch directories have their own watchers.
 """
 
 import contextlib
@@ -24,28 +23,25 @@ from typing import Any, Final
 from serving.access.control_claim import held_if_free
 
 SERVER_FILES: Final = "ULTRASERVE_SERVER_FILES"
-"""Environment variable: what the server's own process removes when it ends, and which process that
-is, as JSON. One that was inherited from another server is that server's business."""
+"""Environment variable, JSON: the server's process id, and the files that it removes at its end.
+Another server's is ignored."""
 
 DIRECTORY_PREFIX: Final = "ultraserve-"
-"""How a directory is named that is removed with all that is in it."""
+"""Prefix of directories that are removed with their content."""
 
 _ENGINE: Final = "EngineCore"
-"""How vLLM names its engine's process, with a suffix where there are several."""
+"""vLLM's name of its engine's process, with a suffix where there are several."""
 
 _THREAD: Final = "parent-watch"
 
 
 def in_engine_process() -> bool:
-    """Whether this is a process that vLLM has started for an engine, not a user's own."""
+    """Whether vLLM started this process for an engine."""
     return multiprocessing.current_process().name.startswith(_ENGINE)
 
 
 def end_with_parent() -> None:
-    """Kill this process when its parent ends, where this is an engine's process.
-
-    Nothing happens when it is already watched.
-    """
+    """Kill this process when its parent ends, if it is an engine's; idempotent."""
     parent = multiprocessing.parent_process()
     watched = any(thread.name == _THREAD for thread in threading.enumerate())
     if parent is None or watched or not in_engine_process():
@@ -55,15 +51,15 @@ def end_with_parent() -> None:
 
 @cache
 def watch_when_forked() -> None:
-    """Have engines that this process forks watch it from their first moment.
+    """Have forked engines watch this process from their first moment.
 
-    vLLM's engine waits minutes for its parent's first word before it comes to its executor.
+    vLLM's engine waits minutes for its parent's first message before it reaches its executor.
     """
     register_after_fork(end_with_parent, lambda watch: watch())
 
 
 def kill_within(wall_s: float) -> None:
-    """Kill this process in `wall_s`, if it is an engine's and has not ended by then."""
+    """Kill this process, if it is an engine's, unless it has ended in `wall_s`."""
     if in_engine_process():
         timer = threading.Timer(wall_s, _kill)
         timer.daemon = True
@@ -72,10 +68,10 @@ def kill_within(wall_s: float) -> None:
 
 @contextlib.contextmanager
 def cleared_by_engine(path: Path, *, unless_held: Path | None = None) -> Iterator[None]:
-    """Have engines that are started meanwhile remove `path` too when this process is killed.
+    """Have engines started meanwhile remove `path` when this process is killed.
 
-    A file stays while another server has the claim at `unless_held`. A directory's name begins
-    with DIRECTORY_PREFIX.
+    A file stays while another server has the claim at `unless_held`. A directory's name begins with
+    DIRECTORY_PREFIX.
     """
     before = os.environ.get(SERVER_FILES)
     held = None if unless_held is None else str(unless_held)
@@ -90,7 +86,7 @@ def cleared_by_engine(path: Path, *, unless_held: Path | None = None) -> Iterato
 
 
 def _files_of(server: int | None) -> list[dict[str, Any]]:
-    """What the process `server` has asked for; nothing when another has, or the text is no list."""
+    """Files noted by the process `server`; none for another's note or invalid text."""
     try:
         told = json.loads(os.environ.get(SERVER_FILES, "null"))
     except ValueError:

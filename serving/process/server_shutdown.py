@@ -1,7 +1,7 @@
-"""Exit code and time limit of a server's end, which vLLM's server, when it returns, does not give.
+"""Exit code and time limit of a server's end.
 
-`serve` in `openai_app` sets the variable while vLLM's server runs; code inside vLLM's app reads it.
-Without it the process is not a server of `ultraserve`.
+`serve` in `openai_app` sets the variable while vLLM's server runs; without it the process is not a
+server of `ultraserve`.
 """
 
 import os
@@ -11,15 +11,11 @@ from contextvars import ContextVar
 from typing import Final
 
 HUNG_CODE: Final = 70
-"""EX_SOFTWARE of sysexits.h: the server did not end by itself within its bound."""
+"""EX_SOFTWARE of sysexits.h: the server did not end within its bound."""
 
 
 class ServerShutdown:
-    """The end of one server's process.
-
-    `code` is its exit code. `leave` ends the process at once with a code; the engine's process
-    clears up after it.
-    """
+    """The end of one server's process, with exit code `code`; `leave` ends the process at once."""
 
     def __init__(self, leave: Callable[[int], object] = os._exit) -> None:
         self.code = 0
@@ -27,9 +23,9 @@ class ServerShutdown:
         self._bound: threading.Timer | None = None
 
     def within(self, wall_s: float) -> None:
-        """Leave in `wall_s`, unless the server has ended; in place of a bound that was set before.
+        """Leave in `wall_s`, unless the server has ended, by a thread, as the loop may hang.
 
-        By a thread, because the loop may hang.
+        Replaces an earlier bound.
         """
         self.ended()
         self._bound = threading.Timer(wall_s, lambda: self._leave(self.code or HUNG_CODE))
@@ -37,7 +33,7 @@ class ServerShutdown:
         self._bound.start()
 
     def ended(self) -> None:
-        """Take the bound back; idempotent."""
+        """Cancel the bound; idempotent."""
         bound, self._bound = self._bound, None
         if bound is not None:
             bound.cancel()

@@ -1,8 +1,7 @@
-"""One record of bytes that one process keeps current and others on this host read at any time.
+"""One record of bytes, written by one process and read by others on this host at any time.
 
-It lies in a file that both map into memory. A write takes a microsecond and waits for no reader; a
-reader sees the newest record and may miss any before it. A checksum tells a record that is being
-written from a whole one, on any processor.
+Both map its file. A write takes a microsecond and waits for no reader; a reader may miss records. A
+checksum detects half-written ones on any processor.
 """
 
 import contextlib
@@ -17,11 +16,11 @@ from typing import Final
 from emulator.memory.core_claims import make_private_directory
 
 BYTES_MAX: Final = 16_384
-"""Of a record with its header: four pages of memory."""
+"""Of a record with its header: four pages."""
 
 _HEADER: Final = struct.Struct("<II")  # length, checksum
 _TRIES: Final = 100
-"""A reader that meets so many half-written records in a row keeps the last whole one."""
+"""Half-written records in a row, after which a reader keeps the last whole one."""
 
 
 class SharedRecordWriter:
@@ -42,21 +41,21 @@ class SharedRecordWriter:
         self._remove = weakref.finalize(self, _remove, path, os.getpid(), is_first)
 
     def write(self, record: bytes) -> None:
-        """Replace the record; it is at most `BYTES_MAX` less a header of 8 bytes."""
+        """Replace the record, of at most `BYTES_MAX` less an 8-byte header."""
         size = _HEADER.size
         assert size + len(record) <= BYTES_MAX, f"a record of {len(record)} bytes"
         self._memory[size : size + len(record)] = record
         self._memory[:size] = _HEADER.pack(len(record), zlib.crc32(record))
 
     def close(self) -> None:
-        """Remove the file, if that has not happened; readers that have it open keep the record."""
+        """Remove the file; readers that have it open keep the record. Idempotent."""
         self._remove()
 
 
 class SharedRecordReader:
-    """Reads the record at `path`, once its writer has made it; one reader for each writer.
+    """Reads the record at `path`; one reader for each writer.
 
-    It removes the file as it opens it, so that none is left behind when the writer is killed.
+    It removes the file on opening, so that a killed writer leaves none.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,9 +1,8 @@
-"""Makes SIGINT and SIGTERM end a server that is still starting, at once and completely.
+"""Makes SIGINT and SIGTERM end a starting server at once and completely.
 
-vLLM's own handler raises KeyboardInterrupt, which vLLM swallows while it waits for its engine: the
-start goes on, or hangs until the next signal. asyncio's holds Ctrl-C back until the engine is up.
-SystemExit passes both, and vLLM ends its engine on the way out. When the server is up it replaces
-these handlers by its own.
+vLLM swallows its handler's KeyboardInterrupt while it waits for its engine; asyncio delays Ctrl-C
+until the engine is up. SystemExit passes both, and vLLM ends its engine on the way out. A running
+server replaces these handlers.
 """
 
 import signal
@@ -15,9 +14,9 @@ _VLLM_START = "vllm.entrypoints.launchers.api_server.entry"
 
 
 def end_imports_on_signals() -> None:
-    """Let the signals end the process as the system does; there is nothing to clean up yet.
+    """Let the system end the process; there is nothing to clean up yet.
 
-    An exception of a handler may be lost while an extension module initialises itself.
+    An exception may be lost while an extension module initialises.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -30,7 +29,7 @@ def end_start_on_signals() -> None:
 
 
 def keep_ending_start_on_signals() -> None:
-    """Install the handlers where vLLM's server, on its start, has put its own; nowhere else."""
+    """Install the handlers, if vLLM's starting server has put its own."""
     if threading.current_thread() is not threading.main_thread():
         return
     if getattr(signal.getsignal(signal.SIGTERM), "__module__", None) == _VLLM_START:

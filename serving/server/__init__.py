@@ -1,1 +1,1 @@
-"""A running server: gateway, control service, console, day and night, and the training job."""
+"""A running server: gateway, control service, console, day and night, training."""

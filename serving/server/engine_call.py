@@ -1,4 +1,4 @@
-"""One call to the engine from the API's process: a line of JSON there, a line back."""
+"""One call to the engine from the API's process: a line of JSON there and back."""
 
 import asyncio
 from collections.abc import Awaitable, Mapping
@@ -10,15 +10,14 @@ from serving.wire.control_call import ControlReply, ControlRequest
 T = TypeVar("T")
 
 ENGINE_GONE: Final = "the engine is gone; a call that it did not answer may have been applied"
-"""The words of UNAVAILABLE when it is the server that says it, not the way to it."""
+"""UNAVAILABLE from the server itself, not the network."""
 
 _ENGINE_CHECK_S: Final = 0.5
-"""How often a waiting call looks whether the engine is still there: vLLM leaves calls that an
-engine died on without an answer."""
+"""vLLM leaves a dead engine's calls unanswered."""
 
 
 class Engine(Protocol):
-    """What the service needs of vLLM's AsyncLLM."""
+    """The control service's part of vLLM's AsyncLLM."""
 
     @property
     def errored(self) -> bool:
@@ -31,20 +30,20 @@ class Engine(Protocol):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call a method of the executor; one answer per executor."""
+        """Call a method; one answer per executor."""
 
 
 class ServedEngine(Engine, Protocol):
-    """All that the control service needs of vLLM's AsyncLLM."""
+    """The control service's full part of vLLM's AsyncLLM."""
 
     async def sleep(self, level: int = 1, mode: str = "abort") -> None:
-        """Let weights and KV leave HBM."""
+        """Release weights and KV from HBM."""
 
     async def wake_up(self, tags: list[str] | None = None) -> bool:
-        """Let them come back."""
+        """Restore them."""
 
     async def is_sleeping(self) -> bool:
-        """Whether something is not back."""
+        """Whether a part is still released."""
 
     async def pause_generation(self, *, mode: str = "abort", clear_cache: bool = True) -> None:
         """Hold requests back."""
@@ -58,13 +57,13 @@ class ServedEngine(Engine, Protocol):
     async def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
-        """Forget prefixes; False when requests hold some of them."""
+        """Clear prefixes; False when requests hold some."""
 
 
 class EngineGone(Exception):
-    """The engine ended before it answered; indefinite: the call may have been applied.
+    """The engine ended before it answered; indefinite.
 
-    `definite`: it had ended before it was asked, and nothing has changed.
+    `definite`: it ended before the call, and nothing has changed.
     """
 
     def __init__(self, *, definite: bool = False) -> None:
@@ -73,15 +72,12 @@ class EngineGone(Exception):
 
 
 class EngineFailed(Exception):
-    """The engine answered a call with an error of its own, in its words."""
+    """The engine's error, in its words."""
 
 
 async def ask(engine: Engine, request: ControlRequest) -> ControlReply:
-    """Send `request` to the engine and wait for its reply, however long its step takes.
-
-    Raises:
-        EngineGone: it ended before it answered.
-        EngineFailed: its answer is an error that is no refusal.
+    """Send `request` to the engine and wait, however long its step takes. Raises EngineGone when it
+    ends first; EngineFailed for an error that is no refusal.
     """
     call = engine.collective_rpc(control_call.METHOD, args=(control_call.to_json(request),))
     (text,) = await while_there(engine, call)
@@ -89,11 +85,8 @@ async def ask(engine: Engine, request: ControlRequest) -> ControlReply:
 
 
 async def while_there(engine: Engine, call: Awaitable[T]) -> T:
-    """What `call` comes to while the engine is there.
-
-    Raises:
-        EngineGone: it ended before it answered.
-        EngineFailed: the call raised.
+    """The result of `call` while the engine runs. Raises EngineGone when it ends first,
+    EngineFailed when the call raises.
     """
     if engine.errored:
         if asyncio.iscoroutine(call):

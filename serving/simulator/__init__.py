@@ -1,7 +1,4 @@
-"""Simulation of traffic on a machine: vLLM's schedulers and the cost model in virtual time.
-
-`simulate` is all that a notebook needs; `deploy/guides/simulate.md` shows it.
-"""
+"""vLLM's schedulers and the cost model in virtual time; see `deploy/guides/simulate.md`."""
 
 from serving.engine.step_batch import StepWatcher
 from serving.simulator.run import Run, known_percentile

@@ -19,11 +19,11 @@ class Run:
 
     Attributes:
         served: every request, token and step, and the joules of the whole run.
-        judged: the requests that figures are about, [requests]; the others load the machine.
-        begin_s, end_s: the window of the next four, in the traffic's own time.
-        chip_watts: of all chips of the partition, steps and idle times between them.
+        judged: requests of the figures, [requests]; the others are load.
+        begin_s, end_s: the window of the next three, in the traffic's own time.
+        chip_watts: of all chips of the partition, idle times included.
         busy_share: of the window, the part with a step.
-        throttled_share: of the steps' time, what they last longer to keep to a power budget.
+        throttled_share: of the steps' time, the lengthening by a power budget.
     """
 
     served: ServingRun
@@ -36,8 +36,8 @@ class Run:
 
     @property
     def ttft_s(self) -> Float64s:
-        """Arrival to first token, [judged]. A missing token is infinite; NaN where the run ended
-        early as hopeless, and it might still have come.
+        """Arrival to first token, [judged]. A missing token is infinite; NaN after an early end as
+        hopeless, as it might still have come.
         """
         times_s: Float64s = np.nan_to_num(self.served.ttft_s[self.judged], nan=self._open_s)
         return times_s
@@ -62,7 +62,7 @@ class Run:
         return np.nan if self.served.ending is Ending.HOPELESS else np.inf
 
     def ttft_percentile_s(self, q: float) -> float | None:
-        """Of judged requests; None when it is not known."""
+        """Of judged requests; None when unknown."""
         return known_percentile(self.ttft_s, q)
 
     def tpot_percentile_s(self, q: float) -> float | None:
@@ -70,9 +70,7 @@ class Run:
         return known_percentile(self.tpot_of_several_s, q)
 
     def shares(self, slo: Slo) -> tuple[float, float, float]:
-        """Shares of judged requests that kept TTFT, TPOT, and both; 1 for a limit absent from
-        `slo`.
-        """
+        """Shares of judged requests within TTFT, TPOT, and both; 1 for a limit that `slo` lacks."""
         in_ttft = self.ttft_s <= (np.inf if slo.ttft_s is None else slo.ttft_s)
         in_tpot = self.tpot_s <= (np.inf if slo.tpot_s is None else slo.tpot_s)
         both = in_ttft & in_tpot
@@ -87,12 +85,12 @@ class Run:
 
     @property
     def output_tokens(self) -> int:
-        """That judged requests ask for."""
+        """Asked for by judged requests."""
         return int(self.served.traffic.output_tokens[self.judged].sum())
 
     @property
     def joules_per_token(self) -> float:
-        """The chips' energy of the whole run per output token; NaN without tokens."""
+        """Chips' energy of the whole run per output token; NaN without tokens."""
         return self.served.joules_per_token
 
 

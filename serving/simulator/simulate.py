@@ -33,17 +33,16 @@ def simulate(
     """Serve `traffic` on `deployment` step by step, in virtual time.
 
     Arguments:
-        judged: a mask [requests]; the run ends when all of these have their tokens, and figures are
-            about them. None judges all.
-        window_s: begin and end of the time that watts and shares are of; None takes the arrivals of
-            the judged requests, or without `judged` the whole run.
-        levels: the run ends early once one of these is certain to be missed by judged requests.
+        judged: a mask [requests] of the figures; the run ends with their last token. None judges
+            all.
+        window_s: of watts and shares; None takes the judged requests' arrivals, or without `judged`
+            the whole run.
+        levels: the run ends early once judged requests are certain to miss one of these.
         until_s: no step begins later.
-        on_step: is called with every step.
+        on_step: called with every step.
 
-    The same arguments give the same run. Raises ConfigError for a mask without a request, for a
-    request that is longer than the context or than a rank's KV, and for a prefill policy that does
-    not exist.
+    Deterministic. Raises ConfigError for an empty mask, a request above the context or a rank's KV,
+    and an unknown prefill policy.
     """
     # Imported here: it loads vLLM, which takes seconds that a report without a simulation saves.
     from serving.plugin.virtual_serving import serve_in_virtual_time
@@ -82,7 +81,7 @@ def simulate(
 
 
 def _window_of(traffic: Traffic, judged: Bools | None) -> tuple[float, float]:
-    """From the first judged arrival to the last; without `judged` from 0 to the end, whenever."""
+    """From the first judged arrival to the last; without `judged` from 0 to infinity."""
     if judged is None:
         return 0.0, float("inf")
     if not judged.any():
@@ -94,10 +93,7 @@ def _window_of(traffic: Traffic, judged: Bools | None) -> tuple[float, float]:
 
 @dataclass(slots=True)
 class _WindowMeter:
-    """Sums the steps that begin in [`begin_ns`, `end_ns`).
-
-    `throttled_ns`: by how much power limits lengthen steps.
-    """
+    """Sums the steps that begin in [`begin_ns`, `end_ns`)."""
 
     begin_ns: float
     end_ns: float
@@ -106,7 +102,6 @@ class _WindowMeter:
     joules: float = 0.0
 
     def add(self, cost: StepCost, begin_ns: int) -> None:
-        """Count a step, if it begins within the stretch."""
         if self.begin_ns <= begin_ns < self.end_ns:
             self.busy_ns += cost.duration_ns
             self.throttled_ns += cost.parts_ns[THROTTLE]
@@ -126,5 +121,4 @@ class _WindowMeter:
 
     @property
     def throttled_share(self) -> float:
-        """Of the steps' time."""
         return self.throttled_ns / self.busy_ns if self.busy_ns else 0.0

@@ -37,7 +37,7 @@ class SimulatedDeployment:
         routing: str = "uniform",
         schedulers: SchedulerLimits | None = None,
     ) -> Self:
-        """Make one from catalog names; other words and defaults are those of `ultraserve serve`.
+        """From catalog names; other words and defaults are those of `ultraserve serve`.
 
         Raises ConfigError for an unknown name, or a partition that the machine does not allow.
         """

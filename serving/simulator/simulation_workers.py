@@ -14,8 +14,8 @@ Result = TypeVar("Result")
 class SimulationWorkers:
     """`count` processes that live for the `with`; with one, this process does the work.
 
-    They import vLLM once each. An exception in the `with`, an interrupt too, ends them at once.
-    Results do not depend on the count.
+    Each imports vLLM once. An exception in the `with`, an interrupt too, ends them at once. Results
+    do not depend on the count.
     """
 
     def __init__(self, count: int) -> None:
@@ -42,7 +42,7 @@ class SimulationWorkers:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def map(self, simulate: Callable[[Task], Result], tasks: Sequence[Task]) -> list[Result]:
-        """Results of `simulate`, a module's function, for each task, in their order."""
+        """Results of `simulate`, a module's function, in the tasks' order."""
         if self._pool is None:
             return [simulate(task) for task in tasks]
         # A Ctrl-C goes to every process of a terminal; the one that has the workers ends them. They

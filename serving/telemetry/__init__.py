@@ -1,1 +1,1 @@
-"""What the engine says of itself: each metric defined once, and the snapshot they are set from."""
+"""Telemetry: each metric defined once, and set from the engine's snapshots."""

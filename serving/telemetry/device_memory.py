@@ -1,12 +1,12 @@
-"""Who holds HBM, in the categories of neuron-monitor and neuron-top, by logical core.
+"""HBM by the categories of neuron-monitor and neuron-top, per logical core.
 
-The tools say: constants are weights when a model infers; the model scratchpad is a region for the
-model's internal variables; the runtime's memory is what falls into no other category. So weights
-are constants, KV and a training job's state tensors, activations scratchpad, and what collectives
-hold is the runtime's. (The runtime's out-of-memory table has other columns: emulator.memory.)
+In the tools, constants are weights when a model infers, the scratchpad is for the model's internal
+variables, and runtime memory is the rest: so weights are constants, KV and a training job's state
+tensors, activations scratchpad, and collectives' buffers the runtime's. (The runtime's
+out-of-memory table has other columns: emulator.memory.)
 
-A core's memory is that of the HBM stacks that it sees. Where two cores see one stack (LNC=1), each
-is given half of it: the state does not say which of the two asked for it.
+A core has the memory of the HBM stacks that it sees; two cores that see one stack (LNC=1) get half
+each: the state does not say which of them asked for it.
 
 Source: AWS Neuron SDK docs, neuron-monitor-user-guide.rst, memory_used; neuron-top-user-guide.rst.
 """
@@ -38,12 +38,12 @@ CategoryBytes = dict[str, int]
 
 
 def category_of(owner: str) -> str:
-    """The category of an owner of HBM, "weights/experts"; raises ValueError for no such use."""
+    """Category of an owner such as "weights/experts"; raises ValueError for an unknown use."""
     return CATEGORY_OF_USE[use_of(owner)]
 
 
 def core_bytes(chip: ChipState, cores: CoreMap) -> tuple[CategoryBytes, ...]:
-    """Bytes in every category of each logical core of the chip; together they are all of its."""
+    """Bytes by category of each logical core; they add up to the chip's."""
     shares = []
     for core in cores.cores:
         held = dict.fromkeys(CATEGORIES, 0)
@@ -57,7 +57,7 @@ def core_bytes(chip: ChipState, cores: CoreMap) -> tuple[CategoryBytes, ...]:
 
 
 def chip_bytes(chip: ChipState) -> CategoryBytes:
-    """Bytes in every category of the whole chip."""
+    """Bytes by category of the whole chip."""
     held = dict.fromkeys(CATEGORIES, 0)
     for stack in chip.stacks:
         for category, count in _of_stack(tuple(stack.owner_bytes.items())):
@@ -67,7 +67,6 @@ def chip_bytes(chip: ChipState) -> CategoryBytes:
 
 @lru_cache(maxsize=4_096)  # most stacks hold the same, and a page has hundreds of them
 def _of_stack(owner_bytes: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
-    """Bytes by category of what owners hold on a stack."""
     held: Counter[str] = Counter()
     for owner, count in owner_bytes:
         held[category_of(owner)] += count
@@ -75,5 +74,5 @@ def _of_stack(owner_bytes: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int]
 
 
 def added(parts: tuple[CategoryBytes, ...]) -> CategoryBytes:
-    """The sums of several."""
+    """Sums by category."""
     return {name: sum(part[name] for part in parts) for name in CATEGORIES}

@@ -1,6 +1,6 @@
-"""What steps and faults are in the words of neuron-monitor: executions, their errors and times.
+"""Steps and faults as neuron-monitor's executions, their errors and times.
 
-Source of the words: AWS Neuron SDK docs, neuron-monitor-user-guide.rst, execution_stats.
+Source: AWS Neuron SDK docs, neuron-monitor-user-guide.rst, execution_stats.
 """
 
 from typing import Final
@@ -16,7 +16,7 @@ ERROR_OF_FAULT: Final = {
     FaultKind.CUT_LINK: "transient",
     FaultKind.PULL_SWITCH_TRAY: "transient",
 }
-"""Hardware loses work or memory; transient only slows it. No fault is of the other kinds."""
+"""Hardware loses work or memory; transient only slows it. No fault has another kind."""
 
 OUTCOMES: Final = (
     "completed",

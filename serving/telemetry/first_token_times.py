@@ -1,4 +1,4 @@
-"""Times to first token of the newest requests, emulated, as clients of this process saw them."""
+"""Emulated times to first token of the newest requests, as clients of this process saw them."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -10,18 +10,16 @@ LEAST: Final = 100
 
 
 class FirstTokenTimes:
-    """The last `KEPT_MAX` of them, each with the emulated time at which its token came."""
+    """The last `KEPT_MAX` times, each with the emulated time of its token."""
 
     def __init__(self) -> None:
         self._kept: deque[tuple[float, float]] = deque(maxlen=KEPT_MAX)
 
     def add(self, emulated_s: float, ttft_s: Iterable[float]) -> None:
-        """Take those of one step, which ended at `emulated_s`."""
+        """Add the times of one step, which ended at `emulated_s`."""
         self._kept.extend((emulated_s, each) for each in ttft_s)
 
     def share_within(self, limit_s: float, *, since_s: float) -> float | None:
-        """The share of those after `since_s` that took at most `limit_s`; None of fewer than
-        `LEAST`.
-        """
+        """Share of those after `since_s` within `limit_s`; None of fewer than `LEAST`."""
         judged = [ttft_s <= limit_s for at_s, ttft_s in self._kept if at_s > since_s]
         return sum(judged) / len(judged) if len(judged) >= LEAST else None

@@ -1,4 +1,4 @@
-"""Keeps the gateway's families; see serving.telemetry.families.gateway."""
+"""Values of the families of serving.telemetry.families.gateway."""
 
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -15,7 +15,7 @@ Reading = Callable[[], float]
 
 
 class GatewayMetrics:
-    """Registers every family once in `registry`."""
+    """Admission metrics; registers every family once in `registry`."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         registry = registry if registry is not None else REGISTRY
@@ -32,7 +32,7 @@ class GatewayMetrics:
         self._limit = gauge(gateway.LIMIT, registry)
 
     def begin(self, work_class: str, *, outcomes: Iterable[str], reasons: Iterable[str]) -> None:
-        """Show what has not happened yet as 0: a rate does not see a first count come from none."""
+        """Start all counts at 0: a rate misses a first count that comes from none."""
         for outcome in outcomes:
             self._requests_of(work_class, outcome)
         for reason in reasons:
@@ -40,36 +40,36 @@ class GatewayMetrics:
         self._wait_of(work_class)
 
     def limit(self, name: str, value: float) -> None:
-        """Show one bound."""
+        """Set one bound."""
         self._limit.labels(name).set(value)
 
     def follow(
         self, work_class: str, *, in_flight: Reading, waiting: Reading, waiting_tokens: Reading
     ) -> None:
-        """Read the gauges of one class from these whenever they are asked for."""
+        """Read the gauges of one class from these at each scrape."""
         self._in_flight.labels(work_class).set_function(in_flight)
         self._waiting.labels(work_class).set_function(waiting)
         self._waiting_tokens.labels(work_class).set_function(waiting_tokens)
 
     def entered(self, work_class: str) -> None:
-        """Count one that entered."""
+        """Count a request that entered."""
         self._requests_of(work_class, "entered").inc()
 
     def left(self, work_class: str, outcome: str) -> None:
-        """Count one that had entered and left."""
+        """Count an entered request that left."""
         self._requests_of(work_class, outcome).inc()
 
     def refused(self, work_class: str, reason: str) -> None:
-        """Count one refusal by its reason."""
+        """Count a refusal."""
         self._refused_of(work_class, reason).inc()
 
     def waited(self, work_class: str, emulated_s: float) -> None:
-        """Take the wait of one that has its first token."""
+        """Observe the wait of a request that has its first token."""
         self._wait_of(work_class).observe(emulated_s)
 
 
 class IngressMetrics:
-    """Registers every family once in `registry`; `limits` are the names that will be counted."""
+    """Ingress metrics; registers every family once in `registry`. `limits`: names to be counted."""
 
     def __init__(self, limits: Iterable[str], registry: CollectorRegistry | None = None) -> None:
         registry = registry if registry is not None else REGISTRY
@@ -80,11 +80,11 @@ class IngressMetrics:
             self._refused_of(limit)
 
     def follow(self, *, keyed_bytes: Reading, stranger_bytes: Reading, strangers: Reading) -> None:
-        """Read the gauges from these whenever they are asked for."""
+        """Read the gauges from these at each scrape."""
         self._held.labels("key").set_function(keyed_bytes)
         self._held.labels("none").set_function(stranger_bytes)
         self._unauthenticated.set_function(strangers)
 
     def refused(self, limit: str) -> None:
-        """Count one."""
+        """Count a refusal."""
         self._refused_of(limit).inc()

@@ -1,4 +1,4 @@
-"""This host's real CPUs and memory, and what the server's processes take of them."""
+"""This host's real CPUs and memory, and the server's share of them."""
 
 import time
 from dataclasses import asdict, dataclass
@@ -9,10 +9,10 @@ import psutil
 from serving.telemetry.neuron_tools.host_sample import CpuTimes
 
 _READ_AGAIN_S: Final = 1.0
-"""Shares over less than a second say little, and /proc is read for each process."""
+"""Shorter shares say little, and /proc is read for each process."""
 
 _LIST_AGAIN_S: Final = 10.0
-"""How long a list of the server's processes holds: chips come and go rarely."""
+"""Validity of the list of the server's processes: chips come and go rarely."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +20,7 @@ class HostReading:
     """Real figures, not emulated ones.
 
     Attributes:
-        cpu_share: of all CPUs' time since the reading before, by what they did; the names are
-            neuron-monitor's.
+        cpu_share: of all CPUs' time since the last reading, by neuron-monitor's names.
         server_share: `user` and `system` time of the server's processes, of the same.
     """
 
@@ -36,7 +35,7 @@ class HostReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counted:
-    """Seconds until now: of all CPUs by what they did, and of each process (user, system)."""
+    """Seconds so far: of all CPUs by use, and of each process (user, system)."""
 
     read_s: float
     cpu: dict[str, float]
@@ -44,7 +43,7 @@ class _Counted:
 
 
 class HostMeter:
-    """Of the process `pid` and all below it; 0 where it was not running before."""
+    """Meter of process `pid` and its descendants; a new process counts from its second reading."""
 
     def __init__(self, pid: int) -> None:
         self._root = psutil.Process(pid)
@@ -55,7 +54,7 @@ class HostMeter:
         self._last = self._reading(self._before)
 
     def read(self) -> HostReading:
-        """Now, or at most a second ago."""
+        """A reading at most a second old."""
         if time.monotonic() - self._before.read_s >= _READ_AGAIN_S:
             now = self._counted()
             self._last, self._before = self._reading(now), now

@@ -1,4 +1,4 @@
-"""The instruments of prometheus_client for families that count as things happen."""
+"""prometheus_client instruments of families that count as things happen."""
 
 from collections.abc import Sequence
 
@@ -20,6 +20,6 @@ def gauge(family: Family, registry: CollectorRegistry) -> Gauge:
 
 
 def histogram(family: Family, registry: CollectorRegistry, buckets: Sequence[float]) -> Histogram:
-    """The family's histogram with those upper bounds, registered."""
+    """The family's histogram with these upper bounds, registered."""
     assert family.kind == "histogram", family
     return Histogram(family.name, family.help, family.labels, buckets=buckets, registry=registry)

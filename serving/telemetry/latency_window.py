@@ -1,4 +1,4 @@
-"""How long the newest requests took, in emulated seconds: what a page shows of the last minute."""
+"""Emulated latencies of the newest requests: a page's last minute."""
 
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -12,14 +12,13 @@ WINDOW_S: Final = 60.0
 """Emulated."""
 
 KEPT_MAX: Final = 8_192
-"""Of each kind; at more than 136 requests a second the window is shorter, and says so."""
+"""Of each kind; above 136 requests a second the window is shorter, and says so."""
 
 
 class LatencyReport(Plain, frozen=True, kw_only=True):
-    """Of requests in the last `window_s`, as clients of this process saw them.
+    """Latencies of the last `window_s`, as this process's clients saw them.
 
-    `requests` ended; a figure is None where nothing was measured. TPOT is a request's mean time per
-    output token after its first.
+    `requests` ended; None: not measured. TPOT: mean time per output token after a request's first.
     """
 
     window_s: float
@@ -49,16 +48,16 @@ class _NewestTimes:
             self._next = (self._next + 1) % KEPT_MAX
 
     def oldest_at_s(self) -> float:
-        """When the oldest was known that is kept; -inf while all are."""
+        """Emulated time of the oldest one kept; -inf until some are dropped."""
         return float(self._at_s[self._next])
 
     def since(self, since_s: float) -> _Seconds:
-        """Those that were known from then on, in any order."""
+        """Those from then on, in any order."""
         return self._took_s[self._at_s >= since_s]
 
 
 class LatencyWindow:
-    """Times by the emulated time at which they were known."""
+    """Latencies by the emulated time at which they were known."""
 
     def __init__(self) -> None:
         self._ttft, self._tpot, self._e2e = _NewestTimes(), _NewestTimes(), _NewestTimes()
@@ -71,12 +70,12 @@ class LatencyWindow:
         tpot_s: Iterable[float],
         e2e_s: Iterable[float],
     ) -> None:
-        """Take those of one step, which ended at `emulated_s`."""
+        """Add those of one step, which ended at `emulated_s`."""
         for kept, new in ((self._ttft, ttft_s), (self._tpot, tpot_s), (self._e2e, e2e_s)):
             kept.add(emulated_s, new)
 
     def report(self, now_s: float) -> LatencyReport:
-        """The last `WINDOW_S` before `now_s`, or as much of them as is kept of every kind."""
+        """The last `WINDOW_S` before `now_s`, or the part of which every kind is kept."""
         since_s = max(now_s - WINDOW_S, 0.0)
         for kept in (self._ttft, self._tpot, self._e2e):
             since_s = max(since_s, kept.oldest_at_s())
@@ -92,4 +91,4 @@ class LatencyWindow:
 
 
 Latencies = Callable[[float], LatencyReport | None]
-"""The report up to an emulated time, or to the last step if that is later; None before a step."""
+"""The report up to an emulated time, or a later last step; None before a step."""

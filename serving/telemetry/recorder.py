@@ -1,4 +1,4 @@
-"""Keeps the engine's own Prometheus families at the values of the newest snapshot."""
+"""Sets the engine's Prometheus families to the newest snapshot."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -30,7 +30,7 @@ class Recorder:
         self._wall_e2e = histogram(WALL_E2E, registry, _WALL_BUCKETS_S)
 
     def record(self, totals: Telemetry) -> None:
-        """Show `totals`, which are no older than the one before; rounding moves no total back."""
+        """Export `totals`, no older than the last; rounding moves no total back."""
         for field, shown in self._gauges:
             shown.set(getattr(totals, field) or 0)
         for field, total in self._counters.items():
@@ -39,7 +39,7 @@ class Recorder:
             self._totals[field] = max(now, self._totals[field])
 
     def observe_wall(self, ttft_s: list[float], e2e_s: list[float]) -> None:
-        """Add latencies in wall seconds under names of their own."""
+        """Add latencies in wall seconds to families of their own."""
         for value in ttft_s:
             self._wall_ttft.observe(value)
         for value in e2e_s:

@@ -1,4 +1,4 @@
-"""Each attribute that we add to a request's spans, once: name, type, unit, help.
+"""Our attributes of a request's spans, each once: name, type, unit, help.
 
 Names follow OpenTelemetry: lower case, dots between name spaces; the unit ends the name. vLLM's own
 attributes keep their names; those of `EMULATED_LATENCIES` are in emulated seconds.
@@ -12,7 +12,7 @@ _SPACE: Final = "ultraserve."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanAttribute:
-    """One attribute; `unit` is empty for what has none. Raises ValueError for another's name."""
+    """One attribute; `unit` may be empty. Raises ValueError for a foreign name."""
 
     name: str
     kind: Literal["string", "string[]", "int", "int[]", "double"] = "double"
@@ -99,10 +99,10 @@ REQUEST_ATTRIBUTES: Final = (
     *(SYSTEM, RANK, RANKS, CHIPS, WEIGHTS, DILATION, BEGIN_S, SCHEDULED_S, FIRST_TOKEN_S, END_S),
     *(WALL_FIRST_TOKEN_S, WALL_E2E_S, CHIP_JOULES, FACILITY_JOULES),
 )
-"""Of vLLM's span of a request."""
+"""Of vLLM's request span."""
 
 PHASE_ATTRIBUTES: Final = (BEGIN_S, END_S, CHIP_JOULES, FACILITY_JOULES)
-"""Of the spans below it; one that waits draws nothing, and has no joules."""
+"""Of the spans below it; a waiting one has no joules."""
 
 EMULATED_LATENCIES: Final = (
     "gen_ai.latency.time_to_first_token",
@@ -112,4 +112,4 @@ EMULATED_LATENCIES: Final = (
     "gen_ai.latency.time_in_model_decode",
     "gen_ai.latency.time_in_model_inference",
 )
-"""vLLM's own, all in emulated seconds: the first two are the wall's, by the clock's epochs."""
+"""vLLM's own, in emulated seconds: the first two converted from wall time by the clock's epochs."""

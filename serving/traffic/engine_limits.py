@@ -1,4 +1,4 @@
-"""Bounds of one engine's schedulers: vLLM's flags, and the KV that fits into HBM."""
+"""Limits of one engine's schedulers: vLLM's flags, and the KV that fits into HBM."""
 
 from dataclasses import asdict, dataclass
 
@@ -11,11 +11,11 @@ from startup.typed_options import option
 class EngineLimits:
     """Per rank: tokens of a step, concurrent requests, KV blocks, and the prefill policy.
 
-    `kv_blocks_per_rank` counts as vLLM's `num_gpu_blocks`, of which vLLM keeps one block.
-    `max_model_len` None is the model's own context; `prefill_policy` None the default one.
+    `kv_blocks_per_rank` counts as vLLM's `num_gpu_blocks`, of which vLLM keeps one. `max_model_len`
+    None is the model's context; `prefill_policy` None the default one.
 
-    Raises ConfigError for a number below 1, fewer than 2 blocks, blocks whose tokens are not a
-    power of two, and a step with fewer tokens than requests, which vLLM refuses.
+    Raises ConfigError for a number below 1, fewer than 2 blocks, block tokens that are no power of
+    two, and a step with fewer tokens than requests, which vLLM refuses.
     """
 
     max_num_batched_tokens: int
@@ -50,7 +50,7 @@ class EngineLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerLimits(PrefillOptions):
-    """vLLM's bounds of a rank under vLLM's names; `max_model_len` None is the model's own."""
+    """A rank's limits under vLLM's names; `max_model_len` None is the model's own."""
 
     max_num_seqs: int = option(64, "requests at once on a rank")
     max_num_batched_tokens: int = option(8_192, "new tokens of a rank in a step")
@@ -58,10 +58,6 @@ class SchedulerLimits(PrefillOptions):
     max_model_len: int | None = None
 
     def with_kv(self, capacity_tokens: int) -> EngineLimits:
-        """Of a rank whose HBM holds the keys and values of so many tokens.
-
-        A rank without room has the two blocks that vLLM asks for at least. Raises ConfigError for
-        what `EngineLimits` refuses.
-        """
+        """A rank's limits with so many tokens of KV, at least two blocks; raises ConfigError."""
         kv_blocks = max(2, capacity_tokens // self.block_tokens)
         return EngineLimits(kv_blocks_per_rank=kv_blocks, **asdict(self))

@@ -2,7 +2,7 @@
 
 DeepSeek's inference on 24 February 2025, in H800 nodes of 8 GPUs, local time
 (deepseek-ai/open-infra-index, CC0; steps read off its figure). Their mean, 226.75, is the
-operator's own figure.
+operator's figure.
 """
 
 from typing import Final

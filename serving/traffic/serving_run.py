@@ -1,6 +1,6 @@
 """Record of serving traffic: each request's tokens over time, and each step.
 
-Emulated times on the traffic's own axis. Unseen times are NaN; a run that was stopped gives bounds.
+Emulated times on the traffic's own axis, NaN where unseen; a stopped run gives bounds.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Bools = NDArray[np.bool_]
 
 
 class Ending(StrEnum):
-    """Why a run was over."""
+    """The reason that a run ended."""
 
     SERVED = "served"  # every request has its last token
     JUDGED = "judged"  # every request that the run was about has; others have not
@@ -31,9 +31,9 @@ class ServingRun:
     """Times of each request of `traffic`, each token and each step.
 
     `token_request` is the request of every token, in the order of steps; a step's tokens come with
-    its end. `joules` are the partition's until `emulated_s`, the end of the last step, idle times
-    included. `kv_blocks_used_max` is the most blocks that one rank held after a scheduling;
-    `empty_rank_steps` sums, over steps, the ranks without a token of their own.
+    its end. `joules` are the partition's until `emulated_s`, idle times included.
+    `kv_blocks_used_max` is of one rank, after a scheduling; `empty_rank_steps` sums, over steps,
+    the ranks without a token.
 
     Raises ValueError for arrays that contradict each other.
     """
@@ -64,7 +64,7 @@ class ServingRun:
 
     @property
     def finished(self) -> Bools:
-        """Which requests have all their tokens, [requests]."""
+        """Requests with all their tokens, [requests]."""
         finished: Bools = ~np.isnan(self.last_token_s)
         return finished
 
@@ -75,7 +75,7 @@ class ServingRun:
 
     @property
     def tokens(self) -> int:
-        """Output tokens given."""
+        """Output tokens."""
         return len(self.token_request)
 
     @property
@@ -101,10 +101,7 @@ class ServingRun:
 
     @property
     def tpot_s(self) -> Float64s:
-        """First to last token over the tokens after the first, [requests].
-
-        NaN for what is not finished, and for replies of one token.
-        """
+        """First to last token over later tokens, [requests]; NaN if unfinished or one token."""
         gaps = self.traffic.output_tokens - 1
         spans_s = self.last_token_s - self.first_token_s
         tpot_s = np.full(len(gaps), np.nan)
@@ -113,7 +110,7 @@ class ServingRun:
 
     @property
     def token_s(self) -> Float64s:
-        """When each of `token_request`'s tokens came, [tokens]."""
+        """Times of `token_request`'s tokens, [tokens]."""
         return np.repeat(self.step_end_s, self.step_tokens)
 
     def itl_s(self) -> Float64s:
@@ -124,11 +121,7 @@ class ServingRun:
         return gaps_s
 
     def missed(self, bound: Bound) -> Bools:
-        """Requests that have certainly missed `bound` by the end of the run, [requests].
-
-        A missing token has taken at least until now; a request after the end has missed nothing
-        yet. Exact for a run that served all.
-        """
+        """Requests certain to have missed `bound` by the end, [requests]; exact if all ended."""
         return missed_by(
             bound,
             self.traffic,
@@ -146,10 +139,7 @@ def missed_by(
     last_token_s: Float64s,
     now_s: float,
 ) -> Bools:
-    """Requests that have certainly missed `bound`, on TTFT or TPOT, by `now_s`: all [requests].
-
-    A missing token (NaN) comes no earlier than now.
-    """
+    """Requests certain to have missed `bound` by `now_s`, [requests]; missing tokens are NaN."""
     first_s = np.where(np.isnan(first_token_s), now_s, first_token_s)
     if bound.name == "ttft":
         late: Bools = first_s - traffic.arrival_s > bound.limit_s

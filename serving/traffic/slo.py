@@ -1,7 +1,4 @@
-"""Latency targets that the simulator and the closed forms can judge.
-
-The grammar is `loadgen.measures.slo`'s; of its measures TTFT and TPOT are supported.
-"""
+"""Latency targets of the simulator and the closed forms: TTFT and TPOT, as in loadgen."""
 
 from typing import Final
 
@@ -13,10 +10,7 @@ _EXPECTED: Final = "ttft=500ms,tpot=30ms@p99: a time for one or both, each once,
 
 
 def parse_slo(text: str) -> Slo:
-    """Parse a target on TTFT, on TPOT, or on both.
-
-    Raises ConfigError for what `Slo.parse` refuses and for other measures.
-    """
+    """Parse a target on TTFT, on TPOT, or on both; raises ConfigError for others."""
     try:
         slo = Slo.parse(text)
     except OptionError as error:

@@ -1,4 +1,4 @@
-"""Admission control as the control service shows it; named after their messages on the wire."""
+"""Admission control as the control service shows it; named after its messages."""
 
 from serving.policy.admission.work import WorkClass
 from serving.wire.machine_state import Count, Plain
@@ -25,9 +25,7 @@ class ClassReport(Plain, frozen=True, kw_only=True):
 
 
 class AdmissionReport(Plain, frozen=True, kw_only=True):
-    """Admission of both protocols; `closed` is the words that refused
-    clients get, empty while requests are admitted.
-    """
+    """Admission of both protocols; `closed`: message for refused clients, empty while open."""
 
     is_open: bool
     closed: str

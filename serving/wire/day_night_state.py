@@ -1,8 +1,7 @@
-"""Day and night as the control API shows it: frozen and plain.
+"""Day and night as the control API shows it: frozen and plain; see day_night.proto.
 
-The server's process makes it of what the engine and the job say. Times of the day are Unix time of
-the day's own calendar, which may pass faster than emulated time.
-`protos/ultraserve/v1/day_night.proto` says what the fields mean; here is only what it does not say.
+Made by the server's process from the engine's and the job's states. Times of the day are Unix time
+of the day's own calendar, which may pass faster than emulated time.
 """
 
 from typing import Annotated
@@ -15,10 +14,10 @@ JobPhaseWord = Annotated[
     str,
     Meta(pattern="^(absent|starting|running|saving|stopped|finished|failed|crashed)$"),
 ]
-"""A phase of `serving.policy.day_night.handover.JobPhase`; a test holds the two together."""
+"""A phase of `serving.policy.day_night.handover.JobPhase`; a test compares them."""
 
 PublishWord = Annotated[str, Meta(pattern="^(never|if-better)$")]
-"""One of `day_night_settings.PUBLISH`; a test holds the two together."""
+"""One of `day_night_settings.PUBLISH`; a test compares them."""
 
 
 class GroupState(Plain, frozen=True, kw_only=True):
@@ -34,10 +33,7 @@ class GroupState(Plain, frozen=True, kw_only=True):
 
 
 class JobState(Plain, frozen=True, kw_only=True):
-    """The training job, by its process and its directory.
-
-    Asking for it anew does not empty `trouble`.
-    """
+    """The training job, by its process and its directory. A restart keeps `trouble`."""
 
     phase: JobPhaseWord
     directory: str
@@ -58,7 +54,7 @@ class JobState(Plain, frozen=True, kw_only=True):
 
 
 class ForecastState(Plain, frozen=True, kw_only=True):
-    """The peak of demand within the next `window_s` seconds of the day, requests per emulated s."""
+    """Peak of demand within the next `window_s` seconds of the day, requests per emulated s."""
 
     window_s: float
     expected_per_s: float
@@ -67,10 +63,10 @@ class ForecastState(Plain, frozen=True, kw_only=True):
 
 
 class DayNightState(Plain, frozen=True, kw_only=True):
-    """Who serves, who trains, and why.
+    """Phases, policy and demand of the day, with reasons.
 
-    `policy` is its text, or "manual". `next_change_day_s` is None where the policy wants no other
-    number of groups within a day, or nobody can say; `return_s` before the first return.
+    `policy` is its text, or "manual". `next_change_day_s` is None without a change within a day or
+    where it is unknown; `return_s` before the first return.
     """
 
     policy: str

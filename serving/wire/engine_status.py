@@ -1,8 +1,7 @@
-"""What the API's process needs of the engine at every step: the clock, and how many ranks serve.
+"""The engine's status at each step, for the API's process: clock, and ranks that serve.
 
-The engine's process writes it after each step into a shared record, now and then with
-its totals for a server without our gateway: stock vLLM asks its engine for nothing. Everything else
-that is shown of an engine is asked for by a control call, when there is a reader of it.
+The engine's process writes it into a shared record, at times with its totals, for a server without
+our gateway: stock vLLM asks its engine for nothing. All else is read by control calls, on demand.
 """
 
 import os
@@ -20,12 +19,8 @@ from serving.wire.telemetry import Telemetry
 
 
 class EngineStatus(Plain, frozen=True, kw_only=True):
-    """At the end of a step.
-
-    Attributes:
-        emulated_s: since the engine's start.
-        ranks_up: that take requests.
-        epochs: of the clock, by Unix time, at most `EPOCHS_KEPT`; empty where time is virtual.
+    """At the end of a step. `epochs` of the clock: by Unix time, at most `EPOCHS_KEPT`; empty where
+    time is virtual.
     """
 
     emulated_s: float
@@ -44,7 +39,7 @@ class EngineStatus(Plain, frozen=True, kw_only=True):
 
 
 class _Record(Plain, frozen=True, kw_only=True, array_like=True):
-    """A status as it is written; what seldom changes is encoded by itself."""
+    """A status as written; rarely changing parts are encoded separately."""
 
     emulated_s: float
     ranks_up: Count
@@ -59,7 +54,7 @@ _NONE: Final = msgspec.msgpack.encode(None)
 
 
 def status_path(instance: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """Where the engine of vLLM's `instance` keeps its status; both processes know its name."""
+    """File of the status of vLLM's `instance`, which both processes can name."""
     return claims_directory(environment) / f"engine-{instance}.status"
 
 
@@ -72,7 +67,7 @@ class StatusWriter:
         self._totals = msgspec.Raw(_NONE)
 
     def write(self, status: EngineStatus, totals: Telemetry | None = None) -> None:
-        """Replace the status; without `totals` the one before stays."""
+        """Replace the status; without `totals` the last ones stay."""
         if totals is not None:
             self._totals = msgspec.Raw(msgspec.msgpack.encode(totals))
         if status.epochs is not self._epochs[0]:
@@ -102,12 +97,12 @@ class StatusReader:
 
     @property
     def totals(self) -> Telemetry | None:
-        """The newest that was written with a status, which `read` has found."""
+        """The newest totals, as of the last `read`."""
         totals: Telemetry | None = _TELEMETRY.decode(self._totals)
         return totals
 
     def read(self) -> EngineStatus | None:
-        """The newest, the same object while it has not changed; None before the engine's first."""
+        """The newest status, the same object while unchanged; None before the first."""
         record = self._record.read()
         if record is not self._bytes and record is not None:
             self._bytes, self._status = record, self._decode(record)

@@ -1,8 +1,7 @@
-"""Everything that is shown of a machine: chips' meters beside state, telemetry and power.
+"""A machine's state, telemetry, power and chips' meters at one moment; see hardware.proto.
 
-All times are emulated. Shares, rates and watts are means over the last `window_s`, which end when
-the snapshot is taken: an engine that has nothing to do falls to idle there.
-`protos/ultraserve/v1/hardware.proto` says what the fields mean; here is only what it does not say.
+Times are emulated. Shares, rates and watts are means over the last `window_s`, up to the snapshot:
+an idle engine falls to idle there.
 """
 
 from typing import Final
@@ -19,15 +18,15 @@ WINDOW_S: Final = 5.0
 
 
 class ChipMeters(Plain, frozen=True, kw_only=True):
-    """What one chip has done since the engine's start, and in the last window.
+    """One chip's work since the engine's start, and in the last window.
 
     Attributes:
-        busy_s: it and all counts and shares of work are of serving alone: a training job's work on
-            lent chips is not metered, but for its watts and joules.
-        figures: the ledger's others: a figure that is added to its schema is here.
-        joules: idle time and the time in which it was lent out included.
-        watts: of a chip that trains, what its job says. A lost chip draws none.
-        link_utilization: of all tiers together; 0 for a chip that has no link left.
+        busy_s: like all counts and shares of work, of serving alone: a training job's work is not
+            metered, except watts and joules.
+        figures: the ledger's others; a new one of its schema is here.
+        joules: idle and leased time included.
+        watts: of a chip that trains, as its job reports. A lost chip draws none.
+        link_utilization: of all tiers together; 0 for a chip without links.
     """
 
     chip: Count
@@ -48,7 +47,7 @@ class ChipMeters(Plain, frozen=True, kw_only=True):
     figures: dict[str, float] = field(default_factory=dict)
 
     def total(self, name: str) -> float:
-        """A figure by name, wherever it has its place."""
+        """A figure by name, of `figures` or an attribute."""
         value: float = self.figures[name] if name in self.figures else getattr(self, name)
         return value
 
@@ -56,7 +55,7 @@ class ChipMeters(Plain, frozen=True, kw_only=True):
 class StepDurations(Plain, frozen=True, kw_only=True):
     """Durations of the last `steps` steps, each one that occurred (nearest rank).
 
-    `p0_s` is the shortest and `p100_s` the longest; all are None before the first step.
+    `p0_s` is the shortest, `p100_s` the longest; all are None before the first step.
     """
 
     steps: Count
@@ -70,10 +69,7 @@ class StepDurations(Plain, frozen=True, kw_only=True):
 
 
 class MachineSnapshot(Plain, frozen=True, kw_only=True):
-    """Everything of one moment.
-
-    `window_s` is what the window really was: shorter after the start, longer after a long step.
-    """
+    """Everything at one moment. `window_s`: shorter after the start, longer after a long step."""
 
     emulated_s: float
     window_s: float
@@ -93,9 +89,9 @@ class MachineSnapshot(Plain, frozen=True, kw_only=True):
 
 
 class ExpertChoices(Plain, frozen=True, kw_only=True):
-    """How often the timed model's routers chose each expert, in the window that balancing looks at.
+    """How often the timed model's routers chose each expert, in the balancing window.
 
-    `tokens` are [layers x experts], those of layer 0 first; empty for a model without experts.
+    `tokens` are [layers x experts], layer 0 first; empty for a model without experts.
     """
 
     layers: Count

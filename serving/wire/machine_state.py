@@ -1,8 +1,7 @@
 """The whole machine between two steps, as the control API shows it: frozen, plain, strict JSON.
 
-The engine's process makes it and the API's process hands it on, so both sides share this
-definition. The messages of `protos/ultraserve/v1` have the same fields, and say what they mean;
-here is only what they do not say. Emulated seconds count from the engine's start.
+Made by the engine's process and passed on by the API's. The messages of `protos/ultraserve/v1` have
+and document the same fields. Emulated seconds count from the engine's start.
 """
 
 from enum import StrEnum
@@ -18,26 +17,26 @@ Count = Annotated[int, Meta(ge=0)]
 
 
 REQUESTS_NAMED_MAX: Final = 64
-"""Of one fault, that are named: a page of them; all are counted."""
+"""Requests named per fault: a page of them; all are counted."""
 
 SERVING: Final = "serving"
-"""The phase of chips that no lease has."""
+"""The phase of chips without a lease."""
 
 PhaseWord = Annotated[str, Meta(pattern="^(serving|draining|training|restoring|maintenance)$")]
-"""A phase of `serving.policy.day_night.handover`; a test holds the two together."""
+"""A phase of `serving.policy.day_night.handover`; a test compares them."""
 
 FOR_TRAINING: Final = "training"
 FOR_MAINTENANCE: Final = "maintenance"
 PurposeWord = Annotated[str, Meta(pattern=f"^({FOR_TRAINING}|{FOR_MAINTENANCE})$")]
-"""What chips leave service for."""
+"""Why chips leave service."""
 
 
 class Plain(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A value that travels as JSON; an unknown, missing or mistyped field is refused."""
+    """A value that travels as JSON; unknown, missing and mistyped fields are refused."""
 
 
 class ChipHealth(StrEnum):
-    """What a chip does with a command: answers, answers late, is silent, is gone."""
+    """A chip's reaction to a command: answers, answers late, is silent, is gone."""
 
     UP = "up"
     SLOW = "slow"
@@ -46,7 +45,7 @@ class ChipHealth(StrEnum):
 
 
 class FaultStage(StrEnum):
-    """How far the engine is with a fault; see fault.proto."""
+    """The engine's progress with a fault; see fault.proto."""
 
     PENDING = "pending"
     RECOVERING = "recovering"
@@ -57,7 +56,7 @@ class FaultStage(StrEnum):
 
 
 class PartitionState(Plain, frozen=True, kw_only=True):
-    """How the chips are divided; `dp` counts the ranks of `tp` chips."""
+    """Division of the chips; `dp` counts the ranks of `tp` chips."""
 
     chips: Count
     tp: Count
@@ -69,7 +68,7 @@ class PartitionState(Plain, frozen=True, kw_only=True):
 
 
 class CutLink(Plain, frozen=True, kw_only=True):
-    """Lanes that a chip has lost, of those that it has in the tier."""
+    """Lanes that a chip has lost, of those in the tier."""
 
     tier: LinkTier
     lanes_cut: Count
@@ -96,12 +95,12 @@ class ChipState(Plain, frozen=True, kw_only=True):
 
     @property
     def hbm_used_bytes(self) -> int:
-        """What all owners hold in all stacks."""
+        """Of all owners in all stacks."""
         return sum(stack.held_bytes for stack in self.stacks)
 
     @property
     def hbm_capacity_bytes(self) -> int:
-        """The stacks that have not failed."""
+        """Of the stacks that have not failed."""
         return sum(stack.capacity_bytes for stack in self.stacks if not stack.failed)
 
 
@@ -126,7 +125,7 @@ class RackState(Plain, frozen=True, kw_only=True):
 
 
 class ExpertBalance(Plain, frozen=True, kw_only=True):
-    """Tokens per chip, the most over the mean, in the window that balancing looks at."""
+    """Tokens per chip, the most over the mean, in the balancing window."""
 
     imbalance: float | None
     imbalance_before: float | None
@@ -136,7 +135,7 @@ class ExpertBalance(Plain, frozen=True, kw_only=True):
 
 
 class Recovery(Plain, frozen=True, kw_only=True):
-    """What it took until the engine served again; up to now while it recovers."""
+    """Cost of a recovery; up to now while it lasts."""
 
     emulated_ns: Count
     wall_s: float
@@ -148,7 +147,7 @@ class Recovery(Plain, frozen=True, kw_only=True):
 
 
 class FaultRecord(Plain, frozen=True, kw_only=True):
-    """One fault that was injected; `recovery` is None until the machine has met it."""
+    """One injected fault; `recovery` is None until the machine has met it."""
 
     number: Count
     fault: Fault
@@ -161,9 +160,8 @@ class FaultRecord(Plain, frozen=True, kw_only=True):
 
 
 class FaultEvent(Plain, frozen=True, kw_only=True):
-    """A fault has reached a stage; numbered from 1 since the engine's start.
-
-    `fault` is the record as it was then, and `ranks_up` counts the ranks that served at that time.
+    """A fault has reached a stage, numbered from 1 since the engine's start. `fault` and
+    `ranks_up`, the ranks that served, are as of then.
     """
 
     number: Count
@@ -173,7 +171,7 @@ class FaultEvent(Plain, frozen=True, kw_only=True):
 
 
 class StallState(Plain, frozen=True, kw_only=True):
-    """Nothing is computed until `until_emulated_s`."""
+    """No computing until `until_emulated_s`."""
 
     until_emulated_s: float
     left_s: float
@@ -182,7 +180,7 @@ class StallState(Plain, frozen=True, kw_only=True):
 
 
 class TrainingTotals(Plain, frozen=True, kw_only=True):
-    """What a training job has done on a lease's chips since they were handed to it, as it says."""
+    """A training job's own totals on a lease's chips."""
 
     steps: Count
     tokens: Count
@@ -194,9 +192,8 @@ class TrainingTotals(Plain, frozen=True, kw_only=True):
 
 
 class LeaseState(Plain, frozen=True, kw_only=True):
-    """A group of chips that is, or was, lent out: whole ranks.
-
-    `until_emulated_s` is None where nobody knows; `training` until the job has said something.
+    """A group of chips that is, or was, leased: whole ranks. `until_emulated_s` is None if unknown;
+    `training` until the job's first report.
     """
 
     number: Count
@@ -223,9 +220,8 @@ class LeaseState(Plain, frozen=True, kw_only=True):
 
 
 class VersionState(Plain, frozen=True, kw_only=True):
-    """One version of the weights; its name is the number, and the beginning of the weights' hash.
-
-    `failure` is empty when nothing went wrong; `joules` are a part of the engine's energy.
+    """One version of the weights, named by its number and the beginning of the weights' hash.
+    `failure` is empty without one; `joules` are part of the engine's energy.
     """
 
     number: Count
@@ -242,10 +238,10 @@ class VersionState(Plain, frozen=True, kw_only=True):
 
 
 class SleepState(Plain, frozen=True, kw_only=True):
-    """Whether the engine sleeps, in vLLM's sense, and what the last time took.
+    """Whether the engine sleeps, in vLLM's sense, and the cost of the last time.
 
-    `host_bytes` are weights of the timed model; `wake_s` is waking up, its parts together; `joules`
-    are what the chips drew in both, a part of the engine's energy.
+    `host_bytes`: of the timed model's weights; `wake_s`: all parts of waking up; `joules`: of the
+    chips in both, part of the engine's energy.
     """
 
     asleep: tuple[str, ...] = ()
@@ -272,7 +268,7 @@ class HostRatio(Plain, frozen=True, kw_only=True):
 
 
 class MachineState(Plain, frozen=True, kw_only=True):
-    """Everything; `chips` are the partition's, then its spares, `faults` all since the start."""
+    """Everything; `chips` are the partition's, then its spares; `faults` all since the start."""
 
     emulated_s: float
     dilation: float

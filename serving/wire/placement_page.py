@@ -1,7 +1,4 @@
-"""Which experts lie where, as the control API shows it, in pages of whole layers.
-
-See placement.proto.
-"""
+"""Expert placement as the control API shows it, in pages of whole layers; see placement.proto."""
 
 from typing import Annotated
 
@@ -10,7 +7,7 @@ from msgspec import Meta
 from serving.wire.machine_state import Count, Plain
 
 Numbered = Annotated[int, Meta(ge=-1)]
-"""A thing by its number; -1 for none."""
+"""A number of a thing; -1 for none."""
 
 
 class RankPlacement(Plain, frozen=True, kw_only=True):
@@ -22,9 +19,9 @@ class RankPlacement(Plain, frozen=True, kw_only=True):
 
 
 class LayerPlacement(Plain, frozen=True, kw_only=True):
-    """One layer of the timed model that has experts.
+    """One layer of the timed model with experts.
 
-    `expert_of_slot` is [positions x slots], those of position 0 first; `copies` is [experts].
+    `expert_of_slot` is [positions x slots], position 0 first; `copies` is [experts].
     """
 
     layer: Count
@@ -33,7 +30,7 @@ class LayerPlacement(Plain, frozen=True, kw_only=True):
 
 
 class PlacementPage(Plain, frozen=True, kw_only=True):
-    """Some layers in their order; a dense model has 0 of them."""
+    """Some layers in order; a dense model has 0 of them."""
 
     layers: Count
     experts: Count

@@ -1,17 +1,17 @@
-"""Power and energy of what serves, as the control API shows it; see power.proto."""
+"""Power and energy as the control API shows them; see power.proto."""
 
 from serving.wire.machine_state import Count, Plain
 
 
 class ChipPower(Plain, frozen=True, kw_only=True):
-    """What one chip draws: the mean of the last emulated seconds."""
+    """Power of one chip: mean of the last emulated seconds."""
 
     chip: Count
     watts: float
 
 
 class RackPower(Plain, frozen=True, kw_only=True):
-    """The partition's chips in one rack, their share of its input and of what it is given."""
+    """The partition's chips in one rack, with their share of its input and budget."""
 
     rack: Count
     chips: Count
@@ -42,10 +42,8 @@ class PowerWindow(Plain, frozen=True, kw_only=True):
 
 
 class MachinePower(Plain, frozen=True, kw_only=True):
-    """Everything about power.
-
-    Watts are means of the last emulated seconds; those at the racks' input and at the utility's
-    meter have the chips' share of all the rest.
+    """Everything about power. Watts are means of the last emulated seconds; at the racks' input and
+    the utility's meter they include the chips' share of all the rest.
     """
 
     emulated_s: float

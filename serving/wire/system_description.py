@@ -1,10 +1,10 @@
-"""What is emulated, as the control API shows it; see system.proto. Fixed while the server runs."""
+"""Description of what is emulated, fixed while the server runs; see system.proto."""
 
 from serving.wire.machine_state import Count, PartitionState, Plain
 
 
 class SpecFigure(Plain, frozen=True, kw_only=True):
-    """One number of the catalog in base units; `assumed`: nobody has published it."""
+    """One number of the catalog in base units; `assumed`: without a published source."""
 
     name: str
     value: float
@@ -21,7 +21,7 @@ class SpecSheet(Plain, frozen=True, kw_only=True):
 
 
 class RackDescription(Plain, frozen=True, kw_only=True):
-    """One rack of the system; `chips` are the partition's, and its spares, that stand in it."""
+    """One rack of the system; `chips` are the partition's and spare ones in it."""
 
     rack: Count
     trays: Count
@@ -31,7 +31,7 @@ class RackDescription(Plain, frozen=True, kw_only=True):
 
 
 class SystemDescription(Plain, frozen=True, kw_only=True):
-    """Everything that is fixed from the start; for `ultraserver` see `serving.settings`."""
+    """All that is fixed from the start; for `ultraserver` see `serving.settings`."""
 
     ultraserve_version: str
     vllm_version: str

@@ -1,4 +1,4 @@
-"""What changes while a server runs: the engine's figures, and what has happened since others."""
+"""Figures of the engine, and events, that change while a server runs."""
 
 from enum import StrEnum
 from typing import TypeVar
@@ -19,8 +19,8 @@ from serving.wire.machine_state import (
 class Telemetry(Plain, frozen=True, kw_only=True):
     """The engine's figures of one moment; see watch.proto. Totals count from its start.
 
-    Seconds and joules are emulated unless named wall; idle time is in both. Watts are the mean of
-    the last emulated seconds. What is said of the clock's epoch is 0 where time is virtual.
+    Seconds and joules are emulated unless named wall, and include idle time. Watts are means of the
+    last emulated seconds. The clock's epoch is 0 where time is virtual.
     """
 
     emulated_s: float
@@ -69,12 +69,12 @@ class Telemetry(Plain, frozen=True, kw_only=True):
 
     @property
     def stall_s(self) -> float:
-        """Emulated seconds for which nothing is computed yet."""
+        """Emulated seconds until computing goes on."""
         return 0.0 if self.stall is None else self.stall.left_s
 
     @property
     def stall_wall_s(self) -> float:
-        """The wall time that they take."""
+        """The same in wall time."""
         return 0.0 if self.stall is None else self.stall.wall_left_s
 
 
@@ -82,13 +82,13 @@ KindT = TypeVar("KindT", bound=Struct)
 
 
 def with_figures(kind: type[KindT], telemetry: Telemetry, **others: object) -> KindT:
-    """A `kind` that has `telemetry`'s value in each field of the same name, but for `others`."""
+    """A `kind` with `telemetry`'s values in fields of the same name, and `others`."""
     alike = set(kind.__struct_fields__) & set(Telemetry.__struct_fields__) - set(others)
     return kind(**{name: getattr(telemetry, name) for name in alike}, **others)
 
 
 class EventKind(StrEnum):
-    """What has happened; see the contract."""
+    """Kinds of events; see the contract."""
 
     FAULT = "fault"
     LEASE = "lease"
@@ -101,9 +101,8 @@ class EventKind(StrEnum):
 
 
 class MachineEvent(Plain, frozen=True, kw_only=True):
-    """One change, numbered from 1 since the server's start; see watch.proto.
-
-    What it is not about is None; so are `ranks_up` of what is not about a fault.
+    """One change, numbered from 1 since the server's start; see watch.proto. Unrelated fields are
+    None; `ranks_up` for all but faults.
     """
 
     number: Count

@@ -1,7 +1,6 @@
 """A server stops whenever it is told to, and leaves nothing: no process, no port, no file.
 
-Also stock `vllm serve`, which must be the same engine; it is the one that Ctrl-C ends when it is
-up. Two engines are started in the everyday suite, the first of them not to its end.
+Also stock `vllm serve`, which must be the same engine; it is the one that Ctrl-C ends when it is up.
 """
 
 import json
@@ -19,7 +18,7 @@ from tests.e2e.server_process import ULTRASERVE, VLLM, ServerProcess, started
 from tests.emulator.chip.in_process import InProcessChips
 from tests.emulator.chip.in_process import serve as serve_in_process
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 PROMPTS = ["The old bridge", "import numpy as np\n", "Four chips stand in a row, and the first of"]
 BOUNDS = ("--max-num-batched-tokens", "512", "--max-model-len", "4096")
@@ -44,7 +43,6 @@ def end_of(server: ServerProcess, number: signal.Signals, *, group: bool) -> int
     return code
 
 
-@pytest.mark.slow
 def test_ctrl_c_while_ray_starts_ends_everything() -> None:
     with started(ULTRASERVE, *TRAY) as server:
         server.wait_until(lambda: MOMENTS["Ray starts"](server), "Ray")
@@ -52,7 +50,6 @@ def test_ctrl_c_while_ray_starts_ends_everything() -> None:
         assert end_of(server, signal.SIGINT, group=True) == 130
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
 def test_a_signal_at_any_moment_of_the_start_ends_everything(
@@ -64,7 +61,6 @@ def test_a_signal_at_any_moment_of_the_start_ends_everything(
         assert end_of(server, number, group=group) in (128 + number, -number)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [0.3, 1.0, 2.0, 4.0])
 def test_a_signal_at_any_second_of_the_start_ends_everything(seconds: float) -> None:
     with started(ULTRASERVE, *TRAY) as server:
@@ -89,7 +85,6 @@ def busy() -> Iterator[ServerProcess]:
             yield server
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
 def test_a_signal_while_requests_run_ends_everything_in_time(
     number: signal.Signals, group: bool, busy: ServerProcess
@@ -100,7 +95,6 @@ def test_a_signal_while_requests_run_ends_everything_in_time(
     assert "1 requests are aborted" in busy.log()
 
 
-@pytest.mark.slow
 def test_a_second_signal_waits_for_nobody(busy: ServerProcess) -> None:
     busy.signal(signal.SIGTERM)
     busy.wait_until(lambda: "the server ends" in busy.log(), "notice")

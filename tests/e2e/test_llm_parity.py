@@ -411,6 +411,7 @@ def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
 # --- one chip, prefix caching off, prefill in chunks of 16 --------------------------------------
 
 
+@pytest.mark.slow
 def test_one_chip_without_prefix_caching_and_with_chunks_of_16_tokens_writes_the_same_text(
     checkpoint: Path, prompts: list[list[int]], expected: list[list[int]], reference: Reference
 ) -> None:

@@ -271,6 +271,7 @@ def test_two_chips_lost_at_once_are_both_named_in_the_end(fleet: Fleet, calm: Ca
     fleet.step(last_steps(calm.steps[0]), {})
 
 
+@pytest.mark.slow
 def test_a_chip_that_falls_silent_as_another_is_lost_is_given_up_as_soon_and_as_silent(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,7 +96,8 @@ def fleet() -> Iterator[Fleet]:
 
 
 @pytest.mark.fleet
-@pytest.mark.parametrize("tp", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("tp", [1, 2])
 def test_real_chips_say_what_the_new_weights_say_and_the_other_block_what_the_old_do(
     other: Path, right: dict[Path, list[int]], tp: int
 ) -> None:

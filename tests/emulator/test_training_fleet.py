@@ -84,4 +84,4 @@ def test_a_checkpoint_that_is_not_there_is_refused_before_anything_starts(tmp_pa
             weights_dir=tmp_path, chips=2, precision=Precision.BF16, optimizer=AdamWSettings()
         )
 
-    assert descendants() == before
+    assert descendants() <= before  # one of before may have ended meanwhile

@@ -155,6 +155,7 @@ def test_all_trials_together_are_as_many_faults_as_promised() -> None:
 
 
 @pytest.mark.engine
+@pytest.mark.slow
 def test_a_few_faults_of_every_kind_change_no_text() -> None:
     chaos = run(EVERYDAY)
 

@@ -1,8 +1,7 @@
 """The search for a replica's curve: which rates are simulated.
 
-Exact runs bracket the capacity, from the steady state's guess on; one far above it finds the most
-that can be served, and a few more rates complete the curve. Processes share the runs of a round;
-the result does not depend on how many there are.
+Exact runs bracket the capacity from the steady state's guess; an overload finds saturation, a few
+more rates complete the curve.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,28 +25,26 @@ Progress = Callable[[str], None]
 _BELOW: Final = (0.08, 0.2, 0.4)
 """Rates below the bracket, as shares of the capacity: a night's and a morning's."""
 _ABOVE: Final = 1.2
-"""Of the bracket's upper end: where attainment is on its way down, before queues have no end."""
+"""Of the bracket's upper end: attainment falls, queues are still finite."""
 _BRACKET_SHARE: Final = 0.16
-"""The bracket is narrowed to this share of its upper end; a straight line goes on from there."""
+"""The bracket's final width, as a share of its upper end; the curve is linear within it."""
 _FIRST: Final = (0.45, 0.7)
-"""Of the steady state's rate, which knows no queue: where the search begins."""
+"""First rates, as shares of the steady state's, which knows no queue."""
 _ROUNDS_MAX: Final = 8
 _OVERLOAD: Final = 1.5
-"""So many times the first rate that misses the target is an overload: a queue at all times."""
+"""Times the lowest rate that misses the target: a permanent queue."""
 _BEGUN_SHARE: Final = 0.85
 """Of the arrivals, below which a queue grows; the rest is chance at the ends of a short run."""
 _TTFT_LIMITS: Final = 4.0
-"""Judged requests arrive for so many times the TTFT limit at least: a queue takes time to grow."""
+"""Judged requests arrive for at least this many TTFT limits: a queue takes time to grow."""
 _ROUNDING: Final = 1e-9
 _LEADS: Final = 2.0
-"""Traffic runs for so many mean requests before and after the judged ones."""
+"""Traffic before and after the judged requests, in mean request durations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveTerms:
-    """Judged requests of a rate: `judged`, fewer where they take more than `steps_max` steps, at
-    least `judged_least`, and more where they come too fast to make a queue.
-    """
+    """Judged requests of a rate: `judged`, fewer above `steps_max` steps, more to build a queue."""
 
     required_share: float
     judged: int = 800
@@ -67,9 +64,7 @@ class CurveTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstGuess:
-    """The steady state's rate within the target, and seconds between tokens then; `alone_s` are
-    those of a request that has the replica to itself.
-    """
+    """Steady-state rate within the target; seconds between tokens then and of a lone request."""
 
     rate_per_s: float
     tpot_s: float
@@ -83,7 +78,7 @@ def find_curve(
     workers: SimulationWorkers,
     progress: Progress = lambda _: None,
 ) -> ReplicaCurve:
-    """Simulate the replica at several rates; raises ConfigError when none keeps the target."""
+    """Simulate several rates; raises ConfigError when none keeps the target."""
     search = _Search(replica=replica, guess=guess, terms=terms, workers=workers, progress=progress)
     low, high = search.bracket()
     capacity_per_s = (low + high) / 2
@@ -101,8 +96,6 @@ def find_curve(
 
 @dataclass(kw_only=True)
 class _Search:
-    """The rates looked at so far."""
-
     replica: ReplicaUnderTest
     guess: FirstGuess
     terms: CurveTerms
@@ -111,11 +104,9 @@ class _Search:
     found: dict[float, RatePoint] = field(default_factory=dict)
 
     def points(self) -> list[RatePoint]:
-        """By ascending rate."""
         return [self.found[rate] for rate in sorted(self.found)]
 
     def run(self, rates_per_s: Sequence[float]) -> list[RatePoint]:
-        """Simulate these rates at once."""
         points = self.workers.map(run_at_rate, [self._task(rate) for rate in rates_per_s])
         self._note(points)
         return points
@@ -129,7 +120,7 @@ class _Search:
             )
 
     def bracket(self) -> tuple[float, float]:
-        """Neighbouring rates of which the lower keeps the target and the higher does not."""
+        """Neighbouring rates; the lower keeps the target, the higher does not."""
         low, high = 0.0, float("inf")
         rates = [share * self.guess.rate_per_s for share in _FIRST]
         for _ in range(_ROUNDS_MAX):
@@ -156,7 +147,7 @@ class _Search:
         )
 
     def complete(self, overload_per_s: float, rates_per_s: Sequence[float]) -> float:
-        """Simulate these rates; returns the requests that begin per second at the overload."""
+        """Simulate these rates; returns requests begun per second at the overload."""
         tasks = [self._task(rate) for rate in (overload_per_s, *rates_per_s)]
         found = self.workers.map(_look, list(enumerate(tasks)))
         begun_per_s = next(each for each in found if isinstance(each, float))
@@ -166,7 +157,7 @@ class _Search:
         return max(begun_per_s, highest * (1 + _ROUNDING))
 
     def _keeps(self, point: RatePoint) -> bool:
-        """Whether enough were in time, and as many began as came: else a longer run would miss."""
+        """Whether enough were in time and no queue grew: with one, a longer run would miss."""
         begun = point.served_per_s >= _BEGUN_SHARE * point.rate_per_s
         return begun and point.both_share >= self.terms.required_share
 

@@ -1,4 +1,4 @@
-"""The day as a picture: demand, chips, power and latency over the hours."""
+"""Chart of a day: demand, chips, power and latency over the hours."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -36,7 +36,7 @@ _USES: Final = {"serving": BLUE, "on the way": "#fab005", "training": GREEN, "id
 
 
 def day_chart(day: VirtualDay) -> alt.VConcatChart:
-    """Four panels over one axis of time."""
+    """Five panels over one axis of time."""
     load = day.headline
     result, never = load.results[0], load.never
     source = day.settings.question.trace.source
@@ -59,17 +59,15 @@ def day_chart(day: VirtualDay) -> alt.VConcatChart:
 
 
 def _short(text: str) -> str:
-    """The text, cut to a line of the picture."""
     return text if len(text) <= _LINE_MAX else f"{text[: _LINE_MAX - 1]}…"
 
 
 def _span(result: DayResult) -> int:
-    """Intervals that a point of the picture is the mean of."""
     return -(-len(result.walk.demand.arrivals) // _POINTS_MAX)
 
 
 def _means(values: Float64s, span: int) -> Float64s:
-    """The mean of each `span` values; a rest at the end is left out."""
+    """The mean of each `span` values; an incomplete last span is dropped."""
     whole = len(values) // span * span
     means: Float64s = values[:whole].reshape(-1, span).mean(axis=1)
     return means
@@ -183,9 +181,7 @@ def _power(result: DayResult, never: DayResult) -> Any:
 
 
 def _latency(day: VirtualDay, result: DayResult) -> Any:
-    """The 99th percentiles of the groups at each rate, as shares of their limits; backlog waits are
-    added to TTFT.
-    """
+    """p99 latencies at the groups' rates over their limits; TTFT includes the backlog's wait."""
     curve, walk, slo = result.machine.curve, result.walk, day.settings.slo
     groups = np.maximum(walk.column("serving_s") / walk.demand.interval_s, 1e-9)
     wait_s = walk.backlog / (groups * curve.saturated_per_s)
@@ -202,7 +198,6 @@ def _latency(day: VirtualDay, result: DayResult) -> Any:
 
 
 def _attainment(result: DayResult) -> Any:
-    """Of each hour's requests, those that kept both limits."""
     walk = result.walk
     per_hour = max(1, round(HOUR_S / walk.demand.interval_s))
     shares = result.machine.curve.share("both_share", walk.group_rates)

@@ -1,5 +1,5 @@
-"""Policies compared on the same requests at several loads, beside `never`, the oracle and the best
-fixed split (searched: the fewest serving groups that keep the target).
+"""Policies compared on the same requests at several loads, beside three baselines: `never`, the
+oracle and the best fixed split (the fewest serving groups that keep the target).
 """
 
 from collections.abc import Callable
@@ -15,19 +15,18 @@ from serving.policy.day_night.policy_text import parse_policy
 
 NEVER: Final = "never"
 ORACLE: Final = "oracle:headroom=0"
-"""It needs no headroom, for it knows what comes: a capacity is where the target is just kept."""
+"""Without headroom: it knows the demand, and at capacity the target is just kept."""
 PEAK_SHARE_MAX: Final = 2.0
-"""Of the capacity: more would only say that everything fails."""
+"""Of the capacity; above, every policy fails."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayQuestion:
     """A part of a trace, from `begin_s` on, under policies as a user writes them.
 
-    `peak_shares` of the machines' capacity are what the trace's highest rate is scaled to;
-    `cold` says that policies know nothing where the trace has nothing before that part; else they
-    are shown its last day (assumed).
-    Raises ConfigError for a part that the trace has not, or a policy that cannot be read.
+    `peak_shares` of the capacity are the trace's highest rates. A trace without an earlier part has
+    its last day as history (assumed), or, when `cold`, none. Raises ConfigError for a part outside
+    of the trace, or an unreadable policy.
     """
 
     trace: DayTrace
@@ -39,7 +38,7 @@ class DayQuestion:
     cold: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse now what would be found out after minutes of simulation."""
+        """Fails now rather than after minutes of simulation."""
         if not self.policies or not self.peak_shares:
             raise ConfigError(field="policies", value="none", expected="a policy and a load")
         for share in self.peak_shares:
@@ -55,9 +54,7 @@ class DayQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoadComparison:
-    """One load: every policy asked for, and the three for comparison, each once; the search for
-    the best split walked `splits_tried`.
-    """
+    """One load: asked policies and baselines; the best split took `splits_tried` walks to find."""
 
     peak_share: float
     peak_per_s: float
@@ -75,25 +72,25 @@ class LoadComparison:
 
     @property
     def everything(self) -> tuple[DayResult, ...]:
-        """What was asked for and the three for comparison, each once, the best fixed split last."""
+        """Asked policies and baselines, each once, the best fixed split last."""
         others = (each for each in self.results if each.policy != self.fixed.policy)
         return (*others, self.fixed)
 
     @property
     def never(self) -> DayResult:
-        """All serve."""
+        """The baseline in which all groups serve."""
         return self.result(NEVER)
 
     @property
     def oracle(self) -> DayResult:
-        """Knows the day."""
+        """The baseline that knows the demand."""
         return next(each for each in self.results if each.policy.partition(":")[0] == "oracle")
 
 
 def compare(
     question: DayQuestion, machine: DayMachine, handover: GroupHandover
 ) -> tuple[LoadComparison, ...]:
-    """Walk every policy at every load; raises ConfigError for one that cannot be read."""
+    """Walk every policy at every load; raises ConfigError for an unreadable one."""
     return tuple(_at_load(question, machine, handover, share) for share in question.peak_shares)
 
 
@@ -142,7 +139,7 @@ def _at_load(
 def _fewest(split: Callable[[int], DayResult], groups: int) -> int:
     """The fewest serving groups that keep the target, by bisection; all where none do.
 
-    More groups never serve fewer requests in time, since the share in time falls with their rate.
+    Attainment rises with the groups: the share in time falls with their rate.
     """
     low, high = 1, groups
     while low < high:

@@ -1,11 +1,11 @@
-"""How a virtual day was found out: what was simulated, what was aggregated, what is assumed."""
+"""Method and assumptions of a virtual day, in sentences."""
 
 from serving.analysis.day.virtual_day import VirtualDay
 from serving.policy.prefill_throttle import parse_prefill_policy
 
 
 def method(day: VirtualDay) -> tuple[str, ...]:
-    """Which steps were simulated, and which were not."""
+    """Which parts were simulated, which aggregated."""
     curve, terms = day.machine.curve, day.settings.question.terms
     steps = sum(point.steps for point in curve.points)
     judged = [point.judged for point in curve.points]
@@ -27,7 +27,7 @@ def method(day: VirtualDay) -> tuple[str, ...]:
 
 
 def assumptions(day: VirtualDay) -> tuple[str, ...]:
-    """The assumptions of the answer, beside the catalog's figures."""
+    """The answer's assumptions, beside the catalog's figures."""
     settings, handover = day.settings, day.handover
     question, sweep, trained = settings.question, settings.sweep, day.machine.trained
     said = [

@@ -1,4 +1,4 @@
-"""A virtual day as lines of text and as plain data for JSON, in base units."""
+"""A virtual day as a report and as plain data for JSON, in base units."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -62,7 +62,6 @@ def day_document(day: VirtualDay) -> Document:
 
 
 def _slower_lines(day: VirtualDay) -> Lines:
-    """Results under longer starts than the assumed one."""
     asked = day.headline.results[0]
 
     def words(slow: SlowerHandovers) -> str:
@@ -83,7 +82,6 @@ def _slower_lines(day: VirtualDay) -> Lines:
 
 
 def _freed_table(day: VirtualDay) -> Table:
-    """Of the headline's load, the chip-hours freed and their costs."""
     load = day.headline
     title = (
         f"Chip-hours freed and the cost of hand-overs at {load.peak_share:.0%}; the demand itself "
@@ -100,9 +98,7 @@ def _freed_table(day: VirtualDay) -> Table:
 
 
 def _unused(day: VirtualDay) -> float:
-    """Of the highest rate, what the mean leaves free: what an operator with one node a unit of
-    demand frees, who follows it exactly.
-    """
+    """Share of the peak rate that the mean leaves free, as if capacity followed demand exactly."""
     demand = day.headline.demand
     mean_per_s = float(demand.arrivals.mean()) / demand.interval_s
     return 1 - mean_per_s / day.headline.peak_per_s
@@ -144,7 +140,7 @@ def _check_lines(check: ExactHour) -> Iterator[str]:
 
 
 def day_data(day: VirtualDay) -> dict[str, Any]:
-    """The same as plain data: the first policy at the headline's load on top, then everything."""
+    """The same as plain data: the headline's first policy on top, then everything."""
     headline = day.headline
     curve, partition = day.machine.curve, day.choice.candidate.partition
     return {
@@ -210,7 +206,7 @@ _RESULT: Final = (
     *("output_tokens_per_mwh", "training_tokens_per_mwh", "served_flops", "training_flops"),
     "flops_per_mwh",
 )
-"""Attributes of a result that JSON has under their own names."""
+"""Attributes that JSON has under their own names."""
 
 
 def _result_data(result: DayResult) -> dict[str, Any]:

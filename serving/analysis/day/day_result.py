@@ -1,4 +1,4 @@
-"""What a day under one policy came to: users served, tokens trained, hand-overs, energy."""
+"""Result of a day under one policy: service, training, hand-overs, energy."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,10 +26,7 @@ _FLOPS_SAMPLE: Final = 2_000
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DayMachine:
-    """What serves and trains: `machines` systems, each of groups of `group_chips`.
-
-    `flops_per_request` is the mean of a served request, its prompt and its reply.
-    """
+    """`machines` systems in groups of `group_chips`; `flops_per_request` is a mean."""
 
     system: SystemSpec
     machines: int
@@ -53,15 +50,12 @@ class DayMachine:
 
     @property
     def capacity_per_s(self) -> float:
-        """Requests per second that all groups serve within the target."""
+        """Requests per second of all groups within the target."""
         return self.groups * self.curve.capacity_per_s
 
     @cached_property
     def _facility_line(self) -> tuple[float, float]:
-        """Watts at the meter of one machine with idle chips, and per watt of its chips.
-
-        A machine's other parts follow its chips in a straight line; see SystemPower.
-        """
+        """Watts of a machine at the meter at 0 chip watts, and per chip watt; see SystemPower."""
         power = SystemPower(self.system)
         chips = self.system.chips.count
         low = chips * self.system.chip.idle_watts.value
@@ -74,13 +68,13 @@ class DayMachine:
         return at_low - slope * low, slope
 
     def facility_watts(self, chip_watts: Float64s) -> Float64s:
-        """At the utility's meter when the chips of all machines draw so much, [intervals]."""
+        """Watts at the utility's meter for the chip watts of all machines, [intervals]."""
         base, slope = self._facility_line
         watts: Float64s = self.machines * base + slope * chip_watts
         return watts
 
     def chip_watts(self, walk: DayWalk) -> Float64s:
-        """Of all chips in the mean of each interval, [intervals]."""
+        """Mean of all chips in each interval, [intervals]."""
         interval_s = walk.demand.interval_s
         at_work_s = walk.column("serving_s") + walk.column("leaving_s")
         serving = self.curve.chip_watts(walk.group_rates) * at_work_s / interval_s
@@ -91,7 +85,7 @@ class DayMachine:
 
 
 def mean_request_flops(model: ModelSpec, lengths: ObservedLengths) -> float:
-    """The mean of a request's flops over its lengths, or over evenly chosen ones of many."""
+    """Mean flops of a request, over all lengths or an even sample of many."""
     seen = len(lengths.prompt_tokens)
     which = np.unique(np.linspace(0, seen - 1, min(seen, _FLOPS_SAMPLE)).astype(np.int64))
     pairs = zip(lengths.prompt_tokens[which], lengths.output_tokens[which], strict=True)
@@ -117,13 +111,13 @@ class DayResult:
 
     @cached_property
     def requests(self) -> int:
-        """That arrived."""
+        """Arrived."""
         return int(self.walk.demand.arrivals.sum())
 
     def attainment(self, name: str) -> float:
         """Share of the requests with `ttft_share`, `tpot_share` or `both_share` kept; 1 of none.
 
-        Late ones miss TTFT; moved ones are taken to miss both limits.
+        Late ones miss TTFT, moved ones both limits (assumed).
         """
         if not self.requests:
             return 1.0
@@ -140,12 +134,12 @@ class DayResult:
 
     @property
     def keeps_target(self) -> bool:
-        """Whether enough of them did; else the policy failed."""
+        """Whether the required share kept both limits."""
         return self.slo_attainment >= self.machine.curve.required_share
 
     @cached_property
     def served_requests(self) -> float:
-        """That were served by the end of the day."""
+        """Served by the end of the day."""
         return float(self.walk.served.sum())
 
     @property
@@ -160,17 +154,17 @@ class DayResult:
 
     @cached_property
     def training_tokens(self) -> float:
-        """Trained, those that a killed job lost left out."""
+        """Trained, without those lost by a killed job."""
         return float(self.walk.column("tokens").sum()) - self.walk.totals.tokens_undone
 
     @cached_property
     def training_chip_hours(self) -> float:
-        """Of chips while they trained; saving, starting and idle ones left out."""
+        """Of chips while they trained, without saving, starting and idling."""
         return float(self.walk.column("chips_at_work_s").sum()) / HOUR_S
 
     @cached_property
     def freed_chip_hours(self) -> float:
-        """Of chips that had left serving and had not been called back, whatever they did."""
+        """Of chips out of serving and not called back, whatever they did."""
         lent_s = sum(self.walk.column(name).sum() for name in ("paused_s", "training_s", "idle_s"))
         return float(lent_s) * self.machine.group_chips / HOUR_S
 
@@ -182,9 +176,7 @@ class DayResult:
 
     @property
     def freed_share_of_peak(self) -> float:
-        """Of the groups that served at the highest demand, the part that did not in the mean; an
-        operator with one node a unit of demand, who follows it exactly, frees what demand does.
-        """
+        """Mean share not serving of the groups that served at the highest demand."""
         serving_s = self.walk.column("serving_s")
         return 1 - float(serving_s.mean() / serving_s[self.walk.demand.arrivals.argmax()])
 

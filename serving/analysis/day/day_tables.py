@@ -1,4 +1,4 @@
-"""A virtual day's tables: tokens per megawatt-hour under each policy, and their costs."""
+"""Tables of a virtual day: tokens per MWh under each policy, and what they cost."""
 
 from typing import Final
 
@@ -14,9 +14,7 @@ KWH_J: Final = 3.6e6
 
 
 def headline_table(load: LoadComparison) -> Table:
-    """Tokens per MWh of serving and of training, apart, and both by their flops, held against
-    `never`, the best fixed split and the oracle; of a policy that fails the target no ratio.
-    """
+    """Tokens and flops per MWh, with ratios to the baselines, if the policy keeps the target."""
 
     def times(name: str, other: DayResult) -> Column[DayResult]:
         def ratio(result: DayResult) -> float | None:
@@ -57,9 +55,7 @@ def account_table(load: LoadComparison) -> Table:
 
 
 def handover_table(load: LoadComparison, *, title: str, foot: str = "") -> Table:
-    """The chip-hours freed, of all and of those of the groups that serve at the highest demand, and
-    the costs of the hand-overs.
-    """
+    """Chip-hours freed, of all and of the peak's groups, and the costs of hand-overs."""
 
     def chip_hours(result: DayResult) -> float:
         return result.walk.totals.seconds * result.machine.group_chips / HOUR_S

@@ -1,7 +1,7 @@
-"""Demand over days: the rate of requests at any time, from hourly counts or from a day's steps.
+"""Request rates over days, from hourly counts or a day's steps; independent of the machines.
 
-The rate runs in straight lines between the hours' middles (assumed), so that no hour begins with a
-jump; recorded steps stay as they are. It must not know how many machines there are.
+Linear between the hours' middles (assumed), so that no hour begins with a jump; recorded steps are
+kept.
 """
 
 from dataclasses import dataclass, replace
@@ -22,16 +22,15 @@ DAY_S: Final = 24 * HOUR_S
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DayTrace:
-    """A rate of requests in straight lines between knots; before and after them it stays the same.
+    """A request rate, linear between knots and constant before and after them.
 
     Attributes:
-        source: where it comes from, and what is assumed of it.
+        source: with assumptions.
         begins: the time of second 0, with its zone.
-        length_s: how long it was recorded.
-        knots_s: ascending; two that are equal make a step. [knots]
+        knots_s: ascending; two equal ones make a step. [knots]
         rates_per_s: requests per second at the knots. [knots]
-        traffic: the requests themselves, where they were recorded one by one.
-        is_schedule: whether it is what an operator kept in service, and no demand of its own.
+        traffic: the requests, where they were recorded one by one.
+        is_schedule: an operator's capacity schedule, a proxy for demand.
 
     Raises ConfigError for knots out of order, and rates that are negative or all 0.
     """
@@ -55,7 +54,7 @@ class DayTrace:
 
     @classmethod
     def hourly(cls, requests: Float64s, *, source: str, begins: datetime) -> Self:
-        """Of requests per hour, [hours]: straight lines between the middles of the hours."""
+        """From requests per hour, [hours]."""
         hours = len(requests)
         return cls(
             source=source,
@@ -69,7 +68,7 @@ class DayTrace:
     def stepwise(
         cls, steps: tuple[tuple[float, float, float], ...], *, source: str, begins: datetime
     ) -> Self:
-        """Of (begin hour, end hour, requests per second), in order of time from hour 0."""
+        """From (begin hour, end hour, requests per second), contiguous from hour 0."""
         begin_h, end_h, rates = np.array(steps, dtype=np.float64).T  # [steps] each
         if begin_h[0] != 0 or (begin_h[1:] != end_h[:-1]).any() or (end_h <= begin_h).any():
             expected = "steps that follow each other from hour 0"
@@ -84,7 +83,7 @@ class DayTrace:
 
     @property
     def peak_per_s(self) -> float:
-        """The highest rate at any time."""
+        """The highest rate."""
         return float(self.rates_per_s.max())
 
     @property
@@ -98,13 +97,13 @@ class DayTrace:
         return rates
 
     def scaled(self, peak_per_s: float) -> Self:
-        """With all rates multiplied by one factor, so that the highest is this."""
+        """The trace with its rates scaled so that the highest is `peak_per_s`."""
         if not 0 < peak_per_s < np.inf:
             raise ConfigError(field="peak", value=peak_per_s, expected="above 0 requests/s")
         return replace(self, rates_per_s=self.rates_per_s * (peak_per_s / self.peak_per_s))
 
     def busiest_day(self) -> int:
-        """The day, counted from 0, that has the highest rate; the first one of several."""
+        """The first day, counted from 0, that has the highest rate."""
         if self.days < 2:
             return 0
         highest = float(self.knots_s[self.rates_per_s.argmax()])

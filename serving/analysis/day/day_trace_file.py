@@ -1,10 +1,10 @@
-"""Reads demand over days: two CSV formats, recorded requests, and two days that are built in.
+"""Reads demand over days: two CSV formats, recorded requests, two built-in days.
 
 - Hourly counts, as the Azure 2024 traces were digitised: a header `hour_index,utc_hour_start,
   requests_est,rps_est`, hours in order, times like 2024-05-10T00:00Z.
-- A day's steps, as DeepSeek's was: a header `local_start,local_end,h800_nodes`, times of one day
-  like 08:30. Nodes in service stand for demand (assumed).
-- Requests one by one, in the formats of `loadgen.workloads.trace_file`.
+- A day's steps, as DeepSeek's: a header `local_start,local_end,h800_nodes`, times of one day like
+  08:30. Nodes in service stand for demand (assumed).
+- Requests, in the formats of `loadgen.workloads.trace_file`.
 """
 
 import csv
@@ -36,10 +36,7 @@ _BIN_S: Final = 300.0
 
 
 def day_trace(name: str) -> DayTrace:
-    """The built-in day of that name, or the trace in that file.
-
-    Raises UltraServeError with one line for a file that cannot be read.
-    """
+    """The built-in day or trace file of that name; raises UltraServeError for a bad file."""
     if name == "deepseek":
         return _of_nodes(list(DEEPSEEK_NODES), DEEPSEEK_SOURCE)
     if name == "sample":
@@ -61,10 +58,10 @@ def day_trace(name: str) -> DayTrace:
 
 
 def sample_week() -> DayTrace:
-    """A made-up week by hour: a cosine from trough to peak on each day, weekends a fifth.
+    """A synthetic week by hour: a cosine each day, weekends at a fifth, peak at 14:00 UTC.
 
-    Assumed throughout: the ratio of peak to trough (10) and the weekend are round figures near
-    those of the Azure 2024 coding week; the highest hour is 14:00 UTC.
+    *Assumed*: the ratio of peak to trough (10) and the weekend are round figures near those of the
+    Azure 2024 coding week.
     """
     hour = np.arange(7 * 24)
     swing = (1 + np.cos((hour % 24 - 14) / 24 * 2 * np.pi)) / 2  # [hours], 0 to 1
@@ -113,7 +110,7 @@ def _of_nodes(steps: list[tuple[float, float, float]], source: str) -> DayTrace:
 
 
 def _of_requests(path: Path) -> DayTrace:
-    """Counted in bins of five minutes, straight lines between their middles."""
+    """Counted in bins of five minutes, linear between their middles."""
     traffic = Traffic.recorded(path)
     bins = int(traffic.span_s // _BIN_S)
     if not bins:
@@ -132,7 +129,7 @@ def _of_requests(path: Path) -> DayTrace:
 
 
 def _hours(text: str) -> float:
-    """Of a time of day like 08:30; 24:00 is the end of it."""
+    """Hours of a time of day like 08:30; 24:00 is its end."""
     hours, minutes = text.strip().split(":")
     found = int(hours) + int(minutes) / 60
     if not 0 <= found <= DAY_S / HOUR_S:

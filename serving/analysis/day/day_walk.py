@@ -1,9 +1,9 @@
-"""A policy walked over days, minute by minute, on curves that were simulated beforehand.
+"""A policy walked over days, minute by minute, on the simulated curves.
 
-Requests of an interval are counted (Poisson, from the seed alone: every policy meets the same
-ones), go evenly to the groups that serve, and are served as one group was seen to serve at that
-rate. More than the groups can serve at all waits as a backlog, first come first served; requests
-that find one are late (assumed). The policy looks every few minutes at what an observer could know.
+Requests are Poisson, from the seed alone, so that every policy meets the same ones, and spread
+evenly over the serving groups, at the curve's latencies. Those above saturation wait as a backlog,
+first come first served; requests that find one are late (assumed). The policy sees observable
+figures alone.
 """
 
 from dataclasses import dataclass, replace
@@ -30,10 +30,7 @@ _PAST_DAYS = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WalkTerms:
-    """Seconds of an interval and of a look, a multiple of it.
-
-    Raises ConfigError for times that do not fit each other.
-    """
+    """Seconds of an interval and of a look. Raises ConfigError unless a look is whole intervals."""
 
     interval_s: float = 60.0
     look_s: float = 300.0
@@ -57,10 +54,10 @@ class WalkTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DayDemand:
-    """Requests counted: of each interval of the day, and of each look's time before it.
+    """Request counts by interval of the day, and by look of the time before it.
 
-    `begins` is when the first interval begins; `past` may be empty. A `past_is_assumed` is
-    forgotten once a day was seen, so that no forecast looks a week back into what is to come.
+    A `past_is_assumed` is dropped after a day, so that no forecast looks a week back into the
+    future.
     """
 
     begins: datetime
@@ -80,7 +77,7 @@ class DayDemand:
         return self.begins.hour + self.begins.minute / 60
 
     def future(self, look_s: float) -> DemandHistory:
-        """What came, by looks: what only an oracle knows beforehand."""
+        """The day's demand by looks, for an oracle."""
         per_interval = round(look_s / self.interval_s)
         whole = len(self.arrivals) // per_interval * per_interval
         rates = self.arrivals[:whole].reshape(-1, per_interval).sum(axis=1) / look_s
@@ -96,11 +93,10 @@ def day_demand(
     terms: WalkTerms,
     cold: bool = False,
 ) -> DayDemand:
-    """Count the requests of a part of the trace, and of up to a week before it.
+    """Draw the requests of a part of the trace, and of up to a week before it.
 
-    Where the trace has nothing before that part, the day before is taken to be like the trace's
-    last one (assumed: it repeats), with chance of its own; with `cold` there is no past then.
-    Raises ConfigError for a part that the trace has not.
+    A trace without an earlier part is assumed to repeat: the day before is a new draw of its last
+    day, or empty with `cold`. Raises ConfigError for a part outside of the trace.
     """
     intervals = int(length_s // terms.interval_s)
     if begin_s < 0 or begin_s + length_s > trace.length_s or not intervals:
@@ -136,7 +132,7 @@ def day_demand(
 def _counted(
     rng: np.random.Generator, trace: DayTrace, begin_s: float, buckets: int, bucket_s: float
 ) -> Int64s:
-    """Requests of each bucket, by the rate in its middle."""
+    """Requests of each bucket, by the rate at its middle."""
     middles_s = begin_s + (np.arange(buckets, dtype=np.float64) + 0.5) * bucket_s
     counted: Int64s = rng.poisson(trace.rates_at(middles_s) * bucket_s)
     return counted
@@ -157,14 +153,12 @@ class DayWalk:
     totals: HandoverTotals
 
     def column(self, name: str) -> Float64s:
-        """One of `GroupTimes` over the intervals, [intervals]."""
+        """One field of `GroupTimes`, [intervals]."""
         return np.array([getattr(each, name) for each in self.times])
 
 
 @dataclass(eq=False)
 class _Walk:
-    """The state of one walk."""
-
     demand: DayDemand
     curve: ReplicaCurve
     trained: TrainingYield
@@ -211,14 +205,13 @@ class _Walk:
         )
 
     def _forget(self, now_s: float) -> None:
-        """Drop a past that was only assumed when the first day is over."""
+        """Drop an assumed past when the first day is over."""
         looks = round(now_s / self.terms.look_s)
         if self.demand.past_is_assumed and now_s >= DAY_S and len(self._history) > looks:
             seen = self._history.requests_per_s[-looks:]
             self._history = replace(self._history, requests_per_s=seen)
 
     def _look(self, number: int) -> None:
-        """Let the policy decide, and begin what it wants."""
         now_s = number * self.terms.interval_s
         decision = self.policy.decide(self._observed(number, now_s))
         rate = float(self._rates[number - 1]) if number else 0.0
@@ -255,7 +248,6 @@ class _Walk:
         )
 
     def _interval(self, number: int) -> None:
-        """Serve one interval."""
         interval_s = self.terms.interval_s
         times = self._groups.advance((number + 1) * interval_s)
         self._times.append(times)
@@ -282,5 +274,5 @@ def walk(
     policy: Policy,
     terms: WalkTerms,
 ) -> DayWalk:
-    """Walk a policy over the demand; all groups serve at its begin, and no request waits."""
+    """Walk a policy over the demand, from all groups serving and an empty queue."""
     return _Walk(demand, curve, trained, handover, policy, terms).run()

@@ -1,9 +1,8 @@
-"""How far the walk is from the exact run: one replica's hour, every step of it simulated.
+"""Error of the walk: one replica's hour simulated step by step, beside its walk by the curves.
 
-The replica gets what the walk gave each group: of the requests of every interval its random part,
-at random times in it. vLLM's schedulers serve them step by step, in parts of some minutes that go
-to several processes; each part is preceded by the minute before it and followed by the one after,
-whose requests are served and not judged. The same replica by the curves is then held against it.
+The replica gets a random part of each interval's requests, at random times in it. Parts of some
+minutes are simulated in parallel, each within a minute before and after that is served and not
+judged.
 """
 
 from collections.abc import Callable
@@ -26,15 +25,13 @@ Progress = Callable[[str], None]
 Float64s = NDArray[np.float64]
 
 PART_S: Final = 600.0
-"""Simulated as one; a reply takes seconds, so that a minute before it is enough to warm up."""
+"""Simulated as one; a reply takes seconds, so a minute of warm-up is enough."""
 _STREAM: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourCheck:
-    """The part of the day that is simulated exactly, in parts of `part_s` with `warmup_s` before
-    and after each.
-    """
+    """The exactly simulated part of the day, in parts with `warmup_s` before and after each."""
 
     begin_s: float
     length_s: float = HOUR_S
@@ -51,22 +48,22 @@ class BothWays:
 
     @property
     def difference(self) -> float:
-        """The walk's less the exact run's."""
+        """Walked less exact."""
         return self.walked - self.exact
 
     @property
     def relative(self) -> float:
-        """The difference over the exact one; 0 when both are 0."""
+        """The difference over the exact figure; 0 when both are 0."""
         return self.difference / self.exact if self.exact else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExactHour:
-    """One replica from `begin_s` of the day on, for `length_s`, in `parts` of its own.
+    """One replica's day from `begin_s` on, for `length_s`, in `parts`.
 
-    `expected_requests` is what the walk gave a group; `requests` is what chance then made of it,
-    so that `output_tokens` differ by chance too, about one over the root of the requests. The
-    walk's percentiles are its curve's at each interval's rate, in the mean of its requests.
+    `requests` are a random draw of the walk's `expected_requests`: `output_tokens` differ by
+    chance, by about 1/sqrt(requests). The walk's percentiles are means of the curve's over
+    requests.
     """
 
     policy: str
@@ -89,13 +86,13 @@ class ExactHour:
 
     @property
     def output_tokens_sigma(self) -> float:
-        """One standard deviation of chance in the tokens, relative: of the count alone."""
+        """One relative standard deviation, by the number of requests alone."""
         return float(1 / np.sqrt(self.requests))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Part:
-    """Requests that arrive from `begin_s` to `end_s` are judged, those around them only served."""
+    """Requests that arrive from `begin_s` to `end_s` are judged, the others only served."""
 
     replica: ReplicaUnderTest
     traffic: Traffic
@@ -105,8 +102,6 @@ class _Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Seen:
-    """Of the judged requests of a part, and of its time."""
-
     ttft_s: Float64s  # [judged]
     tpot_s: Float64s  # [judged]
     shares_kept: tuple[float, float, float]
@@ -149,7 +144,7 @@ def exact_hour(
     seed: int = 0,
     progress: Progress = lambda _: None,
 ) -> ExactHour:
-    """Simulate it; raises ConfigError for a time outside of the day, or without requests."""
+    """Simulate the hour. Raises ConfigError for a time outside of the day, or without requests."""
     began = perf_counter()
     interval_s = result.walk.demand.interval_s
     first, last = _intervals_of(result, begin_s=check.begin_s, length_s=check.length_s)
@@ -176,7 +171,6 @@ def _held(
     warmup_s: float,
     wall_s: float,
 ) -> ExactHour:
-    """What was seen beside the walk's intervals from `first` to `last`."""
     curve, interval_s = result.machine.curve, result.walk.demand.interval_s
     ttft_s = np.concatenate([each.ttft_s for each in seen])
     tpot_s = np.concatenate([each.tpot_s for each in seen])
@@ -186,7 +180,7 @@ def _held(
     given = rates * interval_s  # requests of the one group in each interval
 
     def held(exact: float, walked: Float64s) -> BothWays:
-        """The walk's values of the intervals, in the mean of their requests."""
+        """Mean of the walk's values over requests."""
         return BothWays(exact=float(exact), walked=float((walked * given).sum() / given.sum()))
 
     return ExactHour(
@@ -217,10 +211,7 @@ def _held(
 
 
 def _intervals_of(result: DayResult, *, begin_s: float, length_s: float) -> tuple[int, int]:
-    """The first interval of that time and the one after its last.
-
-    Raises ConfigError for a time outside of the day, or one in which requests wait as a backlog.
-    """
+    """The first and past-the-end interval; ConfigError outside the day or with a backlog."""
     walk = result.walk
     interval_s = walk.demand.interval_s
     first, last = round(begin_s / interval_s), round((begin_s + length_s) / interval_s)
@@ -244,7 +235,7 @@ def _parts(
     *,
     seed: int,
 ) -> list[_Part]:
-    """The stretch cut up, each part with `around` intervals before and after it, where they are."""
+    """The stretch cut up, each part with up to `around` intervals on both sides."""
     interval_s = result.walk.demand.interval_s
     begin = max(0, first - around)
     end = min(len(result.walk.demand.arrivals), last + around)
@@ -268,7 +259,7 @@ def _parts(
 def _share_of_one(
     result: DayResult, replica: ReplicaUnderTest, first: int, last: int, *, seed: int
 ) -> Traffic:
-    """One group's requests of those intervals, from time 0: a random part of each one's."""
+    """One group's random part of those intervals' requests, from time 0."""
     walk = result.walk
     interval_s = walk.demand.interval_s
     rng = np.random.default_rng([seed, _STREAM])

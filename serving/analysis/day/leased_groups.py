@@ -1,8 +1,7 @@
-"""The hand-over machine in virtual time: which groups serve, leave, train and return, and how long.
+"""Hand-overs in virtual time: which groups serve, leave, train and return.
 
-`serving.policy.day_night.handover_machine` decides, as it does for a running server; here every
-action succeeds after the time that the cost model gives it. Time runs in pieces between events, so
-that nothing depends on the length of the intervals in which the day is walked.
+`serving.policy.day_night.handover_machine` decides, as for a running server; every action succeeds
+after the cost model's time. Time advances from event to event, independent of the walk's interval.
 """
 
 from collections import Counter
@@ -43,7 +42,7 @@ _NEVER: Final = float("inf")
 
 @dataclass(slots=True, kw_only=True)
 class GroupTimes:
-    """Group-seconds by what groups did, and what came of it."""
+    """Group-seconds by activity, tokens trained and energy."""
 
     serving_s: float = 0.0
     leaving_s: float = 0.0
@@ -58,7 +57,7 @@ class GroupTimes:
 
 @dataclass(slots=True, kw_only=True)
 class HandoverTotals:
-    """Hand-overs so far: groups that have left and have returned, and starts of the job."""
+    """Hand-overs so far: groups that left and came back, and job starts."""
 
     left: int = 0
     came_back: int = 0
@@ -71,7 +70,7 @@ class HandoverTotals:
 
 
 class LeasedGroups:
-    """Mutable: all groups serve at first. Times ascend."""
+    """Mutable; all groups serve at first. Times ascend."""
 
     def __init__(
         self,
@@ -100,7 +99,7 @@ class LeasedGroups:
 
     @property
     def serving_or_coming(self) -> int:
-        """What a policy counts as serving: with those that return, or wait for the job to save."""
+        """A policy's serving groups: with those that return or wait for the job to save."""
         away = (HandoverPhase.DRAINING, HandoverPhase.MAINTENANCE)
         there = [group for group in self.state.groups if group.phase not in away]
         return sum(
@@ -109,10 +108,7 @@ class LeasedGroups:
         )
 
     def want(self, serving: int, *, group_rate_per_s: float = 0.0) -> bool:
-        """Ask for so many serving groups; returns whether that is another number than before.
-
-        `group_rate_per_s` are the requests of a group that serves now.
-        """
+        """Request `serving` groups, at `group_rate_per_s` each; returns whether that is new."""
         groups = len(self.state.groups)
         if not 0 <= serving <= groups:
             raise ConfigError(field="serving", value=serving, expected=f"0 to {groups} groups")
@@ -124,7 +120,7 @@ class LeasedGroups:
         return desired.count(HandoverPhase.SERVING) != before.count(HandoverPhase.SERVING)
 
     def take(self, *events: Happened) -> None:
-        """Let events happen now, and do what is due then."""
+        """Apply events now, then every action that is due."""
         for event in events:
             self._happen(event)
         while steps := due(self.state, now_s=self._now_s, limits=self._limits):
@@ -132,7 +128,7 @@ class LeasedGroups:
                 self._happen(self._outcome(step))
 
     def advance(self, to_s: float) -> GroupTimes:
-        """Let time pass, with all that happens in it; returns what groups did meanwhile."""
+        """Advance the time with its events; returns the groups' times."""
         times = GroupTimes()
         while (at_s := self._next_s()) <= to_s:
             self._pass(at_s - self._now_s, times)
@@ -147,7 +143,7 @@ class LeasedGroups:
         return min([self._job_ready_s, limit_s, *self._arrive_s.values()])
 
     def _arrivals(self) -> list[Happened]:
-        """Events of this moment: groups that are empty or ready, a job that has begun or saved."""
+        """Events due now: empty or ready groups, a started or saved job."""
         events: list[Happened] = []
         if self._job_ready_s <= self._now_s:
             saved = self.state.job.phase is JobPhase.SAVING
@@ -163,7 +159,7 @@ class LeasedGroups:
         return events
 
     def _outcome(self, step: HandoverStep) -> Happened:
-        """What comes of an action at once; as an engine does, it keeps the last serving group."""
+        """The immediate event of an action; as in an engine, the last serving group is kept."""
         match step.action:
             case Action.START_JOB:
                 return JobHappened(event=JobEvent.STARTED, chips=step.chips)
@@ -181,7 +177,6 @@ class LeasedGroups:
         return GroupHappened(group=step.group, event=event)
 
     def _happen(self, event: Happened) -> None:
-        """Take one event, count it, and set the time of what it begins."""
         was = self.state.job.phase
         self.state = take(self.state, event, now_s=self._now_s)
         match event:
@@ -220,7 +215,6 @@ class LeasedGroups:
                 self._unsaved_tokens = 0.0
 
     def _pass(self, seconds: float, times: GroupTimes) -> None:
-        """Count what all groups do for so long."""
         if seconds <= 0:
             return
         trained, totals = self._trained, self.totals

@@ -1,7 +1,6 @@
-"""The partition of a replica, the unit that serves or trains as a whole.
-
-Of the candidates of which a machine has a dozen, so that it follows the demand in steps of a
-twelfth, it is the one that takes the most within the target, by the steady state.
+"""The choice of a replica, the unit that serves or trains as a whole: the highest steady-state rate
+within the target, of those that fit a machine a dozen times, to follow demand in steps of a
+twelfth.
 """
 
 from collections.abc import Iterator
@@ -18,13 +17,13 @@ from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.sweep import Sweep
 
 GROUPS_MIN: Final = 12
-"""Replicas that a machine has at least, where its model's smallest replica leaves room for them."""
+"""Fewest replicas of a machine, unless its model's smallest replica is too large for that."""
 _KV_SPARE_TOKENS: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaChoice:
-    """A candidate in its precision, and what the steady state expects of one replica."""
+    """A candidate in its precision, with the steady state's figures of one replica."""
 
     candidate: PartitionCandidate
     precision: str
@@ -37,11 +36,11 @@ class ReplicaChoice:
 
 
 def choose_replica(sweep: Sweep, slo: Slo, *, longest_tokens: int, seats: int) -> ReplicaChoice:
-    """The replica of which a machine takes the most, of those that it has `GROUPS_MIN` times.
+    """The replica with the machine's highest rate within the target, of those that fit `GROUPS_MIN`
+    times or, if none keeps it, larger ones; chips that `sweep` asks for lift the limit.
 
-    Where nothing keeps the target that small, fewer and larger ones are looked at, and where
-    `sweep` asks for chips, those. `longest_tokens` must fit a rank's KV, `seats` is how many
-    requests a rank may have at once. Raises ConfigError when no replica keeps the target.
+    `longest_tokens` must fit a rank's KV; `seats`: requests of a rank at once. Raises ConfigError
+    when no replica keeps the target.
     """
     most_chips = sweep.system.chips.count // (1 if sweep.asked.chips else GROUPS_MIN)
     while most_chips <= sweep.system.chips.count:
@@ -60,7 +59,6 @@ def choose_replica(sweep: Sweep, slo: Slo, *, longest_tokens: int, seats: int) -
 def _choices(
     sweep: Sweep, slo: Slo, most_chips: int, longest_tokens: int, seats: int
 ) -> Iterator[tuple[float, ReplicaChoice]]:
-    """What each machine full of one candidate takes, of those that keep the target."""
     for precision, candidate in sweep.tasks():
         if candidate.partition.chips > most_chips:
             continue
@@ -82,7 +80,7 @@ def _choices(
 
 
 def _within(replica: Replica, slo: Slo, seats: int) -> OperatingPoint | None:
-    """The largest batch that keeps the target in the mean; None without one."""
+    """The highest rate's operating point of those within the target in the mean."""
     if slo.ttft_s is not None and replica.prompt_ns > slo.ttft_s * NS_PER_S:
         return None
     limit_ns = float("inf") if slo.tpot_s is None else slo.tpot_s * NS_PER_S

@@ -1,7 +1,6 @@
-"""What one replica does at any rate, in straight lines between those that were simulated.
+"""A replica's latencies and power at any rate, linear between the simulated ones.
 
-Shares of requests within the target never rise with the rate: a weighted isotonic fit takes the
-noise of few requests out of them. The walk over the day counts the queue above `saturated_per_s`.
+A weighted isotonic fit removes sampling noise: shares within the target never rise with the rate.
 """
 
 from dataclasses import dataclass
@@ -22,10 +21,10 @@ _SHARES: Final = ("ttft_share", "tpot_share", "both_share")
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaCurve:
-    """Points by ascending rate, all below `saturated_per_s`, the most that a replica can serve.
+    """Points by ascending rate, all below `saturated_per_s`.
 
-    `required_share` of the requests must keep both limits of the target at `capacity_per_s`.
-    Raises ConfigError for points out of order, or none.
+    `required_share` of the requests must keep both limits at `capacity_per_s`. Raises ConfigError
+    for points out of order, or none.
     """
 
     points: tuple[RatePoint, ...]
@@ -60,7 +59,7 @@ class ReplicaCurve:
 
     @cached_property
     def capacity_per_s(self) -> float:
-        """The highest rate at which the target is kept; 0 when it is kept at none."""
+        """The highest rate at which the target is kept; 0 without one."""
         shares, rates = self._shares["both_share"], self._rates
         kept = shares >= self.required_share
         if kept.all():
@@ -75,8 +74,8 @@ class ReplicaCurve:
     def share(self, name: str, rates_per_s: Float64s) -> Float64s:
         """`ttft_share`, `tpot_share` or `both_share` at each rate.
 
-        At saturation the queue has no end, so no request is in TTFT: from the last point the share
-        falls there in a straight line. That of TPOT alone stays as it is at the last point.
+        From the last point it falls linearly to 0 at saturation, where the queue has no end; TPOT's
+        stays constant.
         """
         shares = self._shares[name]
         end = shares[-1] if name == "tpot_share" else 0.0
@@ -91,7 +90,7 @@ class ReplicaCurve:
         return watts
 
     def seconds(self, name: str, rates_per_s: Float64s) -> Float64s:
-        """`ttft_p99_s`, `tpot_p99_s` or `tpot_mean_s` at each rate, of the lowest below it."""
+        """A latency by its name at each rate, constant below the lowest point."""
         rates = self._rates[1:]
         times = np.array([getattr(point, name) for point in self.points])
         found: Float64s = np.interp(rates_per_s, rates, times)

@@ -1,7 +1,7 @@
-"""One replica simulated exactly at one rate: what its users see, and what its chips draw.
+"""One replica simulated exactly at one rate: latencies and power.
 
-vLLM's own schedulers serve Poisson arrivals step by step in virtual time; judged requests come
-after a warm-up and before a tail. Replicas know nothing of each other: one speaks for all.
+vLLM's schedulers serve Poisson arrivals in virtual time; judged requests come after a warm-up and
+before a tail. Replicas are independent: one speaks for all.
 """
 
 from dataclasses import dataclass
@@ -29,10 +29,7 @@ SHOWN_PERCENTILE = 99.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReplicaUnderTest:
-    """A replica of the sweep and what is asked of it; `lengths` are seen pairs.
-
-    Raises ConfigError for lengths that the context cannot hold.
-    """
+    """A replica, its limits and target; raises ConfigError for lengths above the context."""
 
     sweep: Sweep
     precision: str
@@ -53,23 +50,23 @@ class ReplicaUnderTest:
         return self.sweep.cost_model(self.precision, self.candidate)
 
     def deployment(self) -> SimulatedDeployment:
-        """What traffic is simulated on."""
+        """The replica for `simulate()`."""
         return SimulatedDeployment(cost_model=self.cost_model(), limits=self.limits)
 
     @property
     def mean_output_tokens(self) -> float:
-        """Of the pairs that were seen."""
+        """Over the observed pairs."""
         return float(self.lengths.output_tokens.mean())
 
     @property
     def mean_prompt_tokens(self) -> float:
-        """Of the pairs that were seen."""
+        """Over the observed pairs."""
         return float(self.lengths.prompt_tokens.mean())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateTask:
-    """One replica at one rate: so many requests judged, `lead_s` of traffic before and after."""
+    """One replica at one rate: `judged` requests, `lead_s` of traffic before and after them."""
 
     replica: ReplicaUnderTest
     rate_per_s: float
@@ -80,15 +77,13 @@ class RateTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatePoint:
-    """What a replica does at one rate.
+    """A replica's latencies and power at one rate.
 
     Attributes:
-        judged: requests that the shares are of.
-        ttft_share, tpot_share, both_share: that kept the target's limits.
-        chip_watts: of the whole replica, steps and idle times between them.
-        served_per_s: requests that began per second while judged ones arrived, at most the rate.
+        ttft_share, tpot_share, both_share: of judged requests, within the target's limits.
+        chip_watts: of the whole replica, idle time between steps included.
+        served_per_s: requests begun per second while judged ones arrived, at most the rate.
         ttft_p99_s, tpot_p99_s, tpot_mean_s: of judged requests.
-        steps: that were simulated.
     """
 
     rate_per_s: float
@@ -107,12 +102,12 @@ class RatePoint:
 def serve(
     replica: ReplicaUnderTest, traffic: Traffic, judged: Bools, *, until_s: float = np.inf
 ) -> Run:
-    """Serve the traffic on one replica, step by step; `judged` [requests] has at least one."""
+    """Simulate the traffic on one replica; `judged` [requests] has at least one."""
     return simulate(replica.deployment(), traffic, judged=judged, until_s=until_s)
 
 
 def run_at_rate(task: RateTask) -> RatePoint:
-    """Simulate one replica at one rate. Raises ConfigError for what a rank cannot hold."""
+    """Simulate one replica at one rate. Raises ConfigError for requests that no rank can hold."""
     lead = ceil(task.rate_per_s * task.lead_s)
     traffic = _drawn(task, task.judged + 2 * lead)
     number = np.arange(len(traffic))
@@ -135,9 +130,7 @@ def run_at_rate(task: RateTask) -> RatePoint:
 
 
 def saturated_per_s(task: RateTask) -> float:
-    """Requests that begin per second while there is always a queue; the run ends with its last
-    arrival. `rate_per_s` must be too much.
-    """
+    """Requests begun per second with `rate_per_s` an overload, until the last arrival."""
     lead = ceil(task.rate_per_s * task.lead_s)
     traffic = _drawn(task, lead + task.judged)
     later = np.arange(len(traffic)) >= lead

@@ -1,6 +1,4 @@
-"""The headline's walk with starts and drains several times as long: no source publishes how long
-a replica or a job takes to start.
-"""
+"""The headline's walk with longer starts and drains: no source publishes how long a start takes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +16,7 @@ FACTORS: Final = (4.0, 20.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SlowerHandovers:
-    """The first policy, and those that it is held against, with such starts and drains."""
+    """The first policy and its baselines under such starts and drains."""
 
     start_s: float
     drain_s: float
@@ -34,7 +32,7 @@ def with_slower_handovers(
     start_s: float,
     factors: Sequence[float] = FACTORS,
 ) -> tuple[SlowerHandovers, ...]:
-    """Walk the first policy at one load again, its starts and drains so many times as long."""
+    """Walk the first policy at one load, with starts and drains multiplied by each factor."""
     asked = replace(question, policies=question.policies[:1], peak_shares=(peak_share,))
     found = []
     for factor in factors:
@@ -47,9 +45,7 @@ def with_slower_handovers(
 def slowed(
     machine: DayMachine, handover: GroupHandover, *, start_s: float, factor: float
 ) -> tuple[DayMachine, GroupHandover]:
-    """Both with `factor` times the start, in which chips idle, and the drain; raises ConfigError
-    for a factor below 1.
-    """
+    """Both with start (chips idle in it) and drain times `factor`; raises ConfigError below 1."""
     if factor < 1:
         raise ConfigError(field="factor", value=factor, expected="at least 1")
     more_s, group_watts = start_s * (factor - 1), machine.curve.idle_watts

@@ -1,7 +1,7 @@
-"""Asks the cost model what leased groups train, and what hand-overs take.
+"""Training rates of leased groups and costs of hand-overs, from the cost model.
 
-A job has all leased chips of a machine, or as many of them as train the most: experts that do not
-divide evenly over the chips can make a larger job slower. Chips that it leaves out idle.
+A job has all leased chips of a machine, or as many as train the most: experts that do not divide
+evenly can make a larger job slower. Left-out chips idle.
 """
 
 from collections.abc import Callable
@@ -30,12 +30,12 @@ from serving.analysis.steady_state.partitions import PartitionCandidate
 Float64s = NDArray[np.float64]
 
 START_S: Final = 30.0
-"""Assumed: processes start and compiled models load in half a minute; no source publishes it."""
+"""*Assumed*: processes start and compiled models load in half a minute; no source publishes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTerms:
-    """How training is done: `start_s` is what a job or a group takes to start, without reading."""
+    """How training is done; `start_s` is the start of a job or a group, without reading."""
 
     system: SystemSpec
     model: ModelSpec
@@ -51,8 +51,6 @@ class JobTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """A job on so many chips."""
-
     chips: int
     tokens_per_s: float
     watts: float
@@ -62,10 +60,7 @@ class _Job:
 
 
 def training_yield(terms: JobTerms, *, group_chips: int, groups: int) -> TrainingYield:
-    """Of one machine, by leased groups.
-
-    Raises ConfigError when not even the chips of all groups hold the training state.
-    """
+    """Of one machine; raises ConfigError when all its groups cannot hold the training state."""
     system, model = terms.system, terms.model
     least = smallest_training_chips(system, model, terms.recipe)
     chosen: list[_Job | None] = [None]  # by leased groups
@@ -104,7 +99,7 @@ def training_yield(terms: JobTerms, *, group_chips: int, groups: int) -> Trainin
 
 
 def _best(terms: JobTerms, *, chips: int) -> _Job | None:
-    """With the expert groups that divide so many chips and train the most; None where none fits."""
+    """The fastest job on `chips`, over expert-parallel sizes; None where none fits."""
     most = max(1, terms.model.experts)
     sizes = [ep for ep in range(1, min(chips, most) + 1) if chips % ep == 0]
     found = [job for ep in sizes if (job := _job(terms, chips, ep))]
@@ -140,12 +135,11 @@ def group_handover(
     *,
     grace_s: float,
 ) -> GroupHandover:
-    """What a group of `candidate` takes to leave, and to read `served`'s weights again.
+    """Times and energy for a group of `candidate` to leave, and to read `served`'s weights again.
 
-    It is empty when its longest request has ended, at the latest after `grace_s`, when what is left
-    is moved. All groups of the machine are taken to read at once, so that chips of a tray share its
-    drives: with fewer it takes less. Dense weights are taken whole on every chip: with tp above 1
-    they are less.
+    It is empty when its longest request has ended, or after `grace_s`, when the rest is moved.
+    Reading is an upper bound: all groups of a machine read at once and share a tray's drives, and
+    every chip reads all dense weights, though tp above 1 needs fewer.
     """
     partition = candidate.partition
     at = np.array([curve.capacity_per_s])
@@ -171,7 +165,7 @@ def group_handover(
 
 
 def _weight_bytes_per_chip(model: ModelSpec, *, ep: int) -> int:
-    """The experts of the fullest chip, and everything that is no expert."""
+    """The experts of the fullest chip, and all dense weights."""
     of_layer = -(-model.experts // ep) * model.expert_bytes
     dense = model.weight_bytes - model.moe_layers * model.experts * model.expert_bytes
     return dense + model.moe_layers * of_layer

@@ -1,7 +1,4 @@
-"""What leased groups train, and what their hand-overs take, by the number of leased groups.
-
-Groups of several machines fill one after the other; each machine has a job of its own.
-"""
+"""Training rate and hand-over costs by number of leased groups; each machine has its own job."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -14,25 +11,24 @@ from emulator.errors import ConfigError
 Float64s = NDArray[np.float64]
 
 _SUMS: Final = ("tokens_per_s", "chips_at_work", "watts", "save_joules", "start_joules")
-"""Columns that add up over machines; of the other ones the longest counts."""
+"""Columns that add up over machines; of the others the maximum counts."""
 _TIMES: Final = ("save_s", "start_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TrainingYield:
-    """By leased groups, [groups + 1] each: of all jobs together.
+    """Totals of all jobs by leased groups, [groups + 1] each.
 
     Attributes:
-        model: that is trained.
-        least_chips: of a machine, without which the training state does not fit.
+        least_chips: of a machine, to hold the training state.
         tokens_per_s: trained; 0 where too few groups are leased.
-        chips_at_work: of the leased ones, those with a job.
-        watts: of all leased chips while jobs run, those without a job idle.
+        chips_at_work: leased chips that have a job.
+        watts: of all leased chips while jobs run, idle ones included.
         save_s: finish a step and write the checkpoint, before any chip is given back.
         start_s: read the checkpoint and begin.
         save_joules, start_joules: of all leased chips in that time.
 
-    Raises ConfigError for arrays of other lengths, or values that are negative or not finite.
+    Raises ConfigError for unequal lengths, negative values and infinite ones.
     """
 
     model: str
@@ -61,7 +57,7 @@ class TrainingYield:
         return len(self.tokens_per_s) - 1
 
     def of_machines(self, machines: int) -> "TrainingYield":
-        """Of so many machines alike, each with its own job; leased groups fill them in turn."""
+        """The yield of `machines` alike, each with its own job; leased groups fill them in turn."""
         if machines < 1:
             raise ConfigError(field="ultraservers", value=machines, expected="at least 1")
         leased = np.arange(machines * self.groups + 1)
@@ -79,7 +75,7 @@ class TrainingYield:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupHandover:
-    """One group's way out and back, the job's own times left out."""
+    """One group's hand-over in both directions, without the job's own times."""
 
     drain_s: float  # from its last new request until it is empty
     restore_s: float  # from chips without weights until its first request

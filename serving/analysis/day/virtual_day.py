@@ -1,7 +1,5 @@
-"""A day in virtual time, from the question to the answer.
-
-A replica is chosen by the steady state and simulated exactly at several rates; the cost model says
-what leased groups train; then every policy walks the day at every load.
+"""A day in virtual time: the steady state chooses a replica, which is simulated exactly at several
+rates; the cost model times training; every policy walks the day at every load.
 """
 
 from collections.abc import Callable
@@ -30,12 +28,12 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DaySettings:
-    """What is asked.
+    """A question about a day.
 
-    `sweep` has the machine, the served model and which replicas may be tried; `limits` bound a
-    rank, but for its KV blocks, which the replica decides; `lengths_in_words` says where the pairs
-    of lengths come from. `policies` begin with the one that the answer is about; `check` is made of
-    it at the load nearest `headline_share`.
+    Attributes:
+        limits: of a rank, but for its KV blocks, which the replica decides.
+        question: its first policy is the headline's, and the one that `check` simulates.
+        headline_share: of the capacity; the nearest load is the headline.
     """
 
     sweep: Sweep
@@ -66,7 +64,7 @@ class DaySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class VirtualDay:
-    """The answer; `wall_s` by part of the work, in the order in which it was done."""
+    """The answer; `wall_s` by stage, in order of execution."""
 
     settings: DaySettings
     choice: ReplicaChoice
@@ -79,7 +77,7 @@ class VirtualDay:
 
     @property
     def headline(self) -> LoadComparison:
-        """The load nearest to what the headline is asked at."""
+        """The load nearest to `headline_share`."""
         share = self.settings.headline_share
         return min(self.loads, key=lambda load: abs(load.peak_share - share))
 
@@ -87,9 +85,7 @@ class VirtualDay:
 def virtual_day(
     settings: DaySettings, *, processes: int = 1, progress: Progress = lambda _: None
 ) -> VirtualDay:
-    """The same for any number of processes; raises ConfigError when nothing keeps the target, or
-    the trained model fits nowhere.
-    """
+    """Raises ConfigError when no replica keeps the target or the trained model does not fit."""
     wall_s: dict[str, float] = {}
     began = perf_counter()
 
@@ -136,7 +132,6 @@ def _walked(
     trained: TrainingYield,
     wall_s: dict[str, float],
 ) -> VirtualDay:
-    """The day without the exact run."""
     served = settings.sweep.model_at(choice.precision)
     machine = DayMachine(
         system=settings.sweep.system,

@@ -1,4 +1,4 @@
-"""The headline curve: what machines give a megawatt, against what each user gets."""
+"""The headline curve: efficiency of machines against interactivity."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ from serving.analysis.steady_state.sweep import Sweep, operating_points
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineCurve:
-    """The points of one system, sorted, and the curves over them."""
+    """The sorted points of one system, and their envelopes."""
 
     sweep: Sweep
     points: tuple[OperatingPoint, ...]
@@ -37,27 +37,24 @@ class MachineCurve:
 
     @property
     def envelope(self) -> Envelope:
-        """Of output tokens/s/MW against tokens/s/user."""
+        """Output tokens/s/MW against tokens/s/user."""
         return self.curves.tokens_per_mw
 
     def on_envelope(self) -> tuple[OperatingPoint, ...]:
-        """The points of the envelope, by rising interactivity."""
+        """By rising interactivity."""
         return tuple(self.points[index] for index in self.envelope.chosen.tolist())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pareto:
-    """Several machines with one model; the first is what others are compared to.
-
-    `vendor_findings` is empty unless both machines of the vendor's claims are there.
-    """
+    """Curves of machines with one model; `vendor_findings` need both machines of the claims."""
 
     machines: tuple[MachineCurve, ...]
     basis: PowerBasis
     vendor_findings: tuple[Finding, ...]
 
     def ratios(self) -> tuple[tuple[MachineCurve, RatioCurve], ...]:
-        """Tokens/s/MW of each further machine to the first's, at equal interactivity."""
+        """Tokens/s/MW of each further machine over the first's, at equal interactivity."""
         first, *others = self.machines
         return tuple(
             (other, ratio_along(first.curves, other.curves, ClaimMeasure.TOKENS_PER_MW))
@@ -73,10 +70,7 @@ def pareto(
     pools: bool = False,
     processes: int | None = None,
 ) -> Pareto:
-    """Sweeps every machine: one pool of chips, two pools for prompts and decoding, or both.
-
-    Raises ConfigError for what no sweep can answer, or a machine that is named twice.
-    """
+    """Sweep every machine; raises ConfigError for an unanswerable sweep or a repeated machine."""
     names = [sweep.system.name for sweep in sweeps]
     for name in names:
         if names.count(name) > 1:
@@ -100,7 +94,7 @@ def pareto(
 
 
 def thinned(points: tuple[OperatingPoint, ...], most: int) -> tuple[OperatingPoint, ...]:
-    """At most `most` of some points, the first and the last among them, evenly between."""
+    """At most `most` points, evenly spaced, first and last included."""
     if len(points) <= most:
         return points
     kept = np.unique(np.linspace(0, len(points) - 1, most).round().astype(np.int64))

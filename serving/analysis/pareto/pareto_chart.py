@@ -1,4 +1,4 @@
-"""The headline curve as a picture."""
+"""Chart of the headline curve."""
 
 from collections.abc import Iterator
 from math import log10
@@ -16,11 +16,11 @@ from serving.analysis.steady_state.operating_point import OperatingPoint
 Panel = alt.LayerChart | alt.FacetChart
 
 _CELLS_PER_DECADE: Final = 60
-"""Points nearer than this, on logarithmic axes, would lie on the same few pixels; one is drawn."""
+"""Of points nearer than this on logarithmic axes, within a few pixels, one is drawn."""
 _LINE_SAMPLES: Final = 300
 _WIDTH, _HEIGHT, _RATIO_HEIGHT, _CLAIM_HEIGHT = 820, 440, 190, 18
 _BELOW: Final = 6.0
-"""The picture's lower edge is the least of any envelope over this."""
+"""The lower edge is the lowest envelope value over this."""
 _ROUNDING: Final = 1e-9
 _BASIS_IN_WORDS: Final = {
     PowerBasis.PROVISIONED: "of the racks' budget",
@@ -32,9 +32,7 @@ _PER_MW: Final = "tokens/s/MW"
 
 
 def pareto_chart(pareto: Pareto) -> alt.VConcatChart:
-    """Points and envelopes above; below, where there are two machines, each one's ratio to the
-    first, and where the vendor claims something of them, its claims beside the model's answers.
-    """
+    """Points and envelopes; below, ratios to the first machine, and the vendor's claims."""
     first = pareto.machines[0].sweep
     shape = first.shape
     panels: list[Any] = [_curves(pareto)]
@@ -57,7 +55,6 @@ def pareto_chart(pareto: Pareto) -> alt.VConcatChart:
 
 
 def _x_axis(pareto: Pareto) -> alt.X:
-    """The same for all panels, so that they can be read against each other."""
     low = min(float(machine.envelope.x[0]) for machine in pareto.machines) / 2
     high = max(machine.envelope.reach for machine in pareto.machines)
     title = "interactivity: output tokens/s per user"
@@ -96,7 +93,7 @@ def _type_of(name: str) -> str:
 
 
 def _bands(pareto: Pareto, x: alt.X) -> list[alt.Chart]:
-    """Where the model gives the vendor's tokens per megawatt, if anywhere."""
+    """Ranges in which the model reaches the vendor's tokens per megawatt."""
     if not pareto.vendor_findings:
         return []
     headline = pareto.vendor_findings[0]
@@ -137,7 +134,6 @@ def _ratios(pareto: Pareto) -> Panel:
 
 
 def _claims(found: tuple[Finding, ...]) -> Panel:
-    """The vendor's claims beside the model's answers, a line each."""
     rows: list[Row] = [
         {
             "line": place,
@@ -163,7 +159,7 @@ def _claims(found: tuple[Finding, ...]) -> Panel:
 
 
 def _cloud(pareto: Pareto) -> Iterator[dict[str, Any]]:
-    """One point of each cell of a fine grid; the envelope is drawn whole beside them."""
+    """One point of each cell of a fine grid; the envelope is drawn whole."""
     for machine in pareto.machines:
         seen: set[tuple[int, int]] = set()
         for point in machine.points:
@@ -175,7 +171,6 @@ def _cloud(pareto: Pareto) -> Iterator[dict[str, Any]]:
 
 
 def _line(pareto: Pareto) -> Iterator[dict[str, Any]]:
-    """The envelopes, sampled from their first point to their last."""
     for machine in pareto.machines:
         envelope = machine.envelope
         between = np.geomspace(envelope.x[0], envelope.reach, _LINE_SAMPLES)
@@ -189,7 +184,7 @@ def _line(pareto: Pareto) -> Iterator[dict[str, Any]]:
 
 
 def _best(pareto: Pareto) -> Iterator[dict[str, Any]]:
-    """Points of the envelope, but for those below its line, which runs between other batches."""
+    """Points of the envelope, except those below its line, which runs between other batches."""
     for machine in pareto.machines:
         envelope = machine.envelope
         on_line = envelope.y >= envelope.at(envelope.x) * (1 - _ROUNDING)
@@ -217,5 +212,5 @@ def _row(machine: MachineCurve, point: OperatingPoint, pareto: Pareto) -> dict[s
 
 
 def _short(value: float) -> float:
-    """Five digits: more than a picture shows."""
+    """Five digits: more than a chart shows."""
     return float(f"{value:.5g}")

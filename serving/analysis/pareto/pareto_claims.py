@@ -1,7 +1,7 @@
-"""The vendor's claims of two machines beside the model's answers.
+"""The vendor's claims beside the model's answers.
 
-The vendor publishes neither lengths, batches, formats nor the interactivity at which its figures
-hold, so each claim is looked for along the whole range that both machines reach; none is fitted to.
+The vendor publishes neither lengths, batches, formats nor interactivity: each claim is searched
+along the range that both machines reach; none is fitted to.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ _CATALOG_TOLERANCE: Final = 0.05  # half of the last digit that the vendor gives
 
 
 class ClaimMeasure(StrEnum):
-    """What a claim compares."""
+    """The figure that a claim compares."""
 
     TOKENS_PER_MW = "output tokens/s/MW at equal tokens/s/user"
     USERS = "users of a system at equal tokens/s/user"
@@ -41,7 +41,7 @@ class ClaimMeasure(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The vendor's: the new system gives `ratio` times as much as the base."""
+    """The vendor's: `ratio` of the new system to the base."""
 
     measure: ClaimMeasure
     ratio: float
@@ -60,7 +60,7 @@ VENDOR_CLAIMS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curves:
-    """What is compared of one machine: its specs, and its points' envelopes."""
+    """One machine's specs and its points' envelopes."""
 
     system: SystemSpec
     tokens_per_mw: Envelope  # against tokens/s/user
@@ -71,7 +71,7 @@ class Curves:
     def of(
         cls, system: SystemSpec, points: Sequence[OperatingPoint], *, basis: PowerBasis
     ) -> "Curves":
-        """Of `points` of `system`; power by `basis`."""
+        """From `points` of `system`; power by `basis`."""
         interactivity = [point.tokens_per_s_per_user for point in points]
         per_mw = [point.output_tokens_per_s_per_mw(basis) for point in points]
         per_s = [point.output_tokens_per_s for point in points]
@@ -87,7 +87,7 @@ class Curves:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RatioCurve:
-    """How many times as much the new machine gives, `ratio` [n], along `x` [n], rising."""
+    """New over base machine, `ratio` [n] along rising `x` [n]."""
 
     x: Float64s
     ratio: Float64s
@@ -97,9 +97,9 @@ class RatioCurve:
 class Finding:
     """A claim and the model's answer.
 
-    `reached` are the intervals of `axis` in which the ratio is at least the claimed one; `largest`
-    is the largest ratio and `largest_at` where; `smallest` likewise. A ratio of two catalog figures
-    has no axis; `assumptions` is then the ratio under each other assumption.
+    `reached`: intervals of `axis` with at least the claimed ratio; `largest` and `smallest`: the
+    extremes, with places. A ratio of catalog figures has `assumptions` instead: the ratio under
+    other assumptions on the chips.
     """
 
     claim: Claim
@@ -116,7 +116,7 @@ class Finding:
         return abs(ratio - self.claim.ratio) <= _CATALOG_TOLERANCE
 
     def in_words(self) -> str:
-        """One line: the model's figure, and where it agrees or how far it is from it."""
+        """One line: the model's figure, and where it agrees or how far it is off."""
         if not self.axis:
             verdict = "agrees" if self.agrees else "does not agree"
             otherwise = "".join(
@@ -138,7 +138,7 @@ class Finding:
 
 
 def ratio_along(base: Curves, new: Curves, measure: ClaimMeasure) -> RatioCurve:
-    """The ratio in the range that both reach; for a measure with an axis."""
+    """The ratio over the range that both reach, for a measure with an axis."""
     if measure is ClaimMeasure.TOKENS_AT_USERS:
         # The tokens of equal users stand to each other as those of one: seconds the other way.
         x = _common(base.by_users, new.by_users)
@@ -152,7 +152,7 @@ def ratio_along(base: Curves, new: Curves, measure: ClaimMeasure) -> RatioCurve:
 
 
 def _common(old: Envelope, new: Envelope) -> Float64s:
-    """Samples of the range in which both have points or serve with better ones, rising."""
+    """Rising samples of the range that both reach."""
     low, high = min(old.x[0], new.x[0]), min(old.reach, new.reach)
     between = np.geomspace(low, high, _SAMPLES)
     own = np.concatenate([old.x, new.x, between])
@@ -160,7 +160,7 @@ def _common(old: Envelope, new: Envelope) -> Float64s:
 
 
 def findings(base: Curves, new: Curves) -> tuple[Finding, ...]:
-    """Every claim of the vendor, held against the curves of the two machines."""
+    """The vendor's claims, compared with the two machines' curves."""
     return tuple(_finding(claim, base, new) for claim in VENDOR_CLAIMS)
 
 
@@ -197,9 +197,7 @@ def _finding(claim: Claim, base: Curves, new: Curves) -> Finding:
 def _other_assumptions(
     base: SystemSpec, new: SystemSpec, measure: ClaimMeasure, ratio: float
 ) -> tuple[tuple[str, float], ...]:
-    """The ratio under each assumption of either chip's switches that changes it; both chips take
-    one that both have.
-    """
+    """The ratio under each assumption that changes it, on the chips that have it."""
     names = dict.fromkeys(
         (switch.name, assumption.name)
         for system in (base, new)

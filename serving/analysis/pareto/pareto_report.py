@@ -1,4 +1,4 @@
-"""The headline curve as lines of text and as plain data for JSON."""
+"""The headline curve as text and as plain data for JSON."""
 
 from collections.abc import Callable, Iterator
 from math import isfinite
@@ -19,7 +19,7 @@ _RATIO_POINTS: Final = 9
 
 
 def point_table(machine: MachineCurve, pareto: Pareto, most: int, prices: Prices | None) -> Table:
-    """The envelope, with at most `most` points; with prices, the cost of its tokens."""
+    """The envelope, at most `most` points; with prices, the cost of tokens."""
 
     def partition(name: str) -> Callable[[OperatingPoint], object]:
         return lambda point: getattr(point.candidate.partition, name)
@@ -47,7 +47,7 @@ def point_table(machine: MachineCurve, pareto: Pareto, most: int, prices: Prices
 
 
 def dollars_per_million_output(point: OperatingPoint, system: SystemSpec, prices: Prices) -> float:
-    """The whole machine's cost per million of its output tokens."""
+    """Of the whole machine."""
     cost = token_cost(
         prices,
         point.rates,
@@ -67,7 +67,7 @@ def _prefill_words(point: OperatingPoint) -> str:
 
 
 def assumption_lines(machine: MachineCurve, pareto: Pareto) -> Iterator[str]:
-    """The assumptions behind a machine's points, a line each."""
+    """Assumptions behind a machine's points, a line each."""
     sweep, system = machine.sweep, machine.sweep.system
     shape, first = sweep.shape, machine.points[0]
     yield (
@@ -92,7 +92,7 @@ def _calibration(sweep: Sweep) -> str:
 
 
 def _routing(sweep: Sweep) -> str:
-    """Loads are means: that a layer waits for a chip that is busier by chance is left out."""
+    """Loads are means, without waits for a chip that is busier by chance."""
     return f"{sweep.routing} (expected loads)" if sweep.model.experts else "none (dense)"
 
 
@@ -128,7 +128,7 @@ def _evenly(curve: RatioCurve) -> list[int]:
 
 
 def as_data(pareto: Pareto, prices: Prices | None = None) -> dict[str, Any]:
-    """Everything, in base units, as JSON can hold it."""
+    """Everything, in base units, for JSON."""
     return {
         "model": pareto.machines[0].sweep.model.name,
         "power_basis": pareto.basis.value,
@@ -177,11 +177,11 @@ _POINT: Final = (
     *("batch", "tpot_ns", "ttft_ns", "chip_watts", "throttle_factor", "drawn_watts"),
     *("provisioned_watts", "all_in_watts"),
 )
-"""Attributes of a point that JSON has under their own names."""
+"""Attributes that JSON has under their own names."""
 
 
 def point_data(point: OperatingPoint, pareto: Pareto) -> dict[str, Any]:
-    """One point, flat, with the unit of each figure in its name."""
+    """One point, flat, with units in the names."""
     return {
         **{name: getattr(point, name) for name in _POINT},
         "output_tokens_per_s_per_mw": point.output_tokens_per_s_per_mw(pareto.basis),
@@ -214,7 +214,7 @@ def _finding_data(found: Finding) -> dict[str, Any]:
 
 
 def report_lines(found: Pareto, rows: int, prices: Prices | None) -> Iterator[str]:
-    """Each machine's envelope, then the machines against each other, then the vendor's claims."""
+    """Envelopes, then ratios of machines, then the vendor's claims."""
     for machine in found.machines:
         yield from assumption_lines(machine, found)
         yield from table_lines(point_table(machine, found, rows, prices))

@@ -1,1 +1,1 @@
-"""How many machines a load needs, seen to meet its target, and what that costs."""
+"""Machines that a load needs, checked by simulation, and their costs."""

@@ -1,6 +1,4 @@
-"""The replicas that each hour of a day needs, by its own busiest time, and the chips that it frees
-for other work; one replica always stays.
-"""
+"""Replicas that each hour of a day needs, by its busiest time, and the chips that it frees."""
 
 import csv
 from dataclasses import dataclass
@@ -54,7 +52,7 @@ class Day:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NightHour:
-    """One hour: its mean share of the peak rate, the replicas that stay, and the chips freed."""
+    """One hour: its mean share of the peak rate, replicas in service, chips freed."""
 
     hour: int
     mean_share: float
@@ -64,9 +62,7 @@ class NightHour:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Night:
-    """The chips of the peak that a day leaves over; `never_used_chips` were bought and serve at no
-    hour.
-    """
+    """Chips of the peak that a day frees; `never_used_chips` were bought and serve at no hour."""
 
     day: Day
     hours: tuple[NightHour, ...]
@@ -74,7 +70,7 @@ class Night:
 
     @property
     def free_chip_hours(self) -> int:
-        """Of a day, chips that are never used left out."""
+        """Of a day, without never-used chips."""
         return sum(hour.free_chips for hour in self.hours)
 
     @property
@@ -83,9 +79,7 @@ class Night:
         return max(hour.free_chips for hour in self.hours)
 
     def stretch(self, chips: int) -> tuple[int, int]:
-        """First hour and number of the most hours on end that free at least so many chips; a night
-        may go past hour 23. (0, 0) without any.
-        """
+        """First hour and length of the longest run (cyclic) with `chips` free; (0, 0) without."""
         enough = [hour.free_chips >= chips for hour in self.hours]
         if all(enough):
             return 0, HOURS
@@ -100,7 +94,7 @@ class Night:
 
 
 def night_of(day: Day, *, replicas: int, replica_chips: int, bought_chips: int) -> Night:
-    """What `replicas` of so many chips, which the peak needs, leave over at each hour."""
+    """Chips that each hour frees of the `replicas` of the peak; one replica always stays."""
     hours = []
     for hour, (mean, busiest) in enumerate(zip(day.mean_shares, day.busiest_shares, strict=True)):
         needed = min(replicas, max(1, ceil(busiest * replicas - _ROUNDING)))
@@ -120,7 +114,7 @@ def night_of(day: Day, *, replicas: int, replica_chips: int, bought_chips: int) 
 
 
 def deepseek_day() -> Day:
-    """The day of one operator, whose nodes at the peak are 1; a mean for hours with several."""
+    """One operator's day, its peak as 1; a mean for hours with several steps."""
     edges = np.arange(HOURS)
     shares = np.zeros(HOURS)  # [hours]
     busiest = np.zeros(HOURS)
@@ -133,10 +127,10 @@ def deepseek_day() -> Day:
 
 
 def day_of_trace(traffic: Traffic, *, window_s: float, peak_rate_per_s: float) -> Day | None:
-    """The mean day of recorded traffic, hours counted from its first request; None if it is short.
+    """The mean day of recorded traffic, hours from its first request; None below a day.
 
-    An hour's busiest time is its busiest `window_s` on any day. Hours of a last day that is not
-    over are left out of the means where the trace does not reach them.
+    An hour's busiest time is a `window_s` of any day; an incomplete last day counts as far as it
+    goes.
     """
     if traffic.arrival_s[-1] < DAY_S:
         return None
@@ -159,7 +153,7 @@ def day_of_trace(traffic: Traffic, *, window_s: float, peak_rate_per_s: float) -
 def read_day(path: Path) -> Day:
     """A day from a CSV of `hour,requests`, hours 0 to 23 once each; its largest hour is the peak.
 
-    Raises ConfigError that names the file and what is wrong with it.
+    Raises ConfigError that names the file and the fault.
     """
 
     def refuse(what: str) -> ConfigError:

@@ -1,6 +1,6 @@
-"""How many machines serve a model's traffic within a latency target, and what they draw and cost.
+"""Machines that serve a model's traffic within a latency target, their power and costs.
 
-The cost model's answer, checked by a simulation of the server's scheduler. Modelled, not measured.
+From the cost model, checked by simulating the server's scheduler. Modelled, not measured.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from serving.simulator import SimulationWorkers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolPlan:
-    """Prompts and decodes on pools of their own, by the steady state alone."""
+    """Prefill and decode on separate pools, by the steady state alone."""
 
     point: OperatingPoint
     machines: int
@@ -27,7 +27,7 @@ class PoolPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The answer; `pools` is None when they were not asked for, or none keep the target."""
+    """The answer; `pools` is None when they were not asked for, or none keeps the target."""
 
     question: PlanQuestion
     choice: Choice
@@ -45,22 +45,22 @@ class Plan:
 
     @property
     def machines_with_spare(self) -> int:
-        """So that the others meet the target when one is lost."""
+        """Enough to meet the target when one is lost."""
         return self.machines + 1
 
     @property
     def provisioned_watts_with_spare(self) -> float:
-        """Of the racks' budget, the spare machine's among it."""
+        """Of the racks' budget, the spare machine's included."""
         return self.bill.provisioned_watts / self.machines * self.machines_with_spare
 
     @property
     def spare_replica_fits(self) -> bool:
-        """Whether one replica more, for the loss of one, has room on the machines bought."""
+        """Whether the machines bought have room for one replica more."""
         return self.fleet.replicas < self.machines * self.replicas_per_machine
 
     @property
     def machines_with_spare_replica(self) -> int:
-        """That hold one replica more than the peak needs."""
+        """For one replica more than the peak needs."""
         return self.machines if self.spare_replica_fits else self.machines + 1
 
 
@@ -113,9 +113,7 @@ def _token_rates(peak: Traffic, rate_per_s: float) -> TokenRates:
 
 
 def _pools(question: PlanQuestion, progress: Progress) -> PoolPlan | None:
-    """The pools that serve the peak with the least part of a machine, whose mean times are within
-    the target; None when none are.
-    """
+    """The smallest pools for the peak with mean times within the target; None without any."""
     progress("prefill and decode pools, by the steady state")
     slo, rate_per_s = question.slo, question.demand.peak_rate_per_s
     within = [

@@ -1,4 +1,4 @@
-"""What a plan draws and costs: at its peak, over a day, by the token."""
+"""Power and cost of a plan: at its peak, over a day, per token."""
 
 from dataclasses import dataclass, replace
 
@@ -14,10 +14,10 @@ WATT_HOURS_PER_MWH = 1e6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BilledFleet:
-    """Whole machines with the replicas that serve on them, and what a replica's chips draw.
+    """Whole machines, the replicas that serve on them, and their chips' power.
 
-    `busy_watts` is of all chips of a replica with its share of the peak, `idle_chip_watts` of one
-    chip without work. Between both, watts follow the load (assumed: a line).
+    `busy_watts`: all chips of a replica with its share of the peak; `idle_chip_watts`: one chip.
+    Between both, watts are linear in the load (assumed).
     """
 
     system: SystemSpec
@@ -39,8 +39,8 @@ class BilledFleet:
         return self.replicas * self.replica_chips
 
     def drawn_watts(self, *, replicas: int, load: float, chips: int) -> float:
-        """At the utility's meter, of `chips` with their share of the machines, when so many
-        replicas among them have `load` of their share of the peak and the others idle.
+        """At the utility's meter, of `chips` and their part of the machines, of which `replicas`
+        have `load` of their share of the peak and the rest idles.
         """
         idle_watts = self.idle_chip_watts * self.replica_chips
         each = idle_watts + min(load, 1.0) * (self.busy_watts - idle_watts)
@@ -51,11 +51,11 @@ class BilledFleet:
         return chips * facility.total_watts
 
     def peak_watts(self, chips: int) -> float:
-        """Of so many of the chips, at the peak."""
+        """Of `chips`, at the peak."""
         return self.drawn_watts(replicas=self.replicas, load=1.0, chips=chips)
 
     def day_watt_hours(self, night: Night, chips: int) -> float:
-        """Of so many of the chips, over the night's day."""
+        """Of `chips`, over the night's day."""
         return sum(
             self.drawn_watts(
                 replicas=hour.replicas,
@@ -68,15 +68,14 @@ class BilledFleet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bill:
-    """Watts, tokens by the megawatt, and dollars.
+    """Watts, tokens per megawatt, and dollars.
 
     Attributes:
         provisioned_watts: the racks' budget of the machines bought, before cooling.
-        peak_drawn_watts, mean_drawn_watts: at the utility's meter, in the busiest window and over
-            the day.
-        serving_mwh_per_day: the same as energy, chips that are free left idle.
-        freed_mwh_per_day: what the freed chips' share of the racks' budget comes to while they are
-            free, before cooling: the most that other work may draw there.
+        peak_drawn_watts, mean_drawn_watts: at the utility's meter, in the busiest window and the
+            day.
+        serving_mwh_per_day: at the meter, freed chips left idle.
+        freed_mwh_per_day: racks' budget of freed chips, before cooling: other work may draw that.
         per_megawatt: tokens/s/MW at the peak.
         peak_cost, day_cost: dollars of an hour and of a million tokens; None without prices.
         shared_day_cost: over the day, when other work pays for the chips that serve at no hour.
@@ -94,7 +93,7 @@ class Bill:
 
 
 def bill_of(fleet: BilledFleet, night: Night, rates: TokenRates, prices: Prices | None) -> Bill:
-    """The bill of a fleet that serves `rates` at its peak, and a day of that shape."""
+    """The bill of a fleet that serves `rates` at its peak, over the night's day."""
     power = SystemPower(fleet.system)
     per_machine = fleet.system.chips.count
     peak_watts = fleet.peak_watts(fleet.chips)
@@ -124,9 +123,7 @@ def bill_of(fleet: BilledFleet, night: Night, rates: TokenRates, prices: Prices 
 def _cost(
     fleet: BilledFleet, prices: Prices | None, rates: TokenRates, chips: int, drawn_watts: float
 ) -> TokenCost | None:
-    """What the tokens cost on `chips` of the fleet: a chip's part of it, as often as there are
-    chips, so that the price of a token is that of the whole; None without prices.
-    """
+    """Token costs on `chips`, by one chip's part, so that a token's price is that of the whole."""
     if prices is None:
         return None
     one = token_cost(

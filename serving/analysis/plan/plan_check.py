@@ -1,8 +1,7 @@
-"""A size held against a target, by simulation: what a replica's share of the peak gets from it.
+"""A size checked against a target by simulation.
 
-The exact lockstep scheduler serves the share of one replica, or of several, in virtual time. A
-request without a first token when the run ends has missed its TTFT, and one without its last token
-its TPOT; a size that gets more than its steady state can take has missed both.
+The lockstep scheduler serves the share of one or several replicas in virtual time. Tokens missing
+at the end have missed the target; a size loaded above its steady state has too.
 """
 
 from collections.abc import Sequence
@@ -26,9 +25,9 @@ SHOWN_PERCENTILES: Final = (50.0, 90.0, 99.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckTerms:
-    """How sizes are checked: the bounds of a rank, requests to judge, and where chance begins.
+    """A rank's limits, requests to judge, and the seed.
 
-    `early_end` ends a run as soon as it is certain to miss, which leaves percentiles open.
+    `early_end` ends a run once it is certain to miss, which leaves percentiles open.
     """
 
     schedulers: SchedulerLimits
@@ -39,8 +38,9 @@ class CheckTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermCheck:
-    """One promise and how it was kept; `reached_s` is None when the run ended before it was known.
-    `share` of the judged requests kept the limit, at most so many when the run ended early.
+    """One limit of the target; `reached_s` is None when the run ended before it was known.
+
+    `share` of the judged requests kept it, an upper bound after an early end.
     """
 
     name: str
@@ -60,19 +60,14 @@ class Check:
     """One size, simulated.
 
     Attributes:
-        replicas: of the size; `simulated_replicas` of them were.
-        requests: that were judged; `simulated_requests` with those before and after.
-        begin_s, end_s: when judged requests arrive, in the traffic's own time.
-        warmup_s: how long before that the replicas had been at work.
+        requests: judged ones; `simulated_requests` include those around them.
+        begin_s, end_s: of the judged arrivals, in the traffic's own time.
         percentiles_s: TTFT and TPOT of judged requests at `SHOWN_PERCENTILES`; None: not known.
-        replica_chip_watts: what the chips of a replica draw together while judged requests arrive.
+        replica_chip_watts: of all chips of a replica while judged requests arrive.
         busy_share: of that time, the part with a step.
-        throttled_share: of the time with a step, what steps last longer because the chips keep to
-            the power that they may draw.
-        load_share: of the requests that a replica can take at all in its steady state, what it
-            gets at the peak.
-        kv_used_share: the most that requests of a rank ever held of its pool.
-        ending: why the last run ended.
+        throttled_share: of steps' time, the lengthening by power limits.
+        load_share: peak rate over the replicas' highest steady-state rate.
+        kv_used_share: maximum over a rank's pool.
     """
 
     precision: str
@@ -97,7 +92,7 @@ class Check:
 
     @property
     def meets(self) -> bool:
-        """Whether every promise was kept, and could be for as long as the peak goes on."""
+        """Whether every limit was kept, at a load that can last."""
         return self.load_share <= 1 and all(term.kept for term in self.terms)
 
     @property
@@ -108,10 +103,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeTask:
-    """One size to check: so many `replicas` of a partition.
+    """One size to check.
 
-    `lead_s` is how long traffic runs before and after the judged requests, `most_requests_per_s`
-    what a replica can take at all.
+    `lead_s` of traffic surrounds the judged requests; a full replica takes `most_requests_per_s`.
     """
 
     sweep: Sweep
@@ -126,10 +120,7 @@ class SizeTask:
 
 
 def check_size(task: SizeTask) -> Check:
-    """Simulate the share of as many of the replicas as the judged requests need.
-
-    Raises ConfigError for a request that a rank cannot hold.
-    """
+    """Simulate enough replicas to judge; raises ConfigError for a request that no rank holds."""
     sweep, candidate, terms = task.sweep, task.candidate, task.terms
     shares = task.demand.shares(
         task.replicas, judged=terms.judged, lead_s=task.lead_s, seed=terms.seed
@@ -183,7 +174,7 @@ def _serve(
 
 
 def _longest_allowed_s(share: Share, slo: Slo) -> float:
-    """How long after its arrival the longest judged request may end and still keep the target."""
+    """Latest end of the longest judged request within the target, from its arrival."""
     outputs = share.traffic.output_tokens[share.judged]
     if slo.ttft_s is None or slo.tpot_s is None or not len(outputs):
         return float("inf")
@@ -215,7 +206,6 @@ def _terms(slo: Slo, shares: Sequence[Share], runs: Sequence[Run]) -> tuple[Term
 
 
 def _times_s(runs: Sequence[Run]) -> dict[str, Float64s]:
-    """TTFT and TPOT of the judged requests of all runs together; see `Run`."""
     return {
         "ttft": np.concatenate([run.ttft_s for run in runs]),
         "tpot": np.concatenate([run.tpot_of_several_s for run in runs]),

@@ -1,8 +1,7 @@
-"""Which size of which partition a plan takes: the smallest that a simulation lets pass.
+"""A plan's partition and size: the smallest that passes simulation.
 
-The steady state proposes partitions and a first size; simulation finds how many replicas each
-needs, and the one with the fewest chips wins. A plan comes with the next smaller one, which does
-not meet the target or cannot hold the model.
+The steady state proposes partitions and a first size; simulation finds the replicas that each
+needs, and the fewest chips win. The next smaller plan, which fails, is shown beside it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,20 +23,18 @@ from serving.analysis.steady_state.sweep import Sweep
 from serving.simulator import SimulationWorkers
 
 Found = tuple[Option, int]
-"""An option with so many replicas."""
+"""An option with its replicas."""
 Progress = Callable[[str], None]
 
 GIVE_UP: Final = 4
-"""So many times the replicas of the steady state, and a few more, are the most that is tried."""
+"""Most replicas that are tried, in those of the steady state, plus a few."""
 _A_FEW: Final = 8
 _GIB: Final = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """The plan's size, the next smaller one (None where none holds the model; `smaller_words` says
-    which it is), and everything that was simulated.
-    """
+    """The plan's size, the next smaller one (None: none holds the model), and all tried sizes."""
 
     check: Check
     smaller: Check | None
@@ -61,9 +58,7 @@ class SearchTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanQuestion:
-    """What is asked: `sweep` has the machine, the model, one precision and what may be tried;
-    `assumptions` say which sources the machine's figures follow, where it is not the usual one.
-    """
+    """A planning question; `assumptions` name the sources chosen for the machine's figures."""
 
     sweep: Sweep
     demand: PlanDemand
@@ -77,7 +72,7 @@ class PlanQuestion:
 
 
 def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progress) -> Choice:
-    """Find the size. Raises ConfigError when none of the partitions tried meets the target."""
+    """Find the size. Raises ConfigError when no tried partition meets the target."""
     seats = question.check.schedulers.max_num_seqs
     options = Options(question.sweep, question.demand, question.slo, seats=seats)
     promising = [option for option in options.smallest_first() if option.meets]
@@ -98,7 +93,6 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
 
 
 def _first_that_meets(promising: Sequence[Option], sizes: "_Sizes", tries: int) -> Found:
-    """The first option of those that are tried, with as many replicas as it needs."""
     light = [option for option in promising if sizes.is_light(option)]
     for option in (light or promising)[:tries]:
         most = GIVE_UP * option.replicas + _A_FEW
@@ -109,9 +103,7 @@ def _first_that_meets(promising: Sequence[Option], sizes: "_Sizes", tries: int) 
 
 
 def _challenged(found: Found, options: Options, sizes: "_Sizes", tries: int) -> Found:
-    """The plan after other partitions tried to do with fewer chips, the strongest first, as long
-    as they take the peak in the steady state.
-    """
+    """The plan, after partitions that might need fewer chips were tried, the strongest first."""
     tried = {found[0]}
     while len(tried) < tries:
         chips = _chips(found)
@@ -131,11 +123,11 @@ def _challenged(found: Found, options: Options, sizes: "_Sizes", tries: int) -> 
 def _next_smaller(
     found: Found, options: Options, sizes: "_Sizes"
 ) -> tuple[Found, Check | None, str]:
-    """The plan, and what is below it, simulated to its end.
+    """The plan, and the next smaller one simulated to its end.
 
-    Below several replicas there is one less. Below a single one there are the partition of fewer
-    chips that takes the most, and the largest replica of fewer chips, which answers sooner; should
-    one of them meet the target, it is the plan, and else the larger one is shown.
+    Below several replicas: one less. Below one: the partition of fewer chips that takes the most,
+    and the largest replica of fewer chips, which answers sooner; one that passes becomes the plan,
+    else the larger is shown.
     """
     while found[1] == 1:
         chips = _chips(found)
@@ -153,7 +145,7 @@ def _next_smaller(
 
 
 def below_one_replica(options: Options, chips: int) -> dict[Option, str]:
-    """What could do instead of one replica of so many chips, with what it is in words."""
+    """Alternatives to one replica of `chips` chips, with their descriptions."""
     smaller = options.below(chips)
     largest = max((each.replica_chips for each in smaller), default=0)
     near = [each for each in smaller if each.replica_chips == largest]
@@ -176,7 +168,7 @@ def _first_passing(rivals: Iterable[Option], sizes: "_Sizes", *, below_chips: in
 
 
 class _Sizes:
-    """Every size that was simulated, each once."""
+    """Every simulated size, each once."""
 
     def __init__(
         self, question: PlanQuestion, workers: SimulationWorkers, progress: Progress
@@ -191,12 +183,12 @@ class _Sizes:
         self._long_output = float(np.percentile(outputs, 90))
 
     def lead_s(self, option: Option, replicas: int) -> float:
-        """What a run needs to become steady: a request with a long reply stays so long."""
+        """Time for a run to become steady: that of a request with a long reply."""
         tpot_ns = option.tpot_ns_at(self.question.demand.peak_rate_per_s / replicas)
         return (option.prompt_ns + self._long_output * tpot_ns) / NS_PER_S
 
     def is_light(self, option: Option) -> bool:
-        """Whether one check about the proposed size makes no more tokens than are allowed."""
+        """Whether a check of the proposed size stays within the allowed tokens."""
         rate_per_s = self.question.demand.peak_rate_per_s / option.replicas
         requests = self.question.check.judged + 2 * rate_per_s * self.lead_s(
             option, option.replicas
@@ -204,7 +196,7 @@ class _Sizes:
         return requests * self._mean_output <= self.question.search.tokens_max
 
     def smallest(self, option: Option, *, guess: int, most: int) -> int | None:
-        """The fewest replicas that meet the target, if so many do."""
+        """The fewest replicas, up to `most`, that meet the target; None without."""
         return smallest_passing(
             lambda counts: [check.meets for check in self.check(option, counts)],
             guess=guess,
@@ -213,7 +205,6 @@ class _Sizes:
         )
 
     def check(self, option: Option, counts: Sequence[int]) -> list[Check]:
-        """So many replicas, each size at once."""
         new = [count for count in counts if (option, count) not in self._known]
         if new:
             sizes = " and ".join(f"{count:,}" for count in new)
@@ -228,7 +219,7 @@ class _Sizes:
         return [self._known[option, count] for count in counts]
 
     def to_the_end(self, option: Option, count: int) -> Check:
-        """A size that failed, run until all its percentiles are known."""
+        """A failed size, run until all its percentiles are known."""
         task = self._task(option, count, replace(self.question.check, early_end=False))
         (check,) = self._workers.map(check_size, [task])
         return check
@@ -267,7 +258,6 @@ def _verdict(check: Check) -> str:
 
 
 def _no_room(question: PlanQuestion, chips: int) -> str:
-    """Why no partition of fewer chips is there."""
     sweep, demand = question.sweep, question.demand
     model = sweep.model_at(sweep.precisions[0])
     longest = int((demand.peak.prompt_tokens + demand.peak.output_tokens).max())

@@ -1,6 +1,6 @@
-"""The traffic that a plan is for, at its peak, and what one of so many replicas gets of it.
+"""A plan's traffic at its peak, and the share of one replica.
 
-A router gives each replica the same share at random; a few of them speak for all.
+A router gives each replica the same share at random; a few replicas speak for all.
 """
 
 from dataclasses import dataclass
@@ -17,17 +17,17 @@ Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]
 
 LENGTHS_SAMPLE = 20_000
-"""So many pairs of lengths stand for a distribution, when its means are asked for."""
+"""Pairs of lengths that stand for a distribution, for its means."""
 COPIES_SPREAD_S = 10.0
-"""Copies of a request come up to so much later: users who do the same do not do it in step."""
+"""Largest delay of a copied request: similar users do not act in step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Share:
-    """What one replica gets: requests before the judged ones, those, and some after them.
+    """One replica's requests: a warm-up, the judged ones, and some after them.
 
-    `begin_s` and `end_s` are when judged requests arrive, in the demand's own time; `warmup_s` is
-    how long before that the replica has been at work. `traffic` begins with the warm-up.
+    `begin_s` and `end_s` bound the judged arrivals, in the demand's time; `traffic` begins
+    `warmup_s` before.
     """
 
     traffic: Traffic
@@ -38,16 +38,15 @@ class Share:
 
     @property
     def judged_s(self) -> tuple[float, float]:
-        """When judged requests arrive, in the traffic's time."""
+        """Bounds of the judged arrivals, in the traffic's time."""
         return self.warmup_s, self.warmup_s + self.end_s - self.begin_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RateDemand:
-    """Requests that arrive independently of each other at one rate.
+    """Independent arrivals at one rate, without requests longer than `context_tokens`.
 
-    Requests longer than `context_tokens` are dropped as they are drawn. Raises ConfigError for a
-    rate that is not above 0, or lengths of which none fits the context.
+    Raises ConfigError for a rate that is not above 0, or lengths of which none fits the context.
     """
 
     rate_per_s: float
@@ -69,7 +68,7 @@ class RateDemand:
 
     @property
     def peak(self) -> Traffic:
-        """A sample: always the same."""
+        """A deterministic sample."""
         return self._drawn(self.rate_per_s, LENGTHS_SAMPLE, self.lengths_seed)
 
     def in_words(self) -> str:
@@ -77,8 +76,8 @@ class RateDemand:
         return f"{self.rate_per_s:g} requests/s, Poisson; {self.lengths_in_words}"
 
     def shares(self, replicas: int, *, judged: int, lead_s: float, seed: int) -> tuple[Share, ...]:
-        """What one replica gets, with `judged` requests to judge and those of `lead_s` before and
-        after them: a random part of independent arrivals is such arrivals too.
+        """One replica's share, with `lead_s` of traffic around `judged` requests; a random part of
+        independent arrivals is independent too.
         """
         rate_per_s = self.rate_per_s / replicas
         around = ceil(rate_per_s * lead_s)
@@ -104,11 +103,9 @@ class RateDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TraceDemand:
-    """Recorded traffic, whose busiest `window_s` a plan is made for.
+    """Recorded traffic; a plan is for its busiest `window_s`, by prompt and reply tokens.
 
-    The busiest window is the one whose requests have the most tokens, prompts and replies
-    together. Raises ConfigError for a window that is not above 0, or traffic without a rate because
-    all of it comes at one time.
+    Raises ConfigError for a window that is not above 0, or traffic that all comes at one time.
     """
 
     traffic: Traffic
@@ -150,11 +147,11 @@ class TraceDemand:
         )
 
     def shares(self, replicas: int, *, judged: int, lead_s: float, seed: int) -> tuple[Share, ...]:
-        """What some of `replicas` get, together about `judged` requests to judge if there are such.
+        """Shares of some of `replicas`, with together about `judged` requests to judge.
 
-        Those are of the busiest window that holds enough for one replica, at most `window_s`; where
-        it has too few for one, several replicas are looked at, at most all. Requests from `lead_s`
-        before them, where the traffic has those, until `lead_s` after them are part of it.
+        They lie in the busiest window, shortened to what one replica needs; a window too short for
+        one takes several replicas. Traffic runs from `lead_s` before, as far as recorded, to
+        `lead_s` after it.
         """
         begin_s, end_s = self._span
         enough_s = (end_s - begin_s) * min(1.0, judged * replicas / len(self.peak))
@@ -184,10 +181,7 @@ PlanDemand = RateDemand | TraceDemand
 
 
 def busiest_window(traffic: Traffic, window_s: float) -> tuple[float, float]:
-    """Begin and end of the `window_s` whose requests have the most tokens; it begins at a request.
-
-    All of the traffic when that is shorter.
-    """
+    """Begin (a request) and end of the `window_s` with the most tokens; shorter traffic whole."""
     if traffic.arrival_s[-1] < window_s:
         return 0.0, float(np.nextafter(traffic.arrival_s[-1], np.inf))
     tokens = traffic.prompt_tokens + traffic.output_tokens
@@ -201,9 +195,9 @@ def busiest_window(traffic: Traffic, window_s: float) -> tuple[float, float]:
 def multiplied(traffic: Traffic, factor: float, *, seed: int) -> Traffic:
     """`factor` times as many requests in the same time, with the same daily curve.
 
-    Whole copies come up to `COPIES_SPREAD_S` later than the recorded ones, each request for itself;
-    what is left of the factor is a random part. Raises ConfigError for a factor that is not above
-    0, or so large that the copies are more than 10 million.
+    Copies come up to `COPIES_SPREAD_S` after the original, each by its own delay; the fractional
+    part is a random subset. Raises ConfigError for a factor not above 0, or above 10 million
+    requests.
     """
     if not 0 < factor < float("inf") or factor * len(traffic) > 1e7:
         raise ConfigError(
@@ -225,7 +219,7 @@ def multiplied(traffic: Traffic, factor: float, *, seed: int) -> Traffic:
 
 
 def too_long(context_tokens: int) -> ConfigError:
-    """The refusal of traffic that no engine could serve."""
+    """The error for traffic of which no request fits."""
     return ConfigError(
         field="lengths",
         value="all requests",

@@ -1,8 +1,7 @@
 """Partitions that could meet a target, the smallest plan first, by the steady state alone.
 
-The cost model says how many requests a replica takes while the mean time between tokens keeps to
-the target, and whether the first token of a long prompt can come in time at all. It knows no queue
-and no percentile: that is for simulation to say, which is a thousand times slower.
+The cost model bounds a replica's requests by the mean time between tokens and a long prompt's first
+token. Queues and percentiles are left to simulation, a thousand times slower.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,26 +19,23 @@ from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.sweep import Sweep
 
 LEAST_SHARE: Final = 0.05
-"""Of a replica's time, what prompts have in the first guess: fewer would ask for a host of them."""
+"""Prompts' least share of a replica's time in the first guess, which bounds the replicas."""
 KV_BLOCK_TOKENS_MAX: Final = 256
-"""A pool counts in blocks, and keeps one for itself: two of the largest that there are."""
+"""A pool counts in blocks and keeps one for itself: two of the largest that there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """A partition at the most that a replica of it can take; `point` is of a full machine.
+    """A partition at the highest load of a replica.
 
     Attributes:
-        point: the largest batch that keeps the target when as many requests begin as end; that of
-            one request a rank where none does.
-        meets: whether an idle replica keeps the target.
-        alone_ns: between the tokens of a request that has a replica to itself.
-        prompt_ns: the first token of a prompt as long as the target's percentile of prompts, on an
-            idle replica.
-        requests_per_s: what one replica takes within the target.
-        replicas: what the peak asks for.
-        most_requests_per_s: what a replica takes with every seat taken, however long that takes:
-            above it the queue grows without end.
+        point: of a full machine, the largest batch within the target when as many requests begin as
+            end, or one request a rank.
+        meets: an idle replica keeps the target.
+        alone_ns: between tokens of a lone request.
+        prompt_ns: first token on an idle replica, at the target's percentile of prompt lengths.
+        requests_per_s: of one replica within the target.
+        most_requests_per_s: of a full replica: above it the queue grows without end.
         steady: requests per second of a replica and ns between tokens, by ascending batches.
     """
 
@@ -53,7 +49,7 @@ class Option:
     steady: tuple[tuple[float, float], ...]
 
     def tpot_ns_at(self, requests_per_s: float) -> float:
-        """Between tokens when a replica gets so many requests, or a few more; at most `point`'s."""
+        """Between tokens at the next batch that serves as many requests, at most `point`'s."""
         enough = (tpot_ns for most, tpot_ns in self.steady if most >= requests_per_s)
         return min(next(enough, self.point.tpot_ns), self.point.tpot_ns)
 
@@ -69,18 +65,15 @@ class Option:
 
     @property
     def chips(self) -> int:
-        """Chips of all replicas that the peak asks for."""
+        """Chips of all replicas for the peak."""
         return self.replicas * self.replica_chips
 
 
 class Options:
-    """The options of a machine for some traffic and a target, looked at as far as they matter."""
+    """A machine's options for traffic and a target, evaluated lazily."""
 
     def __init__(self, sweep: Sweep, demand: PlanDemand, slo: Slo, *, seats: int) -> None:
-        """`seats` is how many requests a rank may have at once.
-
-        Raises ConfigError when the model fits nowhere.
-        """
+        """`seats`: a rank's concurrency limit. Raises ConfigError when the model fits nowhere."""
         peak = demand.peak
         self._sweep = sweep
         self._slo = slo
@@ -94,10 +87,9 @@ class Options:
         self._found: dict[tuple[int, int, int], Option] = {}
 
     def smallest_first(self) -> tuple[Option, ...]:
-        """By chips of the plan, then its power, until no larger partition can be a smaller plan.
+        """By chips of the plan, then power, until no larger partition can be a smaller plan.
 
-        Those that cannot meet the target come last, the fastest first. Of options that differ in
-        LNC alone the better one stays.
+        Those that cannot meet the target come last, the fastest first. Of LNCs the best one stays.
         """
         while self._looked_at < len(self._tasks):
             least = min((each.chips for each in self._found.values() if each.meets), default=None)
@@ -107,13 +99,13 @@ class Options:
         return self.known()
 
     def below(self, chips: int) -> tuple[Option, ...]:
-        """All that have a replica of fewer chips than that, in the same order."""
+        """All with replicas of fewer chips, in the same order."""
         while self._looked_at < len(self._tasks) and self._next_chips() < chips:
             self._look_at_next()
         return tuple(each for each in self.known() if each.replica_chips < chips)
 
     def known(self) -> tuple[Option, ...]:
-        """All that were looked at, in the same order."""
+        """All evaluated ones, in the same order."""
         return tuple(sorted(self._found.values(), key=_order))
 
     def _next_chips(self) -> int:
@@ -157,10 +149,7 @@ class Options:
 
 
 def strongest(options: Iterable[Option], *, below_chips: int) -> Option | None:
-    """The option that takes the most with fewer chips than that; None without any.
-
-    Those that cannot meet the target however little they have to do come last.
-    """
+    """The option that takes the most with fewer chips; last any that misses the target idle."""
     smaller = [option for option in options if option.replica_chips < below_chips]
     return min(
         smaller,
@@ -174,7 +163,7 @@ def strongest(options: Iterable[Option], *, below_chips: int) -> Option | None:
 
 
 def replicas_below(option: Option, chips: int) -> int:
-    """The most replicas of an option that together have fewer than `chips` chips."""
+    """The most replicas that together have fewer than `chips` chips."""
     return (chips - 1) // option.replica_chips
 
 
@@ -189,10 +178,10 @@ def _order(option: Option) -> tuple[object, ...]:
 
 
 def _beside_prompts(alone_ns: float, prompt_ns: float, limit_ns: float) -> float:
-    """Requests per second whose prompts leave a lone request its time between tokens.
+    """Requests per second whose prompts leave a lone request its time between tokens: with the
+    prompts' share of all time, alone / (1 - share) is the limit.
 
-    Prompts take their share of all time, and the request's steps get the rest: alone / (1 - share)
-    is the limit. For replicas with so little to do that most steps have no prompt; a first guess.
+    A first guess, for lightly loaded replicas, of whose steps most have no prompt.
     """
     share = max(LEAST_SHARE, 1 - alone_ns / limit_ns)
     return share / prompt_ns * NS_PER_S
@@ -201,11 +190,10 @@ def _beside_prompts(alone_ns: float, prompt_ns: float, limit_ns: float) -> float
 def _largest_within(
     replica: Replica, points: Sequence[OperatingPoint], limit_ns: float
 ) -> OperatingPoint | None:
-    """The point of about the largest batch whose mean time between tokens is within the limit.
+    """About the largest batch with its mean time between tokens within the limit.
 
-    `points` are of ascending batches; between the last that is within and the next one the search
-    goes on. Times grow with the batch; where they do not quite, what is found is within all the
-    same.
+    By bisection after the last of `points` (ascending batches) within it, also where times do not
+    grow with the batch.
     """
     best: OperatingPoint | None = None
     for point in points:

@@ -1,4 +1,4 @@
-"""A plan in words and as data; every assumption is among them."""
+"""A plan in words and as data, with every assumption."""
 
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -18,7 +18,7 @@ ULTRASERVERS = ("trn2-ultraserver", "trn3-")
 
 
 def assumptions(plan: Plan) -> tuple[str, ...]:
-    """The assumptions of the answer, beside the catalog's figures."""
+    """The answer's assumptions, beside the catalog's figures."""
     question = plan.question
     sweep, check = question.sweep, question.check.schedulers
     said = [
@@ -72,7 +72,6 @@ def plan_document(plan: Plan) -> Document:
 
 
 def _answer_lines(plan: Plan) -> Iterator[str]:
-    """Machines, megawatts, dollars, spares and the night, a line each."""
     check, bill, night = plan.choice.check, plan.bill, plan.night
     yield (
         f"plan:  {_machines(plan, plan.machines)}, {counted(check.replicas, 'replica')} of "
@@ -97,7 +96,6 @@ def _answer_lines(plan: Plan) -> Iterator[str]:
 
 
 def _price(plan: Plan) -> str:
-    """Of a million tokens over the day."""
     cost = plan.bill.day_cost
     if cost is None:
         return "not priced (--price-hour or --price-chip-hour, --price-kwh)"
@@ -115,7 +113,6 @@ def _prices(cost: TokenCost) -> str:
 
 
 def _power_lines(plan: Plan) -> Iterator[str]:
-    """Tokens per megawatt, and the cost of tokens at the peak and when chips are shared."""
     bill = plan.bill
     for basis in bill.per_megawatt:
         if basis.basis is not PowerBasis.ALL_IN:
@@ -264,7 +261,6 @@ def plan_data(plan: Plan) -> dict[str, Any]:
 
 
 def _named(of: object, *names: str) -> dict[str, Any]:
-    """Attributes under their own names."""
     return {name: getattr(of, name) for name in names}
 
 
@@ -322,7 +318,6 @@ def _partition(check: Check) -> str:
 
 
 def _machines(plan: Plan, count: int) -> str:
-    """UltraServers, or other machines of the catalog."""
     name = plan.question.sweep.system.name
     kind = "UltraServer" if name.startswith(ULTRASERVERS) else "machine"
     return f"{counted(count, kind)} ({name})"

@@ -1,19 +1,19 @@
-"""The smallest size that passes a test which is dear: several sizes are tested at once."""
+"""The smallest size that passes an expensive test; several sizes are tested at once."""
 
 from collections.abc import Callable, Sequence
 
 Test = Callable[[Sequence[int]], Sequence[bool]]
 
 STEP = 1.08
-"""From a size that failed to a larger one, or down from one that passed, while there is no pair."""
+"""Ratio to the next size, while only failures or only passes are known."""
 
 
 def smallest_passing(test: Test, *, guess: int, most: int, width: int = 1) -> int | None:
-    """The size n from 1 to `most` at which `test` passes and n - 1 fails, or n is 1; None: none.
+    """The size n from 1 to `most` at which `test` passes and n - 1 fails, or n is 1; None without
+    one.
 
-    `test` is asked for up to `width` sizes at once, each of them once, and begins with `guess`.
-    Larger sizes are taken to pass where smaller ones do; if they do not, what is returned passed
-    and the size below it failed all the same.
+    `test` gets up to `width` sizes at once, each once, `guess` first. Passing is assumed monotone
+    in size; if not, the result still passed and the size below it failed.
     """
     failed, passed = 0, most + 1  # the largest that failed below the smallest that passed
     guess = min(max(guess, 1), most)
@@ -29,9 +29,7 @@ def smallest_passing(test: Test, *, guess: int, most: int, width: int = 1) -> in
 
 
 def _next_sizes(failed: int, passed: int, *, most: int, width: int) -> list[int]:
-    """Ascending sizes strictly between both: ever larger while nothing passed, ever smaller while
-    nothing failed, then such as divide what is between.
-    """
+    """Ascending sizes between both: larger while none passed, smaller while none failed."""
     sizes: set[int] = set()
     if passed > most:
         size = failed

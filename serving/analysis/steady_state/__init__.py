@@ -1,1 +1,1 @@
-"""What a machine does in steady state: partitions, operating points, pools, sweeps of them."""
+"""Machines in steady state: partitions, operating points, pools, and sweeps of them."""

@@ -1,14 +1,12 @@
-"""The upper envelope of curves in a plane: what the best choice gives at each place.
+"""The upper envelope of curves in a plane, larger being better: the best choice at each place.
 
-Both coordinates are the better the larger. A curve is one family of points, a partition with all
-its batches. Between two batches it is a straight line: with a step time that is affine in the
-batch, `a + b x batch`, the throughput batch / (a + b x batch) is (1 - a x interactivity) / b, a
-straight line in interactivity, and batches between two can be run (between 1 and 2 on the average
-of replicas). Nothing lies between two partitions, so the envelope jumps from one curve to the next.
-A point that gives more than is asked for serves too: to the left of its first point a curve is
-flat; beyond its last nothing serves.
+A curve is a partition with all its batches, linear between them: with a step time `a + b x batch`,
+the throughput batch / (a + b x batch) is (1 - a x interactivity) / b, and any batch between two can
+be run (between 1 and 2 on the average of replicas). The envelope jumps between partitions. A point
+that exceeds the requirement serves too: left of its first point a curve is flat; beyond its last
+nothing serves.
 
-Against users the time per token is the straight one, not its inverse: see `Envelope.of_users`.
+Against users the time per token is linear instead: see `Envelope.of_users`.
 """
 
 from collections.abc import Hashable, Sequence
@@ -26,9 +24,8 @@ Figures = Sequence[float] | Float64s
 class Envelope:
     """The highest of several curves, and the points that no other point beats.
 
-    `x` rises and `y` falls strictly, both float64[n]: the points that no other one beats in one
-    coordinate without losing in the other. `chosen` int64[n] numbers them among the points that
-    the envelope was made of. `curves` are the unbeaten points of each family, in the same form.
+    `x` rises and `y` falls strictly, both float64[n]: the Pareto-optimal points. `chosen` int64[n]
+    are their indices among the given points; `curves` are those of each family.
     """
 
     x: Float64s
@@ -61,9 +58,7 @@ class Envelope:
     def of_users(
         cls, users: Figures, interactivity: Figures, family: Sequence[Hashable] | None = None
     ) -> "Envelope":
-        """Of points with `interactivity` tokens/s for each of `users`; heights are minus the
-        seconds between a user's tokens.
-        """
+        """Of `interactivity`, tokens/s, against `users`; heights are minus seconds per token."""
         return cls.of(users, -1 / np.asarray(interactivity, dtype=np.float64), family)
 
     def at(self, x: Float64s) -> Float64s:
@@ -81,7 +76,7 @@ class Envelope:
 
 
 def _unbeaten(x: Float64s, y: Float64s) -> Int64s:
-    """Numbers of the points that no other one beats, by rising x: [n] -> [unbeaten]."""
+    """Indices of the Pareto-optimal points, by rising x: [n] -> [unbeaten]."""
     order = np.lexsort((np.arange(len(x)), -y, -x))  # from the right, higher ones first
     highest = np.maximum.accumulate(y[order])
     is_new = np.concatenate([[True], highest[1:] > highest[:-1]])

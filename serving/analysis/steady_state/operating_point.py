@@ -1,7 +1,7 @@
-"""An operating point: a partition in steady state with so many requests, and what it then gives.
+"""An operating point: a partition in steady state at one batch, and its figures.
 
-Where prompts are computed on the chips that decode (aggregated), steps carry prompt tokens too, so
-that as many requests begin as end, and are costed as scheduled: both kinds in one batch.
+Where prompts run on the decoding chips (aggregated), steps are costed as scheduled: decodes with
+prompt tokens, so that as many requests begin as end.
 """
 
 from dataclasses import dataclass
@@ -13,20 +13,17 @@ from serving.analysis.steady_state.partitions import PartitionCandidate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
-    """What a whole machine gives, all replicas together.
+    """Figures of a whole machine, all replicas together.
 
     Attributes:
-        candidate: of the chips that decode.
-        prefill: of the chips that compute prompts; None where the decoding ones do.
-        overlap, calibration: the names of what was assumed of steps.
-        batch: decoding requests of a rank.
-        users: decoding requests of the machine.
+        candidate, prefill: of the decoding chips; of those for prompts, None where they are the
+            same.
+        overlap, calibration: names of the assumptions on steps.
+        batch, users: decoding requests of a rank; of the machine.
         tpot_ns: mean time between a request's tokens, prompts of others included.
-        ttft_ns: first token of a prompt that waits for nobody, on an idle replica.
-        requests_per_s: that begin and end.
-        chip_watts: drawn by a chip of the machine, on average over all of them, idle ones included.
-        throttle_factor: how many times longer steps take so that no chip draws more than its
-            budget and its even part of what its rack is given.
+        ttft_ns: of a prompt on an idle replica.
+        chip_watts: mean over all chips of the machine, idle ones included.
+        throttle_factor: lengthening of steps by each chip's budget and even part of its rack's.
         drawn_watts: of the machine at the utility's meter.
         provisioned_watts, all_in_watts: see `PowerBasis`.
     """
@@ -53,7 +50,7 @@ class OperatingPoint:
 
     @property
     def tokens_per_s_per_user(self) -> float:
-        """Interactivity: output tokens that one request gets in a second, once it has begun."""
+        """Interactivity: output tokens per second of a request, once it has begun."""
         return NS_PER_S / self.tpot_ns
 
     @property
@@ -68,7 +65,7 @@ class OperatingPoint:
 
     @property
     def family(self) -> tuple[object, ...]:
-        """What points have in common that differ in their batch alone."""
+        """Shared by points that differ in their batch alone."""
         prefill = None if self.prefill is None else (self.prefill.partition, self.prefill.replicas)
         replicas = self.candidate.replicas
         return (self.precision, self.candidate.partition, replicas, prefill)
@@ -82,7 +79,7 @@ class OperatingPoint:
         )
 
     def watts(self, basis: PowerBasis) -> float:
-        """What tokens are divided by."""
+        """The divisor of tokens on `basis`."""
         return {
             PowerBasis.PROVISIONED: self.provisioned_watts,
             PowerBasis.DRAWN: self.drawn_watts,

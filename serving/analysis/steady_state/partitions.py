@@ -1,9 +1,9 @@
-"""The partitions of a replica that a machine and a model allow, each once.
+"""A replica's partitions that a machine and a model allow, each once.
 
-A replica is one engine. Ranks that share no expert group do not wait for each other, so a partition
-of several blocks (the fewest chips that are whole ranks and whole expert groups) does what as many
-replicas of one block do: candidates have one block, and replicas fill the machine. Experts lie
-whole on a chip: under expected loads, dividing their columns over chips is never faster.
+A replica is one engine. Ranks without a common expert group do not wait for each other, so a
+candidate has one block (the fewest chips that are whole ranks and whole expert groups), and
+replicas fill the machine. Experts lie whole on a chip: under expected loads, dividing them is never
+faster.
 """
 
 from collections.abc import Iterator
@@ -23,10 +23,10 @@ from emulator.specs.system import SystemSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionCandidate:
-    """`replicas` engines of `partition` each, one after the other from the machine's first chip.
+    """`replicas` engines of `partition`, contiguous from the machine's first chip.
 
-    `first_chip` is where the replica begins whose chips lie on the most racks, then on the most
-    trays: the slowest of them. `kv_capacity_tokens` is what the pool of each rank holds.
+    `first_chip` begins the replica on the most racks, then trays: the slowest. `kv_capacity_tokens`
+    is of each rank.
     """
 
     partition: Partition
@@ -37,11 +37,10 @@ class PartitionCandidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionFilter:
-    """Which partitions are asked for: the values that each may have; empty asks for all.
+    """Allowed values of a partition; empty allows all.
 
-    `announced_lnc` also takes LNCs that the vendor has announced and not released, which naming
-    one does too. With `across_units` a replica may lie on several units of a cluster, which its
-    chips then reach over network cards.
+    `announced_lnc` adds LNCs announced but not released, as naming one does. With `across_units` a
+    replica may span units of a cluster, over network cards.
     """
 
     chips: tuple[int, ...] = ()
@@ -68,12 +67,9 @@ def candidate_partitions(
 ) -> tuple[PartitionCandidate, ...]:
     """Every partition with room for the weights and `least_kv_tokens` a rank, smallest first.
 
-    Heads divide over the chips of a rank; an expert group has no more chips than experts. Unless ep
-    is asked for, an expert group is left out when a smaller one gives its fullest chip as many
-    experts and uses at least as many chips of the machine: see `_group_sizes`.
-
-    Raises ConfigError when nothing is left: for an LNC that the chip has not, for what was asked
-    for and does not divide, or for a model that does not fit.
+    Heads divide over a rank's chips; an expert group has at most as many chips as experts. Raises
+    ConfigError for an LNC that the chip lacks, values that do not divide, a model that does not
+    fit.
     """
     asked = asked or PartitionFilter()
     domains = 1 if asked.across_units else system.units
@@ -135,7 +131,7 @@ def _shapes(
 
 
 def _logical_core_sizes(system: SystemSpec, asked: PartitionFilter) -> list[int]:
-    """Raises ConfigError for one that the chip has not."""
+    """Raises ConfigError for one that the chip lacks."""
     if asked.lnc:
         return [lnc for lnc in asked.lnc if system.chip.logical_cores(lnc)]
     sizes = system.chip.lnc_sizes
@@ -145,11 +141,10 @@ def _logical_core_sizes(system: SystemSpec, asked: PartitionFilter) -> list[int]
 def _group_sizes(
     model: ModelSpec, tp: int, asked: PartitionFilter, available: int
 ) -> Iterator[int]:
-    """Sizes of an expert group beside ranks of `tp`, whose block fits the chips available.
+    """Sizes of an expert group beside ranks of `tp`, whose block fits the available chips.
 
-    What matters of a group is how many experts its fullest chip holds, and how many chips of the
-    machine its replicas use. A larger group with as many experts on the fullest chip has that chip
-    serve more tokens, for all the others; it is worth a look only where it uses more chips.
+    A larger group with as many experts on its fullest chip loads that chip more; it is tried only
+    where its replicas use more of the machine's chips.
     """
     used_at: dict[int, int] = {}  # by experts of the fullest chip, most chips that were used
     for ep in range(1, min(max(1, model.experts), available) + 1):
@@ -167,10 +162,7 @@ def _group_sizes(
 
 
 def _farthest_apart(system: SystemSpec, chips: int, domain_chips: int) -> int:
-    """The first chip of the replica of `chips` that lies on the most racks, then most trays.
-
-    Of those among the first `domain_chips`; racks of two units are different racks.
-    """
+    """First chip of the replica on the most racks (those of two units differ), then trays."""
     first = np.arange(0, domain_chips - chips + 1, chips)  # [replicas]
     last = first + chips - 1
     racks = rack_of(system, last) - rack_of(system, first)

@@ -1,14 +1,11 @@
-"""Prefill and decode on chips of their own: two pools, and the KV that moves between them.
+"""Prefill and decode on separate chips: two pools, and the KV transfer between them.
 
-A prefill pool of P replicas of one partition computes prompts, a decode pool of D replicas of
-another one generates; P and D are chosen so that the machine serves the most requests. In one
-unit both pools share its chips; in a cluster each pool has whole units, and KV goes over the
-network cards. A request waits for its prompt and for its KV once; decodes are never held up.
+Prefill replicas of one partition and decode replicas of another, in the numbers that serve the most
+requests. In one unit both pools share its chips; in a cluster each has whole units, and KV goes
+over the network cards. A request waits for its prompt and its KV once; decodes are never held up.
 
-Where the pools lie is not settled by a plan. A prompt's KV is taken to go between ranks half a unit
-apart, which is the other rack of two and the middle of a torus; in a cluster, in two units.
-
-Chips of either pool keep to their even part of what their rack is given, as all chips do.
+Placement is assumed: a prompt's KV goes between ranks half a unit apart (the other rack of two, the
+middle of a torus); in a cluster, in two units. Chips keep to their even part of their rack's power.
 """
 
 from dataclasses import dataclass, replace
@@ -33,7 +30,7 @@ Int64s = NDArray[np.int64]
 
 
 def prompt_kv_bytes(model: ModelSpec, prompt_tokens: int) -> int:
-    """Of one prompt: all of it where a layer attends to everything, else what a window has."""
+    """Of one prompt: all of it in full-attention layers, the window's part in the others."""
     in_window = min(prompt_tokens, model.window_tokens)
     layer_tokens = model.full_layers * prompt_tokens + model.window_layers * in_window
     return layer_tokens * model.kv_bytes_per_token_layer
@@ -42,10 +39,8 @@ def prompt_kv_bytes(model: ModelSpec, prompt_tokens: int) -> int:
 def handover_ns(
     system: SystemSpec, model: ModelSpec, *, prompt_tokens: int, from_chips: int, to_chips: int
 ) -> float:
-    """From the end of a prompt's prefill on a rank of `from_chips` until another of `to_chips` can
-    decode it, on links without other traffic.
-
-    Raises ConfigError where the two ranks do not fit beside each other.
+    """From the end of a prompt on a rank of `from_chips` until one of `to_chips` can decode it, on
+    idle links. Raises ConfigError where the two ranks do not fit beside each other.
     """
     unit_chips = system.chips.count // system.units
     if system.units > 1:
@@ -62,7 +57,7 @@ def handover_ns(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillOption:
-    """A partition that computes prompts: what one replica of it does, always busy."""
+    """A partition that computes prompts; figures of one replica, always busy."""
 
     precision: str
     candidate: PartitionCandidate
@@ -78,7 +73,7 @@ class PrefillOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeOption:
-    """A partition that decodes `batch` requests a rank, none of whose prompts it computes."""
+    """A partition that decodes `batch` requests a rank, and computes no prompts."""
 
     precision: str
     candidate: PartitionCandidate
@@ -99,7 +94,7 @@ class DecodeOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """`prefill_replicas` of an option beside `decode_replicas`, and what they serve together."""
+    """Replicas of both pools, and the requests that they serve together."""
 
     prefill: PrefillOption
     prefill_replicas: int
@@ -110,8 +105,8 @@ class Split:
 def pooled_points(sweep: Sweep, *, processes: int | None = None) -> tuple[OperatingPoint, ...]:
     """Every point of `sweep` with pools: each decode partition and batch, beside the best prefill.
 
-    Both pools have the weights in the same precision. Raises ConfigError when no batch fits, no two
-    pools fit beside each other, or replicas may lie across units, which pools do not share.
+    Both pools have the same precision. Raises ConfigError when no batch or no two pools fit, or
+    replicas may lie across units, which pools do not share.
     """
     if sweep.asked.across_units:
         raise ConfigError(
@@ -177,9 +172,7 @@ def _prefill_option(precision: str, replica: Replica) -> PrefillOption:
 def best_split(
     system: SystemSpec, decode: DecodeOption, prefills: list[PrefillOption]
 ) -> Split | None:
-    """The pools that serve the most requests; of equal ones that with the soonest first token. None
-    when no prefill replica fits beside a decode replica.
-    """
+    """The pools that serve the most, then answer the soonest; None when no prefill replica fits."""
     best: Split | None = None
     for option in _fastest_of_each_size(prefills):
         prefill_counts, decode_counts = _splits(system, option.candidate, decode.candidate)
@@ -200,7 +193,7 @@ def best_split(
 
 
 def _fastest_of_each_size(prefills: list[PrefillOption]) -> list[PrefillOption]:
-    """For each number of chips the option that serves most, the soonest answers first."""
+    """For each number of chips the option that serves most, by time to first token."""
     fastest: dict[int, PrefillOption] = {}
     for option in prefills:
         chips = option.candidate.partition.chips
@@ -212,7 +205,7 @@ def _fastest_of_each_size(prefills: list[PrefillOption]) -> list[PrefillOption]:
 def _splits(
     system: SystemSpec, prefill: PartitionCandidate, decode: PartitionCandidate
 ) -> tuple[Int64s, Int64s]:
-    """Replicas of both pools in every way to divide the machine: int64[ways] each, at least one."""
+    """Replicas of both pools, at least one each, in every division: int64[ways] each."""
     unit_chips = system.chips.count // system.units
     per_prefill, per_decode = prefill.partition.chips, decode.partition.chips
     if system.units == 1:
@@ -227,7 +220,7 @@ def _splits(
 
 
 def _point(sweep: Sweep, decode: DecodeOption, split: Split, kv_ns: float) -> OperatingPoint:
-    """Pools that have less to do than they could are idle in between, and draw less."""
+    """A pool with spare capacity idles in between, and draws less."""
     system, shape, prefill = sweep.system, sweep.shape, split.prefill
     power = SystemPower(system)
     chips, step = system.chips.count, decode.step
@@ -257,7 +250,7 @@ def _point(sweep: Sweep, decode: DecodeOption, split: Split, kv_ns: float) -> Op
 
 
 def mean_chip_watts(system: SystemSpec, decode: DecodeOption, split: Split) -> float:
-    """Over all chips of the machine; a pool is idle when it has served what the other one can."""
+    """Over all chips of the machine; the faster pool idles part of the time."""
     idle_watts = system.chip.idle_watts.value
     above_watts = 0.0
     for option, replicas in (

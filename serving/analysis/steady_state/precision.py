@@ -1,8 +1,8 @@
-"""The formats that a model's weights may have on a chip, by the names that users give.
+"""Weight formats of a model on a chip, by the names that users give.
 
-`stored` is the checkpoint's own. A chip of AWS serves a format only if it multiplies it: Trainium2
-has no MXFP4, and its workers refuse such a checkpoint, so that weights are turned into FP8 or BF16
-before they are loaded. GPUs that do not multiply it unpack it in their kernels.
+`stored` is the checkpoint's own. An AWS chip serves a format only if it multiplies it: Trainium2's
+workers refuse MXFP4 checkpoints, so weights are converted to FP8 or BF16 before loading. GPUs
+unpack other formats in their kernels.
 """
 
 from typing import Final
@@ -18,7 +18,7 @@ STORED: Final = "stored"
 def precisions_of(chip: ChipSpec, model: ModelSpec) -> tuple[str, ...]:
     """The precisions in which `chip` can serve `model`, widest first.
 
-    Four bits are for routed experts here, as in the checkpoints that have them.
+    Four bits are for routed experts only, as in the checkpoints that have them.
     """
     multiplies_fp4 = chip.tensor_fp4_flops_per_s is not None
     names = ["bf16"]
@@ -32,11 +32,7 @@ def precisions_of(chip: ChipSpec, model: ModelSpec) -> tuple[str, ...]:
 
 
 def model_at(precision: str, model: ModelSpec, chip: ChipSpec) -> ModelSpec:
-    """`model` with its weights in `precision` on `chip`; see `ModelSpec.at_precision`.
-
-    The cache keeps its format. Raises ConfigError for a precision that there is not, or that the
-    chip has not.
-    """
+    """`model` with weights, not cache, in `precision`; raises ConfigError if the chip lacks it."""
     supported = precisions_of(chip, model)
     if precision in supported:
         return model.at_precision(precision)
@@ -51,7 +47,7 @@ def model_at(precision: str, model: ModelSpec, chip: ChipSpec) -> ModelSpec:
 
 
 def as_stored_or_narrowest(chip: ChipSpec, model: ModelSpec) -> str:
-    """As stored; the narrowest that the chip takes where it does not take that."""
+    """As stored, or the chip's narrowest where it does not take that."""
     try:
         model_at(STORED, model, chip)
     except ConfigError:

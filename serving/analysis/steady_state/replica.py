@@ -1,4 +1,4 @@
-"""One replica's steps in steady state: what decoding, mixed steps and prompts cost."""
+"""Cost of one replica's steps in steady state: decode, mixed and prefill."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -32,14 +32,12 @@ class MeanStep:
 
     @property
     def throttle_factor(self) -> float:
-        """How many times longer it takes than with all the power that its chips want."""
+        """Duration over that without power limits."""
         return self.duration_ns / (self.duration_ns - self.throttled_ns)
 
 
 class Replica:
-    """The cost of a candidate's steps; all replicas are as slow as the one whose chips lie the
-    farthest apart.
-    """
+    """A candidate's step costs, those of the replica whose chips lie the farthest apart."""
 
     def __init__(
         self,
@@ -67,7 +65,7 @@ class Replica:
 
     @property
     def idle_chip_watts(self) -> float:
-        """What a chip without work draws."""
+        """Of one chip without work."""
         return self._costs.idle_chip_watts
 
     @property
@@ -76,7 +74,7 @@ class Replica:
         return self.candidate.kv_capacity_tokens // self.shape.tokens
 
     def batches(self, asked: tuple[int, ...] = (), *, decode_only: bool = False) -> Iterator[int]:
-        """Powers of two up to what fits, then that; or those of `asked` that fit.
+        """Powers of two up to the largest batch that fits, and that; or those of `asked` that fit.
 
         With `decode_only` a step has no prompt tokens beside its decodes.
         """
@@ -102,16 +100,16 @@ class Replica:
         return self.decodes([batch])[0]
 
     def decodes(self, batches: Sequence[int]) -> list[MeanStep]:
-        """What `decode` says of each of several batches, in less time."""
+        """The vectorised `decode`."""
         steps = [steady_batch(self._ranks, decodes=each, shape=self.shape) for each in batches]
         return self._steps(steps)
 
     def aggregated(self, batches: Sequence[int]) -> list[MeanStep]:
-        """For each batch the mean of steps with and without prompt tokens, when as many requests
-        begin as end.
+        """For each batch the mean of steps with and without prompts, when as many requests begin as
+        end.
 
-        Steps with prompts carry `prefill_chunk_tokens`, or more where that would not suffice; all
-        ranks have theirs in the same steps.
+        Steps with prompts carry `prefill_chunk_tokens`, or more where needed; all ranks have theirs
+        in the same steps.
         """
         shape, ranks = self.shape, self._ranks
         mixed, alone, shares = [], [], []
@@ -136,7 +134,7 @@ class Replica:
         return self._together(prompt_chunks(self._ranks, self.shape)).duration_ns
 
     def prefill(self) -> tuple[MeanStep, int]:
-        """All ranks computing prompts alone: the time until a rank has done so many prompts."""
+        """All ranks on prompts alone: the total step, and the prompts that a rank completes."""
         steps, prompts = prefill_steps(self._ranks, self.shape)
         return self._together(steps), prompts
 
@@ -145,7 +143,7 @@ class Replica:
         return self.operating_points([batch])[0]
 
     def operating_points(self, batches: Sequence[int]) -> list[OperatingPoint]:
-        """The `operating_point` of each of several batches, in less time."""
+        """The vectorised `operating_point`."""
         steps = self.aggregated(batches)
         return [self._point(batch, step) for batch, step in zip(batches, steps, strict=True)]
 
@@ -189,7 +187,7 @@ class Replica:
         ]
 
     def _together(self, batches: Sequence[StepBatch]) -> MeanStep:
-        """All of some steps as one: the sum of their times, watts averaged over it."""
+        """Several steps as one: times added, watts averaged over time."""
         steps = self._steps(batches)
         duration_ns = [step.duration_ns for step in steps]
         watts = [step.chip_watts_sum for step in steps]

@@ -1,4 +1,4 @@
-"""Requests of a steady state, in which as many begin as end, by their mean lengths."""
+"""Mean request lengths of a steady state, in which as many requests begin as end."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,18 +6,16 @@ from typing import Final
 from emulator.errors import ConfigError
 
 BATCHED_TOKENS_MAX: Final = 8_192
-"""New tokens of one rank in one step: what the reserve for activations is made for (HbmTerms)."""
+"""New tokens of one rank in one step, for which HbmTerms reserves activations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestShape:
-    """Requests of `prompt_tokens` that make `output_tokens` each.
+    """Requests of `prompt_tokens` that generate `output_tokens` each.
 
-    `prefill_chunk_tokens` is how many prompt tokens a rank computes in a step that computes any,
-    beside its decodes; None spreads prompts evenly over all steps, as a throttled prefill does.
-    `batched_tokens_max` limits the new tokens of a rank in a step.
-
-    Raises ConfigError for a number below one, or a chunk above the limit.
+    `prefill_chunk_tokens`: of a rank in a step with prompts, beside its decodes; None spreads them
+    evenly over all steps, as a throttled prefill does. `batched_tokens_max`: a rank's new tokens in
+    a step. Raises ConfigError for a number below one, or a chunk above the limit.
     """
 
     prompt_tokens: int
@@ -42,17 +40,14 @@ class RequestShape:
 
     @property
     def tokens(self) -> int:
-        """Of one request, from its first to its last."""
+        """Of one request."""
         return self.prompt_tokens + self.output_tokens
 
     @property
     def decode_context_tokens(self) -> int:
-        """What a decoding request has cached, averaged over its output."""
+        """Cached by a decoding request, averaged over its output."""
         return self.prompt_tokens + self.output_tokens // 2
 
     def prefill_per_step(self, batch: int) -> float:
-        """Prompt tokens that a rank with `batch` decoding requests computes in an average step.
-
-        Of `batch` requests one in `output_tokens` ends with each step, and another one begins.
-        """
+        """Mean prompt tokens a step: one of `output_tokens` requests ends, another begins."""
         return batch * self.prompt_tokens / self.output_tokens

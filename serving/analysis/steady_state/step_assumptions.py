@@ -1,4 +1,4 @@
-"""What is assumed of every step: how far exchanges hide, what stacks add to a roofline."""
+"""Assumptions on every step: overlap of exchanges, and calibration over the roofline."""
 
 from dataclasses import dataclass, replace
 
@@ -38,7 +38,7 @@ class StepAssumptions:
         )
 
     def calibration_in_words(self, chip: ChipSpec) -> str:
-        """The calibration's name, and the measurements that it was fitted to."""
+        """The calibration's name and the measurements behind it."""
         name = self.calibration.name
         if name != FITTED:
             return f"calibration {name}, the roofline alone: no stack does better"

@@ -1,4 +1,4 @@
-"""The batches of a steady state: what every rank of a replica runs in a step."""
+"""Batches of a steady state: the work of every rank of a replica in a step."""
 
 from collections.abc import Iterator
 
@@ -11,10 +11,10 @@ from serving.analysis.steady_state.request_shape import RequestShape
 def steady_batch(
     ranks: int, *, decodes: int, shape: RequestShape, prefill_tokens: int = 0
 ) -> StepBatch:
-    """Each rank decodes `decodes` requests in mid-output and computes so many prompt tokens.
+    """Each rank decodes `decodes` requests in mid-output beside `prefill_tokens` of prompts.
 
-    Whole prompts begin without a context; the rest is a chunk from the middle of one. Each prompt
-    and each part of one has a row of logits, since it may be the last of its prompt.
+    Whole prompts have no context; the rest is a chunk from the middle of one. Each has a row of
+    logits, as it may be the last of its prompt.
     """
     prompts, rest = divmod(prefill_tokens, shape.prompt_tokens)
     new = [1] * decodes + [shape.prompt_tokens] * prompts
@@ -26,15 +26,12 @@ def steady_batch(
 
 
 def prompt_chunks(ranks: int, shape: RequestShape) -> list[StepBatch]:
-    """The steps of one prompt on the first of otherwise idle ranks, as long as the limit asks."""
+    """The steps of one prompt on the first rank, the others idle, within the token limit."""
     return [lone_request(ranks, new, context) for new, context in _chunks(shape)]
 
 
 def prefill_steps(ranks: int, shape: RequestShape) -> tuple[list[StepBatch], int]:
-    """Steps in which every rank computes prompts alone, and how many prompts a rank then has done.
-
-    As many whole prompts as the limit of a step allows, or one prompt in several steps.
-    """
+    """Steps of prompts on all ranks, and a rank's prompts in them: as many as fit, or one."""
     prompts = shape.batched_tokens_max // shape.prompt_tokens
     if prompts:
         return [same_on_all(ranks, [shape.prompt_tokens] * prompts, [0] * prompts)], prompts
@@ -42,14 +39,14 @@ def prefill_steps(ranks: int, shape: RequestShape) -> tuple[list[StepBatch], int
 
 
 def _chunks(shape: RequestShape) -> Iterator[tuple[int, int]]:
-    """New tokens of each step of one prompt, and those before them."""
+    """New tokens of each step of one prompt, and the context before them."""
     limit = shape.batched_tokens_max
     for first in range(0, shape.prompt_tokens, limit):
         yield min(limit, shape.prompt_tokens - first), first
 
 
 def lone_request(ranks: int, new_tokens: int, context_tokens: int) -> StepBatch:
-    """One request on the first rank, which needs logits at its last token; the others are idle."""
+    """One request on the first rank, with logits at its last token; the others are idle."""
     logit_rows = np.zeros(ranks, dtype=np.int64)
     logit_rows[0] = 1
     return StepBatch(
@@ -62,7 +59,7 @@ def lone_request(ranks: int, new_tokens: int, context_tokens: int) -> StepBatch:
 
 
 def same_on_all(ranks: int, new: list[int], context: list[int]) -> StepBatch:
-    """Ranks with the same requests, each of which needs logits at its last token."""
+    """Ranks with the same requests, each with logits at its last token."""
     return StepBatch(
         ranks=ranks,
         rank=np.repeat(np.arange(ranks, dtype=np.int64), len(new)),

@@ -32,25 +32,24 @@ Tasks = list[tuple[str, PartitionCandidate]]
 Result = TypeVar("Result")
 
 _PARTS_BETWEEN: Final = (0.25, 0.5, 0.75)
-"""Where batches are tried between two powers of two."""
+"""Places of further batches between two powers of two."""
 
 ROUTING_SEED: Final = 0
 _PARALLEL_FROM: Final = 40
-"""Candidates from which on other processes are worth their start of about two seconds."""
+"""Candidates from which on processes are worth their start of about two seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep:
-    """One question: the points that there are for `model` on `system`.
+    """A question: the operating points of `model` on `system`.
 
     Attributes:
-        precisions: which to try; empty tries all that the chip has.
-        batches: decoding requests of a rank to try; empty tries powers of two and what fits, and
-            some between them for partitions on the envelope.
-        terms: how HBM may be used.
+        precisions: empty tries all of the chip.
+        batches: decoding requests of a rank; empty tries powers of two and the largest that fits,
+            and some between them for partitions on the envelope.
         routing: of tokens over experts, as `ExpertDistribution.parse` reads it.
 
-    Raises ConfigError for a precision that the chip has not, or a batch below one.
+    Raises ConfigError for a precision that the chip lacks, or a batch below one.
     """
 
     system: SystemSpec
@@ -73,10 +72,7 @@ class Sweep:
         self._distribution(self.model)
 
     def tasks(self) -> Tasks:
-        """Each precision with each partition that it fits; raises ConfigError when there is none.
-
-        A precision for which nothing fits is left out as long as another one fits.
-        """
+        """Each precision with each partition that fits; raises ConfigError without any."""
         found: Tasks = []
         refusal: ConfigError | None = None
         for precision in self.precisions or precisions_of(self.system.chip, self.model):
@@ -101,7 +97,7 @@ class Sweep:
         return model_at(precision, self.model, self.system.chip)
 
     def cost_model(self, precision: str, candidate: PartitionCandidate) -> StepCostModel:
-        """Steps of one candidate's replicas, in that precision."""
+        """Of one candidate's replicas, in that precision."""
         model = self.model_at(precision)
         distribution = self._distribution(model)
         return self.assumptions.cost_model(self.system, model, candidate, distribution)
@@ -121,7 +117,7 @@ class Sweep:
         )
 
     def steps_in_words(self) -> str:
-        """The calibration, how far exchanges hide, and the routing."""
+        """Calibration, overlap and routing."""
         calibration = self.assumptions.calibration_in_words(self.system.chip)
         return f"{calibration}; overlap {self.assumptions.overlap.value}, routing {self.routing}"
 
@@ -130,11 +126,7 @@ class Sweep:
 
 
 def operating_points(sweep: Sweep, *, processes: int | None = None) -> tuple[OperatingPoint, ...]:
-    """Every point of `sweep` in which the machine computes prompts and decodes on the same chips.
-
-    `processes` is how many share the work, by default one for each core of the host. The result
-    does not depend on it. Raises ConfigError when no batch fits.
-    """
+    """Points with prefill and decode on the same chips; raises ConfigError when no batch fits."""
     points = shared(_points_of, sweep, sweep.tasks(), processes)
     if not points:
         raise no_batch_fits(sweep)
@@ -146,8 +138,8 @@ def operating_points(sweep: Sweep, *, processes: int | None = None) -> tuple[Ope
 def _points_between(sweep: Sweep, points: list[OperatingPoint]) -> list[OperatingPoint]:
     """Batches between the powers of two, for the partitions on the envelope.
 
-    A step's time is not quite affine in the batch (few rows cost as much as a minimum of them), so
-    that a line between two powers of two may miss what lies between them by a tenth.
+    Step time is not quite affine in the batch (few rows cost as much as a minimum of them): a line
+    between two powers of two may be off by a tenth.
     """
     interactivity = [point.tokens_per_s_per_user for point in points]
     envelope = Envelope.of(interactivity, [point.output_tokens_per_s for point in points])
@@ -173,7 +165,7 @@ def _points_between(sweep: Sweep, points: list[OperatingPoint]) -> list[Operatin
 def shared(
     work: Callable[[Sweep, Tasks], list[Result]], sweep: Sweep, tasks: Tasks, processes: int | None
 ) -> list[Result]:
-    """What `work`, a function of a module, makes of all tasks; processes take an even part each."""
+    """Results of `work`, a module's function, for all tasks; by default a process for each core."""
     count = processes or os.cpu_count() or 1
     if count == 1 or len(tasks) < _PARALLEL_FROM:
         return work(sweep, tasks)
@@ -184,7 +176,7 @@ def shared(
 
 
 def no_batch_fits(sweep: Sweep) -> ConfigError:
-    """The refusal of a sweep that has partitions and no batch for any of them."""
+    """The error of a sweep in which no partition has a batch."""
     return ConfigError(
         field="batch",
         value=",".join(map(str, sweep.batches)) or "any",
@@ -194,7 +186,7 @@ def no_batch_fits(sweep: Sweep) -> ConfigError:
 
 
 def point_order(point: OperatingPoint) -> tuple[object, ...]:
-    """By what a point is, not by what it gives."""
+    """A sort key of the choice, not of its figures."""
     partition = point.candidate.partition
     sizes = (partition.chips, partition.tp, partition.ep, partition.lnc)
     return (point.precision, *sizes, point.batch)

@@ -1,1 +1,1 @@
-"""The cost model held against public measurements, and the fits that it takes from them."""
+"""The cost model against public measurements, and the fits made from them."""

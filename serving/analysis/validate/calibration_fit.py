@@ -1,8 +1,7 @@
-"""Fits the factors of real stacks to measured rows: few, bounded, with priors that are written out.
+"""Fits the factors of real stacks to measured rows: few, bounded, with explicit priors.
 
-Logarithms of the factors are fitted by least squares on logarithms of the errors. Rows that lie far
-off count less (soft L1), and a factor that data say little about stays near its prior. Rows with
-speculation come second: they fit the acceptance alone, which plain rows do not depend on.
+Least squares on logarithms of factors and errors; soft L1 discounts outliers, and a factor without
+much data stays near its prior. Rows with speculation then fit the acceptance alone.
 """
 
 from collections.abc import Sequence
@@ -49,14 +48,14 @@ MACHINE: Final = (
 OVERHEAD: Final = Prior(name="overhead", usual=1.0, least=0.3, most=3.3, spread=0.25)
 AGEING_USUAL, AGEING_MOST, AGEING_SPREAD = 0.04, 0.3, 0.10  # a month, not a logarithm
 ERROR_SCALES: Final = {"tpot": 0.1, "ttft": 1.6, "tokens_per_s": 0.33}
-"""Errors that count as one: TPOT is what is asked for; TTFT holds queueing that no fit explains."""
+"""Errors that count as one: TPOT matters most; TTFT holds queueing that no fit explains."""
 ACCEPTANCES: Final = np.linspace(0.3, 0.95, 66)
 ACCEPTANCE_USUAL: Final = 0.75
 EVALUATIONS_MAX: Final = 40
 
 
 class FactorVector:
-    """The order in which factors stand in a vector, and its priors and bounds."""
+    """The order of factors in a vector, with their priors and bounds."""
 
     def __init__(self, machines: Sequence[str], frameworks: Sequence[str]) -> None:
         self.machines, self.frameworks = tuple(machines), tuple(frameworks)
@@ -71,7 +70,7 @@ class FactorVector:
     def factors(
         self, vector: Float64s, *, acceptance: float, name: str, source: str
     ) -> StackFactors:
-        """The factors that `vector` stands for."""
+        """The factors of `vector`."""
         shared, machines = len(SHARED), len(self.machines)
         values = np.exp(vector[: shared + 2 * machines + len(self.frameworks)]).tolist()
         by_machine = values[shared : shared + 2 * machines]
@@ -101,10 +100,10 @@ class FactorVector:
 def fit_factors(
     loads: Sequence[RowLoad], observed: RowResults, *, name: str, source: str
 ) -> StackFactors:
-    """Fits plain rows, then the acceptance to rows with speculation where there are any.
+    """Fit plain rows, then the acceptance to any rows with speculation.
 
-    A machine or framework without a plain row gets no factors of its own. Raises ConfigError
-    without any plain row.
+    Machines and frameworks without a plain row get no factors. Raises ConfigError without plain
+    rows.
     """
     drafts = np.array([load.deployment.draft_tokens > 0 for load in loads])
     if drafts.all():
@@ -148,7 +147,7 @@ def _fitted(order: FactorVector, predictor: RowPredictor, observed: RowResults) 
 
 
 def _log_errors(predicted: RowResults, observed: RowResults) -> Float64s:
-    """In units of each metric's scale; nothing where nothing was measured: [3 x rows]."""
+    """In units of each metric's scale; 0 where nothing was measured: [3 x rows]."""
     errors = [
         np.log(predicted.of(metric) / observed.of(metric)) / scale
         for metric, scale in ERROR_SCALES.items()

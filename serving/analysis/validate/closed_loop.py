@@ -1,10 +1,8 @@
-"""A closed loop of users over prefill and decode workers, in steady state.
+"""A closed loop of users over prefill and decode workers, in steady state; times in seconds.
 
-Each user has one request at a time: it waits for its prompt to be computed, then decodes. How many
-decode at once follows from how long both take, and how long they take from how many decode: a fixed
-point, found by damped rounds for all rows at once. All times are seconds.
-
-Little's law holds by construction: requests per second x (time to first token + decoding) = users.
+Each user has one request at a time: prefill, then decode. Concurrency and durations depend on each
+other: a fixed point, found by damped rounds for all rows at once. Little's law holds by
+construction: requests per second x (time to first token + decoding) = users.
 """
 
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ Float64s = NDArray[np.float64]
 ROUNDS: Final = 25
 DAMPING: Final = 0.5
 BENCHMARK_ROUNDS: Final = 10
-"""Requests of a run for each user: what InferenceX's client sends (num_prompts = 10 x conc)."""
+"""Requests of a run for each user, of InferenceX's client (num_prompts = 10 x conc)."""
 LENGTH_SPREAD: Final = 0.2
 """Lengths lie between 80 % and 100 %: users that began together drift apart by this share."""
 _LEAST_FREE_SHARE: Final = 0.2  # assumed: decodes get at least this part of a worker's time
@@ -34,9 +32,9 @@ class StepTimes:
 
     Attributes:
         decode_s: a decode step of a worker, by its batch: [rows, grid].
-        solo_s, full_s: a prefill pass of one prompt; a full pass, for each of its prompts: [rows].
-        solo_steal_s, full_steal_s: what one of these prompts keeps decodes waiting for on shared
-            workers: [rows].
+        solo_s, full_s: a prefill pass of one prompt; a full pass, per prompt: [rows].
+        solo_steal_s, full_steal_s: decodes' wait for one of these prompts on shared workers:
+            [rows].
     """
 
     decode_s: Float64s
@@ -48,14 +46,14 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoopRows(StepTimes):
-    """What the loop of each row is made of; all [rows] but the two of the decode grid.
+    """Inputs of each row's loop; all [rows] but the two of the decode grid.
 
     Attributes:
         batches: decode batches of one worker, ascending: [rows, grid].
-        tokens_per_step: what a sequence gets of a step, above 1 with speculation.
-        slots: sequences whose cache a decode worker holds.
+        tokens_per_step: of a sequence, above 1 with speculation.
+        slots: sequences that a decode worker's cache holds.
         front_end_s: of a request on its way in, and of its first token on its way out.
-        handover_s: of a prompt's keys and values between two pools.
+        handover_s: KV transfer of a prompt between two pools.
     """
 
     users: Float64s
@@ -74,8 +72,8 @@ class LoopRows(StepTimes):
 class LoopTimes:
     """All [rows]: seconds, requests per second, and sequences that decode on a worker.
 
-    `ttft_s` is the mean over a benchmark run that starts with all users at once; `steady_ttft_s`
-    what it settles to.
+    `ttft_s` is the mean of a benchmark run that starts all users at once, `steady_ttft_s` its
+    limit.
     """
 
     tpot_s: Float64s
@@ -88,10 +86,9 @@ class LoopTimes:
 def closed_loop(rows: LoopRows) -> LoopTimes:
     """The steady state of every row.
 
-    Prefill passes hold more prompts as their workers fill up. On shared workers a decode step waits
-    for the prompts beside it: its time grows by rho / (1 - rho), rho the part of a worker's time
-    that prompts take. Throughput is what users ask for, at most what prefill workers can do and
-    what the cache lets decode.
+    Prefill passes hold more prompts as their workers fill up. On shared workers a decode step grows
+    by rho / (1 - rho), rho the prompts' part of a worker's time. Throughput is the users' demand,
+    limited by prefill workers and the decode cache.
     """
     users, osl = rows.users, rows.output_tokens
     prompt_s = np.minimum(rows.solo_s, rows.full_s)
@@ -150,10 +147,10 @@ def _decode_s(rows: LoopRows, batch: Float64s) -> Float64s:
 
 
 def _burst_s(rows: LoopRows, prompt_s: Float64s, cycle_s: Float64s) -> Float64s:
-    """What waiting in the first rounds adds to the mean time to first token of a run: [rows].
+    """Mean wait in the first rounds of a run, on top of the steady time to first token: [rows].
 
-    All users come at once: a user waits for half of all prompts. In round r they come again within
-    the spread of r requests' lengths, which grows with the root of r.
+    At the start a user waits for half of all prompts. In round r users come within the spread of r
+    requests' lengths, which grows with the root of r.
     """
     work_s = rows.users * prompt_s / rows.prefill_workers
     total_s = work_s / 2

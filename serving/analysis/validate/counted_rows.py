@@ -1,6 +1,5 @@
-"""Every step that a closed loop may ask for, counted once and timed under any calibration: decode
-over a grid of batches, prefill of one prompt and of a full pass, and what prompts that ride in
-decode steps add to these.
+"""The steps of a closed loop, counted once and timed under any calibration: decode over a grid of
+batches, prefill of one prompt and of a full pass, and prompts that ride in decode steps.
 """
 
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ PASS_TOKENS_MAX = 16_384
 
 
 Requests = tuple[int, int, int]
-"""How many there are, new tokens of each, and the context that each has."""
+"""Number of requests, new tokens of each, context of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +89,7 @@ class CountedRows:
         return len(self._terms) - 1
 
     def times(self, calibrations: Sequence[Calibration]) -> StepTimes:
-        """Every step under the calibration of its row's stack: one for each of `stacks`."""
+        """Every step under its stack's calibration, one for each of `stacks`."""
         of_step = ColumnCalibrations(calibrations=calibrations, of_column=self._stack_of_step)
         seconds = self._columns.durations_ns(of_step) / NS_PER_S
         solo_s, full_s = seconds[self._solo], seconds[self._full] / self.prompts_of_pass
@@ -105,9 +104,7 @@ class CountedRows:
 
 
 def _grid(load: RowLoad) -> list[int]:
-    """Half octaves of sequences of each rank, up to what users or cache allow; below one a rank,
-    the ranks that have one.
-    """
+    """Half octaves of each rank's sequences, up to users or cache; below one a rank, octaves."""
     deployment = load.deployment
     ranks = deployment.decode.partition.ranks
     workers = deployment.decode.workers if deployment.disaggregated else 1
@@ -121,7 +118,7 @@ def _grid(load: RowLoad) -> list[int]:
 
 
 def _prompts(deployment: RowDeployment) -> int:
-    """Prompts of a full pass: what its tokens allow, and at least one for every attention rank."""
+    """Prompts of a full pass: as its tokens allow, and at least one for every attention rank."""
     ranks = deployment.prefill.partition.ranks
     return max(ranks, int(PASS_TOKENS_MAX // deployment.prompt_tokens) // ranks * ranks)
 
@@ -141,7 +138,7 @@ class _StepCounter:
         return self._terms(deployment, deployment.prefill, 0, (_prefills(deployment, prompts),))
 
     def mixed(self, deployment: RowDeployment, batch: int, prompts: int) -> StepTerms:
-        """Decodes with prompts that ride beside them, drafts left out; prompts may be none."""
+        """Decodes with riding prompts, possibly none, without drafts."""
         shape = (_decodes(deployment, batch), _prefills(deployment, prompts))
         return self._terms(deployment, deployment.decode, 0, shape)
 
@@ -176,7 +173,7 @@ def _prefills(deployment: RowDeployment, count: int) -> Requests:
 
 
 def _batch(ranks: int, shape: tuple[Requests, ...]) -> StepBatch:
-    """Requests of each kind in turns over the ranks; each needs one row of logits."""
+    """Requests of each kind in turns over the ranks, each with one row of logits."""
     rank, new, context = [], [], []
     for count, new_tokens, context_tokens in shape:
         rank.append(np.arange(count, dtype=np.int64) % ranks)

@@ -1,8 +1,8 @@
-"""Which configurations a fit sees: half of them, alike in what they are, whole curves together.
+"""Splits configurations into a fitted and a held-out half, alike in kind, whole curves together.
 
-A curve is a configuration at several numbers of users; it is fitted or held out as a whole. Halves
-are drawn by minimisation (Pocock and Simon 1975): configurations come in random order, each to the
-side where its like are rarer. Rows with and without speculation are divided apart.
+A curve is a configuration at several numbers of users. Minimisation (Pocock and Simon 1975):
+configurations in random order, each to the side where its like are rarer; those with and without
+speculation apart.
 """
 
 from collections.abc import Iterable
@@ -15,10 +15,7 @@ SEEDS = (0, 1, 2, 3, 4)
 
 
 def fitted_half(configurations: Iterable[Configuration], *, seed: int) -> frozenset[str]:
-    """Fingerprints of the half that is fitted.
-
-    The same for the same set of configurations, in whatever order and however often they come.
-    """
+    """Fingerprints of the fitted half; depends on the set of configurations alone."""
     known = {each.fingerprint: each for each in configurations}
     chosen: set[str] = set()
     for speculative in (False, True):
@@ -45,7 +42,7 @@ def _half(known: dict[str, Configuration], seed: int) -> set[str]:
 
 
 def _likes(configuration: Configuration) -> tuple[tuple[str, ...], ...]:
-    """What the halves should have equally much of."""
+    """Properties to balance between the halves."""
     framework, day = configuration.framework, configuration.day
     maker = configuration.hardware
     return (

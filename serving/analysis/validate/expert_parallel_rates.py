@@ -1,7 +1,6 @@
 """Predictions of large expert-parallel deployments: DeepSeek's own, SGLang's, DeepEP's kernels.
 
-The factors are the fitted ones that all machines share; H800 and H100 have none of their own. What
-differs from a serving run is stated: two half batches overlap.
+By the factors that all machines share, as H800 and H100 have none; two half batches overlap.
 """
 
 from dataclasses import dataclass
@@ -21,11 +20,12 @@ from serving.analysis.steady_state.step_batches import same_on_all
 DEEPEP_TOKENS, DEEPEP_CHOICES, DEEPEP_HIDDEN = 128, 8, 7_168
 DEEPEP_BYTES: Final = {"dispatch": 1 + 4 / 128, "combine": 2.0}
 DEEPEP_START_US: Final = 43.9
-"""Beside the links: what the first of the eight values, EP8 dispatch, leaves: 77 - 33.1 us."""
+"""Beside the links: 77 - 33.1 us, from the first of the eight values, EP8 dispatch."""
 BALANCED, EPLB = "balanced", "EPLB"
 EPLB_RATIO: Final = 59_337 / 50_302
-"""SGLang's own pair for prompts of 4,096: tokens/s with perfect balance, and with EPLB's. How much
-longer the busiest rank's experts take follows from it, and is taken for SGLang's other rows."""
+"""SGLang's own pair for prompts of 4,096: tokens/s with perfect balance over EPLB's. It gives the
+busiest rank's lengthening of experts, also for SGLang's other rows.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

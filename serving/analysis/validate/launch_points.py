@@ -1,7 +1,6 @@
-"""InferenceMAX's launch numbers: tokens/s/MW of gpt-oss-120b at a given speed for each user.
+"""InferenceMAX's launch numbers: tokens/s/MW of gpt-oss-120b at a given interactivity.
 
-Predicted by the best of the partitions and batches that give each user that speed, with the fitted
-factors, on the project's all-in power.
+Predicted by the best partition and batch, with the fitted factors, on the project's all-in power.
 """
 
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ _MONTHS: Final = 7.0  # from October 2025
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPoint:
-    """A machine and the speed that each of its users has, tokens/s."""
+    """A machine and the interactivity of its users, tokens/s."""
 
     key: str
     name: str
@@ -51,10 +50,7 @@ TOKENS_PER_MW_POINTS: Final = (
 
 
 def tokens_per_mw(point: LaunchPoint) -> float:
-    """Output tokens/s per all-in MW of the best partition and batch; 0 where none is fast enough.
-
-    Batches are the powers of two; rates between two of them are not looked for.
-    """
+    """Output tokens/s per all-in MW of the best partition and power-of-two batch, or 0."""
     system, model = system_by_name(point.system), model_by_name(_MODEL)
     calibration = shipped_fits().everything.calibration(
         system.chip.name, point.framework, months=_MONTHS, fp4=True

@@ -1,8 +1,7 @@
-"""Rows of public serving measurements: a configuration, a load, and what was measured under it.
+"""Rows of public serving measurements: a configuration, a load, and its results.
 
-The columns are those of InferenceX's export. A configuration is everything that somebody decided
-before the run, apart from how many users there were; results are kept apart from it, so that no
-prediction can see them.
+The columns are those of InferenceX's export. Results are kept apart from the configuration (every
+setting but the number of users), so that no prediction can see them.
 """
 
 import csv
@@ -20,7 +19,7 @@ ENVIRONMENT: Final = "ULTRASERVE_MEASUREMENTS"
 ROWS_FILE: Final = "inferencex_dsr1.csv"
 POOL_COLUMNS: Final = ("gpu", "tp", "ep", "dp_attention", "num_workers")
 METRICS: Final = {"tpot": "tpot_s", "ttft": "ttft_s", "tokens_per_s": "tokens_per_s_per_chip"}
-"""What is measured and predicted of a row: its name, and the attribute that holds it."""
+"""Metrics by name, with the attribute that holds each."""
 FINGERPRINT_DIGITS: Final = 12
 _WORDS: Final = dict.fromkeys(("true", "1", "1.0"), True) | dict.fromkeys(
     ("false", "0", "0.0"), False
@@ -40,7 +39,7 @@ class PoolColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What was set up; `prefill` and `decode` are the same GPUs unless it is disaggregated."""
+    """The setup; `prefill` and `decode` are the same GPUs unless it is disaggregated."""
 
     hardware: str
     framework: str
@@ -56,7 +55,7 @@ class Configuration:
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same configuration, whatever file it stands in."""
+        """A digest of the configuration, independent of the file."""
         text = "|".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
         return hashlib.sha256(text.encode()).hexdigest()[:FINGERPRINT_DIGITS]
 
@@ -82,7 +81,7 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """What came out, mean seconds and tokens/s; None where a cell is empty."""
+    """Means, in seconds and tokens/s; None where a cell is empty."""
 
     tpot_s: float | None
     ttft_s: float | None
@@ -107,7 +106,7 @@ class MeasuredRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExcludedRow:
-    """One line that is not predicted, and why."""
+    """A line that is not predicted, with the reason."""
 
     line: int
     hardware: str
@@ -115,11 +114,7 @@ class ExcludedRow:
 
 
 def measurements_file(given: Path | None, environment: Mapping[str, str]) -> Path:
-    """The file that is given, else the one in the folder that the environment names, else in
-    ./measurements.
-
-    Raises ConfigError that says what to give when there is none.
-    """
+    """The given file, else that in the environment's folder or ./measurements, else ConfigError."""
     if given is not None:
         return given
     named = environment.get(ENVIRONMENT)
@@ -136,10 +131,9 @@ def measurements_file(given: Path | None, environment: Mapping[str, str]) -> Pat
 
 
 def read_rows(path: Path) -> tuple[MeasuredRow | ExcludedRow, ...]:
-    """Every row of the CSV file at `path`; a result that cannot be read counts as empty.
+    """Every row of the CSV file at `path`; an unreadable result counts as empty.
 
-    Raises ConfigError, one line that names the file, for a file that cannot be read, a column that
-    is missing, and a file without rows.
+    Raises ConfigError, naming the file, if it is unreadable, lacks a column, or has no rows.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as lines:
@@ -179,7 +173,7 @@ def _check_header(path: Path, names: object) -> None:
 
 
 def required_columns() -> tuple[str, ...]:
-    """The columns that a file must have; others are not looked at, but `usable`."""
+    """Of every file; of the others only `usable` is read."""
     pools = [_column(pool, name) for pool in ("prefill", "decode") for name in POOL_COLUMNS]
     return (
         *("hardware", "framework", "precision", "spec_method", "disagg", "is_multinode"),
@@ -194,8 +188,6 @@ def _column(pool: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cells:
-    """One line's cells, read as what they should be."""
-
     line: int
     cells: Mapping[str, str | None]
 

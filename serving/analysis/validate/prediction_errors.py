@@ -1,4 +1,4 @@
-"""Errors of predictions, signed, and what they come to: mean, median and 90th percentile."""
+"""Signed errors of predictions; their mean, median and 90th percentile."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowError:
-    """One prediction of one metric of one row, against what was measured."""
+    """One prediction of one metric of one row."""
 
     line: int
     hardware: str
@@ -24,7 +24,7 @@ class RowError:
 
 
 def summary(errors: Iterable[RowError]) -> dict[str, Any]:
-    """Absolute errors as shares of what was measured, of all and by hardware; None without rows."""
+    """Absolute errors over measured values, of all and by hardware; None without rows."""
     kept = list(errors)
     machines = sorted({each.hardware for each in kept})
     return {
@@ -45,7 +45,7 @@ def _with_and_without_drafts(errors: list[RowError]) -> dict[str, Any]:
 
 
 def figures(errors: list[RowError]) -> dict[str, float | int | None]:
-    """Rows counts rows, predictions how often they were predicted: once for each fit."""
+    """`rows` counts rows, `predictions` one for each fit of a row."""
     counts: dict[str, float | int | None] = {
         "rows": len({each.line for each in errors}),
         "predictions": len(errors),

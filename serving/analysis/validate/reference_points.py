@@ -1,9 +1,8 @@
 """Published results of other kinds than whole serving runs, with predictions beside them.
 
 No fit has seen them, or their machines and models. Two constants are read off points of their own
-kind: what an exchange costs beside its bytes off DeepEP's EP8 dispatch, the busiest rank's excess
-off SGLang's own pair with and without EPLB. GPU points of serving come from files beside the
-measurements, where there are any; Trainium's and the training runs stand in code.
+kind: an exchange's cost beside its bytes off DeepEP's EP8 dispatch, the busiest rank's excess off
+SGLang's pair with and without EPLB. GPU points of serving come from optional files.
 """
 
 import csv
@@ -27,7 +26,7 @@ DEEPEP_FILE: Final = "deepep_low_latency.csv"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """One published number and what is predicted for it, in `unit`."""
+    """One published number and its prediction, in `unit`."""
 
     name: str
     unit: str
@@ -43,7 +42,7 @@ class Reference:
 
 
 def references(folder: Path) -> list[Reference]:
-    """Every point whose measurement is known: from the files in `folder`, and from code."""
+    """Every point with a known measurement, from the files in `folder` and from code."""
     return [
         *_deepep(folder / DEEPEP_FILE),
         *_published(folder / POINTS_FILE),
@@ -80,7 +79,7 @@ def _deepep(path: Path) -> list[Reference]:
 
 
 def _published(path: Path) -> list[Reference]:
-    """Points of the file that are known here by their id."""
+    """Points of the file that NODE_POINTS and TOKENS_PER_MW_POINTS have by id."""
     rows = {row["id"]: row for row in _rows(path)}
     nodes = [point for point in NODE_POINTS if point.key in rows]
     rates = node_rates() if nodes else {}

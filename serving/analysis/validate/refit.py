@@ -1,6 +1,4 @@
-"""Fits all that ships to a file of measurements: `python -m serving.analysis.validate.refit`, for
-two or three minutes. `ultraserve validate` predicts with what ships.
-"""
+"""Fits all that ships: `python -m serving.analysis.validate.refit`, two or three minutes."""
 
 import argparse
 import hashlib
@@ -29,7 +27,7 @@ METHOD = (
 )
 
 FRESH_SEEDS: Final = tuple(range(100, 112))
-"""Of splits that nobody looked at while the model's form was chosen."""
+"""Seeds of splits unseen while the model's form was chosen."""
 
 Choice = Callable[[UsableRow], bool]
 
@@ -50,10 +48,7 @@ def fit_rows(rows: Sequence[UsableRow], *, name: str, source: str) -> StackFacto
 
 
 def fits_of(path: Path, *, day: date) -> ShippedFits:
-    """Every fit that ships, of the usable rows of the file at `path`.
-
-    Raises ConfigError for a file that cannot be used.
-    """
+    """Every fit that ships, of the file's usable rows; raises ConfigError for an unusable file."""
     rows, _ = usable_rows(read_rows(path))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     halves = {
@@ -100,7 +95,6 @@ def _not_on(machine: str) -> Choice:
 def _fresh(
     rows: Sequence[UsableRow], fit: Callable[[str, Choice], StackFactors]
 ) -> dict[str, dict[str, float]]:
-    """How held-out TPOT does under FRESH_SEEDS, by machine."""
     observed_s = observed_of([row.measured for row in rows]).tpot_s
     predictor = RowPredictor([row.load for row in rows])
     hardware = np.array([row.measured.configuration.hardware for row in rows])
@@ -126,7 +120,7 @@ def _fresh(
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Fits and writes; returns 0."""
+    """Fit and write; returns 0."""
     parser = argparse.ArgumentParser(description="Fit what ships to a file of measurements.")
     parser.add_argument("--data", type=Path, required=True, metavar="FILE")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE")

@@ -1,6 +1,5 @@
-"""From a measured configuration to what the cost model can time: machines, partitions, formats.
-
-What it leaves open comes from public launch scripts and rules, each named where it is used.
+"""From a measured configuration to the cost model's terms; gaps follow public launch scripts and
+rules, each named at its use.
 """
 
 from dataclasses import dataclass, replace
@@ -20,21 +19,22 @@ from serving.analysis.validate.measured_row import Configuration, PoolColumns
 
 MODEL: Final = "deepseek-r1"
 MEAN_LENGTH_SHARE: Final = 0.9
-"""Lengths are drawn evenly from 80 % to 100 % of the nominal ones (the benchmark's client)."""
+"""Lengths are uniform from 80 % to 100 % of the nominal ones (the benchmark's client)."""
 KV_BLOCK_TOKENS: Final = 64  # FlashMLA's page; TensorRT-LLM's default is 32
 TRT_CACHE_SHARE: Final = 0.8  # of what weights leave: free_gpu_memory_fraction in InferenceX's
 STATIC_SHARE: Final = 0.85  # of HBM with weights: SGLang's mem-fraction-static there
 LEAST_CACHE_SHARE: Final = 0.05
-"""Assumed: of HBM. A configuration that was run had room for some cache, whatever is counted."""
+"""*Assumed*, of HBM: a configuration that ran had room for some cache, whatever is counted."""
 HELD_OUTPUT_SHARE: Final = 0.7
-"""Assumed: a sequence's blocks hold its prompt and on average this part of its output, between the
-half of steady decoding and the whole that some engines reserve."""
+"""*Assumed*: the part of its output that a sequence's blocks hold on average, between the half of
+steady decoding and the whole that some engines reserve.
+"""
 SMALL_WORKER_GPUS: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """`workers` engines of `partition`, on as many units of a system as one of them needs."""
+    """`workers` engines of `partition`, each on the fewest units of a system."""
 
     workers: int
     system: SystemSpec
@@ -43,7 +43,7 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """What sets the efficiencies of a deployment beside its work."""
+    """What sets a deployment's efficiencies, beside its work."""
 
     machine: str
     framework: str
@@ -53,10 +53,10 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowDeployment:
-    """A configuration as the cost model takes it.
+    """A configuration in the cost model's terms.
 
-    `rides` says that prompts' chunks ride in decode steps (TensorRT-LLM without attention DP).
-    `slots` are the sequences whose cache a decode worker has room for.
+    `rides`: prompt chunks ride in decode steps (TensorRT-LLM without attention DP). `slots`:
+    sequences that a decode worker's cache holds.
     """
 
     model: ModelSpec
@@ -81,7 +81,7 @@ def hardware_names() -> dict[str, SystemSpec]:
 
 
 def deployment_of(configuration: Configuration, *, months: float) -> RowDeployment:
-    """What was deployed; raises ConfigError for what the catalog or the columns do not tell."""
+    """Raises ConfigError for hardware outside of the catalog, or incomplete columns."""
     known = hardware_names()
     if configuration.hardware not in known:
         raise ConfigError(
@@ -122,9 +122,7 @@ def _is_dp(pool: Pool) -> bool:
 
 
 def _draft_tokens(configuration: Configuration, *, trt: bool, attention_dp: bool) -> int:
-    """Guesses a step, by InferenceX's public launch scripts: 1 with attention DP; else 3 with
-    TensorRT-LLM, 2 with SGLang.
-    """
+    """InferenceX's launch scripts: 1 with attention DP; else 3 with TensorRT-LLM, 2 with SGLang."""
     if not configuration.speculative:
         return 0
     if attention_dp:
@@ -200,8 +198,7 @@ def _pool(system: SystemSpec, columns: PoolColumns, *, gpus: int, workers: int) 
 def _slots(model: ModelSpec, pool: Pool, *, trt: bool, prompt: int, output: int) -> float:
     """Sequences of a worker by whole blocks, as engines count them.
 
-    An expert that several chips divide lies on each in part: as many chips of whole experts hold
-    the same.
+    Experts divided over several chips take as much memory as whole ones on as many chips.
     """
     whole = replace(
         pool.partition, ep=pool.partition.expert_group, expert_tp=1, first_chip=0, spares=0
@@ -219,10 +216,10 @@ def _slots(model: ModelSpec, pool: Pool, *, trt: bool, prompt: int, output: int)
 
 
 def handover_s(deployment: RowDeployment) -> float:
-    """Seconds that a prompt's keys and values take from a rank that prefills to one that decodes,
-    on idle links; none where the pools are one.
+    """Seconds of a prompt's KV from a prefill to a decode rank, on idle links; 0 if they share a
+    pool.
 
-    Pools that do not fit one scale-up domain together are in two, over the network cards.
+    Pools too large for one scale-up domain are in two, over the network cards.
     """
     if not deployment.disaggregated:
         return 0.0

@@ -1,4 +1,4 @@
-"""Predictions of measured rows from configurations: counted steps, a fit's factors, a loop."""
+"""Predictions of measured rows: counted steps, a fit's factors, a closed loop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,16 +19,13 @@ Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]
 
 REFERENCE_DAY: Final = date(2026, 6, 1)
-"""Software ages are counted back from here, the month of the newest rows that were fitted."""
+"""Origin of software ages: the month of the newest fitted rows."""
 DAYS_PER_MONTH: Final = 30.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowResults:
-    """What rows come to, measured or predicted, all [rows]; NaN where nothing was measured.
-
-    Seconds, and tokens/s of prompts and outputs together per chip.
-    """
+    """Seconds, and tokens/s of prompts and outputs per chip, all [rows]; NaN if not measured."""
 
     tpot_s: Float64s
     ttft_s: Float64s
@@ -40,7 +37,7 @@ class RowResults:
         return found
 
     def taken(self, rows: Bools) -> "RowResults":
-        """Those of some rows."""
+        """Those of the masked rows."""
         return RowResults(**{name: getattr(self, name)[rows] for name in METRICS.values()})
 
 
@@ -50,7 +47,7 @@ def months_before(day: date) -> float:
 
 
 class RowPredictor:
-    """Predicts `loads` under any factors; the counting is done once."""
+    """Predicts `loads` under any factors; steps are counted once."""
 
     def __init__(self, loads: Sequence[RowLoad]) -> None:
         self._counted = CountedRows(loads) if loads else None

@@ -1,7 +1,7 @@
-"""Measured Trainium steps that AWS's documents and blogs print, and predictions of them.
+"""Measured Trainium steps from AWS's documents and blogs, and predictions of them.
 
-No fit has seen a Trainium: predictions take the fitted factors that all machines share, on chips
-and stacks of another kind. They show how far that carries, and are part of no score.
+No fit has seen a Trainium: predictions take the factors that all machines share, show how far these
+carry, and are part of no score.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which rows of a file can be predicted, and why the others cannot."""
+"""The rows of a file that can be predicted, and reasons for the others."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from serving.analysis.validate.row_prediction import months_before
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsableRow:
-    """A row, and what was deployed and loaded in it."""
+    """A row with its deployment and load."""
 
     measured: MeasuredRow
     load: RowLoad
@@ -21,9 +21,7 @@ class UsableRow:
 def usable_rows(
     rows: Iterable[MeasuredRow | ExcludedRow],
 ) -> tuple[tuple[UsableRow, ...], tuple[ExcludedRow, ...]]:
-    """Both kinds, each in the file's order; the reasons come from configurations, or are the file's
-    own mark.
-    """
+    """Usable rows and excluded ones (by configuration, or the file's own mark), in file order."""
     usable, excluded = [], []
     for row in rows:
         if isinstance(row, ExcludedRow):

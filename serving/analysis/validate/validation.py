@@ -1,8 +1,8 @@
-"""Predictions held against measurements: every row by fits that ship, and never by a new one.
+"""Predictions against measurements, by shipped fits alone.
 
-A row whose configuration a fit has seen is *fitted* by it. It is *held out* from those fits that
-have not seen it: halves of the data, and fits without its machine. A row that no fit has seen is
-held out from the fit on everything. No result of the file enters any prediction.
+A row is *fitted* by fits that have seen its configuration and *held out* from the others: halves of
+the data, and fits without its machine. A row that no fit has seen is held out from the fit on
+everything. No result of the file enters any prediction.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,10 +19,9 @@ from serving.analysis.validate.usable_rows import UsableRow, usable_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Validation:
-    """One file's rows with what the shipped fits predict of them.
+    """One file's rows with the shipped fits' predictions.
 
-    `everything`, `halves` by seed and `without` by machine are predictions of all `rows`, in order;
-    `fits` are what they were made with.
+    `everything`, `halves` by seed and `without` by machine are of all `rows`, in order.
     """
 
     path: Path
@@ -46,7 +45,7 @@ class Validation:
         return self._errors(metric, self.everything, lambda row: not self.in_fit(row))
 
     def held_out_of(self, seed: int, metric: str) -> Iterator[RowError]:
-        """Rows that the half fit of `seed` might have seen and has not."""
+        """Rows held out from the half fit of `seed`."""
         return self._errors(metric, self.halves[seed], lambda row: seed in self._blind_seeds(row))
 
     def held_out(self, metric: str) -> list[RowError]:
@@ -70,12 +69,12 @@ class Validation:
                 yield from _error(row, metric, predictions, place)
 
     def _blind_seeds(self, row: UsableRow) -> list[int]:
-        """Half fits that might have seen the row's configuration and have not."""
+        """Half fits from which the row is held out; none for a row that no fit has seen."""
         seeds = self.fits.fitted_in.get(row.measured.configuration.fingerprint)
         return [] if seeds is None else [seed for seed in self.halves if seed not in seeds]
 
     def of_row(self, place: int) -> dict[str, dict[int, RowError]]:
-        """By metric and seed: one row's predictions by the halves that have not seen it."""
+        """One row's held-out predictions, by metric and seed."""
         row = self.rows[place]
         blind = self._blind_seeds(row)
         return {
@@ -89,7 +88,7 @@ class Validation:
 
 
 def validation_of(path: Path) -> Validation:
-    """Predicts every usable row of the file at `path`; raises ConfigError for a bad file."""
+    """Predict every usable row of the file at `path`; raises ConfigError for a bad file."""
     fits = shipped_fits()
     rows, excluded = usable_rows(read_rows(path))
     predictor = RowPredictor([row.load for row in rows])
@@ -105,7 +104,6 @@ def validation_of(path: Path) -> Validation:
 
 
 def _error(row: UsableRow, metric: str, predictions: RowResults, place: int) -> Iterator[RowError]:
-    """One, or none where nothing was measured."""
     measured = row.measured.results.of(metric)
     if measured is not None:
         yield RowError(
@@ -118,7 +116,7 @@ def _error(row: UsableRow, metric: str, predictions: RowResults, place: int) -> 
 
 
 def scores(validation: Validation) -> dict[str, dict[str, Any]]:
-    """By metric: what is held out at the top, then fitted and held out apart, seeds, machines."""
+    """By metric: held-out scores at the top, then fitted, held out, seeds, machines."""
     return {metric: _scores(validation, metric) for metric in METRICS}
 
 

@@ -1,4 +1,4 @@
-"""Where the aim is met and where it is not: decode TPOT of rows that were not fitted."""
+"""The aim of the validation, on decode TPOT of held-out rows."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -9,10 +9,7 @@ LEAST_ROWS: Final = 5
 
 
 def misses(tpot: dict[str, Any]) -> list[dict[str, Any]]:
-    """Medians above the aim among the scores of TPOT: pooled, by seed, and with a machine left out.
-
-    Seeds whose held-out rows of a machine are few are listed too, with their rows.
-    """
+    """Medians of TPOT above the aim, of few rows too: pooled, by seed, with a machine left out."""
     found = list(_above("pooled", tpot["held_out"]["by_hardware"]))
     for each in tpot["seeds"]:
         found += _above(f"seed {each['seed']}", each["by_hardware"])
@@ -30,10 +27,7 @@ def _above(where: str, by_hardware: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def aim_lines(tpot: dict[str, Any], fresh: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
-    """In words: whether the aim is met, and every median above it with what drives it.
-
-    `fresh` holds pooled medians by machine under seeds of the split that were not looked at.
-    """
+    """Whether the aim is met, and medians above it; `fresh`: by machine, under FRESH_SEEDS."""
     found = misses(tpot)
     pooled = [each for each in found if each["where"] == "pooled" and each["rows"] >= LEAST_ROWS]
     met = "is not met" if pooled else "is met"

@@ -1,4 +1,4 @@
-"""What a validation takes as given, in words, for whoever reads its errors."""
+"""Assumptions of a validation, in words."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -31,7 +31,7 @@ _EVERY_TIME: Final = (
     "Configurations that differ in their date alone may lie in different halves: with such "
     "twins kept together, gb200's held-out median was 14 %, the others' as they are.",
 )
-"""How rows are read, and what was chosen with them in view."""
+"""How rows are read, and choices made with them in view."""
 
 
 def assumptions_of(validation: Validation) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Measured against predicted as a picture: a panel for each metric, a colour for each machine."""
+"""Chart of measured against predicted: a panel for each metric, a colour for each machine."""
 
 from typing import Any, Final
 

@@ -41,9 +41,7 @@ def report_lines(validation: Validation, references: list[dict[str, Any]]) -> It
 
 
 def row_table(validation: Validation) -> Table:
-    """Predictions by the fit on everything; `blind` is the mean error of TPOT by fits that had not
-    seen the row, a dash for rows that no half left out.
-    """
+    """By the fit on everything; `blind` is the mean error of TPOT by the fits without the row."""
     columns = [*_CONFIGURATION]
     for metric in METRICS:
         columns += _metric_columns(validation, metric)
@@ -51,7 +49,6 @@ def row_table(validation: Validation) -> Table:
 
 
 def _metric_columns(validation: Validation, metric: str) -> Iterator[Column[tuple[int, UsableRow]]]:
-    """Measured, predicted and the error, of rows with their places in the validation."""
 
     def measured(row: tuple[int, UsableRow]) -> float | None:
         return row[1].measured.results.of(metric)
@@ -107,9 +104,7 @@ def _score_rows(metric: str, words: str, found: dict[str, Any]) -> Iterator[dict
 
 
 def seed_table(validation: Validation) -> Table:
-    """Median absolute errors of TPOT by machine: each half's held-out rows, then each machine's
-    when its rows were all left out.
-    """
+    """Median absolute errors of TPOT by machine: each half's held-out rows, left-out machines."""
     found = scores(validation)["tpot"]
     machines = sorted(found["fitted"]["by_hardware"])
     rows = [

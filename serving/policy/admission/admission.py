@@ -1,4 +1,4 @@
-"""Admission control: admit, queue or reject a request. Pure; time is passed in.
+"""Admission control: admit, queue or reject a request. Pure: no clock, no asyncio.
 
 | stage | event | next |
 |---|---|---|
@@ -9,14 +9,10 @@
 | waiting | `first_token` of the last of its sequences | running |
 | any | `leave` | left |
 
-Interactive work enters while what waits stays within the queue's bounds, and within the target for
-the first token where there is one (`serving.policy.admission.refusing`). Batch work has its turn
-when seats and KV are free beyond the interactive headroom, and when prompts that wait, its own
-included, fit one step of the engine: then interactive work waits for one step more at most
-(`serving.policy.admission.batch_turn`).
-
-All times are emulated seconds and never run back; a `Refused` tells wall seconds. Pure: no clock,
-no asyncio.
+Interactive work enters while the waiting work is within the queue's bounds and the TTFT target
+(`serving.policy.admission.refusing`); batch work gets turns that delay it by at most one step of
+the engine (`serving.policy.admission.batch_turn`). Times are emulated seconds and never run back; a
+`Refused` carries wall seconds.
 """
 
 import math
@@ -35,10 +31,8 @@ _BATCH = WorkClass.BATCH
 
 
 class Admission:
-    """The state of one gateway's admission.
-
-    Invariants (`check`): an entry is in exactly one stage; sums match the entries; per class,
-    `entered` = inside + `left`.
+    """One gateway's admission. Invariants (`check`): an entry is in exactly one stage; sums match
+    the entries; per class, `entered` = inside + `left`.
     """
 
     def __init__(self, limits: AdmissionLimits, capacity: Capacity) -> None:
@@ -63,7 +57,7 @@ class Admission:
 
     @property
     def closed(self) -> Refused | None:
-        """The refusal that new work gets while the gateway is closed; kept, never raised."""
+        """The refusal of new work while the gateway is closed; raised only as copies."""
         return self._inside.closed
 
     # ---- entering
@@ -96,11 +90,11 @@ class Admission:
         return refusal(self._inside, Work.least(client, work_class), now_s)
 
     def refuse(self, refused: Refused, work_class: WorkClass) -> None:
-        """Count what was refused by the answer of `would_refuse`."""
+        """Count a refusal that `would_refuse` returned."""
         self._counts[work_class].refuse(refused.reason)
 
     def rate(self, client: Client, now_s: float) -> RateState:
-        """The rest of the client's limits; wall seconds."""
+        """Remaining limits of the client; wall seconds."""
         return self._inside.books.rate(client, now_s, self.capacity.dilation)
 
     # ---- what happens to an entry
@@ -117,7 +111,7 @@ class Admission:
         return given
 
     def overdue(self, now_s: float) -> list[tuple[Entry, Refused]]:
-        """Refuse batch work that has waited too long; returns each entry with its refusal."""
+        """Refuse overdue batch work; returns each entry with its refusal."""
         self._pass(now_s)
         wait_s, queue = self._inside.limits.batch_wait_s, self._inside.queue
         message = f"it has waited {wait_s:g} s, as long as it may"
@@ -134,22 +128,19 @@ class Admission:
         return late
 
     def close(self, refused: Refused, now_s: float) -> list[tuple[Entry, Refused]]:
-        """Refuse new work with copies of this refusal; a drain also refuses queued work, and
-        returns it.
-        """
+        """Refuse new work with copies of `refused`; a drain also refuses and returns the queue."""
         self._pass(now_s)
         self._inside.closed = refused
         queued = list(self._inside.queue) if refused.reason is RefusalReason.DRAINING else []
         return [self._turned_away(entry, refused, now_s) for entry in queued]
 
     def open(self) -> None:
-        """Let new work enter again."""
+        """Let new work enter."""
         self._inside.closed = None
 
     def declare(self, entry: Entry, counted: Counted, now_s: float) -> None:
-        """Charge the key for what the estimate left out of `counted`, before the engine gets it.
-
-        Raises Refused, which is counted; then nothing is charged.
+        """Charge the key for what `counted` adds to the estimate, before the engine gets it; raises
+        Refused, which is counted, and then charges nothing.
         """
         self._pass(now_s)
         if entry.stage is Stage.LEFT:
@@ -172,7 +163,7 @@ class Admission:
         entry.charged_tokens += tokens
 
     def begin(self, entry: Entry, counted: Counted, now_s: float) -> None:
-        """Replace the estimate by the engine's count, as the engine takes sequences of an entry."""
+        """Replace the estimate by the engine's count of sequences that begin."""
         self._pass(now_s)
         assert entry.stage is not Stage.QUEUED, "batch work begins after its turn"
         if entry.stage is Stage.LEFT:
@@ -184,7 +175,7 @@ class Admission:
         self._waits_again(entry)
 
     def first_token(self, entry: Entry, now_s: float) -> bool:
-        """Note the first token of a sequence; returns whether it is the entry's first."""
+        """Note a sequence's first token; returns whether it is the entry's first."""
         self._pass(now_s)
         if entry.stage is Stage.LEFT or entry.waiting_begun == 0:
             return False
@@ -243,7 +234,7 @@ class Admission:
         self._counts[entry.work_class].left[outcome] += 1
 
     def _turned_away(self, entry: Entry, why: Refused, now_s: float) -> tuple[Entry, Refused]:
-        """Refuse the entry; `rate` is its key's now, whose limits may have changed."""
+        """Refuse the entry, with its key's present `rate`: limits may have changed."""
         self.leave(entry, Outcome.REFUSED, now_s)
         self._counts[entry.work_class].refuse(why.reason)
         name = entry.work.client.name
@@ -264,13 +255,13 @@ class Admission:
             del self._inside.waiting[entry.work_class][entry.number]
 
     def _waits_again(self, entry: Entry) -> None:
-        """More sequences than were foreseen may come when all others run."""
+        """More sequences than estimated may begin when all others run."""
         if entry.waiting_sequences and entry.stage is Stage.RUNNING:
             entry.stage = Stage.WAITING
             self._inside.waiting[entry.work_class][entry.number] = entry
 
     def _pass(self, now_s: float) -> None:
-        """Let time pass, and count what it was spent with."""
+        """Advance time and account it to the rates."""
         seconds = now_s - self._at_s
         if seconds <= 0:
             return
@@ -286,7 +277,7 @@ class Admission:
     # ---- what can be seen
 
     def state(self, now_s: float) -> AdmissionCounts:
-        """Counts of this moment."""
+        """Present counts."""
         self._pass(now_s)
         demand = self._inside.demand(Work.least(Client(), WorkClass.INTERACTIVE))
         wait = self._inside.expected.known_wait(demand, self.capacity, now_s)
@@ -300,7 +291,7 @@ class Admission:
         )
 
     def class_state(self, work_class: WorkClass) -> ClassState:
-        """The counts of one class, which take no time to tell."""
+        """Counts of one class; cheap."""
         load, counts = self._inside.loads[work_class], self._counts[work_class]
         queue = self._inside.queue
         queued = len(queue) if work_class is _BATCH else 0

@@ -1,4 +1,4 @@
-"""Counts of one gateway at a moment: what is inside, and the outcomes so far. Frozen."""
+"""Admission counts of one gateway: requests inside, and outcomes so far."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,12 +28,11 @@ class ClassState:
     """One class of work.
 
     Attributes:
-        in_flight: requests that have entered and not left; of them
-        queued, queued_tokens: batch work that waits for its turn, and its prompts' tokens;
-        waiting, waiting_tokens: are the engine's and wait for a first token, and those tokens.
-        entered: in all; `entered` = `in_flight` + the sum of `left`.
-        left: by outcome; `REFUSED` are those that were refused after they had waited.
-        refused: by reason, on entering and after waiting.
+        in_flight: entered and not left.
+        queued, queued_tokens: batch requests without a turn, and their prompt tokens.
+        waiting, waiting_tokens: requests at the engine without a first token, and those tokens.
+        entered: total; `entered` = `in_flight` + the sum of `left`.
+        left, refused: by outcome and reason; both count refusals after a wait.
     """
 
     in_flight: int
@@ -51,13 +50,10 @@ class AdmissionCounts:
     """A gateway at one moment.
 
     Attributes:
-        classes: see `ClassState`.
-        sequences: that the engine has, or has been promised.
-        expected_wait_s: emulated, of a request of one token, by the cost model and as it was known
-            at the last look at what runs; None: no cost model is known, or no seat is sure to come
-            free.
-        margin_s: by how much such waits were longer lately than that.
-        is_open: whether new work may enter.
+        sequences: at the engine, or promised to it.
+        expected_wait_s: emulated, of a request of one token; None without a cost model or a seat
+            that is sure to come free.
+        margin_s: by how much such waits exceeded that lately.
     """
 
     classes: Mapping[WorkClass, ClassState]
@@ -68,5 +64,5 @@ class AdmissionCounts:
 
     @property
     def in_flight(self) -> int:
-        """Requests of all classes that have entered and not left."""
+        """Requests of all classes inside."""
         return sum(each.in_flight for each in self.classes.values())

@@ -1,4 +1,4 @@
-"""Bounds of the queues, and the target for interactive work."""
+"""Bounds of the queues, and the interactive TTFT target."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,7 @@ from startup.typed_options import option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionLimits:
-    """The bounds of one server's gateway.
-
-    Raises:
-        ConfigError: a bound that lets nothing enter, or a share that is none.
-    """
+    """Bounds of one gateway; raises ConfigError if one admits nothing or is out of range."""
 
     queue_requests: int = option(
         8_192, "interactive requests that wait for their first token, at most"

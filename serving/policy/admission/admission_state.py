@@ -18,7 +18,7 @@ from serving.policy.admission.work import Work, WorkClass
 
 @dataclass(slots=True)
 class Load:
-    """Sums over entries; `add` and `subtract` take an entry as it is at that moment."""
+    """Sums over entries."""
 
     requests: int = 0
     sequences: int = 0
@@ -28,7 +28,7 @@ class Load:
     waiting_tokens: int = 0
 
     def add(self, entry: Entry) -> None:
-        """Count it."""
+        """Count an entry."""
         self._count(entry, 1)
 
     def subtract(self, entry: Entry) -> None:
@@ -45,7 +45,7 @@ class Load:
 
 
 _TURNS_MEMORY_S: Final = 60.0
-"""Over which the pace of batch work's turns is taken, to tell the next when to come. Assumed."""
+"""Memory of the pace of batch turns, for retry hints. Assumed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,13 +53,12 @@ class AdmissionState:
     """State that `Admission` changes and the deciders read.
 
     Attributes:
-        closed: the refusal of new work, kept and never raised. None: the gateway is open.
-        entries: the engine has them, or has been promised them; in the order of their turns.
-        waiting: those without all of their first tokens, by class, in the same order.
+        closed: the refusal of new work; None: the gateway is open.
+        entries: at the engine, or promised to it; in the order of their turns.
+        waiting: entries without all of their first tokens, by class, in the same order.
+        batch_turns: prompt tokens of batch work that had its turn.
         loads: the sums of `entries`, by class.
-        queue: batch work without its turn.
-        batch_turns: tokens of batch prompts that had their turn.
-        stay_s: emulated, from entering to the end, of those that finished lately; None without any.
+        stay_s: emulated moving mean from entering to finishing; None before any.
     """
 
     limits: AdmissionLimits
@@ -83,16 +82,16 @@ class AdmissionState:
 
     @property
     def sequences(self) -> int:
-        """That the engine has, or has been promised."""
+        """Sequences at the engine, or promised to it."""
         return sum(load.sequences for load in self.loads.values())
 
     @property
     def waiting_sequences(self) -> int:
-        """Of those, without a first token."""
+        """Those without a first token."""
         return sum(load.waiting_sequences for load in self.loads.values())
 
     def demand(self, work: Work) -> WaitDemand:
-        """The demand ahead of the first token of `work`, what is inside included."""
+        """The demand ahead of the first token of `work`, itself included."""
         interactive, batch = self.loads[WorkClass.INTERACTIVE], self.loads[WorkClass.BATCH]
         waiting_sequences = interactive.waiting_sequences + batch.waiting_sequences
         sequences = interactive.sequences + batch.sequences
@@ -108,10 +107,10 @@ class AdmissionState:
         )
 
     def late_s(self, now_s: float) -> float:
-        """By how much ongoing waits exceed their prediction; known sooner than from ended waits.
+        """Excess of ongoing waits over their prediction, before they end.
 
-        An engine that stands still is assumed to do so as long again. The oldest percent and one
-        more are left out: a single prompt may be held up by its own grammar.
+        An engine that stands still is *assumed* to do so as long again. The oldest percent and one
+        more are left out: a grammar of its own may hold up a prompt.
         """
         waiting = self.waiting[WorkClass.INTERACTIVE]
         judged = next(islice(waiting.values(), 1 + len(waiting) // 100, None), None)

@@ -1,9 +1,9 @@
-"""Lengths of answers: the hazard that an answer of so many tokens ends by itself with the next.
+"""Lengths of answers: the hazard that an answer ends by itself with its next token.
 
 The Nelson-Aalen estimate (O. Aalen, "Nonparametric inference for a family of counting processes",
-1978): per range of lengths, ended answers over the tokens generated there. Running answers count by
-their tokens so far, so long answers count before they end; a mean of ended answers would see the
-short ones first. A range without an end has no hazard: answers there go on to `max_tokens`.
+1978): per range of lengths, ended answers over tokens generated there. Running answers count with
+their tokens so far: a mean of ended ones would see short answers first. A range without an end has
+no hazard: its answers go on to `max_tokens`.
 """
 
 from typing import Final
@@ -17,10 +17,10 @@ _OCTAVES: Final = 22
 EDGES: Final[NDArray[np.float64]] = np.concatenate(
     ([0.0], np.unique(np.round(2 ** np.arange(0, _OCTAVES, 1 / _EDGES_PER_OCTAVE))))
 )
-"""Ranges of lengths [ranges + 1]: of one token, then of an eighth of an octave, to 4 million."""
+"""Ranges of lengths [ranges + 1]: one token, then eighths of an octave, to 4 million."""
 
 ENDED_KEPT: Final = 1_000
-"""Ends after which 1/e of one's weight is left. Assumed: enough to tell 1 % from none."""
+"""Ends after which 1/e of an end's weight is left. Assumed: enough to tell 1 % from none."""
 
 _GROWTH: Final = 1.0 / (1.0 - 1.0 / ENDED_KEPT)
 _WEIGHT_MAX: Final = 1e6  # far from where sums of doubles lose anything
@@ -40,7 +40,7 @@ class AnswerLengths:
         self._weight = 1.0  # of the newest answer: it grows, in place of all others' becoming less
 
     def add(self, tokens: float, *, by_itself: bool) -> None:
-        """Add an ended answer; one that was cut counts only for its tokens."""
+        """Add an ended answer; a cut one counts only for its tokens."""
         self._weight *= _GROWTH
         if self._weight > _WEIGHT_MAX:
             self._ended /= self._weight
@@ -65,11 +65,10 @@ class AnswerLengths:
         *,
         assumed_tokens: float | None = None,
     ) -> NDArray[np.float64]:
-        """Cumulative hazard at each edge, [ranges + 1]: exp(-it) is the share that lasts.
+        """Cumulative hazard H at each edge, [ranges + 1]: the share exp(-H) lasts.
 
-        `running_tokens` [answers] are tokens of running answers, each standing for `weights`
-        [answers] of its kind. `assumed_tokens` is the mean of one unmeasured answer, which gives
-        unknown ranges a hazard too.
+        `running_tokens` [answers]: so far, each for `weights` [answers] alike. `assumed_tokens`:
+        mean of one assumed answer, which gives unknown ranges a hazard.
         """
         made_tokens = self._made_tokens / self._weight + made_in_ranges(running_tokens, weights)
         ended = self._ended / self._weight

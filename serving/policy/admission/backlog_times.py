@@ -1,7 +1,6 @@
-"""Time to compute waiting prompts, by the cost model.
+"""Time to compute waiting prompts, by the cost model; emulated, of one rank. Pure.
 
-A table per deployment, made at start (`serving.server.gateway.engine_times`), so that a decision is
-a lookup. Emulated time; tokens and decodes of one rank. Pure.
+One table per deployment, made at start (`serving.server.gateway.engine_times`).
 """
 
 from dataclasses import dataclass
@@ -22,33 +21,28 @@ class BacklogCurve:
     step_s: Float64s  # [backlogs] of the next step
 
     def wait_s(self, tokens: float) -> float:
-        """Seconds until the last of these tokens is computed, the current step included.
-
-        Beyond the table at the rate of its end.
-        """
+        """Seconds until these tokens are computed, this step included; linear beyond the table."""
         last = self.tokens[-1]
         if tokens > last:
             return self.wait_s(last) * tokens / float(last)
         return float(np.interp(tokens, self.tokens, self.drain_s)) + self.step_s_at(tokens)
 
     def step_s_at(self, tokens: float) -> float:
-        """Seconds of the next step while so many wait."""
+        """Seconds of the next step at this backlog."""
         return float(np.interp(tokens, self.tokens, self.step_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BacklogTimes:
-    """Times of a rank's backlog beside its decodes, which all ranks have alike.
+    """Times of a rank's backlog beside its decodes, equal on all ranks.
 
     Attributes:
-        tokens: [backlogs] that wait on each rank; from 0 on, ascending.
-        decodes: [decodes] requests of a rank that decode; from 1 on, ascending.
+        tokens: [backlogs] waiting on each rank; ascending from 0.
+        decodes: [decodes] decoding requests of a rank; ascending from 1.
         drain_s, step_s: [backlogs, decodes + 1] until the backlog is computed, and of the next
-            step; the last column is that of prompts beside no decodes.
-        drain_s_per_context, step_s_per_context: the same, more for each token that a decode has for
-            its context.
-        drain_s_per_prompt, step_s_per_prompt: the same, more for each token that waiting prompts
-            have on average.
+            step; the last column is without decodes.
+        drain_s_per_context, step_s_per_context: added per context token of a decode.
+        drain_s_per_prompt, step_s_per_prompt: added per token of the mean waiting prompt.
     """
 
     tokens: Float64s
@@ -63,10 +57,7 @@ class BacklogTimes:
     def beside(
         self, *, decodes: float | None, context_tokens: float, prompt_tokens: float
     ) -> BacklogCurve:
-        """The curve at this many decodes of a rank, with such contexts and prompts.
-
-        `decodes` None: no decodes until the backlog is computed.
-        """
+        """The curve at these means of a rank; `decodes` None: none until the backlog is done."""
         drain_s = (
             self.drain_s
             + context_tokens * self.drain_s_per_context
@@ -108,4 +99,4 @@ class BacklogTimes:
 
 
 NO_TIME: Final = BacklogTimes.linear(step_s=0.0, token_s=0.0, step_tokens=1)
-"""Where no cost model is known: prompts are taken to be computed at once."""
+"""Without a cost model prompts take no time."""

@@ -7,10 +7,8 @@ from serving.policy.admission.entry import Entry
 
 
 class BatchQueue:
-    """A queue per key; a key that had its turn goes last.
-
-    Operations take constant time. Invariant: `len` and `tokens` match the content, and no key has
-    an empty queue.
+    """A queue per key; a key that had its turn goes last. Operations take constant time. Invariant:
+    `len` and `tokens` match the content, and no key has an empty queue.
     """
 
     def __init__(self) -> None:
@@ -22,17 +20,17 @@ class BatchQueue:
         return len(self._arrived)
 
     def __iter__(self) -> Iterator[Entry]:
-        """All of them, as they came."""
+        """In order of arrival."""
         return iter(self._arrived.values())
 
     def add(self, entry: Entry) -> None:
-        """Put it behind what its key has in here."""
+        """Append to its key's queue."""
         self._keys.setdefault(entry.work.client.name, OrderedDict())[entry.number] = entry
         self._arrived[entry.number] = entry
         self.tokens += entry.prompt_tokens
 
     def heads(self) -> Iterator[Entry]:
-        """The first entry of each key, in the order of turns; not to be changed while iterated."""
+        """The first entry of each key, in the order of turns; do not change while iterating."""
         for queue in self._keys.values():
             yield next(iter(queue.values()))
 
@@ -49,7 +47,7 @@ class BatchQueue:
             self._keys.move_to_end(name)
 
     def remove(self, entry: Entry) -> None:
-        """Remove one, wherever it is."""
+        """Remove an entry from any place."""
         name = entry.work.client.name
         del self._keys[name][entry.number]
         if not self._keys[name]:

@@ -1,10 +1,9 @@
 """Choice of the next batch work: the first entry, key after key, that fits.
 
-It must fit into what interactive work leaves: seats and KV beyond the interactive headroom, and
-waiting prompts, its own included, within one step. An entry that does not fit delays its own key
-alone, until `PASSED_OVER_MAX` others have gone first; then all wait for it. Work larger than all
-that the headroom leaves goes once interactive work needs no more than the headroom and no other
-batch work waits for a seat.
+It must fit into the seats and KV beyond the interactive headroom, and with all waiting prompts into
+one step. Otherwise its key waits, and all keys once `PASSED_OVER_MAX` others have gone first. Work
+too large for what it leaves goes once interactive work needs no more than the headroom and no
+other batch work waits for a seat.
 """
 
 from itertools import islice
@@ -15,15 +14,14 @@ from serving.policy.admission.entry import Entry
 from serving.policy.admission.work import WorkClass
 
 HEADS_MAX: Final = 16
-"""Keys that one look asks for work that fits. Assumed: a look is a moment between two steps."""
+"""Keys examined at a time. Assumed: a search fits between two steps."""
 
 PASSED_OVER_MAX: Final = 256
-"""Assumed: many turns of small work, so that a large piece is seldom waited for, and few enough
-that it does not wait for ever."""
+"""Assumed: large work is seldom waited for, and does not wait for ever."""
 
 
 def next_turn(inside: AdmissionState) -> Entry | None:
-    """The entry whose turn it is, or None; counts those that it passes over."""
+    """The entry whose turn it is, or None; counts those passed over."""
     passed: list[Entry] = []
     for entry in islice(inside.queue.heads(), HEADS_MAX):
         if _has_room(inside, entry):
@@ -56,7 +54,6 @@ def _has_room(inside: AdmissionState, entry: Entry) -> bool:
 
 
 def _fits_without_batch(inside: AdmissionState, entry: Entry) -> bool:
-    """Whether it would get seats and KV without other batch work inside."""
     (own, own_kv), (others, others_kv) = _own(inside, entry), _interactive(inside)
     return _is_within(
         inside, 1.0 - inside.limits.interactive_headroom, own + others, own_kv + others_kv

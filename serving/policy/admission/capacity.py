@@ -12,11 +12,10 @@ class Capacity:
 
     Attributes:
         seats: sequences that run at once.
-        kv_tokens: that the KV caches have room for.
-        prefill_tokens_per_step: that one step computes at most.
+        kv_tokens: capacity of the KV caches.
+        prefill_tokens_per_step: at most.
         dilation: wall seconds per emulated second.
-        ranks: that are up.
-        backlog_times: what a rank takes for prompts that wait; without them, no time.
+        backlog_times: of a rank's waiting prompts; by default no time.
     """
 
     seats: int

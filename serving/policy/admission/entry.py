@@ -8,7 +8,7 @@ from serving.policy.admission.work import Work, WorkClass
 
 
 class Stage(StrEnum):
-    """Stages of an entry, in order; it may leave from any of them."""
+    """Stages of an entry, in order; it may leave from any."""
 
     QUEUED = "queued"  # batch work at the gateway, without its turn
     WAITING = "waiting"  # the engine's, and a sequence of it has no token yet
@@ -17,7 +17,7 @@ class Stage(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How it left."""
+    """How an entry left."""
 
     FINISHED = "finished"
     ABORTED = "aborted"  # its client went, or its time was over
@@ -27,7 +27,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted:
-    """The engine's exact counts of beginning sequences, together."""
+    """The engine's exact counts of sequences that begin, together."""
 
     sequences: int
     prompt_tokens: int
@@ -38,25 +38,22 @@ class Counted:
 class Entry:
     """State of one entry; changed by `Admission` alone.
 
-    A request may have many sequences (several prompts, `n`). Those that have not begun have equal
-    shares of what was estimated for all; those that have, of what the engine counted.
+    Sequences of a request (several prompts, `n`) share the estimate equally until they begin, then
+    what the engine counted.
 
     Attributes:
         number: in the order of entering.
-        stage: see `Stage`.
-        entered_s, turn_s: emulated seconds; `turn_s` is when the engine could have it.
-        charged_tokens, charged_sequences: of its key's limits, until the truth is known.
-        declared_tokens, declared_sequences: that the engine was asked for so far, counted exactly.
-        wait: from `turn_s` until every sequence has a token, as it was expected then; None: batch
-            work, or the wait is over.
+        entered_s, turn_s: emulated; from `turn_s` on the engine may have it.
+        charged_tokens, charged_sequences: of its key's limits; estimated at first.
+        declared_tokens, declared_sequences: asked of the engine so far; exact.
+        wait: expected at `turn_s` until every sequence has a token; None: batch work, or over.
         sequences, prompt_tokens, new_tokens_max: of the part that has not ended.
-        waiting_sequences, waiting_tokens: of the part that has no token yet.
-        begun_sequences: that the engine has taken and that have not ended.
-        estimated_tokens, estimated_new_tokens: of the part that the engine has not counted yet.
-        counted_tokens: of all its prompts that the engine has counted.
-        made_tokens, ended_tokens: of answers; of those that are over.
-        passed_over: how often another's batch work went before it, because that had room.
-        has_token: whether any of its sequences has a token.
+        waiting_sequences, waiting_tokens: of the part without a token.
+        begun_sequences: taken by the engine and not ended.
+        estimated_tokens, estimated_new_tokens: of the part that the engine has not counted.
+        counted_tokens: of all prompts that the engine has counted.
+        made_tokens, ended_tokens: of all answers, and of the ended ones.
+        passed_over: times that later batch work went first, because it fitted.
     """
 
     number: int
@@ -85,7 +82,7 @@ class Entry:
 
     @classmethod
     def of(cls, work: Work, *, number: int, now_s: float) -> "Entry":
-        """One that enters now, all of it still to do."""
+        """A new entry, all of it to do."""
         return cls(
             number=number,
             work=work,
@@ -126,7 +123,7 @@ class Entry:
 
     @property
     def waiting_begun(self) -> int:
-        """Sequences that the engine has taken and that have no token."""
+        """Sequences taken by the engine, without a token."""
         return self.waiting_sequences - (self.sequences - self.begun_sequences)
 
     def first_token(self) -> None:

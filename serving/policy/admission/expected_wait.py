@@ -1,15 +1,12 @@
-"""Expected wait of a new request for its first token.
+"""Expected wait of a new request for its first token: the longer of two delays.
 
-The longer of two delays counts:
+- Prompts before it: their tokens and its own on the average rank, timed by the cost model beside
+  the current decodes (`serving.policy.admission.backlog_times`).
+- A seat or KV: the time until enough sequences have ended (`serving.policy.admission.seat_waits`),
+  then its own prompt. This foresees a queue for seats while seats are still free.
 
-- prompts before it: their tokens and its own on the average rank, timed by the cost model beside
-  the current decodes (`serving.policy.admission.backlog_times`);
-- a seat or KV for it: the sequences that must end first, and when that many will have ended
-  (`serving.policy.admission.seat_waits`), then its own prompt. A queue for seats is thus foreseen
-  while seats are still free.
-
-Each is corrected by the factor by which such waits exceeded their predictions
-(`serving.policy.admission.wait_factor`). Emulated seconds. Pure.
+Each is corrected by a measured factor (`serving.policy.admission.wait_factor`). Emulated seconds.
+Pure.
 """
 
 import math
@@ -33,22 +30,18 @@ from serving.policy.admission.work import UNSAID_NEW_TOKENS
 
 @dataclass(slots=True)
 class DecayedRate:
-    """Amount over busy time, with exponential decay in busy time.
-
-    Idle time neither counts nor decays, so that a rate outlives an idle night. `memory_s`: after
-    it, a second weighs 1/e.
-    """
+    """Amount per busy time, decaying over `memory_s` of it: a rate outlives an idle night."""
 
     memory_s: float
     amount: float = 0.0
     busy_s: float = 0.0
 
     def add(self, amount: float) -> None:
-        """Count what happened now."""
+        """Count an amount."""
         self.amount += amount
 
     def spend(self, seconds: float) -> None:
-        """Count time in which it could have happened."""
+        """Count busy time."""
         kept = math.exp(-seconds / self.memory_s)
         self.amount *= kept
         # The integral of exp(-t / memory) over the time that was spent.
@@ -56,33 +49,30 @@ class DecayedRate:
 
     @property
     def per_s(self) -> float | None:
-        """None before it happened at all."""
+        """None before the first amount."""
         return self.amount / self.busy_s if self.amount > 0 and self.busy_s > 0 else None
 
 
 MEMORY_TARGETS: Final = 5.0
-"""Rates are forgotten after so many times the target. Assumed: many steps, so that one does not
-decide, and few enough that a change of load is known before it is over."""
+"""Time constant of rates, in targets. Assumed: many steps, so that one does not decide, yet short
+enough to see a change of load before it is over."""
 
 UNTARGETED_S: Final = 2.0
-"""In place of the target where there is none, and waits only tell a refused client when to come
-back. Assumed."""
+"""Replaces a missing target; waits are then only retry hints. Assumed."""
 
 _LOOKS_PER_TARGET: Final = 20
-"""How often within a target the ends to come are looked at anew. Assumed: a wait is then told from
-what was known a twentieth of the target before."""
+"""Refreshes of the coming ends per target. Assumed: a wait uses data at most 1/20 target old."""
 
 _HORIZON_TARGETS: Final = 2.0
 
 _CURVES_PER_TARGET: Final = 50
 _CURVE_CHANGE: Final = 1.0 / 16.0
-"""How often within a target, and after what change of the sequences inside, the decode load beside
-which prompts are computed is looked at anew. Assumed: about a step, and less than moves one."""
+"""Refresh of the decode load beside prompts: per target, and after this change of the sequences
+inside. Assumed: about a step, and less than moves one."""
 
 LOOKED_AT_MAX: Final = 512
-"""Running requests that are looked at, every so many-th in the order of their turns. Neighbours in
-it have made about as many tokens, so that what is left out is like what is seen; a look at 8,192
-would take as long as a step."""
+"""Running requests sampled, evenly in the order of turns. Neighbours have made about as many
+tokens; reading 8,192 would take as long as a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,11 +89,11 @@ class WaitDemand:
     """The demand ahead of a request's first token, itself included.
 
     Attributes:
-        own_tokens, own_sequences: of the request itself.
-        waiting_tokens, waiting_sequences: of both classes, without a first token, but for its own.
-        running_sequences: of both classes, with a first token.
+        own_tokens, own_sequences: of the request.
+        waiting_tokens, waiting_sequences: of all others without a first token.
+        running_sequences: with a first token.
         sequences: that have or want a seat.
-        prompt_tokens, new_tokens_max: of all those sequences.
+        prompt_tokens, new_tokens_max: of `sequences`.
     """
 
     own_tokens: int
@@ -117,10 +107,9 @@ class WaitDemand:
 
 
 class ExpectedWait:
-    """Measures rates and lengths, and predicts waits.
+    """Measures rates and lengths, and predicts waits; no seat is foreseen beyond `horizon_s`.
 
-    `running` returns the engine's entries in the order of their turns. No seat is foreseen beyond
-    `horizon_s`.
+    `running` returns the engine's entries in the order of their turns.
     """
 
     def __init__(self, target_s: float | None, running: Callable[[], Collection[Entry]]) -> None:
@@ -144,50 +133,50 @@ class ExpectedWait:
         self._progress_from_s = 0.0
 
     def spend(self, seconds: float, *, running_sequences: int) -> None:
-        """Let time pass, in which so many answers were made."""
+        """Advance time in which this many answers were made."""
         if running_sequences:
             self.answers.spend(seconds)
             self._seat_s.spend(seconds)
             self._seat_s.add(seconds * running_sequences)
 
     def progressed(self, now_s: float) -> None:
-        """Note that the first waiting prompt begins: the one before it is computed."""
+        """Note that the first waiting prompt begins to be computed."""
         self._progress_from_s = now_s
 
     def waited(self, wait: Wait, waited_s: float, now_s: float) -> None:
-        """A wait that was foreseen is over."""
+        """Learn from a predicted wait that is over."""
         factor = self.seats_factor if wait.is_for_seat else self.prompts_factor
         factor.add(predicted_s=wait.predicted_s, waited_s=waited_s, now_s=now_s)
 
     def ended(self, tokens: int, *, by_itself: bool) -> None:
-        """Note an ended answer; `by_itself` unless something cut it."""
+        """Note an ended answer; `by_itself` unless it was cut."""
         self.lengths.add(tokens, by_itself=by_itself)
         self._ended_since += 1
 
     def is_short(self, demand: WaitDemand, capacity: Capacity) -> bool:
-        """Whether it does not all run at once."""
+        """Whether it cannot all run at once."""
         return self._ends_needed(demand, capacity) > 0
 
     def kv_tokens(self, demand: WaitDemand) -> float:
-        """KV that its sequences hold when they end."""
+        """KV tokens of its sequences when they end."""
         return self.held_kv_tokens(
             demand.prompt_tokens, demand.new_tokens_max, sequences=demand.sequences
         )
 
     def held_kv_tokens(self, prompt_tokens: int, new_tokens_max: int, *, sequences: int) -> float:
-        """KV of these prompts and answers when they end."""
+        """KV tokens of these prompts and answers when they end."""
         answer_tokens = self._expected_tokens
         if answer_tokens is None:
             answer_tokens = UNSAID_NEW_TOKENS
         return prompt_tokens + min(float(new_tokens_max), answer_tokens * sequences)
 
     def wait(self, demand: WaitDemand, capacity: Capacity, now_s: float) -> Wait:
-        """Until the last of it has its first token."""
+        """The wait until its last sequence has a first token."""
         self._look_if_old(demand, capacity, now_s)
         return self.known_wait(demand, capacity, now_s)
 
     def known_wait(self, demand: WaitDemand, capacity: Capacity, now_s: float) -> Wait:
-        """The same from the last look at what runs, however old."""
+        """The same by the last refresh of running answers, however old."""
         curve = self._curve_of(demand, capacity, now_s)
         ranks = max(1, capacity.ranks)
         own_tokens = demand.own_tokens / min(ranks, max(1, demand.own_sequences))
@@ -215,11 +204,11 @@ class ExpectedWait:
     def _seats_s(
         self, ends: float, now_s: float, curve: BacklogCurve, demand: WaitDemand, own_tokens: float
     ) -> float:
-        """Until a seat is free for sure and a typical prompt is computed; or until one is expected
-        to be free and its own prompt is computed. The longer counts.
+        """The longer of two times: until a seat is sure and a mean prompt computed, and until a
+        seat is expected and its own prompt computed.
 
-        Seats are scarce and prompts are not: with its own prompt after the sure wait, almost only
-        short ones would enter.
+        With its own prompt after the sure wait, almost only short ones would enter: seats are
+        scarce, prompts are not.
         """
         if self._waits is None:
             return float("inf")
@@ -231,9 +220,7 @@ class ExpectedWait:
         return max(sure_s, mean_s)
 
     def _curve_of(self, demand: WaitDemand, capacity: Capacity, now_s: float) -> BacklogCurve:
-        """The prompt curve beside the present decodes, and beside those left when half are
-        computed.
-        """
+        """The prompt curve beside the decodes at half of the backlog; cached."""
         curve, before = self._curve, self._curve_sequences
         if (
             curve is not None
@@ -261,14 +248,13 @@ class ExpectedWait:
         return self.answers.amount / self._seat_s.amount
 
     def _ends_needed(self, demand: WaitDemand, capacity: Capacity) -> float:
-        """Sequences that must end first, for a seat and for KV."""
         seats = demand.sequences - capacity.seats
         kv_tokens = self.kv_tokens(demand)
         kv = (kv_tokens - capacity.kv_tokens) * demand.sequences / max(1, kv_tokens)
         return max(seats, kv)
 
     def _look_if_old(self, demand: WaitDemand, capacity: Capacity, now_s: float) -> None:
-        """Refresh the view of running answers: often while it decides, else rarely."""
+        """Refresh the running answers: often while seats or KV are short, else once a target."""
         short = self.is_short(demand, capacity)
         old_s = self._target_s / _LOOKS_PER_TARGET if short else self._target_s
         if self._waits is not None and now_s - self._waits_from_s < old_s:
@@ -302,7 +288,7 @@ class ExpectedWait:
         )
 
     def _answers(self, sequences: int) -> RunningAnswers:
-        """Of at most LOOKED_AT_MAX requests, which stand for all running `sequences`."""
+        """A sample of at most LOOKED_AT_MAX requests, for all running `sequences`."""
         entries = self._running()
         stride = -(-len(entries) // LOOKED_AT_MAX) or 1
         made: list[float] = []

@@ -11,8 +11,8 @@ MINUTE_S: Final = 60.0
 class RateBudget:
     """A bucket of one `period_s`'s limit, filled at the limit's rate; initially full.
 
-    In any `t` seconds at most `limit * (1 + t / period_s)` is taken, less what is given back. An
-    underestimate is charged all the same; the bucket may then be negative until time has filled it.
+    In any `t` seconds at most `limit * (1 + t / period_s)` is taken, less returns; corrections may
+    make it negative until time has filled it.
     """
 
     limit: int
@@ -22,11 +22,11 @@ class RateBudget:
 
     @classmethod
     def full(cls, limit: int, now_s: float, *, period_s: float = MINUTE_S) -> "RateBudget":
-        """A bucket of which nothing was taken."""
+        """A full bucket."""
         return cls(limit=limit, level=float(limit), at_s=now_s, period_s=period_s)
 
     def left(self, now_s: float) -> float:
-        """Its present content; negative in debt."""
+        """Present level; negative in debt."""
         if now_s > self.at_s:
             filled = self.level + (now_s - self.at_s) * self.limit / self.period_s
             self.level = min(float(self.limit), filled)
@@ -34,14 +34,14 @@ class RateBudget:
         return self.level
 
     def wait_s(self, amount: int, now_s: float) -> float:
-        """Seconds until it holds `amount`; infinite where it never does."""
+        """Seconds until it holds `amount`; infinite above the limit."""
         if amount > self.limit:
             return math.inf
         short = amount - self.left(now_s)
         return max(0.0, short * self.period_s / self.limit)
 
     def full_in_s(self, now_s: float) -> float:
-        """Seconds until it is full again."""
+        """Seconds until it is full."""
         return (self.limit - self.left(now_s)) * self.period_s / self.limit
 
     def take(self, amount: int, now_s: float) -> None:

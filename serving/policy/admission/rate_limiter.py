@@ -11,7 +11,7 @@ from serving.policy.admission.refusal import RateState, RefusalReason
 from serving.policy.admission.work import NO_KEY_LIMITS, Client, KeyLimits
 
 NAMES_MAX: Final = 65_536
-"""Keys that are remembered; the one that was idle longest is forgotten, and begins anew."""
+"""Keys remembered; the longest idle one is forgotten and begins anew."""
 
 NO_LIMITS: Final = RateState()
 
@@ -26,7 +26,7 @@ class _Book:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverLimit:
-    """The limit that a request would exceed; `wait_s` is emulated, None if unknown."""
+    """A limit that a request would exceed; `wait_s` is emulated, None if unknown."""
 
     reason: RefusalReason
     message: str
@@ -37,9 +37,8 @@ class RateLimiter:
     """One book per key with limits. `now_s` never runs back; emulated seconds.
 
     Limits may change while requests run: `charge` takes the present ones; `correct`, `leave` and
-    additions to an admitted request take those that it entered by, and change the present book.
-
-    Invariant: a key's `inside` is the number of charged sequences of its requests inside.
+    additions to an admitted request take those at its entry, and change the present book.
+    Invariant: a key's `inside` counts the charged sequences of its requests inside.
     """
 
     def __init__(self, names_max: int = NAMES_MAX) -> None:
@@ -50,16 +49,14 @@ class RateLimiter:
         return len(self._books)
 
     def inside(self, name: str) -> int:
-        """Sequences of this key's requests inside; 0 for a key without limits."""
+        """Charged sequences of this key inside; 0 without limits."""
         book = self._books.get(name)
         return book.inside if book else 0
 
     def over_limit(
         self, client: Client, tokens: int, now_s: float, *, sequences: int = 1, requests: int = 1
     ) -> OverLimit | None:
-        """The first limit that `tokens` and `sequences` would exceed, or None; without `requests`
-        they add to an admitted request.
-        """
+        """The first limit exceeded by these, or None; `requests=0` for an admitted request."""
         if not client.is_limited:
             return None
         book = self._book_for(client, now_s, requests=requests)
@@ -80,9 +77,7 @@ class RateLimiter:
     def charge(
         self, client: Client, tokens: int, now_s: float, *, sequences: int = 1, requests: int = 1
     ) -> None:
-        """Charge an entering request's estimated tokens and sequences; without `requests`,
-        additions to an admitted one.
-        """
+        """Charge estimated tokens and sequences; `requests=0`: added to an admitted request."""
         if not client.is_limited:
             return
         book = self._book_for(client, now_s, requests=requests)
@@ -93,10 +88,7 @@ class RateLimiter:
             book.tokens.take(tokens, now_s)
 
     def correct(self, client: Client, tokens: int, now_s: float) -> None:
-        """Charge `tokens` more; negative gives back.
-
-        A minute that began anew because limits changed is left alone.
-        """
+        """Charge `tokens` more (negative: give back), unless the limits have changed since."""
         if not client.is_limited:
             return
         book = self._books.get(client.name)
@@ -117,12 +109,12 @@ class RateLimiter:
         return _rate(self._book(client, now_s), now_s, dilation)
 
     def rate_of(self, name: str, now_s: float, dilation: float) -> RateState:
-        """The rate state of a key by its present book; the caller may know past limits."""
+        """The same by the key's present book, where the caller may know past limits."""
         book = self._books.get(name)
         return NO_LIMITS if book is None else _rate(book, now_s, dilation)
 
     def _book_for(self, client: Client, now_s: float, *, requests: int) -> _Book:
-        """The book to charge; a request inside was charged, so its key has one."""
+        """The book to charge; the key of an admitted request has one."""
         return self._book(client, now_s) if requests else self._books[client.name]
 
     def _book(self, client: Client, now_s: float) -> _Book:
@@ -139,7 +131,6 @@ class RateLimiter:
         return book
 
     def _forget_idle(self, newest: str) -> None:
-        """Keep at most `names_max` books, and those of keys with requests inside."""
         excess = len(self._books) - self._names_max
         if excess > 0:
             idle = (name for name, book in self._books.items() if not book.inside)

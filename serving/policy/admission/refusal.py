@@ -1,4 +1,4 @@
-"""Reasons of refusal, and what a client can do about each."""
+"""Refusals: reasons, retry delays and remaining limits."""
 
 import math
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class RefusalReason(StrEnum):
 
     @property
     def is_of_server(self) -> bool:
-        """True for 503 and UNAVAILABLE; else 429 and RESOURCE_EXHAUSTED: the client's load."""
+        """True: 503, UNAVAILABLE; false: 429, RESOURCE_EXHAUSTED, the client's load."""
         return self in (
             RefusalReason.DRAINING,
             RefusalReason.RESTING,
@@ -37,7 +37,7 @@ class RefusalReason(StrEnum):
 
     @property
     def is_of_key(self) -> bool:
-        """It is a limit of this client's key alone."""
+        """Whether it is a limit of this client's key alone."""
         return self in (
             RefusalReason.REQUESTS_PER_MINUTE,
             RefusalReason.TOKENS_PER_MINUTE,
@@ -48,7 +48,7 @@ class RefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateState:
-    """The rest of a key's limits per minute; None without a limit. Wall seconds."""
+    """Remaining limits per minute of a key; None without a limit. Wall seconds."""
 
     limit_requests: int | None = None
     remaining_requests: int | None = None
@@ -59,10 +59,9 @@ class RateState:
 
 
 class Refused(UltraServeError):
-    """A refused request; definite: nothing of it runs.
+    """A refused request; definite: nothing of it runs. `retry_after_s`: finite wall seconds.
 
-    `retry_after_s`: finite wall seconds. Raise a new instance each time: it keeps a traceback, and
-    its key's `rate`.
+    Raise a new instance each time: it holds a traceback, and its key's `rate`.
     """
 
     def __init__(
@@ -75,5 +74,5 @@ class Refused(UltraServeError):
         self.rate = rate
 
     def again(self, rate: RateState) -> "Refused":
-        """The same answer for another request."""
+        """A copy for another request."""
         return Refused(self.reason, str(self), retry_after_s=self.retry_after_s, rate=rate)

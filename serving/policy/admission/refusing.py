@@ -1,4 +1,4 @@
-"""Refusals and their retry hints, read off the admission's state. It changes nothing."""
+"""Refusals and their retry hints, from an admission state, which stays unchanged."""
 
 import math
 from typing import Final
@@ -10,11 +10,10 @@ from serving.policy.admission.wait import Wait
 from serving.policy.admission.work import Client, Work, WorkClass
 
 UNKNOWN_WAIT_S: Final = 1.0
-"""Emulated retry delay of a refused client before anything is measured. Assumed."""
+"""Emulated retry delay before anything is measured. Assumed."""
 
 _AIM: Final = 0.9
-"""Of the target, what a wait may be expected to take: who has entered cannot be put off any more.
-Assumed."""
+"""Share of the target that an expected wait may take: admitted work cannot be put off. Assumed."""
 
 
 def refusal(inside: AdmissionState, work: Work, now_s: float) -> Refused | None:
@@ -34,7 +33,7 @@ def refusal(inside: AdmissionState, work: Work, now_s: float) -> Refused | None:
 def excess_refusal(
     inside: AdmissionState, client: Client, *, tokens: int, sequences: int, now_s: float
 ) -> Refused | None:
-    """The refusal of more than an admitted request was charged for, or None."""
+    """The refusal of more than an admitted request's charge, or None."""
     over = inside.books.over_limit(client, tokens, now_s, sequences=sequences, requests=0)
     if over is None:
         return None
@@ -45,7 +44,7 @@ def excess_refusal(
 
 
 def batch_pace_s(inside: AdmissionState, tokens: int) -> float:
-    """Emulated seconds in which this many tokens of batch prompts get their turn."""
+    """Emulated seconds until this many tokens of batch prompts get their turn."""
     per_s = inside.batch_turns.per_s
     return UNKNOWN_WAIT_S if per_s is None else tokens / per_s
 
@@ -115,7 +114,6 @@ def _target_refusal(inside: AdmissionState, work: Work, now_s: float) -> Refused
 
 
 def _parts(wait: Wait, late_s: float) -> str:
-    """Parts of an expected wait."""
     late = f", and those before it are {late_s:.3g} s late" if late_s else ""
     if wait.is_for_seat:
         return (
@@ -143,6 +141,6 @@ def _refused(
 
 
 def _stay_hint_s(inside: AdmissionState, client: Client) -> float:
-    """Until one of the client's concurrent requests ends."""
+    """Emulated seconds until one of the client's requests ends."""
     stay_s = inside.stay_s if inside.stay_s is not None else UNKNOWN_WAIT_S
     return stay_s / max(1, inside.books.inside(client.name))

@@ -1,8 +1,7 @@
-"""Wait for the k-th free seat.
+"""Wait for the k-th free seat: until k ends have come with 99 % certainty.
 
-A running answer ends within the next `t` tokens by the hazard of lengths, and surely at
-`max_tokens`; its seat goes to the next request, whose answer begins anew. The k-th seat is free
-when k ends have come with 99 % certainty.
+A running answer ends within `t` more tokens by the hazard of lengths, and surely at `max_tokens`;
+the next request takes its seat, and begins a new answer.
 """
 
 from dataclasses import dataclass
@@ -18,11 +17,10 @@ from serving.policy.admission.wait_factor import COVERED
 _SIGMAS: Final = NormalDist().inv_cdf(COVERED)
 
 _CHANCE_MAX: Final = 0.9
-"""Answers that are over between two moments make room for others that the moments do not show:
-of those, at most nine more are counted."""
+"""Seats may change hands several times between two points; at most nine more ends are counted."""
 
 _POINTS: Final = 32
-"""Moments within the horizon at which ends are counted: a wait is known to a part in so many."""
+"""Moments within the horizon at which ends are counted: the resolution of a wait."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,14 +32,11 @@ class SeatWaits:
     expected: NDArray[np.float64]
 
     def wait_s(self, ends: float) -> float:
-        """Seconds until this many have ended for sure; beyond the horizon at the rate within it.
-
-        Infinite when none ends within the horizon.
-        """
+        """Seconds until this many surely ended, linear beyond the horizon; inf without any end."""
         return self._until_s(ends, self.sure)
 
     def mean_wait_s(self, ends: float) -> float:
-        """The same, as it is expected."""
+        """Seconds until this many are expected to have ended."""
         return self._until_s(ends, self.expected)
 
     def _until_s(self, ends: float, ended: NDArray[np.float64]) -> float:
@@ -69,10 +64,9 @@ def seat_waits(
 ) -> SeatWaits:
     """The coming ends of running answers and their successors.
 
-    `hazard` is that of `AnswerLengths`, from `known_ends` answers. `made_tokens` and `left_tokens`
-    [answers] are tokens so far and left at most, each for `weights` [answers] of its kind.
-    `starting` sequences begin now, at `tokens_per_s` each. Successors are assumed to ask for as
-    much as what runs.
+    `hazard`: of `AnswerLengths`, from `known_ends` answers. `made_tokens`, `left_tokens` [answers]:
+    so far, and left at most, for `weights` [answers] alike. `starting` sequences begin now; each
+    makes `tokens_per_s`. Successors are *assumed* to ask for as much.
     """
     weight = np.broadcast_to(weights, made_tokens.shape)
     at_s = np.linspace(0.0, horizon_s, _POINTS)

@@ -1,4 +1,4 @@
-"""A predicted wait and its parts; frozen."""
+"""A predicted wait and its parts."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,11 @@ class Wait:
     """Parts of a wait, in emulated seconds.
 
     Attributes:
-        tokens: of prompts that are computed before the first token, its own included.
-        prompts_s, prompts_factor: what they take by the cost model, and by how much longer such
-            waits were lately.
-        ends: sequences that must end first; 0 when there is a seat and KV.
+        tokens: of prompts computed before the first token, its own included.
+        prompts_s, prompts_factor: their time by the cost model, and its measured correction.
+        ends: sequences that must end first; 0 when a seat and KV are free.
         seats_s, seats_factor: the same for those ends; infinite when not enough are sure to come.
-        step_s: of a step, in which what goes before it gets less.
+        step_s: of the next step at this backlog.
     """
 
     tokens: int
@@ -26,20 +25,20 @@ class Wait:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """The corrected wait."""
         return max(self.prompts_s * self.prompts_factor, self.seats_s * self.seats_factor)
 
     @property
     def predicted_s(self) -> float:
-        """The same before it is corrected."""
+        """The wait before correction."""
         return max(self.prompts_s, self.seats_s)
 
     @property
     def is_for_seat(self) -> bool:
-        """Whether the seat is what it waits for longest."""
+        """Whether seats, not prompts, decide it."""
         return self.seats_s * self.seats_factor > self.prompts_s * self.prompts_factor
 
     @property
     def factor(self) -> float:
-        """By how much the longer one is corrected."""
+        """Correction of the deciding part."""
         return self.seats_factor if self.is_for_seat else self.prompts_factor

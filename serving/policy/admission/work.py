@@ -7,12 +7,12 @@ from typing import Final, Self
 from emulator.errors import ConfigError
 
 CHARACTERS_PER_TOKEN: Final = 4
-"""Of text ("~4 characters in English", https://platform.openai.com/tokenizer), until the engine has
-counted."""
+"""Until the engine has counted ("~4 characters in English",
+https://platform.openai.com/tokenizer)."""
 
 UNSAID_NEW_TOKENS: Final = 1024
-"""Of an answer whose request says nothing about its length; assumed, until the engine knows: the
-whole context would keep chats without a limit out of every budget."""
+"""Of an answer without `max_tokens`, until the engine knows. Assumed: the whole context would keep
+chats without a limit out of every budget."""
 
 SEQUENCES_MAX: Final = 16_384
 """Of one request: vLLM refuses a larger `n` (VLLM_MAX_N_SEQUENCES)."""
@@ -26,7 +26,7 @@ class WorkClass(StrEnum):
 
 
 PRIORITY: Final = {WorkClass.INTERACTIVE: 0, WorkClass.BATCH: 1}
-"""As vLLM's scheduler takes it: lower goes first."""
+"""vLLM's scheduler priorities: lower goes first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +70,10 @@ class Work:
     """One request at the gateway.
 
     Attributes:
-        client: whose it is.
         work_class: the client's own unless the request says another.
-        sequences: that it will occupy: its prompts times `n`.
-        prompt_tokens: of all its prompts; estimated until the engine has counted them.
-        new_tokens_max: at most so many tokens of answers, all sequences together.
+        sequences: its prompts times `n`.
+        prompt_tokens: of all prompts; estimated until the engine has counted them.
+        new_tokens_max: of all answers together.
     """
 
     client: Client
@@ -85,7 +84,7 @@ class Work:
 
     @classmethod
     def least(cls, client: Client, work_class: WorkClass) -> Self:
-        """The smallest request: one sequence of one token that asks for one."""
+        """The smallest request: one sequence, one token in, one out."""
         return cls(
             client=client, work_class=work_class, sequences=1, prompt_tokens=1, new_tokens_max=1
         )

@@ -1,1 +1,1 @@
-"""Decides when chips serve and when they train: the hand-over's table and the policies. Pure."""
+"""The hand-over of chips between serving and training, and its policies. Pure."""

@@ -1,4 +1,4 @@
-"""What the load needs at once, whatever was foretold: how a burst at night takes chips back."""
+"""Groups that the load needs now: a burst at night takes chips back."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,17 +8,17 @@ from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Decision
 
 CATCH_UP_S: Final = 30.0
-"""Assumed: a queue is to be gone within half a minute, before a caller gives up."""
+"""Assumed: a queue is to be gone before a caller gives up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """How much above the present load must serve, and how long a group that came back stays.
+    """Headroom above the present load, and the dwell after a change.
 
-    `headroom`: share of the load on top, for what varies within one look; `dwell_s`: time after a
-    change in which no further group leaves, a rise is never held back; `ttft_target`: share of
-    requests that must meet their TTFT target, below which one more group comes back.
-    Raises ConfigError for what cannot be.
+    `headroom`: share on top of the load, for variation between observations; `dwell_s`: after a
+    change no group leaves for so long, but more may come back; `ttft_target`: share of requests
+    within their TTFT target, below which one more group comes back. Raises ConfigError for values
+    out of range.
     """
 
     headroom: float = 0.1
@@ -34,11 +34,11 @@ class Guard:
             raise ConfigError(field="ttft_target", value=self.ttft_target, expected=expected)
 
     def needed(self, observed: Observation, requests_per_s: float) -> int:
-        """Return the groups that a rate needs with the headroom."""
+        """Groups that a rate needs with the headroom."""
         return observed.groups_for(requests_per_s * (1.0 + self.headroom))
 
     def needed_now(self, observed: Observation) -> Decision:
-        """Return the groups that the load, the queue and the TTFT attainment need at once."""
+        """Groups that the load, the queue and the TTFT attainment need at once."""
         queued_per_s = observed.queue / CATCH_UP_S
         groups = self.needed(observed, observed.load_per_s + queued_per_s)
         reason = f"load {observed.load_per_s:.3g}/s" + (
@@ -60,10 +60,7 @@ class Guard:
         return Decision(serving_groups=groups, reason=reason)
 
     def settled(self, observed: Observation, wanted: Decision) -> Decision:
-        """Return what is wanted, but nothing below the present need and no fall within the dwell.
-
-        A number of serving groups above what the observation allows is cut to it.
-        """
+        """`wanted`, within bounds, at least the present need, and not falling within the dwell."""
         now = self.needed_now(observed)
         best = now if now.serving_groups > wanted.serving_groups else wanted
         serving = min(max(best.serving_groups, observed.groups_min), observed.groups)
@@ -77,9 +74,8 @@ class Guard:
 
 
 def burst_response_s(*, look_s: float, restore_s: float) -> float:
-    """Return the longest time from a burst to the groups that it needs serving, in seconds.
+    """Longest time from a burst until the groups that it needs serve, in seconds.
 
-    `look_s` is the time until a look sees the whole load, what the rate is a mean of included, and
-    `restore_s` that of a group to come back. No dwell holds a rise back.
+    `look_s`: until the observed mean rate shows the whole load; `restore_s`: until a group is back.
     """
     return look_s + restore_s

@@ -1,9 +1,8 @@
 """The policy that follows demand: a forecast with its confidence, headroom, and a dwell.
 
-A group leaves when the peak of the time until it could be back after a whole dwell fits into the
-others; one comes back when the peak of the time that coming back takes does not fit. The first
-window holds the second, which is the hysteresis: what sends a group away cannot call it back, only
-a forecast that turned out wrong can.
+A group leaves when the peak until it could be back after a whole dwell fits into the others; one
+comes back when the peak until it could serve does not fit. The first window contains the second
+(hysteresis): only a wrong forecast calls back what it sent away.
 """
 
 from dataclasses import dataclass, field
@@ -18,11 +17,10 @@ from serving.policy.day_night.policy import Decision, Policy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemandPolicy(Policy):
-    """Lends what the forecast does not need.
+    """Lends what the forecast does not need. Raises ConfigError for values out of range.
 
-    `confidence` that the peak stays below what is kept; `warm_s` of history before it lends at all:
-    a day, because without a night and a morning nothing tells how fast mornings rise.
-    Raises ConfigError for what cannot be.
+    `confidence`: that the peak stays below what is kept. `warm_s`: history needed before it lends;
+    a day, since only a night and a morning show how fast mornings rise.
     """
 
     name = "demand"
@@ -72,7 +70,7 @@ class DemandPolicy(Policy):
         return self.guard.needed(observed, foretold.high_per_s), foretold.high_per_s
 
     def windows_s(self, observed: Observation) -> tuple[float, float]:
-        """Until a group that is called back could serve, and until one that leaves now could."""
+        """Seconds until a group called back now could serve, and one that leaves now could."""
         history = observed.history
         # The next look is about a bucket away, and a group that is called then needs its time.
         late_s = max(observed.now_s - history.end_s, 0.0)
@@ -86,7 +84,7 @@ class DemandPolicy(Policy):
         return forecast_peak(observed.history, window_s=window_s, confidence=self.confidence)
 
     def describe(self) -> str:
-        """Say what it does and assumes."""
+        """State what it does and assumes."""
         return (
             f"{self}: keeps what demand stays below with {self.confidence:.0%} confidence and "
             f"{self.guard.headroom:.0%} headroom, no group leaves within "

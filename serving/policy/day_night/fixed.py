@@ -1,4 +1,4 @@
-"""Policies that do not look: never lend, and a fixed split."""
+"""Policies that ignore the load: never lend, and a fixed split."""
 
 from dataclasses import dataclass
 
@@ -14,20 +14,17 @@ class Never(Policy):
     name = "never"
 
     def decide(self, observed: Observation) -> Decision:
-        """Let all serve."""
+        """All serve."""
         return Decision(serving_groups=observed.groups, reason="never lends")
 
     def describe(self) -> str:
-        """Say what it does."""
+        """State what it does."""
         return "never: all groups serve at all times"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fixed(Policy):
-    """The same number of groups serves at all times, whatever the load; the others train.
-
-    Raises ConfigError for fewer than none.
-    """
+    """A fixed number of groups serves; the others train. Raises ConfigError below 0."""
 
     name = "fixed"
 
@@ -42,10 +39,10 @@ class Fixed(Policy):
         return f"{self.name}:{self.serving_groups}"
 
     def decide(self, observed: Observation) -> Decision:
-        """Let as many serve as there are, at least those that must."""
+        """The fixed number, within the observation's bounds."""
         serving = min(max(self.serving_groups, observed.groups_min), observed.groups)
         return Decision(serving_groups=serving, reason="a fixed split")
 
     def describe(self) -> str:
-        """Say what it does."""
+        """State what it does."""
         return f"{self}: {self.serving_groups} groups serve at all times, the others train"

@@ -1,14 +1,12 @@
-"""How high demand may go in the coming minutes, from its own past, with a stated confidence.
+"""Peak demand of the coming minutes, from its own past, with a stated confidence.
 
-What is forecast is the growth g(t) = ln((peak + e) / (level + e)): `peak` is the highest bucket of
-the window after t, `level` the mean of the last quarter of an hour, e one request a bucket, which
-is the finest that a bucket can tell. Three guesses stand for g: none (the level stays), that of the
-same time yesterday, and that of the same time a week ago. They are weighed by their mean squared
-errors on the history itself, each told only what was known at the time, and the errors of the
-weighed guess give the confidence: their `confidence` quantile is added to the guess, of all of them
-or of those within an hour of the same time of day, whichever is higher. Nothing is fitted beyond
-the weights. That the errors of the last week are those of the coming window is
-*assumed*.
+The forecast quantity is the growth g(t) = ln((peak + e) / (level + e)): `peak` is the highest
+bucket of the window after t, `level` the mean of the last 15 minutes, e one request a bucket, a
+bucket's resolution. Three guesses, g = 0, yesterday's and last week's at the same time, are weighed
+by inverse mean squared error on the history, each from what was known at the time. The `confidence`
+quantile of the weighed guess's errors is added to it: of all, or of those within an hour of the
+same time of day, whichever is higher. Only the weights are fitted. *Assumed*: the coming window
+errs as those of the last week did.
 """
 
 import math
@@ -25,7 +23,7 @@ DAY_S: Final = 86_400.0
 WEEK_S: Final = 7 * DAY_S
 LEVEL_S: Final = 900.0
 ERRORS_MIN: Final = 12
-"""A guess with fewer errors to judge it by is not used; a forecast with fewer has no confidence."""
+"""Fewest errors by which a guess is used, and a forecast has a confidence."""
 
 SAME_TIME_S: Final = 3_600.0
 
@@ -35,10 +33,10 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """The peak of the coming window: as expected, and as it stays below with the confidence.
+    """Peak of the coming window: expected, and its bound with the confidence.
 
-    `errors` windows of the past gave the confidence; without enough, `high_per_s` is infinite.
-    `weights`: of the level, of yesterday and of last week, together 1.
+    `errors`: past windows that gave the confidence; with too few, `high_per_s` is infinite.
+    `weights`: of the level, yesterday and last week; their sum is 1.
     """
 
     expected_per_s: float
@@ -50,8 +48,7 @@ class Forecast:
 def forecast_peak(history: DemandHistory, *, window_s: float, confidence: float) -> Forecast:
     """Forecast the highest bucket within `window_s` after the history's end.
 
-    Raises ConfigError for a window that is not above 0 or is a day or longer, and for a confidence
-    that is not between 0 and 1.
+    Raises ConfigError unless 0 < window_s < a day and 0 < confidence < 1.
     """
     if not 0 < window_s < DAY_S:
         raise ConfigError(field="window_s", value=window_s, expected="> 0 and below a day")
@@ -86,7 +83,7 @@ def forecast_peak(history: DemandHistory, *, window_s: float, confidence: float)
 
 
 def _levels(history: DemandHistory) -> F64:
-    """Mean rate of the last LEVEL_S at each bucket's end, of fewer buckets at the start."""
+    """Mean rate of the last LEVEL_S at each bucket's end; of fewer buckets at the start."""
     width = max(round(LEVEL_S / history.bucket_s), 1)
     total = np.concatenate([[0.0], np.cumsum(history.requests_per_s)])
     last = np.arange(1, len(total))
@@ -107,9 +104,9 @@ def _growth(history: DemandHistory, level_per_s: F64, window: int, finest_per_s:
 
 
 def sliding_max(rates: F64, window: int) -> F64:
-    """The highest of each `window` rates on end: [rates] -> [rates - window + 1].
+    """Highest of each `window` consecutive rates: [rates] -> [rates - window + 1].
 
-    By doubling: two overlapping spans of half the window or more cover it.
+    By doubling: two overlapping spans of at least half the window cover it.
     """
     highest, span = rates, 1
     while 2 * span <= window:
@@ -121,7 +118,7 @@ def sliding_max(rates: F64, window: int) -> F64:
 
 
 def _guesses(history: DemandHistory, growth: F64) -> tuple[F64, B1]:
-    """The three guesses of growth at every bucket, and which of them could be made then."""
+    """The three guesses at every bucket, and which could be made then."""
     buckets = len(history)
     guesses = np.zeros((3, buckets))
     known = np.zeros((3, buckets), dtype=np.bool_)
@@ -136,9 +133,7 @@ def _guesses(history: DemandHistory, growth: F64) -> tuple[F64, B1]:
 
 
 def _judged(history: DemandHistory, ended: int) -> I64:
-    """The windows whose errors count: those of the last week, once there is more than a day, of
-    the time in which yesterday was known.
-    """
+    """Windows whose errors count: the last week's, after more than a day with yesterday known."""
     day, week = (round(season_s / history.bucket_s) for season_s in (DAY_S, WEEK_S))
     first = max(ended - week, 0)
     if ended - day >= ERRORS_MIN:
@@ -147,9 +142,9 @@ def _judged(history: DemandHistory, ended: int) -> I64:
 
 
 def _same_time(history: DemandHistory, judged: I64) -> B1:
-    """Which of these buckets have a time of day within SAME_TIME_S of the history's end.
+    """Which of these buckets lie within SAME_TIME_S of the time of day of the history's end.
 
-    The morning's rise is harder to foretell than the night, and its own errors know.
+    A morning's rise is harder to forecast than a night.
     """
     apart_s = (len(history) - 1 - judged) * history.bucket_s % DAY_S
     near: B1 = np.minimum(apart_s, DAY_S - apart_s) <= SAME_TIME_S
@@ -163,7 +158,7 @@ def upper_quantile(errors: F64, confidence: float) -> float:
 
 
 def _weights(growth: F64, guesses: F64, known: B1) -> F64:
-    """Weights by the inverse of each guess's mean squared error; 0 for one that is not judged."""
+    """Weights by inverse mean squared error; 0 for a guess without enough errors."""
     ended = len(growth)
     judged = known[:, :ended]  # [3, ended]
     counts = judged.sum(axis=1)  # [3]
@@ -178,7 +173,7 @@ def _weights(growth: F64, guesses: F64, known: B1) -> F64:
 
 
 def _weighed(weights: F64, guesses: F64, known: B1) -> F64:
-    """The weighed guess at every bucket, of those that could be made then; 0 for none."""
+    """The weighed guess at every bucket, of those known then; 0 for none."""
     shares = weights[:, None] * known  # [3, buckets]
     total = shares.sum(axis=0)
     weighed: F64 = (shares * guesses).sum(axis=0) / np.where(total > 0, total, 1.0)

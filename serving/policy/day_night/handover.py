@@ -1,9 +1,8 @@
-"""The words and tables of a hand-over: the phases of a group and of its job, and every legal event.
+"""Tables of the hand-over: the phases of a group and of its job, and every legal event.
 
-A group of chips is SERVING, DRAINING, TRAINING or RESTORING, or out for MAINTENANCE, which an
-operator begins and ends. TRAINING means that the group is leased, whether its job runs or not. The
-engine takes every event of a lease through `TRANSITIONS`; an event that it does not hold is an
-error. `handover_machine` joins groups and job, and says what to do next.
+A group of chips is SERVING, DRAINING, TRAINING, RESTORING, or out for MAINTENANCE, which an
+operator begins and ends. TRAINING means that the group is leased, whether its job runs or not. An
+event without an entry in `TRANSITIONS` is an error. `handover_machine` joins groups and job.
 """
 
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from emulator.errors import ConfigError, UltraServeError
 
 
 class HandoverPhase(StrEnum):
-    """Where a group of chips is in the hand-over."""
+    """Phase of a group of chips."""
 
     SERVING = "serving"
     DRAINING = "draining"
@@ -26,11 +25,11 @@ class HandoverPhase(StrEnum):
 
 
 CHANGING_HANDS: Final = (HandoverPhase.DRAINING, HandoverPhase.RESTORING)
-"""Phases that end by themselves: chips are on their way from the engine, or back to it."""
+"""Phases that end by themselves: chips leave the engine, or return to it."""
 
 
 class HandoverEvent(StrEnum):
-    """What can happen to a group; the first ones in the order of a quiet night."""
+    """Events of a group, first those of a quiet night in order."""
 
     DRAIN = "drain"  # asked for, and it fits
     VACATED = "vacated"  # its requests and experts are elsewhere, its processes have ended
@@ -47,7 +46,7 @@ class HandoverEvent(StrEnum):
 
 
 class JobPhase(StrEnum):
-    """Where the training job is, by its process and its directory."""
+    """Phase of the training job, by its process and its directory."""
 
     ABSENT = "absent"  # never started
     STARTING = "starting"
@@ -68,7 +67,7 @@ _ALIVE: Final = (JobPhase.STARTING, JobPhase.RUNNING, JobPhase.SAVING)
 
 
 class JobEvent(StrEnum):
-    """What can happen to the job."""
+    """Events of the job."""
 
     STARTED = "started"
     HEARD = "heard"  # a sign of life
@@ -137,7 +136,7 @@ JOB_TRANSITIONS: Final[Mapping[tuple[JobPhase, JobEvent], JobPhase]] = MappingPr
 
 
 class HandoverError(UltraServeError):
-    """An event that a group or a job in this phase cannot take; definite: nothing has changed."""
+    """An illegal event in this phase of a group or job; definite: nothing has changed."""
 
     def __init__(self, phase: HandoverPhase | JobPhase, event: HandoverEvent | JobEvent) -> None:
         pairs = (*TRANSITIONS, *JOB_TRANSITIONS)
@@ -152,7 +151,7 @@ class HandoverError(UltraServeError):
 
 
 def transition(phase: HandoverPhase, event: HandoverEvent) -> HandoverPhase:
-    """Return the phase of a group after an event; raises HandoverError for one not in the table."""
+    """The phase of a group after an event; raises HandoverError for an illegal one."""
     after = TRANSITIONS.get((phase, event))
     if after is None:
         raise HandoverError(phase, event)
@@ -160,7 +159,7 @@ def transition(phase: HandoverPhase, event: HandoverEvent) -> HandoverPhase:
 
 
 class Action(StrEnum):
-    """What to do to a group or to the job; each may be repeated without harm."""
+    """Actions on a group or on the job; each may be repeated without harm."""
 
     DRAIN = "drain"  # ask the engine for a lease
     CANCEL = "cancel"  # ask for a draining group back
@@ -172,13 +171,12 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoverLimits:
-    """How long to wait, in seconds of the machine's clock, and how often to try.
+    """Timeouts and retries, in seconds of the machine's clock.
 
-    `stop_s`: from asking a job to stop until it is ended; `silent_s`: without a sign of life from a
-    job until it is ended; `backoff_s`: after a first failure, doubled by each further one up to
-    `backoff_max_s`; `attempts_max`: failures in a row after which no group is drained and no job
-    started again; a way back is tried for ever.
-    Raises ConfigError for a time below 0, a maximum below its start, and no attempt at all.
+    `stop_s`: from asking a job to stop until it is killed; `silent_s`: without a sign of life until
+    it is killed; `backoff_s`: after a first failure, doubled by each further one up to
+    `backoff_max_s`; `attempts_max`: failures in a row after which drains and starts are given up;
+    ways back never are. Raises ConfigError for values out of range.
     """
 
     stop_s: float = 60.0
@@ -200,7 +198,7 @@ class HandoverLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failures:
-    """Failures in a row since the last success, when the last one was, and what it said."""
+    """Failures in a row since the last success; time and message of the last."""
 
     count: int = 0
     last_s: float = 0.0
@@ -211,27 +209,27 @@ class Failures:
             raise ConfigError(field="count", value=self.count, expected=">= 0")
 
     def then(self, now_s: float, words: str = "") -> "Failures":
-        """One more, now."""
+        """One more failure, now."""
         return Failures(count=self.count + 1, last_s=now_s, words=words)
 
     def given_up(self, limits: HandoverLimits) -> bool:
-        """Whether there were too many to try again."""
+        """Whether no attempt is left."""
         return self.count >= limits.attempts_max
 
     def may_try(self, now_s: float, limits: HandoverLimits) -> bool:
-        """Whether the wait after the last failure is over and an attempt is left."""
+        """Whether the backoff is over and an attempt is left."""
         return not self.given_up(limits) and self.has_waited(now_s, limits)
 
     def has_waited(self, now_s: float, limits: HandoverLimits) -> bool:
-        """Whether the wait after the last failure is over."""
+        """Whether the backoff is over."""
         return now_s >= self.again_s(limits)
 
     def again_s(self, limits: HandoverLimits) -> float:
-        """When the wait after the last failure is over; -inf without a failure."""
+        """When the backoff ends; -inf without a failure."""
         return self.last_s + backoff_s(self.count, limits) if self.count else float("-inf")
 
 
 def backoff_s(failures: int, limits: HandoverLimits) -> float:
-    """Return the wait after so many failures in a row, in seconds."""
+    """Seconds to wait after this many failures in a row."""
     # 2 ** 30 waits are beyond any limit; a float must not overflow before the minimum is taken.
     return min(limits.backoff_s * 2.0 ** min(failures - 1, 30), limits.backoff_max_s)

@@ -1,21 +1,20 @@
 """The hand-over of all groups and of the job that trains on them: one pure state machine.
 
-`step` takes the state, one event and the time, and returns the state after it and the actions that
-are due. It has no clock and does no I/O. The server's controller drives it with what the engine and
-the job's process show; `ultraserve day` drives it in virtual time, where every action takes the
-cost model's time. An action stays due until an event says that it was done, so that a driver that
-failed half-way asks again.
+`step` takes the state, one event and the time, and returns the next state and the actions due. The
+server's controller drives it by the engine and the job's process; `ultraserve day` in virtual time,
+by the cost model. An action stays due until an event reports it done, so a driver that failed
+half-way asks again.
 
 Rules:
 - No chip is in two roles: a group leaves SERVING's side through VACATED alone, a job has chips of
-  groups in TRAINING alone, and a group is resumed only when no job has its chips.
-- One job trains on all leased groups. It starts when no group is on its way to it any more, and
-  starts anew, from its checkpoint, when its chips are to be others.
-- A group that goes back waits for the job to save; a job that does not within `stop_s`, or is
-  silent for `silent_s`, is killed.
-- A draining group that is asked back is cancelled, and is asked back before one that trains.
-- A refused or failed hand-over is tried again after a wait that doubles; drains and starts are
-  given up after `attempts_max`, a way back never is. Another wish, or success, begins anew.
+  TRAINING groups alone, and a group resumes only when no job has its chips.
+- One job trains on all leased groups: it starts when no further group is on its way, and restarts
+  from its checkpoint when its chips change.
+- A returning group waits for the job to save; a job slower than `stop_s`, or silent for `silent_s`,
+  is killed.
+- Draining groups are asked back, which cancels the drain, before training ones.
+- Refused and failed hand-overs are retried with exponential backoff; drains and starts are given up
+  after `attempts_max`, ways back never. A new wish, or success, resets the backoff.
 - Groups in maintenance are left alone.
 """
 
@@ -46,16 +45,15 @@ _FAILURES: Final = (
 )
 _NO_FAILURES: Final = Failures()
 _STAY: Final = {_D: 1, _T: 2}
-"""Which groups are asked back first: those that leave, at no cost, before those that train."""
+"""Order of asking back: groups that leave, at no cost, before those that train."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoverGroup:
     """Chips that change hands together; `desired` is SERVING or TRAINING.
 
-    `failures` counts refused or failed drains while it serves, and returns while it is leased.
-    `lost_chips` have failed while it is leased. `in_maintenance`: an operator has it, or it is on
-    the way there or back.
+    `failures`: drains while it serves, returns while it is leased. `lost_chips`: failed while
+    leased. `in_maintenance`: with an operator, or on the way there or back.
     """
 
     number: int
@@ -68,16 +66,16 @@ class HandoverGroup:
 
     @property
     def working_chips(self) -> tuple[int, ...]:
-        """Those that have not failed while it is leased."""
+        """Chips that have not failed while it is leased."""
         return tuple(chip for chip in self.chips if chip not in self.lost_chips)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoverJob:
-    """The training job: `chips` are those of its last start.
+    """The training job; `chips` are those of its last start.
 
-    `heard_s`: its start or last sign of life; `stop_asked_s`: when it was asked to stop; `starts`
-    counts failed starts and crashes since its last finished step.
+    `heard_s`: last sign of life; `stop_asked_s`: when it was asked to stop; `starts`: failed starts
+    and crashes since its last finished step.
     """
 
     phase: JobPhase = JobPhase.ABSENT
@@ -89,7 +87,7 @@ class HandoverJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoverState:
-    """All groups, by number, and the job; `job_groups_min`: with fewer groups it cannot start."""
+    """All groups, by number, and the job, which needs `job_groups_min` groups to start."""
 
     groups: tuple[HandoverGroup, ...]
     job: HandoverJob = HandoverJob()
@@ -97,18 +95,18 @@ class HandoverState:
 
     @property
     def phases(self) -> tuple[HandoverPhase, ...]:
-        """Of the groups."""
+        """Phase of each group."""
         return tuple(group.phase for group in self.groups)
 
     @property
     def desired(self) -> tuple[HandoverPhase, ...]:
-        """What each group is to do."""
+        """Desired phase of each group."""
         return tuple(group.desired for group in self.groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupHappened:
-    """An event of one group; `chips` are all that are lost then, `maintenance` marks its DRAIN."""
+    """An event of one group; `chips`: all lost by then; `maintenance` marks its DRAIN."""
 
     group: int
     event: HandoverEvent
@@ -129,7 +127,7 @@ class JobHappened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """A policy's or a user's wish: SERVING or TRAINING for each group, by number."""
+    """Desired phases by group number, SERVING or TRAINING, of a policy or a user."""
 
     phases: tuple[HandoverPhase, ...]
 
@@ -144,7 +142,7 @@ Happened = GroupHappened | JobHappened | Desired
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandoverStep:
-    """One action that is due: on `group`, or, without one, on the job, which starts on `chips`."""
+    """One action due: on `group`, or, if None, on the job, which starts on `chips`."""
 
     action: Action
     group: int | None = None
@@ -154,10 +152,7 @@ class HandoverStep:
 def step(
     state: HandoverState, event: Happened, *, now_s: float, limits: HandoverLimits
 ) -> tuple[HandoverState, tuple[HandoverStep, ...]]:
-    """Return the state after `event`, and the actions that are due then.
-
-    Raises HandoverError for an event that the group or the job cannot take.
-    """
+    """The state after `event`, and the actions due; raises HandoverError for an illegal event."""
     after = take(state, event, now_s=now_s)
     return after, due(after, now_s=now_s, limits=limits)
 
@@ -166,7 +161,7 @@ def step(
 
 
 def take(state: HandoverState, event: Happened, *, now_s: float) -> HandoverState:
-    """Return the state after `event`; raises HandoverError for one that cannot be now."""
+    """The state after `event`; raises HandoverError for an illegal one."""
     match event:
         case Desired(phases=phases):
             pairs = zip(state.groups, phases, strict=True)
@@ -231,10 +226,10 @@ def _job_after(job: HandoverJob, happened: JobHappened, now_s: float) -> Handove
 
 
 def wishes(state: HandoverState, serving: int) -> tuple[HandoverPhase, ...]:
-    """What each group is to do when `serving` of them serve.
+    """Desired phase of each group when `serving` of them serve.
 
-    Those that are out stay out before others leave; otherwise the last ones leave first. Those in
-    maintenance are to serve, but do not until an operator has brought them back.
+    Groups that are out stay out first, then the last ones leave. Groups in maintenance are to
+    serve, once an operator returns them.
     """
     there = [group for group in state.groups if not group.in_maintenance]
     by_stay = sorted(there, key=lambda group: (_STAY.get(group.phase, 0), group.number))
@@ -246,7 +241,7 @@ def wishes(state: HandoverState, serving: int) -> tuple[HandoverPhase, ...]:
 
 
 def due(state: HandoverState, *, now_s: float, limits: HandoverLimits) -> tuple[HandoverStep, ...]:
-    """Return at most one action for each group, and at most one for the job, which comes first."""
+    """At most one action for each group, and at most one for the job, which comes first."""
     steps: list[HandoverStep] = []
     asked: set[Action] = set()
     coming = False
@@ -264,16 +259,15 @@ def due(state: HandoverState, *, now_s: float, limits: HandoverLimits) -> tuple[
 
 
 def job_of(job: HandoverJob, group: HandoverGroup) -> HandoverJob:
-    """The job as the job of this group: absent while it runs on other chips alone."""
+    """The job as this group sees it: absent while it runs on other chips alone."""
     if job.phase.alive and not set(group.chips) & set(job.chips):
         return replace(job, phase=JobPhase.ABSENT, stop_asked_s=None)
     return job
 
 
 def reachable(group: HandoverGroup, job: HandoverJob, limits: HandoverLimits) -> HandoverPhase:
-    """The phase to work towards: SERVING when training is desired but cannot be.
-
-    It cannot be without working chips, or after the job did all its steps or failed for good.
+    """The phase to work towards: SERVING if training is desired but impossible, without working
+    chips or after the job finished or failed for good.
     """
     over = job.phase in (JobPhase.FINISHED, JobPhase.FAILED)
     hopeless = not group.working_chips or (job.starts.given_up(limits) and not job.phase.alive)
@@ -327,7 +321,7 @@ def _silent(job: HandoverJob, now_s: float, limits: HandoverLimits) -> bool:
 def _job_step(
     state: HandoverState, groups: Sequence[HandoverGroup], asked: set[Action], *, coming: bool
 ) -> tuple[HandoverStep, ...]:
-    """The one action on the job for what its groups ask of it."""
+    """The one action on the job that its groups ask for."""
     job = state.job
     working = {chip for group in groups for chip in group.working_chips}
     if job.phase.alive and not working.issuperset(job.chips):
@@ -349,7 +343,7 @@ def _job_step(
 
 
 def next_limit_s(state: HandoverState, *, now_s: float, limits: HandoverLimits) -> float:
-    """When time alone next makes an action due, after `now_s`; inf when it does not."""
+    """When time alone next makes an action due, after `now_s`; inf if never."""
     job = state.job
     times = [job.starts.again_s(limits), *(one.failures.again_s(limits) for one in state.groups)]
     if job.phase.alive:

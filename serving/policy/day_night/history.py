@@ -1,4 +1,4 @@
-"""Demand so far: requests per second in buckets of one length, the newest last."""
+"""Demand so far: requests per second in equal buckets, the newest last."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -12,18 +12,16 @@ from emulator.errors import ConfigError
 F64 = NDArray[np.float64]
 
 BUCKETS_MAX: Final = 4 * 7 * 288
-"""Four weeks of five minutes: what a history remembers at most; the oldest are forgotten."""
+"""Four weeks of five minutes; older buckets are dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DemandHistory:
-    """Rates of whole buckets; bucket i covers the `bucket_s` seconds before its end.
+    """Rates of whole buckets; bucket i ends at `end_s - (buckets - 1 - i) * bucket_s`.
 
-    Ends are `end_s - (buckets - 1 - i) * bucket_s`: there are no holes, a time in which nobody
-    looked has the rate 0 or what its maker knows of it. `end_s` is Unix time of the policy's clock,
-    of which `pace` seconds pass in one second of the rates: 1, or 720 where a day takes 2 minutes.
-    Raises ConfigError for a bucket without length, too many buckets, and rates that are negative or
-    not finite.
+    There are no holes: an unobserved time has the rate 0, or its maker's estimate. `end_s`: Unix
+    time of the policy's clock, of which `pace` seconds pass in one second of the rates: 1, or 720
+    where a day takes 2 minutes. Raises ConfigError for values out of range and too many buckets.
     """
 
     end_s: float
@@ -48,9 +46,8 @@ class DemandHistory:
     def of(
         cls, buckets: Iterable[tuple[float, float]], *, bucket_s: float, pace: float = 1.0
     ) -> Self:
-        """Make one of (end_s, requests_per_s) in order of time; a hole gets the rate 0.
-
-        Raises ConfigError for ends that do not rise by whole buckets.
+        """Build from (end_s, requests_per_s) in order of time; a hole gets the rate 0. Raises
+        ConfigError for ends that do not rise by whole buckets.
         """
         pairs = list(buckets)
         if not pairs:
@@ -68,7 +65,7 @@ class DemandHistory:
         return cls(end_s=float(ends[-1]), bucket_s=bucket_s, requests_per_s=filled, pace=pace)
 
     def then(self, requests_per_s: float) -> Self:
-        """Return this with one more bucket; the oldest is forgotten when there are too many."""
+        """This history and one more bucket; at most BUCKETS_MAX."""
         rates = np.append(self.requests_per_s, requests_per_s)[-BUCKETS_MAX:]
         return replace(self, end_s=self.end_s + self.bucket_s, requests_per_s=rates)
 

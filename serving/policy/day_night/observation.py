@@ -1,8 +1,7 @@
-"""What a day-and-night policy sees: the clock, the demand so far, and the groups that serve.
+"""Input of a day-and-night policy, with all of its memory: policies are pure.
 
-All of a policy's memory is in here, so a policy is a pure function and may be called by a live
-controller and by a virtual day alike. Time is Unix time (seconds since 1970 in UTC) of the policy's
-own clock, which a live run may let pass faster than the emulated one.
+Time is Unix time of the policy's own clock, which a live run may let pass faster than the emulated
+one.
 """
 
 import math
@@ -14,17 +13,14 @@ from serving.policy.day_night.history import DemandHistory
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Observation:
-    """The state of the machine and its demand at one moment.
+    """The machine and its demand at one moment. Raises ConfigError for values out of range.
 
-    `history` ends at or before `now_s`; `load_per_s` is the rate of requests now, over whatever
-    short time the observer took. `groups` can serve in all; `serving_groups` serve or come back,
-    so the others train or drain; `since_change_s` is the time since that number last changed.
-    `capacity_per_group_per_s` requests per second are what one group serves within the targets.
-    `groups_min` must serve at any time, for what they hold. `queue` requests wait beyond what is
-    usual; `ttft_attainment` is the share of recent requests that met their TTFT target, None
-    without any. `drain_s` and `restore_s` are how long a group takes to leave and to come back.
-
-    Raises ConfigError for counts and times that cannot be.
+    `history` ends at or before `now_s`; `load_per_s`: present request rate. `serving_groups` serve
+    or come back, the rest of `groups` train or drain; `since_change_s`: since that number last
+    changed. `capacity_per_group_per_s`: requests per second that one group serves within the
+    targets. `groups_min` must always serve, for what they hold. `queue`: waiting requests beyond
+    the usual; `ttft_attainment`: share of recent requests within their TTFT target, None without
+    any. `drain_s`, `restore_s`: time for a group to leave, and to come back.
     """
 
     now_s: float
@@ -61,7 +57,7 @@ class Observation:
             )
 
     def groups_for(self, requests_per_s: float) -> int:
-        """Return the fewest groups that serve a rate, within `groups_min` and `groups`."""
+        """Fewest groups that serve a rate, within `groups_min` and `groups`."""
         full = requests_per_s / self.capacity_per_group_per_s
         if full >= self.groups:  # also a rate without a limit
             return self.groups

@@ -1,4 +1,4 @@
-"""Options in a policy's text, `headroom=0.2,dwell=30m`, read into dataclasses and written back."""
+"""Options in a policy's text, `headroom=0.2,dwell=30m`, to and from dataclasses."""
 
 import re
 from dataclasses import fields, is_dataclass, replace
@@ -11,7 +11,7 @@ _DURATION: Final = re.compile(r"(?P<number>[0-9.eE+-]+)(?P<unit>[dhms]?)")
 
 
 def duration_s(text: str, *, field: str) -> float:
-    """Read `30m`, `2h`, `1d`, `90s` or plain seconds; raises ConfigError for anything else."""
+    """Read `30m`, `2h`, `1d`, `90s` or plain seconds; raises ConfigError."""
     matched = _DURATION.fullmatch(text.strip())
     try:
         if matched is None:
@@ -25,7 +25,7 @@ def duration_s(text: str, *, field: str) -> float:
 
 
 def duration_text(seconds: float) -> str:
-    """Write a time that `duration_s` reads back to the same number."""
+    """Format a time that `duration_s` reads back exactly."""
     for unit, unit_s in _UNITS_S.items():
         if seconds and seconds % unit_s == 0 and seconds < 1e9:
             return f"{int(seconds / unit_s)}{unit}"
@@ -33,7 +33,7 @@ def duration_text(seconds: float) -> str:
 
 
 def options_text(policy: Any, default: Any) -> str:
-    """Write the fields that differ from the default's, those of a `guard` within among them."""
+    """Format the fields that differ from the default's, a `guard`'s included."""
     return ",".join(
         f"{name}={text}"
         for name, text in _options(policy).items()
@@ -42,7 +42,7 @@ def options_text(policy: Any, default: Any) -> str:
 
 
 def with_options(policy: Any, text: str) -> Any:
-    """Return the policy with the options of a text; raises ConfigError for one it does not know."""
+    """The policy with the options of a text; raises ConfigError for an unknown one."""
     for part in text.split(",") if text.strip() else []:
         name, equals, value = (piece.strip() for piece in part.partition("="))
         known = _options(policy)
@@ -54,7 +54,7 @@ def with_options(policy: Any, text: str) -> Any:
 
 
 def _options(policy: Any) -> dict[str, str]:
-    """Each option's name and text, by what the fields hold: numbers, and times ending in _s."""
+    """Each option's name and text: fields of numbers, and times ending in _s."""
     options: dict[str, str] = {}
     for known in fields(policy):
         value = getattr(policy, known.name)

@@ -1,8 +1,7 @@
-"""The policy that knows the demand to come and meets all of it, with the fewest groups.
+"""The policy that knows the coming demand and meets all of it, with the fewest groups.
 
-It plans the whole time at once. At every bucket enough groups serve for every bucket until a group
-that is called then could serve; among such plans it takes the one that loses the least training
-time to serving and to the ways out, by dynamic programming over the number of serving groups.
+In every bucket enough groups serve for all buckets until a group called then could serve; of such
+plans, dynamic programming finds the one that loses the least training time to serving and draining.
 """
 
 from dataclasses import dataclass, field
@@ -28,8 +27,8 @@ _PLANS_MAX: Final = 32
 class Oracle(Policy):
     """Serves with the fewest groups that meet the known demand with the headroom.
 
-    `future` holds the true rates of the whole time in which it is asked; outside of it the nearest
-    bucket counts. Raises ConfigError for a future without buckets.
+    `future`: true rates of the whole run; the nearest bucket counts outside. Raises ConfigError for
+    an empty one.
     """
 
     name = "oracle"
@@ -47,7 +46,7 @@ class Oracle(Policy):
         return f"{self.name}:{options}" if options else self.name
 
     def decide(self, observed: Observation) -> Decision:
-        """Return what the plan says for the bucket that holds the time."""
+        """The plan's value in the bucket that holds the time."""
         needed = self.plan(observed)
         future = self.future
         first_s = future.end_s - len(future) * future.bucket_s
@@ -57,7 +56,7 @@ class Oracle(Policy):
         return Decision(serving_groups=serving, reason="knows the demand to come")
 
     def plan(self, observed: Observation) -> I64:
-        """Return the serving groups of every bucket of the future, [buckets]."""
+        """Serving groups of every bucket of the future, [buckets]."""
         # The rates that the headroom makes of it, in groups: the same sum as `Guard.needed`.
         capacity_per_s = observed.capacity_per_group_per_s / (1.0 + self.guard.headroom)
         return _plan(
@@ -70,7 +69,7 @@ class Oracle(Policy):
         )
 
     def describe(self) -> str:
-        """Say what it does and assumes."""
+        """State what it does and assumes."""
         return (
             f"{self}: knows the demand to come and serves with the fewest groups that meet it with "
             f"{self.guard.headroom:.0%} headroom; for comparison, nobody can know it"
@@ -86,7 +85,7 @@ def _plan(
     drain_s: float,
     restore_s: float,
 ) -> I64:
-    """The plan of one future; a future is known by its identity, since it never changes."""
+    """The plan of one future; cached by identity, as futures never change."""
     needs = np.ceil(future.requests_per_s / capacity_per_s - 1e-9)
     needs = np.clip(needs, groups_min, groups)  # [buckets]
     ahead = int(np.ceil(restore_s / future.bucket_s - 1e-9))
@@ -98,12 +97,11 @@ def _plan(
 
 
 def cheapest_plan(needs: I64, *, groups: int, fall_cost: float) -> I64:
-    """Return serving groups of every bucket, at least the needs and at most `groups`, that lose the
-    least training: one for each serving group and bucket, and `fall_cost` for each group that
-    leaves, in the time of buckets.
+    """The plan that loses the least training: serving groups, [buckets] -> [buckets].
 
-    A group that leaves does not train on its way out; a rise costs nothing beyond its serving,
-    which begins when it is called. All serve before the first bucket. [buckets] -> [buckets].
+    A bucket has from its need to `groups`. Costs: one per serving group and bucket, and
+    `fall_cost`, in buckets, per group that leaves, which does not train on its way out; a rise
+    costs only its serving. All serve before the first bucket.
     """
     levels = np.arange(groups + 1)  # [levels]
     # From the second level to the first: those above it leave.

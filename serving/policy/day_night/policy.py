@@ -1,4 +1,4 @@
-"""A day-and-night policy: how many groups of chips serve now, the others train."""
+"""A day-and-night policy: how many groups of chips serve; the others train."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from serving.policy.day_night.observation import Observation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """How many groups are to serve from now on, and why in a few words."""
+    """Groups that are to serve from now on, and a short reason."""
 
     serving_groups: int
     reason: str
@@ -23,10 +23,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy(ABC):
-    """Decides by what was observed and the clock alone: the same observation, the same decision.
-
-    `name` is its kind, and `str()` of a policy, which begins with it, the text that `parse_policy`
-    reads. `weighs_demand`: what it does later depends on the demand until then.
+    """Decides by the observation alone. `str()` begins with `name`, the kind, and is the text that
+    `parse_policy` reads. `weighs_demand`: later decisions depend on the demand until then.
     """
 
     name: ClassVar[str]
@@ -37,8 +35,8 @@ class Policy(ABC):
 
     @abstractmethod
     def decide(self, observed: Observation) -> Decision:
-        """Return how many groups serve, at least `groups_min` and at most `groups`."""
+        """Groups that serve, from `groups_min` to `groups`."""
 
     @abstractmethod
     def describe(self) -> str:
-        """Say in one line what it does and what it assumes, for reports."""
+        """State what it does and assumes, in one line for reports."""

@@ -1,4 +1,4 @@
-"""Policies by their text, as a user writes them; `str()` of a policy is such a text again."""
+"""Parser of policies as users write them; `str()` of a policy is such a text."""
 
 from typing import Final
 
@@ -20,9 +20,8 @@ POLICY_EXPECTED: Final = (
 
 
 def parse_policy(text: str, *, future: DemandHistory | None = None) -> Policy:
-    """Read a policy's text; `future` is the demand that `oracle` knows.
-
-    Reads the file of `price`. Raises ConfigError, one line that names what it cannot use.
+    """Read a policy's text, and the file of `price`; `future` is the demand that `oracle` knows.
+    Raises ConfigError, one line that names the wrong part.
     """
     kind, colon, rest = text.strip().partition(":")
     match kind:

@@ -1,8 +1,8 @@
 """The policy that follows the electricity price: it trains when power is cheap, demand allowing.
 
-In the cheap hours it lends what `demand` would; in the others all groups serve, and those that the
-load does not need idle, which takes less power than training. Prices are known a day ahead, as they
-are on the exchange, so a group leaves only when it stays cheap for its way out and a whole dwell.
+In cheap hours it lends what `demand` would; in others all groups serve, and idle ones draw less
+than training. As prices are known a day ahead, a group leaves only if it stays cheap for its way
+out and a whole dwell.
 """
 
 import csv
@@ -37,8 +37,8 @@ _ASSUMED_SOURCE: Final = (
 class PriceCurve:
     """Prices by hour of the day (24) or of the week from Monday (168), in local time of a zone.
 
-    Their unit is the maker's own: only their order counts. `name` is the file, or `assumed`.
-    Raises ConfigError for another number of hours and prices that are not finite.
+    Any unit: only their order counts. `name`: the file, or `assumed`. Raises ConfigError for
+    another number of hours and prices that are not finite.
     """
 
     name: str
@@ -57,18 +57,18 @@ class PriceCurve:
         checked_zone(self.zone)
 
     def at(self, now_s: float) -> float:
-        """Return the price at a Unix time."""
+        """The price at a Unix time."""
         local = local_time(now_s, self.zone)
         return self.prices[(local.weekday() * DAY_HOURS + local.hour) % len(self.prices)]
 
     def threshold(self, cheap: float) -> float:
-        """Return the price that at least the share `cheap` of the hours do not exceed."""
+        """The lowest price that at least the share `cheap` of the hours do not exceed."""
         rank = min(max(math.ceil(cheap * len(self.prices) - 1e-9), 1), len(self.prices))
         return sorted(self.prices)[rank - 1]
 
 
 def assumed_curve(zone: str = "Europe/Berlin") -> PriceCurve:
-    """Return the built-in week: two levels, of office hours and of the rest."""
+    """The built-in week: one price for office hours, one for the rest."""
     prices = tuple(
         _PEAK_EUR_PER_MWH if day < 5 and 8 <= hour < 20 else _OFF_PEAK_EUR_PER_MWH
         for day in range(7)
@@ -78,9 +78,8 @@ def assumed_curve(zone: str = "Europe/Berlin") -> PriceCurve:
 
 
 def read_curve(path: str, zone: str = "UTC") -> PriceCurve:
-    """Read a CSV file with a head line and the columns `hour` (0, 1, 2, ...) and `price`.
-
-    Raises ConfigError, which names the line, for a file that is not one.
+    """Read a CSV file with a header and columns `hour` (0, 1, 2, ...) and `price`; raises
+    ConfigError, which names the bad line.
     """
     try:
         with Path(path).open(newline="", encoding="utf-8") as lines:
@@ -104,9 +103,8 @@ def read_curve(path: str, zone: str = "UTC") -> PriceCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price(Policy):
-    """Lends what demand leaves over in the cheapest `cheap` of the hours.
-
-    Raises ConfigError for a share that is not above 0 and at most 1, and as `DemandPolicy` does.
+    """Lends what demand leaves over in the cheapest share `cheap` of the hours; raises ConfigError
+    for a share outside (0, 1], and as `DemandPolicy` does.
     """
 
     name = "price"
@@ -142,7 +140,7 @@ class Price(Policy):
 
     @property
     def demand(self) -> DemandPolicy:
-        """What decides in the cheap hours."""
+        """The policy of the cheap hours."""
         return DemandPolicy(guard=self.guard, confidence=self.confidence, warm_s=self.warm_s)
 
     def __str__(self) -> str:
@@ -151,7 +149,7 @@ class Price(Policy):
         return f"{place};{options}" if options else place
 
     def decide(self, observed: Observation) -> Decision:
-        """Do as demand does when it is cheap, else call all back."""
+        """Decide as demand does when it is cheap, else call all back."""
         threshold = self.curve.threshold(self.cheap)
         price = self.curve.at(observed.now_s)
         if price > threshold:
@@ -172,7 +170,7 @@ class Price(Policy):
         return decision
 
     def describe(self) -> str:
-        """Say what it does and assumes."""
+        """State what it does and assumes."""
         return (
             f"{self}: as demand while the price is at most {self.curve.threshold(self.cheap):g}, "
             f"else all groups serve; prices: {self.curve.source}"

@@ -1,7 +1,6 @@
 """The policy of fixed hours: within its windows groups train, outside all serve.
 
-A window is wall-clock time of a time zone, so it begins at the same hour on the wall in summer and
-in winter; the night on which clocks change is an hour shorter or longer.
+Windows are wall-clock times of a zone; on nights of a clock change an hour shorter or longer.
 """
 
 import re
@@ -27,7 +26,7 @@ _EXPECTED: Final = (
 
 
 def checked_zone(name: str) -> str:
-    """Return the name of a zone that the machine knows; raises ConfigError for another."""
+    """Return the name of a known IANA zone; raises ConfigError for another."""
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -37,7 +36,7 @@ def checked_zone(name: str) -> str:
 
 
 def local_time(now_s: float, zone: str) -> datetime:
-    """Return the wall clock of a zone at a Unix time; summer time is the zone's own affair."""
+    """The wall clock of a zone at a Unix time, with its summer time."""
     return datetime.fromtimestamp(now_s, ZoneInfo(zone))
 
 
@@ -45,8 +44,8 @@ def local_time(now_s: float, zone: str) -> datetime:
 class ScheduleWindow:
     """From one minute of the day to another, past midnight when the end is not after the start.
 
-    `days` are those on which it starts, 0 for Monday. Raises ConfigError for minutes that are not
-    of a day, no length, and days that are none, unknown or not in order.
+    `days`: of its start, 0 for Monday. Raises ConfigError for minutes out of range, no length, and
+    days that are missing, unknown or not in order.
     """
 
     start_minute: int
@@ -96,8 +95,8 @@ class ScheduleWindow:
 class SchedulePolicy(Policy):
     """Lends within its windows all but `keep` groups, and never what the present load needs.
 
-    A group is called back so early that it serves when the window ends. Raises ConfigError for no
-    window, an unknown time zone, and fewer than no groups to keep.
+    Groups are called back in time to serve when the window ends. Raises ConfigError for no window,
+    an unknown time zone, and a negative `keep`.
     """
 
     name = "schedule"
@@ -138,7 +137,7 @@ class SchedulePolicy(Policy):
         return any(window.holds(local.weekday(), minute) for window in self.windows)
 
     def decide(self, observed: Observation) -> Decision:
-        """Lend in the windows, so that all serve again when one ends."""
+        """Lend in the windows, so that all serve when one ends."""
         if self.inside(observed.now_s) and self.inside(observed.now_s + observed.restore_s):
             return self.guard.settled(
                 observed, Decision(serving_groups=self.keep, reason="within the hours")
@@ -146,7 +145,7 @@ class SchedulePolicy(Policy):
         return Decision(serving_groups=observed.groups, reason="outside the hours")
 
     def describe(self) -> str:
-        """Say what it does."""
+        """State what it does."""
         kept = f"all but {self.keep} groups" if self.keep else "all groups that may leave"
         return (
             f"{self}: lends {kept} in these hours, never what the present load with "

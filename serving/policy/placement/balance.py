@@ -1,14 +1,12 @@
 """Assigns experts to slots by how often each is chosen.
 
-In the manner of DeepSeek's EPLB (github.com/deepseek-ai/EPLB, and section 3.4 of the DeepSeek-V3
-report, arXiv 2412.19437): heavy experts get copies, and copies are packed onto racks, then onto the
-trays of each rack, then onto the chips of each tray, in equal numbers and to nearly equal loads.
-Where the router is limited to groups of experts and racks divide the groups, whole groups go to
-racks and copies are made inside a rack; otherwise copies are made over the whole expert-parallel
-group. Levels whose parts have unequally many usable chips are passed over.
+After DeepSeek's EPLB (github.com/deepseek-ai/EPLB, and section 3.4 of the DeepSeek-V3 report, arXiv
+2412.19437): heavy experts get copies, which are packed onto racks, then trays, then chips, in equal
+numbers and to nearly equal loads. Where the router is limited to groups of experts and racks divide
+the groups, whole groups go to racks and are copied inside them; otherwise copies are made over the
+whole expert-parallel group. Levels whose parts have unequally many usable chips are skipped.
 
-All layers are balanced at once; "rows" below are (expert-parallel group, layer) pairs. Every kernel
-that this is put together from has a slow reference beside it.
+All layers are balanced at once; "rows" are (expert-parallel group, layer) pairs.
 """
 
 from collections import defaultdict
@@ -45,19 +43,18 @@ def rebalance(
 
     Args:
         load: [layers, experts], the same for every group, or [groups, layers, experts].
-        slots: slots of each chip in each layer. They are all filled, unless a chip can hold every
-            expert: no chip holds an expert twice.
-        ep: chips of a group; groups are balanced by themselves.
+        slots: of each chip in each layer. All are filled, unless a chip can hold every expert: no
+            chip holds an expert twice.
+        ep: chips of a group; groups are balanced separately.
         tray_of_chip: int64[chips], numbers that differ between racks.
         rack_of_chip: int64[chips].
-        usable: bool[chips]; the others get nothing. None means all.
-        previous: what lies in the slots now. A layer of a group stays as it is when it is complete
-            and its busiest chip would get no less load; otherwise experts keep their chips and
-            slots where equal places allow it.
+        usable: bool[chips]; the others get nothing.
+        previous: the present placement. A complete layer of a group stays unless its busiest chip
+            would get less load; else experts keep chips and slots where balance allows.
         expert_groups: groups of consecutive experts that the router chooses first (1: none).
 
-    Raises ConfigError when a group has too few slots, with how many would do; ValueError for arrays
-    that do not fit each other.
+    Raises ConfigError when a group has too few slots, with the number needed; ValueError for arrays
+    that do not match.
     """
     chips = len(tray_of_chip)
     live = np.ones(chips, dtype=np.bool_) if usable is None else usable
@@ -93,7 +90,7 @@ def rebalance(
 def _alike_groups(
     usable: Bools, ep: int, tray_of_chip: I64, rack_of_chip: I64
 ) -> list[dict[int, ChipTree]]:
-    """Groups that can be balanced together, with their trees."""
+    """Groups with equal trees, which can be balanced together."""
     alike: dict[tuple[tuple[int, ...], int], dict[int, ChipTree]] = defaultdict(dict)
     for group, members in enumerate(usable.reshape(-1, ep)):
         chips = group * ep + np.flatnonzero(members)
@@ -118,10 +115,7 @@ def _check_slots(chips: int, slots: int, experts: int) -> None:
 
 
 def _spread_rows(load: F64, tree: ChipTree, slots: int, expert_groups: int, old: I64 | None) -> I64:
-    """Place load[rows, experts] on a tree's chips: int64[rows, chips, slots].
-
-    `old` is int64[rows, chips, slots] in the same order of chips, or None.
-    """
+    """Place load[rows, experts] on a tree's chips: int64[rows, chips, slots], as `old`."""
     rows, experts = load.shape
     names = np.broadcast_to(np.arange(experts), load.shape)
     parts = tree.parts
@@ -159,7 +153,7 @@ def _copies_onto_chips(
 ) -> I64:
     """Copy and pack the experts names[rows, k] with load[rows, k]: int64[rows, chips, slots].
 
-    Unused slots are EMPTY and come last. `experts` are those that `old` names.
+    Unused slots are EMPTY and come last. `experts`: the number that `old` knows.
     """
     rows, kinds = load.shape
     chips = int(np.prod(parts))

@@ -1,7 +1,5 @@
-"""Load of each chip under a placement.
-
-An expert's pairs in a group of `ep` chips are shared evenly by its copies there. A load is [layers,
-experts], the same for every group, or [groups, layers, experts].
+"""Load of each chip under a placement: copies share an expert's pairs evenly within a group of `ep`
+chips. A load is [layers, experts], the same for every group, or [groups, layers, experts].
 """
 
 from typing import Any
@@ -16,9 +14,8 @@ Load = NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
 
 
 def loads_by_group(load: Load, groups: int) -> F64:
-    """Load of each group: float64[groups, layers, experts].
-
-    Raises ValueError for another number of groups, and for negative or infinite loads.
+    """Load of each group: float64[groups, layers, experts]; raises ValueError for another number of
+    groups, and negative or infinite loads.
     """
     loads = np.asarray(load, dtype=np.float64)
     if loads.ndim == 2:
@@ -33,10 +30,8 @@ def loads_by_group(load: Load, groups: int) -> F64:
 
 
 def chip_loads(load: Load, placement: ExpertPlacement) -> F64:
-    """Load of each chip in each layer: float64[layers, chips].
-
-    Raises ValueError for a load of another shape, and for load on an expert without a slot in its
-    group.
+    """Load of each chip in each layer: float64[layers, chips]; raises ValueError for another shape,
+    and load on an expert without a slot in its group.
     """
     layers, chips, ep = placement.layers, placement.chips, placement.ep
     loads = loads_by_group(load, chips // ep)

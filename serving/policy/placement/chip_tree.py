@@ -1,4 +1,4 @@
-"""The usable chips of an expert-parallel group as a tree of equal parts: racks, trays, chips."""
+"""Usable chips of an expert-parallel group as a tree of equal parts: racks, trays, chips."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,10 +11,8 @@ I64 = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipTree:
-    """`chips` in the order of the leaves; `parts`: divisions of each level, top first.
-
-    The product of `parts` is the number of chips. Racks make a level when all have equally many
-    chips, and trays likewise; `racks` is 1 when they do not.
+    """`chips` in the order of the leaves; `parts`: divisions per level, top first, whose product is
+    their number. Racks, and trays, form a level when equally large; else `racks` is 1.
     """
 
     chips: tuple[int, ...]

@@ -1,7 +1,7 @@
-"""Settings of vLLM's `--eplb-config`, with vLLM's spelling and defaults.
+"""vLLM's `--eplb-config`, with its spelling and defaults.
 
 vLLM refuses that flag on platforms other than CUDA and ROCm, so it is read here. Source: EPLBConfig
-in vllm/config/parallel.py of vLLM 0.32.0; tests hold the two together.
+in vllm/config/parallel.py of vLLM 0.32.0; tests compare the two.
 """
 
 from collections.abc import Mapping
@@ -26,17 +26,16 @@ class EplbSettings:
 
     Attributes:
         window_size: steps whose load counts.
-        step_interval: steps from one rebalancing to the next.
-        num_redundant_experts: copies beyond one of each expert, in each expert-parallel group.
-        log_balancedness: whether the mean chip's load over the busiest one's is logged.
-        log_balancedness_interval: every how many steps.
-        use_async: layers move one after the other between steps that go on serving; otherwise all
-            layers move between two steps.
-        policy: "default", the only one that vLLM has.
-        communicator: None; vLLM's names are of GPU libraries, and ours is the emulated fabric.
+        step_interval: steps between rebalancings.
+        num_redundant_experts: copies beyond one of each expert, per expert-parallel group.
+        log_balancedness: log the mean chip's load over the busiest one's, every
+            `log_balancedness_interval` steps.
+        use_async: layers move one by one between steps; otherwise all at once between two steps.
+        policy: "default", vLLM's only one.
+        communicator: None; vLLM's are GPU libraries, ours is the emulated fabric.
         enable_migration_batching: False; transfers of a round share the links.
 
-    Raises ConfigError, in one line, for what is out of range or not supported.
+    Raises ConfigError, in one line, for values out of range or not supported.
     """
 
     window_size: int = 1_000
@@ -68,10 +67,7 @@ class EplbSettings:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """The settings with the keys of `values`, the rest at their defaults.
-
-        Raises ConfigError as the class, and for an unknown key.
-        """
+        """The defaults with `values`; raises ConfigError as the class, and for an unknown key."""
         known = [field.name for field in fields(cls)]
         for key in values:
             if key not in known:
@@ -81,8 +77,9 @@ class EplbSettings:
     def slots_per_chip(self, *, experts: int, ep: int) -> int:
         """Slots of each chip in a group of `ep`, per layer.
 
-        Raises ConfigError, with what would fit, where experts and copies do not divide over the
-        chips, as vLLM does under EPLB (FusedMoE in vllm/model_executor/layers/fused_moe/layer.py).
+        Raises ConfigError, with fitting numbers of copies, where experts and copies do not divide
+        over the chips, as vLLM does under EPLB (FusedMoE in
+        vllm/model_executor/layers/fused_moe/layer.py).
         """
         placed = experts + self.num_redundant_experts
         if placed % ep:

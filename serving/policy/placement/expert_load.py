@@ -11,8 +11,7 @@ I64 = NDArray[np.int64]
 class ExpertWindow:
     """Router decisions of the last `window_steps` steps, by layer and logical expert.
 
-    Memory is bounded: window_steps * layers * experts * 8 bytes, allocated as the window fills.
-    Integer sums: steps leave the window without residue.
+    Memory: at most window_steps * layers * experts * 8 bytes. Integer sums leave no residue.
     """
 
     def __init__(self, *, window_steps: int, layers: int, experts: int) -> None:
@@ -23,12 +22,11 @@ class ExpertWindow:
 
     @property
     def steps(self) -> int:
-        """Steps that the window holds now."""
+        """Steps in the window now."""
         return min(self._added, len(self._window))
 
     def add(self, counts: NDArray[np.integer[Any]]) -> None:
         """Add one step: counts[layers, experts] of (token, expert) pairs; the oldest step leaves.
-
         Raises ValueError for another shape, non-integers and negative counts.
         """
         if counts.shape != self._total.shape or not np.issubdtype(counts.dtype, np.integer):
@@ -44,7 +42,7 @@ class ExpertWindow:
         self._added += 1
 
     def total(self) -> I64:
-        """The pairs of all steps in the window: int64[layers, experts], a copy."""
+        """Pairs of all steps in the window: int64[layers, experts], a copy."""
         return self._total.copy()
 
     def total_slowly(self) -> I64:

@@ -1,4 +1,4 @@
-"""Assigns equal packs to places, and experts to slots, so that most stay where they are."""
+"""Assigns equal packs to places, and experts to slots, so that most stay in place."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,8 @@ I64 = NDArray[np.int64]
 def match_packs(new: I64, old: I64, experts: int) -> I64:
     """The new pack for each old pack's place: int64[rows, packs].
 
-    `new` and `old` are experts [rows, packs, any number]; `old` may have EMPTY slots. Greedy by
-    experts in common, ties to the lowest new pack, then the lowest place: at least half of the
-    optimum is kept.
+    `new`, `old`: experts [rows, packs, any number]; `old` may have EMPTY slots. Greedy by experts
+    in common, ties to the lowest new pack, then place; at least half of the optimum is kept.
     """
     rows, packs = new.shape[:2]
     # [rows, packs, experts] @ [rows, experts, packs] -> [rows, new packs, old packs]
@@ -29,7 +28,7 @@ def match_packs(new: I64, old: I64, experts: int) -> I64:
 
 
 def match_packs_slowly(new: I64, old: I64, experts: int) -> I64:
-    """The same, with sets; `experts` is not needed."""
+    """The same, with sets; `experts` is unused."""
     del experts
     rows, packs = new.shape[:2]
     taken_by = np.zeros((rows, packs), dtype=np.int64)
@@ -47,10 +46,8 @@ def match_packs_slowly(new: I64, old: I64, experts: int) -> I64:
 
 
 def keep_slots(new: I64, old: I64) -> I64:
-    """Reorder each chip's slots so that an expert that stays on its chip keeps its slot.
-
-    Both are experts [..., slots]; `new` has an expert at most once a chip. The others fill the free
-    slots in order.
+    """Reorder each chip's slots so that experts that stay keep their slots; others fill free slots
+    in order. Both are experts [..., slots]; `new` has an expert at most once a chip.
     """
     same = (new[..., :, None] == old[..., None, :]) & (new != EMPTY)[..., :, None]
     stays = same.any(axis=-1)  # [..., new slots]

@@ -1,8 +1,8 @@
 """Transfers from one placement to another, and their bytes on the fabric.
 
-Each layer is a round: chips read every moving expert into a staging buffer, then write their slots.
-No transfer reads a slot that its round has overwritten, two experts can swap, and a round a layer
-suffices. Layers share no slots: rounds may run together, at the price of staging memory.
+Each layer is a round: chips read all moving experts into a staging buffer, then write their slots:
+no transfer reads an overwritten slot, and experts can swap. Layers share no slots, so rounds may
+run together, at the price of staging memory.
 """
 
 from collections import defaultdict
@@ -20,14 +20,13 @@ I64 = NDArray[np.int64]
 F64 = NDArray[np.float64]
 
 CHECKPOINT: Final = -1
-"""The source of an expert of which no copy is left."""
+"""The source of an expert without a copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MovedBytes:
-    """Bytes moved: float64[sender, receiver], and float64[chip] from the checkpoint.
-
-    The diagonal of `between_chips` stays in a chip's HBM.
+    """Bytes moved: float64[sender, receiver], whose diagonal stays in a chip's HBM, and
+    float64[chip] from the checkpoint.
     """
 
     between_chips: F64
@@ -40,11 +39,9 @@ def migration(
     """Transfers that turn `before` into `after`, by layer, chip, slot.
 
     Every copy in `before` counts as live: the caller removes lost chips (`without`). The source is
-    the nearest copy (same chip, tray, rack, anywhere), of equally near ones the chip that has sent
-    least so far; without a copy, the checkpoint. A slot that keeps its expert or becomes EMPTY
-    moves nothing.
-
-    Raises ValueError for placements of different layers, chips, slots or experts.
+    the nearest copy (same chip, tray, rack, anywhere), of equally near ones on the chip that has
+    sent least so far; without a copy, the checkpoint. A slot that keeps its expert or becomes EMPTY
+    moves nothing. Raises ValueError for placements of different layers, chips, slots or experts.
     """
     old, new = before.expert_of_slot, after.expert_of_slot
     if old.shape != new.shape or before.experts != after.experts:
@@ -89,7 +86,7 @@ def rounds(transfers: Iterable[ExpertTransfer]) -> tuple[tuple[ExpertTransfer, .
 def transfer_bytes(
     transfers: Sequence[ExpertTransfer], expert_bytes: float, chips: int
 ) -> MovedBytes:
-    """Bytes of the transfers when one expert in one layer takes `expert_bytes`."""
+    """Bytes of the transfers, at `expert_bytes` for one expert in one layer."""
     between = np.zeros((chips, chips))
     loaded = np.zeros(chips)
     for move in transfers:

@@ -1,9 +1,8 @@
 """Packs copies of experts into packs of equal size and nearly equal load.
 
 Longest processing time first: copies in order of falling load, each to the lightest pack with space
-(balanced packing of DeepSeek's EPLB). Added rule: packs with the fewest copies of the same expert
-come first, so that copies spread over racks, trays and chips, and a lost part takes few copies of
-one expert.
+(balanced packing of DeepSeek's EPLB), but first to packs with the fewest copies of its expert, so
+that a lost rack, tray or chip takes few copies of one.
 """
 
 import numpy as np
@@ -14,10 +13,9 @@ F64 = NDArray[np.float64]
 
 
 def pack(load: F64, expert: I64, packs: int) -> I64:
-    """Divide items into `packs` packs of equal size: items int64[rows, packs, size].
+    """Divide items into `packs` packs of equal size: items int64[rows, packs, size], in order.
 
-    Arguments are [rows, items]: load and expert; items of one expert in a row have equal loads. A
-    pack keeps the order of its items.
+    `load` and `expert` are [rows, items]; items of one expert in a row have equal loads.
     """
     rows, items = load.shape
     assert items % packs == 0, (items, packs)
@@ -62,14 +60,14 @@ def pack_slowly(load: F64, expert: I64, packs: int) -> I64:
 
 
 def part_twins(held: I64, load_of_copy: F64) -> None:
-    """Changes held[chips, slots] so that no chip holds an expert twice.
+    """Change held[chips, slots] in place so that no chip holds an expert twice.
 
     Packing leaves twins where only packs that have the expert have space. A twin is exchanged for
     the copy of nearest load, load_of_copy[experts], on a chip without that expert.
 
-    Such a copy exists while each expert has at most as many copies as chips and no slot is empty: a
-    chip with twins has fewer kinds than slots, so another chip has a kind that it lacks, or twins
-    of its own. Each exchange leaves fewer twins.
+    One exists while no expert has more copies than chips and no slot is empty: a chip with twins
+    has fewer kinds than slots, so another chip has a kind that it lacks, or twins of its own. Each
+    exchange leaves fewer twins.
     """
     while (twin := _first_twin(held)) is not None:
         chip, slot = twin

@@ -1,8 +1,7 @@
-"""Copies per expert: the next copy goes to the heaviest load per copy.
+"""Copies per expert: the next copy goes to the heaviest load per copy, which this minimises.
 
-For a fixed number of copies this minimises the heaviest load per copy. Source: redundant experts of
-DeepSeek's EPLB; here a chip has at most one copy of an expert, and ties go to the expert with fewer
-copies, so that a layer without load spreads its copies too.
+Source: redundant experts of DeepSeek's EPLB; here a chip has at most one copy of an expert, and
+ties go to fewer copies, so that a layer without load spreads its copies too.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Keeps a placement that a new one would hardly better: moves cost time and bytes."""
+"""Keeps a placement that a new one would hardly improve: moves cost time and bytes."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ from serving.policy.placement.chip_loads import Load, chip_loads, loads_by_group
 Bools = NDArray[np.bool_]
 
 ROUNDING: Final = 1e-9
-"""A smaller relative gain may be rounding of sums instead of balance."""
+"""A smaller relative gain may be rounding of sums."""
 
 
 def keep_settled(
@@ -25,9 +25,7 @@ def keep_settled(
     """`balanced` in the layers of groups where it gains enough, `previous` elsewhere.
 
     Enough: the busiest chip's load falls by more than the share `least_gain`, or `previous` misses
-    an expert or has one on an unusable chip.
-
-    Raises ValueError for placements of different shapes, or a load that fits neither.
+    an expert or has one on an unusable chip. Raises ValueError for shapes that do not match.
     """
     if previous.expert_of_slot.shape != balanced.expert_of_slot.shape:
         raise ValueError("two placements of the same layers, chips and slots are compared")

@@ -1,1 +1,1 @@
-"""Connections that come to a port of ours: what they speak, whose turn it is, where they go."""
+"""Client connections of our ports: protocol, turns of calls, relay."""

@@ -1,6 +1,5 @@
-"""A connection of a port, from its acceptance to its end; `grpc_relay` has gRPC's.
-
-A client that says nothing, or does not end the head of its first request, is cut off.
+"""A connection of a port from acceptance to its end; a client without a complete first request head
+in time is cut off.
 """
 
 import asyncio
@@ -12,14 +11,13 @@ from typing import Any, Final, cast
 from serving.server.connections.connection_registry import ConnectionRegistry
 
 _STRANGER_BYTES: Final = 16 * 2**10
-"""Read at once from a connection without a key. While it waits for its turn they stay here, and
-there may be a thousand."""
+"""Per read of a connection without a key; a thousand may hold them while they wait for turns."""
 
 _HEAD_END: Final = b"\r\n\r\n"
 
 
 class ClientConnection(asyncio.BufferedProtocol, ABC):
-    """One connection; `buffer` is read into, and all connections of a loop can share it.
+    """One connection; `buffer` may be shared by a loop's connections.
 
     `greeting` accepts it, and ends with its TLS handshake.
     """
@@ -38,19 +36,19 @@ class ClientConnection(asyncio.BufferedProtocol, ABC):
     @property
     @abstractmethod
     def is_stranger(self) -> bool:
-        """Whether no key is known on it."""
+        """Whether it has shown no key."""
 
     @property
     def waits_for_turn(self) -> bool:
-        """Whether it has a call that is not read any further before its turn."""
+        """Whether a call waits unread for its turn."""
         return False
 
     @abstractmethod
     def _received(self, data: bytes) -> None:
-        """Take what has come."""
+        """Take received bytes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the first bytes, for `head_wait_s`."""
+        """Wait up to `head_wait_s` for the first head."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own is no subclass
         if transport.get_extra_info("sslcontext") is not None:
             # What is not read waits decrypted, and not only with its sender.
@@ -58,12 +56,12 @@ class ClientConnection(asyncio.BufferedProtocol, ABC):
         self._waiting = asyncio.get_running_loop().call_later(self._head_wait_s, self.abort)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Where to read into."""
+        """The read buffer."""
         del sizehint
         return self._buffer[:_STRANGER_BYTES] if self.is_stranger else self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """So much has been read."""
+        """Take `nbytes` from the buffer."""
         self.heard_s = time.monotonic()  # the loop's own counts milliseconds
         self._received(bytes(self._buffer[:nbytes]))
 
@@ -73,14 +71,14 @@ class ClientConnection(asyncio.BufferedProtocol, ABC):
             self._waiting = None
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It is over."""
+        """Leave the registry."""
         del error
         self._transport = None
         self._stop_waiting()
         self._registry.remove(self)
 
     def abort(self) -> None:
-        """Cut it off, also in its handshake."""
+        """Cut it off, also during its handshake."""
         if self._transport is not None:
             self._transport.abort()
         elif self.greeting is not None:
@@ -88,8 +86,8 @@ class ClientConnection(asyncio.BufferedProtocol, ABC):
 
 
 class HttpConnection(ClientConnection):
-    """One of HTTP, which `make` makes the protocol of; `is_at_work` says whether a request with a
-    key is being answered on a transport.
+    """An HTTP connection; `make` makes its protocol, `is_at_work` says whether a transport has a
+    request with a key in progress.
     """
 
     def __init__(
@@ -106,7 +104,7 @@ class HttpConnection(ClientConnection):
 
     @property
     def is_stranger(self) -> bool:
-        """Whether no request with a key is being answered."""
+        """Whether no request with a key is in progress."""
         return self._transport is None or not self._is_at_work(self._transport)
 
     def _received(self, data: bytes) -> None:
@@ -122,12 +120,12 @@ class HttpConnection(ClientConnection):
         self._then.data_received(data)
 
     def pause_writing(self) -> None:
-        """The client is slow."""
+        """The client's buffer is full."""
         if self._then is not None:
             self._then.pause_writing()
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """The client's buffer has room."""
         if self._then is not None:
             self._then.resume_writing()
 
@@ -136,7 +134,7 @@ class HttpConnection(ClientConnection):
         return None if self._then is None else self._then.eof_received()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It is over."""
+        """Pass it on."""
         if self._then is not None:
             self._then.connection_lost(error)
         super().connection_lost(error)

@@ -1,8 +1,7 @@
-"""Open connections of one port, and which of them gives way when there are too many. Pure.
+"""Open connections of one port, and which is cut off at a limit. Pure.
 
-A port whose silent connections are too many cuts off the one that is silent for longest; a port
-with too many connections of strangers cuts off the stranger that said nothing for longest. So
-connections without a key keep none with a key out.
+Of too many silent ones, the one silent for longest; of too many strangers, the least recently
+active. So strangers never keep out a connection with a key.
 """
 
 from __future__ import annotations
@@ -16,15 +15,14 @@ if TYPE_CHECKING:  # which imports this
     from serving.server.connections.client_connection import ClientConnection
 
 HEAD_WAIT_S: Final = 20.0
-"""Wall seconds from a connection to the end of its first request's head, as at the HTTP gateway."""
+"""Wall seconds to the end of a first request head, as at the HTTP gateway."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortLimits:
-    """Connections at a time: of all kinds, of strangers, and of those that have yet to speak.
+    """Connections at a time: all, strangers, and silent ones.
 
-    `head_wait_s` bounds the TLS handshake, and the time to the end of the first head.
-    Raises ConfigError for fewer than one.
+    `head_wait_s` bounds the TLS handshake and the first head. Raises ConfigError.
     """
 
     connections: int = 1_000
@@ -41,7 +39,7 @@ class PortLimits:
 
 
 class ConnectionRegistry:
-    """The connections of one port, from their acceptance on: a handshake is one, too."""
+    """The connections of one port, unfinished handshakes included."""
 
     def __init__(self, limits: PortLimits) -> None:
         self._limits = limits
@@ -50,16 +48,16 @@ class ConnectionRegistry:
 
     @property
     def open(self) -> tuple[ClientConnection, ...]:
-        """All of them."""
+        """All connections."""
         return (*self._silent, *self._spoken)
 
     @property
     def spoken(self) -> int:
-        """How many have said something."""
+        """Connections that have sent something."""
         return len(self._spoken)
 
     def admit(self, connection: ClientConnection) -> bool:
-        """Add one that has said nothing yet; False where the port is full of those with a key."""
+        """Add a connection; False when the port is full of those with a key."""
         if len(self._silent) + len(self._spoken) >= self._limits.connections:
             if self._silent:
                 self._cut_off_longest_silent()
@@ -73,14 +71,14 @@ class ConnectionRegistry:
         return True
 
     def spoke(self, connection: ClientConnection) -> None:
-        """It has said what it speaks."""
+        """Record its first bytes."""
         self._silent.pop(connection, None)
         self._spoken[connection] = None
         if len(strangers := self._strangers()) > self._limits.strangers:
             self._cut_off_one(strangers)
 
     def remove(self, connection: ClientConnection) -> None:
-        """It is over; idempotent."""
+        """Remove it; idempotent."""
         self._silent.pop(connection, None)
         self._spoken.pop(connection, None)
 
@@ -93,7 +91,7 @@ class ConnectionRegistry:
         return [each for each in self._spoken if each.is_stranger]
 
     def _cut_off_one(self, strangers: list[ClientConnection]) -> None:
-        """The one silent for longest; those that wait for a turn, and are not read, come last."""
+        """Cut off the least recently active, preferably none that waits unread for a turn."""
         longest = min(strangers, key=lambda each: (each.waits_for_turn, each.heard_s))
         del self._spoken[longest]
         longest.abort()

@@ -1,8 +1,8 @@
-"""Where frames of HTTP/2 begin in a stream of bytes that comes in any pieces. Pure.
+"""Finds HTTP/2 frames in a stream of bytes in any pieces. Pure.
 
-A frame is a head of 9 bytes, which says how long its payload is, and the payload, which nobody
-reads here: https://www.rfc-editor.org/rfc/rfc9113#section-4.1. Bytes that are no HTTP/2 are cut
-somehow; the server behind refuses them.
+A frame is a head of 9 bytes with its payload's length, and the unparsed payload:
+https://www.rfc-editor.org/rfc/rfc9113#section-4.1. Other bytes are cut arbitrarily, and refused by
+the server.
 """
 
 import struct
@@ -15,7 +15,7 @@ RST_STREAM: Final = 3
 CONTINUATION: Final = 9
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""Begins each connection of HTTP/2: https://www.rfc-editor.org/rfc/rfc9113#section-3.4."""
+"""Begins each HTTP/2 connection: https://www.rfc-editor.org/rfc/rfc9113#section-3.4."""
 
 HEAD_BYTES: Final = 9
 _HEAD: Final = struct.Struct(">BHBxI")  # the length in two parts, the type, flags, the stream
@@ -26,10 +26,7 @@ MayPass = Callable[[int, int, int], bool]
 
 
 class HeldFrames:
-    """One direction's bytes, which go on frame by frame as they may.
-
-    What is held is what has come and may not go on yet, or less than a head.
-    """
+    """One direction's bytes, released frame by frame; holds the rest."""
 
     __slots__ = ("_held", "_left_bytes")
 
@@ -38,11 +35,11 @@ class HeldFrames:
         self._left_bytes = len(PREFACE)  # of what goes on without a look
 
     def take(self, data: bytes) -> None:
-        """Add what has come."""
+        """Add received bytes."""
         self._held = self._held + data if self._held else data
 
     def passing(self, may_pass: MayPass) -> bytes:
-        """What goes on now, up to the first frame that may not; each is asked for once it may."""
+        """The bytes up to the first frame that may not pass; `may_pass` accepts each once."""
         data = self._held
         size = len(data)
         at = self._left_bytes
@@ -58,7 +55,7 @@ class HeldFrames:
 
 
 class SeenFrames:
-    """The other direction's bytes, which pass by."""
+    """The other direction's bytes, observed only."""
 
     __slots__ = ("_left_bytes", "_part")
 
@@ -67,7 +64,7 @@ class SeenFrames:
         self._part = b""  # of a head
 
     def answered(self, data: bytes) -> Sequence[int]:
-        """The streams that the frames which begin in `data` answer, or end."""
+        """The streams answered or ended by frames that begin in `data`."""
         at = self._left_bytes
         if self._part:
             data = self._part + data

@@ -1,6 +1,6 @@
-"""A port in front of a gRPC server, which listens on a socket that only this user reaches.
+"""A port in front of a gRPC server on a private socket; TLS ends here.
 
-TLS ends at the port. A client of HTTP/1 gets one answer that names gRPC.
+An HTTP/1 client gets one answer that names gRPC.
 """
 
 import os
@@ -23,21 +23,21 @@ from serving.server.connections.private_socket import private_socket
 
 
 class GrpcServer(Protocol):
-    """The part of `grpc.aio.Server` that a port needs."""
+    """The part of `grpc.aio.Server` that a port uses."""
 
     def add_insecure_port(self, address: str) -> int:
-        """Listen there too, once it is started."""
+        """Add an address to listen on."""
 
     async def start(self) -> None:
-        """Begin."""
+        """Start."""
 
     async def stop(self, grace: float | None) -> Any:
-        """End; calls that are at work have so many seconds."""
+        """End; calls in progress have `grace` seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortAddress:
-    """Where to listen; `name` is the port's in the log, the fields are the flags that set it."""
+    """An address to listen on; `name` is for the log, the fields are its flags."""
 
     name: str
     host: str
@@ -53,10 +53,8 @@ class PortAddress:
         tls: TlsFiles | None,
         limits: PortLimits | None,
     ) -> ListeningPort:
-        """A port that listens there, to be started; TLS offers `protocol` alone.
-
-        Raises PortInUse when another program listens there, ConfigError for an address that is not
-        this machine's, and for wrong TLS files.
+        """A port that listens there, not started; TLS offers `protocol` alone. Raises PortInUse, or
+        ConfigError for an address that is not this machine's, or wrong TLS files.
         """
         context = (
             None if tls is None else RenewedContext(tls, protocols=(protocol,), port=self.name)
@@ -71,10 +69,9 @@ class PortAddress:
 
 
 class GrpcPort:
-    """One port, from `start` to `stop`, which also start and stop `server`; `names` has its
-    connections. `hint` tells a client of HTTP/1 where HTTP is served.
+    """One port; `start` and `stop` also start and stop `server`.
 
-    `start` raises as `PortAddress.open`.
+    `hint` tells an HTTP/1 client where HTTP is served. `start` raises as `PortAddress.open`.
     """
 
     def __init__(
@@ -98,7 +95,7 @@ class GrpcPort:
 
     @property
     def connections(self) -> int:
-        """Connections that are open now."""
+        """Open connections."""
         return 0 if self._port is None else self._port.connections
 
     async def start(self) -> Path:
@@ -122,7 +119,7 @@ class GrpcPort:
             await self._port.close()
 
     async def stop(self, grace_s: float) -> None:
-        """End; calls that are at work have `grace_s`. Idempotent."""
+        """End; calls in progress have `grace_s`. Idempotent."""
         await self.close()
         await self._server.stop(grace_s)
         if self._port is not None:
@@ -132,7 +129,6 @@ class GrpcPort:
 
 
 def _refusal(text: str) -> bytes:
-    """The one answer to a client of HTTP/1."""
     head = (
         "HTTP/1.1 505 HTTP Version Not Supported\r\nConnection: close\r\n"
         f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(text.encode())}\r\n\r\n"

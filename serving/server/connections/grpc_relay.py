@@ -1,8 +1,7 @@
-"""A port's connection of gRPC, relayed to the server behind it through the gate of its streams.
+"""A port's gRPC connection, relayed to the server through its stream gate.
 
-Neither side is read while the other one's buffer is full, so that a slow reader holds its writer
-back as it would without a relay. An end is handed on as an end, a loss as a close. What the gate
-holds is not read any further either.
+Neither side is read while the other's buffer is full or the gate holds, so back-pressure passes
+through. A half-close is relayed as one, a loss as a close.
 """
 
 import asyncio
@@ -18,18 +17,18 @@ from serving.server.connections.stream_gate import BadHeaders, StreamGate
 from serving.server.connections.stream_turns import GateClock, PortTurns
 
 FLUSH_WALL_S_MAX: Final = 5.0
-"""What a side has to take the last bytes once the other one has gone; then it is cut off."""
+"""For one side to take the last bytes of a lost other side."""
 
 _ESTABLISHED: Final = 1
 """tcpi_state of tcp_info (linux/tcp.h), its first byte: TCP_ESTABLISHED of net/tcp_states.h."""
 
 
 _PEER: Final = "unix-abstract:"
-"""Before the name of a client's socket, as gRPC's core writes it."""
+"""gRPC's prefix of a client's socket name."""
 
 
 class RelaySide(asyncio.BaseProtocol):
-    """One of two connections; `join` makes them each other's before anything comes."""
+    """One of two connections; `join` pairs them before any bytes."""
 
     _transport: asyncio.Transport | None = None
     _other: "RelaySide | None" = None
@@ -37,21 +36,21 @@ class RelaySide(asyncio.BaseProtocol):
     _cut_off: asyncio.TimerHandle | None = None
 
     def join(self, other: "RelaySide") -> None:
-        """Make the two each other's."""
+        """Pair the two."""
         self._other, other._other = other, self
 
     def hand_on(self, data: bytes) -> None:
-        """Write it to the other side."""
+        """Write to the other side."""
         if (to := self._open_beyond()) is not None:
             to.write(data)
 
     def pause_writing(self) -> None:
-        """Stop reading the other side: this one is slow."""
+        """Stop reading the other side."""
         if self._other is not None:
             self._other.hold()
 
     def resume_writing(self) -> None:
-        """Read the other side again: this one has caught up."""
+        """Read the other side again."""
         if self._other is not None:
             self._other.release()
 
@@ -66,7 +65,7 @@ class RelaySide(asyncio.BaseProtocol):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
-        """End this direction; True: the other direction goes on, which TLS does not know."""
+        """End this direction; True keeps the other open, which TLS cannot."""
         to, self._at_end = self._open_beyond(), True
         assert self._other is not None
         assert self._transport is not None
@@ -76,7 +75,7 @@ class RelaySide(asyncio.BaseProtocol):
         return self._transport.get_extra_info("sslcontext") is None
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Send the other side what has come, and end it."""
+        """Flush and end the other side."""
         self._transport = None
         if self._cut_off is not None:
             self._cut_off.cancel()
@@ -85,7 +84,7 @@ class RelaySide(asyncio.BaseProtocol):
         super().connection_lost(error)
 
     def close(self) -> None:
-        """End this side once it has taken what is left, or after FLUSH_WALL_S_MAX."""
+        """End this side once it is flushed, or after FLUSH_WALL_S_MAX."""
         transport = self._transport
         if transport is None or self._cut_off is not None:
             return
@@ -99,28 +98,28 @@ class RelaySide(asyncio.BaseProtocol):
 
 
 class ServerSide(RelaySide, asyncio.Protocol):
-    """The server's side; tells the client's gate which streams are answered."""
+    """The server's side; reports answered streams to the gate."""
 
     def __init__(self, gate: StreamGate) -> None:
         self._gate = gate
         self._frames = SeenFrames()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Keep the transport."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own is no subclass
 
     def data_received(self, data: bytes) -> None:
-        """Hand it on, and tell the gate."""
+        """Relay, and report to the gate."""
         self.hand_on(data)
         if streams := self._frames.answered(data):
             self._gate.answered(streams)
 
 
 class GrpcConnection(RelaySide, ClientConnection):
-    """The client's side: one that has begun HTTP/2 is relayed to `server`, through its `gate`.
+    """The client's side: HTTP/2 is relayed to `server` through `gate`, HTTP/1 answered by
+    `refusal`.
 
-    `refusal` answers one of HTTP/1. `name` is what the server knows it by; none is used twice, and
-    none can be guessed.
+    `name` identifies it to the server; unique and unguessable.
     """
 
     def __init__(self, server: "GrpcSocket", refusal: bytes, **port: Any) -> None:
@@ -135,12 +134,12 @@ class GrpcConnection(RelaySide, ClientConnection):
 
     @property
     def is_stranger(self) -> bool:
-        """Whether no key was shown on it."""
+        """Whether it has shown no key."""
         return self.gate.is_stranger
 
     @property
     def waits_for_turn(self) -> bool:
-        """Whether it has a call that is not read any further before its turn."""
+        """Whether a call waits unread for its turn."""
         return self.gate.is_queued
 
     def _received(self, data: bytes) -> None:
@@ -162,7 +161,7 @@ class GrpcConnection(RelaySide, ClientConnection):
                 self._connecting = asyncio.get_running_loop().create_task(self._connect())
 
     async def _connect(self) -> None:
-        """Make the relay; the client sees a connection that ends when there is no server."""
+        """Make the relay; cuts off the client without a server."""
         if self._transport is None:
             return  # it has gone before it began
         side = ServerSide(self.gate)
@@ -178,7 +177,7 @@ class GrpcConnection(RelaySide, ClientConnection):
             self.begin_relay()
 
     def begin_relay(self) -> None:
-        """Hand on what has come, and from now on what comes."""
+        """Relay the buffered bytes, and all later ones."""
         first, self._first = self._first, None
         self._pass(first or b"")
 
@@ -190,8 +189,8 @@ class GrpcConnection(RelaySide, ClientConnection):
 
     @property
     def _has_gone(self) -> bool:
-        """Whether the client has ended the connection, which is not seen where nothing is read; it
-        hears no answer then, as gRPC's core takes an end.
+        """Whether the client has closed, which goes unnoticed while nothing is read; gRPC's core
+        treats a half-close as an end.
         """
         if self._transport is None or self._transport.is_closing():
             return True
@@ -202,7 +201,6 @@ class GrpcConnection(RelaySide, ClientConnection):
             return True
 
     def _pass(self, data: bytes) -> None:
-        """Hand on what may go on, now that `data` has come."""
         try:
             passing = self.gate.take(data)
         except BadHeaders:
@@ -216,7 +214,7 @@ class GrpcConnection(RelaySide, ClientConnection):
             super().release()
 
     def hold(self) -> None:
-        """Stop reading: the server takes no more."""
+        """Stop reading: the server's buffer is full."""
         self._is_held = True
         super().hold()
 
@@ -227,69 +225,68 @@ class GrpcConnection(RelaySide, ClientConnection):
             super().release()
 
     def pause_writing(self) -> None:
-        """The client is slow."""
+        """The client's buffer is full."""
         super().pause_writing()
         self.gate.jammed(is_jammed=True)
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """The client's buffer has room."""
         super().resume_writing()
         self.gate.jammed(is_jammed=False)
 
     def eof_received(self) -> bool:
-        """End this direction; one without a relay is closed."""
+        """End this direction; closes a connection without a relay."""
         return self._first is None and super().eof_received()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The client has gone."""
+        """Leave the gate and the names."""
         self.gate.leave()
         self._server.names.remove(self)
         super().connection_lost(error)
 
 
 class NamedConnections:
-    """One port's connections by the names that the server behind it knows them by.
+    """One port's connections by their names at the server, which reports on them.
 
-    The server reports that it has taken a call, that a key was shown, or that a connection should
-    end. A client that reaches the server some other way has no name here, and is left alone.
+    Clients that reach the server another way are ignored.
     """
 
     def __init__(self) -> None:
         self._by_peer: dict[str, GrpcConnection] = {}
 
     def add(self, connection: GrpcConnection) -> None:
-        """Know it by its name, until `remove`."""
+        """Add it until `remove`."""
         self._by_peer[_PEER + connection.name] = connection
 
     def remove(self, connection: GrpcConnection) -> None:
-        """Forget it; idempotent."""
+        """Remove it; idempotent."""
         self._by_peer.pop(_PEER + connection.name, None)
 
     def took(self, peer: str) -> None:
-        """The server has taken a call of `peer`, as gRPC calls it."""
+        """The server has taken a call of `peer` (gRPC's spelling)."""
         if (known := self._by_peer.get(peer)) is not None:
             known.gate.took()
 
     def showed(self, peer: str, key: str) -> None:
-        """The server has taken a call of `peer` with the key of this name."""
+        """The server has taken a call of `peer` with this key."""
         if (known := self._by_peer.get(peer)) is not None:
             known.gate.showed(key)
 
     def cut_off_stranger(self, peer: str) -> None:
-        """End the connection of `peer` at once, unless a key was shown on it."""
+        """Cut off `peer`, unless it has shown a key."""
         if (known := self._by_peer.get(peer)) is not None and known.gate.is_stranger:
             known.abort()
 
     def cut_off(self, peer: str) -> None:
-        """End the connection of `peer` at once."""
+        """Cut off `peer`."""
         if (known := self._by_peer.get(peer)) is not None:
             known.abort()
 
 
 class GrpcSocket:
-    """The gRPC server that listens at `path`, and tells `names` what it learns of its callers.
+    """The gRPC server that listens at `path` and reports to `names`.
 
-    Made in the loop that it connects in, whose clock times the `turns` of all connections.
+    Made in the loop whose clock times the `turns` of all connections.
     """
 
     def __init__(self, path: Path, names: NamedConnections | None = None) -> None:
@@ -299,7 +296,7 @@ class GrpcSocket:
         self._path = path
 
     async def connect(self, client: GrpcConnection, side: ServerSide) -> None:
-        """Connect `side`, under the name of `client`; raises OSError."""
+        """Connect `side` under the name of `client`; raises OSError."""
         self.names.add(client)
         loop = asyncio.get_running_loop()
         await loop.create_unix_connection(lambda: side, sock=connected(self._path, client.name))

@@ -1,7 +1,6 @@
 """A listening port whose connections are counted, bounded and, with TLS, decrypted here.
 
-A connection counts from its acceptance, so that a TLS handshake that never ends is one.
-`ConnectionRegistry` says which connection gives way when there are too many.
+They count from acceptance, so that unfinished TLS handshakes do too.
 """
 
 import asyncio
@@ -23,21 +22,21 @@ _BACKLOG: Final = 512
 _NOT_HERE: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _WILDCARDS: Final = ("0.0.0.0", "::")
 _READ_BYTES: Final = 64 * 2**10
-"""At once, of a connection; one buffer for all of them."""
+"""One read buffer for all connections."""
 
 _ENDING_WALL_S: Final = 1.0
-"""For what is on its way to clients when the server has ended."""
+"""For the last bytes to clients of an ended server."""
 
 _ENDING_POLL_S: Final = 0.01
 
 _ACCEPT_PAUSE_S: Final = 1.0
-"""After a failed accept, as asyncio's own servers: the process has no descriptor left."""
+"""After a failed accept, as in asyncio: out of descriptors."""
 
 
 class ListeningPort:
-    """The port, from `listen` and `start` to `stop`, all in one loop; `name` is its in the log.
+    """The port, from `listen` and `start` to `stop`, in one loop; `name` is for the log.
 
-    `make` makes each connection from the arguments of `ClientConnection`.
+    `make` takes the arguments of `ClientConnection`.
     """
 
     def __init__(
@@ -61,11 +60,11 @@ class ListeningPort:
 
     @property
     def connections(self) -> int:
-        """That are open now."""
+        """Open connections."""
         return len(self._registry.open)
 
     def listen(self, host: str, port: int) -> None:
-        """Take the port; clients that connect wait until `start`. Raises OSError."""
+        """Bind; clients that connect wait until `start`. Raises OSError."""
         self._listening = listening_sockets(host, port)
 
     async def start(self) -> None:
@@ -85,14 +84,14 @@ class ListeningPort:
             listening.close()
 
     async def ended(self) -> None:
-        """Wait until the last words of a server that has ended are with its clients."""
+        """Wait until an ended server's clients have the last bytes."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_ENDING_WALL_S):
                 while self._registry.spoken:
                     await asyncio.sleep(_ENDING_POLL_S)
 
     async def stop(self) -> None:
-        """End all that is left; idempotent."""
+        """Cut off all connections; idempotent."""
         await self.close()
         for connection in self._registry.open:
             connection.abort()
@@ -138,7 +137,7 @@ class ListeningPort:
         greeting.add_done_callback(greeted)
 
     async def _greet(self, accepted: socket.socket, connection: ClientConnection) -> None:
-        """Give it its transport, with TLS where there is any; removes it where that fails."""
+        """Give it its transport, after any TLS handshake; removes it on failure."""
         try:
             accepted.setblocking(False)
             tls = None if self._tls is None else self._tls.present()
@@ -160,10 +159,10 @@ class ListeningPort:
 
 
 def listening_sockets(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen at each address of `host` that this machine has.
+    """Sockets that listen at each of this machine's addresses of `host`.
 
-    A wildcard of either family is both families, as gRPC has it. Raises OSError when one address is
-    taken, or none is this machine's.
+    A wildcard of either family is both, as in gRPC. Raises OSError when one is in use or none is
+    local.
     """
     if host in _WILDCARDS and socket.has_dualstack_ipv6():
         return [_nonblocking(("::", port), socket.AF_INET6, dualstack=True)]

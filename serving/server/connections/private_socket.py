@@ -1,6 +1,6 @@
-"""The socket behind a port of ours: a file in a directory that only this user can enter.
+"""The socket behind a port: a file in a directory that only this user can enter.
 
-A client that reached it would bypass TLS, though not the key.
+Its clients would bypass TLS, though not the key.
 """
 
 import contextlib
@@ -16,17 +16,16 @@ from emulator.errors import ConfigError
 from emulator.memory.core_claims import claims_directory, make_private_directory
 
 _PATH_BYTES_MAX: Final = 107
-"""Linux's sun_path (unix(7)), without its ending zero."""
+"""Linux's sun_path (unix(7)), without its final zero."""
 
 _SETTLED_S: Final = 60.0
-"""A socket file that is younger may be of a server that is about to listen there."""
+"""A younger socket file may belong to a starting server."""
 
 
 @contextlib.contextmanager
 def private_socket(environment: Mapping[str, str]) -> Iterator[Path]:
-    """A path to listen on; what lies there is removed at the end.
-
-    Raises ConfigError for a directory that is not this user's alone, or too long a name of one.
+    """A path to listen on, removed at the end. Raises ConfigError for a directory that others can
+    enter, or too long a path.
     """
     directory = claims_directory(environment)
     make_private_directory(directory)
@@ -46,8 +45,8 @@ def private_socket(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def connected(path: Path, name: str) -> socket.socket:
-    """A connection to the server that listens at `path`, which knows it by `name`; see unix(7) on
-    the abstract namespace, where names end with their sockets. Raises OSError.
+    """A connection to `path` under `name` in unix(7)'s abstract namespace, where a name ends with
+    its socket. Raises OSError.
     """
     made = socket.socket(socket.AF_UNIX)
     try:
@@ -61,7 +60,6 @@ def connected(path: Path, name: str) -> socket.socket:
 
 
 def _remove_left_behind(directory: Path) -> None:
-    """Remove sockets of servers that were killed."""
     for path in directory.glob("grpc-*.sock"):
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
             if time.time() - path.stat().st_mtime < _SETTLED_S:

@@ -1,11 +1,10 @@
-"""What of one client's HTTP/2 may go on to the server now. Pure but for the clock that it is given.
+"""Decides which of a client's HTTP/2 frames may pass to the server now. Pure, with a given clock.
 
-A new stream needs a turn (`stream_turns`), which ends with the server's first answer to it, when
-the server says that it has taken the call, or after HOLD_S. A stream that its client takes back
-before keeps its turn for all of that: the server has the work. A stranger of whom that is true
-waits with its like from then on, until it has an answer. Frames that cost the receiver more
-than the sender have a pace, far above what a client's calls bring. What waits is not read any
-further, so none is refused.
+A new stream needs a turn (`stream_turns`), which ends with the server's first answer, when the
+server has taken the call, or after HOLD_S. A stream cancelled before keeps its turn: the server has
+the work; its stranger then waits with other doubtful ones until it has an answer. Frames that cost
+the receiver more than the sender have a rate limit far above honest use. A waiting connection is
+not read, so none is refused.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,46 +22,47 @@ from serving.server.connections.frame_heads import (
 from serving.server.connections.stream_turns import GateClock, PortTurns, StreamTurns, Timer
 
 HOLD_S: Final = 0.05
-"""Of a turn, at most: some time more than a server that is busy takes for the calls before it. It
-counts in the server's own event loop, so one that stands still begins no calls either."""
+"""A turn's limit: longer than a busy server takes for the calls before it. Measured in the server's
+event loop, so a stalled one begins no calls.
+"""
 
 BLOCK_BYTES_MAX: Final = 64 * 2**10
-"""Of a call's headers as they are sent: four times what the server takes, so that it can still say
-so to an honest client. Longer ones end the connection."""
+"""Of a call's encoded headers: four times the server's limit, so that it can refuse an honest
+client. Longer ones end the connection.
+"""
 
 SMALL_BYTES: Final = 256
-"""A DATA frame with less costs about what one with nothing does."""
+"""A smaller DATA frame costs as much as an empty one."""
 
 STRANGER_FRAMES_PER_S: Final = 1_000
 KEY_FRAMES_PER_S: Final = 10_000
-"""Beside new streams and what comes with them; a client answers pings, and widens windows."""
+"""Besides new streams' frames: pings answered and windows widened."""
 
 STREAM_FRAMES: Final = 8
-"""That come with a stream: its message, its window's updates, a ping."""
+"""With each stream: its message, window updates, a ping."""
 
 FIRST_FRAMES: Final = 64
-"""Of a connection, and STREAM_FRAMES more with each call, that the pace of all strangers does not
-count: who makes a connection and calls is not kept by those who send frames without end."""
+"""Of a connection, and STREAM_FRAMES more per call, exempt from the rate of all strangers: a flood
+does not keep out a new client.
+"""
 
 _PACE_WAIT_S: Final = 0.1
-"""Until what has come since goes on at once: few timers, also of many connections."""
+"""Batches frames: few timers, also of many connections."""
 
 
 class BadHeaders(Exception):
-    """The headers of a call do not end, or are of a stream that no client may begin."""
+    """Endless headers, or a stream that no client may begin."""
 
 
 class _Turn(NamedTuple):
-    """One that a stream has, and what ends it at the latest."""
+    """A stream's turn, and the timer that ends it."""
 
     turns: StreamTurns
     timer: Timer
 
 
 class StreamGate:
-    """Of one connection, a stranger's until a key is shown on it; `go_on` is called when more of
-    what has come may pass.
-    """
+    """Of one connection, a stranger's until it shows a key; calls `go_on` when more may pass."""
 
     def __init__(self, port: PortTurns, clock: GateClock, go_on: Callable[[], None]) -> None:
         self.turn_s = float("-inf")
@@ -85,7 +85,7 @@ class StreamGate:
 
     @property
     def waits(self) -> bool:
-        """Whether no more is to be read now."""
+        """Whether to stop reading now."""
         return self.is_queued or self._pause is not None or self._is_stuck
 
     @property
@@ -93,12 +93,12 @@ class StreamGate:
         return self._is_jammed and self.is_stranger
 
     def take(self, data: bytes) -> bytes:
-        """What goes on of all that has come, `data` last, which may be empty; raises BadHeaders."""
+        """All bytes that may pass, the possibly empty `data` last; raises BadHeaders."""
         self._frames.take(data)
         return b"" if self.waits else self._frames.passing(self._may_pass)
 
     def jammed(self, *, is_jammed: bool) -> None:
-        """Whether the client leaves unread what the server says; a stranger begins nothing then."""
+        """Whether the client's buffer is full; a stranger then begins nothing."""
         self._is_jammed = is_jammed
         if self._is_stuck:
             self._forget_waiting()
@@ -106,7 +106,7 @@ class StreamGate:
             self._go_on_if_open()
 
     def answered(self, streams: Iterable[int]) -> None:
-        """The server has answered these, or ended them."""
+        """The server has answered or ended these."""
         for stream in streams:
             if stream in self._under_way:
                 self._doubt(is_doubtful=False)
@@ -116,7 +116,7 @@ class StreamGate:
                 self._doubt(is_doubtful=False)
 
     def took(self) -> None:
-        """The server has taken a call: the oldest's turn is over, as it takes them in order."""
+        """The server has taken a call, the oldest: ends its turn."""
         if held := [each for each in (self._under_way, self._taken_back) if each]:
             oldest = min(held, key=lambda each: next(iter(each)))
             stream = next(iter(oldest))
@@ -125,9 +125,7 @@ class StreamGate:
             self._end(oldest, stream)
 
     def showed(self, key: str) -> None:
-        """The server has taken a call with a key that it knows, of this name. The first key is
-        whose the connection is.
-        """
+        """The server has taken a call with this key; the first key owns the connection."""
         if self.is_stranger:
             self.is_stranger = False
             self._pace = RateBudget.full(KEY_FRAMES_PER_S, self._clock.time(), period_s=1.0)
@@ -136,14 +134,14 @@ class StreamGate:
         self.took()
 
     def turn_came(self) -> bool:
-        """The stream that waits begins, if it still can; whether it did."""
+        """Begin the waiting stream if it still can; whether it did."""
         self.is_queued, self._has_turn = False, True
         self._go_on()
         was_used, self._has_turn = not self._has_turn, False
         return was_used
 
     def leave(self) -> None:
-        """The connection is over; what it has under way keeps its turns, as the server has it."""
+        """The connection has ended; its streams keep their turns, as the server has them."""
         self._forget_waiting()
         if self._pause is not None:
             self._pause.cancel()
@@ -185,7 +183,7 @@ class StreamGate:
         return True
 
     def _take_back(self, stream: int) -> None:
-        """Its client no longer wants an answer, and may have had none."""
+        """The client cancels a stream, possibly before an answer."""
         if stream in self._under_way:
             self._taken_back[stream] = self._under_way.pop(stream)
         elif stream == self._unanswered:

@@ -1,9 +1,9 @@
-"""Turns of new calls on their way to the server, given in turn to the connections that wait.
+"""Turns of new calls on their way to the server, dealt to waiting connections.
 
-gRPC's server for Python takes calls of all clients one after the other, at some 0.35 ms each,
-and its core reads new ones a hundred times as fast. So calls wait here, each connection's by
-themselves, and few are on their way at a time: a client of many calls waits for itself. Calls that
-are answered at once would still have the server do nothing else, so strangers' have a pace too.
+gRPC's Python server takes all clients' calls one after the other, at some 0.35 ms each; its core
+reads new ones a hundred times as fast. So calls wait here per connection, with few on their way: a
+client of many calls waits for itself. Even calls answered at once occupy the server, so strangers'
+have a rate limit.
 """
 
 from collections import deque
@@ -13,62 +13,63 @@ from typing import Final, Protocol
 from serving.policy.admission.rate_budget import RateBudget
 
 STRANGER_TURNS: Final = 16
-"""At a time, of all connections that have shown no key: what keeps Python busy, and what another
-one's call waits for, 16 times 0.35 ms."""
+"""Of all strangers: keeps Python busy; another's call waits 16 times 0.35 ms."""
 
 DOUBTFUL_TURNS: Final = 4
 DOUBTFUL_PERIOD_S: Final = 0.05
-"""Of strangers whose last call was taken back before its answer, or not taken by the server in its
-time, and as many in each period: they would keep the others from their turns and their pace."""
+"""Turns, also per period, of strangers whose last call was cancelled before its answer or not taken
+in time; else they would take the others'.
+"""
 
 KEY_TURNS: Final = 32
-"""Of all connections that have shown one and the same key."""
+"""Of all connections with one key."""
 
 RESTED_S: Final = 1.0
-"""A connection without a turn for so long is next. Less than the time between two checks of health,
-and more than a connection waits between two turns when a thousand want them."""
+"""A connection without a turn for so long is next: less than between two health checks, more than
+between two turns among a thousand connections.
+"""
 
 STRANGERS_CALLS: Final = 64
 STRANGERS_CALLS_PERIOD_S: Final = 0.25
-"""Of all strangers beside the doubtful: 256 a second, a tenth of a core at 0.35 ms each, and 64 at
-once, for which others wait then. Any number of probes is far below, and the first call of every
-connection with a key counts here."""
+"""Of all strangers but the doubtful: 256 a second, a tenth of a core at 0.35 ms each, in bursts of
+64. Far above any number of probes; counts the first call of every connection with a key.
+"""
 
 _PACE_WAIT_S: Final = 0.005
-"""Until those whose time has come since begin: few timers, also where hundreds wait."""
+"""Batches due calls: few timers, also with hundreds waiting."""
 
 STRANGERS_FRAMES_PER_S: Final = 10_000
-"""Of all strangers together, beside those that each connection begins with: a tenth of a core."""
+"""Of all strangers, besides connections' first frames: a tenth of a core."""
 
 
 class Timer(Protocol):
-    """A call that is to happen later."""
+    """A scheduled call."""
 
     def cancel(self) -> None:
-        """It is not."""
+        """Cancel it."""
 
 
 class GateClock(Protocol):
-    """An event loop's time."""
+    """An event loop's clock."""
 
     def time(self) -> float:
-        """Seconds, which never go back."""
+        """Monotonic seconds."""
 
     def call_later(self, delay: float, callback: Callable[[], object], /) -> Timer:
-        """Call it then."""
+        """Schedule a call."""
 
 
 class Waiting(Protocol):
-    """A connection with a call that waits."""
+    """A connection with a waiting call."""
 
     turn_s: float  # when its last turn began, on the monotonic clock
 
     def turn_came(self) -> bool:
-        """Begin now; whether it did. The turn is taken already, and given back where it did not."""
+        """Begin now, with a turn already taken; False gives it back."""
 
 
 class StreamTurns:
-    """Turns of one group of connections, and the pace at which they begin, where there is one."""
+    """Turns of one group of connections, with an optional rate limit."""
 
     def __init__(self, turns: int, clock: GateClock, pace: RateBudget | None = None) -> None:
         self._turns = turns
@@ -82,11 +83,11 @@ class StreamTurns:
 
     @property
     def taken(self) -> int:
-        """That have begun and not ended."""
+        """Turns in use."""
         return self._taken
 
     def begin(self, one: Waiting) -> bool:
-        """Take a turn if there is one; otherwise `one.turn_came` is called with it."""
+        """Take a free turn, or queue for `one.turn_came`."""
         if not (self._rested or self._others) and self._is_free():
             self._take(one)
             return True
@@ -95,12 +96,12 @@ class StreamTurns:
         return False
 
     def end(self) -> None:
-        """Give a turn back, to the next who waits."""
+        """Give a turn to the next in the queue."""
         self._taken -= 1
         self._go_on()
 
     def leave(self, one: Waiting) -> None:
-        """Wait no more."""
+        """Leave the queue."""
         for queue in (self._rested, self._others):
             if one in queue:
                 queue.remove(one)
@@ -115,7 +116,7 @@ class StreamTurns:
                     self._pace.take(-1, self._clock.time())
 
     def _is_free(self) -> bool:
-        """Whether one may begin now; where time alone is in the way, who waits goes on with it."""
+        """Whether a call may begin; schedules the queue where only time is missing."""
         if self._taken >= self._turns:
             return False
         if self._pace is None or self._pace.left(self._clock.time()) >= 1:
@@ -135,16 +136,14 @@ class StreamTurns:
             self._pace.take(1, one.turn_s)
 
     def _next(self) -> Waiting:
-        """By turns from the two queues: who makes one connection after the other is rested too."""
+        """Alternates between the queues: a client of ever new connections is rested too."""
         use_rested = bool(self._rested) and (self._rested_is_next or not self._others)
         self._rested_is_next = not use_rested
         return (self._rested if use_rested else self._others).popleft()
 
 
 class PortTurns:
-    """The turns of one port: those of strangers, of doubtful ones, and of each key; and the pace of
-    all strangers' other frames together.
-    """
+    """One port's turns, of strangers, doubtful ones and each key, and all strangers' frame rate."""
 
     def __init__(self, clock: GateClock) -> None:
         self._clock = clock
@@ -157,7 +156,7 @@ class PortTurns:
         self._keys: dict[str, StreamTurns] = {}
 
     def of_key(self, name: str) -> StreamTurns:
-        """Those of the key of that name."""
+        """The turns of one key's connections."""
         turns = self._keys.get(name)
         if turns is None:
             turns = self._keys[name] = StreamTurns(KEY_TURNS, self._clock)

@@ -1,1 +1,1 @@
-"""The page that shows a running server, and what it asks: HTTP on the control service's port."""
+"""The page that shows a running server, over HTTP."""

@@ -1,8 +1,8 @@
-"""A call of the control service over HTTP: what it answers, and how it fails. Pure data.
+"""The result of a control call over HTTP. Pure data.
 
 The form is the Connect protocol's for unary calls in JSON
-(https://connectrpc.com/docs/protocol#unary-request): a status of HTTP, and a body that is the
-response's message, or `{"code", "message", "details"}`.
+(https://connectrpc.com/docs/protocol#unary-request): an HTTP status, and the response's message or
+`{"code", "message", "details"}`.
 """
 
 from collections.abc import Sequence
@@ -30,12 +30,12 @@ HTTP_STATUS: Final = {
     "data_loss": 500,
     "unauthenticated": 401,
 }
-"""Of Connect's codes: its table, at https://connectrpc.com/docs/protocol#error-codes."""
+"""Of Connect's codes: https://connectrpc.com/docs/protocol#error-codes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallAnswer:
-    """A status of HTTP, and JSON."""
+    """An HTTP status and JSON."""
 
     status: int
     body: bytes
@@ -44,7 +44,7 @@ class CallAnswer:
 def failed(
     code: str, message: str, *, details: Sequence[dict[str, Any]] = (), status: int | None = None
 ) -> CallAnswer:
-    """How a call fails; `status` where HTTP has a more exact one than the code."""
+    """A failed call; `status` where HTTP has one more exact than the code's."""
     # What is quoted of a request may hold half characters, which JSON cannot.
     body: dict[str, Any] = {"code": code, "message": message.encode(errors="replace").decode()}
     if details:
@@ -53,15 +53,15 @@ def failed(
 
 
 def answered(body: bytes) -> CallAnswer:
-    """What it answers."""
+    """A successful call."""
     return CallAnswer(status=HTTPStatus.OK, body=body)
 
 
 class Calls(Protocol):
-    """The unary calls of the control service, as JSON."""
+    """The control service's unary calls, as JSON."""
 
     def changes(self, method: str) -> bool:
-        """Whether it is a method that does more than look; False for one that there is not."""
+        """Whether the method is known and does more than read."""
 
     async def call(
         self,
@@ -72,6 +72,4 @@ class Calls(Protocol):
         action: str | None = None,
         wall_s: float | None = None,
     ) -> CallAnswer:
-        """Call `method` with the message in `body` and the key of whoever asks; `action` is its
-        idempotency key.
-        """
+        """Call `method` with the JSON `body`; `action` is its idempotency key."""

@@ -1,7 +1,7 @@
-"""The console's HTTP app: the page, sessions, calls in JSON, and the stream of events.
+"""The console's HTTP app: page, sessions, JSON calls, event stream.
 
-Every request names this server as a host, and what is no plain page is asked by our own page or by
-none. The cookie of a session lets one look; a call that changes something shows the key itself.
+Every request names this server as its host; all but the page's files come from our own page or
+none. A session's cookie allows reads; changes need the key.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ logger = logging.getLogger(f"vllm.{__name__}")
 SERVICE_PATH: Final = "/ultraserve.v1.ControlService"
 
 BODY_BYTES_MAX: Final = 256 * 2**10
-"""Of a request; JSON has names where the control service's own messages have numbers."""
+"""Of a request; JSON has names where protobuf has numbers."""
 
 SESSION_BYTES_MAX: Final = 2**10
-"""Of the request that begins a session: before its key is known."""
+"""Of POST /session, whose key is unknown yet."""
 
 BODY_WAIT_S: Final = HEAD_WAIT_S
-"""Wall seconds in which a body has to come, as a head has."""
+"""Wall seconds, as for a head."""
 
 STREAMS_MAX: Final = 32
-"""Readers of events at a time, as the control service's own streams."""
+"""Concurrent readers, as of the control service."""
 
 HEADERS: Final = {
     "Content-Security-Policy": "; ".join(
@@ -64,7 +64,7 @@ HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""Of every response: nothing but ours is loaded or asked, and nobody frames it."""
+"""Of every response: our own resources only, in no frame."""
 
 _NO_KEY: Final = "no session, and no key: send `Authorization: Bearer KEY`, or POST it to /session"
 _WRONG_KEY: Final = "expected the control service's key"
@@ -74,16 +74,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class _KeyShown(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of POST /session."""
-
     key: str
 
 
 class ConsoleApp:
     """The routes; `app` is aiohttp's.
 
-    `own_host` is the host that the server listens on; None: any name may be its, as with TLS, whose
-    certificate says which. `cookie` is the name of the session's.
+    `own_host` is the listening host; None allows any name, as with TLS, whose certificate names it.
+    `cookie` is the session cookie's name.
     """
 
     def __init__(
@@ -119,7 +117,7 @@ class ConsoleApp:
         )
 
     def is_at_work(self, transport: asyncio.BaseTransport) -> bool:
-        """Whether somebody with a key, or a session, is being answered over this connection."""
+        """Whether the connection has a request with a key or a session in progress."""
         return transport in self._at_work
 
     @contextmanager
@@ -138,7 +136,7 @@ class ConsoleApp:
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse what names another host, and what another's page asks."""
+        """Refuse other hosts' names and other sites' pages."""
         host = request.headers.get("Host", "")
         if self._own_host is not None and not is_named_rightly(host, self._own_host):
             words = f"Host {host[:80]!r}: expected a name of this machine's loopback"
@@ -285,7 +283,7 @@ async def _add_headers(request: web.Request, response: web.StreamResponse) -> No
 
 
 async def _body(request: web.Request, *, bytes_max: int) -> bytes:
-    """What comes with it; raises web.HTTPException for one that is longer, or comes too late."""
+    """The body; raises web.HTTPException when it is too long or too late."""
     try:
         async with asyncio.timeout(BODY_WAIT_S):
             return await request.clone(client_max_size=bytes_max).read()
@@ -312,7 +310,6 @@ def _not_json() -> web.Response:
 
 
 def _interval_s(request: web.Request) -> float:
-    """The interval that the request names; raises ConfigError for a malformed one."""
     text = request.query.get("interval_s", f"{INTERVAL_S:g}")
     try:
         return float(text)
@@ -322,7 +319,7 @@ def _interval_s(request: web.Request) -> float:
 
 
 def _timeout_s(request: web.Request) -> float | None:
-    """Connect's `Connect-Timeout-Ms`; raises ConfigError for a malformed one."""
+    """Connect's `Connect-Timeout-Ms`; raises ConfigError."""
     text = request.headers.get("Connect-Timeout-Ms")
     if text is None:
         return None

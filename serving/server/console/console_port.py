@@ -1,4 +1,4 @@
-"""The console's port: HTTP on an address of its own, beside the control service's."""
+"""The console's HTTP port, beside the control service's."""
 
 import logging
 from functools import partial
@@ -15,15 +15,15 @@ from serving.server.connections.listening_port import ListeningPort
 from serving.server.console.console_app import ConsoleApp
 
 LIMITS: Final = PortLimits(connections=512, strangers=256, silent=256)
-"""Half of the connections are kept for sessions and keys."""
+"""Half of the connections are reserved for sessions and keys."""
 
 STOP_GRACE_S: Final = 1.0
 _KEPT_ALIVE_WALL_S: Final = 75.0
-"""Between two requests of HTTP on one connection."""
+"""Between two requests."""
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """False for what a client did wrong: anybody could fill the log with that."""
+    """False for clients' errors, with which anybody could fill the log."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
@@ -33,10 +33,7 @@ _http_logger.addFilter(_is_ours)
 
 
 class ConsolePort:
-    """The port, from `start` to `stop`.
-
-    `start` raises as `PortAddress.open`.
-    """
+    """The port, from `start` to `stop`; `start` raises as `PortAddress.open`."""
 
     def __init__(
         self,
@@ -69,7 +66,7 @@ class ConsolePort:
 
     @property
     def connections(self) -> int:
-        """That are open now."""
+        """Open connections."""
         return 0 if self._port is None else self._port.connections
 
     async def start(self) -> None:
@@ -83,7 +80,7 @@ class ConsolePort:
         await self._port.start()
 
     async def stop(self) -> None:
-        """End, with a moment for requests that are at work; idempotent."""
+        """End, with a grace period for requests; idempotent."""
         if self._port is not None:
             await self._port.close()
         await self._runner.cleanup()

@@ -1,12 +1,10 @@
-"""Sessions of browsers, which may look without the key; in this process's memory.
+"""Browser sessions, which allow reads without the key; in this process's memory.
 
-A session is made of a key and stands for it: it is as good as the key is, asked anew each time, and
-ends by itself. It lets one look; whatever changes something wants the key. The cookie holds a
-random name, never the key.
+A session is valid while its key is, and expires; changes need the key. The cookie holds a random
+name, never the key.
 
-Browsers send a cookie to every port of its host, so another server on 127.0.0.1 that one opens with
-the same browser is shown the name, and could look for as long as the session goes on. It could
-change nothing.
+Browsers send a cookie to every port of its host: another server on 127.0.0.1, opened in the same
+browser, sees the name, and could read, but not change anything, until the session ends.
 """
 
 import secrets
@@ -16,18 +14,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 SESSIONS_MAX: Final = 64
-"""The one that was used longest ago ends when there is one more."""
+"""One more ends the least recently used."""
 
 LIFE_WALL_S: Final = 12 * 3_600.0
 IDLE_WALL_S: Final = 3_600.0
-"""A page that is open asks all the time; this is for one that was closed."""
+"""For closed pages; open ones read all the time."""
 
 _NAME_BYTES: Final = 32  # 256 random bits
 
 
 @dataclass(slots=True)
 class _Session:
-    """The key that it was made with, and wall seconds of its beginning and its last use."""
+    """The key, and wall seconds of the beginning and the last use."""
 
     key: str = field(repr=False)
     begun_s: float
@@ -35,7 +33,7 @@ class _Session:
 
 
 class ConsoleSessions:
-    """Sessions by their names; `admits` says whether a key is one of the service's."""
+    """Sessions by name; `admits` checks keys."""
 
     def __init__(
         self, admits: Callable[[str | None], bool], *, clock: Callable[[], float] = time.monotonic
@@ -48,7 +46,7 @@ class ConsoleSessions:
         return len(self._sessions)
 
     def begin(self, key: str | None) -> str | None:
-        """The name of a new session; None for a key that is none of ours."""
+        """A new session's name; None for an unknown key."""
         if key is None or not self._admits(key):
             return None
         self._drop_over()
@@ -59,7 +57,7 @@ class ConsoleSessions:
         return name
 
     def key_of(self, name: str | None) -> str | None:
-        """The key of a session that goes on, and is used by this; None for any other name."""
+        """A live session's key, or None; renews the session."""
         session = None if name is None else self._sessions.get(name)
         if name is None or session is None:
             return None
@@ -71,7 +69,7 @@ class ConsoleSessions:
         return session.key
 
     def end(self, name: str | None) -> None:
-        """End it; one that is over is."""
+        """End it; idempotent."""
         if name is not None:
             self._sessions.pop(name, None)
 

@@ -1,4 +1,4 @@
-"""The response that carries events: headers, packing, and a reader that has to take what comes."""
+"""An event stream's response: headers, compression, and a limit for slow readers."""
 
 import asyncio
 import zlib
@@ -9,14 +9,14 @@ from aiohttp import web
 from serving.server.console.event_stream import ReaderGone
 
 WRITE_WALL_S_MAX: Final = 30.0
-"""Wall seconds in which a reader takes one event; who takes longer is not there."""
+"""Wall seconds to take one event; a slower reader counts as gone."""
 
 _PACKED_LEVEL: Final = 1  # a look at 144 chips then takes a tenth of its bytes, and 1 to 2 ms
 _GZIP_WINDOW: Final = 31  # zlib's way to say gzip, with a window of 2**15
 
 
 class EventResponse:
-    """Made for `request`; begun once, then written to."""
+    """The response to `request`: begun once, then written."""
 
     def __init__(self, request: web.Request) -> None:
         self._request = request
@@ -34,7 +34,7 @@ class EventResponse:
             self.response.headers["Vary"] = "Accept-Encoding"
 
     async def begin(self) -> None:
-        """Send the head, and something, so that the reader knows that it is there."""
+        """Send the head and a first line, which shows the reader that it is connected."""
         await self.response.prepare(self._request)
         await self.write(b"retry: 2000\n\n")
 
@@ -52,13 +52,13 @@ class EventResponse:
             raise ReaderGone from error
 
     def cut_off(self) -> None:
-        """End the connection without the response's end, so that its reader knows."""
+        """Abort without the response's end, so that the reader notices."""
         if self._request.transport is not None:
             self._request.transport.abort()
 
 
 def takes_gzip(request: web.Request) -> bool:
-    """Whether its client says so; one that refuses it with `q=0` is taken at its word."""
+    """Whether the client accepts gzip; `q=0` refuses it."""
     for part in request.headers.get("Accept-Encoding", "").split(","):
         name, _, weight = part.strip().lower().partition(";")
         if name.strip() == "gzip":

@@ -1,9 +1,9 @@
-"""Server-sent events: what a page shows, as it changes, to one reader.
+"""Server-sent events: the console's data, as it changes, to one reader.
 
-Looks are shared with all other readers, and a reader that is slow misses some: nothing is looked at
-for it until the last one is written. While the engine does not answer, no look is told twice: the
-age of the last one is, as `late`. Of what happens it misses nothing that the server remembers:
-each event has an id, RUN:NUMBER, and a reader that comes back says which it had last.
+Snapshots are shared by all readers; a slow reader skips some, as the next is fetched after the last
+is written. While the engine does not answer, `late` events carry the last one's age. Machine events
+are never skipped while the server remembers them: each has an id, RUN:NUMBER, and a reconnecting
+reader names its last.
 """
 
 import asyncio
@@ -31,24 +31,24 @@ INTERVAL_S_MIN: Final = 0.25
 INTERVAL_S_MAX: Final = 60.0
 
 STREAM_WALL_S_MAX: Final = 3_600.0
-"""A browser comes back by itself, with the id that it had last."""
+"""A browser then reconnects with its last id."""
 
 HISTORY_EVENTS_MAX: Final = 512
-"""Of what happened before a reader came: the newest, as many as a page shows."""
+"""Past events for a new reader: as many as a page shows."""
 
 _SELDOM_S: Final = 5.0
-"""Between two looks at what changes seldom, or takes a while to find out."""
+"""Period of parts that change seldom or are slow."""
 
 _SIGN_OF_LIFE_S: Final = 15.0
-"""What stands between us and the reader may close what is silent for longer."""
+"""Proxies may close streams silent for longer."""
 
 _MAX_AGE_INTERVALS: Final = 0.5
-"""How old a look may be that others asked for; an engine has an interval to answer in."""
+"""Age limit of a shared snapshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareEvent:
-    """A look at the machine; `number` counts them, `age_s` is wall time since it was asked for."""
+    """A numbered snapshot; `age_s` is wall time since its request."""
 
     number: int
     json: bytes
@@ -56,46 +56,44 @@ class HardwareEvent:
 
 
 class Looks(Protocol):
-    """What a page shows, as JSON; None: there is nothing of the kind, or not yet.
+    """The console's data as JSON; None: absent, or not yet there.
 
-    All raise EngineGone, EngineFailed. `run` is another one in each server.
+    All raise EngineGone, EngineFailed. `run` identifies the server's run.
     """
 
     @property
     def run(self) -> str:
-        """Whose events are numbered."""
+        """The run whose events are numbered."""
 
     @property
     def last_number(self) -> int:
-        """Of the newest event; 0 before the first."""
+        """The newest event's; 0 before the first."""
 
     def happened(self, after: int) -> AsyncGenerator[tuple[MachineEvent, int], None]:
-        """Each event after that number, and how many before it are forgotten.
-
-        Raises CallRefused, EngineGone at the end.
+        """Each event after that number, and how many before it are forgotten. Raises CallRefused,
+        EngineGone at the end.
         """
 
     async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareEvent | None:
-        """The machine, not older than that, or the last look when the engine takes longer."""
+        """A snapshot of at most that age, or the last one of a slow engine."""
 
     async def part(self, name: str, *, max_age_s: float) -> bytes | None:
-        """Another part by its event's name: `daynight` (chips that serve and train), `experts`
-        (what they were asked), `latency` (of late), `admission` (requests inside and refused).
+        """Another event's data: `daynight`, `experts` (load), `latency` (recent), `admission` (in
+        flight and refused).
         """
 
 
 class ReaderGone(Exception):
-    """The reader has gone, or its session has ended."""
+    """The reader has disconnected, or its session has ended."""
 
 
 Send = Callable[[bytes], Awaitable[None]]
-"""Write to the reader, once it has room; raises ReaderGone."""
+"""Writes once the reader has room; raises ReaderGone."""
 
 
 class EventStream:
-    """One reader's, from `run` to its end; `may_read` says whether it still has the right to.
-
-    Raises ConfigError for an interval that is none.
+    """One reader's stream; `may_read` says whether it is still authorized. Raises ConfigError for
+    an interval out of range.
     """
 
     def __init__(
@@ -121,7 +119,7 @@ class EventStream:
         self._looked_s: float | None = None
 
     async def run(self) -> None:
-        """Tell until the reader has gone, the engine has, or the time is over."""
+        """Send until the reader or the engine has gone, or the time limit."""
         with suppress(TimeoutError):
             async with asyncio.timeout(STREAM_WALL_S_MAX):
                 await self._tell_all()
@@ -149,7 +147,7 @@ class EventStream:
             pass  # the server ends, or there is nobody: the response's end says it
 
     async def _happened(self) -> None:
-        """Write events in their order; their end is the stream's."""
+        """Send events in order; their end is the stream's."""
         before = self._looks.last_number - HISTORY_EVENTS_MAX
         dropped = max(0, before - self._after)
         async with aclosing(self._looks.happened(self._after + dropped)) as events:
@@ -163,7 +161,7 @@ class EventStream:
                     self._leases_changed.set()
 
     async def _hardware(self) -> None:
-        """Tell a look that is new to this reader, and the age of one that is older than it may."""
+        """Send a new snapshot, or `late` with the age of an old one."""
         max_age_s = _MAX_AGE_INTERVALS * self._interval_s
         try:
             look = await self._looks.hardware(max_age_s=max_age_s, within_s=self._interval_s)
@@ -195,7 +193,7 @@ class EventStream:
         interval_s: float,
         sooner: asyncio.Event | None = None,
     ) -> None:
-        """Look, tell, and rest; times that went by meanwhile are left out."""
+        """Fetch and send periodically; missed periods are skipped."""
         due_s, failed = time.monotonic(), False
         while True:
             if not self._may_read():
@@ -229,9 +227,8 @@ class EventStream:
 
 
 def after_id(last_id: str | None, *, run: str, newest: int) -> int:
-    """The number after which a reader goes on that had `last_id` last; 0: from the beginning.
-
-    Another run's events count from 1 again, so whoever comes from one begins anew.
+    """The number after which a reader with `last_id` continues; 0: the beginning, also after
+    another run, whose numbers are others.
     """
     named, _, number = (last_id or "").rpartition(":")
     if named != run or not (number.isascii() and number.isdecimal() and len(number) < 20):

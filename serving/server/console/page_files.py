@@ -1,7 +1,6 @@
-"""The built page: read once, given out with what lets a browser keep it.
+"""The built page, with cache headers.
 
-Names below `assets/` carry a digest of what they hold, so a browser may keep them for good; all
-others are asked for again, and answered with "not modified" where nothing is.
+Names below `assets/` carry a digest, so browsers keep them for good; others are revalidated.
 """
 
 import gzip
@@ -18,12 +17,12 @@ _KEPT_FOR_GOOD: Final = "public, max-age=31536000, immutable"
 _ASKED_AGAIN: Final = "no-cache"
 _SMALLEST_PACKED_BYTES: Final = 512
 _TYPES: Final = {".webmanifest": "application/manifest+json", ".woff2": "font/woff2"}
-"""That a system's own table may lack."""
+"""Missing in some systems' tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageFile:
-    """One file; `packed` is it in gzip, None where that saves nothing."""
+    """One file; `packed` is its gzip, None if not smaller."""
 
     data: bytes
     packed: bytes | None
@@ -33,7 +32,7 @@ class PageFile:
 
 
 def read_page(directory: Path = PAGE) -> dict[str, PageFile]:
-    """Every file by its path on the server, `/` among them when the page was built."""
+    """Every file by its URL path, `/` included when the page was built."""
     files = {
         f"/{path.relative_to(directory).as_posix()}": _read(path, directory)
         for path in sorted(directory.rglob("*"))

@@ -1,8 +1,8 @@
-"""Whether a request comes from our own page, or from no page at all: never from another's. Pure.
+"""Whether a request comes from our own page or none, rather than another site's. Pure.
 
-A browser on this machine reaches what only this machine can. Another's page could name us by a
-host of its own that it points at loopback (DNS rebinding), or send us a form; so the name that the
-browser used has to be ours, and where it says which page asks, that page has to be ours too.
+A browser on this machine reaches its loopback. Another site's page could name us by a host that it
+points there (DNS rebinding), or send us a form; so the host, and the page where the browser names
+it, must be ours.
 """
 
 from collections.abc import Mapping
@@ -13,13 +13,12 @@ from yarl import URL
 from serving.access.listen_address import is_loopback
 
 _OUR_OWN: Final = ("same-origin", "none")
-"""Of Sec-Fetch-Site: our page, or the user's own doing, such as a typed address."""
+"""Values of Sec-Fetch-Site: our page, or the user, such as by a typed address."""
 
 
 def is_named_rightly(host_header: str, own_host: str) -> bool:
-    """Whether `host_header` (HOST or HOST:PORT) is a name of loopback or the server's own.
-
-    Ports are not compared: one that is forwarded has another one.
+    """Whether `host_header` (HOST or HOST:PORT) is loopback's or the server's own; a forwarded port
+    may differ.
     """
     url = _url_of(f"http://{host_header}")
     host = None if url is None or url.user is not None or url.path != "/" else url.host
@@ -29,7 +28,7 @@ def is_named_rightly(host_header: str, own_host: str) -> bool:
 
 
 def comes_from_elsewhere(headers: Mapping[str, str], *, scheme: str) -> bool:
-    """Whether a page that is not ours asks; a program that is no browser says nothing of pages."""
+    """Whether another site's page sends it; only browsers name pages."""
     site = headers.get("Sec-Fetch-Site")
     if site is not None and site not in _OUR_OWN:
         return True

@@ -1,1 +1,1 @@
-"""What a running server offers beside vLLM's own HTTP app, and the clients of it. No vLLM here."""
+"""A running server's control service and its clients. No vLLM here."""

@@ -1,14 +1,14 @@
-"""Remembers how calls that change something ended, by their idempotency keys.
+"""Outcomes of calls that change something, by idempotency key.
 
-| a key's call | asked again with the same key |
+| a key's call | the same call with the key again |
 |---|---|
-| under way | waits with it, as long as a call may take |
-| done | has the same answer; nothing is done twice |
-| not done: refused, with a reason | is tried anew: nothing has changed |
-| unknown: it failed in any other way, so that it may have been done | is unknown still |
+| under way | waits with the first |
+| done | gets the same answer; nothing is done twice |
+| refused, with a reason | is tried anew: nothing has changed |
+| failed in any other way | stays unknown: it may have been done |
 
-A call goes on when its client has gone. One that takes longer than an answer may is *unknown* to
-its client until it is asked again. The memory is bounded, and ends with the server and its engine.
+A call continues without its client. One that outlasts the answer's limit is *unknown* until asked
+again. The memory is bounded, and ends with the server.
 """
 
 import asyncio
@@ -27,35 +27,27 @@ from serving.server.engine_call import EngineFailed, EngineGone
 logger = logging.getLogger(f"vllm.{__name__}")
 
 KEY_HEADER: Final = "idempotency-key"
-"""Of gRPC's metadata; HTTP's name (draft-ietf-httpapi-idempotency-key-header)."""
+"""gRPC metadata; HTTP's name (draft-ietf-httpapi-idempotency-key-header)."""
 
 KEY_LENGTH_MAX: Final = 128
 OUTCOMES_KEPT: Final = 1_024
-"""Calls of which the end is remembered; the oldest is forgotten first."""
+"""The oldest is forgotten first."""
 
 ANSWER_WALL_S_MAX: Final = 1.5
-"""Wall seconds until a call is answered; what 2 s leave for the way there and back."""
+"""Wall seconds to an answer; 2 s less the network."""
 
 
 @dataclass(slots=True, eq=False)
 class _Action:
-    """A call that changes something: what was asked, and its outcome, now or later.
-
-    `late`: a client was told that the outcome is unknown before there was one.
-    """
+    """`late`: its client was answered before the outcome."""
 
     asked: tuple[str, bytes]
     outcome: "asyncio.Task[Any]"
     late: bool = False
 
 
-def new_key() -> str:
-    """A key that no other call has."""
-    return secrets.token_hex(8)
-
-
 class ActionLedger:
-    """Of one server, in its loop."""
+    """One server's outcomes; in its event loop."""
 
     def __init__(self, *, answer_wall_s_max: float = ANSWER_WALL_S_MAX) -> None:
         self._answer_wall_s_max = answer_wall_s_max
@@ -67,12 +59,12 @@ class ActionLedger:
     async def outcome(
         self, key: str | None, asked: tuple[str, bytes], act: Callable[[], Awaitable[Any]]
     ) -> Any:
-        """What `act` comes to, which is called unless `key` names a call that was made before.
+        """The result of `act`, called unless `key` names an earlier call.
 
-        Raises what `act` does; CallRefused when the outcome is not known in time, or there is no
-        room; ConfigError for a key that cannot be, or belongs to a call that asked something else.
+        Raises what `act` does; CallRefused without an outcome in time, or with a full ledger;
+        ConfigError for a malformed key, or one of a different call.
         """
-        key = new_key() if key is None else checked_key(key)
+        key = secrets.token_hex(8) if key is None else checked_key(key)
         action = self._actions.get(key)
         if action is not None and action.asked != asked:
             raise ConfigError(
@@ -97,7 +89,7 @@ class ActionLedger:
         return action.outcome.result()
 
     def _over(self, key: str, action: _Action) -> None:
-        """A call that was refused has changed nothing: its key may be used again."""
+        """Forget a refused call, which has changed nothing."""
         cancelled = action.outcome.cancelled()
         error = None if cancelled else action.outcome.exception()
         if error is not None and _is_definite(error):
@@ -116,7 +108,7 @@ class ActionLedger:
         del self._actions[over]
 
     async def stop(self) -> None:
-        """End the calls that are under way; idempotent."""
+        """Cancel the calls that are under way; idempotent."""
         under_way = [each.outcome for each in self._actions.values() if not each.outcome.done()]
         for outcome in under_way:
             outcome.cancel()
@@ -125,17 +117,13 @@ class ActionLedger:
 
 
 def _is_definite(error: BaseException) -> bool:
-    """Whether a call that raised this has changed nothing.
-
-    Handlers raise what is refused before they change anything; of anything else nothing is known.
-    """
+    """Whether nothing has changed: refusals precede every change."""
     if isinstance(error, EngineGone):
         return error.definite
     return isinstance(error, UltraServeError | NotImplementedError)
 
 
 def _tell_late(name: str, key: str, outcome: "asyncio.Task[Any]") -> None:
-    """A client was told that the outcome is unknown: the log has it."""
     error = None if outcome.cancelled() else outcome.exception()
     words = "CANCELLED" if outcome.cancelled() else "OK" if error is None else str(error)
     logger.info("control call %s with idempotency key %s ended late: %s", name, key, words)

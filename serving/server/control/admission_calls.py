@@ -1,4 +1,4 @@
-"""The control service's calls about admission and the prefix cache."""
+"""Control calls about admission and the prefix cache."""
 
 from typing import Final
 
@@ -31,7 +31,7 @@ class AdmissionCalls:
 
     @answers(GET_ADMISSION)
     async def get_admission(self, request: pb.GetAdmissionRequest) -> AdmissionReport:
-        """Requests inside, waiting and refused."""
+        """Requests in flight, waiting and refused."""
         del request
         return self._closing.report()
 
@@ -51,7 +51,7 @@ class AdmissionCalls:
 
     @answers(UNDRAIN_ENGINE)
     async def undrain_engine(self, request: pb.UndrainEngineRequest) -> AdmissionReport:
-        """Open it again."""
+        """Open admission again."""
         del request
         self._closing.undrain()
         self._watch.look_at_admission()

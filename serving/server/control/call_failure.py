@@ -1,7 +1,7 @@
-"""Failures of the control service's calls: exceptions of its handlers -> a code with details.
+"""Failures of control calls: a handler's exception -> a code with details.
 
-Handlers raise; `control_guard` ends the call. Nothing here is UNKNOWN: a defect of the server is
-INTERNAL, and the log has more of it than the client.
+Handlers raise; `control_guard` ends the call. A defect of the server is INTERNAL, never UNKNOWN;
+the log has more of it.
 """
 
 from typing import Any, Final, TypeVar
@@ -21,17 +21,16 @@ from serving.wire.control_call import ControlReply, ControlRequest, Refusal, Ref
 ReplyT = TypeVar("ReplyT", bound=ControlReply)
 
 RETRY_S: Final = 1.0
-"""Wall seconds. What a client is told to wait: calls are short, and a server that starts again
-needs longer than anybody knows."""
+"""Default Retry-After, wall seconds: calls are short, a restart's time unknown."""
 
 STREAM_OVER: Final = "STREAM_OVER"
-"""A reason that a client may want to know: it goes on with another stream."""
+"""Error reason: the stream's time limit; the client opens another."""
 
 ENGINE_GONE: Final = "ENGINE_GONE"
-"""A reason: of a call that changes something, that the engine had gone before it was asked."""
+"""Error reason: the engine ended before the change."""
 
 OUTCOME_UNKNOWN: Final = "OUTCOME_UNKNOWN"
-"""A reason: what was asked may have been done; the same call with the same key says whether."""
+"""Error reason: possibly done; the same call with the same key says whether."""
 
 
 def _refused(
@@ -44,12 +43,12 @@ def _refused(
 
 
 def not_now(message: str) -> CallRefused:
-    """The failure of a call that is right, but not now."""
+    """A valid call that the state does not allow."""
     return _refused(StatusCode.FAILED_PRECONDITION, "NOT_NOW", message)
 
 
 def outcome_unknown(key: str, why: str) -> CallRefused:
-    """A call that changes something, and has no outcome yet."""
+    """A change without an outcome yet."""
     message = (
         f"{why}: what was asked may have been done, or may be yet; the same call with "
         f"idempotency-key {key} says which, and does it at most once"
@@ -58,37 +57,37 @@ def outcome_unknown(key: str, why: str) -> CallRefused:
 
 
 def engine_busy(waited_s: float) -> CallRefused:
-    """A question that changes nothing, to an engine that computes a long step, or starts chips."""
+    """A read during a long step, or while chips start."""
     message = f"the engine is busy, and has not answered for {waited_s:.1f} s; try again"
     return _refused(StatusCode.DEADLINE_EXCEEDED, "ENGINE_BUSY", message, RETRY_S)
 
 
 def too_many(what: str, most: int) -> CallRefused:
-    """One more than the server has room for."""
+    """A limit of the server is reached."""
     message = f"at most {most} {what} at a time; try again"
     violations = {"control service": message}
     return _refused(StatusCode.RESOURCE_EXHAUSTED, "CALLS", message, RETRY_S, violations=violations)
 
 
 def server_ends() -> CallRefused:
-    """The end of a stream when the server ends."""
+    """The end of a stream with the server."""
     return _refused(StatusCode.UNAVAILABLE, "SERVER_ENDS", "the server ends", RETRY_S)
 
 
 def stream_over() -> CallRefused:
-    """The end of a stream that has lasted as long as it may."""
+    """The end of a stream by its time limit."""
     message = "a stream lasts no longer; begin another"
     return _refused(StatusCode.UNAVAILABLE, STREAM_OVER, message, 0.0)
 
 
 def watch_failed() -> CallRefused:
-    """The end of a stream whose server cannot watch its engine any more."""
+    """The end of a stream without a watch of the engine."""
     message = "the server no longer watches its engine; its log says why"
     return _refused(StatusCode.INTERNAL, "WATCH_FAILED", message)
 
 
 def failure_of_call(error: BaseException) -> RpcFailure:
-    """How a call fails that met `error`."""
+    """The failure of a call that raised `error`."""
     match error:
         case EngineGone():
             refused = _refused(StatusCode.UNAVAILABLE, ENGINE_GONE, str(error), RETRY_S)
@@ -105,16 +104,13 @@ def failure_of_call(error: BaseException) -> RpcFailure:
 
 
 def status_of(error: Any) -> Status | None:
-    """What the server itself said, of a call that failed for a client; None: the way there did."""
+    """The server's own status; None: the network failed."""
     said = [value for name, value in error.trailing_metadata() or () if name == STATUS_TRAILER]
     return Status.FromString(said[0]) if said else None
 
 
 async def answer(engine: Engine, request: ControlRequest, kind: type[ReplyT]) -> ReplyT:
-    """The engine's reply, which is of `kind`.
-
-    Raises CallRefused with the engine's words, EngineGone, EngineFailed.
-    """
+    """The engine's reply; raises CallRefused with the engine's words, EngineGone, EngineFailed."""
     reply = await ask(engine, request)
     if isinstance(reply, Refusal) and reply.code is RefusalCode.PRECONDITION:
         raise not_now(reply.message)

@@ -1,4 +1,4 @@
-"""What the console's page shows, from where the control service has it: JSON for its stream."""
+"""The console's data as JSON for its event stream."""
 
 from collections.abc import AsyncGenerator
 
@@ -19,7 +19,7 @@ from serving.wire.telemetry import MachineEvent
 
 
 class ConsoleSnapshots:
-    """All of them; those of `admission`, `day_night` and `latencies` only where these are."""
+    """Parts without a source are None."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class ConsoleSnapshots:
 
     @property
     def run(self) -> str:
-        """Whose events are numbered."""
+        """The run whose events are numbered."""
         return self._watch.run
 
     @property
     def last_number(self) -> int:
-        """Of the newest event."""
+        """The newest event's."""
         return self._watch.last_number
 
     def happened(self, after: int) -> AsyncGenerator[tuple[MachineEvent, int], None]:
@@ -59,7 +59,7 @@ class ConsoleSnapshots:
         return self._watch.events(after)
 
     async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareEvent | None:
-        """The machine; None before the first look of an engine that is slow to answer."""
+        """The machine; None before a slow engine's first snapshot."""
         try:
             look = await self._hardware.fresh(max_age_s, within_s)
         except TimeoutError:
@@ -67,7 +67,7 @@ class ConsoleSnapshots:
         return HardwareEvent(number=look.number, json=look.json, age_s=look.age_s())
 
     async def part(self, name: str, *, max_age_s: float) -> bytes | None:
-        """A part of the page by its event's name; None where there is nothing of the kind."""
+        """A part by its event's name, or None."""
         return await self._parts[name].fresh(max_age_s)
 
     async def _experts(self) -> bytes | None:
@@ -93,12 +93,12 @@ class ConsoleSnapshots:
         return msgspec.json.encode(admission_report(self._admission))
 
     def forget(self) -> None:
-        """Something has changed: show no earlier state."""
+        """Discard cached state after a change."""
         self._hardware.forget()
         for part in self._parts.values():
             part.forget()
 
     async def stop(self) -> None:
-        """End the questions that are under way; idempotent."""
+        """Cancel the calls that are under way; idempotent."""
         for part in self._parts.values():
             await part.stop()

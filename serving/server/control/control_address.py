@@ -10,13 +10,13 @@ from serving.access.listen_address import is_loopback
 DEFAULT_PORT: Final = 50051
 
 ENVIRONMENT: Final = "ULTRASERVE_CONTROL_ADDRESS"
-"""The variable that tells the server's process the address; see `control_hook`."""
+"""Holds the address in the server's process; see `control_hook`."""
 
 NO_SERVICE: Final = "none"
-"""What that variable says when there is to be no control service."""
+"""Its value without a control service."""
 
 MIDDLEWARE: Final = "serving.server.control.control_hook.ControlHook"
-"""What `vllm serve --middleware` is given; here, because naming it needs no gRPC."""
+"""Of `vllm serve --middleware`; here, because naming it needs no gRPC."""
 
 _HOST: Final = re.compile(r"[0-9A-Za-z_.:%-]{1,255}")
 _EXPECTED = "HOST:PORT, such as 127.0.0.1:50051"
@@ -24,10 +24,7 @@ _EXPECTED = "HOST:PORT, such as 127.0.0.1:50051"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlAddress:
-    """A host and a port; raises ConfigError for no host, or a port that does not exist.
-
-    Beyond loopback the service speaks TLS alone.
-    """
+    """A host and a port; beyond loopback only TLS. Raises ConfigError."""
 
     host: str = "127.0.0.1"
     port: int = DEFAULT_PORT
@@ -49,7 +46,7 @@ class ControlAddress:
         return cls(host=host, port=int(port))
 
     def console(self, port: int | None = None) -> Self:
-        """The console's address on this host: at `port`, or at the port after the service's own."""
+        """The console's address: at `port`, by default the next port."""
         return replace(self, port=self.port + 1 if port is None else port)
 
     @property

@@ -1,4 +1,4 @@
-"""A client of the control service, for commands: calls that wait, answers in our own types."""
+"""A blocking client of the control service for commands."""
 
 import secrets
 import time
@@ -29,17 +29,15 @@ ShownT = TypeVar("ShownT")
 DONE: Final = 0
 NOT_DONE: Final = 3
 UNKNOWN: Final = 4
-"""Exit codes of a command that changes something: it has, it has not, it may have."""
+"""Exit codes of a change: done, not done, possibly done."""
 
 
 class ServerUnreachable(UltraServeError):
-    """No answer from the address in time; indefinite when a call was under way."""
+    """No answer in time; indefinite when a call was under way."""
 
 
 class OutcomeUnknown(ServerUnreachable):
-    """A call that changes something has no outcome yet, and may have been carried out; `key` is its
-    idempotency key: the same call with it says how it ended.
-    """
+    """A change without an outcome yet; the same call with the key `key` says how it ended."""
 
     exit_code = UNKNOWN
 
@@ -49,11 +47,11 @@ class OutcomeUnknown(ServerUnreachable):
 
 
 class _StreamOver(Exception):
-    """A stream has lasted as long as one may; another goes on from there."""
+    """A stream's time limit; another continues from there."""
 
 
 class RefusedByServer(UltraServeError):
-    """The server refused the call, in its own words; definite: nothing has changed."""
+    """Refused in the server's words; definite: nothing has changed."""
 
 
 _REFUSALS: Final = (
@@ -67,10 +65,10 @@ _OF_WHAT_WAS_ASKED: Final = (
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.UNIMPLEMENTED,
 )
-"""Refusals that say how the first of several calls with one key ended, not only the last."""
+"""Refusals that hold for all calls with one key, not only the last."""
 
 _NEVER_SENT: Final = ("failed to connect", "connection refused", "Connection refused")
-"""What gRPC says of a call for which there was no connection."""
+"""gRPC's words without a connection."""
 
 _ASK_AGAIN_S: Final = 0.1
 
@@ -81,12 +79,12 @@ _NO_KEY: Final = (
 
 
 class ControlClient:
-    """One connection; each call ends within `timeout_s`, which a long step of the engine needs.
+    """One connection; each call ends within `timeout_s`, which must cover a long step of the
+    engine.
 
-    Calls that change something have an idempotency key, `action_key` or one of their own; one whose
-    outcome the server does not know yet is asked again for `patience_s`. `key` is the control
-    service's. Beyond loopback the connection is TLS, by `tls` or the system's
-    authorities, so that no key travels in plain text. Every call raises ServerUnreachable or
+    Changes carry an idempotency key, `action_key` or a random one; those without an outcome are
+    asked again for `patience_s`. Beyond loopback the connection is TLS, by `tls` or the system's
+    authorities, so that `key` never travels in plain text. Calls raise ServerUnreachable or
     RefusedByServer.
     """
 
@@ -116,9 +114,8 @@ class ControlClient:
         self._stub = pb_grpc.ControlServiceStub(self._channel)
 
     def call(self, rpc: Rpc[ShownT], **fields: object) -> ShownT:
-        """What `rpc` shows; `fields` are its request's, an enum's value as its word.
-
-        Raises ConfigError for a word that the request's enum has not; KeyError for no such field.
+        """The result of `rpc` with these request fields, an enum's value as its word. Raises
+        ConfigError for an unknown word, KeyError for an unknown field.
         """
         described = SERVICE.methods_by_name[rpc.name]
         kind = GetMessageClass(described.output_type)
@@ -134,7 +131,7 @@ class ControlClient:
         return shown
 
     def telemetry(self, interval_s: float) -> Iterator[tuple[Telemetry, int]]:
-        """A look each `interval_s` wall seconds, and how many before it were left out."""
+        """Telemetry each `interval_s` wall seconds, and the number of skipped intervals."""
         request = pb.WatchTelemetryRequest(interval_s=interval_s)
         while True:
             try:
@@ -147,9 +144,9 @@ class ControlClient:
     def events(
         self, after: int | None = None, *, run: str | None = None
     ) -> Iterator[tuple[MachineEvent, int]]:
-        """Each event after that number, and how many before it are forgotten; None: from now on.
+        """Each event after that number (None: from now on), and the number forgotten before it.
 
-        `run` is the run of the server that the number is of; see `run` afterwards for this one's.
+        `run` is the server run of `after`; the attribute `run` then holds the current one.
         """
         while True:
             request = pb.WatchEventsRequest(after=after, run=run)
@@ -169,8 +166,8 @@ class ControlClient:
             raise self._in_our_words(error) from error
 
     def _change(self, method: Callable[..., ReplyT], request: object) -> ReplyT:
-        """A call that changes something; raises OutcomeUnknown, and RefusedByServer or
-        ServerUnreachable with the exit code of what was not done.
+        """Raises OutcomeUnknown, or RefusedByServer or ServerUnreachable with the exit code
+        NOT_DONE.
         """
         key = self._action_key or secrets.token_hex(8)
         metadata = (*self._metadata, (KEY_HEADER, key))
@@ -186,7 +183,7 @@ class ControlClient:
                 time.sleep(_ASK_AGAIN_S)  # another process works on it
 
     def _failure_of_change(self, error: grpc.RpcError, key: str, *, again: bool) -> UltraServeError:
-        """What a call's failure says of the change; `again`: it was asked for before, in vain."""
+        """`again`: an earlier attempt failed."""
         assert isinstance(error, grpc.Call)  # what the library raises is both
         failure, said = self._in_our_words(error), error.details() or ""
         never_sent = error.code() is grpc.StatusCode.UNAVAILABLE and any(
@@ -244,7 +241,6 @@ class ControlClient:
 
 
 def _reason_of(error: grpc.RpcError) -> str:
-    """The ErrorInfo's, empty without one."""
     info, status = ErrorInfo(), status_of(error)
     parts = () if status is None else status.details
     return str(info.reason) if any(part.Unpack(info) for part in parts) else ""

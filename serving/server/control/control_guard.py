@@ -1,10 +1,8 @@
-"""What every call of the control port passes: the key, the limits, and how it ends.
+"""Guards every call of the control port: key, limits, and the failure's code.
 
-A call without the key is refused before its message is read. Health alone needs none, because who
-asks for it (a supervisor, a load balancer) has none. A check of it is over within seconds; who
-watches it does so in a room apart, and for a while. Messages are read here, so that what cannot be
-read is an INVALID_ARGUMENT, and handlers may raise: see `call_failure`. A call that changes
-something is told in the log, with whose key asked for it and how it ended.
+A call without the key is refused before its message is read; health needs none, as supervisors and
+load balancers have none. Messages are parsed here, so that a malformed one is INVALID_ARGUMENT;
+handlers raise, see `call_failure`. Each change is logged with its key's name and its end.
 """
 
 import asyncio
@@ -38,40 +36,40 @@ from serving.wire.control_call import only_reads
 logger = logging.getLogger(f"vllm.{__name__}")
 
 CALLS_MAX: Final = 16
-"""Calls at a time; one more is refused with RESOURCE_EXHAUSTED."""
+"""Concurrent calls; more are refused with RESOURCE_EXHAUSTED."""
 
 WATCHES_MAX: Final = 32
-"""Streams at a time, besides."""
+"""Concurrent streams, in addition."""
 
 HEALTH_WATCHES_MAX: Final = 64
-"""Watches of health at a time, which need no key."""
+"""Concurrent watches of health, which need no key."""
 
 HEALTH_CHECKS_MAX: Final = 128
-"""Those that have not sent their message are among them, for as long as that is waited for."""
+"""Includes those without their message yet."""
 
 _CONNECTION_ANSWERS_MAX: Final = 8
 _ANSWERS_MAX: Final = HEALTH_CHECKS_MAX // 2
-"""Answers about health that are not taken, of one connection and of all: half of the checks that
-there may be, so that they never keep others from theirs."""
+"""Unread health answers per connection and in all: half of the checks, so that others get
+theirs.
+"""
 
 MESSAGE_BYTES_MAX: Final = 64 * 2**10
-"""Of a request; the longest that means something names every chip of a system."""
+"""Of a request; the longest names every chip of a system."""
 
 CALL_WALL_S_MAX: Final = 600.0
-"""Of a call that is no stream, with what it does after it was answered: longer than any step, and
-not for ever."""
+"""Of a unary call, with its work after the answer: above any step."""
 
 LOOK_WALL_S_MAX: Final = 1.8
-"""Of a call that changes nothing; what 2 s leave for the way there and back."""
+"""Of a read; 2 s less the network."""
 
 _MOMENT_S: Final = 0.1
-"""What a look has left when the engine's time is over, however late the loop is."""
+"""Left to a read after the engine's time on a late loop."""
 
 STREAM_WALL_S_MAX: Final = 3_600.0
-"""Of a stream; a client begins another where it ended."""
+"""A client then begins another stream."""
 
 HEALTH_CHECK_WALL_S_MAX: Final = 5.0
-"""Of a call without a key, with its message's way and the answer's; of a watch, till it is read."""
+"""Of a check, message and answer included; of a watch, until its message is read."""
 
 HEALTH_WATCH_WALL_S_MAX: Final = 600.0
 
@@ -84,7 +82,7 @@ Handler = Any
 
 
 class MethodHandler(Protocol):
-    """gRPC's own, with the names that its types leave out."""
+    """gRPC's handler, with names that its types leave out."""
 
     request_streaming: bool
     response_streaming: bool
@@ -96,7 +94,7 @@ class MethodHandler(Protocol):
 
 
 class _CallLimit:
-    """How many calls of one sort there may be."""
+    """A limit on concurrent calls."""
 
     def __init__(self, what: str, most: int) -> None:
         self.inside = 0
@@ -114,7 +112,7 @@ class _CallLimit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardLimits:
-    """Wall seconds that calls, those that only look, streams, and calls about health may take."""
+    """Wall-second limits."""
 
     call_wall_s_max: float = CALL_WALL_S_MAX
     look_wall_s_max: float = LOOK_WALL_S_MAX
@@ -124,15 +122,14 @@ class GuardLimits:
 
 
 def unnamed(_: str | None) -> str:
-    """Whose key it is, where keys have no names."""
+    """The key's name, where keys have none."""
     return "the run's key"
 
 
 class ControlGuard(grpc.aio.ServerInterceptor):
-    """Lets in who shows a key that `admits` knows; `named` says whose it is, for the log.
+    """Admits calls whose key `admits` accepts; `named` names the key for the log.
 
-    `changed` is called when one that changes something is over, before it is answered; `names` is
-    told whose connections they are.
+    `changed` is called after each change, before its answer; `names` learns connections' owners.
     """
 
     def __init__(
@@ -172,7 +169,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """The handler of one call, with everything around it."""
+        """The guarded handler of one call."""
         method = handler_call_details.method
         about_health = method.startswith(_HEALTH)
         metadata = handler_call_details.invocation_metadata or ()
@@ -193,7 +190,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         return self._unary(handler)
 
     def _showed_key(self, context: Context) -> None:
-        """All keys of the service are its operator's, whatever they are called."""
+        """All keys of the service are its operator's."""
         self._connections.showed(context.peer(), _OPERATOR)
 
     def _unary(self, handler: MethodHandler) -> Handler:
@@ -209,7 +206,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
     def _changing(
         self, handler: MethodHandler, method: str, asked: str, key: str | None
     ) -> Handler:
-        """One that changes something: it goes on when its client has gone, see `ActionLedger`."""
+        """Continues without its client, see `ActionLedger`."""
 
         async def call(raw: bytes, context: Context) -> bytes:
             self._showed_key(context)
@@ -249,7 +246,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         return grpc.unary_stream_rpc_method_handler(call)
 
     async def _for_a_while(self, responses: AsyncIterator[Message]) -> AsyncIterator[Message]:
-        """Hand on what comes within a stream's time; raises CallRefused at its end."""
+        """Raises CallRefused at a stream's time limit."""
         end_s = asyncio.get_running_loop().time() + self._limits.stream_wall_s_max
         while True:
             try:
@@ -279,7 +276,7 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         return grpc.stream_stream_rpc_method_handler(call)
 
     def _health_watch(self, handler: MethodHandler) -> Handler:
-        """The library's own writes to the context, and returns nothing."""
+        """The library's handler writes to the context and returns nothing."""
 
         async def call(raw: AsyncIterator[bytes], context: Context) -> None:
             async with _Ending(context):
@@ -302,10 +299,9 @@ class ControlGuard(grpc.aio.ServerInterceptor):
 
 @asynccontextmanager
 async def _timeout(wall_s: float) -> AsyncIterator[None]:
-    """As asyncio.timeout, but whoever has waited in vain has a moment left to say so.
+    """As asyncio.timeout, but leaves the body a moment to answer after a failed wait.
 
-    On a loop that is late by more than that moment all times are over at once, and a look that was
-    to show what is known would show nothing.
+    On a later loop all timeouts expire at once, and a read could not return its last reply.
     """
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(None) as time:
@@ -320,9 +316,8 @@ async def _timeout(wall_s: float) -> AsyncIterator[None]:
 
 
 class _Ending:
-    """Ends the call by the exception raised inside; a defect of the server goes to the log.
-
-    So is, in one line, the end of a call that `asked` describes.
+    """Ends the call by the exception raised inside; logs defects, and the end of the call
+    `asked`.
     """
 
     def __init__(self, context: Context, asked: str = "") -> None:
@@ -330,7 +325,7 @@ class _Ending:
         self._asked = asked
 
     async def __aenter__(self) -> None:
-        """Nothing has failed yet."""
+        """Nothing to enter."""
 
     async def __aexit__(
         self,
@@ -355,7 +350,7 @@ class _Ending:
 
 
 def key_of(metadata: Any) -> str | None:
-    """The idempotency key of a call; None where it has none."""
+    """The idempotency key of a call, or None."""
     return next((str(value) for name, value in metadata if name == KEY_HEADER), None)
 
 
@@ -365,7 +360,7 @@ def name_of(method: str) -> str:
 
 
 def changes_something(method: str) -> bool:
-    """Whether it is one of the service's own methods that do more than look."""
+    """Whether it is the service's own and does more than read."""
     return method.startswith(_CONTROL) and not only_reads(name_of(method))
 
 

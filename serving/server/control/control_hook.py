@@ -1,8 +1,7 @@
-"""Puts the gateway before vLLM's HTTP app and runs the services beside it: an ASGI middleware.
+"""ASGI middleware: puts the gateway before vLLM's HTTP app and runs the services beside it.
 
-vLLM stays as it is: `vllm serve --middleware serving.server.control.control_hook.ControlHook` puts
-the class around its app, and a middleware sees the app's lifespan as well as its requests. By then
-the app holds the engine's client, and the loop is the client's own.
+`vllm serve --middleware serving.server.control.control_hook.ControlHook` wraps vLLM's unchanged app
+and sees its lifespan. By then the app holds the engine's client, and the loop is the client's.
 """
 
 import logging
@@ -33,16 +32,11 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 
 class ControlHook:
-    """The gateway of the app, and the services that run while it is up.
+    """The app's gateway and services; responses name their model version
+    (`response_model_version`).
 
-    Responses name the weights that made them: see `serving.plugin.response_model_version`.
-
-    The environment says how: `ULTRASERVE_GATEWAY` of the gateway, `ULTRASERVE_CONTROL_ADDRESS` of
-    the control service, `ULTRASERVE_DAY_NIGHT` of chips that train by night. A server has one API
-    process, so this is the only one of it.
-
-    Raises:
-        ConfigError, PortInUse: in the app's start, which fails with it.
+    Settings: `ULTRASERVE_GATEWAY`, `ULTRASERVE_CONTROL_ADDRESS`, `ULTRASERVE_DAY_NIGHT`. One per
+    server, which has one API process. The app's start raises ConfigError, PortInUse.
     """
 
     def __init__(self, app: App) -> None:
@@ -50,7 +44,7 @@ class ControlHook:
         self._http: App = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, or the app's whole life."""
+        """Handle one request, or the app's lifespan."""
         if scope["type"] != "lifespan":
             begin_response()
             await self._http(scope, receive, send)
@@ -82,9 +76,9 @@ class ControlHook:
                 held.close()
 
     def _open(self, app: Any, held: ExitStack) -> list[Service]:
-        """Put the gateway before the app; gives the services of this process, in their order.
+        """Put the gateway before the app; returns the services, in start order.
 
-        The control service's key lies in its file as long as `held` is not closed.
+        The control key stays in its file until `held` is closed.
         """
         state = app.state
         engine = state.engine_client
@@ -129,7 +123,7 @@ class ControlHook:
 
 
 async def _stop(services: list[Service]) -> None:
-    """Stop all of them, the last first; raises the first failure once every one was asked."""
+    """Stop all, the last first; then raises the first failure."""
     failure: Exception | None = None
     for service in reversed(services):
         try:
@@ -142,13 +136,11 @@ async def _stop(services: list[Service]) -> None:
 
 
 def _key_name(keys: KeyRing, secret: str | None) -> str:
-    """Whose key opens the control service, as the log has it."""
     key = keys.key_of(secret)
     return "the run's key" if key is None else f"the key {key.client.name}"
 
 
 def _control_address() -> ControlAddress | None:
-    """Where the control service listens; None where there is none."""
     address = os.environ.get(ENVIRONMENT, str(ControlAddress()))
     return None if address == NO_SERVICE else ControlAddress.parse(address)
 

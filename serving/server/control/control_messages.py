@@ -1,8 +1,7 @@
-"""Between our frozen types and the messages of `ultraserve.v1`: the one place that translates.
+"""The only translation between our frozen types and the messages of `ultraserve.v1`.
 
-A message mirrors its type: the same field names; an enum's value is the same word, with the enum's
-prefix. So both directions follow the message's descriptor. A field that only one side has is our
-own mistake and fails an assert.
+A message has its type's field names; an enum's value is the same word with a prefix. Both
+directions follow the message's descriptor; a field of only one side fails an assert.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +33,7 @@ _UNUSED: Final = {
 
 
 def to_message(value: object, kind: type[M]) -> M:
-    """The message of type `kind` that says what `value` does."""
+    """`value` as a message of type `kind`."""
     message = kind()
     _fill(message, _plain_value(value))
     return message
@@ -48,26 +47,21 @@ def _plain_value(value: object) -> dict[str, Any]:
 
 
 def from_message(message: Message, kind: type[T]) -> T:
-    """The inverse of `to_message`.
-
-    Raises:
-        msgspec.ValidationError: a field that must be there is absent, or out of its range.
-        ConfigError: a fault that cannot be.
+    """The inverse of `to_message`. Raises msgspec.ValidationError for a required field absent or
+    out of range; ConfigError for an invalid fault.
     """
     return msgspec.convert(_plain(message), kind)
 
 
 def respond(kind: type[M], value: object, **more: Any) -> M:
-    """The response of type `kind` whose first field says what `value` does; `more` are others."""
+    """The response of type `kind` with `value` as its first field, and `more`."""
     first: FieldDescriptor = kind.DESCRIPTOR.fields[0]
     return kind(**{first.name: to_message(value, GetMessageClass(first.message_type))}, **more)
 
 
 def request_fields(message: Message) -> dict[str, Any]:
-    """The fields of a request; None for absent ones.
-
-    Raises ConfigError for a whole number below 0, of which no field has a use, and for a fault that
-    cannot be.
+    """The fields of a request; None for absent ones. Raises ConfigError for a negative integer,
+    which no field allows, or an invalid fault.
     """
     fields: dict[str, Any] = {}
     for name, value in _plain(message).items():
@@ -82,10 +76,8 @@ def request_fields(message: Message) -> dict[str, Any]:
 
 
 def request_message(kind: type[M], fields: Mapping[str, object]) -> M:
-    """The inverse: a request of type `kind` with these fields; None is absent.
-
-    An enum's value is its word, or empty for the server's own choice. Raises ConfigError for a word
-    that the enum has not.
+    """The inverse; None is absent, an enum's value its word or empty (default). Raises ConfigError
+    for an unknown word.
     """
     message = kind()
     for name, value in fields.items():
@@ -105,12 +97,12 @@ def request_message(kind: type[M], fields: Mapping[str, object]) -> M:
 
 
 def answered(response: Message, kind: type[T]) -> T:
-    """What the first field of a response says; raises as `from_message` does."""
+    """The first field of a response; raises as `from_message` does."""
     return from_message(getattr(response, response.DESCRIPTOR.fields[0].name), kind)
 
 
 def fault_from_message(message: fault_pb2.Fault) -> Fault:
-    """The fault that a client asks for; raises ConfigError for one that cannot be."""
+    """The fault in a request; raises ConfigError for an invalid one."""
     plain = _plain(message)
     for name, words in (("kind", FaultKind), ("tier", LinkTier)):
         if name in plain and plain[name] not in list(words):
@@ -148,7 +140,7 @@ def _unused(name: str, item: object) -> bool:
 
 
 def _plain(message: Message) -> dict[str, Any]:
-    """A message's fields; one that is absent is None, or left out where its kind has no use."""
+    """An absent field is None, or left out of a fault."""
     plain: dict[str, Any] = {}
     for descriptor in message.DESCRIPTOR.fields:
         name = descriptor.name
@@ -174,7 +166,7 @@ def _plain_field(descriptor: FieldDescriptor, item: Any) -> Any:
 
 
 def _prefix(enum: EnumDescriptor) -> str:
-    """What the names of an enum's values begin with: `FAULT_KIND_` of FaultKind."""
+    """`FAULT_KIND_` of FaultKind."""
     return str(enum.values_by_number[0].name).removesuffix(_UNSPECIFIED)
 
 
@@ -184,7 +176,7 @@ def _number(enum: EnumDescriptor, word: str) -> int:
 
 
 def enum_number(kind: type[Message], field: str, word: str) -> int:
-    """The inverse: the number of an enum's word; raises ConfigError for a word that it has not."""
+    """The number of an enum's word; raises ConfigError."""
     enum: EnumDescriptor = kind.DESCRIPTOR.fields_by_name[field].enum_type
     words = [_word(enum, value.number) for value in enum.values]
     if word not in words:
@@ -193,12 +185,12 @@ def enum_number(kind: type[Message], field: str, word: str) -> int:
 
 
 def word_of(message: Message, field: str) -> str:
-    """The word of a message's enum: `wait` of REST_MODE_WAIT."""
+    """A field's word: `wait` of REST_MODE_WAIT."""
     return _word(message.DESCRIPTOR.fields_by_name[field].enum_type, getattr(message, field))
 
 
 def _word(enum: EnumDescriptor, number: int) -> str:
-    """The word of an enum's number; one that a newer client may know is said as its number."""
+    """An unknown number, of a newer client, is its digits."""
     if number not in enum.values_by_number:
         return str(number)
     name = str(enum.values_by_number[number].name)

@@ -1,4 +1,4 @@
-"""The control port's services, from start to stop: gRPC's behind their guard, and the console."""
+"""The control port's services: guarded gRPC, and the console."""
 
 import logging
 from collections.abc import Callable
@@ -51,24 +51,23 @@ SERVICE: Final[str] = DESCRIPTOR.full_name
 _HINT: Final = "the live page has a port of its own, and `ultraserve console` prints its address"
 
 _STREAMS_MAX: Final = 64
-"""Of one connection; more than a client has a use for."""
+"""Per connection; above any use."""
 
 _LIFE_WALL_S: Final = 3_600.0
 _GRACE_WALL_S: Final = STREAM_WALL_S_MAX + 60.0
-"""Longer than any call that the guard lets in; what it ends has gone by then."""
+"""Longer than any admitted call."""
 
 _RPCS_MAX: Final = CALLS_MAX + WATCHES_MAX + HEALTH_WATCHES_MAX + HEALTH_CHECKS_MAX
-"""The guard refuses before that, and says why; this is for calls that never say anything."""
+"""Bounds calls that never send a message; the guard refuses others earlier, with a reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerParts:
-    """What a server may have beside its engine, and the control service shows or steers.
+    """Optional parts of a server.
 
     Attributes:
-        day_night: None without a controller; `admission` where requests pass none.
-        hardware: what others look at too; without, the server has a watch of its own.
-        latencies: of the newest requests; None where nothing is logged.
+        hardware: a shared poller; None: the server makes its own.
+        latencies: of the newest requests.
         console_port: None: the port after the control service's; 0: no console.
     """
 
@@ -80,15 +79,11 @@ class ServerParts:
 
 
 class ControlServer:
-    """The service on its address, from `start` to `stop`; both in the loop of the engine's client.
+    """The service on its address, from `start` to `stop`, both in the loop of the engine's client.
 
-    `admits` says whether a key is one of the service's, and `named` whose it is; every call but
-    health and the page's files needs one.
-
-    Raises:
-        ConfigError: an address beyond loopback without TLS.
-        ConfigError, PortInUse: in `start`, when the address cannot be listened on, or
-            its TLS files are wrong.
+    Every call but health and the page's files needs a key that `admits` accepts; `named` names it.
+    Raises ConfigError for an address beyond loopback without TLS; in `start`, ConfigError or
+    PortInUse for an unusable address or TLS file.
     """
 
     def __init__(
@@ -178,7 +173,7 @@ class ControlServer:
             )
 
     async def stop(self) -> None:
-        """End, with a moment for calls that are at work; idempotent."""
+        """End, with a grace period for calls; idempotent."""
         await self._health.enter_graceful_shutdown()
         await self.watch.stop()
         await self.guard.ledger.stop()
@@ -206,7 +201,6 @@ def _port_address(which: str, address: ControlAddress) -> PortAddress:
 
 
 def _grpc_server(guard: ControlGuard) -> grpc.aio.Server:
-    """One that answers nothing yet."""
     return grpc.aio.server(
         interceptors=[guard],
         options=[

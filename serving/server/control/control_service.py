@@ -1,10 +1,8 @@
-"""The control service `ultraserve.v1.ControlService`: what the API's process answers.
+"""The control service `ultraserve.v1.ControlService`: the calls that the API's process answers.
 
-It decides nothing: see `generic_service` for calls that are the engine's, which are one line of
-JSON for it, applied between two steps. A question that takes too long is answered with what the
-engine said last; a call that changes something has an outcome, see `ActionLedger`. Calls about day
-and night go to the server's controller, about admission to its controller, vLLM's own words to
-vLLM. What cannot be is raised: see `call_failure`.
+It decides nothing. The engine applies its calls between two steps: see `generic_service`. A slow
+read returns the last answer; a change has an outcome, see `ActionLedger`. Other calls go to the
+day-night and admission controllers, or to vLLM.
 """
 
 from collections.abc import AsyncIterator
@@ -31,18 +29,18 @@ from serving.wire.control_call import GET_HARDWARE, PUBLISH, PublishRequest, Ver
 from serving.wire.machine_snapshot import MachineSnapshot
 
 NOTE_LENGTH_MAX: Final = 1_000
-"""Characters of what stands beside a version; every state of the machine carries it."""
+"""Characters; every state of the machine carries the notes."""
 
 PATH_BYTES_MAX: Final = 4_095
 PATH_PART_BYTES_MAX: Final = 255
-"""Linux's PATH_MAX and NAME_MAX (limits.h), the first without its ending zero."""
+"""Linux's PATH_MAX and NAME_MAX (limits.h), the first without its final zero."""
 
 _HARDWARE_AGE_S_MAX: Final = 0.0
-"""Two calls after each other get two snapshots; those at the same time share one."""
+"""Only concurrent calls share a snapshot."""
 
 
 class ControlService(SleepCalls, DayNightCalls, AdmissionCalls):
-    """The calls that are not the engine's alone; see `generic_service`."""
+    """The calls that are not the engine's alone."""
 
     def __init__(
         self,
@@ -61,7 +59,7 @@ class ControlService(SleepCalls, DayNightCalls, AdmissionCalls):
 
     @answers(GET_HARDWARE)
     async def get_hardware(self, request: pb.GetHardwareRequest) -> MachineSnapshot:
-        """Show everything of one moment, which others may have asked for a moment ago."""
+        """Return a snapshot, shared with concurrent callers."""
         del request
         return (await self._hardware.fresh(_HARDWARE_AGE_S_MAX, ANSWER_WALL_S_MAX)).snapshot
 
@@ -81,7 +79,7 @@ class ControlService(SleepCalls, DayNightCalls, AdmissionCalls):
     async def watch_telemetry(
         self, request: pb.WatchTelemetryRequest
     ) -> AsyncIterator[pb.WatchTelemetryResponse]:
-        """Show the engine again and again."""
+        """Stream telemetry."""
         async with aclosing(self._watch.telemetry(request.interval_s)) as looks:
             async for look, skipped in looks:
                 yield respond(pb.WatchTelemetryResponse, look, skipped=skipped)
@@ -90,7 +88,7 @@ class ControlService(SleepCalls, DayNightCalls, AdmissionCalls):
     async def watch_events(
         self, request: pb.WatchEventsRequest
     ) -> AsyncIterator[pb.WatchEventsResponse]:
-        """Tell what happens."""
+        """Stream events."""
         after = request.after if request.HasField("after") else None
         run = request.run if request.HasField("run") else None
         async with aclosing(self._watch.events(after, run)) as events:
@@ -99,7 +97,7 @@ class ControlService(SleepCalls, DayNightCalls, AdmissionCalls):
 
 
 def checked_path(weights_dir: str) -> str:
-    """A path that this machine could have; raises ConfigError for another."""
+    """A path valid on this machine; raises ConfigError."""
     path = PurePath(weights_dir)
     parts = [len(part.encode("utf-8", "surrogatepass")) for part in path.parts]
     length = len(weights_dir.encode("utf-8", "surrogatepass"))

@@ -1,4 +1,4 @@
-"""How a client of the control service knows its server beyond loopback, and shows who it is."""
+"""TLS files of a control client."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +10,8 @@ from emulator.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlTls:
-    """PEM files: the authority of the server's certificate (None: the system's), and the client's
-    own certificate with its key, for a server that asks for one.
-
-    Raises ConfigError for a certificate without a key, or a key without one.
+    """PEM files: the server's authority (None: the system's), and the client's certificate with its
+    key, for a server that asks. Raises ConfigError for one of the two alone.
     """
 
     ca: Path | None = None

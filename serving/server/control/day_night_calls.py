@@ -1,8 +1,8 @@
-"""The control service's calls about leases and day and night.
+"""Control calls about leases and day and night.
 
-A server with a controller leaves leases to it: a group that is drained behind its back would be
-called back at the next look. Under the policy `manual` a loan and a resume become what it wants.
-Chips that an operator drains for maintenance are none of its business.
+Training leases are the controller's, if there is one: it would call back a group drained behind its
+back. Under the policy `manual` a loan or a resume sets its wanted phase. Maintenance is outside its
+control.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _HELD: Final = (
 
 
 class DayNightCalls:
-    """A part of the control service; `_day_night` is None in a server without a controller."""
+    """`_day_night` is None without a controller."""
 
     _engine: ServedEngine
     _day_night: DayNight | None
@@ -49,10 +49,7 @@ class DayNightCalls:
 
     @answers(DRAIN)
     async def drain(self, request: pb.DrainRequest) -> LeaseReport:
-        """Take chips out of service, or only ask what would happen.
-
-        For maintenance an operator does so under any policy; who trains, the policy decides.
-        """
+        """Take chips out of service, or return the dry run; training needs the policy `manual`."""
         asked = drain_request(request)
         lends = asked.purpose == FOR_TRAINING and not asked.dry_run
         if lends:
@@ -64,7 +61,7 @@ class DayNightCalls:
         return report
 
     async def _drain_group(self, controller: DayNight, asked: DrainRequest) -> LeaseReport:
-        """Let the controller want that a group trains, if the engine would let its chips go."""
+        """Let a group train, if the engine can release its chips."""
         dry_run = msgspec.structs.replace(asked, dry_run=True)
         await answer(self._engine, dry_run, LeaseReport)  # or it is refused, with figures
         group = controller.group_of(asked.chips)
@@ -86,13 +83,11 @@ class DayNightCalls:
         return report
 
     async def _is_maintenance(self, number: int) -> bool:
-        """Whether a lease is an operator's own, which no controller looks after."""
         assert self._day_night is not None
         leases = (await self._day_night.snapshot()).watch.leases
         return any(one.number == number and one.purpose == FOR_MAINTENANCE for one in leases)
 
     async def _resume_group(self, controller: DayNight, number: int) -> LeaseReport:
-        """Let the controller want that a lease's group serves."""
         seen = await controller.snapshot()
         out = {lease.number: group for group, lease in seen.leases.items()}
         if number not in out:
@@ -108,27 +103,27 @@ class DayNightCalls:
 
     @answers(GET_DAY_NIGHT)
     async def get_day_night(self, request: pb.GetDayNightRequest) -> DayNightState:
-        """Say who serves, who trains, and why."""
+        """Say which groups serve and train, and why."""
         del request
         return await day_night_snapshot(self._controller())
 
     @answers(SET_POLICY)
     async def set_policy(self, request: pb.SetPolicyRequest) -> DayNightState:
-        """Let another policy decide."""
+        """Change the policy."""
         controller = self._controller()
         controller.set_policy(request.policy)
         return await day_night_snapshot(controller)
 
     @answers(SET_PHASE)
     async def set_phase(self, request: pb.SetPhaseRequest) -> DayNightState:
-        """Say what a group is to do."""
+        """Set a group's wanted phase."""
         controller = self._controller()
         self._refuse_under_policy()
         controller.set_phase(request.group, phase_of(request))
         return await day_night_snapshot(controller)
 
     async def _kept_weights(self, weights_dir: str) -> str:
-        """Where weights to publish will stay, whatever the job removes."""
+        """A copy of weights to publish that the job does not remove."""
         if self._day_night is None:
             return weights_dir
         seen = await self._day_night.snapshot()
@@ -155,7 +150,7 @@ async def day_night_snapshot(controller: DayNight) -> DayNightState:
 
 
 def drain_request(request: pb.DrainRequest) -> DrainRequest:
-    """The engine's request; raises ConfigError for one that no machine could do."""
+    """The engine's request; raises ConfigError."""
     if not request.chips or min(request.chips) < 0:
         raise ConfigError(field="chips", value=list(request.chips), expected="chips, from 0 on")
     if not 0 <= request.grace_s < float("inf"):
@@ -172,7 +167,7 @@ def drain_request(request: pb.DrainRequest) -> DrainRequest:
 
 
 def phase_of(request: pb.SetPhaseRequest) -> HandoverPhase:
-    """The phase that a user asks for; raises ConfigError."""
+    """The requested phase; raises ConfigError."""
     word = word_of(request, "phase")
     if word not in (HandoverPhase.SERVING, HandoverPhase.TRAINING):
         raise ConfigError(field="phase", value=word, expected="serving or training")

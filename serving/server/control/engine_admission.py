@@ -1,8 +1,8 @@
-"""Admission control as the control service sees it: its state, and what closes it.
+"""Admission for the control service: its state, and closing it.
 
-Calls drain it, and a sleeping engine closes it. A drain goes before a sleep, so that a server that
-is drained and asleep says that it drains, and stays drained when it wakes up. Admission that the
-server itself has closed, because it ends, is neither opened nor closed here.
+Calls drain it, and a sleeping engine closes it. A drain goes first: a server that is both reports
+the drain, and stays drained when it wakes up. Admission closed because the server ends stays
+closed.
 """
 
 from typing import Final
@@ -14,12 +14,11 @@ from serving.server.gateway.admission_controller import AdmissionController
 from serving.wire.admission_report import AdmissionReport, ClassReport
 
 RETRY_S: Final = 5.0
-"""Wall seconds that clients are told to wait where a call names none: a gateway finds another
-server meanwhile."""
+"""Default Retry-After, wall seconds, for a gateway to find another server."""
 
 
 def admission_report(admission: AdmissionController) -> AdmissionReport:
-    """How it stands now."""
+    """The present state of admission."""
     state, closed = admission.state(), admission.closed
     return AdmissionReport(
         is_open=closed is None,
@@ -49,10 +48,7 @@ def admission_report(admission: AdmissionController) -> AdmissionReport:
 
 
 class AdmissionClosing:
-    """Closes and opens `admission` for the control service's calls.
-
-    None: requests pass none, and calls about it fail.
-    """
+    """Closes and opens `admission`; calls fail when it is None."""
 
     def __init__(self, admission: AdmissionController | None) -> None:
         self._admission = admission
@@ -61,19 +57,19 @@ class AdmissionClosing:
         self._sleep: str | None = None
 
     def report(self) -> AdmissionReport:
-        """How it stands now."""
+        """The present state of admission."""
         return admission_report(self._present())
 
     def drain(self, words: str, retry_after_s: float) -> None:
-        """Refuse new work until `undrain`; fails while the server itself has closed."""
+        """Refuse new work until `undrain`; fails if the server itself has closed."""
         self._set_drain((words, retry_after_s))
 
     def undrain(self) -> None:
-        """Admit new work again, unless the engine sleeps; fails as `drain` does."""
+        """Admit work unless the engine sleeps; fails as `drain` does."""
         self._set_drain(None)
 
     def sleep(self, words: str | None) -> None:
-        """The engine sleeps or pauses, in these words; None: it does not."""
+        """Close with these words while the engine sleeps or pauses; None: open."""
         if self._admission is not None and words != self._sleep:
             self._sleep = words
             self._apply(self._admission)

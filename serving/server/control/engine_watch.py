@@ -1,8 +1,7 @@
-"""Looks at the engine again and again, for everybody who watches: one poller, one history.
+"""Polls the engine for all watchers: one poller, one history of events.
 
-The poller runs as long as the server, slowly while nobody watches, so that events have numbers and
-a history for later watchers. A watcher holds nothing but its place in that history: one that reads
-slowly loses the oldest, with their number. A watcher that goes is forgotten.
+It runs as long as the server, slowly without watchers, so that later ones find a history. A watcher
+holds only its place in it; a slow one loses the oldest events, and learns how many.
 """
 
 import asyncio
@@ -33,16 +32,16 @@ logger = logging.getLogger(f"vllm.{__name__}")
 INTERVAL_S_MIN: Final = 0.1
 INTERVAL_S_MAX: Final = 60.0
 EVENTS_KEPT: Final = 4_096
-"""Events that the server remembers; a record of each is about a kilobyte."""
+"""About 1 kB each."""
 
 _IDLE_S: Final = 1.0
-"""Wall seconds between two looks without a watcher that wants one earlier."""
+"""Wall seconds between polls that no watcher hastens."""
 
 
 class EngineWatch:
-    """From `start` to `stop`, in the loop of the engine's client. `admission` is None without one.
+    """Runs from `start` to `stop` in the loop of the engine's client.
 
-    `watchers` counts the streams that have not ended; `run` is another one in each server.
+    `watchers` counts open streams; `run` identifies the server's run.
     """
 
     def __init__(self, engine: Engine, admission: AdmissionController | None = None) -> None:
@@ -64,7 +63,7 @@ class EngineWatch:
 
     @property
     def stall(self) -> StallState | None:
-        """Why the machine stood still at the newest look, with what is left of that by now."""
+        """The newest poll's stall, with the time that remains now."""
         stall = None if self._look is None else self._look.telemetry.stall
         if stall is None:
             return None
@@ -76,11 +75,11 @@ class EngineWatch:
 
     @property
     def last_number(self) -> int:
-        """Of the newest event; 0 before the first."""
+        """The newest event's; 0 before the first."""
         return self._numbered
 
     def start(self) -> None:
-        """Begin to look."""
+        """Begin to poll."""
         self._poller = asyncio.create_task(self._poll())
 
     async def stop(self) -> None:
@@ -95,13 +94,12 @@ class EngineWatch:
             self._poller = None
 
     def look_now(self) -> None:
-        """Something has happened that is worth a look before its time."""
+        """Poll at once, after a change."""
         self._hurry.set()
 
     async def telemetry(self, interval_s: float) -> AsyncGenerator[tuple[Telemetry, int], None]:
-        """A look each `interval_s` wall seconds, and how many were left out before it.
-
-        Raises ConfigError for an interval that is none, and CallRefused, EngineGone.
+        """Telemetry each `interval_s` wall seconds, and the number of intervals skipped before it.
+        Raises ConfigError for an interval out of range, CallRefused, EngineGone.
         """
         if not INTERVAL_S_MIN <= interval_s <= INTERVAL_S_MAX:
             expected = f"{INTERVAL_S_MIN:g} to {INTERVAL_S_MAX:g} seconds"
@@ -119,10 +117,10 @@ class EngineWatch:
     async def events(
         self, after: int | None, run: str | None = None
     ) -> AsyncGenerator[tuple[MachineEvent, int], None]:
-        """Each event after that number, and how many before it are forgotten; None: from now on.
+        """Each event after that number (None: from now on), and the number forgotten before it.
 
-        Raises ConfigError for a number that no event has had, and CallRefused, EngineGone; a number
-        of another `run` is refused.
+        Raises ConfigError for a number that no event has had; CallRefused, also for another `run`;
+        EngineGone.
         """
         if run is not None and run != self.run:
             raise not_now("the server has started again since, and its events count from 1 again")
@@ -151,10 +149,7 @@ class EngineWatch:
             self.watchers -= 1
 
     async def _fresh(self, age_s: float) -> Telemetry:
-        """A look that is no older; one that is made serves all who wait for one.
-
-        An engine that does not answer in time is shown as it was, with the age of that.
-        """
+        """Telemetry of a shared poll, at most `age_s` old; a slow engine's last, with its age."""
         old_s = time.monotonic() - self._looked_s
         if self._look is None or old_s > age_s:
             looks = self._looks
@@ -169,14 +164,13 @@ class EngineWatch:
         return structs.replace(telemetry, age_s=old_s) if old_s > age_s else telemetry
 
     async def _until(self, true: Callable[[], bool]) -> None:
-        """Wait for something; raises what ended the watch before it came."""
+        """Wait; raises the end of the watch if that comes first."""
         while not true():
             if self._end is not None:
                 raise self._end()
             await self._changed.wait()
 
     async def _rest(self, due_s: float) -> None:
-        """Wait until then; raises what ends the watch meanwhile."""
         while (left_s := due_s - time.monotonic()) > 0:
             if self._end is not None:
                 raise self._end()
@@ -184,22 +178,21 @@ class EngineWatch:
                 await asyncio.wait_for(self._changed.wait(), left_s)
 
     def _tell(self) -> None:
-        """Wake everybody who waits; who waits again, waits for the next time."""
+        """Wake all waiters; those that wait again get the next event."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
     def look_at_admission(self) -> None:
-        """Report that admission was closed or opened, however soon it changes again."""
+        """Record a change of admission now: the next poll may miss it."""
         self._take_admission()
         self._tell()
 
     def job_failed(self, words: str) -> None:
-        """The training job has failed; `words` say why, and what follows."""
+        """Record the training job's failure, its cause and consequence."""
         self._add(Change(kind=EventKind.JOB, words=words))
         self._tell()
 
     async def _poll(self) -> None:
-        """Look until the end; a defect of the server goes to the log."""
         try:
             await self._look_again_and_again()
         except Exception:

@@ -1,8 +1,7 @@
 """The control service's gRPC handlers, from control.proto's descriptors and the table of calls.
 
-A call that the table gives to the engine needs no code here: its request's fields become the
-engine's request, and what the engine answers becomes the response. Another one is answered by a
-function that is marked with its row, `@answers(SLEEP)`; a stream's by `@streams("WatchEvents")`.
+The engine's calls need no code: the request's fields become its request, its reply the response.
+Others have a function marked `@answers(SLEEP)`, a stream `@streams("WatchEvents")`.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -25,7 +24,6 @@ from serving.wire.control_call import FORMER_NAMES, RPCS, ControlReply, Rpc
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ControlService"]
 
 _MARK: Final = "answered_method"
-"""The attribute of a function that answers a method: the method's name."""
 
 ShownT = TypeVar("ShownT")
 ServiceT = TypeVar("ServiceT")
@@ -38,7 +36,7 @@ _Answer = Callable[[ServiceT, RequestT], Awaitable[ShownT]]
 def answers(
     rpc: Rpc[ShownT],
 ) -> Callable[[_Answer[ServiceT, RequestT, ShownT]], _Answer[ServiceT, RequestT, ShownT]]:
-    """Mark the function that answers `rpc` in the API's process; it returns what the call shows."""
+    """Mark the function that answers `rpc` in the API's process with its result."""
     assert rpc.asks is None, f"the engine answers {rpc.name}"
 
     def mark(
@@ -51,7 +49,7 @@ def answers(
 
 
 def streams(name: str) -> Callable[[StreamT], StreamT]:
-    """Mark the function that answers the stream `name`; it yields the responses themselves."""
+    """Mark the function that answers the stream `name` with responses."""
 
     def mark(function: StreamT) -> StreamT:
         setattr(function, _MARK, name)
@@ -61,7 +59,7 @@ def streams(name: str) -> Callable[[StreamT], StreamT]:
 
 
 class EngineAnswers:
-    """Answers the calls that the table gives to the engine."""
+    """Answers the engine's calls."""
 
     def __init__(self, engine: Engine, replies: LastReplies, watch: EngineWatch) -> None:
         self._engine = engine
@@ -69,7 +67,7 @@ class EngineAnswers:
         self._watch = watch
 
     async def shown(self, rpc: Rpc[ShownT], message: Message) -> ShownT:
-        """What the engine answers `message`; raises as `answer` does, and ConfigError."""
+        """The engine's result; raises as `answer` does, and ConfigError."""
         assert rpc.asks is not None
         request, age_s = rpc.asks(**request_fields(message)), 0.0
         reply: ControlReply
@@ -83,7 +81,7 @@ class EngineAnswers:
 
 
 def _shown_of(rpc: Rpc[ShownT], reply: ControlReply) -> ShownT:
-    """The shown part of a reply: itself, or the field named as the response's first."""
+    """The result in a reply: itself, or the field named as the response's first."""
     if isinstance(reply, rpc.shows):
         return reply
     (field,) = SERVICE.methods_by_name[rpc.name].output_type.fields[:1]
@@ -93,16 +91,16 @@ def _shown_of(rpc: Rpc[ShownT], reply: ControlReply) -> ShownT:
 
 
 def _with_age(shown: ShownT, age_s: float) -> ShownT:
-    """With the wall seconds since the engine said so, where it has a place for them."""
+    """Adds the reply's age in wall seconds, where the result has such a field."""
     if isinstance(shown, msgspec.Struct) and "age_s" in shown.__struct_fields__:
         return msgspec.structs.replace(shown, age_s=age_s)
     return shown
 
 
 def generic_service(functions: object, engine: EngineAnswers) -> grpc.GenericRpcHandler:
-    """Handlers of every method of control.proto, by the marked methods of `functions` and `engine`.
+    """Handlers of control.proto's methods, by the marked methods of `functions` and by `engine`.
 
-    A deprecated method has the handler of its new name. Asserts that each method has one answer.
+    A deprecated method has the handler of its new name.
     """
     marked = _marked(functions)
     handlers: dict[str, Any] = {}

@@ -1,8 +1,7 @@
-"""The control service's unary calls as JSON: each goes through the service's own gRPC.
+"""The control service's unary calls as JSON, through its own gRPC and guard.
 
-So the guard, its limits and its log are those of every call. The body is proto3's JSON
-(https://protobuf.dev/programming-guides/json/): names in camelCase, 64-bit integers as strings; an
-answer has every field that has no presence of its own, zeros too.
+The body is proto3's JSON (https://protobuf.dev/programming-guides/json/): names in camelCase,
+64-bit integers as strings; answers include zeros of fields without presence.
 """
 
 import asyncio
@@ -33,14 +32,14 @@ _CODES: Final = {
 """Connect's names."""
 
 _LONG_BYTES: Final = 32 * 2**10
-"""An answer from this length on takes milliseconds to write as JSON: beside the loop."""
+"""Longer answers take milliseconds to encode, in a thread."""
 
 _NESTED_MAX: Final = 32
-"""No request of the service is deeper than two."""
+"""Requests nest two deep at most."""
 
 
 class JsonCalls:
-    """Calls over the gRPC server's own socket, from `start` to `stop`."""
+    """Calls over the gRPC server's socket, from `start` to `stop`."""
 
     def __init__(self) -> None:
         self._channel: grpc.aio.Channel | None = None
@@ -51,13 +50,13 @@ class JsonCalls:
         self._channel = grpc.aio.insecure_channel(f"unix:{grpc_socket}", options=options)
 
     async def stop(self) -> None:
-        """End, and the calls that are under way; idempotent."""
+        """End, with calls under way; idempotent."""
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close()
 
     def changes(self, method: str) -> bool:
-        """Whether it is a method that does more than look; False for one that there is not."""
+        """Whether the method is known and does more than read."""
         known = method in SERVICE.methods_by_name
         return known and changes_something(f"/{SERVICE.full_name}/{method}")
 
@@ -70,9 +69,7 @@ class JsonCalls:
         action: str | None = None,
         wall_s: float | None = None,
     ) -> CallAnswer:
-        """Call `method` with the message in `body` and the key of whoever asks; `action` is its
-        idempotency key.
-        """
+        """Call `method` with the JSON `body`; `action` is its idempotency key."""
         described = SERVICE.methods_by_name.get(method)
         if described is None:
             words = f"/{SERVICE.full_name}/{method[:100]}: no such method"
@@ -109,9 +106,7 @@ class JsonCalls:
 
 
 def _metadata(key: str | None, action: str | None) -> tuple[tuple[str, str], ...]:
-    """Raises ConfigError for an idempotency key that is none; a key that gRPC cannot carry is
-    nobody's, and left out.
-    """
+    """Omits a key that gRPC cannot carry; raises ConfigError for a malformed idempotency key."""
     shown = []
     if key is not None and key.isascii() and key.isprintable():
         shown.append(("authorization", f"Bearer {key}"))
@@ -144,7 +139,6 @@ def _refused(failure: RpcFailure) -> CallAnswer:
 
 
 def _failure(error: grpc.aio.AioRpcError) -> CallAnswer:
-    """What the service said, details and all."""
     status = status_of(error)
     found = [] if status is None else _details(status)
     return failed(_CODES[error.code()], error.details() or "", details=found)
@@ -155,7 +149,7 @@ def _details(status: Any) -> list[dict[str, Any]]:
 
 
 def _detail(packed: AnyMessage) -> dict[str, Any]:
-    """Connect's form: the type's name, the message in base64, and a copy that can be read."""
+    """Connect's form: the type's name, the message in base64, and readable."""
     name = packed.TypeName()
     shown: dict[str, Any] = {
         "type": name,

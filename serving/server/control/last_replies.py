@@ -1,7 +1,7 @@
-"""Asks the engine what changes nothing, and shows its last answer where it takes too long.
+"""Reads of the engine, with the last reply where a new one takes too long.
 
-An engine answers between two steps, and while a step is held; one that computes a long step, or
-starts chips, answers late. A question that is under way is shared by all who ask the same.
+An engine is slow during a long step, or while it starts chips. Concurrent equal requests share one
+read.
 """
 
 import asyncio
@@ -17,17 +17,16 @@ from serving.server.gateway.grpc.rpc_errors import CallRefused
 from serving.wire.control_call import ControlReply, ControlRequest, StateReply, StateRequest
 
 REPLIES_KEPT: Final = 64
-"""Questions whose last answer is remembered."""
 
 REFRESH_WALL_S: Final = 5.0
-"""Period of asking for the state without a reader, so that there is one to show."""
+"""Period of reading the state without a caller, for a last reply."""
 
 ReplyT = TypeVar("ReplyT", bound=ControlReply)
 
 
 @dataclass(slots=True, eq=False)
 class _Question:
-    """Asked at `asked_s`, by the monotonic clock; `last` is the newest answer, of `last_s`."""
+    """`asked_s` and the last reply's `last_s` are monotonic."""
 
     asked_s: float
     task: "asyncio.Task[Any]"
@@ -45,10 +44,8 @@ class LastReplies:
         self._keeper: asyncio.Task[None] | None = None
 
     async def reply(self, request: ControlRequest, kind: type[ReplyT]) -> tuple[ReplyT, float]:
-        """The engine's reply, and its age in wall seconds: 0 for one that was just given.
-
-        Raises CallRefused with the engine's words, or when it is busy and has never said; and
-        EngineGone, EngineFailed.
+        """The engine's reply, and its age in wall seconds, 0 if new. Raises CallRefused in the
+        engine's words, or when it is busy without a last reply; EngineGone, EngineFailed.
         """
         question = self._ask(request, kind)
         await asyncio.wait({question.task}, timeout=self._answer_wall_s_max)
@@ -78,7 +75,7 @@ class LastReplies:
         return question
 
     def start(self) -> None:
-        """Begin to ask for the state now and then."""
+        """Begin to read the state periodically."""
         self._keeper = asyncio.create_task(self._keep_state())
 
     async def _keep_state(self) -> None:
@@ -92,7 +89,7 @@ class LastReplies:
                 pass  # whoever asks is told
 
     async def stop(self) -> None:
-        """End the questions that are under way; idempotent."""
+        """Cancel the reads under way; idempotent."""
         tasks = [each.task for each in self._questions.values() if not each.task.done()]
         if self._keeper is not None:
             tasks.append(self._keeper)
@@ -104,6 +101,6 @@ class LastReplies:
 
 
 def _keep(question: _Question) -> None:
-    """Remember an answer; a failure is retrieved, so that asyncio does not warn of it."""
+    """Keep a reply; retrieves a failure, so that asyncio does not warn."""
     if not question.task.cancelled() and question.task.exception() is None:
         question.last, question.last_s = question.task.result(), question.asked_s

@@ -1,7 +1,7 @@
-"""What has happened between two looks at the engine. Pure.
+"""Events between two polls of the engine. Pure.
 
-Of several stages that lie between two looks the last one is told; of faults each, with its time.
-What the first look finds was there before, and is no event.
+Each fault's stages are reported with their times; of several lease or version stages only the last.
+The first poll's state is no event.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from serving.wire.telemetry import EventKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """An event that has no number yet; one of the subjects is there, or none."""
+    """An event without a number yet; at most one subject is set."""
 
     kind: EventKind
     words: str
@@ -36,7 +36,7 @@ class Change:
 
 
 def changes(before: TelemetryReply, after: TelemetryReply) -> Iterator[Change]:
-    """Everything that differs: faults, then leases, versions and sleep, each by number."""
+    """Faults, then leases, versions and sleep, each by number."""
     told = before.fault_event_number
     for event in after.fault_events:
         if event.number > told:
@@ -65,7 +65,7 @@ def changes(before: TelemetryReply, after: TelemetryReply) -> Iterator[Change]:
 
 
 def admission_change(before: str, after: str) -> Change | None:
-    """Admission has closed or opened; the words say why it is closed, and are empty while open."""
+    """Admission closed or opened; the words are the cause, empty while open."""
     if before == after:
         return None
     words = f"closed: {after}" if after else "open"
@@ -81,7 +81,7 @@ _STAGES: Final = {
     FaultStage.RECOVERING: "met, the machine stands still",
     FaultStage.DEGRADED: "goes on, slower until it is healed",
 }
-"""What a stage is called as something that happens; others by their own words."""
+"""Names of stages as events; others keep their own."""
 
 
 def _fault_words(event: FaultEvent, ranks: int) -> str:

@@ -1,4 +1,4 @@
-"""The control service's calls in vLLM's own words: sleep, wake up, pause, resume; whole engine."""
+"""Control calls under vLLM's names, of the whole engine: sleep, wake up, pause, resume."""
 
 import asyncio
 from collections.abc import Awaitable, Sequence
@@ -30,19 +30,16 @@ from serving.wire.control_call import (
 WordT = TypeVar("WordT", int, str)
 
 LEVELS: Final = (1, 2)
-"""vLLM's, its own choice first; its level 0 leaves HBM as it is, and is a pause here."""
+"""vLLM's, its default first; level 0 leaves HBM as it is, and is a pause here."""
 
 MODES: Final = ("abort", "wait", "keep")
-"""The fate of running requests, vLLM's own choice first."""
+"""The fate of running requests, vLLM's default first."""
 
 TAGS: Final = ("weights", "kv_cache")
 
 
 class SleepCalls:
-    """A part of the control service.
-
-    Admission is closed while the engine sleeps: requests would wait until it is woken up.
-    """
+    """Admission is closed while the engine sleeps."""
 
     _engine: ServedEngine
     _closing: AdmissionClosing
@@ -51,12 +48,12 @@ class SleepCalls:
 
     @answers(SLEEP)
     async def sleep(self, request: pb.SleepRequest) -> EngineSleepState:
-        """Let weights and KV leave HBM."""
+        """Release weights and KV from HBM."""
         level, mode = _known("level", request.level or LEVELS[0], LEVELS), mode_of(request)
         return await self._done(self._sleep(level, mode))
 
     async def _sleep(self, level: int, mode: str) -> None:
-        """Refuse before vLLM aborts or holds requests: the engine itself is asked only then."""
+        """Refuse here: vLLM aborts or holds requests before it calls the engine."""
         watched = await ask(self._engine, WatchRequest())
         moving = [
             lease
@@ -73,7 +70,7 @@ class SleepCalls:
 
     @answers(WAKE_UP)
     async def wake_up(self, request: pb.WakeUpRequest) -> EngineSleepState:
-        """Let them come back."""
+        """Restore them."""
         tags = [_known("tags", tag, TAGS) for tag in request.tags]  # without any: everything
         return await self._done(self._engine.wake_up(tags or None))
 
@@ -100,7 +97,7 @@ class SleepCalls:
         return await while_there(self._engine, sleep_state_of(self._engine))
 
     async def _done(self, call: Awaitable[object]) -> EngineSleepState:
-        """The engine's sleep state once `call` is done; a refusal has vLLM's words."""
+        """The sleep state after `call`; a refusal has vLLM's words."""
         try:
             await while_there(self._engine, call)
             return await self._look()
@@ -112,7 +109,7 @@ class SleepCalls:
             raise
 
     async def _look(self) -> EngineSleepState:
-        """The engine's sleep state; admission is closed while it sleeps or pauses."""
+        """The sleep state; closes admission while the engine sleeps or pauses."""
         state = await while_there(self._engine, sleep_state_of(self._engine))
         if state.sleeping or state.paused:
             self._close(SLEEPS if state.sleeping else HOLDS_BACK)
@@ -132,13 +129,12 @@ async def sleep_state_of(engine: ServedEngine) -> EngineSleepState:
 
 
 def mode_of(request: Message) -> str:
-    """The fate of running requests; unspecified: vLLM's default. Raises ConfigError."""
+    """The fate of running requests, by default vLLM's. Raises ConfigError."""
     word = word_of(request, "mode")
     return MODES[0] if word == "unspecified" else _known("mode", word, MODES)
 
 
 def _known(field: str, value: WordT, words: Sequence[WordT]) -> WordT:
-    """The value, which is one of `words`; raises ConfigError."""
     if value not in words:
         raise ConfigError(field=field, value=value, expected=" or ".join(map(str, words)))
     return value

@@ -1,1 +1,1 @@
-"""The controller of day and night: observes, lets a policy decide, acts. No vLLM, no gRPC here."""
+"""The day-night controller: observes, lets a policy decide, acts. No vLLM, no gRPC here."""

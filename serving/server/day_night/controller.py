@@ -1,8 +1,7 @@
-"""Day and night in a running server: a loop that observes, lets a policy decide, and acts.
+"""The loop of day and night: observes, lets a policy decide, acts.
 
-A thin shell. The truth about chips is the engine's, the job's is its directory, the policy and the
-plan are pure; what is kept here is about the server's own tries. So the loop may end anywhere, by
-whatever error: the next one looks again and goes on.
+A thin shell: the engine holds the state of chips, the training directory the job's; policy and plan
+are pure. It keeps only its own attempts, so it restarts after any error.
 """
 
 import asyncio
@@ -51,25 +50,25 @@ from serving.wire.machine_state import LeaseState
 logger = logging.getLogger(f"vllm.{__name__}")
 
 TICK_S: Final = 0.3
-"""Wall seconds between two looks; the engine answers one between two of its steps."""
+"""Wall seconds; the engine answers between two steps."""
 
 LIMITS: Final = HandoverLimits(silent_s=300.0)
-"""Wall seconds. A job's first start reads its whole corpus before it says anything."""
+"""Wall seconds. A job's first start reads its whole corpus before a sign of life."""
 
 _AGAIN_S: Final = 0.5
 _AGAIN_S_MAX: Final = 10.0
 _SAVE_S: Final = 20.0
-"""Wall seconds that the job has to save when the server ends."""
+"""Wall seconds for the job to save when the server ends."""
 
 _UNWEIGHED_PER_S: Final = 1e12
-"""Of a group whose rate is unknown: more than any load, so that hours alone decide."""
+"""For an unknown rate: above any load, so that hours alone decide."""
 
 ReplyT = TypeVar("ReplyT", bound=ControlReply)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayNightSnapshot:
-    """What was seen at one moment, and what follows from it: `now_s` is the wall's Unix time."""
+    """One tick's observation, decision and steps; `now_s` is Unix time."""
 
     now_s: float
     watch: WatchReply
@@ -83,8 +82,8 @@ class DayNightSnapshot:
 class DayNight:
     """The controller of one server, in the loop of the engine's client.
 
-    `job_command` makes the job's command for chips of the partition and the engine's dilation.
-    `first_tokens` are the requests' as the server's clients see them; None when they are not kept.
+    `job_command` takes chips of the partition and the engine's dilation; `first_tokens` are TTFTs
+    as clients see them.
     """
 
     def __init__(
@@ -133,20 +132,16 @@ class DayNight:
     # What a user asks for.
 
     def set_policy(self, text: str) -> None:
-        """Let another policy decide from the next look on; raises ConfigError.
-
-        With `manual` every group goes on doing what it was to do.
-        """
+        """Change the policy; raises ConfigError. With `manual` groups keep their wanted phases."""
         check_weighs(text, self.settings.group_requests_per_s)
         self.policy = None if text == MANUAL else parse_policy(text)
         self.policy_text = text if self.policy is None else str(self.policy)
 
     def set_phase(self, group: int, phase: HandoverPhase, *, grace_s: float | None = None) -> None:
-        """Say what a group is to do while the policy is `manual`.
+        """Set a group's wanted phase under the policy `manual`.
 
-        `grace_s` is that of its drains from now on; the settings' without it. Raises ConfigError
-        under another policy, for no such group, for a phase that no group can stay in, or when too
-        many would train.
+        `grace_s` applies to its later drains, else the settings'. Raises ConfigError under another
+        policy, for an unknown group, a transient phase, or too many training groups.
         """
         if self.policy is not None:
             raise ConfigError(field="policy", value=self.policy_text, expected=MANUAL)
@@ -167,7 +162,7 @@ class DayNight:
         self.handover.forgive(now_s=self._wall_s())
 
     def group_of(self, chips: Sequence[int]) -> int:
-        """The group that has exactly these chips; raises ConfigError."""
+        """The group with exactly these chips; raises ConfigError."""
         for group in self.handover.state.groups:
             if group.chips == tuple(sorted(chips)):
                 return group.number
@@ -177,11 +172,11 @@ class DayNight:
     # The loop.
 
     async def start(self) -> None:
-        """Begin to look and to act, in the running loop."""
+        """Start the loop."""
         self._task = asyncio.create_task(self.run())
 
     async def stop(self) -> None:
-        """End the loop and the job, which saves if it does so in time; idempotent."""
+        """End the loop, and the job after time to save; idempotent."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -189,7 +184,7 @@ class DayNight:
         await asyncio.to_thread(end_job, self.settings.training.directory, save_s=_SAVE_S)
 
     async def run(self) -> None:
-        """Look and act until the engine is gone; whatever ends a loop, another one begins."""
+        """Tick until the engine has ended; restarts after other errors."""
         wait_s = _AGAIN_S
         while True:
             begun_s = time.monotonic()
@@ -214,7 +209,7 @@ class DayNight:
             await asyncio.sleep(TICK_S)
 
     async def tick(self) -> None:
-        """Look once and do what is to be done now; raises what the engine or the job raises."""
+        """Observe and take the due steps; raises the engine's and the job's errors."""
         seen = await self.snapshot()
         await self._report_training(seen)
         is_morning = HandoverPhase.TRAINING not in seen.handover.desired
@@ -225,7 +220,7 @@ class DayNight:
             await self._take(step, seen)
 
     async def snapshot(self) -> DayNightSnapshot:
-        """See how everything stands; changes nothing but what is remembered of demand and tries."""
+        """Observe; changes only records of demand and attempts."""
         watch = await self._asked(WatchRequest(), WatchReply)
         now_s = self._wall_s()
         self._meter.read(Arrivals(emulated_s=watch.emulated_s, requests=watch.arrived_requests))
@@ -254,7 +249,7 @@ class DayNight:
         return seen
 
     def _report_failure(self, seen: DayNightSnapshot) -> None:
-        """Log a new failure of the job, and pass it to `on_job_failure`: once."""
+        """Log a new failure of the job and call `on_job_failure`, once."""
         failure, before = self.handover.job_failure, self._reported_failure
         self._reported_failure = failure
         if failure is None or failure is before:
@@ -265,7 +260,7 @@ class DayNight:
             self.on_job_failure(words)
 
     def next_try(self, seen: DayNightSnapshot) -> NextTry:
-        """What follows a failure of the job, as things stand."""
+        """The response to a failure of the job."""
         status = self.job.status() or NO_STATUS
         return next_try(
             seen.handover.job,
@@ -296,9 +291,9 @@ class DayNight:
         )
 
     def _return_s(self, dilation: float) -> float:
-        """Emulated seconds that policies count on: as the last return took, or as weights are read.
+        """Emulated seconds of a return, for policies: the last one's, else to read weights.
 
-        Never more than it may take: a return that an engine's sleep held up says nothing of others.
+        Bounded, since an engine's sleep may have delayed the last one.
         """
         measured_s = self.handover.returns.last_s
         if measured_s is None:
@@ -306,13 +301,12 @@ class DayNight:
         return min(measured_s, self._return_s_max(dilation))
 
     def _return_s_max(self, dilation: float) -> float:
-        """A job that does not save in time is ended, and then weights are read."""
+        """A job is killed if it does not save in time; then weights are read."""
         return self._limits.stop_s / dilation + self.settings.reading_s
 
     def _ttft_attainment(self) -> float | None:
-        """The share of recent requests in time, since the number of serving groups last changed.
-
-        What was late before that has been answered by the change.
+        """The share of requests in time since the number of serving groups last changed, which was
+        the response to earlier misses.
         """
         limit_s = self.settings.slo.ttft_s
         if self._first_tokens is None or limit_s is None or self._decided is None:
@@ -321,9 +315,8 @@ class DayNight:
         return self._first_tokens.share_within(limit_s, since_s=since_s)
 
     def burst_response_s(self, dilation: float) -> tuple[float, float]:
-        """Emulated seconds until a burst is seen whole, and until its groups serve, at most.
-
-        Demand is seen in the mean of a bucket.
+        """Emulated seconds until a burst fills a demand bucket, and until its groups serve, at
+        most.
         """
         seen_s = BUCKET_S / self.clock.day_s_per_emulated_s + TICK_S / dilation
         return seen_s, burst_response_s(look_s=seen_s, restore_s=self._return_s_max(dilation))
@@ -359,7 +352,6 @@ class DayNight:
             assert isinstance(reply, LeaseReport), reply
 
     async def _report_training(self, seen: DayNightSnapshot) -> None:
-        """Tell the engine what the job does on its leases."""
         status, job_chips = self.job.status(), seen.handover.job.chips
         for number, lease in seen.leases.items():
             group = seen.handover.groups[number]

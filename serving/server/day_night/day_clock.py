@@ -1,4 +1,4 @@
-"""The time of day that policies see: emulated time, with days of a chosen length."""
+"""The time of day for policies: emulated, with days of a chosen length."""
 
 from dataclasses import dataclass
 from datetime import datetime, time
@@ -10,16 +10,16 @@ from serving.policy.day_night.schedule import checked_zone
 
 DAY_S: Final = 86_400.0
 DAY_LENGTH_S_MIN: Final = 1.0
-"""Emulated seconds. In a shorter day nothing could be handed over."""
+"""Emulated seconds; a shorter day has no time for a hand-over."""
 
 _EXPECTED = "HH:MM, with @ZONE for a time zone such as Europe/Berlin, or now"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DayClock:
-    """Day seconds run `86,400 / day_length_s` times as fast as emulated ones, from `origin_s` on.
+    """Day seconds run `86,400 / day_length_s` times as fast as emulated ones.
 
-    `origin_s` is Unix time: what the calendar says when the engine's emulated time is 0.
+    `origin_s` is the Unix time at emulated time 0.
     """
 
     day_length_s: float
@@ -30,11 +30,11 @@ class DayClock:
 
     @property
     def day_s_per_emulated_s(self) -> float:
-        """How many seconds of the day pass in an emulated second."""
+        """Seconds of the day in an emulated second."""
         return DAY_S / self.day_length_s
 
     def day_s(self, emulated_s: float) -> float:
-        """Unix time of the calendar that the day is taken from."""
+        """The calendar's Unix time."""
         return self.origin_s + emulated_s * self.day_s_per_emulated_s
 
     def emulated_s(self, day_s: float) -> float:
@@ -43,33 +43,31 @@ class DayClock:
 
     @classmethod
     def starting(cls, text: str, *, day_length_s: float, zone: str, wall_s: float) -> Self:
-        """A clock that begins at `text` of the day on which `wall_s`, Unix time, lies.
+        """A clock that begins at `text` on the day of the Unix time `wall_s`; raises ConfigError.
 
-        `zone` is meant when `text` names none. Raises ConfigError.
+        `zone` is the default of `text`.
         """
         check_day_length(day_length_s)
         return cls(day_length_s=day_length_s, origin_s=start_of(text, zone=zone, wall_s=wall_s))
 
     def after(self, ended_s: float) -> Self:
-        """The same time of day on the first day on which it is not before `ended_s`.
-
-        What was observed before a restart stays in the past so.
+        """The same time of day on the first day not before `ended_s`, so that earlier observations
+        stay in the past.
         """
         days = max(0, -int(-(ended_s - self.origin_s) // DAY_S))
         return type(self)(day_length_s=self.day_length_s, origin_s=self.origin_s + days * DAY_S)
 
 
 def check_day_length(day_length_s: float) -> None:
-    """Raise ConfigError for a day that is too short, or has no length."""
+    """Raise ConfigError for a day too short or infinite."""
     if not DAY_LENGTH_S_MIN <= day_length_s < float("inf"):
         expected = f"at least {DAY_LENGTH_S_MIN:g} emulated seconds"
         raise ConfigError(field="day_length", value=f"{day_length_s:g}s", expected=expected)
 
 
 def start_of(text: str, *, zone: str, wall_s: float) -> float:
-    """Unix time of `HH:MM[@ZONE]` on the day of `wall_s`, or `wall_s` for `now`.
-
-    Raises ConfigError for what is neither.
+    """Unix time of `HH:MM[@ZONE]` on the day of `wall_s`, or `wall_s` for `now`; raises
+    ConfigError.
     """
     hours, at, named = text.partition("@")
     if hours == "now" and not at:

@@ -1,4 +1,4 @@
-"""Day and night for the control service: a snapshot of the controller becomes a DayNightState."""
+"""Converts a DayNightSnapshot to the control service's DayNightState."""
 
 from dataclasses import replace
 from math import isfinite
@@ -28,11 +28,11 @@ _LOOK_AHEAD_S: Final = 900.0
 _NO_DAY: Final = "nobody can say before a day has been seen"
 _AS_BEFORE: Final = "if demand goes as it did a day before"
 _REMEMBERED: Final = 8
-"""Days of history that foretell the change: a week and a day, all that a forecast compares."""
+"""Days of history for the prediction: all that a forecast compares."""
 
 
 def day_night_state(day_night: DayNight, seen: DayNightSnapshot) -> DayNightState:
-    """Everything that there is to say."""
+    """The controller's state for the control service."""
     settings, observed = day_night.settings, seen.observed
     policy = day_night.policy
     next_s, next_if = (None, "") if policy is None else next_change(policy, observed)
@@ -105,12 +105,12 @@ def _job_state(day_night: DayNight, seen: DayNightSnapshot) -> JobState:
 
 
 def time_of_day(day_s: float, zone: str) -> str:
-    """A moment of the day's calendar for a reader: `Mon 22:05 CET`."""
+    """The day's time for a reader: `Mon 22:05 CET`."""
     return local_time(day_s, zone).strftime("%a %H:%M %Z")
 
 
 def forecasts(policy: Policy | None, observed: Observation) -> tuple[ForecastState, ...]:
-    """What a policy expects of demand, in each window that it looks at; none of most policies."""
+    """A policy's demand forecast per window; empty for most policies."""
     if not isinstance(policy, DemandPolicy) or not len(observed.history):
         return ()
     found = []
@@ -128,10 +128,10 @@ def forecasts(policy: Policy | None, observed: Observation) -> tuple[ForecastSta
 
 
 def next_change(policy: Policy, observed: Observation) -> tuple[float | None, str]:
-    """When a policy next wants another number of groups, to 15 minutes, and what that takes.
+    """When a policy next wants another number of groups, to 15 minutes in the day's calendar, and
+    on which condition; None if not within a day.
 
-    In the day's calendar; None when it does not within a day. For a policy that goes by demand the
-    coming day is taken to be like the one before: None without one.
+    A policy that weighs demand is given the last day's; None without one.
     """
     history = observed.history
     if policy.weighs_demand and len(history) * history.bucket_s < DAY_S:
@@ -149,9 +149,9 @@ def next_change(policy: Policy, observed: Observation) -> tuple[float | None, st
 
 
 def as_a_day_before(observed: Observation) -> Observation:
-    """The same moment, with demand until then as it was a day before.
+    """The same moment with the demand of a day before, no queue, and all requests in time.
 
-    A history of a day at least; nobody waits, and requests are in time.
+    Needs a day of history.
     """
     history = observed.history
     day = round(DAY_S / history.bucket_s)
@@ -165,7 +165,7 @@ def as_a_day_before(observed: Observation) -> Observation:
 
 
 def observed_at(observed: Observation, now_s: float) -> Observation:
-    """The same machine and load at another moment, with nothing changed in between."""
+    """The same machine and load at another moment."""
     return replace(
         observed, now_s=now_s, since_change_s=observed.since_change_s + now_s - observed.now_s
     )

@@ -1,7 +1,6 @@
-"""Day and night as the server's process gets it: read from flags once, passed on as JSON.
+"""Day and night settings, read from flags once and passed to the server's process as JSON.
 
-vLLM starts the process's app and hands it nothing of ours, so the settings travel in the
-environment, like the control service's address.
+vLLM starts that process without arguments of ours, so they travel in the environment.
 """
 
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from serving.server.day_night.day_clock import DayClock
 
 ENVIRONMENT: Final = "ULTRASERVE_DAY_NIGHT"
 MANUAL: Final = "manual"
-"""The policy under which groups change hands by control calls alone."""
+"""The policy under which only control calls move groups."""
 
 IF_BETTER: Final = "if-better"
 PUBLISH: Final = ("never", IF_BETTER)
@@ -26,16 +25,15 @@ PUBLISH: Final = ("never", IF_BETTER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings:
-    """What is trained, and from where on.
+    """The training job's model, data and chips.
 
     Attributes:
         directory: the job's; it outlives the server.
-        weights_dir: what the server began with, and so does the first night.
-        corpus_dir: None for the job's own default.
-        learning_rate: None for the job's own default.
-        system, model: what sets the job's time, HBM and energy; None times the weights themselves.
+        weights_dir: initial weights of the server and of the first night.
+        corpus_dir, learning_rate: None for the job's default.
+        system, model: set the job's time, HBM and energy; None times the weights themselves.
         first_chip: the partition's first chip in the system.
-        ray_address: a running Ray cluster; None for a Ray of the job's own.
+        ray_address: a running Ray cluster; None for the job's own.
     """
 
     directory: Path
@@ -58,19 +56,18 @@ class DayNightSettings:
 
     Attributes:
         policy: see `parse_policy`, or `manual`.
-        day_length_s: emulated seconds of a day.
+        day_length_s: emulated seconds.
         day_start: the time of day at the engine's start, see `DayClock.starting`.
-        zone: the time zone in which times of the day are shown and read.
+        zone: of shown and given times.
         chips: of the partition.
         group_chips: chips that change hands together, whole ranks.
-        lend_groups: at most so many groups train at a time.
-        grace_s: emulated seconds that running requests of a leaving group have to end.
-        slo: the target of requests; the share that meets its TTFT brings groups back.
-        group_requests_per_s: requests that a group serves in an emulated second within the target;
-            None when unknown; the load is not weighed then.
-        group_requests_source: where that comes from, for a reader.
-        reading_s: emulated seconds in which a group that comes back reads its weights, by the cost
-            model; 0 when it was not asked.
+        lend_groups: groups that may train at a time.
+        grace_s: emulated seconds for a leaving group's running requests.
+        slo: the share of requests that meets its TTFT brings groups back.
+        group_requests_per_s: per group and emulated second within the target; None: load is not
+            weighed.
+        group_requests_source: of that number, for a reader.
+        reading_s: emulated seconds of a returning group's weight read, by the cost model, or 0.
         publish: whether a night's weights are served: `never`, or `if-better`.
     """
 
@@ -90,7 +87,8 @@ class DayNightSettings:
     training: TrainingSettings
 
     def __post_init__(self) -> None:
-        check_policy(self.policy)
+        if self.policy != MANUAL:
+            parse_policy(self.policy)
         DayClock.starting(self.day_start, day_length_s=self.day_length_s, zone=self.zone, wall_s=0)
         if not 1 <= self.group_chips <= self.chips // 2:
             expected = f"at least 2 groups on {self.chips} chips: one of them always serves"
@@ -112,7 +110,7 @@ class DayNightSettings:
 
     @property
     def groups(self) -> int:
-        """Groups of the partition; chips that are left over always serve."""
+        """Groups of the partition; remaining chips always serve."""
         return self.chips // self.group_chips
 
     def to_environment(self) -> dict[str, str]:
@@ -121,9 +119,8 @@ class DayNightSettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self | None:
-        """The settings of this process; None when the server was started without any.
-
-        Raises ConfigError, or msgspec.ValidationError for what `to_environment` never writes.
+        """The process's settings, or None. Raises ConfigError, or msgspec.ValidationError for JSON
+        that `to_environment` never writes.
         """
         text = environment.get(ENVIRONMENT)
         if text is None:
@@ -131,14 +128,8 @@ class DayNightSettings:
         return msgspec.json.decode(text, type=cls, dec_hook=_path)
 
 
-def check_policy(text: str) -> None:
-    """Raise ConfigError for what is neither a policy nor `manual`."""
-    if text != MANUAL:
-        parse_policy(text)
-
-
 def check_weighs(text: str, group_requests_per_s: float | None) -> None:
-    """Raise ConfigError for a policy that needs a group's rate when none is known."""
+    """Raise ConfigError for a policy that needs a group's rate without one."""
     if text == MANUAL or group_requests_per_s is not None:
         return
     if parse_policy(text).weighs_demand:

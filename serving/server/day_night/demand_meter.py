@@ -1,6 +1,6 @@
-"""Demand as a running server sees it: arrivals counted by the engine, kept in buckets of the day.
+"""A running server's demand: arrivals counted by the engine, in buckets of the day.
 
-The buckets are appended to a file, so that a server that starts again knows yesterday.
+Buckets are appended to a file that outlives the server.
 """
 
 from collections import deque
@@ -22,17 +22,17 @@ _FILE: Final = "demand.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """So many requests had arrived at an emulated time; both count from the engine's start."""
+    """Requests arrived by an emulated time; both from the engine's start."""
 
     emulated_s: float
     requests: int
 
 
 class DemandMeter:
-    """Turns readings of the engine's count into buckets, and into the rate right now.
+    """Turns readings of the engine's count into buckets and a current rate.
 
-    Rates are requests per emulated second, bucket ends are the day's; a bucket that no reading lies
-    in has the mean rate of the readings around it. `directory` exists and is written to.
+    Rates are requests per emulated second, bucket ends the day's; a bucket without a reading has
+    the mean rate of those around it. Writes to `directory`, which exists.
     """
 
     def __init__(self, directory: Path, clock: DayClock) -> None:
@@ -50,7 +50,7 @@ class DemandMeter:
         return DemandHistory.of(self._buckets, bucket_s=BUCKET_S, pace=pace)
 
     def read(self, reading: Arrivals) -> None:
-        """Take a reading; one that is not later than the one before it says nothing new."""
+        """Take a reading; ignored unless later than the last."""
         if not self._recent:
             self._recent.append(reading)
             self._end_s = _bucket_end(self._clock.day_s(reading.emulated_s))
@@ -73,7 +73,7 @@ class DemandMeter:
             self._recent.popleft()
 
     def _close(self, before: Arrivals, after: Arrivals) -> tuple[float, float]:
-        """End the open bucket between two readings; returns its end and its rate."""
+        """Returns the open bucket's end and rate, between two readings."""
         end_s = self._clock.emulated_s(self._end_s)
         share = (end_s - before.emulated_s) / (after.emulated_s - before.emulated_s)
         arrived = before.requests + share * (after.requests - before.requests)
@@ -85,12 +85,12 @@ class DemandMeter:
 
     @property
     def history(self) -> DemandHistory:
-        """The buckets that have ended, also before this server's start."""
+        """Closed buckets, including those of earlier servers."""
         return self._history
 
     @property
     def load_per_s(self) -> float:
-        """Requests per emulated second over about a bucket's length; 0 until two readings."""
+        """Requests per emulated second over about a bucket; 0 before two readings."""
         if len(self._recent) < 2:
             return 0.0
         first, last = self._recent[0], self._recent[-1]
@@ -98,9 +98,9 @@ class DemandMeter:
 
 
 def read_buckets(path: Path) -> "deque[tuple[float, float]]":
-    """The newest buckets of a file, in order; what does not go on from the one before is left out.
+    """A file's newest buckets, in order; drops out-of-order ones and a truncated last line.
 
-    A file's last line may be broken off. Ends lie on whole buckets of the calendar.
+    Ends lie on whole buckets of the calendar.
     """
     buckets: deque[tuple[float, float]] = deque(maxlen=BUCKETS_MAX)
     lines = path.read_bytes().splitlines() if path.exists() else []
@@ -120,11 +120,11 @@ def _line(bucket: tuple[float, float]) -> bytes:
 
 
 def _bucket_end(day_s: float) -> float:
-    """The first end of a bucket after a moment; buckets divide the hours of the calendar."""
+    """The first bucket's end after a moment; buckets divide the calendar's hours."""
     return (day_s // BUCKET_S + 1) * BUCKET_S
 
 
 def last_end(directory: Path) -> float:
-    """When the newest bucket of a directory ended, in the day's calendar; 0 without one."""
+    """The newest bucket's end in the day's calendar; 0 without one."""
     buckets = read_buckets(directory / _FILE)
     return buckets[-1][0] if buckets else 0.0

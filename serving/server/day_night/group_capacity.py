@@ -1,10 +1,9 @@
-"""What a group of chips is and serves within the target, from the cost model.
+"""A group's size, reading time, and request rate within the target, from the cost model.
 
-The steady state of the served model on the served partition gives a rate that knows no queue: as
-many requests begin as end, each of the mean length. Of it a share is taken, since arrivals come in
-bursts and lengths vary. A group is taken to serve its part of what the partition serves, of all
-its chips or of those that are left when all groups are out that may be, whichever part is smaller:
-on fewer chips each holds more experts.
+The partition's steady state gives a rate without a queue, for requests of mean length; a share of
+it is used, since arrivals are bursty and lengths vary. A group serves its part of all chips' rate
+or of that of the chips left when all lendable groups are out, whichever is smaller: on fewer chips
+each holds more experts.
 """
 
 from dataclasses import replace
@@ -27,7 +26,8 @@ from serving.engine.lease_checks import training_hbm
 QUEUE_SHARE: Final = 0.5
 """Of the steady state's rate. Step by step, vLLM's schedulers under Poisson arrivals kept TTFT 1 s
 and TPOT 30 ms for 99 % of requests up to 0.54 and 0.63 of it (gpt-oss-120b on 4 and 8 Trainium3
-chips, `ultraserve day`); *assumed* to be no less elsewhere."""
+chips, `ultraserve day`); *assumed* to be no less elsewhere.
+"""
 
 
 def group_requests_per_s(
@@ -40,9 +40,8 @@ def group_requests_per_s(
     group_chips: int,
     lend_groups: int,
 ) -> float | None:
-    """Requests per emulated second of one of the partition's groups; `seats` a rank has at once.
-
-    None when the steady state keeps the target at no rate.
+    """Requests per emulated second of one group, with `seats` sequences per rank at once; None when
+    the steady state misses the target at every rate.
     """
     chips = deployment.partition.chips
     parts = [
@@ -58,9 +57,9 @@ def group_requests_per_s(
 
 
 def fewest_training_chips(deployment: Deployment) -> int | None:
-    """The smallest group of whole ranks that can be leased: whose HBM holds a training state.
+    """The smallest group of whole ranks whose HBM holds a training state, or None.
 
-    Of at most half of the partition's chips, since one group always serves; None when none can.
+    At most half of the partition's chips, since one group always serves.
     """
     needs = training_hbm(deployment)
     tp = deployment.partition.tp
@@ -74,9 +73,8 @@ def fewest_training_chips(deployment: Deployment) -> int | None:
 
 
 def group_reading_s(deployment: Deployment, utilization: float, *, group_chips: int) -> float:
-    """Emulated seconds in which a group reads its weights and experts from its trays' drives.
-
-    Of the slowest group; what comes over links instead comes sooner.
+    """Emulated seconds for the slowest group to read weights and experts from its trays' drives;
+    parts that come over links come sooner.
     """
     machine = deployment.machine(utilization)
     chips = deployment.partition.chips
@@ -94,9 +92,8 @@ def _partition_requests_per_s(
     seats: int,
     utilization: float,
 ) -> float:
-    """Of `chips` of the partition in steady state; 0 where the target is not kept or nothing fits.
-
-    The mean time between tokens and the first token of a prompt that does not wait keep to it.
+    """Of `chips` in steady state; 0 where nothing fits, or the mean TPOT or the TTFT without a
+    queue misses the target.
     """
     served = deployment.partition
     ep = max(size for size in range(1, served.ep + 1) if chips % size == 0)

@@ -1,4 +1,4 @@
-"""The command line of the training job that a server starts: `ultraserve train` on leased chips."""
+"""The command line of a server's training job on leased chips."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -9,13 +9,13 @@ from serving.server.day_night.day_night_settings import DayNightSettings, Traini
 SEQUENCE_TOKENS: Final = 256
 BATCH_SEQUENCES: Final = 16
 STEPS: Final = 1_000_000
-"""More than any night takes: the job is asked to stop."""
+"""More than any night takes."""
 
 SAVE_EVERY_STEPS: Final = 50
-"""What a killed job loses at most."""
+"""The most that a killed job loses."""
 
 LEARNING_RATE: Final = 5e-4
-"""Assumed: a quarter of what fresh weights take, since these are trained on, night after night."""
+"""*Assumed*: a quarter of fresh weights' rate, since training continues every night."""
 
 
 def job_command(
@@ -23,8 +23,7 @@ def job_command(
 ) -> list[str]:
     """The job on `chips` of the partition, at the engine's pace.
 
-    A batch has a sequence for each of the most chips that a night may lend, so that it stays the
-    same batch, and the same job, on fewer.
+    A batch has a sequence for each of the most lendable chips, so that it stays the same on fewer.
     """
     sequences = max(BATCH_SEQUENCES, chips_max)
     rate = LEARNING_RATE if training.learning_rate is None else training.learning_rate
@@ -48,7 +47,7 @@ def job_command(
 
 
 def job_commands(settings: DayNightSettings) -> Callable[[Sequence[int], float], list[str]]:
-    """The commands of a server's job, for chips of the partition and the engine's dilation."""
+    """A server's job commands, by chips of the partition and the engine's dilation."""
     chips_max = settings.lend_groups * settings.group_chips
 
     def command(chips: Sequence[int], dilation: float) -> list[str]:

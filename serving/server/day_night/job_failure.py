@@ -1,6 +1,6 @@
-"""How a training job last failed, and what follows: why, what is tried next, and when by the wall.
+"""A training job's last failure: its cause, and the next attempt.
 
-A failure is remembered until the job has done a step again; asking for it anew does not erase it.
+It is kept until the job has completed a step again.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from serving.policy.day_night.handover_machine import HandoverJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFailure:
-    """One end of the job that was not asked for.
+    """One unrequested end of the job.
 
     Attributes:
-        why: what it said, or that it said nothing: one line.
+        why: its message, one line.
         unix_s: when it was seen.
-        count: failures in a row, this one among them.
+        count: failures in a row, including this one.
     """
 
     why: str
@@ -27,7 +27,7 @@ class JobFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextTry:
-    """What follows a failure; `unix_s` is when a start is due, None where none is."""
+    """The response to a failure; `unix_s` is when a start is due."""
 
     words: str
     unix_s: float | None = None
@@ -36,7 +36,7 @@ class NextTry:
 def next_try(
     job: HandoverJob, *, wanted: bool, checkpoint_step: int | None, limits: HandoverLimits
 ) -> NextTry:
-    """What the controller does next about a job that has failed; `wanted`: some group trains."""
+    """The next action on a failed job; `wanted`: some group trains."""
     if job.phase.alive:
         return NextTry(words="it has been started again")
     if job.phase is JobPhase.FAILED:
@@ -57,12 +57,12 @@ def next_try(
 
 
 def failure_words(failure: JobFailure, following: NextTry) -> str:
-    """One line: when, why, what follows and when."""
+    """One line: when, why, and the next attempt."""
     times = "" if failure.count == 1 else f", {failure.count} times in a row"
     due = "" if not following.unix_s else f" at {wall_time(following.unix_s)}"
     return f"failed at {wall_time(failure.unix_s)}{times}: {failure.why}; {following.words}{due}"
 
 
 def wall_time(unix_s: float) -> str:
-    """A moment for a reader, to the second."""
+    """UTC, to the second."""
     return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,10 +1,9 @@
-"""Becomes the training job: a program that outlives its server by no more than one checkpoint.
+"""Becomes the training job, which outlives its server by at most one checkpoint.
 
     python -P -m serving.server.day_night.job_launcher PARENT_PID COMMAND...
 
-The server's process may end without a word, so the kernel is asked to tell the job when it does,
-with the SIGTERM on which a job saves and ends. Importing this must cost nothing: it runs before
-each job.
+The kernel sends the job SIGTERM when the server ends, however it does; the job then saves and ends.
+Importing this module must be cheap: it runs before each job.
 """
 
 import ctypes
@@ -14,14 +13,14 @@ import sys
 from typing import Final
 
 NICENESS: Final = 10
-"""Serving comes first where the job shares its cores."""
+"""Serving goes first on shared cores."""
 
 _FILES_MAX: Final = 1 << 20
 _PR_SET_PDEATHSIG: Final = 1  # linux/prctl.h
 
 
 def main(arguments: list[str]) -> None:
-    """Take the job's place in this process; does not return."""
+    """Exec the job; does not return."""
     parent, *command = arguments
     os.closerange(3, _FILES_MAX)  # not the server's sockets, should it have passed some on
     os.nice(NICENESS)

@@ -1,6 +1,6 @@
-"""The training job as a process below the server: start it, look at it, ask it to stop, end it.
+"""The training job as a child process: start, observe, stop, kill.
 
-The job's directory has all that is known of it; nothing is kept in memory.
+All of its state is in the job's directory.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from serving.server.training.job_status import STATUS_FILE, JobStatus, TrainingP
 from startup.import_path import child_environment
 
 OUTPUT: Final = "output"
-"""What the job's process says; its log is its own."""
+"""The process's output, besides its log."""
 
 _LAST_WORDS_BYTES: Final = 4096
 
@@ -29,20 +29,17 @@ _ENDS: Final[dict[TrainingPhase | None, JobPhase]] = {
     TrainingPhase.DONE: JobPhase.FINISHED,
     TrainingPhase.FAILED: JobPhase.FAILED,
 }
-"""By the last word of a process that has ended; any other has crashed."""
+"""By an ended process's last phase; any other has crashed."""
 
 
 class JobProcess:
-    """The job of one directory, which exists."""
+    """The job of one existing directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def start(self, command: Sequence[str], chips: Sequence[int]) -> None:
-        """Start `command` in a session of its own; raises OSError.
-
-        `command[0]` is the path of a program.
-        """
+        """Start `command` in a session of its own, by a program's path; raises OSError."""
         launcher = [sys.executable, "-P", "-m", "serving.server.day_night.job_launcher"]
         output, created = str(self.directory / OUTPUT), os.O_WRONLY | os.O_CREAT | os.O_APPEND
         pid = os.posix_spawn(
@@ -60,12 +57,12 @@ class JobProcess:
 
     @property
     def pid(self) -> int | None:
-        """The number of its process while it runs."""
+        """Its process's id while it runs."""
         record = read_record(self.directory)
         return record.pid if record is not None and record.running else None
 
     def ask_stop(self) -> None:
-        """Ask it to finish its step, save and end."""
+        """Let it finish its step, save and end."""
         record = read_record(self.directory)
         process = None if record is None else record.process()
         if process is not None:
@@ -73,11 +70,11 @@ class JobProcess:
                 process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it and its processes now; blocks for a moment."""
+        """Kill it and its children; blocks for a moment."""
         kill_job(self.directory)
 
     def seen(self) -> JobSeen:
-        """The job as it is now, by the wall's Unix time."""
+        """The job's state now, by Unix time."""
         record, status = read_record(self.directory), self.status()
         if record is None:
             return JobSeen()
@@ -94,11 +91,11 @@ class JobProcess:
         )
 
     def status(self) -> JobStatus | None:
-        """What the job has last written; None before it has written anything."""
+        """Its last status, or None."""
         return read_status(self.directory)
 
     def last_words(self) -> str:
-        """The last line that its process said; empty when there is none."""
+        """The last line of its output, or empty."""
         try:
             with (self.directory / OUTPUT).open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
@@ -109,7 +106,6 @@ class JobProcess:
 
 
 def _phase(status: JobStatus | None, *, running: bool) -> JobPhase:
-    """Where a process is, or how one ended that is gone, by its own last word."""
     said = None if status is None else status.phase
     if not running:
         return _ENDS.get(said, JobPhase.CRASHED)
@@ -117,7 +113,6 @@ def _phase(status: JobStatus | None, *, running: bool) -> JobPhase:
 
 
 def _written_s(directory: Path) -> float:
-    """When the job last wrote its status, Unix time; 0 before it has."""
     try:
         return (directory / STATUS_FILE).stat().st_mtime
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""A training directory: the record of its job's process, and the lock of the server that holds it.
+"""A training directory: the record of its job's process, and the lock of its server.
 
-A process id and its start together name one process. The record is written when the job is started
-and outlives it, so that a reader checks whether that process is still there.
+A process id and its start time identify a process. The record outlives it, so readers check whether
+it still runs.
 """
 
 import contextlib
@@ -20,12 +20,12 @@ from serving.server.training.atomic_file import locked_directory, replace_file
 _FILE: Final = "process.json"
 _LOCK: Final = "server.lock"
 _SAME_START_S: Final = 1.0
-"""The start is counted from the boot by a clock that may be set; a number comes back much later."""
+"""The start time depends on a clock that may be set; ids are reused much later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
-    """A process, and the chips of the partition that it was given.
+    """A process, and its chips of the partition.
 
     `started_s` is psutil's `create_time`, Unix time.
     """
@@ -36,11 +36,11 @@ class JobRecord:
 
     @classmethod
     def of(cls, pid: int, chips: Sequence[int]) -> Self:
-        """The process that has the number now; raises psutil.NoSuchProcess."""
+        """The process with this id now; raises psutil.NoSuchProcess."""
         return cls(pid=pid, started_s=psutil.Process(pid).create_time(), chips=tuple(chips))
 
     def process(self) -> psutil.Process | None:
-        """The process while it runs; None once it has ended, also when its number is another's."""
+        """The process, or None after its end, also when its id was reused."""
         try:
             process = psutil.Process(self.pid)
             if abs(process.create_time() - self.started_s) > _SAME_START_S:
@@ -60,12 +60,12 @@ class JobRecord:
 
 
 def write_record(directory: Path, record: JobRecord) -> None:
-    """Put `record` into the directory, whole or not at all."""
+    """Write `record` atomically."""
     replace_file(directory / _FILE, msgspec.json.encode(record))
 
 
 def read_record(directory: Path) -> JobRecord | None:
-    """The directory's record; None when no job was started in it, or the file is not ours."""
+    """The directory's record; None if absent or not ours."""
     try:
         return msgspec.json.decode((directory / _FILE).read_bytes(), type=JobRecord)
     except (FileNotFoundError, msgspec.DecodeError):
@@ -73,7 +73,7 @@ def read_record(directory: Path) -> JobRecord | None:
 
 
 def end_job(directory: Path, *, save_s: float) -> bool:
-    """Let the directory's job save and end; kill it when it has not after `save_s` wall seconds.
+    """Let the job save and end; kill it after `save_s` wall seconds.
 
     Blocks. Returns whether one was running.
     """
@@ -91,7 +91,7 @@ def end_job(directory: Path, *, save_s: float) -> bool:
 
 
 def kill_job(directory: Path) -> None:
-    """End the directory's job and its processes at once; nothing happens when it has ended."""
+    """Kill the job, if it runs, and its children."""
     record = read_record(directory)
     process = None if record is None else record.process()
     if record is None or process is None:
@@ -108,10 +108,10 @@ def kill_job(directory: Path) -> None:
 
 @contextlib.contextmanager
 def held_directory(path: Path, *, save_s: float) -> Iterator[None]:
-    """Hold `path`, made if need be, against other servers; the kernel lets go for one that dies.
+    """Lock `path`, created if absent, against other servers; the kernel frees a dead server's lock.
 
-    A job that an earlier server has left in it has `save_s` wall seconds to save and end.
-    Raises ConfigError for a directory that cannot be written to, or that another server holds.
+    An earlier server's job has `save_s` wall seconds to save and end. Raises ConfigError for a
+    directory not writable, or locked.
     """
     with locked_directory(path, _LOCK, field="train_dir", use="no other server trains"):
         end_job(path, save_s=save_s)

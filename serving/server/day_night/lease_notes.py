@@ -1,7 +1,6 @@
-"""What the job has done on each lease's chips, added up from what it says of itself.
+"""The job's work on each lease's chips, summed from its status.
 
-A job that was killed goes on from its checkpoint and counts from there again; the steps that it
-takes twice were work, and energy, twice.
+A killed job counts from its checkpoint again; steps taken twice are work, and energy, twice.
 """
 
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ from serving.wire.machine_state import LeaseState, TrainingTotals
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Counts:
-    """What a job counts from its beginning on."""
-
     steps: int = 0
     tokens: int = 0
     joules: float = 0.0
@@ -31,7 +28,7 @@ class _Counts:
         )
 
     def plus_rise(self, before: "_Counts", now: "_Counts") -> "_Counts":
-        """These and what has been added since `before`; nothing when the job begins again."""
+        """Adds the increase since `before`, unless the job begins again."""
         if now.steps < before.steps:
             return self
         return _Counts(
@@ -43,7 +40,7 @@ class _Counts:
 
 
 class LeaseNotes:
-    """Kept by the server's process, which lives as long as its engine's leases."""
+    """Lives as long as its engine's leases."""
 
     def __init__(self) -> None:
         self._seen: dict[int, _Counts] = {}  # the job's own counts, by lease, when last looked at
@@ -51,13 +48,13 @@ class LeaseNotes:
         self._sent: dict[int, TrainingNote] = {}
 
     def begin(self, lease: LeaseState, status: JobStatus | None) -> None:
-        """Count from what the job says now, unless the lease is counted already."""
+        """Count from `status` on, if not yet counted."""
         if lease.number not in self._seen:
             self._seen[lease.number] = _Counts() if status is None else _Counts.of(status)
             self._totals[lease.number] = _Counts()
 
     def note(self, lease: LeaseState, status: JobStatus, *, share: float) -> TrainingNote | None:
-        """The note for the engine, when it is new; `share` of the job's chips are the lease's."""
+        """A new note for the engine, or None; `share` of the job's chips are the lease's."""
         now = _Counts.of(status)
         totals = self._totals[lease.number].plus_rise(self._seen[lease.number], now)
         self._seen[lease.number], self._totals[lease.number] = now, totals

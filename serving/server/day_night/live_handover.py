@@ -1,8 +1,7 @@
-"""The hand-over machine of a running server: what is seen of leases and job becomes its events.
+"""The hand-over machine of a running server: turns changes of leases and job into events.
 
-The engine's leases and the job's process are the truth, so that a step that failed half-way, or
-that the server missed, is made up for by the next look. What this adds to them is what a server
-remembers of its own tries.
+The engine's leases and the job's process are the truth, so the next tick makes up for a step that
+failed half-way or was missed. This adds only the server's own attempts.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -40,11 +39,10 @@ _R, _M = HandoverPhase.RESTORING, HandoverPhase.MAINTENANCE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSeen:
-    """The job's process and directory at one moment; `record` is None when none was started.
+    """The job's process and directory at one moment; `record` is None before the first start.
 
-    `phase` is never SAVING: that it was asked to stop is the server's to know. `heard_s`: when it
-    last gave a sign of life; `step` of its own, None before it has said any; `said`: its last words
-    when it has failed.
+    `phase` is never SAVING: only the server knows that it asked for a stop. `heard_s` is its last
+    sign of life; `step` None before the first report; `said` a failed job's last words.
     """
 
     record: JobRecord | None = None
@@ -55,10 +53,7 @@ class JobSeen:
 
 
 class LiveHandover:
-    """Kept by the server's process, which lives as long as its engine; nothing here waits.
-
-    Groups are `group_chips` of the partition's first `chips` each.
-    """
+    """Lives with its engine; never waits. Groups are `group_chips` of the first `chips`."""
 
     def __init__(self, *, chips: int, group_chips: int, limits: HandoverLimits) -> None:
         self.limits = limits
@@ -75,7 +70,7 @@ class LiveHandover:
     def see(
         self, leases: Iterable[LeaseState], job: JobSeen, *, now_s: float, emulated_s: float
     ) -> None:
-        """Take what has happened to groups and job since the last look."""
+        """Turn changes since the last tick into events."""
         before, self.leases = self.leases, _by_group(self.state.groups, leases)
         for group in self.state.groups:
             number = group.number
@@ -91,23 +86,23 @@ class LiveHandover:
         self.returns.note(self.state.groups, emulated_s)
 
     def want(self, phases: Sequence[HandoverPhase], *, now_s: float) -> tuple[HandoverStep, ...]:
-        """Take a wish for each group; returns what is to be done now."""
+        """Take each group's wanted phase; returns the due steps."""
         wish = Desired(phases=tuple(phases))
         self.state, steps = step(self.state, wish, now_s=now_s, limits=self.limits)
         return steps
 
     def refused(self, group: int, words: str, *, now_s: float) -> None:
-        """Note that the engine did not do what was due for a group."""
+        """Record that the engine refused a group's step."""
         event = HandoverEvent.REFUSED
         self._take([GroupHappened(group=group, event=event, words=words)], now_s)
 
     def stop_asked(self, *, now_s: float) -> None:
-        """Note that the job was asked to stop, if it has not ended meanwhile."""
+        """Record that the job was asked to stop, if it runs."""
         if self.state.job.phase.alive:
             self._take([JobHappened(event=JobEvent.STOP_ASKED)], now_s)
 
     def forgive(self, *, now_s: float) -> None:
-        """Let the job start anew at once; its last failure stays known."""
+        """Let the job start at once; keeps its last failure."""
         self._take([JobHappened(event=JobEvent.FORGIVEN)], now_s)
 
     def _take(self, events: Iterable[Happened], now_s: float) -> None:
@@ -145,7 +140,7 @@ class LiveHandover:
 
 
 def groups_of(chips: int, group_chips: int) -> tuple[HandoverGroup, ...]:
-    """The groups of a partition's first `chips`, all of them serving."""
+    """The groups of a partition's first `chips`, all serving."""
     return tuple(
         HandoverGroup(number=n, chips=tuple(range(n * group_chips, (n + 1) * group_chips)))
         for n in range(chips // group_chips)
@@ -155,7 +150,7 @@ def groups_of(chips: int, group_chips: int) -> tuple[HandoverGroup, ...]:
 def _by_group(
     groups: Sequence[HandoverGroup], leases: Iterable[LeaseState]
 ) -> dict[int, LeaseState]:
-    """The newest lease that goes on with chips of each group; none for those that serve."""
+    """The newest lease with chips of each group that does not serve."""
     going = [lease for lease in leases if lease.phase != _S]
     return {
         group.number: lease
@@ -168,9 +163,10 @@ def _by_group(
 def events_between(
     group: HandoverGroup, lease: LeaseState | None, *, cancelled: bool
 ) -> Iterator[GroupHappened]:
-    """What has happened to a group that is now out with `lease`, or serves without one.
+    """Events of a group now out with `lease`, or serving without one, by the shortest path of
+    phases.
 
-    Of what went by unseen the shortest way is taken. `cancelled`: its drain was to be called off.
+    `cancelled`: its drain was to be cancelled.
     """
     phase, after = group.phase, _S if lease is None else HandoverPhase(lease.phase)
     maintenance = lease is not None and lease.purpose == FOR_MAINTENANCE
@@ -209,10 +205,10 @@ def events_between(
 
 
 class ReturnTimes:
-    """How long a group takes from being called back to serving: its job saves, weights are read.
+    """Emulated time from a group's recall to its serving: its job saves and stops, weights are
+    read.
 
-    Emulated time, with what the host takes to stop a process. `last_s` is None until a group has
-    come back from training.
+    `last_s` is None before the first return from training.
     """
 
     def __init__(self) -> None:
@@ -220,7 +216,7 @@ class ReturnTimes:
         self._called: dict[int, float] = {}  # by group, since when
 
     def note(self, groups: Sequence[HandoverGroup], emulated_s: float) -> None:
-        """Note which groups were called back, and which have come."""
+        """Note which groups were recalled or have returned."""
         for group in groups:
             if group.desired is not _S:
                 self._called.pop(group.number, None)

@@ -1,7 +1,7 @@
-"""Which of the night's checkpoints is worth serving, and its own copy of it.
+"""Judges whether a night's checkpoint is worth serving, and keeps a copy of it.
 
-The job removes its older checkpoints, but a version that is served must stay: chips that come back
-read it again. So what is published is linked into a directory of its own first.
+The job removes its older checkpoints, but returning chips read a served version again; so it is
+first linked into a directory of its own.
 """
 
 import os
@@ -18,7 +18,7 @@ from serving.wire.machine_state import VersionState
 
 PUBLISHED: Final = "published"
 KEPT_MAX: Final = 4
-"""Published weights that are kept: more than are ever served or rolled back to at a time."""
+"""More than are served or rolled back to at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Candidate:
 
 
 def candidate(directory: Path, status: JobStatus | None) -> Candidate | None:
-    """The newest checkpoint that a job says it has; None without one, or without its loss."""
+    """A job's newest checkpoint with a loss, or None."""
     if status is None or not status.checkpoint or status.checkpoint_held_out_nats is None:
         return None
     return Candidate(
@@ -44,9 +44,8 @@ def candidate(directory: Path, status: JobStatus | None) -> Candidate | None:
 def served_nats(
     directory: Path, served: Path, *, first: Path, status: JobStatus | None
 ) -> float | None:
-    """The held-out loss of the weights that are served; None when it is unknown.
-
-    It is known of what the job began with, `first`, and of what was published.
+    """The served weights' held-out loss: known of the job's initial weights `first` and of
+    published ones.
     """
     if served == first:
         return None if status is None else status.first_held_out_nats
@@ -59,7 +58,7 @@ def served_nats(
 
 
 def published_in(directory: Path, versions: Sequence[VersionState]) -> tuple[Path, int]:
-    """Where the served weights lie, and the last step of this job that the engine was given."""
+    """The served weights' directory, and the last step given to the engine."""
     parent = directory / PUBLISHED
     given = (Path(version.weights_dir) for version in versions)
     names = (path.name.removeprefix("step-") for path in given if path.parent == parent)
@@ -69,7 +68,7 @@ def published_in(directory: Path, versions: Sequence[VersionState]) -> tuple[Pat
 
 
 def judge(found: Candidate | None, *, serves_nats: float | None, newest_step: int) -> str:
-    """Empty when `found` is to be published, else why not; `newest_step` was published last."""
+    """Why not to publish `found`, or empty; `newest_step` was published last."""
     if found is None:
         return "there is no checkpoint with a held-out loss"
     if found.step <= newest_step:
@@ -85,17 +84,14 @@ def judge(found: Candidate | None, *, serves_nats: float | None, newest_step: in
 
 
 def published_steps(directory: Path) -> list[int]:
-    """The steps whose weights have been published and are kept, rising."""
+    """The steps of kept published weights, ascending."""
     found = (path.name.removeprefix("step-") for path in (directory / PUBLISHED).glob("step-*"))
     return sorted(int(number) for number in found if number.isdigit())
 
 
 def keep(directory: Path, found: Candidate, *, served: Collection[Path]) -> Path:
-    """A copy of the checkpoint that the job does not remove; the oldest unserved ones go.
-
-    Raises:
-        CheckpointError: a file of the checkpoint is not what was written.
-        OSError: it cannot be copied.
+    """A copy of the checkpoint that the job does not remove; deletes the oldest unserved ones.
+    Raises CheckpointError for a corrupt file, OSError when it cannot be copied.
     """
     path = directory / PUBLISHED / f"step-{found.step}"
     if not path.exists():

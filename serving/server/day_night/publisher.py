@@ -1,4 +1,4 @@
-"""Gives the engine the night's weights in the morning, when they are better than what is served."""
+"""Publishes the night's weights in the morning if better than those served."""
 
 import asyncio
 import logging
@@ -27,7 +27,7 @@ logger = logging.getLogger(f"vllm.{__name__}")
 
 
 class Publisher:
-    """Of one server; `words` are what the last attempt came to, empty before the first."""
+    """`words` is the last attempt's result, or empty."""
 
     def __init__(self, engine: Engine, settings: DayNightSettings, limits: HandoverLimits) -> None:
         self._engine = engine
@@ -39,7 +39,7 @@ class Publisher:
     async def publish(
         self, versions: Sequence[VersionState], status: JobStatus | None, now_s: float
     ) -> None:
-        """Serve the newest checkpoint when it is better; what the engine refuses waits a while."""
+        """Serve the newest checkpoint if better; retries a refused one later."""
         if self._settings.publish != IF_BETTER:
             return
         training = self._settings.training
@@ -66,10 +66,8 @@ class Publisher:
         self.words = f"version {reply.version}: {_note(found)}"
 
     async def kept(self, weights_dir: str, versions: Sequence[VersionState]) -> str:
-        """Where weights that a user wants served will stay: a copy of a checkpoint of the job's,
-        which removes its older ones; anything else stays where it is.
-
-        Raises CheckpointError for a checkpoint of the job's that is not what was written.
+        """A copy of a checkpoint of the job's, which removes older ones, for publishing; other
+        directories as they are. Raises CheckpointError for a corrupt checkpoint.
         """
         path, training = Path(weights_dir), self._settings.training.directory
         if path.parent.resolve() != (training / "checkpoints").resolve():

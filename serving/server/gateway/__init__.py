@@ -1,1 +1,1 @@
-"""Where requests come in: the HTTP and gRPC servers before one engine, probes, and a clean end."""
+"""The gateway: HTTP and gRPC servers before one engine, probes, and graceful shutdown."""

@@ -1,6 +1,6 @@
-"""Admission before the engine, live: the decisions with a clock, and the requests that wait.
+"""Live admission before the engine: `Admission` with a clock, and the waiting requests.
 
-One event loop uses it; nothing here is awaited but a turn, and the end of the last request.
+For one event loop; it awaits a turn and the end of the last request, nothing else.
 """
 
 import asyncio
@@ -24,15 +24,14 @@ from serving.server.gateway.permit import Permit
 from serving.telemetry.gateway_metrics import GatewayMetrics
 
 _LOOK_WALL_S: Final = 0.5
-"""While batch work waits, the controller looks so often whether it may go or has waited too long,
-also when nothing happens. Assumed: half a second more or less is nothing to a job of hours."""
+"""Interval of checks of waiting batch work. Assumed: half a second is nothing to a job of hours."""
 
 
 class AdmissionController:
     """Admits requests and accounts for those inside.
 
-    `capacity` is asked whenever something happens, and its dilation turns `clock`'s wall seconds
-    into emulated ones. Without `metrics` its figures are on no page.
+    `capacity` is read at every event; its dilation turns `clock`'s wall seconds into emulated ones.
+    Without `metrics` its figures are on no page.
     """
 
     def __init__(
@@ -59,10 +58,7 @@ class AdmissionController:
     # ---- for those who handle requests
 
     def enter(self, work: Work) -> Permit:
-        """Let `work` in; batch work then has to wait for its turn.
-
-        Raises Refused at once when it may not enter.
-        """
+        """Admit `work`, or raise Refused; admitted batch work waits for its turn."""
         now_s = self.now_s()
         try:
             entry = self._admission.enter(work, now_s)
@@ -79,41 +75,36 @@ class AdmissionController:
         return permit
 
     def would_refuse(self, client: Client, work_class: WorkClass) -> Refused | None:
-        """Why the smallest request would not enter, before its body is read; None: it might.
-
-        Nothing is counted; a refusal by it is counted by `count_refusal`.
-        """
+        """The refusal of the smallest request, before its body is read, or None; counts nothing."""
         return self._admission.would_refuse(client, work_class, self.now_s())
 
     def count_refusal(self, refused: Refused, work_class: WorkClass) -> None:
-        """A request was refused by the answer of `would_refuse`."""
+        """Count a request that was refused before `enter`."""
         self._admission.refuse(refused, work_class)
         self.metrics.refused(work_class, refused.reason)
 
     # ---- for those who run the server
 
     def close(self, reason: RefusalReason, message: str, retry_after_s: float) -> None:
-        """Refuse new work, `retry_after_s` being wall seconds; what is inside goes on.
+        """Refuse new work, `retry_after_s` in wall seconds; admitted work goes on.
 
-        Each is told in an answer of its own; `closed` is what they are all like.
-
-        A drain also refuses the batch work that has not had its turn.
+        Each request gets its own refusal, like `closed`. A drain also refuses waiting batch work.
         """
         refused = Refused(reason, message, retry_after_s=retry_after_s, rate=RateState())
         self._turn_away(self._admission.close(refused, self.now_s()))
 
     def open(self) -> None:
-        """Let new work in again."""
+        """Admit new work again."""
         self._admission.open()
         self.look()
 
     @property
     def closed(self) -> Refused | None:
-        """The refusal of new work while admission is closed; None while it is open."""
+        """The refusal of new work; None while admission is open."""
         return self._admission.closed
 
     async def empty(self, timeout_s: float) -> bool:
-        """Wait until all that entered has left, at most so many wall seconds; whether it has."""
+        """Wait at most `timeout_s` wall seconds until every request has left; whether all have."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._empty.wait(), timeout_s)
         return self._empty.is_set()
@@ -130,7 +121,7 @@ class AdmissionController:
     # ---- for permits
 
     def now_s(self) -> float:
-        """Emulated seconds since the controller was made, at the dilation of each moment."""
+        """Emulated seconds since construction, at the dilation of each moment."""
         capacity = self._capacity()
         wall_s = self._clock()
         self._emulated_s += (wall_s - self._wall_s) / capacity.dilation
@@ -150,7 +141,7 @@ class AdmissionController:
     # ---- batch work's turn
 
     def look(self) -> None:
-        """Give turns to batch work, as far as there is room, and turn away what waited too long."""
+        """Give turns to batch work as far as there is room, and refuse what waited too long."""
         if not self._queued:
             return
         now_s = self.now_s()
@@ -162,7 +153,7 @@ class AdmissionController:
             self._look = loop.call_later(_LOOK_WALL_S, self._look_again)
 
     def look_soon(self) -> None:
-        """The same when the event loop comes to it, once however often it is asked for."""
+        """Call `look` in the event loop's next turn, once for any number of calls."""
         if self._queued and self._look_soon is None:
             self._look_soon = asyncio.get_running_loop().call_soon(self._look_now)
 
@@ -175,7 +166,6 @@ class AdmissionController:
         self.look()
 
     def _turn_away(self, told: Iterable[tuple[Entry, Refused]]) -> None:
-        """Tell those who wait; admission has let them leave."""
         for entry, refused in told:
             permit = self._permits.pop(entry.number)
             self._queued.pop(entry.number, None)

@@ -1,12 +1,11 @@
-"""Admission of every generation: a caller of `engine.generate` has a permit, or gets one.
+"""Admission of every generation: each call of `engine.generate` has a permit.
 
-vLLM's HTTP app and its gRPC service both call `generate` of one AsyncLLM, which is wrapped once: it
-declares the real work, batch work awaits its turn, the class of work is the scheduler's priority,
-and the permit follows each sequence by `serving.plugin.request_watch`. A call without a permit
-enters as anonymous interactive work or is refused.
+vLLM's HTTP app and gRPC service both call it, on one AsyncLLM, which is wrapped once: it declares
+the real work, batch work awaits its turn, the class of work is the scheduler's priority, and the
+permit follows each sequence by `serving.plugin.request_watch`. A call without a permit enters as
+anonymous interactive work or is refused.
 
-All prompts of a request are declared before the first of them runs: vLLM makes the generators of
-all, and then reads them.
+All prompts of a request are declared before any runs: vLLM makes all generators, then reads them.
 """
 
 import asyncio
@@ -26,14 +25,14 @@ from serving.server.gateway.grammar_limits import GrammarLimits
 from serving.server.gateway.permit import Permit
 
 current_permit: ContextVar[Permit | None] = ContextVar("ultraserve_ticket", default=None)
-"""The permit of the request that this task, and those that it starts, works for."""
+"""The permit of the request that this task and its children work for."""
 
 _generation: ContextVar["_Generation | None"] = ContextVar("ultraserve_generation", default=None)
 
 PROMPT_LOGPROBS_MAX: Final = 2**13
-"""Of the prompts of one request with a key; without keys nobody waits for somebody else's. vLLM
-makes an object and text of each in the server's loop, 20 us each: 84,000 stood all others still for
-1.5 s and more. As many as a prompt of 4,096 tokens has with one alternative at each."""
+"""Prompt log-probabilities of one request with a key; without keys there is no other client. vLLM
+makes an object and text of each in the server's loop, 20 us each: 84,000 blocked all others for 1.5
+s and more. A prompt of 4,096 tokens with one alternative at each has as many."""
 
 _MARK: Final = "goes_by_present"
 
@@ -41,7 +40,7 @@ _Generate = Callable[..., AsyncGenerator[Any, None]]
 
 
 class _Generation:
-    """One call of `generate` and its sequences that last: tokens by vLLM's names."""
+    """One call of `generate`, and its running sequences: tokens by vLLM's names."""
 
     __slots__ = ("_made_tokens", "_permit", "_watch")
 
@@ -67,7 +66,7 @@ class _Generation:
         self._permit.end(made_tokens=made_tokens, by_itself=by_itself)
 
     def end(self) -> None:
-        """The call is over, and what still lasts of it was aborted; again it changes nothing."""
+        """Count unfinished sequences as aborted; idempotent."""
         lasting, self._made_tokens = self._made_tokens, {}
         for name, made_tokens in lasting.items():
             if self._watch.forget(name):
@@ -126,7 +125,7 @@ def _admitted(engine: Any, admission: AdmissionController, watch: RequestWatch) 
 
 
 def _declared(admitted: _Generate, engine: Any, admission: AdmissionController) -> _Generate:
-    """As `admitted`, but that a call which its key's limits do not allow fails when it is made."""
+    """`admitted`, but a call beyond its key's limits fails when it is made."""
     context_tokens = engine.vllm_config.model_config.max_model_len
     grammars = GrammarLimits()
 
@@ -146,7 +145,6 @@ def _declared(admitted: _Generate, engine: Any, admission: AdmissionController) 
 
 
 def _declare(counted: Counted) -> None:
-    """Raise RefusedRequest where the limits of the current permit's key do not allow so much."""
     permit = current_permit.get()
     if permit is None:
         return
@@ -159,7 +157,7 @@ def _declare(counted: Counted) -> None:
 def _admit_grammar(
     admission: AdmissionController, grammars: GrammarLimits, permit: Permit | None, structured: Any
 ) -> None:
-    """Let a grammar be compiled, or raise what vLLM answers with 400 or 429."""
+    """Charge for a grammar; raises what vLLM answers with 400 or 429."""
     try:
         grammars.admit(Client() if permit is None else permit.work.client, structured)
     except Refused as refused:
@@ -170,7 +168,6 @@ def _admit_grammar(
 
 
 def _admit_prompt_logprobs(permit: Permit, prompt: Any, sampling_params: Any, engine: Any) -> None:
-    """Raise TooManyPromptLogprobs where a key's request asks for more than are made at once."""
     if permit.work.client.name == Client().name:
         return
     others = sampling_params.prompt_logprobs
@@ -184,7 +181,7 @@ def _admit_prompt_logprobs(permit: Permit, prompt: Any, sampling_params: Any, en
 
 
 def _counted(prompt: Any, sampling_params: Any, context_tokens: int) -> Counted:
-    """What a call asks the engine for. A prompt that vLLM has not rendered is not counted yet."""
+    """Work of a call; a prompt that vLLM has not rendered is not counted yet."""
     prompt_tokens = prompt_tokens_of(prompt)
     left_tokens = max(1, context_tokens - prompt_tokens)
     new_tokens = sampling_params.max_tokens
@@ -199,10 +196,10 @@ def _counted(prompt: Any, sampling_params: Any, context_tokens: int) -> Counted:
 
 
 async def _first(outputs: AsyncGenerator[Any, None], generation: _Generation) -> Any:
-    """The first output; vLLM adds the request's sequences on the way, and they are `generation`'s.
+    """The first output; vLLM meanwhile adds the request's sequences, which become `generation`'s.
 
-    The variable is set and reset within one call of `anext`: between two calls a generator may move
-    to another task, and so to another context.
+    The variable is set within one call of `anext`: between two a generator may move to another
+    task, and so to another context.
     """
     token = _generation.set(generation)
     try:
@@ -212,15 +209,12 @@ async def _first(outputs: AsyncGenerator[Any, None], generation: _Generation) ->
 
 
 def _priority(work_class: WorkClass, asked: int) -> int:
-    """The priority for vLLM, lower first: a client orders its batch work, and nothing goes before
-    interactive work.
-    """
+    """Priority for vLLM, lower first: clients order their batch work, behind interactive work."""
     least = PRIORITY[work_class]
     return least if work_class is WorkClass.INTERACTIVE else max(least, asked)
 
 
 def _work(prompt: Any, sampling_params: Any, context_tokens: int) -> Work:
-    """What a call without a permit asks for; the engine counts what cannot be seen here."""
     prompt_tokens = prompt_tokens_of(prompt)
     asked = sampling_params.max_tokens
     new_tokens = asked if asked is not None else max(1, context_tokens - prompt_tokens)
@@ -234,7 +228,7 @@ def _work(prompt: Any, sampling_params: Any, context_tokens: int) -> Work:
 
 
 def _guard_preflight(engine: Any, admission: AdmissionController) -> None:
-    """Refuse work without a permit where vLLM checks, which is before a stream has begun."""
+    """Refuse work without a permit in vLLM's check, before a stream has begun."""
     check = engine.check_admission
 
     def check_admission(n: int = 1, request_id: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What the engine can hold and take in now: from vLLM's configuration and the newest status."""
+"""Present capacity of the engine, from vLLM's configuration and the newest status."""
 
 from dataclasses import replace
 from threading import Thread
@@ -16,14 +16,13 @@ from serving.wire.engine_status import EngineStatus
 
 
 class EngineCapacity:
-    """The capacity of vLLM's AsyncLLM `engine`, asked for by calling it.
+    """The present capacity of vLLM's AsyncLLM `engine`.
 
-    The status says how many ranks are up and what an emulated second is; until the first, all are
-    up and a second is a second. Each rank has seats, KV blocks and a step's tokens of its own.
+    Before the first status, all ranks are up and the dilation is 1. Each rank has its own seats, KV
+    blocks and step tokens.
 
-    The times of a backlog take a second to work out where there are 144 ranks. With `promises`, a
-    target for first tokens, they are there from the start; without it a thread finds them, and
-    until then no wait is foreseen.
+    The backlog times of 144 ranks take a second. With `promises`, a target for first tokens, they
+    are there from the start; else a thread finds them, and until then no wait is foreseen.
     """
 
     def __init__(self, engine: Any, *, promises: bool) -> None:
@@ -47,7 +46,7 @@ class EngineCapacity:
         self._last = self._of(self._ranks, 1.0)
 
     def __call__(self) -> Capacity:
-        """The newest."""
+        """The newest capacity."""
         status = None if self._logger is None else self._logger.status
         if status is not None and status is not self._status:
             self._status = status
@@ -67,7 +66,6 @@ class EngineCapacity:
         )
 
     def _find_times(self, costs: StepCostModel, policy: PrefillPolicy) -> None:
-        """By the cost model of the whole machine, as it starts."""
         self._backlog_times = backlog_times(
             costs, policy, seats=self._seats, step_tokens=self._step_tokens
         )

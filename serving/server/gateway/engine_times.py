@@ -1,8 +1,7 @@
-"""What an engine's steps take by its cost model, as the table that admission looks into.
+"""Step times by the cost model, as the table that admission reads.
 
-The step's length is asked of the cost model at some hundred points, between which it is taken to be
-straight: prompt tokens of a step, requests that decode, their contexts, and how far into its prompt
-a prefill is. The prefill policy says how many tokens of a backlog a step takes.
+Interpolated between some hundred points: prompt tokens of a step, decodes, their contexts, and a
+prefill's depth in its prompt. The prefill policy says how many tokens of a backlog a step takes.
 """
 
 from typing import Final
@@ -23,17 +22,17 @@ _BACKLOGS_PER_OCTAVE: Final = 8
 _BACKLOG_TOKENS_MIN: Final = 16
 
 _DECODES: Final = (1, 16, 64, 256, 1024)
-"""Of a rank; up to its seats."""
+"""Decodes of a rank, up to its seats."""
 
 _CONTEXT_TOKENS: Final = 2_048
 _PROMPT_TOKENS: Final = 8_192
-"""Of each decode, and before a prefill's tokens: steps with it and without give the slope."""
+"""Context of each decode, and before a prefill's tokens: steps with and without give the slope."""
 
 
 def backlog_times(
     costs: StepCostModel, policy: PrefillPolicy, *, seats: int, step_tokens: int
 ) -> BacklogTimes:
-    """The table of an engine whose ranks have `seats` and `step_tokens` a step each."""
+    """The table for ranks of `seats` and `step_tokens` a step."""
     decodes = np.array([*(each for each in _DECODES if each < seats), seats], dtype=np.int64)
     steps = np.unique(np.minimum([64, 256, 512, 1024, 2048, step_tokens], step_tokens))
     backlogs = _backlogs()
@@ -73,7 +72,7 @@ def backlog_times(
 
 
 def _backlogs() -> Float64s:
-    """[backlogs]: 0, and then an eighth of an octave apart."""
+    """[backlogs]: 0, then an eighth of an octave apart."""
     octaves = np.log2(_BACKLOG_TOKENS_MAX / _BACKLOG_TOKENS_MIN)
     points = _BACKLOG_TOKENS_MIN * 2 ** np.linspace(
         0, octaves, int(octaves * _BACKLOGS_PER_OCTAVE) + 1
@@ -84,9 +83,7 @@ def _backlogs() -> Float64s:
 def _levels(
     policy: PrefillPolicy, backlogs: Float64s, ranks: int, step_tokens: int
 ) -> tuple[Float64s, Float64s]:
-    """Prompt tokens of a step while somebody decodes, both [backlogs]: of the rank with most, and
-    of all ranks on average.
-    """
+    """Prompt tokens of a step beside decodes, both [backlogs]: a rank's largest, and the mean."""
     levels = []
     for backlog in backlogs:
         demand = PrefillDemand(
@@ -106,7 +103,7 @@ def _levels(
 def _step_s(
     costs: StepCostModel, tokens: int, decodes: int, context_tokens: int, prompt_tokens: int
 ) -> float:
-    """Of a step in which each rank has a prefill of `tokens` and so many decodes."""
+    """Seconds of a step in which each rank has a prefill of `tokens` and `decodes` decodes."""
     ranks = costs.partition.ranks
     new = np.array([tokens] + [1] * decodes, dtype=np.int64)
     context = np.array([prompt_tokens] + [context_tokens] * decodes, dtype=np.int64)
@@ -121,6 +118,6 @@ def _step_s(
 
 
 def _drain_s(backlogs: Float64s, s_per_token: Float64s) -> Float64s:
-    """[backlogs]: the integral over what is left, by the trapezium rule."""
+    """[backlogs]: time to drain, an integral by the trapezium rule."""
     parts = np.diff(backlogs) * (s_per_token[1:] + s_per_token[:-1]) / 2.0
     return np.concatenate(([0.0], np.cumsum(parts)))

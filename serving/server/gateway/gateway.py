@@ -1,4 +1,4 @@
-"""All that stands before one engine in one API process: built once, when vLLM's app starts."""
+"""The gateway of one engine in one API process, built when vLLM's app starts."""
 
 import os
 import ssl
@@ -36,7 +36,7 @@ from serving.telemetry.host_meter import HostMeter
 
 
 class Service(Protocol):
-    """What runs while the app is up; `stop` is idempotent."""
+    """Runs while the app is up; `stop` is idempotent."""
 
     async def start(self) -> None:
         """Begin."""
@@ -48,10 +48,8 @@ class Service(Protocol):
 class Gateway:
     """Keys, admission and readiness, which both protocols share.
 
-    `engine` is vLLM's AsyncLLM; from here on every generation of it passes admission control.
-    `control_secret` is the control service's own key, None where it has none.
-
-    Raises ConfigError for a key file that is wrong.
+    Every generation of `engine`, vLLM's AsyncLLM, then passes admission control. `control_secret`
+    is the control service's key, if any. Raises ConfigError for a wrong key file.
     """
 
     def __init__(
@@ -87,7 +85,6 @@ class Gateway:
         )
 
     def _with_hardware(self, app: App) -> MetricsPage:
-        """The app, whose page of metrics tells of the hardware too, and which tells its clock."""
         deployment = deployment_of(self._engine.vllm_config)
         logger = stat_logger_of(self._engine)
         return MetricsPage(
@@ -99,7 +96,7 @@ class Gateway:
         )
 
     def services(self, server: Any) -> list[Service]:
-        """What runs beside the app, in the order of its start; `server` is its uvicorn server.
+        """Services beside the app, in order of their start; `server` is its uvicorn server.
 
         Its connections have the ingress account's limits from now on.
         """
@@ -129,7 +126,6 @@ class Gateway:
         return services
 
     def _tls(self, config: Any) -> Callable[[], ssl.SSLContext] | None:
-        """The context of each new HTTP connection; None: plain text."""
         if self._settings.tls is None:
             return None
         protocols = ("http/1.1",)
@@ -140,7 +136,6 @@ class Gateway:
 
 
 def _ingress(settings: GatewaySettings) -> IngressAccount:
-    """The account of what clients make this process hold, shown in its metrics."""
     metrics = IngressMetrics(Limit)
     account = IngressAccount(IngressLimits.of(settings.body_bytes_max), on_refusal=metrics.refused)
     metrics.follow(

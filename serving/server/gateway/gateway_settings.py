@@ -1,7 +1,7 @@
 """Settings of a server's gateway: read from flags once, passed to the server's process as JSON.
 
-vLLM starts the process's app and hands it nothing of ours, so the settings travel in the
-environment. No secret is in them: keys are hashed or lie in files.
+They travel in the environment, as vLLM starts the app without arguments of ours, and hold no
+secret: keys are hashed or lie in files.
 """
 
 from collections.abc import Mapping
@@ -81,7 +81,7 @@ class GatewaySettings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
-        """The settings of this process; the defaults when it was given none."""
+        """The settings of this process, or the defaults."""
         text = environment.get(ENVIRONMENT)
         return cls() if text is None else msgspec.json.decode(text, type=cls, dec_hook=_path)
 

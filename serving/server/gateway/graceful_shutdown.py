@@ -1,10 +1,9 @@
-"""Ends a server: after its requests when a signal asks for it, at once when its engine is gone.
+"""Graceful shutdown: after the running requests at a signal, at once when the engine is gone.
 
-SIGTERM closes the gateway: new requests are refused, probes fail, and requests inside have a
-bounded time. The rest is then aborted, the engine ends with its chips, and vLLM's server returns.
-SIGINT is the same without the time; a second signal of either kind stops waiting. The bound is set
-where a signal is caught, because a loop that is stuck ends nothing: then the process exits as it
-is, and the engine's process clears up after it. An exit code of its own tells of a lost engine.
+At SIGTERM new requests are refused, probes fail, and admitted requests have a bounded time; then
+the rest is aborted, the engine ends, and vLLM's server returns. SIGINT gives no time; a second
+signal stops waiting. The signal handler bounds the end, as a stuck loop ends nothing: the process
+then exits as it is, and the engine's process clears up. A lost engine has its own exit code.
 """
 
 import asyncio
@@ -22,21 +21,20 @@ from serving.server.gateway.admission_controller import AdmissionController
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's process shows
 
 _TOLD_WALL_S: Final = 2.0
-"""Requests that were ended have so long to tell their clients (assumed: streams write at once)."""
+"""Time for ended requests to tell their clients (assumed: streams write at once)."""
 
 _CLOSE_WALL_S: Final = 3
-"""Connections whose clients do not read are cut after that (assumed), whole seconds as uvicorn
-takes them."""
+"""Time until connections whose clients do not read are cut (assumed); whole seconds, for
+uvicorn."""
 
 _ENGINE_WALL_S: Final = 8.0
-"""The engine has so long to stop its chips and Ray (assumed; a tray's are gone in half a second,
-and the rest is Python's)."""
+"""Time to end chips and Ray (assumed; a tray's are gone in half a second, the rest is Python's)."""
 
 _SERVICES_WALL_S: Final = 27.0
-"""The other services' ends: a training job has 20 s to save and 5 s to go, and 2 s of rest."""
+"""Time for other services: a training job has 20 s to save and 5 s to go; 2 s are spare."""
 
 _BOUND_WALL_S: Final = _TOLD_WALL_S + _CLOSE_WALL_S + _SERVICES_WALL_S + _ENGINE_WALL_S
-"""After the requests' own time. It is no wait: what ends sooner is not waited for."""
+"""Upper bound after the requests' own time, not a wait."""
 
 _SECOND_WALL_S: Final = 3.0
 """After a second signal."""
@@ -44,14 +42,14 @@ _SECOND_WALL_S: Final = 3.0
 _TWICE: Final = 2
 
 _LOOK_WALL_S: Final = 0.2
-"""How often the engine is looked at: an attribute, so it costs nothing."""
+"""Interval of checks of the engine, each an attribute access."""
 
 
 class GracefulShutdown:
-    """Started before all other services, so that it is stopped after them.
+    """Shutdown service, started before all others so that it is stopped after them.
 
-    `engine` is vLLM's AsyncLLM, `server` the uvicorn server, `drain_wall_s_max` the time of
-    requests that run. The loop is the main thread's.
+    `engine` is vLLM's AsyncLLM, `server` the uvicorn server, `drain_wall_s_max` the time of running
+    requests. For the main thread's loop.
     """
 
     def __init__(
@@ -68,7 +66,7 @@ class GracefulShutdown:
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Take the signals over from vLLM's server, and from the engine."""
+        """Take the signals over from vLLM's server and the engine."""
         loop = asyncio.get_running_loop()
         await leave_signals(self._engine)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -90,7 +88,7 @@ class GracefulShutdown:
         await end_engine(self._engine, 0.0 if self._signals >= _TWICE else _ENGINE_WALL_S)
 
     def _bound(self, number: int, frame: FrameType | None) -> None:
-        """Bound the end, in the midst of anything: no more than that, and no word to the log."""
+        """Bound the process's end and no more: it runs in a signal handler, and does not log."""
         del frame
         self._caught += 1
         if self._caught >= _TWICE:
@@ -112,7 +110,6 @@ class GracefulShutdown:
             self._begin(wait_wall_s, "the server is ending")
 
     def _begin(self, wait_wall_s: float, message: str) -> None:
-        """Close the gateway and end; bounded from now on."""
         self._admission.close(RefusalReason.DRAINING, message, retry_after_s=max(wait_wall_s, 1.0))
         if self._caught < _TWICE:  # the second's bound is shorter, and may be there already
             self._end_within(wait_wall_s + _BOUND_WALL_S)
@@ -125,7 +122,7 @@ class GracefulShutdown:
             self._leave(_CLOSE_WALL_S if self._signals < _TWICE else 0)
 
     async def _empty(self, wait_wall_s: float) -> None:
-        """Wait until no request is inside; the rest is aborted here or ends with the engine."""
+        """Wait until no request is inside; abort the rest, or fail it if the engine is gone."""
         if await self._is_empty(wait_wall_s):
             return
         if self._engine.errored:
@@ -135,7 +132,6 @@ class GracefulShutdown:
         await self._admission.empty(_TOLD_WALL_S)
 
     async def _is_empty(self, wait_wall_s: float) -> bool:
-        """Wait so long, and not for an engine that is gone."""
         end_s = time.monotonic() + wait_wall_s
         while not self._engine.errored:
             left_s = end_s - time.monotonic()
@@ -146,7 +142,6 @@ class GracefulShutdown:
         return False
 
     def _end_now(self, number: signal.Signals) -> None:
-        """Stop waiting; requests inside are cut off."""
         logger.warning("%s again: the server ends now", number.name)
         self._end_with(128 + number)
         self._end_within(_SECOND_WALL_S)
@@ -155,12 +150,10 @@ class GracefulShutdown:
         self._leave(0)
 
     def _leave(self, close_wall_s: int) -> None:
-        """Have vLLM's HTTP server return, which closes its connections within so long."""
         self._server.config.timeout_graceful_shutdown = close_wall_s
         self._server.should_exit = True
 
     async def _watch_engine(self) -> None:
-        """End the server when its engine is gone without a request for that."""
         while not self._engine.errored:
             await asyncio.sleep(_LOOK_WALL_S)
         if self._ending is not None:

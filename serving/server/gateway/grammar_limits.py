@@ -1,8 +1,7 @@
-"""Bounds the grammars that requests have compiled: each by its weight, each key's by the minute.
+"""Bounds compiled grammars: each by its weight, each key's by the minute.
 
-A grammar that is too heavy is the request's mistake (400); too many in a minute are a limit of its
-key (429). One that was compiled lately is in the engine's cache and counts as nothing. Without keys
-nobody is one client, and only the first bound holds.
+A grammar that is too heavy is a bad request (400); too many in a minute exceed the key's limit
+(429). A recently compiled one is in the engine's cache and free. Without keys only the first holds.
 """
 
 import hashlib
@@ -18,11 +17,11 @@ from serving.policy.admission.work import Client
 from serving.server.gateway.grammar_weight import WEIGHT_MAX, grammar_weight
 
 KEY_WEIGHT_PER_MINUTE: Final = 500_000
-"""Of a key's grammars, by the wall: compiling is the host's work. About 10 s of a core."""
+"""Weight of a key's grammars, by wall time, as the host compiles: about 10 s of a core."""
 
 _KEYS_MAX: Final = 4_096
 _KNOWN_MAX: Final = 256
-"""Grammars that are taken to be in the engine's cache. Assumed."""
+"""Grammars in the engine's cache. Assumed."""
 
 
 class GrammarLimits:
@@ -36,9 +35,7 @@ class GrammarLimits:
     def admit(self, client: Client, structured: Any) -> None:
         """Charge `client` for the grammar of vLLM's StructuredOutputsParams.
 
-        Raises:
-            GrammarTooHeavy: it is above the bound of a single grammar.
-            Refused: the key has had as much compiled in a minute as it may.
+        Raises GrammarTooHeavy above WEIGHT_MAX, Refused above the key's budget of a minute.
         """
         weight = grammar_weight(structured)
         if weight > WEIGHT_MAX:

@@ -1,16 +1,14 @@
-"""How much a grammar takes to compile, before it is compiled: a bound from its text alone. Pure.
+"""Weight of a grammar, before it is compiled, from its text alone. Pure.
 
-vLLM compiles the grammar of structured output in the engine's process, one at a time, and xgrammar
-cannot be stopped once it has begun. What it takes grows with the letters of names and values, with
-the square of the alternatives at one place, of rules, and of the states of a pattern. On 2 cores an
-enum of 50,000 values of 10 letters took 43 s, one of 5,000 took 0.2 s; 2,000 optional properties of
-an object took 15 s, 500 took 0.2 s; 1,000 rules that name each other took 3 s. Patterns are dear
-before that, in the API's process, which reads a schema before it sends it on: `[a-z]{9900}` took
-18 s there, `[a-z]{620}` 0.06 s. So is what lies deep: 200 `anyOf` of arrays, each in the next, took
-5 s to read. 120 properties of which some number must be there took 2 to 4 s, with the cube of it;
-100 strings with lengths each of its own 3 s, and one length for all of them 0.05 s.
+vLLM compiles grammars in the engine's process, one at a time, and xgrammar cannot be stopped. The
+cost grows with the letters of names and values, and with the square of alternatives at one place,
+of rules, and of a pattern's states. On 2 cores an enum of 50,000 values of 10 letters took 43 s, of
+5,000 0.2 s; 2,000 optional properties 15 s, 500 0.2 s; 1,000 rules that name each other 3 s. In the
+API's process, which reads a schema first, `[a-z]{9900}` took 18 s, `[a-z]{620}` 0.06 s, and 200
+nested `anyOf` of arrays 5 s. 120 properties of which some number must be there took 2 to 4 s,
+growing with the cube; 100 strings of different lengths 3 s, of one length 0.05 s.
 
-Weighing ends where a weight is more than any may be, so that a text of megabytes takes no longer.
+Weighing stops above WEIGHT_MAX, so that megabytes take no longer.
 """
 
 import json
@@ -19,44 +17,42 @@ from decimal import Decimal
 from typing import Any, Final
 
 WEIGHT_MAX: Final = 100_000
-"""Of one grammar: OpenAI takes schemas of 120,000 letters and 1,000 enum values
-(https://platform.openai.com/docs/guides/structured-outputs). The heaviest of those tried compiled
-in 1 s on 2 cores, and kept 3 MB."""
+"""Bound of one grammar: OpenAI takes schemas of 120,000 letters and 1,000 enum values
+(https://platform.openai.com/docs/guides/structured-outputs). The heaviest tried compiled in 1 s on
+2 cores, and kept 3 MB."""
 
 _NOT_COMPILED: Final = frozenset(
     {"description", "title", "examples", "example", "default", "$comment", "$schema", "$id"}
 )
-"""Keywords of JSON Schema whose values no grammar has."""
+"""Keywords of JSON Schema without a grammar."""
 
 _TEXT_MAX: Final = 4 * 2**20
-"""Letters of a schema given as text: descriptions are not weighed, but reading them takes time."""
+"""Letters of a schema as text: descriptions have no weight, but reading them takes time."""
 
 _REGEX_STATE: Final = 10
 """A state of a regular expression, in letters: any of many letters may come there."""
 
 _PATTERN_SHARE: Final = 4
-"""The square of the states of a schema's pattern over this, in letters."""
+"""The square of a pattern's states over this, in letters."""
 
 _FORMAT: Final = 500
-"""A `format` such as a date or an address, in letters: it is a pattern of its own."""
+"""A `format`, such as a date, in letters: it is a pattern."""
 
 _VALUES_SHARE: Final = 1_000
 _RULES_SHARE: Final = 3
-"""The square of the alternatives at one place, and of rules that name each other (optional
-properties are such), over these, in letters."""
+"""The square of the alternatives at one place, and of rules that name each other or optional
+properties, over these, in letters."""
 
 _COUNTED_SHARE: Final = 10
 """The cube of an object's optional properties over this, in letters, where `minProperties` or
-`maxProperties` has them counted: 40, 60, 80, 100 and 120 of them took 0.06, 0.2, 0.5, 1.0 and 2 to
-3 s."""
+`maxProperties` counts them: 40, 60, 80, 100 and 120 took 0.06, 0.2, 0.5, 1.0 and 2 to 3 s."""
 
 _DEPTH_SHARE: Final = 1_600
-"""Letters times the square of how deep they lie over this, in letters beside their own."""
+"""Letters times the square of their depth over this, in letters beside their own."""
 
 _LENGTH: Final = 25
 _LENGTH_MAX: Final = 4_000
-"""A bound of a string's length, in letters for each of it, and at most: 40 ms. One that another
-string has as well is compiled once."""
+"""Letters per unit of a string's length bound, and at most: 40 ms. Equal bounds compile once."""
 
 _DIGIT: Final = 12
 """A digit of a number's bound, in letters."""
@@ -66,7 +62,7 @@ _ITEMS: Final = 150
 
 
 def grammar_weight(structured: Any) -> int:
-    """About the letters that `structured`, vLLM's StructuredOutputsParams, has to compile."""
+    """Weight of vLLM's StructuredOutputsParams: about the letters to compile."""
     weight = 0
     for schema in (structured.json, structured.structural_tag):
         if schema is not None:
@@ -81,7 +77,7 @@ def grammar_weight(structured: Any) -> int:
 
 
 def schema_weight(schema: object) -> int:
-    """Of a JSON schema, or of a structural tag with schemas in it; nested as deep as it likes."""
+    """Weight of a JSON schema, or of a structural tag with schemas in it, at any depth."""
     weight = 0
     waiting: list[tuple[object, int]] = [(schema, 0)]
     lengths: set[tuple[float, float]] = set()
@@ -104,7 +100,7 @@ def schema_weight(schema: object) -> int:
 
 
 def _node_weight(node: Mapping[Any, object]) -> int:
-    """Beyond its keys, and the strings in its values, which are counted when they are met."""
+    """Weight beyond keys and strings, which are counted on their own."""
     weight = _properties_weight(node) + _bounds_weight(node)
     for named in ("$defs", "definitions"):
         rules = node.get(named)
@@ -126,7 +122,6 @@ def _node_weight(node: Mapping[Any, object]) -> int:
 
 
 def _properties_weight(node: Mapping[Any, object]) -> int:
-    """Of which of its properties an object has."""
     properties, required = node.get("properties"), node.get("required")
     if not isinstance(properties, Mapping):
         return 0
@@ -140,7 +135,6 @@ def _properties_weight(node: Mapping[Any, object]) -> int:
 
 
 def _bounds_weight(node: Mapping[Any, object]) -> int:
-    """Of the bounds of a number, and of an array's length."""
     weight = _ITEMS if "minItems" in node or "maxItems" in node else 0
     for bound in ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"):
         value = node.get(bound)
@@ -152,7 +146,7 @@ def _bounds_weight(node: Mapping[Any, object]) -> int:
 
 
 def _length_weight(node: Mapping[Any, object], known: set[tuple[float, float]]) -> int:
-    """Of the bounds of a string's length, unless they are `known`; they are from then on."""
+    """Weight of a string's length bounds, unless they are in `known`, to which it adds them."""
     shortest, longest = (
         bound if isinstance(bound := node.get(name), int | float) else 0
         for name in ("minLength", "maxLength")
@@ -164,14 +158,13 @@ def _length_weight(node: Mapping[Any, object], known: set[tuple[float, float]]) 
 
 
 def _grammar_text_weight(text: str) -> int:
-    """Of EBNF or Lark: its letters, unrolled where they repeat, its alternatives and its rules."""
+    """Weight of EBNF or Lark: letters with repetitions unrolled, alternatives, rules."""
     rules = max(text.count("::="), sum(":" in line for line in text[:WEIGHT_MAX].splitlines()))
     alternatives = text.count("|") ** 2 // _VALUES_SHARE
     return pattern_states(text) + alternatives + rules**2 // _RULES_SHARE
 
 
 def _choices_weight(choices: object) -> int:
-    """Of a list; of a string as of the only choice."""
     if isinstance(choices, str):
         return len(choices)
     if not isinstance(choices, list):
@@ -180,7 +173,7 @@ def _choices_weight(choices: object) -> int:
 
 
 def pattern_states(pattern: str) -> int:
-    """States of a regular expression with its counted repetitions written out; an upper bound.
+    """States of a regular expression with its repetitions written out; an upper bound.
 
     A set of letters is one state; `*`, `+` and `?` add none.
     """
@@ -210,7 +203,7 @@ def pattern_states(pattern: str) -> int:
 
 
 def _repetition(pattern: str, index: int) -> tuple[int, int] | None:
-    """How often `{m}`, `{m,}` or `{m,n}` repeats at most, and where it ends; None: it is none."""
+    """Largest count of `{m}`, `{m,}` or `{m,n}`, and its end; None for other text."""
     end = pattern.find("}", index, index + 24)
     if end < 0:
         return None
@@ -222,7 +215,6 @@ def _repetition(pattern: str, index: int) -> tuple[int, int] | None:
 
 
 def _atom_end(pattern: str, letter: str, index: int) -> int:
-    """Where the atom ends that begins with `letter`, whose next letter is at `index`."""
     if letter == "\\":
         return index + 1
     if letter != "[":
@@ -235,7 +227,7 @@ def _atom_end(pattern: str, letter: str, index: int) -> int:
 
 
 def _parsed(given: object) -> object:
-    """The value of a JSON text; None for one that is none, which vLLM refuses."""
+    """The value of a JSON text; None for an invalid one, which vLLM refuses."""
     if not isinstance(given, str):
         return given
     if len(given) > _TEXT_MAX:

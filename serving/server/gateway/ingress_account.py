@@ -1,9 +1,8 @@
 """Bytes that the server holds, by sender: one account for HTTP and gRPC. Pure, no clock.
 
-A holding is one connection, body or call. It begins as a stranger's and becomes a key's when it is
-authenticated. Strangers are never refused for the others' sake: when they are too many, or hold too
-much together, the account closes the one that came first, for an honest client is a stranger for
-milliseconds. What a key's holder may hold is that key's own limit, so that it is nobody else's.
+A holding is one connection, body or call, a stranger's until it is authenticated. Strangers are
+never refused for others' sake: when they are too many, or hold too much together, the account
+closes the oldest, as an honest client is a stranger for milliseconds. Each key has its own limit.
 """
 
 from collections import Counter
@@ -14,16 +13,16 @@ from serving.server.gateway.ingress_limits import IngressLimits, Limit
 
 
 class Owner(Protocol):
-    """What stands behind a holding: a connection, or a call."""
+    """The connection or call behind a holding."""
 
     def cut_off(self, limit: Limit) -> None:
-        """Close it at once, because of `limit`; its holding has left the account."""
+        """Close it at once; its holding has left the account."""
 
 
 class Holding:
-    """What one connection, body or call holds; changed by its account alone.
+    """Bytes of one connection, body or call; changed by its account alone.
 
-    `key` is the name of the key that it was authenticated with, None for a stranger.
+    `key` is the name of its authenticated key, None for a stranger.
     """
 
     __slots__ = ("held_bytes", "is_open", "key", "owner")
@@ -38,8 +37,7 @@ class Holding:
 class IngressAccount:
     """The holdings of one server.
 
-    `refusals` counts what was refused or cut off, by the limit that was reached; `on_refusal` is
-    called for each.
+    `refusals` counts refused and cut-off holdings by limit; `on_refusal` is called for each.
     """
 
     def __init__(
@@ -59,20 +57,20 @@ class IngressAccount:
 
     @property
     def strangers(self) -> int:
-        """Holdings that were not authenticated."""
+        """Holdings that are not authenticated."""
         return len(self._strangers)
 
     @property
     def held_bytes(self) -> int:
-        """Of all."""
+        """Bytes of all holdings."""
         return self.stranger_bytes + self.keyed_bytes
 
     def bytes_of(self, key: str) -> int:
-        """Those of one key."""
+        """Bytes of one key."""
         return self._key_bytes[key]
 
     def arrive(self, owner: Owner) -> Holding:
-        """Begin a stranger's holding; the first one makes room for one too many."""
+        """Begin a stranger's holding; the oldest makes room for one too many."""
         holding = Holding(owner, None)
         self._strangers[holding] = None
         if len(self._strangers) > self.limits.strangers_max:
@@ -80,18 +78,18 @@ class IngressAccount:
         return holding
 
     def open(self, key: str) -> Holding:
-        """Begin a holding of a key's holder."""
+        """Begin a holding of `key`."""
         return Holding(None, key)
 
     def connections_of(self, key: str) -> int:
-        """That were authenticated with one key and are open."""
+        """Open connections of one key."""
         return self._key_connections[key]
 
     def authenticate(self, holding: Holding, key: str) -> Limit | None:
-        """It is the key's holder's from now on, with all that it holds; again it may be another's.
+        """Move the holding and its bytes to `key`, also from another key.
 
-        The limit that forbids it where the key has as many connections as it may, or None; then it
-        stays whose it is. Bytes are not refused here: what a head holds is little.
+        Returns the limit, and moves nothing, where the key has too many connections. Bytes are not
+        refused: a head holds little.
         """
         if not holding.is_open or holding.key == key:
             return None
@@ -109,10 +107,9 @@ class IngressAccount:
         return None
 
     def hold(self, holding: Holding, size_bytes: int) -> Limit | None:
-        """Count so much more; the limit that forbids it, or None. Nothing is counted then.
+        """Count `size_bytes`, or return the limit that forbids it.
 
-        A stranger's bytes are counted unless they are too many by themselves; those who came before
-        it make room.
+        Older strangers make room for a stranger's bytes, unless those are too many by themselves.
         """
         assert size_bytes >= 0
         if not holding.is_open:
@@ -126,11 +123,11 @@ class IngressAccount:
         return None
 
     def release(self, holding: Holding, size_bytes: int) -> None:
-        """Count so much less, and no less than nothing."""
+        """Count `size_bytes` less, but no less than 0."""
         self._count(holding, -min(size_bytes, holding.held_bytes))
 
     def leave(self, holding: Holding) -> None:
-        """It is over, with all that it holds; again it changes nothing."""
+        """End a holding with all its bytes; idempotent."""
         if holding.is_open:
             self.release(holding, holding.held_bytes)
             self._strangers.pop(holding, None)
@@ -138,7 +135,7 @@ class IngressAccount:
             holding.is_open = False
 
     def refuse(self, limit: Limit) -> Limit:
-        """Count what was refused because of `limit`, and give it back."""
+        """Count a refusal because of `limit`, and return it."""
         self.refusals[limit] += 1
         self._on_refusal(limit)
         return limit
@@ -173,7 +170,7 @@ class IngressAccount:
             del self._key_bytes[holding.key]
 
     def _forget_connection(self, holding: Holding) -> None:
-        """It is not its key's any more; a body or call of a key's was none."""
+        """Uncount its connection; a body or call of a key is none."""
         if holding.key is None or holding.owner is None:
             return
         self._key_connections[holding.key] -= 1
@@ -181,7 +178,7 @@ class IngressAccount:
             del self._key_connections[holding.key]
 
     def _cut_off_first(self, limit: Limit, *, besides: Holding | None = None) -> None:
-        """End the stranger that came first; where bytes are wanted, the first that holds any."""
+        """Cut off the oldest stranger, or for bytes the oldest that holds any."""
         wants_bytes = limit is Limit.STRANGER_BYTES
         first = next(
             each

@@ -1,7 +1,7 @@
-"""What a client may make the server hold, and for how long, before and while it says what it wants.
+"""Limits of what a client may make the server hold, and for how long, before and in a request.
 
-The limits of HTTP and gRPC alike, each with a name; `ingress_account` counts against them. Figures
-without a source are assumed: no client that means well comes near them.
+For HTTP and gRPC alike; `ingress_account` counts. Figures without a source are assumed: no
+well-meaning client comes near them.
 """
 
 import math
@@ -13,7 +13,7 @@ from emulator.errors import ConfigError
 
 
 class Limit(StrEnum):
-    """A limit that was reached, as it is counted in the metrics."""
+    """A reached limit, as the metrics count it."""
 
     HEAD_BYTES = "head_bytes"
     HEAD_FIELDS = "head_fields"
@@ -36,30 +36,24 @@ class Limit(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngressLimits:
-    """The bounds of one server.
+    """The bounds of one server; raises ConfigError for a limit that nothing passes.
 
     Attributes:
-        head_bytes_max, head_fields_max: of the head of an HTTP request, with its request line. Go's
+        head_bytes_max, head_fields_max: of an HTTP request's head with its request line. Go's
             default is 1 MiB, nginx's 32 KiB, h11's 64 KiB; vLLM's limit of fields is 256.
         head_wait_s: wall seconds from a connection, or a head's first byte, to the head's end.
-        pipelined_requests_max: that one connection may send before its first is answered.
-        body_wait_s, bytes_per_s_min: wall seconds that a body or message has, and one more for each
+        pipelined_requests_max: of one connection before its first is answered.
+        body_wait_s, bytes_per_s_min: wall seconds of a body or message, and one more for each
             `bytes_per_s_min` of it, as Apache's mod_reqtimeout counts (body=20,MinRate=500).
-        answer_wait_s: wall seconds in which a client that is written to has to take something.
-        linger_s: wall seconds that a client may go on to send what nobody reads, once answered: a
-            connection that is closed while its client sends is reset, and the answer with it.
-        handshake_wait_s: of TLS.
-        strangers_max: connections that have not been authenticated; the one that came first is
-            closed for one more.
-        stranger_bytes_max: that everybody without a key has sent and that is held, in all.
-        key_connections_max: of HTTP, that the holder of one key has open at a time; gRPC has its
-            own limits of connections and calls. Without keys all clients are one, so that it is
-            more than the requests that an engine of 8,192 seats runs and has waiting.
-        key_bytes_max: that the holder of one key has sent and that is held.
-        total_bytes_max: that all holders of keys have sent and that is held.
-
-    Raises:
-        ConfigError: a limit that nothing passes.
+        answer_wait_s: wall seconds in which a client must read some of its answer.
+        linger_s: wall seconds that an answered client may go on to send: closing earlier resets the
+            connection, and the answer with it.
+        handshake_wait_s: wall seconds of TLS.
+        strangers_max: connections without authentication; one more closes the oldest.
+        stranger_bytes_max, key_bytes_max, total_bytes_max: bytes held of all clients without a key,
+            of one key, of all keys.
+        key_connections_max: open HTTP connections of one key; gRPC has its own limits. Without keys
+            all clients are one, so it is more than an engine of 8,192 seats runs and queues.
     """
 
     head_bytes_max: int = 64 * 2**10
@@ -85,7 +79,7 @@ class IngressLimits:
 
     @classmethod
     def of(cls, body_bytes_max: int) -> Self:
-        """Those of a server that takes bodies of this size: a key's holder may send two at once."""
+        """Limits of a server that takes bodies of this size: a key may send two at once."""
         defaults = cls()
         key_bytes_max = max(defaults.key_bytes_max, 2 * body_bytes_max)
         return cls(
@@ -94,5 +88,5 @@ class IngressLimits:
         )
 
     def time_s(self, received_bytes: int) -> float:
-        """Wall seconds that a body or message has of which so much has come."""
+        """Wall seconds of a body or message of which `received_bytes` have come."""
         return self.body_wait_s + received_bytes / self.bytes_per_s_min

@@ -1,11 +1,10 @@
 """Returns freed memory to the system, of which glibc keeps most.
 
-free() returns only the end of a heap: 3,000 half heads of 30 kB left 61 MiB in the process when
-they had gone, and 7 after malloc_trim(3), which took 4 ms. A thread calls it whenever the process
-has grown by GROWN_BYTES since the last time.
+free() returns only a heap's end: 3,000 half heads of 30 kB left 61 MiB behind, and 7 after
+malloc_trim(3), which took 4 ms. A thread calls it when the process has grown by GROWN_BYTES.
 
-Large pieces are mapped apart, as glibc does until it has seen the first one freed (mallopt(3),
-M_MMAP_THRESHOLD): four bodies of 16 MiB at once took 156 MiB then and left 43; now 100 and 5.
+Large pieces are mapped apart, as glibc does until it first frees one (mallopt(3),
+M_MMAP_THRESHOLD): four bodies of 16 MiB at once took 156 MiB and left 43; apart, 100 and 5.
 """
 
 import asyncio
@@ -32,7 +31,7 @@ _LARGE_BYTES: Final = 2**20
 
 
 def keep_large_apart() -> None:
-    """Have the system hold every large piece by itself."""
+    """Have malloc map every large piece by itself."""
     _call_glibc("mallopt", _MMAP_THRESHOLD, _LARGE_BYTES)
 
 
@@ -42,19 +41,18 @@ def trim() -> None:
 
 
 def _call_glibc(name: str, *numbers: int) -> None:
-    """Nothing where the C library is another one."""
     function = getattr(ctypes.CDLL(None), name, None)
     if function is not None:
         function(*numbers)
 
 
 def resident_bytes() -> int:
-    """Of this process."""
+    """Resident bytes of this process."""
     return int(psutil.Process().memory_info().rss)
 
 
 class MemoryReturn:
-    """Looks at this process between `start` and `stop`."""
+    """Trims this process between `start` and `stop`."""
 
     def __init__(
         self,
@@ -70,13 +68,13 @@ class MemoryReturn:
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Begin to look."""
+        """Begin to watch."""
         keep_large_apart()
         self._least_bytes = self._resident()
         self._looking = asyncio.create_task(self._keep_looking())
 
     async def stop(self) -> None:
-        """Look no more; idempotent."""
+        """Stop watching; idempotent."""
         looking, self._looking = self._looking, None
         if looking is not None:
             looking.cancel()
@@ -92,7 +90,7 @@ class MemoryReturn:
                 logger.exception("memory was not given back")
 
     def look(self) -> None:
-        """Give back what can be, if the process has grown since this was worth it last."""
+        """Trim if the process has grown by GROWN_BYTES above its least size since the last trim."""
         now_bytes = self._resident()
         if now_bytes < self._least_bytes + GROWN_BYTES:
             self._least_bytes = min(self._least_bytes, now_bytes)

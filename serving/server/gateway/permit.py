@@ -1,4 +1,4 @@
-"""The permit of one admitted request: its handlers hold it, and give it back exactly once."""
+"""The permit of one admitted request, given back exactly once."""
 
 import asyncio
 from typing import TYPE_CHECKING, Self
@@ -13,12 +13,11 @@ if TYPE_CHECKING:  # which imports this
 
 
 class Permit:
-    """One request that has entered. A context manager that leaves at its end, if nobody did before:
-    as finished, aborted when its task was cancelled, or failed with any other exception.
+    """One admitted request. A context manager that leaves at its end, unless it has left: as
+    finished, aborted when its task was cancelled, or failed with any other exception.
 
-    `rate` is what was left of its key's limits when it entered. `refusal` is why the engine was not
-    asked for what it turned out to want; None: it was. `prompt_logprobs` are those that its prompts
-    have asked for so far.
+    `rate` is the rest of its key's limits on entry; `refusal`, if any, is why its declared work was
+    kept from the engine; `prompt_logprobs` counts those that its prompts have asked for.
     """
 
     def __init__(
@@ -36,16 +35,16 @@ class Permit:
 
     @property
     def work(self) -> Work:
-        """As it was when it entered."""
+        """The work on entry."""
         return self.entry.work
 
     @property
     def has_left(self) -> bool:
-        """Whether it is over."""
+        """Whether the request is over."""
         return self.entry.stage is Stage.LEFT
 
     async def turn(self) -> None:
-        """Wait until the engine may have it: at once, but for batch work.
+        """Wait until the engine may have it; only batch work waits.
 
         Raises Refused when it has waited as long as it may, or admission closes for good.
         """
@@ -55,16 +54,15 @@ class Permit:
             raise self._refused.again(self._refused.rate)  # each of its prompts comes by here
 
     def give_turn(self, refused: Refused | None = None) -> None:
-        """End the waiting, with a refusal or without; the controller's to say."""
+        """End the waiting, with or without a refusal; called by the controller."""
         self._refused = refused
         if self._turn is not None:
             self._turn.set()
 
     def declare(self, counted: Counted) -> None:
-        """The engine is about to be asked for `counted`, of which nothing is an estimate.
+        """Declare the exact work that the engine is about to get.
 
-        Raises Refused when its key's limits do not allow what the estimate left out; `refusal`
-        keeps the answer.
+        Raises Refused, kept in `refusal`, where the key's limits do not allow it.
         """
         try:
             self._admission.declare(self.entry, counted, self._controller.now_s())
@@ -74,34 +72,32 @@ class Permit:
             raise
 
     def begin(self, counted: Counted) -> None:
-        """The engine has taken and counted some of its sequences."""
+        """Count sequences that the engine has taken."""
         self._admission.begin(self.entry, counted, self._controller.now_s())
 
     def first_token(self) -> None:
-        """One of its sequences has its first token."""
+        """Note the first token of a sequence."""
         now_s = self._controller.now_s()
         if self._admission.first_token(self.entry, now_s):
             waited_s = now_s - self.entry.entered_s
             self._controller.metrics.waited(self.entry.work_class, waited_s)
 
     def made(self, tokens: int) -> None:
-        """The engine has made so many more tokens of its answers."""
+        """Count `tokens` more that the engine has made."""
         self._admission.made(self.entry, tokens)
 
     def end(self, *, made_tokens: int, by_itself: bool) -> None:
-        """One of its sequences is over, with so many tokens; `by_itself` unless it was cut."""
+        """End a sequence of `made_tokens`; `by_itself` unless it was cut."""
         now_s = self._controller.now_s()
         self._admission.end(self.entry, made_tokens=made_tokens, by_itself=by_itself, now_s=now_s)
         self._controller.look_soon()
 
     def cut(self, outcome: Outcome) -> None:
-        """The engine has aborted, or failed at, one of its sequences, whose handlers may take that
-        for an answer like any other.
-        """
+        """Note a sequence aborted or failed by the engine; handlers may take it for an answer."""
         self._cut = outcome
 
     def leave(self, outcome: Outcome) -> None:
-        """It is over; again it changes nothing. What was cut has not finished."""
+        """End the request; idempotent. A cut one has not finished."""
         if self.refusal is not None and outcome is not Outcome.ABORTED:
             outcome = Outcome.REFUSED
         elif outcome is Outcome.FINISHED and self._cut is not None:

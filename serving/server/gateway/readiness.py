@@ -1,13 +1,11 @@
-"""Whether the server is there, and whether it takes requests: one answer for every protocol.
+"""Liveness and readiness: one answer for every protocol.
 
 Alive: the engine's process is there. Ready: alive, the gateway is open, the engine neither sleeps
-nor holds requests back, the machine does not stand still for long, and a rank is up. The engine is
-asked at most once in LOOK_EVERY_S however many ask here; one that is busy with a step answers after
-it, until then its last answer stands.
+nor is paused, the machine has no long stall, and a rank is up. The engine is asked at most once in
+LOOK_EVERY_S; while it is busy with a step, its last answer stands.
 
-Requests are refused for the same reasons. They do not wait for the engine while nothing speaks
-against it: its newest snapshot says whether a rank is up, and its last answer is at most as old as
-the request before and LOOK_EVERY_S.
+Requests are refused for the same reasons, and wait for the engine only where its newest snapshot or
+its last answer, at most LOOK_EVERY_S older than the request before, speaks against it.
 """
 
 import asyncio
@@ -25,13 +23,13 @@ from serving.wire.control_call import TelemetryReply, TelemetryRequest
 logger = logging.getLogger(f"vllm.{__name__}")
 
 LOOK_EVERY_S: Final = 1.0
-"""Wall seconds; a probe's period is seconds (Kubernetes: 10 by default)."""
+"""Wall seconds; a probe's period is longer (Kubernetes: 10 s by default)."""
 
 ANSWER_WITHIN_S: Final = 0.8
-"""Wall seconds that a probe waits for the engine; Kubernetes' probes wait one second by default."""
+"""Wall seconds that a probe waits for the engine; Kubernetes' default is one second."""
 
 STALL_WALL_S_MIN: Final = 5.0
-"""Wall seconds. A machine that stands still for less is ready: a request does better to wait."""
+"""Wall seconds. With a shorter stall the machine is ready: a request does better to wait."""
 
 ENGINE_GONE: Final = "the engine is gone"
 SLEEPS: Final = "the engine sleeps"
@@ -39,11 +37,10 @@ HOLDS_BACK: Final = "the engine holds requests back"
 NO_RANK_UP: Final = "no rank is up"
 
 ENGINE_RETRY_S: Final = 30.0
-"""Assumed: what a supervisor and a start take together; a small model's start takes 25 s of it."""
+"""Assumed: a supervisor and a start together; a small model's start takes 25 s of it."""
 
 REST_RETRY_S: Final = 5.0
-"""Wall seconds that clients are told to wait, when nobody says how many: a gateway looks for
-another server meanwhile."""
+"""Wall seconds that clients are told to wait by default; a gateway looks for another server."""
 
 _NOT_ASKED: Final = "the engine has not answered yet"
 _UNKNOWN: Final = "the engine's state could not be asked for"
@@ -53,17 +50,17 @@ class RestingEngine(Engine, Protocol):
     """The part of vLLM's AsyncLLM that readiness needs."""
 
     async def is_sleeping(self) -> bool:
-        """Whether something of it is not in HBM."""
+        """Whether part of it is not in HBM."""
 
     async def is_paused(self) -> bool:
         """Whether it holds requests back."""
 
 
 class Readiness:
-    """Asked by probes of HTTP and by the health service of gRPC.
+    """Answers probes of HTTP and the health service of gRPC.
 
-    `closed` is the gateway's: why it lets nobody in, None while it is open. `seats` is how many
-    sequences the engine has room for, by its newest snapshot: 0 when no rank is up.
+    `closed` is the gateway's refusal, None while it is open. `seats` is the engine's room in
+    sequences by its newest snapshot, 0 when no rank is up.
     """
 
     def __init__(
@@ -84,14 +81,11 @@ class Readiness:
         self._look: asyncio.Task[None] | None = None
 
     def not_alive(self) -> str | None:
-        """Why the process should be started anew, in one line; None while it should not."""
+        """Why the process should be restarted, in one line, or None."""
         return ENGINE_GONE if self._engine.errored else None
 
     async def not_ready(self) -> str | None:
-        """Why no request should be sent here now, in one line; None when one may be.
-
-        Takes at most ANSWER_WITHIN_S.
-        """
+        """Why no request should be sent here now, in one line, or None; within ANSWER_WITHIN_S."""
         if self._engine.errored:
             return ENGINE_GONE
         closed = self._closed()
@@ -101,10 +95,9 @@ class Readiness:
         return ENGINE_GONE if self._engine.errored else self._engine_says
 
     async def refusal(self) -> Refused | None:
-        """Why a request that comes now would not be served, an answer of its own; None: it may be.
+        """A new refusal of a request that comes now, for the engine's reasons, or None.
 
-        What the gateway itself says is not repeated. The engine's answer is waited for when its
-        last one, or its newest snapshot, spoke against it: both may be of the past.
+        Waits for the engine where its last answer or newest snapshot, which may be old, says no.
         """
         if not self._engine.errored:
             self._begin_snapshot()
@@ -116,9 +109,7 @@ class Readiness:
         return None if refused is None else refused.again(RateState())
 
     def failure(self) -> Refused | None:
-        """Why a request has failed that was let in, as far as that is known; None: for a reason of
-        its own.
-        """
+        """Why an admitted request has failed, if known; None: for a reason of its own."""
         if self._engine.errored:
             return engine_gone()
         return _no_rank_up() if self._seats() == 0 else None
@@ -167,7 +158,7 @@ class Readiness:
 
 
 def engine_gone() -> Refused:
-    """Why requests are refused, and fail, when the engine has ended."""
+    """The refusal, and failure, of requests when the engine has ended."""
     return _refused(RefusalReason.ENGINE_GONE, ENGINE_GONE, ENGINE_RETRY_S)
 
 

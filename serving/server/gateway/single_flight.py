@@ -1,4 +1,4 @@
-"""Coalesces concurrent calls of a slow question, and caches the answer."""
+"""Coalesces concurrent calls of a slow function, and caches the result."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ class SingleFlight(Generic[T]):
         self._under_way: set[asyncio.Task[T]] = set()
 
     async def fresh(self, max_age_s: float) -> T:
-        """An answer to a question that was asked at most `max_age_s` wall seconds ago.
+        """The result of a call begun at most `max_age_s` wall seconds ago.
 
         Raises what `ask` does. A cancelled caller leaves the call to the others.
         """
@@ -49,14 +49,14 @@ class SingleFlight(Generic[T]):
             await asyncio.wait(under_way)
 
     def _is_old(self, asking: "asyncio.Task[T]", max_age_s: float) -> bool:
-        """One that is under way is waited for, however long it takes."""
+        """False while it is under way, however long that takes."""
         if not asking.done():
             return False
         failed = asking.cancelled() or asking.exception() is not None
         return failed or self._clock() - self._asked_s > max_age_s
 
     def _seen(self, asking: "asyncio.Task[T]") -> None:
-        """Retrieve the exception, so that asyncio does not warn when no waiter is left."""
+        """Retrieve the exception: asyncio would warn when no waiter is left."""
         self._under_way.discard(asking)
         if not asking.cancelled():
             asking.exception()

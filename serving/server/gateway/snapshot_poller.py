@@ -1,8 +1,7 @@
-"""Takes snapshots of the machine for all readers: one question to the engine at a time.
+"""Takes snapshots of the machine for all readers, by one call to the engine at a time.
 
-None is taken without a reader. A young enough one serves all who ask; one that is under way is
-waited for by all. An engine in a long step answers late: a reader that cannot wait so long gets the
-last snapshot, with its age.
+None is taken without a reader; young ones, and calls under way, are shared. An engine in a long
+step answers late: a reader that cannot wait gets the last snapshot, with its age.
 """
 
 import asyncio
@@ -20,10 +19,9 @@ from serving.wire.machine_snapshot import MachineSnapshot
 
 @dataclass(frozen=True, kw_only=True, eq=False)  # no slots: `json` is kept in the instance
 class PolledSnapshot:
-    """One answer of the engine; `number` counts them from 1.
+    """One answer of the engine; `number` counts from 1.
 
-    Attributes:
-        taken_s: when it was asked for, on the monotonic clock; the answer took `took_s`, both wall.
+    It was asked for at `taken_s` on the monotonic clock, and took `took_s`, both wall.
     """
 
     number: int
@@ -33,7 +31,7 @@ class PolledSnapshot:
 
     @cached_property
     def json(self) -> bytes:
-        """The snapshot in one line, made once for all readers and only when there is one."""
+        """The snapshot in one line, encoded once on first use."""
         return msgspec.json.encode(self.snapshot)
 
     def age_s(self) -> float:
@@ -42,7 +40,7 @@ class PolledSnapshot:
 
 
 class SnapshotPoller:
-    """Of one engine, in the loop of its client; `last` is the newest snapshot, None at first."""
+    """Polls one engine in its client's loop; `last` is the newest snapshot, None at first."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -52,10 +50,7 @@ class SnapshotPoller:
     async def fresh(self, max_age_s: float, within_s: float | None = None) -> PolledSnapshot:
         """A snapshot at most `max_age_s` old; the last one when that takes over `within_s`.
 
-        Raises:
-            EngineGone: the engine has ended.
-            EngineFailed: its answer is an error.
-            TimeoutError: it took over `within_s` wall seconds, and there is no last one.
+        Wall seconds. Raises EngineGone, EngineFailed for an error, TimeoutError without a last one.
         """
         try:
             # Not `wait_for`, which forgets that it was cancelled when the answer comes just then.
@@ -67,7 +62,7 @@ class SnapshotPoller:
             return self.last
 
     def forget(self) -> None:
-        """Let the next snapshot be of after now, because something was changed."""
+        """Take the next snapshot anew, because something was changed."""
         self._shared.forget()
 
     async def _take(self) -> PolledSnapshot:

@@ -1,1 +1,1 @@
-"""The training job: corpus, schedule, checkpoints, evaluation, and the loop over live chips."""
+"""The training job: corpus, schedule, checkpoints, evaluation, and the loop over chips."""

@@ -1,8 +1,7 @@
-"""Files and directories that are there whole or not at all, whenever the process is killed.
+"""Files and directories written atomically, whenever the process is killed.
 
-A name appears by `rename`, after what it names has reached the disk, and before the next write
-begins: the parent directory is synced too. Leftovers of a killed writer begin with ".partial-".
-`locked_directory` keeps other processes out of a directory meanwhile.
+A name appears by `rename` after its content has reached the disk, and is synced before the next
+write. A killed writer's leftovers begin with ".partial-".
 """
 
 import fcntl
@@ -17,7 +16,7 @@ PARTIAL: Final = ".partial-"
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write `path` so that a reader sees the old content or the new one, never a part."""
+    """Write `path` atomically and durably."""
     partial = path.with_name(f"{PARTIAL}{path.name}")
     write_synced(partial, content)
     partial.replace(path)
@@ -25,8 +24,9 @@ def write_file(path: Path, content: bytes) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """The same without waiting for the disk: a power cut may lose it. `remove_leftovers` of another
-    process leaves it alone.
+    """Write atomically without waiting for the disk: a power cut may lose it.
+
+    `remove_leftovers` of another process ignores its temporary file.
     """
     new = path.with_name(f"{path.name}.new")
     new.write_bytes(content)
@@ -34,10 +34,10 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def locked_directory(path: Path, lock: str, *, field: str, use: str) -> IO[bytes]:
-    """The open file `lock` of a directory, made if need be; closing it lets go, as death does.
+    """The open, locked file `lock` of a directory, created if absent; closing it or death unlocks.
 
-    Raises ConfigError for `field` where the directory cannot be written to, or another has it:
-    `use` says what another may not do in it.
+    Raises ConfigError for `field` where it is not writable or locked; `use` says what the lock
+    prevents.
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def locked_directory(path: Path, lock: str, *, field: str, use: str) -> IO[bytes
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Write a new file and wait until the disk has it."""
+    """Write a new file to the disk."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -64,14 +64,14 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def publish_directory(partial: Path, path: Path) -> None:
-    """Let `partial`, whose files are synced, appear as `path`, which must not exist."""
+    """Rename `partial`, whose files are synced, to the new `path`."""
     sync(partial)
     partial.rename(path)
     sync(path.parent)
 
 
 def remove_directory(path: Path) -> None:
-    """Remove a directory so that no part of it is ever seen under its name."""
+    """Remove a directory atomically."""
     partial = path.with_name(f"{PARTIAL}removed-{path.name}")
     if partial.exists():
         shutil.rmtree(partial)
@@ -81,7 +81,7 @@ def remove_directory(path: Path) -> None:
 
 
 def remove_leftovers(directory: Path) -> int:
-    """Remove what killed writers left in `directory`; returns how many there were."""
+    """Remove killed writers' leftovers; returns their number."""
     found = list(directory.glob(f"{PARTIAL}*"))
     for path in found:
         if path.is_dir():
@@ -92,7 +92,7 @@ def remove_leftovers(directory: Path) -> int:
 
 
 def sync(path: Path) -> None:
-    """Wait until the disk has what was written to a file, or the names in a directory."""
+    """Wait until the disk has a file or a directory's names."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

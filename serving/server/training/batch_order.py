@@ -1,8 +1,7 @@
-"""Which sequences a step learns from: a function of the seed and the step alone.
+"""The sequences of a step: a function of the seed and the step alone.
 
-A pass over the corpus cuts it into windows of one length, from an offset of the pass's own, and
-takes them in a shuffled order. A step's sequences are dealt to micro-batches and chips in order, so
-the same step has the same sequences on any number of chips.
+A pass over the corpus cuts it into windows of one length, from its own offset, in shuffled order. A
+step's sequences are dealt to micro-batches and chips in order: the same on any number of chips.
 """
 
 from dataclasses import dataclass
@@ -18,13 +17,13 @@ IGNORED = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Windows:
-    """Sequences: `tokens` and the `targets` that follow each, both int32[sequences, length]."""
+    """Sequences: `tokens` and the next-token `targets`, both int32[sequences, length]."""
 
     tokens: I32
     targets: I32
 
     def dealt(self, parts: int) -> "list[Windows]":
-        """Cut into `parts` runs of sequences, the first ones longer by one if need be."""
+        """`parts` runs of sequences, the first ones longer by one if need be."""
         return [
             Windows(tokens=tokens, targets=targets)
             for tokens, targets in zip(
@@ -36,10 +35,8 @@ class Windows:
 
 
 class BatchOrder:
-    """Batches of `sequences` windows of `length` tokens from `tokens`, shuffled by `seed`.
-
-    Raises:
-        ConfigError: the corpus is shorter than a batch.
+    """Batches of `sequences` windows of `length` tokens from `tokens`, shuffled by `seed`. Raises
+    ConfigError for a corpus shorter than a batch.
     """
 
     def __init__(
@@ -72,7 +69,7 @@ class BatchOrder:
         return windows_at(self._tokens, starts, self._length)
 
     def _starts_of(self, number: int) -> NDArray[np.int64]:
-        """Where the windows of pass `number` begin, in the order in which they are taken."""
+        """Of pass `number`'s windows, in order."""
         if number != self._pass:
             chance = np.random.Generator(np.random.PCG64([self._seed, number]))
             offset = int(chance.integers(self._length))
@@ -82,7 +79,7 @@ class BatchOrder:
 
 
 def windows_at(tokens: NDArray[np.integer], starts: NDArray[np.int64], length: int) -> Windows:
-    """The windows of `length` tokens that begin at `starts`; each has a token after its last."""
+    """The windows of `length` tokens from `starts` on; each has a token after its last."""
     index = starts[:, None] + np.arange(length + 1)  # [windows, length + 1]
     taken = np.asarray(tokens[index], dtype=np.int32)
     return Windows(
@@ -91,11 +88,10 @@ def windows_at(tokens: NDArray[np.integer], starts: NDArray[np.int64], length: i
 
 
 def whole_text(tokens: NDArray[np.integer], length: int, *, stride: int) -> Windows:
-    """Windows that ask for every token but the first exactly once, in order.
+    """Windows that have every token but the first as a target exactly once, in order.
 
-    A window begins `stride` tokens after the one before and asks for what that one has not asked
-    for: with a stride below the length, a token has at least length - stride tokens before it. The
-    last window is filled up with tokens that are not asked for.
+    A window begins `stride` tokens after the one before and ignores its targets: with a stride
+    below the length, a token has at least length - stride tokens before it. Padding is ignored.
     """
     assert 0 < stride <= length, (stride, length)
     count = max(1, -(-(len(tokens) - 1 - length) // stride) + 1)

@@ -1,14 +1,13 @@
-"""A training checkpoint: a directory that can be served, and that the job can go on from.
+"""A training checkpoint: a directory that can be served, and from which the job can continue.
 
     checkpoints/step-120/
         model.safetensors      BF16, Hugging Face's names
-        config.json ...        copied from the weights that the job began from
+        config.json ...        copied from the job's initial weights
         training.safetensors   FP32 weights and moments, see emulator.training_fleet.TrainingState
-        state.json             what the job knows beside them
+        state.json             the job's other state
         manifest.json          the SHA-256 of each file above
 
-A directory appears whole, by a rename, after all its files have reached the disk. One whose hashes
-do not hold is never used.
+A directory is written atomically and durably; one with a wrong hash is never used.
 """
 
 import hashlib
@@ -48,18 +47,18 @@ COPIED: Final = (
     "special_tokens_map.json",
     "chat_template.jinja",
 )
-"""What a served model needs beside its weights, as far as the first weights have it."""
+"""A served model's other files, where the initial weights have them."""
 
 _READ_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointState:
-    """What a job knows after `step` steps, beside weights and moments.
+    """A job's state after `step` steps, besides weights and moments.
 
     `loss` is the last step's, nats a token; the held-out losses are of the same windows, before the
     first step and now; `emulated_ns`, `joules` and `lag_ns` count from the job's beginning. The
-    order of the data and every draw follow from the job's seed and the step.
+    data's order and every draw follow from seed and step.
     """
 
     step: int
@@ -76,7 +75,7 @@ class CheckpointState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint whose hashes hold."""
+    """A checkpoint with correct hashes."""
 
     path: Path
     state: CheckpointState
@@ -88,7 +87,7 @@ class Checkpoint:
 
 
 class CheckpointDirectory:
-    """The checkpoints of a job, `keep` of them at most; made if it is not there."""
+    """A job's checkpoints, at most `keep`; created if absent."""
 
     def __init__(self, path: Path, *, keep: int) -> None:
         self._path = path
@@ -104,10 +103,9 @@ class CheckpointDirectory:
         values: Mapping[str, F32],
         copied_from: Path,
     ) -> Path:
-        """Save a checkpoint, and remove the oldest beyond `keep`; returns its directory.
+        """Save a checkpoint and remove the oldest beyond `keep`; returns its directory.
 
-        One of the same step that is there already was refused, or the job would have gone on from
-        it; it is replaced.
+        Replaces one of the same step, which was refused: the job would have continued from it.
         """
         partial = self._path / f"{PARTIAL}step-{state.step}"
         if partial.exists():
@@ -134,12 +132,12 @@ class CheckpointDirectory:
         return path
 
     def paths(self) -> list[Path]:
-        """All checkpoints, the newest first; whether their hashes hold is not looked at."""
+        """All checkpoints, the newest first, unverified."""
         found = [path for path in self._path.glob("step-*") if path.name[5:].isdigit()]
         return sorted(found, key=lambda path: -int(path.name[5:]))
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest checkpoint whose hashes hold, and one line for each newer one refused."""
+        """The newest checkpoint with correct hashes, and a line for each newer one."""
         refused: list[str] = []
         for path in self.paths():
             try:
@@ -150,10 +148,8 @@ class CheckpointDirectory:
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Check every file of a checkpoint against its manifest.
-
-    Raises:
-        CheckpointError: names the first file that is missing, or is not what was written.
+    """Verify every file by the manifest. Raises CheckpointError, which names the first file missing
+    or corrupt.
     """
     try:
         manifest = msgspec.json.decode(

@@ -1,9 +1,8 @@
-"""A text corpus: the files of a folder, divided into training and held-out by a hash of the name.
+"""A text corpus: a folder's files, divided into training and held-out by a hash of the name.
 
-The default is the running Python's own standard library: its *.py files, test suites included,
-`site-packages` left out (those are other people's). Nothing is shipped or fetched: every machine
-that runs this program has it, under the PSF licence. Which file is held out depends on its name
-alone, so a file that comes or goes moves no other.
+The default is the *.py files of the running Python's standard library, test suites included,
+`site-packages` (other people's) excluded: every machine has it, under the PSF licence. A file added
+or removed moves no other.
 """
 
 import hashlib
@@ -17,42 +16,41 @@ from typing import Final
 from emulator.errors import ConfigError
 
 HELD_OUT_ONE_IN: Final = 20
-"""One file in so many is held out."""
 
 _LEFT_OUT: Final = frozenset({"site-packages", "__pycache__"})
 _TEXT_SUFFIXES: Final = frozenset({".py", ".txt", ".md", ".rst"})
-"""What is read of a folder that a user names; of the standard library, *.py alone."""
+"""Of a user's folder; of the standard library *.py alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusFile:
-    """A file by its `name` relative to the corpus, with "/" between parts, and its UTF-8 text."""
+    """A file's `name` relative to the corpus, with "/" between parts, and its UTF-8 text."""
 
     name: str
     content: bytes
 
     @property
     def raw_name(self) -> bytes:
-        """The name as the disk has it, the same in every locale; names are sorted by it."""
+        """The name's bytes, the same in every locale; the sort key."""
         return os.fsencode(self.name)
 
     @property
     def is_held_out(self) -> bool:
-        """Whether the name's hash puts the file aside for evaluation."""
+        """Whether the name's hash selects it for evaluation."""
         digest = hashlib.sha256(self.raw_name).digest()
         return int.from_bytes(digest[:8], "big") % HELD_OUT_ONE_IN == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """The files of a corpus, by name; `skipped` counts files that are no UTF-8 text, or empty."""
+    """Files by name; `skipped` counts those empty or not UTF-8."""
 
     files: Sequence[CorpusFile]
     skipped: int
 
     @property
     def digest(self) -> str:
-        """SHA-256 over the sorted names and the hashes of their contents, in hexadecimal."""
+        """Hexadecimal SHA-256 over the sorted names and the contents' hashes."""
         whole = hashlib.sha256()
         for file in self.files:
             whole.update(hashlib.sha256(file.raw_name).digest())
@@ -61,26 +59,23 @@ class Corpus:
 
     @property
     def training(self) -> list[CorpusFile]:
-        """The files to learn from, by name."""
+        """The training files, by name."""
         return [file for file in self.files if not file.is_held_out]
 
     @property
     def held_out(self) -> list[CorpusFile]:
-        """The files to judge by, by name."""
+        """The evaluation files, by name."""
         return [file for file in self.files if file.is_held_out]
 
 
 def default_corpus() -> Path:
-    """The folder of the running Python's standard library."""
+    """The running Python's standard library."""
     return Path(sysconfig.get_paths()["stdlib"])
 
 
 def read_corpus(folder: Path) -> Corpus:
-    """Read all text files below `folder`.
-
-    Raises:
-        ConfigError: no such folder, one without a training and a held-out file, or a file that
-            cannot be read.
+    """Read all text files below `folder`. Raises ConfigError without the folder, a training or a
+    held-out file, or for an unreadable file.
     """
     if not folder.is_dir():
         raise ConfigError(field="corpus", value=folder, expected="a folder of text files")

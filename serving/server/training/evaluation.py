@@ -1,7 +1,7 @@
-"""How well weights predict the held-out files: nats a token and bits per byte, beside gzip's.
+"""Held-out loss of weights: nats a token and bits per byte, beside gzip's.
 
-Bits per byte = nats of all tokens / ln 2 / UTF-8 bytes of the files. The end-of-text tokens between
-files cost nats too and stand for no byte; the first token of all is not asked for.
+Bits per byte = nats of all tokens / ln 2 / UTF-8 bytes of the files. End-of-text tokens between
+files cost nats without a byte; the very first token is not predicted.
 """
 
 import gzip
@@ -23,7 +23,7 @@ _GZIP_LEVEL: Final = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutLoss:
-    """`nats` over `tokens` that were asked for, of a text with `bytes_per_token`."""
+    """`nats` over `tokens` predicted tokens."""
 
     nats: float
     tokens: int
@@ -31,25 +31,25 @@ class HeldOutLoss:
 
     @property
     def nats_per_token(self) -> float:
-        """The mean over the tokens."""
+        """The mean."""
         return self.nats / self.tokens
 
     @property
     def bits_per_byte(self) -> float:
-        """Exact for the whole text; for a part of it, its bytes are taken by the text's mean."""
+        """Exact for the whole text; for a part, by the text's mean bytes per token."""
         return self.nats_per_token / math.log(2) / self.bytes_per_token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GzipSizes:
-    """What `gzip -9` needs for the held-out files: each for itself, and all in one."""
+    """`gzip -9` of the held-out files: each by itself, and in one."""
 
     per_file_bits_per_byte: float
     concatenated_bits_per_byte: float
 
 
 def gzip_sizes(files: Sequence[CorpusFile]) -> GzipSizes:
-    """Compress `files` with Python's gzip at level 9, headers included."""
+    """Compress with Python's gzip at level 9, headers included."""
     total = sum(len(file.content) for file in files)
     each = sum(len(gzip.compress(file.content, _GZIP_LEVEL)) for file in files)
     whole = len(gzip.compress(b"".join(file.content for file in files), _GZIP_LEVEL))
@@ -59,7 +59,7 @@ def gzip_sizes(files: Sequence[CorpusFile]) -> GzipSizes:
 
 
 class HeldOutText:
-    """Held-out `tokens` that stand for `text_bytes`, asked for in windows of `length` tokens."""
+    """Held-out `tokens` of `text_bytes`, in windows of `length` tokens."""
 
     def __init__(self, tokens: NDArray[np.integer], *, text_bytes: int, length: int) -> None:
         self._tokens = tokens
@@ -67,7 +67,7 @@ class HeldOutText:
         self._bytes_per_token = text_bytes / max(1, len(tokens) - 1)
 
     def sample(self, windows: int) -> Windows:
-        """At most `windows` of the text's windows, spread evenly over it: always the same ones."""
+        """At most `windows` windows, spread evenly: always the same."""
         whole = whole_text(self._tokens, self._length, stride=self._length)
         count = min(windows, len(whole.tokens))
         chosen = np.arange(count) * len(whole.tokens) // count
@@ -85,9 +85,9 @@ class HeldOutText:
         chips: int,
         at_once: int,
     ) -> HeldOutLoss:
-        """Ask `evaluate` for the loss of `windows`, at most `at_once` a chip at a time.
+        """The loss of `windows` by `evaluate`, at most `at_once` a chip at a time.
 
-        The sum is over windows in order, so it does not depend on `at_once` but for rounding.
+        Summed in order, so independent of `at_once` but for rounding.
         """
         nats, tokens = [], 0
         for first in range(0, len(windows.tokens), at_once * chips):

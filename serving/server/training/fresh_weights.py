@@ -1,10 +1,9 @@
-"""Fresh weights of the Qwen3-MoE architecture to begin training from, drawn from a seed.
+"""Fresh weights of the Qwen3-MoE architecture, drawn from a seed.
 
 Scales are those of small GPT-like models: embeddings 0.02 (Radford et al. 2018; `initializer_range`
-where config.json has it); matrices 1 / sqrt(inputs), which keeps the size of what they read; what
-writes to the residual stream divided by sqrt(2 * layers) besides (Radford et al. 2019), so that the
-stream keeps its size with depth; norms 1. Routers begin small, so that experts are chosen evenly at
-first.
+where config.json has it); matrices 1 / sqrt(inputs), which keeps their inputs' size; outputs to the
+residual stream also divided by sqrt(2 * layers) (Radford et al. 2019), so that its size does not
+grow with depth; norms 1. Small routers choose experts evenly at first.
 """
 
 import json
@@ -25,10 +24,8 @@ _ROUTER_STD = 0.02
 
 
 def fresh_tensors(directory: Path, *, seed: int) -> dict[str, F32]:
-    """All tensors by their Hugging Face names, shaped by `directory`/config.json.
-
-    Raises:
-        CheckpointError: the file cannot be read, or lacks a size.
+    """All tensors by their Hugging Face names, shaped by `directory`/config.json. Raises
+    CheckpointError for an unreadable file, or without a size.
     """
     path = directory / "config.json"
     try:
@@ -40,7 +37,7 @@ def fresh_tensors(directory: Path, *, seed: int) -> dict[str, F32]:
 
 
 def _deviations(config: dict[str, Any]) -> Iterator[tuple[str, tuple[tuple[int, ...], float]]]:
-    """Each tensor's name, shape and standard deviation; a deviation of 0 is a tensor of ones."""
+    """Names, shapes and standard deviations; 0 is a tensor of ones."""
     hidden, layers = config["hidden_size"], config["num_hidden_layers"]
     vocab, wide = config["vocab_size"], config["moe_intermediate_size"]
     head_dim = config.get("head_dim") or hidden // config["num_attention_heads"]
@@ -76,7 +73,7 @@ def _deviations(config: dict[str, Any]) -> Iterator[tuple[str, tuple[tuple[int, 
 
 
 def _draw(name: str, shape: tuple[int, ...], std: float, seed: int) -> F32:
-    """A tensor's values follow from its name and the seed alone."""
+    """Depends on the tensor's name and the seed alone."""
     if not std:
         return np.ones(shape, dtype=np.float32)
     chance = np.random.Generator(np.random.PCG64([seed, zlib.crc32(name.encode())]))

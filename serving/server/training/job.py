@@ -1,8 +1,8 @@
-"""The training job: a loop over live chips that can be ended at any moment and goes on exactly.
+"""The training job: a loop over live chips that can be killed at any moment and resumes exactly.
 
-All that decides a step is the job's settings and the newest checkpoint: the data follows from the
-seed and the step, and every sum has a fixed order. So a job that was killed has the same losses
-afterwards, bit for bit on as many chips. Emulated time is the cost model's, added up.
+A step depends on the settings and the newest checkpoint alone: data follows from seed and step, and
+every sum has a fixed order. So a killed job has the same losses, bit for bit on as many chips.
+Emulated time is the cost model's.
 """
 
 import os
@@ -43,7 +43,7 @@ class Trainer(Protocol):
     """Chips that train; `emulator.training_fleet.TrainingFleet` is one."""
 
     def step(self, micros: Sequence[Micro], optimization: Optimization) -> TrainingResult:
-        """Take one step of the optimizer."""
+        """Take one optimizer step."""
         ...
 
     def evaluate(self, micros: Sequence[Micro]) -> TrainingResult:
@@ -51,7 +51,7 @@ class Trainer(Protocol):
         ...
 
     def state(self) -> TrainingState:
-        """What was learned."""
+        """The learned state."""
         ...
 
     def start(self) -> None:
@@ -67,17 +67,13 @@ class TrainingJob:
     """One run of the job in `directory`, which is entered.
 
     Args:
-        spec: what to do.
-        directory: of the job.
-        say: is given a line for people now and then.
-        shows: is given every step and the status after it.
-        stop_asked: whether the job should save and end, asked between steps.
+        say: receives log lines.
+        shows: receives every step and the status after it.
+        stop_asked: whether to save and end, called between steps.
         make_trainer: starts from a weights directory and a checkpoint; live chips by default.
 
-    Raises:
-        ConfigError: a corpus or a model that cannot be used; before anything is started.
-        CheckpointError: weights that cannot be computed; likewise.
-        HbmExhausted: the declared model's training state does not fit the chips; likewise.
+    Before anything is started, raises ConfigError for an unusable corpus or model, CheckpointError
+    for unusable weights, HbmExhausted when the training state does not fit.
     """
 
     def __init__(
@@ -136,13 +132,12 @@ class TrainingJob:
         )
 
     def run(self, at_end: Callable[[Trainer], None] | None = None) -> JobStatus:
-        """Train until all steps are taken, and let `at_end` look at the chips then; or until the
-        job is asked to stop.
+        """Train until all steps are taken and call `at_end` on the chips, or until asked to stop.
 
         Raises:
-            ChannelError: chips were lost more often than the job allows.
-            TrainingDiverged: a loss that is no number.
-            CheckpointError: the checkpoint to begin from cannot be used.
+            ChannelError: chips were lost more often than allowed.
+            TrainingDiverged: a loss that is not a number.
+            CheckpointError: the checkpoint to begin from is unusable.
         """
         while True:
             try:
@@ -152,7 +147,7 @@ class TrainingJob:
                 self._note_lost(lost)
 
     def _note_lost(self, lost: ChipLost) -> None:
-        """Count what was lost; raises ChannelError when it is enough."""
+        """Raises ChannelError beyond the limit."""
         restarts = self.status.restarts + 1
         self._show(phase=TrainingPhase.RECOVERING, restarts=restarts, message=str(lost))
         self._say(f"{lost}; starting again from the newest checkpoint")
@@ -179,7 +174,7 @@ class TrainingJob:
         self._show(phase=TrainingPhase.DONE if done else TrainingPhase.STOPPED)
 
     def _take_up(self, checkpoint: Checkpoint | None) -> None:
-        """Go back to where `checkpoint` was, or to the beginning."""
+        """Return to `checkpoint`, or to the beginning."""
         self._state = self._first if checkpoint is None else checkpoint.state
         if self._state.corpus_sha256 != self.corpus.digest:
             raise ConfigError(
@@ -244,7 +239,6 @@ class TrainingJob:
         self._note(result, optimization.learning_rate, held_out, rate)
 
     def _pass(self, spell: Spell) -> None:
-        """Let a spell of emulated time pass, and count it."""
         paced = self._pacer.finish(self._pacer.begin_ns(continues=True), spell.duration_ns)
         self._state = replace(
             self._state,
@@ -297,7 +291,7 @@ class TrainingJob:
         return self._spec.sequence_tokens
 
     def evaluate(self, trainer: Trainer, windows: Windows) -> HeldOutLoss:
-        """The loss of held-out `windows` on the chips as they are."""
+        """The loss of held-out `windows` with the present weights."""
         at_once = max(1, self._spec.micro_batch_tokens // self._spec.sequence_tokens)
         return self.held_out.loss(
             windows, trainer.evaluate, chips=self._spec.chips, at_once=at_once
@@ -333,7 +327,6 @@ class TrainingJob:
         )
 
     def _show(self, **changes: object) -> None:
-        """Replace the status, with `changes` in it."""
         state = self._state
         now = {
             "step": state.step,
@@ -347,7 +340,7 @@ class TrainingJob:
 
 
 def live_chips(spec: JobSpec, weights_dir: Path, checkpoint: Checkpoint | None) -> TrainingFleet:
-    """Chips as processes, not started yet."""
+    """Chips as processes, not started."""
     return TrainingFleet(
         weights_dir=weights_dir,
         chips=spec.chips,
@@ -360,7 +353,6 @@ def live_chips(spec: JobSpec, weights_dir: Path, checkpoint: Checkpoint | None) 
 
 
 def _check_text(spec: JobSpec, model: Architecture, tokens: TokenisedCorpus) -> None:
-    """Refuse sequences and tokens that the model does not know."""
     if spec.sequence_tokens > model.max_context_tokens:
         raise ConfigError(
             field="sequence_tokens",

@@ -1,9 +1,9 @@
 """A training job's directory: its whole interface to the process that started it.
 
-job.json        what was asked for              status.json  after the last step
-curve.jsonl     every step                      log          what was said, line by line
-checkpoints/    see `checkpoint`                tokens/      the corpus as tokens
-initial/        fresh weights, where they were asked for instead of a checkpoint's
+job.json        the settings                      status.json  after the last step
+curve.jsonl     every step                        log          lines for people
+checkpoints/    see `checkpoint`                  tokens/      the corpus as tokens
+initial/        fresh weights, if asked for
 """
 
 import contextlib
@@ -32,12 +32,10 @@ _LOCK_FILE: Final = "lock"
 
 
 class JobDirectory:
-    """The directory of the job `spec`, held against other processes while it is entered.
+    """The directory of the job `spec`, locked while entered.
 
-    What is raised while it is held is the job's failure: its status says so.
-
-    Raises:
-        ConfigError: another process trains in it, it holds another job, or cannot be made.
+    An exception inside is recorded in the job's status. Entering raises ConfigError when another
+    process trains in it, it holds another job, or cannot be created.
     """
 
     def __init__(self, path: Path, spec: JobSpec) -> None:
@@ -79,10 +77,8 @@ class JobDirectory:
         return CheckpointDirectory(self.path / "checkpoints", keep=self._spec.keep_checkpoints)
 
     def first_weights(self) -> Path:
-        """Where the weights lie that training begins from; fresh ones are drawn if need be.
-
-        Raises:
-            CheckpointError: config.json does not say how large they are.
+        """The initial weights' directory; draws fresh ones if need be. Raises CheckpointError when
+        config.json lacks their sizes.
         """
         given = Path(self._spec.weights)
         if self._spec.fresh_seed is None:
@@ -100,14 +96,14 @@ class JobDirectory:
         return path
 
     def say(self, line: str) -> None:
-        """Add a line to the log."""
+        """Append a line to the log."""
         with (self.path / LOG_FILE).open("a", encoding="utf-8") as log:
             log.write(f"{line}\n")
 
 
 def note_refused(path: Path, error: ConfigError) -> None:
-    """Let the status in `path` say that settings were refused before a job could be made of them,
-    unless there is no such directory, or another process trains in it.
+    """Record refused settings in the status in `path`, if it exists and no other process trains in
+    it.
     """
     if not path.is_dir():
         return

@@ -1,4 +1,4 @@
-"""What a training job is: read at the gateway, kept in its directory, the same when it resumes."""
+"""A training job's settings, from flags; kept in its directory, the same when it resumes."""
 
 import math
 from dataclasses import dataclass, fields
@@ -27,7 +27,7 @@ _WHOLE_NUMBERS: Final = {
     "first_chip": 0,
     "restarts_max": 0,
 }
-"""The least that each may be."""
+"""The minimum of each."""
 
 _PRECISIONS: Final = ("bf16", "fp32")
 
@@ -53,7 +53,7 @@ MAY_CHANGE: Final = frozenset(
         "restarts_max",
     }
 )
-"""What another start on the same directory may set anew. The others make it another job."""
+"""Settings that a restart may change; others make it another job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,18 +170,18 @@ class JobSpec:
 
     @property
     def sequences(self) -> int:
-        """Sequences of a step, all chips together."""
+        """Of a step, on all chips."""
         return self.batch_tokens // self.sequence_tokens
 
     @property
     def micro_batches(self) -> int:
-        """Rounds in which a step's sequences are taken."""
+        """Rounds of a step."""
         at_once = max(1, self.micro_batch_tokens // self.sequence_tokens) * self.chips
         return -(-self.sequences // at_once)
 
     @property
     def rate(self) -> LearningRate:
-        """The learning rate as a function of the step."""
+        """The learning rate by step."""
         return LearningRate(
             peak=self.learning_rate,
             steps=self.steps,
@@ -192,16 +192,12 @@ class JobSpec:
         )
 
     def to_json(self) -> bytes:
-        """The spec as an indented JSON object."""
+        """Indented JSON."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2)
 
 
 def read_spec(path: Path) -> JobSpec:
-    """Read a spec that was written by `to_json`.
-
-    Raises:
-        ConfigError: the file is no spec.
-    """
+    """Read a spec written by `to_json`; raises ConfigError."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=JobSpec)
     except (OSError, msgspec.DecodeError) as error:
@@ -211,11 +207,7 @@ def read_spec(path: Path) -> JobSpec:
 
 
 def check_same_job(before: JobSpec, now: JobSpec) -> None:
-    """Refuse to go on with a job as another one.
-
-    Raises:
-        ConfigError: names the first setting that differs and may not.
-    """
+    """Raise ConfigError for the first setting changed that may not."""
     for field in fields(JobSpec):
         was, is_now = getattr(before, field.name), getattr(now, field.name)
         if was != is_now and field.name not in MAY_CHANGE:

@@ -1,7 +1,6 @@
-"""What a running job shows of itself: `status.json`, replaced after every step, and `curve.jsonl`.
+"""A running job's state: `status.json`, replaced after every step, and `curve.jsonl`.
 
-The curve has one line for every step, and nothing in it depends on the wall clock: a job that was
-killed and went on has the same lines as one that was not.
+The curve has a line per step, independent of the wall clock: a job killed and resumed has the same.
 """
 
 import os
@@ -20,7 +19,7 @@ CURVE_FILE: Final = "curve.jsonl"
 
 
 class TrainingPhase(StrEnum):
-    """What the job is doing."""
+    """The job's activity."""
 
     STARTING = "starting"
     TRAINING = "training"
@@ -36,10 +35,9 @@ class TrainingPhase(StrEnum):
 class JobStatus:
     """A job between two steps.
 
-    `loss` is the last step's and the held-out losses are of the same windows, in nats a token:
-    before the first step, and as last taken, after `held_out_step`. `watts` are all its chips' in
-    the last step. `checkpoint` is the newest one's directory name, "" before the first;
-    `checkpoint_held_out_nats` is what its weights reach. `message` says what went wrong last.
+    `loss` is the last step's; the held-out losses are of the same windows, in nats a token: before
+    the first step, and the newest, after `held_out_step`. `watts` are all chips' in the last step.
+    `checkpoint` is the newest one's directory name, or ""; `message` is the last error.
     """
 
     phase: TrainingPhase
@@ -68,7 +66,7 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurvePoint:
-    """One step: losses in nats a token; `balance` is the load-balancing part; `imbalance` is the
+    """One step: losses in nats a token; `balance` is the load-balancing part, `imbalance` the
     busiest expert's tokens over the mean.
     """
 
@@ -87,17 +85,16 @@ class CurvePoint:
 NO_STATUS: Final = JobStatus(
     phase=TrainingPhase.STARTING, pid=0, chips=0, step=0, steps=0, tokens=0
 )
-"""Of a job that has not said anything."""
 
 
 def write_status(directory: Path, status: JobStatus) -> None:
-    """Replace the status, which need not outlive a power cut."""
+    """Replace the status, which a power cut may lose."""
     content = msgspec.json.format(msgspec.json.encode(status), indent=2)
     replace_file(directory / STATUS_FILE, content)
 
 
 def read_status(directory: Path) -> JobStatus | None:
-    """The status in a job's directory; None before there is one, or when it cannot be read."""
+    """The status in a directory; None if absent or unreadable."""
     try:
         return msgspec.json.decode((directory / STATUS_FILE).read_bytes(), type=JobStatus)
     except (OSError, msgspec.DecodeError):
@@ -105,7 +102,7 @@ def read_status(directory: Path) -> JobStatus | None:
 
 
 def write_failure(directory: Path, error: BaseException) -> None:
-    """Replace the status by one that says why the job ended; what it knew of its checkpoints stays.
+    """Set the status to FAILED with its cause; keeps other fields.
 
     For the process that holds the directory.
     """
@@ -123,7 +120,7 @@ def _in_one_line(error: BaseException) -> str:
 
 
 class Curve:
-    """The curve in a job's directory; `rewind` makes it end where a checkpoint was."""
+    """The curve in a job's directory."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / CURVE_FILE
@@ -134,18 +131,18 @@ class Curve:
             file.write(msgspec.json.encode(point) + b"\n")
 
     def sync(self) -> None:
-        """Wait until the disk has it, so that no checkpoint outlives the steps before it."""
+        """Sync to disk, so that no checkpoint outlives earlier steps."""
         if self._path.exists():
             sync(self._path)
 
     def rewind(self, step: int) -> None:
-        """Forget the steps after `step`, which will be taken again, and a line broken off."""
+        """Remove later steps, which will be repeated, and a truncated line."""
         points = [point for point in read_curve(self._path) if point.step <= step]
         write_file(self._path, b"".join(msgspec.json.encode(point) + b"\n" for point in points))
 
 
 def read_curve(path: Path) -> list[CurvePoint]:
-    """The points of a curve file, up to the first line that is broken; none without a file."""
+    """The points up to the first broken line; empty without a file."""
     if not path.is_file():
         return []
     points = []

@@ -1,4 +1,4 @@
-"""What the job takes in emulated time, energy and memory: the cost model's word."""
+"""A job's emulated time, energy and memory, by the cost model."""
 
 import json
 import math
@@ -22,23 +22,23 @@ from serving.server.training.job_spec import JobSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spell:
-    """A while in emulated time: `joules` are all chips', idle power included."""
+    """Emulated time; `joules` are all chips', idle power included."""
 
     duration_ns: int
     joules: float
 
     @property
     def watts(self) -> float:
-        """What all chips draw meanwhile."""
+        """The mean power of all chips."""
         return self.joules / self.duration_ns * NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobTiming:
-    """What the parts of a job cost, on its chips alone, without their share of the racks.
+    """Costs of a job's parts, for its chips without their share of the racks.
 
-    `step` is one of the optimizer, `forward` the forward passes of as many tokens, of which
-    `step_tokens` go into a step; `checkpoint` is written to the trays' drives while chips wait.
+    `step` is one optimizer step, `forward` the forward passes of its `step_tokens`; `checkpoint` is
+    written to the trays' drives while chips wait.
     """
 
     step: Spell
@@ -48,7 +48,7 @@ class JobTiming:
     hbm_bytes_per_chip: int
 
     def evaluation(self, tokens: int) -> Spell:
-        """The loss of `tokens` tokens, on all chips: their share of the forward passes."""
+        """Forward passes of `tokens` tokens on all chips."""
         share = tokens / self.step_tokens
         return Spell(
             duration_ns=round(self.forward.duration_ns * share), joules=self.forward.joules * share
@@ -56,14 +56,14 @@ class JobTiming:
 
 
 def job_timing(spec: JobSpec) -> JobTiming:
-    """Cost `spec` as the declared model's training, on the declared system.
+    """The cost of `spec` as the declared model's training on the declared system.
 
-    A forward pass has half of the exchanges of tokens, since those of the backward pass are as
-    large; it is taken to draw what a whole step draws on average, and nothing to hold it back.
+    A forward pass has half of the token exchanges, as the backward pass's are as large; *assumed*
+    to draw a step's mean power, without delays.
 
     Raises:
         ConfigError: no such model, system or chips.
-        HbmExhausted: the training state does not fit the chips; it says how many would do.
+        HbmExhausted: the training state does not fit; names the number of chips that would do.
     """
     recipe = TrainingRecipe(
         sequence_tokens=spec.sequence_tokens,

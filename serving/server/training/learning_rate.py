@@ -1,4 +1,4 @@
-"""Learning-rate schedules: pure functions of the step, so that a resumed job goes on exactly."""
+"""Learning-rate schedules: pure functions of the step, so that jobs resume exactly."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from emulator.errors import ConfigError
 
 
 class Decay(StrEnum):
-    """What follows the warm-up."""
+    """The schedule after the warm-up."""
 
     CONSTANT = "constant"
     COSINE = "cosine"
@@ -19,11 +19,9 @@ class Decay(StrEnum):
 class LearningRate:
     """Linear warm-up over `warmup_steps` to `peak`, then `decay` until step `steps`.
 
-    `final_share` of the peak is left at the end; `decay_share` of all steps is the last part of a
-    STABLE schedule, in which it falls linearly.
-
-    Raises:
-        ConfigError: a share outside 0 to 1, a peak that is not above 0, a warm-up longer than all.
+    `final_share` of the peak remains at the end; a STABLE schedule falls linearly in its last
+    `decay_share` of all steps. Raises ConfigError for a share outside 0 to 1, a peak not above 0,
+    too long a warm-up.
     """
 
     peak: float
@@ -45,7 +43,7 @@ class LearningRate:
                 raise ConfigError(field=field, value=value, expected="a share from 0 to 1")
 
     def at(self, step: int) -> float:
-        """The rate of step `step`, counted from 0; after the last step, the last rate."""
+        """The rate of step `step`, from 0; after the last step, the last rate."""
         if step < self.warmup_steps:
             return self.peak * ((step + 1) / self.warmup_steps)
         floor = self.peak * self.final_share
@@ -60,7 +58,7 @@ class LearningRate:
 
 
 def _share(step: int, first: int, end: int) -> float:
-    """How far `step` is on the way from step `first` to the last step before `end`: 0 to 1."""
+    """Progress from step `first` to the last before `end`: 0 to 1."""
     last = end - 1
     if last <= first:
         return 0.0 if step <= first else 1.0

@@ -1,7 +1,7 @@
-"""A corpus as tokens: encoded once with the served model's tokenizer, kept in the job's directory.
+"""A corpus as tokens of the served model's tokenizer, cached in the job's directory.
 
-Files follow each other in name order, each ended by the end-of-text token. What is kept names the
-corpus and the tokenizer by their hashes, and is made again when either differs.
+Files follow in name order, each ended by the end-of-text token. The cache's names hash corpus and
+tokenizer.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ from serving.server.training.corpus import Corpus, CorpusFile
 
 END_OF_TEXT: Final = "<|endoftext|>"
 _ENCODED_TOGETHER: Final = 64
-"""Files that are given to the tokenizer at once: it uses all cores, and holds all their texts."""
+"""Files per tokenizer call, which uses all cores and holds all texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenisedCorpus:
-    """The `training` and `held_out` tokens, uint16 or uint32; `held_out_bytes` counts the UTF-8
-    bytes that the held-out tokens stand for; `digest` is the corpus's.
+    """Tokens are uint16 or uint32; `held_out_bytes` counts the held-out text's UTF-8 bytes;
+    `digest` is the corpus's.
     """
 
     digest: str
@@ -37,10 +37,8 @@ class TokenisedCorpus:
 
 
 def tokenise(corpus: Corpus, weights_dir: Path, cache_dir: Path) -> TokenisedCorpus:
-    """Encode `corpus` with the tokenizer of `weights_dir`, or read it from `cache_dir`.
-
-    Raises:
-        ConfigError: no tokenizer.json there, or one without an end-of-text token.
+    """Encode `corpus` with the tokenizer of `weights_dir`, or read it from `cache_dir`. Raises
+    ConfigError without a tokenizer.json, or an end-of-text token in it.
     """
     path = weights_dir / "tokenizer.json"
     if not path.is_file():

@@ -1,1 +1,1 @@
-"""Each Prometheus family of ours, once: name, type, unit, labels, help."""
+"""Our Prometheus families, each once: name, type, unit, labels, help."""

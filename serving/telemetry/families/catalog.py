@@ -1,4 +1,4 @@
-"""All families of ours in their groups, in the order in which the guide lists them."""
+"""All our families by group, in the guide's order."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Families of each chip. At most 144 of them, and few values for each: see the page's test."""
+"""Families of each chip; few values for each of at most 144, see the page's test."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,9 +10,8 @@ _CHIP: Final = ("chip", "rack")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeterFamily(Family):
-    """One with a value for each chip: `field` of its meters, or that figure of the ledger.
-
-    `metered`: left out for a chip whose work is not metered.
+    """A family with a value for each chip (`metered`: whose work is metered), `field` of its meters
+    or of the ledger.
     """
 
     field: str
@@ -116,7 +115,7 @@ FIGURES: Final = (
         help="Bytes of tokens that a chip sent to the experts of other chips; serving alone.",
     ),
 )
-"""Those of the ledger's figures that have no panel of their own on Grafana's page of a chip."""
+"""Figures of the ledger without a panel on Grafana's page of a chip."""
 CHIPS: Final[tuple[Family, ...]] = (
     *(STATE, POWER, JOULES, BUSY, ENGINE_BUSY, FLOPS, HBM, HBM_CAPACITY, HBM_TRAFFIC),
     *(LINK, LINK_CAPACITY, LINK_UTILIZATION, UTILIZATION, HBM_UTILIZATION),

@@ -1,6 +1,5 @@
-"""The engine's own families: the clock, steps, energy, faults, experts, hand-overs.
-
-Their values are of the newest snapshot, which the engine takes when a page is read.
+"""The engine's families: clock, steps, energy, faults, experts, hand-overs. Values are of the
+newest snapshot, taken when a page is read.
 """
 
 import re
@@ -12,7 +11,7 @@ from serving.telemetry.families.family import Family
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFamily(Family):
-    """One family; `field` is the snapshot's attribute that it shows, by default of its own name."""
+    """A family that shows the snapshot's attribute `field`, by default of its own name."""
 
     field: str = ""
 

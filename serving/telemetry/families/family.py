@@ -1,4 +1,4 @@
-"""What a Prometheus family is before it has values."""
+"""A Prometheus family without its values."""
 
 import re
 from collections.abc import Mapping
@@ -9,23 +9,21 @@ from emulator.errors import ConfigError
 
 Kind = Literal["counter", "gauge", "histogram"]
 Unit = Literal["1", "s", "J", "W", "bytes", "bytes/s", "tokens/s/MW", "nats", "wall s"]
-"""`1` is a number of things, or a share. Seconds are emulated unless they are the wall's."""
+"""`1`: a number of things, or a share. Seconds are emulated, except `wall s`."""
 
 _UNITS: Final[Mapping[str, Unit]] = {"seconds": "s", "joules": "J", "watts": "W", "bytes": "bytes"}
-"""Of names by their last word."""
+"""By the last word of a name."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One family, a gauge unless it says otherwise.
+    """One family, by default a gauge.
 
-    A counter's `name` has no `_total`, its samples do. An empty `unit` becomes the one that the
-    name ends in, or `1`. `was` is its name of the release before, which is exported too.
-
-    Raises ConfigError for a name that is none, a counter called `_total`, or help that is no
-    sentence.
+    A counter's `name` has no `_total`, its samples do. `unit` defaults to the one that the name
+    ends in, or `1`. `was`: its name in the release before, exported too. Raises ConfigError for an
+    invalid name, one that ends in `_total`, and help that is no sentence.
     """
 
     name: str
@@ -47,7 +45,7 @@ class Family:
 
     @property
     def names(self) -> tuple[Self, ...]:
-        """Itself, and the same under its old name, if it has one."""
+        """Itself, and under its old name, if any."""
         if not self.was:
             return (self,)
         words = f"Deprecated, gone in the next release: the old name of {self.name}."
@@ -55,5 +53,5 @@ class Family:
 
     @property
     def sample(self) -> str:
-        """What its samples are called; a histogram's have endings of their own."""
+        """Name of its samples; a histogram's have endings of their own."""
         return f"{self.name}_total" if self.kind == "counter" else self.name

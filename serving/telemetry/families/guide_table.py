@@ -1,7 +1,6 @@
-"""The tables of families in deploy/guides/metrics.md.
+"""The tables of families in deploy/guides/metrics.md, between its two marks.
 
-`python -m serving.telemetry.families.guide_table` writes them. The guide's words are written by
-hand; what stands between its two marks is made here from the families, and a test compares the two.
+`python -m serving.telemetry.families.guide_table` writes them; a test compares them.
 """
 
 import sys
@@ -28,7 +27,7 @@ def tables() -> str:
 
 
 def with_tables(guide: str) -> str:
-    """The guide with tables as they are now; raises ValueError when a mark is missing."""
+    """The guide with present tables; raises ValueError when a mark is missing."""
     before, _, rest = guide.partition(BEGIN)
     _, mark, after = rest.partition(END)
     if not mark:

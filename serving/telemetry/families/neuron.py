@@ -1,9 +1,8 @@
 """The families of neuron-monitor-prometheus.py, by the vendor's own names and labels.
 
-A `neuroncore` is one logical NeuronCore of the partition, counted chip after chip; the logical
-cores of a chip share its work evenly. The engine is one runtime, `runtime_tag`. Labels of an
-instance that the emulator has nothing to say for are "emulated". CPU and memory of the host are
-this host's real ones.
+A `neuroncore` is one logical NeuronCore of the partition, counted chip after chip; a chip's logical
+cores share its work evenly. The engine is one runtime, `runtime_tag`. Instance labels without a
+value are "emulated". CPU and memory of the host are this host's real ones.
 
 Source of the names: AWS Neuron SDK, src/examples/neuron-monitor/neuron-monitor-grafana.json.
 """

@@ -1,4 +1,4 @@
-"""Families of the partition as a whole: power, racks, tokens, steps, faults, hand-overs."""
+"""Families of the whole partition: power, racks, tokens, steps, faults, hand-overs."""
 
 from typing import Final
 

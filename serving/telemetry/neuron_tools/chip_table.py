@@ -1,4 +1,4 @@
-"""All chips as a table, a row each; it scrolls."""
+"""All chips as a scrolling table, a row each."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -28,19 +28,19 @@ COLUMNS: Final[Mapping[str, Callable[[TopChip], str]]] = {
 
 
 class ChipTable(DataTable[Text]):
-    """Rows stay where they are between looks; only what has changed is written."""
+    """Rows keep their places between snapshots; only changed cells are written."""
 
     def __init__(self) -> None:
         super().__init__(cursor_type="row", zebra_stripes=True)
         self._shown: dict[int, tuple[str, ...]] = {}
 
     def on_mount(self) -> None:
-        """The columns."""
+        """Add the columns."""
         for name in COLUMNS:
             self.add_column(name, key=name)
 
     def show(self, figures: TopFigures) -> None:
-        """The chips of a look."""
+        """Show the chips of a snapshot."""
         if self._shown.keys() != {chip.chip for chip in figures.chips}:
             self.clear()
             self._shown = {}

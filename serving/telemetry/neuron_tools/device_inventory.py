@@ -1,8 +1,7 @@
-"""The devices of a machine, as neuron-ls lists them: of a running engine, or of the catalog.
+"""A machine's devices as neuron-ls lists them: of a running engine, or of the catalog.
 
-A device is numbered as everywhere here, in the partition, with its spares behind; without an engine
-in the system. One that is gone is not listed, and nobody is connected to it, as a driver would not
-find it.
+They are numbered as in the partition, spares last; without an engine as in the system. A lost one
+is neither listed nor connected, as a driver would not find it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +22,7 @@ _CLUSTER: Final = " x "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProcess:
-    """A process that uses a device; `runtime` is False for one that only looks."""
+    """A process that uses a device; not `runtime`: only looks."""
 
     pid: int
     command: str
@@ -35,7 +34,7 @@ class NeuronDevice:
     """One chip.
 
     Attributes:
-        connected_to: devices that its links or its tray's switch join it with; None for none.
+        connected_to: devices joined by its links or its tray's switch; None for none.
         core_ids: its logical cores, numbered over all devices.
     """
 
@@ -48,7 +47,7 @@ class NeuronDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceInventory:
-    """All of them; `missing` are lost, with their health. `first_chip` is device 0's place."""
+    """All devices; `missing`: health of lost ones; `first_chip`: device 0's place in the system."""
 
     system: SystemSpec
     lnc: int
@@ -58,7 +57,7 @@ class DeviceInventory:
 
 
 def catalog_inventory(name: str, *, lnc: int | None, chips: int | None) -> DeviceInventory:
-    """The first `chips` devices of a system, all for None; raises ConfigError, NeuronError."""
+    """The first `chips` devices of a system, by default all; raises ConfigError, NeuronError."""
     system = system_by_name(name)
     count = system.chips.count if chips is None else chips
     if not 1 <= count <= system.chips.count:
@@ -77,9 +76,8 @@ def server_inventory(
     description: SystemDescription,
     processes: Mapping[int, tuple[DeviceProcess, ...]],
 ) -> DeviceInventory:
-    """The devices of an engine; `processes` by device, for those that have any.
-
-    Raises ConfigError for a system or a chip that this program's catalog does not have.
+    """The devices of an engine; `processes` by device. Raises ConfigError for a system or a chip
+    that this program's catalog lacks.
     """
     system = system_of(state.system)
     lnc, first = state.partition.lnc, state.partition.first_chip
@@ -105,7 +103,7 @@ def server_inventory(
 
 
 def system_of(name: str) -> SystemSpec:
-    """The system that an engine names, also one of several units; raises ConfigError."""
+    """The system that an engine names, of one or several units; raises ConfigError."""
     units, cluster, one = name.partition(_CLUSTER)
     return system_by_name(one).cluster(int(units)) if cluster else system_by_name(name)
 
@@ -113,7 +111,7 @@ def system_of(name: str) -> SystemSpec:
 def _connections(
     system: SystemSpec, *, first_chip: int, there: Sequence[int]
 ) -> dict[int, tuple[int, ...] | None]:
-    """Connected devices of those that are `there`, without the others; None for no connection."""
+    """Connected devices of each that is `there`, among these; None for no connection."""
     known = connected_chips(system)
     present = set(there)
     found: dict[int, tuple[int, ...] | None] = {}

@@ -1,9 +1,9 @@
 """neuron-ls' tables and its JSON, of an inventory.
 
-Source of the columns, the titles, the centring and the JSON's fields and their order: AWS Neuron
-SDK docs, neuron-ls.rst (the tables of a trn2n.48xlarge); `null` for no connection as a public
-sample of a trn2.3xlarge has it. PCI BDF, CPU affinity and NUMA node are of a real instance: "NA" in
-a table, null in JSON.
+Source of the columns, titles, centring and the JSON's fields and their order: AWS Neuron SDK docs,
+neuron-ls.rst (the tables of a trn2n.48xlarge); `null` for no connection: a public sample of a
+trn2.3xlarge. PCI BDF, CPU affinity and NUMA node, of real instances alone, are "NA" in a table,
+null in JSON.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from serving.telemetry.neuron_tools.device_inventory import (
 from serving.telemetry.neuron_tools.neuron_names import NOT_THERE
 
 ABSENT: Final = "NA"
-"""What neuron-ls prints for a runtime version that is not there."""
+"""neuron-ls' word for a missing runtime version."""
 
 _GIB: Final = 2**30
 _COMMAND_WIDE: Final = 80
@@ -33,7 +33,7 @@ Titles = tuple[tuple[str, str], ...]
 
 
 def device_json(inventory: DeviceInventory) -> list[dict[str, Any]]:
-    """A list of devices with neuron-ls' fields."""
+    """The devices with neuron-ls' fields."""
     return [
         {
             "instance_type": inventory.system.name,
@@ -62,7 +62,7 @@ def device_json(inventory: DeviceInventory) -> list[dict[str, Any]]:
 
 
 def header_lines(inventory: DeviceInventory) -> list[str]:
-    """What stands above every table."""
+    """Lines above every table."""
     return [
         f"instance-type: {inventory.system.name}",
         f"instance-id: {NOT_THERE}",
@@ -71,7 +71,7 @@ def header_lines(inventory: DeviceInventory) -> list[str]:
 
 
 def plain_table(inventory: DeviceInventory) -> list[str]:
-    """Devices, a line each, with the cores' numbers."""
+    """A line per device, with its cores' numbers."""
     rows = [
         (
             *_first_cells(device),
@@ -86,7 +86,7 @@ def plain_table(inventory: DeviceInventory) -> list[str]:
 
 
 def topology_table(inventory: DeviceInventory) -> list[str]:
-    """The table that stands above the drawing."""
+    """The table above the drawing."""
     rows = [(*_first_cells(device), *_memory_cells(device)) for device in inventory.devices]
     return _table((*_DEVICE, *_MEMORY), [[row] for row in rows])
 
@@ -94,10 +94,10 @@ def topology_table(inventory: DeviceInventory) -> list[str]:
 def process_table(
     inventory: DeviceInventory, *, wide: bool, everybody: bool, looking: DeviceProcess
 ) -> list[str]:
-    """Devices with the processes that use them, a line each.
+    """Devices with the processes that use them, a line each, as neuron-ls prints them.
 
     `everybody` adds those that only look, `looking` (this program) last, and a rule below each
-    device, as neuron-ls does; `wide` gives the command 80 columns instead of 40.
+    device; `wide` gives the command 80 columns instead of 40.
     """
     width = _COMMAND_WIDE if wide else _COMMAND_NARROW
     groups = []
@@ -119,7 +119,7 @@ def _first_cells(device: NeuronDevice) -> tuple[str, str]:
 
 
 def _memory_cells(device: NeuronDevice) -> tuple[str, str, str]:
-    """In GiB, for which the vendor's tool writes GB."""
+    """In GiB, which the vendor's tool calls GB."""
     connected = ", ".join(map(str, device.connected_to or ()))
     return f"{device.memory_bytes / _GIB:g} GiB", connected, ABSENT
 
@@ -138,7 +138,7 @@ def _range(ids: Sequence[int]) -> str:
 def _table(
     titles: Titles, groups: Sequence[Sequence[Sequence[str]]], *, ruled: bool = False
 ) -> list[str]:
-    """Rows under two lines of titles; a rule after every group of rows when `ruled`."""
+    """Rows under two lines of titles; `ruled`: a rule after every group of rows."""
     columns = range(len(titles))
     widths = [
         max(*map(len, titles[column]), *(len(row[column]) for rows in groups for row in rows), 0)
@@ -165,5 +165,5 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _centred(text: str, width: int) -> str:
-    """The odd blank goes to the right."""
+    """Centre `text`; an odd blank goes to the right."""
     return (" " * ((width - len(text)) // 2) + text).ljust(width)

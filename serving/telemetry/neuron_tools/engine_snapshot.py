@@ -1,4 +1,4 @@
-"""One look at a running engine: its snapshot, what it is, and what lies between two looks."""
+"""A snapshot of a running engine with its description, and the difference of two."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ _Total = TypeVar("_Total", int, float)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EngineSnapshot:
-    """A snapshot with the description of the engine that gave it."""
+    """A snapshot with the description of its engine."""
 
     snapshot: MachineSnapshot
     description: SystemDescription
 
     @property
     def cores(self) -> CoreMap:
-        """The logical cores of each of its chips."""
+        """The logical cores of each chip."""
         return _cores(self.description.chip.name, self.description.partition.lnc)
 
     def core_ids(self, chip: int) -> tuple[int, ...]:
@@ -32,7 +32,7 @@ class EngineSnapshot:
         return tuple(cores.global_core(chip=chip, core=core.core) for core in cores.cores)
 
     def in_use(self) -> tuple[ChipState, ...]:
-        """The chips that the engine has a process for: seated in a rank, and not gone."""
+        """Chips with an engine process: seated in a rank, and neither gone nor leased."""
         gone = (ChipHealth.LOST, ChipHealth.HUNG)
         chips = self.snapshot.state.chips
         lent = {chip for lease in self.training() for chip in lease.chips}
@@ -43,31 +43,31 @@ class EngineSnapshot:
         )
 
     def training(self) -> tuple[LeaseState, ...]:
-        """The leases whose chips a training job has."""
+        """Leases whose chips a training job has."""
         return tuple(lease for lease in self.snapshot.state.leases if lease.phase == "training")
 
     def begins_after(self, other: "EngineSnapshot") -> bool:
-        """True when the engine has started again since the `other` look: totals went back."""
+        """Whether the engine has restarted since `other`: totals went back."""
         now, then = self.snapshot, other.snapshot
         return now.emulated_s < then.emulated_s or now.state.steps < then.state.steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Between:
-    """What an engine did from one look to the next; from its start when it started again."""
+    """An engine's work between two snapshots; from its start if it restarted."""
 
     before: EngineSnapshot | None
     now: EngineSnapshot
 
     @classmethod
     def of(cls, before: EngineSnapshot | None, now: EngineSnapshot) -> "Between":
-        """The two in their order."""
+        """Pair two snapshots in their order."""
         restarted = before is not None and now.begins_after(before)
         return cls(before=None if restarted else before, now=now)
 
     @property
     def emulated_s(self) -> float:
-        """How long it is."""
+        """Its length."""
         return self._grown(lambda snapshot: snapshot.emulated_s)
 
     @property
@@ -80,20 +80,19 @@ class Between:
         return self._grown(lambda snapshot: snapshot.faults_by_kind.get(kind, 0))
 
     def busy_share(self, chip: int) -> float:
-        """The share of it in which a chip was busy, at most 1; 0 when no time has passed.
+        """Share of it in which a chip was busy, at most 1; 0 when no time has passed.
 
-        A step that began before and ended in it counts here, so that the quotient can exceed 1.
+        A step counts where it ends, so that the quotient can exceed 1.
         """
         busy_s = self._grown(lambda snapshot: snapshot.meters[chip].busy_s)
         return min(max(busy_s / self.emulated_s, 0.0), 1.0) if self.emulated_s > 0 else 0.0
 
     def flops_per_s(self, chip: int) -> float:
-        """Floating point operations per emulated second; 0 when no time has passed."""
+        """Floating-point operations per emulated second; 0 when no time has passed."""
         flops = self._grown(lambda snapshot: snapshot.meters[chip].flops)
         return max(flops, 0.0) / self.emulated_s if self.emulated_s > 0 else 0.0
 
     def _grown(self, total: Callable[[MachineSnapshot], _Total]) -> _Total:
-        """How much a total since the engine's start has grown."""
         now = total(self.now.snapshot)
         return now if self.before is None else now - total(self.before.snapshot)
 

@@ -1,9 +1,8 @@
-"""Chips as they stand, a coloured cell each, and cores as bars where there are few.
+"""Chips by position as coloured cells, and few cores as bars.
 
-A cell says in figures what its colour says, and what is out of order in letters, so that nobody has
-to tell colours apart. The colours are cividis', made for colour-blind eyes; light ones carry dark
-figures. Source: Nunez, Anderton and Renslow, "Optimizing colormaps with consideration for color
-vision deficiency", 2018; the values as in matplotlib, every ninth or so.
+A cell has its value in figures too, and faults in letters: colours need not be told apart. They are
+cividis', made for colour-blind eyes. Source: Nunez, Anderton and Renslow, "Optimizing colormaps
+with consideration for color vision deficiency", 2018; values as in matplotlib, about every ninth.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,7 +44,7 @@ _FEW_LINES: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatMeasure:
-    """What a cell shows: a value in `unit`, and its share of the most that is possible."""
+    """Content of a cell: a value in `unit`, and its share of the maximum."""
 
     name: str
     unit: str
@@ -85,25 +84,24 @@ MEASURES: Final = (
         share=lambda chip, _: chip.link_utilization,
     ),
 )
-"""The first two are those between which neuron-top toggles."""
+"""neuron-top toggles between the first two."""
 
 
 def hbm_share(chip: TopChip) -> float:
-    """The part of the chip's HBM that has an owner; 0 where all stacks have failed."""
+    """Owned part of the chip's HBM; 0 where all stacks have failed."""
     return chip.hbm_used_bytes / chip.hbm_capacity_bytes if chip.hbm_capacity_bytes else 0.0
 
 
 def style_of(share: float) -> str:
-    """The colours of a share from 0 to 1."""
+    """Colours of a share from 0 to 1."""
     step = min(int(max(share, 0.0) * len(_RAMP)), len(_RAMP) - 1)
     ground, figure = _RAMP[step]
     return f"{figure} on {ground}"
 
 
 def grid_lines(figures: TopFigures, measure: HeatMeasure, *, width: int = 0) -> list[Text]:
-    """Racks beside each other, a tray a line (or a few); racks and trays without chips are left.
-
-    Where `width` characters are enough for it, the chips' numbers stand beside their figures.
+    """Racks side by side, a tray in one or more lines, none for racks and trays without chips;
+    chips' numbers stand beside them if `width` suffices.
     """
     racks = sorted({chip.rack for chip in figures.chips})
     trays = sorted({chip.tray for chip in figures.chips})
@@ -144,12 +142,12 @@ def _cell(chip: TopChip | None, figures: TopFigures, measure: HeatMeasure) -> Te
 
 
 def few_cores(figures: TopFigures) -> bool:
-    """Whether every core can have a bar of its own."""
+    """Whether every core can have a bar."""
     return len(figures.chips) * figures.cores_per_chip <= _CORES_MAX
 
 
 def core_lines(figures: TopFigures, measure: HeatMeasure) -> Iterator[Text]:
-    """A bar for each core, in columns, as neuron-top draws them; the last line is all together."""
+    """A bar for each core, in columns, as neuron-top draws them."""
     entries = [
         _core_bar(chip, core, figures, measure)
         for chip in figures.chips
@@ -166,7 +164,7 @@ def core_lines(figures: TopFigures, measure: HeatMeasure) -> Iterator[Text]:
 
 
 def _core_bar(chip: TopChip, core: int, figures: TopFigures, measure: HeatMeasure) -> Text:
-    """A bar such as ND0 NC3 [█████·····] 50.0%: the core's even part of what its chip does."""
+    """A bar such as ND0 NC3 [█████·····] 50.0%: the core's even part of its chip's work."""
     text = Text(f"ND{chip.chip:<3}NC{chip.chip * figures.cores_per_chip + core:<3} ")
     letters, style = _LETTERS.get(chip.doing, ("", ""))
     if letters and not chip.works:
@@ -189,7 +187,7 @@ def _core_bar(chip: TopChip, core: int, figures: TopFigures, measure: HeatMeasur
 
 
 def caption(figures: TopFigures, measure: HeatMeasure) -> str:
-    """What is drawn, and the sum of it, as neuron-top's section title has it."""
+    """Title and sum of the drawing, after neuron-top's section title."""
     cores = len(figures.chips) * figures.cores_per_chip
     whole = figures.flops_per_s / 1e12
     return (

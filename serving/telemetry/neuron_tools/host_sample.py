@@ -1,7 +1,6 @@
-"""What this machine's vCPUs and memory, and a server's processes, have done until now.
+"""Cumulative totals of this machine's vCPUs and memory, and of a server's processes.
 
-Real figures of the machine on which a command runs, in wall time. They are cumulative: two samples
-make a usage (`host_usage`).
+Real figures of the command's machine, in wall time; two samples make a usage (`host_usage`).
 """
 
 import contextlib
@@ -15,7 +14,7 @@ from serving.telemetry.neuron_tools.server_processes import ServerProcesses
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuTimes:
-    """Seconds that vCPUs have spent since the host's start, by neuron-monitor's names."""
+    """Seconds of vCPUs since the host's start, by neuron-monitor's names."""
 
     user: float
     nice: float
@@ -27,7 +26,7 @@ class CpuTimes:
 
     @classmethod
     def of(cls, times: Any) -> "CpuTimes":
-        """From psutil's; 0 for what the system does not count."""
+        """Of psutil's times; 0 for kinds that the system does not count."""
         return cls(
             user=times.user,
             nice=times.nice,
@@ -41,9 +40,7 @@ class CpuTimes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSample:
-    """User and system seconds of each of a server's processes, by its number, and the memory of
-    all together, in which what several share counts once.
-    """
+    """User and system seconds by process; memory of all, shared pages counted once."""
 
     cpu_s: dict[int, tuple[float, float]]
     memory_bytes: int
@@ -51,7 +48,7 @@ class ServerSample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSample:
-    """One moment; `server` is None where its processes are not to be seen from here."""
+    """One moment; `server` is None where its processes are not visible."""
 
     wall_s: float
     vcpus: tuple[CpuTimes, ...]
@@ -79,7 +76,7 @@ def host_sample(wall_s: float, processes: ServerProcesses | None) -> HostSample:
 
 
 def _server_sample(processes: ServerProcesses) -> ServerSample:
-    """Processes that end meanwhile are left out."""
+    """Of the server's processes, without those that end meanwhile."""
     cpu_s: dict[int, tuple[float, float]] = {}
     memory_bytes = 0
     for pid in processes.pids():
@@ -92,7 +89,7 @@ def _server_sample(processes: ServerProcesses) -> ServerSample:
 
 
 def _memory_bytes(process: psutil.Process) -> int:
-    """Its own pages and its part of those that it shares, where the kernel tells a user that."""
+    """Its own pages and its share of shared ones (PSS), else the resident set."""
     with contextlib.suppress(psutil.AccessDenied, AttributeError):  # PSS is Linux'
         return int(process.memory_full_info().pss)
     return int(process.memory_info().rss)

@@ -1,7 +1,7 @@
-"""A host's usage between two samples of it, in the fields of neuron-monitor.
+"""A host's usage between two samples, in the fields of neuron-monitor.
 
 Source of the fields: AWS Neuron SDK docs, neuron-monitor-user-guide.rst: vcpu_usage, memory_info,
-neuron_runtime_vcpu_usage. Percentages are of all vCPUs of the host together.
+neuron_runtime_vcpu_usage. Percentages are of all vCPUs together.
 """
 
 from dataclasses import astuple, fields
@@ -40,7 +40,7 @@ def memory_info(before: HostSample, now: HostSample) -> dict[str, Any]:
 
 
 def runtime_vcpu_usage(before: HostSample, now: HostSample) -> dict[str, Any]:
-    """The `neuron_runtime_vcpu_usage` group: 0 with an error where the server is not to be seen."""
+    """The `neuron_runtime_vcpu_usage` group: 0 with an error where the server is not visible."""
     wall_s = now.wall_s - before.wall_s
     usage, error = {"user": 0.0, "system": 0.0}, ""
     if before.server is None or now.server is None:
@@ -53,7 +53,7 @@ def runtime_vcpu_usage(before: HostSample, now: HostSample) -> dict[str, Any]:
 
 
 def _spent(before: ServerSample, now: ServerSample) -> tuple[float, float]:
-    """User and system seconds of the processes that run now; a new one has spent all of its own."""
+    """User and system seconds of the processes that run now; a new one counts whole."""
     user_s, system_s = 0.0, 0.0
     for pid, (user, system) in now.cpu_s.items():
         user_then, system_then = before.cpu_s.get(pid, (0.0, 0.0))
@@ -63,7 +63,7 @@ def _spent(before: ServerSample, now: ServerSample) -> tuple[float, float]:
 
 
 def _shares(before: CpuTimes, now: CpuTimes) -> dict[str, float]:
-    """Percent of the time of all kinds together; 0 when none has passed."""
+    """Percent of the time of all kinds; 0 when none has passed."""
     spent = [
         max(later - then, 0.0) for then, later in zip(astuple(before), astuple(now), strict=True)
     ]

@@ -1,6 +1,5 @@
-"""neuron-top's memory details as a tree: device, cores, categories, and this host beside it.
-
-Only what can be seen is written at each look: a closed branch is brought up to date when it opens.
+"""neuron-top's memory details as a tree: device, cores, categories, and this host. Only visible
+labels are written; a closed branch is updated when it opens.
 """
 
 from collections.abc import Iterable
@@ -21,7 +20,7 @@ _HOST: Final = {"used": "in use", "server": "of it the server"}
 
 
 class MemoryTree(Tree[Key]):
-    """The parent's figure is the sum of its children's."""
+    """A parent's figure is the sum of its children's."""
 
     def __init__(self) -> None:
         super().__init__("Memory", ("root",))
@@ -31,7 +30,7 @@ class MemoryTree(Tree[Key]):
         self._labels: dict[Key, str] = {}
 
     def show(self, figures: TopFigures) -> None:
-        """The memory of a look."""
+        """Show the memory of a snapshot."""
         known = self._figures
         self._figures = figures
         chips = [chip.chip for chip in figures.chips]
@@ -49,12 +48,12 @@ class MemoryTree(Tree[Key]):
         self._write(self._branches)
 
     def on_tree_node_expanded(self, event: Tree.NodeExpanded[Key]) -> None:
-        """Children of a chip or a core are made when somebody wants to see them."""
+        """Make the children of a chip or a core when it opens."""
         self._grow(event.node)
         self._write([child.data for child in event.node.children if child.data is not None])
 
     def toggle_all(self) -> None:
-        """Open everything; close it when it is open."""
+        """Open everything, or close it when open."""
         device = self._branches.get(("device",))
         if device is None:
             return
@@ -86,7 +85,6 @@ class MemoryTree(Tree[Key]):
                 self._branch(node, (*key, name), leaf=True)
 
     def _write(self, keys: Iterable[Key]) -> None:
-        """The labels of those that can be seen, where they differ from what stands there."""
         if self._figures is None:
             return
         for key in list(keys):
@@ -105,7 +103,7 @@ class MemoryTree(Tree[Key]):
         return self._figures.chips[int(key[1])]
 
     def _entry(self, key: Key) -> tuple[str, int | None]:
-        """A node's words and bytes; None where nobody has looked, or can."""
+        """A node's words and bytes; None where unknown."""
         figures = self._figures
         assert figures is not None
         if key[0] == "host":

@@ -1,7 +1,7 @@
-"""What neuron-monitor's configuration file asks for: groups of metrics, each with a period.
+"""neuron-monitor's configuration file: groups of metrics, each with a period.
 
 A period stands at the root, at an application's entry, at a group, or nowhere (5 s); the innermost
-holds. An application is looked at by the first entry whose filter its tag matches.
+holds. The first entry whose filter matches an application's tag applies.
 
 Source: AWS Neuron SDK docs, neuron-monitor-user-guide.rst.
 """
@@ -16,7 +16,7 @@ import msgspec
 from emulator.errors import ConfigError
 
 PERIOD_S: Final = 5.0
-"""neuron-monitor's own default."""
+"""neuron-monitor's default."""
 
 RUNTIME_GROUPS: Final = (
     "neuroncore_counters",
@@ -33,12 +33,12 @@ _UNIT_S: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PERIOD: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 
 MetricGroups = dict[str, float]
-"""Names of groups of metrics, and the wall seconds between two updates of each."""
+"""Metric group names, with the wall seconds between updates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeEntry:
-    """The groups of those applications whose tag `tag_filter` matches somewhere."""
+    """Groups for applications whose tag `tag_filter` matches somewhere."""
 
     tag_filter: str
     groups: MetricGroups
@@ -46,13 +46,13 @@ class RuntimeEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorConfig:
-    """Everything that is asked for."""
+    """All requested groups."""
 
     runtimes: tuple[RuntimeEntry, ...]
     system: MetricGroups
 
     def runtime_groups(self, tag: str) -> MetricGroups | None:
-        """Those of the first entry that matches `tag`; None when none does."""
+        """Groups of the first entry that matches `tag`; None without one."""
         for entry in self.runtimes:
             if re.search(entry.tag_filter, tag):
                 return entry.groups
@@ -60,7 +60,7 @@ class MonitorConfig:
 
 
 def everything(period_s: float = PERIOD_S) -> MonitorConfig:
-    """All groups of every application, as without a file."""
+    """All groups of every application, the default without a file."""
     groups = dict.fromkeys(RUNTIME_GROUPS, period_s)
     return MonitorConfig(
         runtimes=(RuntimeEntry(tag_filter=".*", groups=groups),),
@@ -95,7 +95,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_config(path: Path) -> MonitorConfig:
-    """What the file asks for; raises ConfigError that names the file and what is wrong in it."""
+    """Parse the file; raises ConfigError, which names the file and the error."""
     try:
         with path.open("rb") as file:
             data = file.read(_FILE_BYTES_MAX + 1)

@@ -1,11 +1,10 @@
-"""neuron-monitor's report of a running engine: which groups are due, and the JSON of them all.
+"""neuron-monitor's report of a running engine: groups that are due, and the JSON of all.
 
-Like neuron-monitor it waits until a group is due, reads what it needs, brings the groups that are
-due up to date and writes the whole report; a group that is not due stays as it was. An engine that
-does not answer is an `error` of its application, and what the host says goes on.
+Like neuron-monitor it waits until a group is due, updates it and writes the whole report. An engine
+that does not answer is an `error` of its application; the host's groups go on.
 
 Source of the fields: AWS Neuron SDK docs, neuron-monitor-user-guide.rst. What only a real instance
-has is "emulated"; pods are not looked at.
+has is "emulated"; pods are not read.
 """
 
 from dataclasses import dataclass, replace
@@ -27,14 +26,13 @@ _LEASE_TAG: Final = "lease-"
 _NO_PODS: Final = "the emulator does not look at Kubernetes"
 _NO_JOB: Final = "a training job's processes are not looked at"
 _EARLY_S: Final = 1e-3
-"""A group that is due within this is due now, so that two of one period stay together."""
+"""A group due within this is due now: two of one period stay together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reading:
-    """All that is read at once: `engine` is None when it did not answer, for the reason `error`.
-
-    `pid` and `tag` are of the server: 0 and "emulated" where its processes are not to be seen.
+    """One reading: `engine` is None when it did not answer, for the reason `error`. `pid` and `tag`
+    are the server's: 0 and "emulated" where its processes are not visible.
     """
 
     host: HostSample
@@ -45,7 +43,7 @@ class Reading:
 
 
 class MonitorReport:
-    """One stream of reports, from the `first` reading on, which is the base of what comes."""
+    """A stream of reports; the `first` reading is the base of the next."""
 
     def __init__(self, config: MonitorConfig, first: Reading) -> None:
         self._config = config
@@ -60,11 +58,11 @@ class MonitorReport:
 
     @property
     def next_wall_s(self) -> float | None:
-        """When the next group is due, on the readings' clock; None when nothing is asked for."""
+        """When the next group is due, on the readings' clock; None without groups."""
         return min(self._due_s.values(), default=None)
 
     def update(self, reading: Reading) -> dict[str, Any]:
-        """The whole report, with the groups that are due by now brought up to date."""
+        """The whole report, with the due groups updated."""
         wall_s = reading.host.wall_s
         self._known = reading.engine or self._known
         wanted = self._wanted(reading)
@@ -86,7 +84,7 @@ class MonitorReport:
         return self._json(reading)
 
     def _wanted(self, reading: Reading) -> dict[tuple[str, str], float]:
-        """The period of every group by (application, name); "" is the engine, "system" the host."""
+        """Period of each group by (application, name); "" is the engine, "system" the host."""
         found = {("system", name): period_s for name, period_s in self._config.system.items()}
         for application in self._applications(reading):
             groups = self._config.runtime_groups(application or reading.tag) or {}
@@ -100,7 +98,7 @@ class MonitorReport:
     def _group(
         self, key: tuple[str, str], base: Reading, reading: Reading
     ) -> dict[str, Any] | None:
-        """One group between two readings; None when the engine has not answered."""
+        """One group between two readings; None when the engine did not answer."""
         application, name = key
         if name == "vcpu_usage":
             return vcpu_usage(base.host, reading.host)
@@ -156,13 +154,12 @@ class MonitorReport:
         }
 
     def _made(self, application: str, groups: MetricGroups) -> dict[str, Any]:
-        """The groups of an application that there is something of so far."""
         keys = ((application, name) for name in groups)
         return {key[1]: self._groups[key] for key in keys if key in self._groups}
 
 
 def hardware_counters(between: Between) -> dict[str, Any]:
-    """The `neuron_hw_counters` group: totals, as the chips count them; SRAM has no faults here."""
+    """The `neuron_hw_counters` group: totals of the chips; SRAM has no faults here."""
     return {
         "period": between.emulated_s,
         "neuron_devices": [
@@ -180,7 +177,7 @@ def hardware_counters(between: Between) -> dict[str, Any]:
 
 
 def instance_info(look: EngineSnapshot | None, error: str) -> dict[str, str]:
-    """The catalog's name as the type; no instance has the rest."""
+    """The catalog's name as the type; the rest only real instances have."""
     nowhere = ("availability_zone", "availability_zone_id", "region")
     unknown = ("instance_name", "instance_id", *(f"instance_{name}" for name in nowhere))
     return dict.fromkeys((*unknown, "ami_id", "subnet_id"), NOT_THERE) | {
@@ -190,7 +187,7 @@ def instance_info(look: EngineSnapshot | None, error: str) -> dict[str, str]:
 
 
 def hardware_info(look: EngineSnapshot | None) -> dict[str, Any]:
-    """The chips, as far as they are known; `neuroncore_per_device_count` counts logical cores."""
+    """The chips, as far as known; `neuroncore_per_device_count` counts logical cores."""
     if look is None:
         return {
             "neuron_device_type": NOT_THERE,

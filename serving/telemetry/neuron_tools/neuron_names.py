@@ -1,32 +1,32 @@
-"""The names by which the vendor's tools call chips and cores.
+"""The vendor's names of chips and cores.
 
-A device's version counts the chips that the vendor has made, a core's version their kinds of core,
-with "d" behind it where two physical cores form a logical one.
+A device's version numbers the vendor's chips, a core's version its kinds of core, with a "d" where
+two physical cores form a logical one.
 
 Source: AWS Neuron SDK docs, neuron-monitor-user-guide.rst (trainium2: v4, cores v3, v3d with LNC=2)
 and neuron-top-user-guide.rst (v2 on trn1 and inf2); a public sample of neuron-monitor on an
-inf2.xlarge (inferentia2: v3). *Assumed* for trainium1 and trainium3, which nobody has shown: the
-numbers before and after those; the cores of trainium3 are NeuronCore-v4 in its documents.
+inf2.xlarge (inferentia2: v3). *Assumed* for trainium1 and trainium3, without a public sample: the
+numbers before and after; trainium3's cores are NeuronCore-v4 in its documents.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
 NOT_THERE: Final = "emulated"
-"""What stands in a name that only a real instance has."""
+"""Value of names that only a real instance has."""
 
 _CORES_OF_D: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeuronNames:
-    """Versions of a chip: "v4"; `core_version` is of a physical core."""
+    """Versions of a chip, such as "v4"; `core_version` is of a physical core."""
 
     device_version: str
     core_version: str
 
     def logical_core_version(self, lnc: int) -> str:
-        """As neuron-monitor and neuron-top write it."""
+        """A logical core's version, as neuron-monitor and neuron-top write it."""
         return f"{self.core_version}d" if lnc == _CORES_OF_D else self.core_version
 
 
@@ -40,5 +40,5 @@ _NO_NEURON: Final = NeuronNames(device_version=NOT_THERE, core_version=NOT_THERE
 
 
 def neuron_names(chip: str) -> NeuronNames:
-    """Of a chip of the catalog; of one that is not the vendor's, the word "emulated"."""
+    """Versions of a catalog chip; "emulated" if it is not the vendor's."""
     return _OF_CHIP.get(chip, _NO_NEURON)

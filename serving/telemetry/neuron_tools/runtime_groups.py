@@ -1,15 +1,13 @@
-"""neuron-monitor's groups of one Neuron application: the engine, or a training job on lent chips.
+"""neuron-monitor's groups of one Neuron application: the engine, or a training job on leased chips.
 
-Everything counts what lies between two looks at the engine, in emulated seconds, as neuron-monitor
-counts what lies between two of its readings. The logical cores of a chip share its work evenly: the
-emulator times chips. Zero by nature: errors of kinds that no fault has (generic, numerical, model,
-runtime), executions that end in an error (a step that meets a fault is repeated, and completes),
-and of the emulated hosts' memory all but the weights that sleep there. What the real processes take
-is the real host's, and not said here.
+Groups cover the time between two snapshots, in emulated seconds. A chip's logical cores share its
+work evenly: the emulator times chips. Zero by nature: errors of kinds that no fault has (generic,
+numerical, model, runtime), executions that end in an error (a step that meets a fault is repeated),
+and of the emulated hosts' memory all but sleeping weights; real processes' memory is left out.
 
 Source of the fields: AWS Neuron SDK docs, neuron-monitor-user-guide.rst. Per-core entries of
-physical cores ("v3d") are there for LNC=2; on trainium3 they are called "v4d" and "nc_v4.0",
-*assumed*, as only trainium2's are documented.
+physical cores ("v3d") exist for LNC=2; on trainium3 they are "v4d" and "nc_v4.0", *assumed*, as
+only trainium2's are documented.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +27,7 @@ _NOT_METERED: Final = "a training job's work is not metered by core"
 
 
 def neuroncore_counters(between: Between) -> dict[str, Any]:
-    """How busy the engine's cores were, and what they computed."""
+    """Utilization and FLOPS of the engine's cores."""
     look = between.now
     per_chip = len(look.cores.cores)
     in_use: dict[str, Any] = {}
@@ -55,7 +53,7 @@ def _core(look: EngineSnapshot, core_id: int, percent: float, flops: int) -> dic
 
 
 def execution_stats(between: Between) -> dict[str, Any]:
-    """Steps, the faults among them, and how long the last ones took, as StepDurations."""
+    """Steps, faults, and the newest durations, as StepDurations."""
     errors = dict.fromkeys(ERRORS, 0)
     for kind, name in ERROR_OF_FAULT.items():
         errors[name] += between.faults(kind)
@@ -78,7 +76,7 @@ def _percentiles(times: StepDurations) -> dict[str, float] | None:
 
 
 def memory_used(between: Between) -> dict[str, Any]:
-    """HBM of the engine's cores by category, the weights that sleep on hosts, and the model."""
+    """HBM of the engine's cores by category, weights asleep on hosts, and the model."""
     look = between.now
     held = _held_by_core(look, look.in_use())
     sleep = look.snapshot.state.sleep
@@ -148,9 +146,8 @@ def _host_breakdown(*, constants_bytes: int = 0) -> dict[str, int]:
 
 
 def _loaded_model(look: EngineSnapshot, held: Mapping[int, dict[str, int]]) -> dict[str, Any]:
-    """The timed model, a subgraph on every core: weights and microcode, which it was loaded with.
-
-    Its id and uuid follow from its name: nothing is compiled.
+    """The timed model, a subgraph on every core: weights and microcode as loaded there. Its id and
+    uuid derive from its name: nothing is compiled.
     """
     state = look.snapshot.state
     per_chip = len(look.cores.cores)

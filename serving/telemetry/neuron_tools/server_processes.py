@@ -1,7 +1,7 @@
-"""The processes of a server that runs on this machine, found by the port on which it listens.
+"""Processes of a server on this machine, found by its listening port.
 
-A Neuron application is here what `ultraserve serve` started: the process that listens, and all that
-came of it, the chips among them. On another machine nothing is found.
+A Neuron application is the listening process of `ultraserve serve` with its descendants, chips
+among them.
 """
 
 import ipaddress
@@ -16,20 +16,20 @@ import psutil
 from serving.telemetry.neuron_tools.device_inventory import DeviceProcess
 
 TAG_VARIABLE: Final = "NEURON_PROCESS_TAG"
-"""The variable by which neuron-monitor tells applications apart."""
+"""neuron-monitor's variable that names an application."""
 
 _ENGINE: Final = "VLLM::EngineCore"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerProcesses:
-    """`root` listens; `tag` is what its environment calls it, else its number."""
+    """`root` listens; `tag` is its environment's name for it, else its number."""
 
     root: DeviceProcess
     tag: str
 
     def pids(self) -> tuple[int, ...]:
-        """All that run now, the root first; none when it is gone."""
+        """All running now, the root first; none when it is gone."""
         try:
             children = psutil.Process(self.root.pid).children(recursive=True)
         except psutil.Error:
@@ -37,7 +37,7 @@ class ServerProcesses:
         return (self.root.pid, *(child.pid for child in children))
 
     def using_devices(self) -> tuple[DeviceProcess, ...]:
-        """The root, and the engine's process, which looks after all devices for it."""
+        """The root, and the engine's process, which manages all devices for it."""
         shown = [self.root]
         for pid in self.pids()[1:]:
             command = _command(pid)
@@ -47,8 +47,9 @@ class ServerProcesses:
 
 
 def server_processes(host: str, port: int) -> ServerProcesses | None:
-    """The server that listens on `port` of this machine; None when `host` is another one, when
-    nobody listens, or when the listener is another user's, or the system does not tell of any.
+    """The server that listens on `port` of this machine.
+
+    None for another machine's `host`, no listener, another user's, or a system that shows none.
     """
     if not _is_this_machine(host):
         return None
@@ -66,7 +67,7 @@ def server_processes(host: str, port: int) -> ServerProcesses | None:
 
 
 def this_process() -> DeviceProcess:
-    """The command that looks."""
+    """This command's own process."""
     return DeviceProcess(pid=os.getpid(), command=_command(os.getpid()), runtime=False)
 
 
@@ -80,7 +81,7 @@ def _is_this_machine(host: str) -> bool:
 
 
 def _command(pid: int) -> str:
-    """What was typed: without the interpreter, and without the folder of the program."""
+    """The command line, without the interpreter and the program's directory."""
     try:
         words = [word for word in psutil.Process(pid).cmdline() if word]
     except psutil.Error:

@@ -1,7 +1,7 @@
-"""What `ultraserve top` shows of one look, as figures: nothing here knows of a screen.
+"""Figures of `ultraserve top`, of one snapshot; independent of the screen.
 
-Shares, rates and watts are the snapshot's own, means of its window of emulated seconds. vCPUs and
-the processes' memory are this machine's, in wall time, and None where they are not to be seen.
+Shares, rates and watts are means over the snapshot's window. vCPUs and the processes' memory are
+this machine's, in wall time; None where not visible.
 """
 
 from dataclasses import dataclass
@@ -30,14 +30,13 @@ CATEGORY_WORDS: Final = {
     "runtime_memory": "Runtime Memory",
     "model_shared_scratchpad": "Model Scratchpad",
 }
-"""The categories of device memory with neuron-top's words, in its order."""
+"""Categories of device memory in neuron-top's words and order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopChip:
-    """One chip. `doing` is its health where it is not well, else its phase, "spare" or "out".
-
-    `cores` has each logical core's memory by category, by its number over all chips.
+    """One chip. `doing`: lost or hung, else its phase, "spare" or "out". `cores`: memory by
+    category of each logical core, by its number over all chips.
     """
 
     chip: int
@@ -57,13 +56,13 @@ class TopChip:
 
     @property
     def works(self) -> bool:
-        """It has meters that say something: it is there, and in nobody else's hands."""
+        """Whether its meters count: it serves or drains."""
         return self.doing in (SERVING, "draining")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFigures:
-    """This machine: percent of its vCPUs, and bytes; the server's None where it is elsewhere."""
+    """This machine: percent of its vCPUs, and bytes; the server's are None if it is elsewhere."""
 
     user_percent: float
     system_percent: float
@@ -76,10 +75,7 @@ class HostFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenFigures:
-    """Of the last `window_s` emulated seconds, per emulated second; None before a step has ended.
-
-    The window is longer than that of the other figures.
-    """
+    """Means over the last `window_s` emulated seconds, longer than the other figures' window."""
 
     input_per_s: float
     output_per_s: float
@@ -89,7 +85,7 @@ class TokenFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopFigures:
-    """Everything of one look; `device_bytes` is by category, of all chips."""
+    """All figures of one snapshot; `device_bytes` is by category, of all chips."""
 
     version: str
     system: str
@@ -132,12 +128,12 @@ class TopFigures:
 
     @property
     def flops_per_s(self) -> float:
-        """All chips' together."""
+        """Of all chips."""
         return sum(chip.flops_per_s for chip in self.chips)
 
     @property
     def phases(self) -> dict[str, int]:
-        """How many chips do what, in the order of the chips."""
+        """Number of chips by `doing`, in the order of the chips."""
         counts: dict[str, int] = {}
         for chip in self.chips:
             counts[chip.doing] = counts.get(chip.doing, 0) + 1
@@ -145,7 +141,7 @@ class TopFigures:
 
 
 def top_figures(look: EngineSnapshot, host: HostFigures | None) -> TopFigures:
-    """The figures of a look."""
+    """The figures of a snapshot."""
     snapshot, description = look.snapshot, look.description
     telemetry, power, state = snapshot.telemetry, snapshot.power, snapshot.state
     chips = tuple(
@@ -209,7 +205,7 @@ def _chip(look: EngineSnapshot, chip: ChipState, meters: ChipMeters) -> TopChip:
 
 
 def doing(chip: ChipState) -> str:
-    """What a chip does, in one word; a slow one does what it did."""
+    """A chip's state in one word; a slow one keeps its phase."""
     if chip.health in (ChipHealth.LOST, ChipHealth.HUNG):
         return str(chip.health)
     return phase_of_chip(chip)

@@ -1,4 +1,4 @@
-"""The texts of `ultraserve top` beside the grid: title, state, summary, and all of it once."""
+"""Texts of `ultraserve top` beside the grid."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -20,7 +20,7 @@ _NAME: Final = 17
 
 
 def title(figures: TopFigures, address: str) -> Text:
-    """What is looked at."""
+    """Version, system, model and address."""
     text = Text("ultraserve top ", style="bold")
     text.append(f"{figures.version}  ")
     text.append(f"{figures.system} (emulated)  lnc {figures.lnc}  {figures.model}  {address}")
@@ -28,7 +28,7 @@ def title(figures: TopFigures, address: str) -> Text:
 
 
 def pace(figures: TopFigures) -> Text:
-    """Where its time is."""
+    """Emulated time, lag, and warnings."""
     rate = f"{figures.dilation:g} wall s each" if figures.dilation else "virtual"
     text = Text(f"emulated {figures.emulated_s:,.3f} s ({rate})  lag {seconds(figures.lag_s)}  ")
     text.append(f"means of {seconds(figures.window_s)}")
@@ -123,7 +123,7 @@ def rank_lines(figures: TopFigures) -> Iterator[Text]:
 
 
 def cores_view(figures: TopFigures, measure: HeatMeasure, *, width: int = 0) -> list[Text]:
-    """Bars of cores where they are few, else the grid of chips; captioned. See grid_lines."""
+    """Captioned bars of cores where they are few, else the grid of chips. See grid_lines."""
     head = Text(caption(figures, measure), style="bold")
     if few_cores(figures):
         return [head, *core_lines(figures, measure)]
@@ -131,7 +131,7 @@ def cores_view(figures: TopFigures, measure: HeatMeasure, *, width: int = 0) -> 
 
 
 def whole(figures: TopFigures, measure: HeatMeasure, address: str) -> list[Text]:
-    """Everything, one below the other, for a terminal that is looked at once."""
+    """All texts in sequence, for printing once."""
     return [
         title(figures, address),
         pace(figures),

@@ -1,7 +1,6 @@
 """The live screen of `ultraserve top`: tabs and keys after neuron-top's, drawn by Textual.
 
-A thread of its own asks for looks, one at a time; one that fails in passing is told in the status
-line and asked again.
+A thread takes snapshots, one at a time; a transient failure is shown and retried.
 
 Source of the keys: AWS Neuron SDK docs, neuron-top-user-guide.rst: F toggles utilisation and
 TFLOPS, 1-9 select a tab, a and d the one before and after, x expands or collapses the whole tree.
@@ -46,15 +45,15 @@ _TABS: Final = ("cores", "memory", "ranks", "chips")
 _HINT: Final = "1-4 a d tabs  F TFLOPS  m measure  x expand  h help  q quit"
 
 Look = Callable[[], TopFigures]
-"""Raises `Lost` for what may pass, and anything else for what does not."""
+"""Takes a snapshot. Raises `Lost` for a transient failure; anything else ends the screen."""
 
 
 class Lost(Exception):
-    """A look failed, for a reason that may pass; its words are for the user."""
+    """A transient failure of a snapshot, with a message for the user."""
 
 
 class Looked(Message):
-    """The figures of a look, or how it failed."""
+    """The figures of a snapshot, or its failure."""
 
     def __init__(self, found: TopFigures | Exception) -> None:
         super().__init__()
@@ -62,32 +61,32 @@ class Looked(Message):
 
 
 class LinesPane(VerticalScroll):
-    """Lines that scroll; they are made for its width, and anew when that changes."""
+    """Lines that scroll, rendered for the pane's width."""
 
     def __init__(self, pane_id: str) -> None:
         super().__init__(Static(), id=pane_id)
         self._lines: Callable[[int], Iterable[Text]] | None = None
 
     def show(self, lines: Callable[[int], Iterable[Text]]) -> None:
-        """Write the lines for a width."""
+        """Set and write the lines, a function of the width."""
         self._lines = lines
         self.on_resize()
 
     def on_resize(self) -> None:
-        """Write them for the width that there is now."""
+        """Write them for the new width."""
         if self._lines is not None:
             self.query_one(Static).update(Text("\n").join(self._lines(self.size.width)))
 
 
 class Help(ModalScreen[None]):
-    """The keys, until one is pressed."""
+    """The keys; closed by a key."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding(key, "dismiss(None)") for key in ("escape", "h", "q", "enter", "space")
     ]
 
     def compose(self) -> ComposeResult:
-        """One text."""
+        """Yield the text."""
         keys = "\n".join(f"{key:<8}{what}" for key, what in KEYS)
         text = (
             f"{keys}\n\n{LEGEND}\n\nCores, memory, tokens and power are emulated; a chip's cores "
@@ -97,7 +96,7 @@ class Help(ModalScreen[None]):
 
 
 class TopScreen(App[Exception | None]):
-    """Runs until `q`, or until a look fails for good: then `run` returns why."""
+    """Runs until `q`, or until a snapshot fails for good: `run` returns that error."""
 
     TITLE = "ultraserve top"
     ENABLE_COMMAND_PALETTE = False
@@ -141,7 +140,7 @@ class TopScreen(App[Exception | None]):
         self._drawn = threading.Event()
 
     def compose(self) -> ComposeResult:
-        """Title, state, tabs, keys."""
+        """Yield title, status, tabs and keys."""
         yield Static(id="title")
         yield Static(id="status")
         with TabbedContent(id="tabs"):
@@ -158,24 +157,21 @@ class TopScreen(App[Exception | None]):
         yield Static(Text(_HINT, style="dim"), id="legend")
 
     def on_mount(self) -> None:
-        """Draw what is there, and look again and again."""
+        """Draw the first figures, and start the thread."""
         self._draw()
         threading.Thread(target=self._ask, daemon=True, name="looks").start()
 
     def on_unmount(self) -> None:
-        """Nobody is told anything any more; a look that is under way is not waited for."""
+        """End the thread, without waiting for a snapshot under way."""
         self._ended.set()
         self._drawn.set()
 
     def on_tabbed_content_tab_activated(self) -> None:
-        """A tab is drawn when it is looked at."""
+        """Draw the tab that is now visible."""
         self._draw()
 
     def _ask(self) -> None:
-        """Looks, one each interval, until the screen ends; in a thread that nobody waits for.
-
-        What comes of one is posted, and the next waits until it is drawn.
-        """
+        """Post a snapshot each interval until the screen ends, each after the last is drawn."""
         while not self._ended.is_set():
             begun_s = time.monotonic()
             found: TopFigures | Exception
@@ -190,7 +186,7 @@ class TopScreen(App[Exception | None]):
             self._ended.wait(max(begun_s + self._interval_s - time.monotonic(), 0.0))
 
     def on_looked(self, told: Looked) -> None:
-        """Draw it, or end with what cannot pass."""
+        """Draw it, or end with an error that is not transient."""
         match told.found:
             case TopFigures() as figures:
                 self._figures, self._seen_s, self._lost = figures, time.monotonic(), None
@@ -235,24 +231,24 @@ class TopScreen(App[Exception | None]):
         self.screen_stack[0].query_one("#tabs", TabbedContent).active = _TABS[number - 1]
 
     def action_step(self, by: int) -> None:
-        """The tab before or after, around the ends."""
+        """Select the tab before or after, cyclically."""
         tabs = self.screen_stack[0].query_one("#tabs", TabbedContent)
         tabs.active = _TABS[(_TABS.index(tabs.active) + by) % len(_TABS)]
 
     def action_flops(self) -> None:
-        """Utilisation, or TFLOPS when it is shown already."""
+        """Toggle utilisation and TFLOPS."""
         self._measure = 1 if self._measure == 0 else 0
         self._draw()
 
     def action_measure(self) -> None:
-        """The next of all measures."""
+        """Select the next measure."""
         self._measure = (self._measure + 1) % len(MEASURES)
         self._draw()
 
     def action_expand(self) -> None:
-        """The memory tree, all of it, or none."""
+        """Expand or collapse the memory tree."""
         self.screen_stack[0].query_one(MemoryTree).toggle_all()
 
     def action_help(self) -> None:
-        """The keys."""
+        """Show the keys."""
         self.push_screen(Help())

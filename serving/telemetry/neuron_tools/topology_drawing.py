@@ -1,8 +1,8 @@
-"""How devices are joined, drawn under neuron-ls' table.
+"""The connections of devices, drawn under neuron-ls' table.
 
 A torus of two dimensions is drawn as neuron-ls draws it; one of three as its layers, one of one as
-a ring. Switched and meshed systems have no drawing of the vendor's: trays are lines, and racks
-stand side by side. A place without a device is "-".
+a ring. The vendor has no drawing of switched and meshed systems: trays are lines, racks side by
+side. A place without a device is "-".
 
 Source of the torus' drawing: AWS Neuron SDK docs, neuron-ls.rst.
 """
@@ -25,7 +25,7 @@ def topology_lines(inventory: DeviceInventory) -> list[str]:
 
 
 def _label(inventory: DeviceInventory, place: int) -> str:
-    """Of the device at a place of the system; places are numbered like the system's chips."""
+    """Label of the device at a place, numbered like the system's chips."""
     device = place - inventory.first_chip
     there = any(each.device == device for each in inventory.devices)
     return f"[{device if there else '-':^3}]"
@@ -45,7 +45,7 @@ def _torus(inventory: DeviceInventory) -> Iterator[str]:
 
 
 def _layer(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """One square; a single row has no way down."""
+    """One square; a single row has no links down."""
     ring = len(rows) == 1
     columns = len(rows[0])
 
@@ -61,7 +61,7 @@ def _layer(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def _trays(inventory: DeviceInventory) -> Iterator[str]:
-    """A line for every tray of a rack in which some rack has a device."""
+    """A line for every tray number with a device in some rack."""
     system = inventory.system
     per_tray, per_rack = system.chips_per_tray.count, system.chips_per_rack
     racks = range(system.racks.count * system.units)

@@ -1,1 +1,1 @@
-"""What the hardware says of itself, as a page that Prometheus reads."""
+"""The hardware's page for Prometheus."""

@@ -15,7 +15,7 @@ MAINTENANCE: Final = "maintenance"
 
 
 def add_chips(page: TextPage, snapshot: MachineSnapshot) -> None:
-    """Every chip of the partition, and its spares."""
+    """Add every chip of the partition, and its spares."""
     chips, meters = snapshot.state.chips, snapshot.meters
     keys = [(str(chip.chip), str(chip.rack)) for chip in chips]
     page.add(families.STATE, [(state_labels(chip), 1) for chip in chips])
@@ -51,14 +51,14 @@ def add_chips(page: TextPage, snapshot: MachineSnapshot) -> None:
 
 
 def state_labels(chip: ChipState) -> tuple[str, ...]:
-    """Of the state's family: where the chip stands, what it is, and what it does."""
+    """Labels of the state's family: place, health and phase."""
     rank = "" if chip.rank is None else str(chip.rank)
     of = (str(chip.chip), str(chip.rack), str(chip.tray), rank)
     return (*of, str(chip.health), phase_of_chip(chip))
 
 
 def phase_of_chip(chip: ChipState) -> str:
-    """What it does; "out" when that is nothing: it is lost, or no rank, lease or spare has it."""
+    """Its phase; "out" if lost, or without rank, lease and spare role."""
     if chip.health is ChipHealth.LOST:
         return OUT
     if chip.phase != SERVING:
@@ -69,12 +69,12 @@ def phase_of_chip(chip: ChipState) -> str:
 
 
 def metered(chip: ChipState) -> bool:
-    """Whether shares of its time say something: a training job's work is not metered by chip."""
+    """Whether its shares of time count: a training job's work is not metered by chip."""
     return phase_of_chip(chip) not in (OUT, TRAINING, MAINTENANCE)
 
 
 def owner_bytes(chip: ChipState) -> Counter[str]:
-    """What each owner holds in all stacks of the chip."""
+    """Bytes of each owner in all stacks of the chip."""
     held: Counter[str] = Counter()
     for stack in chip.stacks:
         held.update(stack.owner_bytes)

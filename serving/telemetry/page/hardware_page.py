@@ -1,4 +1,4 @@
-"""The page of one snapshot, in two parts: how old it is, and what it says."""
+"""The page of one snapshot, in two parts: its age, and its content."""
 
 from serving.telemetry.families.partition import SNAPSHOT_AGE, SNAPSHOT_DURATION
 from serving.telemetry.host_meter import HostReading
@@ -18,7 +18,7 @@ def age_page(*, age_s: float, took_s: float) -> str:
 
 
 def snapshot_page(snapshot: MachineSnapshot, instance: Instance, host: HostReading) -> str:
-    """The families of what it says."""
+    """The families of the snapshot's content."""
     page = TextPage()
     add_partition(page, snapshot)
     add_chips(page, snapshot)

@@ -1,4 +1,4 @@
-"""The vendor's families from one snapshot, and from this host."""
+"""The vendor's families, from one snapshot and this host."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -18,15 +18,13 @@ from serving.wire.machine_snapshot import MachineSnapshot
 _ECC_OF_SRAM: Final = ("sram_ecc_corrected", "sram_ecc_uncorrected")
 
 _USED_CPU: Final = ("user", "system")
-"""The vendor's exporter tells these alone: its dashboard shows their sum as what is in use."""
+"""All that the vendor's exporter exports: its dashboard sums them as the use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """What the vendor's labels say: `instance_type` is the system's name in the catalog.
-
-    `cores` are the logical cores of a chip; None for one without NeuronCores, of which none of
-    these families is told.
+    """The vendor's labels: `instance_type` is the system's name in the catalog. `cores`: logical
+    cores of a chip; None without NeuronCores, when these families are left out.
     """
 
     instance_type: str
@@ -43,7 +41,7 @@ class Instance:
 def add_neuron(
     page: TextPage, snapshot: MachineSnapshot, instance: Instance, host: HostReading
 ) -> None:
-    """NeuronCores, the runtime, hardware counters, and the host."""
+    """Add NeuronCores, the runtime, hardware counters, and the host."""
     if instance.cores is None:
         return
     _add_cores(page, snapshot, instance, instance.cores)

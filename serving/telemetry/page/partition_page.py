@@ -11,7 +11,7 @@ _CHANGING = ("draining", "restoring")
 
 
 def add_partition(page: TextPage, snapshot: MachineSnapshot) -> None:
-    """Power, racks, tokens, steps, faults and hand-overs."""
+    """Add power, racks, tokens, steps, faults and hand-overs."""
     _add_power(page, snapshot)
     _add_work(page, snapshot)
     _add_ranks(page, snapshot)

@@ -1,8 +1,7 @@
-"""Prometheus's text format, written with label sets that are rendered once.
+"""Prometheus's text format, with label sets that are rendered once.
 
-prometheus_client renders the labels of each sample anew; for the thousands of samples of 144 chips
-that takes ten times as long as the numbers. The format: https://prometheus.io/docs/instrumenting/
-exposition_formats/, text-based.
+prometheus_client renders labels per sample: for 144 chips ten times the cost of the numbers.
+Format: https://prometheus.io/docs/instrumenting/exposition_formats/, text-based.
 """
 
 from collections.abc import Collection
@@ -12,27 +11,24 @@ from typing import Final
 from serving.telemetry.families.family import Family
 
 Rows = Collection[tuple[tuple[str, ...], float]]
-"""Values of the family's labels, and the number."""
+"""Label values, and the number."""
 
 _RENDERED_MAX: Final = 1 << 17
-"""Label sets that are remembered: ten pages of 144 chips."""
+"""Label sets cached: ten pages of 144 chips."""
 
 _SETS_MAX: Final = 8
-"""Chips and cores of a machine, and those that are metered; others for each that a test makes."""
+"""A machine's chips and cores, and the metered ones; the rest for tests."""
 
 
 class TextPage:
-    """Families one after another; each is added once, and left out when it has no rows.
-
-    A family that has an old name is on the page under both.
-    """
+    """Families, each added once (and under its old name), and left out without rows."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._names: set[str] = set()
 
     def add(self, family: Family, rows: Rows) -> None:
-        """One family with its samples."""
+        """Add a family with its samples."""
         for name in family.names:
             sample, labels = name.sample, name.labels
             self._take(
@@ -40,7 +36,7 @@ class TextPage:
             )
 
     def add_each(self, family: Family, sets: "LabelSets", values: Collection[float]) -> None:
-        """One family with a sample for each of the label sets, in their order."""
+        """Add a family with a sample for each of the label sets, in order."""
         for name in family.names:
             pairs = zip(sets.prefixes(name), values, strict=True)
             self._take(name, [f"{prefix} {value!r}" for prefix, value in pairs])
@@ -53,7 +49,7 @@ class TextPage:
             self._lines += (_header(family), *lines)
 
     def one(self, family: Family, value: float) -> None:
-        """One family without labels."""
+        """Add a family without labels."""
         self.add(family, [((), value)])
 
     def text(self) -> str:
@@ -62,14 +58,14 @@ class TextPage:
 
 
 class LabelSets:
-    """Values of labels that several families share, rendered once for each of them."""
+    """Label values that several families share, rendered once for each."""
 
     def __init__(self, values: tuple[tuple[str, ...], ...]) -> None:
         self._values = values
         self._rendered: dict[str, list[str]] = {}
 
     def prefixes(self, family: Family) -> list[str]:
-        """What stands before each number."""
+        """The text before each number."""
         known = self._rendered.get(family.sample)
         if known is None:
             known = [_prefix(family.sample, family.labels, values) for values in self._values]
@@ -79,7 +75,7 @@ class LabelSets:
 
 @lru_cache(maxsize=_SETS_MAX)
 def label_sets(values: tuple[tuple[str, ...], ...]) -> LabelSets:
-    """The same sets as the last time, if they were the same then."""
+    """The label sets of `values`, cached."""
     return LabelSets(values)
 
 

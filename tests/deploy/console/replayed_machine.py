@@ -119,19 +119,13 @@ class ReplayedSnapshots:
         data = msgspec.json.encode(self.report)
         return HardwareEvent(number=self.number, json=data, age_s=self.silent_s)
 
-    async def day_night(self, *, max_age_s: float) -> bytes | None:
+    async def part(self, name: str, *, max_age_s: float) -> bytes | None:
+        """The page's other parts; of latency and admission there is nothing."""
         del max_age_s
-        return None if self.night is None else msgspec.json.encode(self.night)
-
-    async def experts(self, *, max_age_s: float) -> bytes | None:
-        del max_age_s
-        return msgspec.json.encode(self.load)
-
-    async def latency(self, *, max_age_s: float) -> bytes | None:
-        del max_age_s
-        return None
-
-    async def admission(self) -> bytes | None:
+        if name == "experts":
+            return msgspec.json.encode(self.load)
+        if name == "daynight" and self.night is not None:
+            return msgspec.json.encode(self.night)
         return None
 
 

@@ -14,7 +14,7 @@ from tests.live_server import CHIPS, Load
 from tests.prometheus_server import PrometheusServer
 from tests.promql import metric_names
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 RECORDED = {rule.name for rule in written_rules() if not rule.alert}
 OF_THE_HOST = {"ClockLag", "SloBurnFast", "SloBurnSlow"}

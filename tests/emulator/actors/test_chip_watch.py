@@ -104,6 +104,7 @@ def test_a_chip_that_reads_weights_may_wait_for_them_and_is_silent_only_when_it_
     assert caught.value.chips == (1,)
 
 
+@pytest.mark.long
 def test_a_chip_in_a_debugger_s_hands_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = ChipWatch(TIMEOUT_S)
     watch.add(ready(0))
@@ -118,6 +119,7 @@ def test_a_chip_in_a_debugger_s_hands_is_not_silent(monkeypatch: pytest.MonkeyPa
     assert watch.look() == ((), ())
 
 
+@pytest.mark.long
 def test_where_no_process_can_be_seen_the_longest_wait_counts() -> None:
     watch = ChipWatch(TIMEOUT_S)
     watch.add(ChipReady(chip=0, pid=1, thread=1, boot="another machine"))

@@ -92,6 +92,7 @@ def test_a_size_that_cannot_be_is_refused_before_memory_is_taken(pair: Pair, siz
         end.receive()
 
 
+@pytest.mark.long
 def test_who_stalls_within_a_packet_or_takes_nothing_is_given_up_on(pair: Pair) -> None:
     end, other = pair
     other.sendall(packet(b"body")[:18])

@@ -247,6 +247,7 @@ def test_a_recovered_fault_stays_as_it_is(engine: SmallEngine, address: ControlA
     assert recovered(record) == record
 
 
+@pytest.mark.long
 def test_a_heal_that_takes_longer_than_a_call_is_waited_for(
     engine: SmallEngine, address: ControlAddress, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -118,6 +118,7 @@ def test_each_ratio_is_what_the_host_took_and_is_assumed_to_take_over_the_machin
     assert len(found) == 4
 
 
+@pytest.mark.long
 def test_a_slower_host_has_higher_ratios() -> None:
     slow, quick = run(Host(0.1)), run(Host(0.0))
     assert all(a.ratio > b.ratio for a, b in zip(slow, quick, strict=True))

@@ -190,6 +190,7 @@ def test_a_fault_that_is_settled_at_once_leaves_the_hold_and_healing_still_ends_
 READING_S = 20.0
 
 
+@pytest.mark.long
 def test_what_else_the_machine_is_held_up_for_stays_when_a_silence_that_a_step_met_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

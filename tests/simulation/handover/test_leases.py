@@ -143,6 +143,7 @@ def test_two_of_four_chips_leave_under_load_and_come_back_and_no_text_changes(lo
     assert engine.machine.ranks_up.all()
 
 
+@pytest.mark.slow
 def test_short_requests_end_on_their_rank_within_the_grace_time(load: Load) -> None:
     load.turns(4, arrivals=3)
     before = load.engine.scheduler._moved_requests
@@ -158,6 +159,7 @@ def test_short_requests_end_on_their_rank_within_the_grace_time(load: Load) -> N
     load.finish()
 
 
+@pytest.mark.slow
 def test_chips_leave_and_come_back_while_nobody_asks_for_anything(load: Load) -> None:
     load.finish()
     lease = lend(load, 0, grace_s=5.0)
@@ -174,6 +176,7 @@ def test_chips_leave_and_come_back_while_nobody_asks_for_anything(load: Load) ->
     assert load.engine.scheduler.ranks_up.all()
 
 
+@pytest.mark.slow
 def test_a_paused_engine_lends_chips_out_and_its_requests_go_on_elsewhere(load: Load) -> None:
     engine = load.engine
     load.turns(4, arrivals=3)

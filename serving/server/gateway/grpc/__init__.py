@@ -1,1 +1,1 @@
-"""The gateway of gRPC: vLLM's service as published, behind a guard, with its errors and health."""
+"""The gRPC gateway: vLLM's published service behind a guard, with its errors and health."""

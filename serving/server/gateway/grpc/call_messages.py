@@ -1,4 +1,4 @@
-"""The messages of one call, each read within a turn; see `message_turns`."""
+"""Messages of one call, each read within a turn (`message_turns`)."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
@@ -18,21 +18,21 @@ Turn = Callable[[], AbstractAsyncContextManager[HeldMessage]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadMessage:
-    """A message as it came: what it says, or why it cannot be read."""
+    """A received message: its content, or why it cannot be read."""
 
     size_bytes: int
     content: Any = None
     refusal: CallRefused | None = None
 
     def said(self) -> Any:
-        """What it says; raises CallRefused."""
+        """The content; raises CallRefused."""
         if self.refusal is not None:
             raise self.refusal
         return self.content
 
 
 class CallMessages:
-    """What a client sends in one call."""
+    """The messages of one call."""
 
     def __init__(self, coming: AsyncIterator[ReadMessage], turn: Turn, empty: ReadMessage) -> None:
         self._coming = coming
@@ -40,10 +40,7 @@ class CallMessages:
         self._empty = empty
 
     async def one(self) -> tuple[Any, HeldMessage]:
-        """The only one, with what is counted of it; raises CallRefused.
-
-        A call without any has one that says nothing.
-        """
+        """The only message, or an empty one, and its counted bytes; raises CallRefused."""
         async with self._turn() as held:
             message = await anext(self._coming, self._empty)
             held.has_come(message.size_bytes)
@@ -54,9 +51,7 @@ class CallMessages:
             raise
 
     async def all(self) -> AsyncIterator[Any]:
-        """One after the other; raises CallRefused. They end with the last that comes in time, as
-        if the client had ended them.
-        """
+        """The messages in order, up to the last one in time; raises CallRefused."""
         came_any = False
         while True:
             try:
@@ -76,7 +71,7 @@ class CallMessages:
 def reader(
     deserialize: Callable[[bytes], Any] | None, *, bytes_max: int
 ) -> Callable[[bytes], ReadMessage]:
-    """Read a message, or say in its place why not: gRPC's own would tell it as INTERNAL."""
+    """A deserializer that returns a refusal for an error, which gRPC would report as INTERNAL."""
 
     def read(raw: bytes) -> ReadMessage:
         try:
@@ -90,7 +85,7 @@ def reader(
 
 
 def message_in(raw: bytes, deserialize: Callable[[bytes], M], *, bytes_max: int, subject: str) -> M:
-    """The message; raises CallRefused for one that is too long for `subject`, or is none."""
+    """The parsed message; raises CallRefused for an invalid one, or above `bytes_max`."""
     if len(raw) > bytes_max:
         words = f"expected a message of at most {bytes_max} bytes, not {len(raw)}"
         raise CallRefused(exhausted("MESSAGE_BYTES", words, subject=subject))

@@ -1,37 +1,35 @@
-"""Options of gRPC's core for our ports: how long connections last, and what one may send.
+"""Options of gRPC's core for our ports.
 
-A silent connection is asked for a sign of life. Each has an end: after its life it takes no new
-call, and it is closed when the calls on it have had their time.
+After its life a connection takes no new call, and closes when its calls have had their time.
 """
 
 from typing import Final
 
 _KEEPALIVE_S: Final = 60
-"""Without a sign of life in _KEEPALIVE_ANSWER_S a connection and its calls are ended."""
+"""Time between pings; one unanswered for _KEEPALIVE_ANSWER_S ends the connection and its calls."""
 
 _KEEPALIVE_ANSWER_S: Final = 20
 
 _MILLISECONDS_MAX: Final = 2**31 - 1
-"""The core's integers."""
+"""The core's largest integer."""
 
 METADATA_BYTES_MAX: Final = 16 * 2**10
-"""Of a call's headers, decompressed; a fourth more is refused by the core without a word."""
+"""Bytes of a call's headers, decompressed; the core silently refuses a fourth more."""
 
 WINDOW_BYTES: Final = 16 * 2**10
-"""What a call may send before it is its turn; the core would begin with 4 MiB, and grow that."""
+"""Bytes that a call may send before its turn; the core would begin with 4 MiB, and grow that."""
 
 _IDLE_MS: Final = 20_000
-"""A connection without a call ends, so that those who only connect keep nobody else off for longer;
-a client makes another when it needs one."""
+"""Time after which a connection without calls ends, to make room; its client may connect again."""
 
 HANDSHAKE_WALL_S: Final = 10.0
-"""For TLS and the first bytes, and as long for HTTP/2's first frames."""
+"""Time for TLS and the first bytes, and again for HTTP/2's first frames."""
 
 
 def connection_options(
     *, message_bytes_max: int, life_wall_s: float, grace_wall_s: float, streams_max: int
 ) -> list[tuple[str, int]]:
-    """Options that every port of ours has; the core adds a tenth to a life, or takes it off."""
+    """Options of every port; the core varies a life by a tenth."""
     return [
         ("grpc.max_receive_message_length", message_bytes_max),
         ("grpc.max_metadata_size", METADATA_BYTES_MAX),

@@ -1,7 +1,6 @@
-"""A call's context whose errors carry google.rpc's details, for handlers that give a code alone.
+"""Adds google.rpc's details to the errors of handlers that give a code and a sentence.
 
-The published servicer ends a call with a code and a sentence. Here each becomes an `RpcFailure`:
-the field that is wrong, when to come back, and no word of the server's inside.
+Each becomes an `RpcFailure` with the wrong field and the retry delay, without internals.
 """
 
 import re
@@ -22,7 +21,7 @@ from serving.server.gateway.grpc.rpc_errors import RpcFailure, abort_for, failur
 from serving.server.gateway.readiness import engine_gone
 
 _BUSY_RETRY_S: Final = 1.0
-"""Assumed: of what the engine itself turns away for the moment, and does not say until when."""
+"""Assumed, for temporary refusals by the engine itself, which name no time."""
 
 _PROMPT_PARAMETERS: Final = ("input_tokens", "input_text")
 _PROMPT_LENGTH: Final = re.compile(r"longer than the maximum model length|maximum context length")
@@ -32,18 +31,13 @@ _ERRORS: Final = {code.value[0]: code for code in grpc.StatusCode if code is not
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallMeaning:
-    """Facts of a call beside its handler's words.
-
-    Attributes:
-        subject: whose limits it counts against.
-        engine_gone: whether the engine has died.
-    """
+    """Facts for a call's failure: the limits' owner, and whether the engine has died."""
 
     subject: str
     engine_gone: Callable[[], bool]
 
     def failure(self, code: grpc.StatusCode, text: str, error: BaseException | None) -> RpcFailure:
-        """How the call fails whose handler said `code` and `text` when it met `error`."""
+        """The failure of a call whose handler ended with `code` and `text` on `error`."""
         if isinstance(error, UltraServeError):
             return failure_of(error, subject=self.subject)
         if code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN):
@@ -62,7 +56,7 @@ class CallMeaning:
 
 
 class DescribedContext:
-    """Everything of the call's own context, but that what ends it is described."""
+    """The call's own context, but for errors with details."""
 
     def __init__(self, context: Any, meaning: CallMeaning) -> None:
         self._context = context
@@ -74,12 +68,12 @@ class DescribedContext:
     async def abort(
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()
     ) -> NoReturn:
-        """End the call as gRPC's own does; the exception that is being handled says more."""
+        """End the call as gRPC's own does, with details of the exception being handled."""
         failure = self._meaning.failure(code, details, sys.exception())
         await abort_for(self._context, failure, trailers=tuple(trailing_metadata))
 
     async def settle(self) -> None:
-        """End the call with the code that its handler has set and left; nothing when it is OK."""
+        """End the call with the error code that its handler has set, if any."""
         code = self._context.code()
         number = code.value[0] if isinstance(code, grpc.StatusCode) else code
         if number in _ERRORS:
@@ -100,7 +94,6 @@ def _invalid(text: str, parameter: object) -> RpcFailure:
 
 
 def _field(text: str, parameter: object) -> str:
-    """The request's field that vLLM's words are about; empty where they do not say."""
     words = [str(parameter)] if parameter is not None else re.findall(r"\w+", text)
     named = next((word for word in words if word in SAMPLING_FIELDS), None)
     if named is not None:

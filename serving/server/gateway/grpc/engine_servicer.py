@@ -1,9 +1,8 @@
-"""`vllm.grpc.engine.VllmEngine` as published, with what it cannot know of this engine put right.
+"""`vllm.grpc.engine.VllmEngine` as published, corrected for an engine of several ranks.
 
-The published servicer sees one vLLM engine core and takes it for one rank. Here one core schedules
-all ranks of the partition in lockstep, each with seats and a KV pool of its own; so what it tells
-about room is one rank's, and is multiplied. It leaves the fields of the server's present state
-empty, and they are filled in.
+The published servicer takes an engine core for one rank. Here one core schedules all ranks, each
+with its own seats and KV pool, so figures of room are multiplied. Fields of the present state,
+which it leaves empty, are filled in.
 """
 
 import time
@@ -45,21 +44,21 @@ class EngineServicer(VllmEngineServicer):  # type: ignore[misc]
         self._last_request_s = self.start_time
 
     async def Generate(self, request: Any, context: Any) -> Any:
-        """Answer as published; remember when."""
+        """Answer as published; note the time."""
         self._last_request_s = self._clock()
         async with aclosing(super().Generate(request, context)) as answers:
             async for answer in answers:
                 yield answer
 
     async def HealthCheck(self, request: Any, context: Any) -> Any:
-        """Readiness: a gateway goes by this, and sends its requests elsewhere without a failure."""
+        """Readiness, by which a gateway routes requests before they fail."""
         answer = await super().HealthCheck(request, context)
         if answer.healthy and (why := await self._readiness.not_ready()) is not None:
             answer.healthy, answer.message = False, why
         return answer
 
     async def GetServerInfo(self, request: Any, context: Any) -> Any:
-        """Show the server: the seats are those of all ranks."""
+        """The server's state, with the seats of all ranks."""
         info = await super().GetServerInfo(request, context)
         info.max_num_seqs *= self._ranks
         info.active_requests = self._admission.in_flight
@@ -71,7 +70,7 @@ class EngineServicer(VllmEngineServicer):  # type: ignore[misc]
         return info
 
     async def GetLoads(self, request: Any, context: Any) -> Any:
-        """One entry, as one engine is one worker: its queues, and the room of all its ranks."""
+        """One entry, as one engine is one worker: its queues, and the room of all ranks."""
         answer = await super().GetLoads(request, context)
         for load in answer.loads:
             tokens = min(load.max_total_num_tokens * self._ranks, _INT32_MAX)

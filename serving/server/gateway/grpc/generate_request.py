@@ -1,8 +1,7 @@
-"""What a GenerateRequest asks for, and whether it can be asked at all: pure, before an engine.
+"""Validates a GenerateRequest and estimates its work. Pure, before an engine.
 
-vLLM validates what its own HTTP app lets through; a binary message can say more, such as a
-temperature that is no number, or media to read from this machine's shared memory. What no client of
-a text engine can mean is refused here by the field that says it.
+Binary messages can hold values that vLLM's HTTP app never lets through, such as a NaN temperature
+or media in shared memory. These are refused by field.
 """
 
 import math
@@ -54,7 +53,7 @@ _NOT_HERE: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A GenerateRequest that may be asked: its message under the engine's name for it, its work."""
+    """A valid GenerateRequest under the engine's name for it, and its work."""
 
     message: Any
     engine_id: str
@@ -64,8 +63,8 @@ class Asked:
 def asked_of(message: Any, client: Client, work_class: WorkClass, *, context_tokens: int) -> Asked:
     """Check a GenerateRequest of `client`; raises CallRefused, INVALID_ARGUMENT.
 
-    `context_tokens` is the longest prompt and answer together that the engine takes. `message`
-    is taken over: its id becomes the engine's, under which no other client's request can be named.
+    `context_tokens` bounds prompt and answer together. `message` is changed: its id becomes the
+    engine's, by which no other client's request can be named.
     """
     _refuse_id(message.request_id)
     present = {descriptor.name for descriptor, _ in message.ListFields()}
@@ -92,7 +91,7 @@ def engine_id(client: Client, request_id: str) -> str:
 
 
 def aborted_ids(message: Any, client: Client) -> list[str]:
-    """The engine's names of what an AbortRequest names: the client's own; raises CallRefused."""
+    """The engine's names of the client's requests in an AbortRequest; raises CallRefused."""
     if len(message.request_ids) > _IDS_OF_ABORT_MAX:
         given = len(message.request_ids)
         raise _wrong("request_ids", f"at most {_IDS_OF_ABORT_MAX}, not {given}")
@@ -100,7 +99,7 @@ def aborted_ids(message: Any, client: Client) -> list[str]:
 
 
 def work_class_of(said: str | None, client: Client) -> WorkClass:
-    """The class that a call's metadata says, else its client's; raises CallRefused."""
+    """The class in a call's metadata, else its client's; raises CallRefused."""
     if said is None:
         return client.work_class
     try:
@@ -111,7 +110,7 @@ def work_class_of(said: str | None, client: Client) -> WorkClass:
 
 
 def _refuse_id(request_id: str) -> None:
-    """Raise CallRefused for an id that is none, too long for logs, or would break their lines."""
+    """Raise CallRefused for an id that is empty, too long, or would break lines in logs."""
     if not request_id or len(request_id) > _ID_LETTERS_MAX or not request_id.isprintable():
         raise _wrong("request_id", f"1 to {_ID_LETTERS_MAX} printable letters")
 
@@ -119,7 +118,6 @@ def _refuse_id(request_id: str) -> None:
 def _wrong(
     field: str, expected: str, *, reason: str = INVALID_FIELD, **figures: int
 ) -> CallRefused:
-    """The failure of a request with a wrong field; `figures` are for programs."""
     return CallRefused(
         RpcFailure(
             code=grpc.StatusCode.INVALID_ARGUMENT,
@@ -152,7 +150,6 @@ def _prompt_tokens(message: Any, context_tokens: int) -> int:
 
 
 def _new_tokens(message: Any, prompt_tokens: int, context_tokens: int) -> int:
-    """At most so many of one sequence, as the HTTP gateway takes it for one that does not say."""
     params = message.sampling_params
     said = params.max_tokens if params.HasField("max_tokens") else UNSAID_NEW_TOKENS
     return max(1, min(said, context_tokens - prompt_tokens))
@@ -175,4 +172,4 @@ def _floats(params: Message) -> Iterator[tuple[str, float]]:
 
 
 SAMPLING_FIELDS: Final = frozenset(pb.SamplingParams.DESCRIPTOR.fields_by_name)
-"""The names of what a request says of its sampling."""
+"""Names of a request's sampling fields."""

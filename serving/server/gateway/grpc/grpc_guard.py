@@ -1,8 +1,7 @@
-"""Guards every gRPC call: its caller, the caller's rights, its message, and admission.
+"""Guards every gRPC call: caller, rights, message and admission.
 
-A call of a caller without the right, or to a closed gateway, is refused on its headers; its message
-is never read. Later failures have google.rpc's details too. A generation that ends early, by its
-client, its deadline or its time limit, is ended in the engine at once.
+Without the right, or at a closed gateway, a call is refused on its headers, its message unread. A
+generation that ends early, by client, deadline or time limit, is aborted at once.
 """
 
 import asyncio
@@ -48,25 +47,25 @@ CALLS_MAX: Final = 256
 """Calls at a time beside generations and probes; one more is refused."""
 
 PROBE_BYTES_MAX: Final = 4 * 2**10
-"""Of the message of a call that needs no key; the longest that means something names a service."""
+"""Bytes of a message without a key; the longest useful one names a service."""
 
 SLACK_BYTES: Final = 64 * 2**10
-"""Above the limit of a message, so that the guard can say what is wrong with one a little longer;
-gRPC itself ends a call with a longer one."""
+"""Bytes above a message's limit that gRPC still takes, so that the guard can explain the
+refusal."""
 
 _CALLS_RETRY_S: Final = 1.0
 
 _BY_REASON: Final = {"abort": Outcome.ABORTED, "error": Outcome.FAILED}
-"""What became of a request, by its sequences' finish reasons; all others are finished."""
+"""Outcomes by finish reason; all others are finished."""
 
 _PROBES: Final = "/grpc.health.v1.Health/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLimits:
-    """How much one call may be: bytes of its message, wall seconds, tokens of its context.
+    """Limits of one call: bytes of its message, wall seconds, tokens of its context.
 
-    `queue_wall_s_max` is how long batch work waits for its turn, before its time begins.
+    `queue_wall_s_max` bounds batch work's wait for its turn, before its time begins.
     """
 
     message_bytes_max: int
@@ -76,7 +75,7 @@ class CallLimits:
 
 
 class GrpcGuard(grpc.aio.ServerInterceptor):
-    """Stands before all methods of one server; it tells `names` whose connections they are.
+    """Interceptor of all methods of one server; `names` is told whose connections they are.
 
     `engine` is vLLM's AsyncLLM.
     """
@@ -108,7 +107,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[Any], Awaitable[Any]], handler_call_details: Any
     ) -> Any:
-        """Give the method's handler with this guard around it, or one that refuses."""
+        """The method's handler behind this guard, or one that refuses."""
         handler = await continuation(handler_call_details)
         method: str = handler_call_details.method
         subject = "engine"
@@ -129,10 +128,9 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
         return self._guarded(handler, method, caller)
 
     def _guarded(self, handler: Any, method: str, caller: Caller) -> Any:
-        """`handler` behind this guard, which reads the messages and writes the answers itself.
+        """`handler` behind this guard, which reads messages and writes answers itself.
 
-        As a stream of both, whatever it is to its client: gRPC reads the message of any other kind
-        of call before it asks.
+        A stream both ways: for other kinds of call gRPC reads the message before it asks.
         """
         keyless = needs_no_key(method)
         bytes_max = PROBE_BYTES_MAX if keyless else self._limits.message_bytes_max
@@ -157,7 +155,6 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
     async def _run(
         self, inner: Any, messages: Any, context: Any, *, method: str, caller: Caller
     ) -> None:
-        """Call `inner`; whatever it meets ends the call with details."""
         meaning = CallMeaning(
             subject=f"key {caller.client.name}", engine_gone=lambda: self._engine.errored
         )
@@ -238,7 +235,7 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
     async def _answered(
         self, inner: Any, asked: Asked, context: DescribedContext, held: HeldMessage
     ) -> Outcome | None:
-        """Write the whole answer; returns what became of it, None when its time is over."""
+        """Write the whole answer; returns its outcome, None when its time is over."""
         outcome, write = Outcome.FINISHED, context.write
         try:
             async with (
@@ -261,13 +258,11 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
         return outcome
 
     def _raise_why(self) -> None:
-        """Raise Refused where it is known why the engine has failed at a request."""
         failure = self._readiness.failure()
         if failure is not None:
             raise failure
 
     async def _end(self, asked: Asked) -> None:
-        """End it in the engine, should anything of it be there; a dead one holds nothing."""
         if self._engine.errored:
             return
         try:
@@ -277,15 +272,12 @@ class GrpcGuard(grpc.aio.ServerInterceptor):
 
 
 def _behaviour(handler: Any) -> Any:
-    """What the servicer has for the method."""
     kinds = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
     return next(kind for kind in kinds if kind is not None)
 
 
 async def _call(inner: Any, message: Any, context: DescribedContext) -> None:
-    """Call a handler of any of gRPC's kinds, and write what it answers; a stream is closed before
-    this returns.
-    """
+    """Call a handler of any of gRPC's kinds; its stream is closed before this returns."""
     if not inspect.isasyncgenfunction(inner):
         answer = await inner(message, context)
         await context.settle()

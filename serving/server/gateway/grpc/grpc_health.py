@@ -1,8 +1,7 @@
-"""`grpc.health.v1`, by the same readiness as HTTP's probes: the server is live, the engine ready.
+"""`grpc.health.v1` by the readiness of HTTP's probes.
 
-The service of no name is liveness: a supervisor that sees it fail starts the server anew. The
-engine's own name is readiness: a load balancer that sees it fail sends work elsewhere. A check asks
-for the present state; a watch hears of a change within _LOOK_EVERY_S.
+The empty service name is liveness, for a supervisor that restarts; the engine's is readiness, for a
+load balancer. A watch reports a change within _LOOK_EVERY_S.
 """
 
 import asyncio
@@ -19,14 +18,13 @@ LIVE: Final = ""
 READY: Final = "vllm.grpc.engine.VllmEngine"
 
 WATCHERS_MAX: Final = 128
-"""At a time; for one more the oldest watch ends. A watcher needs no key and keeps a
-connection, so these are few of those that the port takes."""
+"""Watches at a time; one more ends the oldest. Few of the port's connections: none needs a key."""
 
 WATCH_WALL_S: Final = 300.0
-"""A watch ends after so long; its client may watch again."""
+"""Time after which a watch ends; its client may watch again."""
 
 _LOOK_EVERY_S: Final = 0.2
-"""While somebody watches."""
+"""Interval of checks while a watch is open."""
 
 _WATCH_RETRY_S: Final = 1.0
 
@@ -35,7 +33,7 @@ _NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
-    """The health service that grpcio brings, kept up to date while it is asked."""
+    """grpcio's health service, kept up to date while it is used."""
 
     def __init__(self, readiness: Readiness) -> None:
         super().__init__()
@@ -44,12 +42,12 @@ class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
         self._looking: asyncio.Task[None] | None = None
 
     async def Check(self, request: Any, context: Any) -> Any:
-        """Say what holds now; NOT_FOUND for a service that is none of ours."""
+        """The present state; NOT_FOUND for an unknown service."""
         await self._look()
         return await super().Check(request, context)
 
     async def List(self, request: Any, context: Any) -> Any:
-        """Say what holds now of every service; grpcio's own has no answer."""
+        """The present state of every service, which grpcio's own lacks."""
         del request, context
         await self._look()
         statuses = {
@@ -59,10 +57,7 @@ class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
         return health_pb2.HealthListResponse(statuses=statuses)
 
     async def Watch(self, request: Any, context: Any) -> None:
-        """Say what holds now and whenever it changes, until the watch's time is over.
-
-        Raises CallRefused then, and where it makes room for another.
-        """
+        """Send the present state and each change; CallRefused at its end, or to make room."""
         if len(self._watches) >= WATCHERS_MAX:
             self._end_oldest()
         until_s = asyncio.get_running_loop().time() + WATCH_WALL_S
@@ -83,14 +78,13 @@ class GrpcHealth(health.aio.HealthServicer):  # type: ignore[misc]
                 await self._stop_looking()
 
     def _end_oldest(self) -> None:
-        """It counts no more from now on, and ends in a moment."""
         oldest = next(iter(self._watches))
         del self._watches[oldest]
         if not oldest.expired():
             oldest.reschedule(0.0)
 
     async def stop(self) -> None:
-        """Say from now on that nothing is served, to watchers too; idempotent."""
+        """Report all as not serving, to watchers too; idempotent."""
         await self._stop_looking()
         await self.enter_graceful_shutdown()
 

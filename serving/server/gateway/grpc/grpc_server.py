@@ -1,9 +1,8 @@
 """The gRPC gateway: the published engine service, health and reflection, on one port.
 
-It runs in the API's process, in the loop of the engine's client, on the engine that HTTP has. The
-options are those of vLLM's own gRPC launcher, but that a message, the number of calls and the life
-of a connection have a limit. gRPC's server listens on a socket that only this user reaches; the
-port is ours, with a gate at which calls wait for their turn, and TLS ends there.
+It runs in the API process's loop, with the options of vLLM's gRPC launcher and limits of messages,
+calls and connections. gRPC listens on a socket that only this user reaches; our port ends TLS, and
+has a gate at which calls wait for their turn.
 """
 
 import logging
@@ -35,30 +34,28 @@ logger = logging.getLogger(f"vllm.{__name__}")
 HEALTH: Final = "grpc.health.v1.Health"
 
 STREAMS_MAX: Final = 1_024
-"""Calls of one connection at a time, which clients are told and keep to: a gateway that wants more
-makes another connection. What a call waits for at the gate is bounded apart from this."""
+"""Calls of one connection at a time, as clients are told: a gateway that wants more connects again.
+Waiting at the gate is bounded apart."""
 
 PORT_LIMITS: Final = PortLimits(
     connections=1_024, strangers=768, silent=256, head_wait_s=HANDSHAKE_WALL_S
 )
-"""Those with a key have at least a quarter to themselves."""
+"""At least a quarter is for clients with a key."""
 
 _NAME: Final = "the gRPC port"
 
 _STOP_GRACE_S: Final = 0.5
-"""For the last words of calls that have ended; who watches health is cut off after it."""
+"""Time for the last messages of ended calls; health watches are cut off after it."""
 
 _FOLLOWED_DILATION: Final = 10_000.0
-"""Assumed, of `--clock auto`, whose pace is measured after the start and changes: a bound far above
-what is expected of a host. All it says is how long a connection may outlive its life while batch
-calls wait for their turn on it."""
+"""Assumed, of `--clock auto`, whose pace is measured: far above any host's. It bounds how long a
+connection may outlive its life while batch calls wait on it."""
 
 
 class EngineGrpcServer:
-    """The server on `settings.grpc_port`, from `start` to `stop`; both in the engine's loop.
+    """The server on `settings.grpc_port`; `start` and `stop` in the engine's loop.
 
-    `start` raises PortInUse when another program listens there, ConfigError for certificates that
-    cannot be used.
+    `start` raises PortInUse, and ConfigError for unusable certificates.
     """
 
     def __init__(
@@ -120,7 +117,7 @@ class EngineGrpcServer:
         logger.info("%s on %s:%d (%s)", READY, shown, port, kind)
 
     async def stop(self, grace_s: float = _STOP_GRACE_S) -> None:
-        """End: health says so at once, calls have `grace_s`; idempotent."""
+        """Stop: health reports it at once, calls have `grace_s`; idempotent."""
         await self._port.close()
         await self._health.stop()
         await self._port.stop(grace_s)
@@ -142,7 +139,7 @@ def server_options(limits: CallLimits) -> list[tuple[str, int]]:
 
 
 def call_limits(engine: Any, settings: GatewaySettings) -> CallLimits:
-    """Of each call; batch work waits emulated time for its turn, by the engine's clock."""
+    """Limits of each call; batch work waits emulated time, by the engine's clock."""
     return CallLimits(
         message_bytes_max=settings.body_bytes_max,
         wall_s_max=settings.request_wall_s_max,
@@ -152,7 +149,6 @@ def call_limits(engine: Any, settings: GatewaySettings) -> CallLimits:
 
 
 def _dilation_max(engine: Any) -> float:
-    """Wall seconds in an emulated one, at most."""
     settings = Settings.from_additional_config(engine.vllm_config.additional_config)
     clock = ClockSetting.parse(settings.clock)
     return _FOLLOWED_DILATION if clock.dilation is None else clock.dilation

@@ -1,9 +1,8 @@
 """Turns of calls to read their messages.
 
-gRPC's core takes all of a message that a call waits for, up to the port's limit; before the call
-waits, the stream's first window alone. So a call waits for a turn first, and a turn has a time.
-Calls without a key share few turns, one per connection, and those are short while others wait: a
-probe's message comes with its headers.
+gRPC's core buffers a whole message once a call waits for it, before that the stream's first window
+alone: so a call first waits for a turn, which has a time. Calls without a key share few turns, one
+per connection, shorter while others wait: a probe's message comes with its headers.
 """
 
 import asyncio
@@ -21,72 +20,69 @@ from serving.server.gateway.ingress_account import Holding, IngressAccount
 from serving.server.gateway.ingress_limits import Limit
 
 STRANGER_TURNS: Final = 2
-"""At a time, over all connections."""
+"""Turns at a time, over all connections."""
 
 STRANGER_WAIT_S: Final = 1.0
-"""Wall seconds that the message of a call without a key has while no other waits behind it."""
+"""Wall seconds of a message without a key while no other waits."""
 
 STRANGER_HASTE_S: Final = 0.05
-"""The same while somebody does."""
+"""The same while another waits."""
 
 STRANGER_CALLS_MAX: Final = 1_024
-"""That wait for a turn or have one, over all connections; each may hold a stream's window. For one
-more the last call goes of the connection that has most."""
+"""Calls that wait or have a turn, each with a stream's window. One more ends the last call of the
+connection that has most."""
 
 CONNECTION_CALLS_MAX: Final = 128
-"""Of one connection's."""
+"""Such calls of one connection."""
 
 KEY_TURNS: Final = 8
-"""At a time, of one key. Each counts an eighth of what the key may have held until its message has
-come, and that as it is then; one that does not fit beside the others waits until one of them ends.
-"""
+"""Turns at a time of one key. Each counts an eighth of the key's bytes until its message has come;
+one without room waits."""
 
 KEY_CALLS_MAX: Final = 4_096
-"""Of one key, that wait for a turn or have one."""
+"""Calls of one key that wait or have a turn."""
 
 STREAM_TURNS: Final = 2
-"""At a time, of one key, for messages of calls that send several (reflection)."""
+"""Turns at a time of one key, for calls that send several messages (reflection)."""
 
 STREAM_WAIT_S: Final = 5.0
-"""Wall seconds that such a call may be silent while no other waits behind it."""
+"""Wall seconds that such a call may be silent while no other waits."""
 
 STREAM_HASTE_S: Final = 0.5
-"""The same while somebody does: the way there and back of an answer and the next question."""
+"""The same while another waits: one round trip."""
 
 _RETRY_S: Final = 1.0
 
 
 class HeldMessage:
-    """The counted bytes of a message, from its turn until `let_go`."""
+    """A message's counted bytes, from its turn until `let_go`."""
 
     def __init__(self, account: IngressAccount, holding: Holding) -> None:
         self._account = account
         self._holding = holding
 
     def has_come(self, size_bytes: int) -> None:
-        """Count what it really is, or what was counted if that is less; a small one no more."""
+        """Count its real size, if less; a small message no more."""
         if size_bytes < LARGE_BYTES:
             self.let_go()
         elif size_bytes < self._holding.held_bytes:
             self._account.release(self._holding, self._holding.held_bytes - size_bytes)
 
     def let_go(self) -> None:
-        """Count it no more; again it changes nothing."""
+        """Count it no more; idempotent."""
         self._account.leave(self._holding)
 
 
 class MessageLate(CallRefused):
-    """The message did not come in the time of its turn."""
+    """The message did not come in its turn's time."""
 
 
 @dataclass(slots=True)
 class _Queue:
-    """Calls of one sort, how many turns there are, and a turn's wall seconds: while nobody waits,
-    and while somebody does.
+    """Calls of one sort; a turn's wall seconds are `wait_s`, and `haste_s` while others wait.
 
-    The first that waits is next, or with `newest_first` the last: those who stall then wait for
-    each other. A turn begins when `may_begin` as well. `family` is whose waiting calls may begin
-    when a turn of this one ends; itself alone where it is empty.
+    First come, first served; with `newest_first` the last, so that stalling calls wait for each
+    other. A turn also needs `may_begin`; its end may begin one in any queue of `family`.
     """
 
     turns: int
@@ -105,13 +101,12 @@ class _Queue:
 
     @property
     def has_turn(self) -> bool:
-        """Whether a call may begin now."""
         return self.taken < self.turns and self.may_begin()
 
 
 @dataclass(frozen=True, slots=True)
 class _KeyQueues:
-    """Those of one key, whose turns count against the same bytes."""
+    """Queues of one key, whose turns count against the same bytes."""
 
     messages: _Queue
     streams: _Queue
@@ -122,7 +117,7 @@ class _KeyQueues:
 
 
 class MessageTurns:
-    """The turns of one server, whose messages have at most `message_bytes_max`."""
+    """The turns of one server, for messages of at most `message_bytes_max`."""
 
     def __init__(self, account: IngressAccount, *, message_bytes_max: int) -> None:
         limits = account.limits
@@ -141,9 +136,9 @@ class MessageTurns:
 
     @asynccontextmanager
     async def of_stranger(self, connection: str) -> AsyncIterator[HeldMessage]:
-        """A turn for a call without a key; its message is to be read within the block.
+        """A turn for a call without a key, whose message is read within the block.
 
-        Raises CallRefused: there are too many such calls, or the message did not come in time.
+        Raises CallRefused: too many such calls, or a late message.
         """
         own = self._connections.setdefault(connection, _Queue(1, STRANGER_WAIT_S, STRANGER_WAIT_S))
         try:
@@ -169,9 +164,7 @@ class MessageTurns:
                 self._connections.pop(connection, None)
 
     def _make_room(self) -> None:
-        """Refuse the last call of the connection that has most, which waits there; where each has
-        one, the call that came first.
-        """
+        """Refuse the last waiting call of the connection with most, else the oldest call."""
         most = max(self._connections.values(), key=lambda each: len(each.waiting))
         if most.waiting:
             turn = most.waiting.pop()
@@ -184,10 +177,9 @@ class MessageTurns:
 
     @asynccontextmanager
     async def of_key(self, key: str, *, of_several: bool = False) -> AsyncIterator[HeldMessage]:
-        """A turn for a call of the holder of `key`; a large message is counted beyond the block.
+        """A turn for a call with `key`; a large message is counted beyond the block.
 
-        `of_several`: for the next message of a call that sends several. Raises CallRefused, as
-        `of_stranger`.
+        `of_several`: its next of several messages. Raises CallRefused, as `of_stranger`.
         """
         queues = self._keys.get(key)
         if queues is None:
@@ -218,8 +210,8 @@ class MessageTurns:
         return _KeyQueues(messages, streams)
 
     def _may_begin(self, key: str) -> bool:
-        """Whether one more turn of the key fits beside what it holds. While it has no turn it may
-        begin, and is told what is in its way: no turn's end would make room.
+        """Whether a turn fits beside the key's bytes. A key's only turn may begin, and be refused
+        with the reason: no turn's end would make room.
         """
         queues = self._keys[key]
         if not (taken := queues.messages.taken + queues.streams.taken):
@@ -242,7 +234,6 @@ class MessageTurns:
             _wake(queue)
 
     async def _wait_in(self, queue: _Queue) -> None:
-        """Wait to be the next of those who have no turn; it has one then."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.waiting.append(turn)
         try:
@@ -284,19 +275,15 @@ class MessageTurns:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """The owner of a stranger's holding."""
-
     time: asyncio.Timeout
 
     def cut_off(self, limit: Limit) -> None:
-        """Its time is over, if it is not already."""
         del limit
         if not self.time.expired():
             self.time.reschedule(0.0)
 
 
 def _wake(queue: _Queue) -> None:
-    """Give the turns that are free to those who are next."""
     for each in queue.family or (queue,):
         while each.waiting and each.has_turn:
             turn = each.waiting.pop() if each.newest_first else each.waiting.popleft()
@@ -306,7 +293,7 @@ def _wake(queue: _Queue) -> None:
 
 
 def _hurry(queue: _Queue) -> None:
-    """Somebody waits: who reads has little time from its beginning on."""
+    """Bound all turns by `haste_s` from their beginning, as another call waits."""
     for time, since_s in queue.reading.items():
         until_s = since_s + queue.haste_s
         when_s = time.when()

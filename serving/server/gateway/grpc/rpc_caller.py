@@ -1,7 +1,4 @@
-"""The caller of a gRPC call, and the rights that each method wants: a pure table.
-
-A key travels as `authorization: Bearer KEY`, as for HTTP, or as `x-api-key`.
-"""
+"""The caller of a gRPC call, and the rights that each method needs: a pure table."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -30,7 +27,7 @@ _PROBES: Final = frozenset(
         f"{ENGINE}HealthCheck",
     }
 )
-"""Which need no key; every other method wants one for inference, where keys are asked for."""
+"""Methods without a key; all others need one for inference, where keys are configured."""
 
 _EMBED: Final = f"{ENGINE}Embed"
 
@@ -39,19 +36,19 @@ _CONTROL_CALLS: Final[Mapping[str, str]] = {
     f"{ENGINE}StartProfile": "RecordSteps",
     f"{ENGINE}StopProfile": "GetRecording",
 }
-"""What of the published service is administration -> the call of the control service for it."""
+"""Administrative methods of the published service -> the control service's calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Whose call it is; `work_class` is what its metadata says of it, else its client's."""
+    """The client of a call; `work_class` is its metadata's, else the client's."""
 
     client: Client
     work_class: WorkClass
 
 
 def needs_no_key(method: str) -> bool:
-    """Whether anybody may call it."""
+    """Whether any client may call it."""
     return method in _PROBES
 
 
@@ -80,7 +77,6 @@ def caller_of(method: str, metadata: Metadata, keys: KeyRing) -> Caller:
 
 
 def _turned_away(keys: KeyRing, secret: str | None) -> CallRefused:
-    """PERMISSION_DENIED for a known caller, UNAUTHENTICATED for an unknown one."""
     wanted = "expected a key for inference"
     if keys.key_of(secret) is not None:
         return refused(grpc.StatusCode.PERMISSION_DENIED, "PERMISSION_DENIED", wanted)

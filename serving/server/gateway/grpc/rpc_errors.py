@@ -1,9 +1,8 @@
-"""What a gRPC call that fails carries: a code, a sentence, and google.rpc's details for programs.
+"""Failures of gRPC calls: a code, a sentence, and google.rpc's details for programs.
 
-Every error has an ErrorInfo, whose reason is a word in capitals that stays the same while sentences
-change; RetryInfo says when to come back, QuotaFailure whose limit it was, BadRequest which field.
-They travel as google.rpc.Status in the trailer `grpc-status-details-bin`, as Google's own services
-send them (https://google.aip.dev/193).
+ErrorInfo's reason is a stable word in capitals; RetryInfo has the delay, QuotaFailure the limit's
+owner, BadRequest the field. They travel in the trailer `grpc-status-details-bin`, as
+google.rpc.Status (https://google.aip.dev/193).
 """
 
 import dataclasses
@@ -23,32 +22,29 @@ from emulator.errors import ConfigError, UltraServeError
 from serving.policy.admission.refusal import Refused
 
 DOMAIN: Final = "ultraserve"
-"""Of ErrorInfo: whose reasons these are."""
+"""ErrorInfo's domain of these reasons."""
 
 STATUS_TRAILER: Final = "grpc-status-details-bin"
 
 PUSHBACK_TRAILER: Final = "grpc-retry-pushback-ms"
-"""What gRPC's own retries wait (https://github.com/grpc/proposal/blob/master/A6-client-retries.md)."""
+"""For gRPC's own retries: https://github.com/grpc/proposal/blob/master/A6-client-retries.md"""
 
 _TEXT_BYTES_MAX: Final = 480
-"""Of a sentence. It travels three times, percent-encoded and in base64, among trailers that a
-client takes 8 KiB of (gRPC's default soft limit of a call's metadata)."""
+"""Bytes of a sentence, which travels three times, percent-encoded and in base64, in 8 KiB of
+trailers (gRPC's default soft limit of a call's metadata)."""
 
 _WORD_BYTES_MAX: Final = 120
-"""Of a name or a value beside the sentence."""
+"""Bytes of a name or value beside the sentence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RpcFailure:
-    """How one call fails.
+    """The failure of one call; `reason` and `metadata` are ErrorInfo's.
 
     Attributes:
-        code, message: the call's status.
-        reason: ErrorInfo's, a word in capitals.
-        retry_after_s: wall seconds after which the same call may do; None: it never will.
-        violations: whose limit was reached (a key, the engine) -> which one and how.
-        field: the field of the request that is wrong; None: none.
-        metadata: ErrorInfo's: figures that a program may want.
+        retry_after_s: wall seconds until the same call may succeed; None: never.
+        violations: the limit's owner (a key, the engine) -> which limit was reached, and how.
+        field: the request's wrong field, if any.
     """
 
     code: grpc.StatusCode
@@ -60,7 +56,7 @@ class RpcFailure:
     metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def to_status(self) -> Status:
-        """Make google.rpc's message; texts are cut to what trailers carry."""
+        """google.rpc's message, its texts cut to what trailers carry."""
         message = _cut(self.message, _TEXT_BYTES_MAX)
         parts: list[Message] = [
             details.ErrorInfo(
@@ -93,7 +89,7 @@ class RpcFailure:
 
 
 class CallRefused(UltraServeError):
-    """A call that is refused before any of it runs; its client gets `failure`."""
+    """A call refused before it runs; its client gets `failure`."""
 
     def __init__(self, failure: RpcFailure) -> None:
         super().__init__(failure.message)
@@ -101,9 +97,9 @@ class CallRefused(UltraServeError):
 
 
 def failure_of(error: BaseException, *, subject: str = "engine") -> RpcFailure:
-    """How a call fails that met `error`; `subject` is whose key a refusal may be about.
+    """The failure of a call that met `error`; `subject` owns the key's limits.
 
-    An unknown exception is INTERNAL; its words stay in the server's log.
+    An unknown exception is INTERNAL, its text only in the log.
     """
     if isinstance(error, CallRefused):
         return error.failure
@@ -133,14 +129,14 @@ def failure_of(error: BaseException, *, subject: str = "engine") -> RpcFailure:
 
 
 def refused(code: grpc.StatusCode, reason: str, message: str) -> CallRefused:
-    """The refusal of a call that a later one would meet too."""
+    """A refusal that a retry would meet too."""
     return CallRefused(RpcFailure(code=code, message=message, reason=reason))
 
 
 def exhausted(
     reason: str, message: str, *, subject: str = "engine", retry_after_s: float | None = None
 ) -> RpcFailure:
-    """The failure of a call that is more than `subject` has room for."""
+    """The failure of a call beyond the room of `subject`."""
     return RpcFailure(
         code=grpc.StatusCode.RESOURCE_EXHAUSTED,
         message=message,
@@ -156,7 +152,7 @@ async def abort_for(
     *,
     trailers: tuple[tuple[str, str | bytes], ...] = (),
 ) -> NoReturn:
-    """End the call with `failure`, and with `trailers` beside it; raises what ends a handler."""
+    """End the call with `failure` and `trailers`; raises what ends a handler."""
     status = failure.to_status()
     described: list[tuple[str, str | bytes]] = [(STATUS_TRAILER, status.SerializeToString())]
     if failure.retry_after_s is not None:
@@ -166,13 +162,13 @@ async def abort_for(
 
 
 def not_served(method: str) -> RpcFailure:
-    """The failure of a call of an unknown method."""
+    """UNIMPLEMENTED, for an unknown method."""
     code = grpc.StatusCode.UNIMPLEMENTED
     return RpcFailure(code=code, message=f"{method}: no such method", reason="NOT_SERVED")
 
 
 def refusing(failure: RpcFailure) -> Any:
-    """A handler that ends the call at once and reads nothing of it, whatever kind of call it is."""
+    """A handler that ends a call of any kind at once, unread."""
 
     async def refuse(
         messages: AsyncIterator[bytes], context: "grpc.aio.ServicerContext[Any, Any]"
@@ -188,7 +184,6 @@ def _word(text: str) -> str:
 
 
 def _cut(text: str, bytes_max: int) -> str:
-    """One line of `text` that UTF-8 can carry in so many bytes."""
     line = " ".join(text.split())
     clean = "".join(letter if letter.isprintable() else "�" for letter in line)
     raw = clean.encode("utf-8", "replace")

@@ -1,7 +1,6 @@
-"""Answers to callers without a key, on their way: who does not take them loses its connection.
+"""Answers to callers without a key, who lose their connection if they do not read.
 
-An answer waits in gRPC's core until its client has a window for it and reads, which costs some
-25 kB a call. gRPC for Python has no way to end such a call, and its connection ends them all.
+An unread answer costs gRPC's core some 25 kB; gRPC for Python ends it only with its connection.
 """
 
 import asyncio
@@ -11,18 +10,18 @@ from functools import partial
 from typing import Any, Final
 
 ANSWER_WALL_S: Final = 5.0
-"""Of an answer, which is a few bytes, on its way."""
+"""Time to send an answer of a few bytes."""
 
 CONNECTION_ANSWERS_MAX: Final = 64
-"""Of one connection, on their way at once: a client that reads has one or two."""
+"""Unread answers of one connection: a client that reads has one or two."""
 
 ANSWERS_MAX: Final = 1_024
-"""Of all; for one more the connection goes that has most."""
+"""Unread answers of all; one more ends the connection with most."""
 
 
 class StrangerAnswers:
-    """Those of one server; `cut_off` ends the connection of a peer, and `cut_off_late` that of one
-    that takes too long: not of one that has shown a key, whose other calls would end with it.
+    """Answers of one server. `cut_off` ends a peer's connection, `cut_off_late` a slow peer's,
+    unless it has shown a key: its other calls would end too.
     """
 
     def __init__(
@@ -40,7 +39,7 @@ class StrangerAnswers:
         self._count = 0
 
     async def write(self, context: Any, answer: Any) -> None:
-        """Write it, as `context` does, which raises for one whose connection ends."""
+        """Write `answer` to `context`; raises as that does."""
         peer = context.peer()
         self._make_room(peer)
         late = asyncio.get_running_loop().call_later(

@@ -1,1 +1,1 @@
-"""The gateway of HTTP: an ASGI app before vLLM's, its errors, headers and probes."""
+"""The HTTP gateway: an ASGI app before vLLM's, its errors, headers and probes."""

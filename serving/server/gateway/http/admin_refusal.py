@@ -1,7 +1,6 @@
-"""Refuses what of vLLM's HTTP app is for who runs the engine: that has a port and a key of its own.
+"""Refuses vLLM's administrative paths: the control port serves them, with a key of its own.
 
-A path is answered 403, with the way to go where there is one, whether or not vLLM's app has it:
-most of them it has with VLLM_SERVER_DEV_MODE alone.
+403, with any alternative, also for paths that vLLM's app has with VLLM_SERVER_DEV_MODE alone.
 """
 
 from http import HTTPStatus
@@ -29,7 +28,7 @@ _WAYS: Final = {
     "/update_weights": f"`ultraserve publish`, or Publish {_CONTROL}",
     "/weight_info": f"`ultraserve state`, or GetState {_CONTROL}",
 }
-"""What of vLLM's administration has a way of ours."""
+"""Administrative paths of vLLM -> alternatives."""
 
 _NOT_OFFERED: Final = frozenset(
     {
@@ -52,14 +51,14 @@ _NOT_OFFERED: Final = frozenset(
         "/weight_checker",
     }
 )
-"""What has none: it would reach into the engine's process or other people's requests, or is for
-what this engine does not do, such as LoRA and media."""
+"""Without one: they reach into the engine's process or other clients' requests, or are for what
+this engine lacks, such as LoRA and media."""
 
 REFUSED_PATHS: Final = frozenset({*_WAYS, *_NOT_OFFERED})
 
 
 def refusal_of(path: str) -> HttpError | None:
-    """The answer to a request for `path`; None when it is no path of administration."""
+    """The answer to an administrative path; None for any other."""
     if path not in REFUSED_PATHS:
         return None
     way = _WAYS.get(path)

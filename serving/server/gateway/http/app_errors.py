@@ -1,8 +1,7 @@
-"""Answers of a failing vLLM app, and those sent in their place.
+"""Replaces errors of vLLM's app by ones with a status, a reason and a retry delay.
 
-Its framework has words of its own for a path that is not there; an engine that is gone, or has no
-rank up, is an "Internal server error" to it; and a stream that fails before its first token is a
-200 with an error in it. What a client can act on is a status, a reason, and when to come back.
+The app answers unknown paths in its framework's shape, an engine that is gone or has no rank up
+with "Internal server error", and a stream that fails before its first token with 200.
 """
 
 from collections.abc import Sequence
@@ -15,26 +14,25 @@ import msgspec
 from serving.server.gateway.http.http_errors import HttpError
 
 _ERROR_EVENTS: Final = (b'data: {"error"', b"event: error")
-"""How a server-sent event that is an error begins, in OpenAI's API and in Anthropic's."""
+"""Beginnings of server-sent error events, OpenAI's and Anthropic's."""
 
 _PRELUDES: Final = (
     b'"delta":{"role":"assistant","content":""}',
     b'"type":"response.created"',
     b'"type":"response.in_progress"',
 )
-"""What streams of chats and of responses begin with in vLLM, before it looks whether there is a
-first token."""
+"""Beginnings of vLLM's streams, sent before there is a first token."""
 
 _FRAMEWORK: Final = b'{"detail"'
-"""How FastAPI's own errors begin."""
+"""Beginning of FastAPI's own errors."""
 
 _RETRY_AFTER_S: Final = 1.0
-"""After a 503 that says nothing else, wall seconds. Assumed."""
+"""Wall seconds after a 503 without a delay. Assumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppAnswer:
-    """The beginning of a response of the app: its status, headers, and the first of its body."""
+    """The beginning of the app's response: status, headers, first of its body."""
 
     status: int
     headers: Sequence[tuple[bytes, bytes]]
@@ -43,23 +41,23 @@ class AppAnswer:
 
     @property
     def is_failed(self) -> bool:
-        """Whether the app has met an error that is not the client's, or may not be."""
+        """Whether the app met an error that may not be the client's."""
         return self.status >= HTTPStatus.INTERNAL_SERVER_ERROR or self.is_failed_stream
 
     @property
     def is_prelude(self) -> bool:
-        """Whether it is a stream that has said no more than that it begins."""
+        """Whether it is a stream that has only begun."""
         begins = any(prelude in self.first for prelude in _PRELUDES)
         return self.streams_events and begins and self.status == HTTPStatus.OK
 
     @property
     def is_failed_stream(self) -> bool:
-        """Whether it is a stream of events that begins with an error."""
+        """Whether it is a stream that begins with an error."""
         return self.streams_events and self.first.startswith(_ERROR_EVENTS)
 
 
 def routing_error(said: AppAnswer, *, method: str, path: str) -> HttpError | None:
-    """The answer where the app knows no such path, or not with this method; None elsewhere."""
+    """The answer to a path or method that the app does not know; None elsewhere."""
     if not said.first.startswith(_FRAMEWORK):
         return None
     if said.status == HTTPStatus.NOT_FOUND:
@@ -94,7 +92,7 @@ _EVENT: Final = msgspec.json.Decoder(_ErrorEvent)
 
 
 def error_of_stream(said: AppAnswer) -> HttpError | None:
-    """The error that a stream begins with, as the answer to its request; None where it is none."""
+    """The answer in place of a stream that begins with an error; None for others."""
     if not said.is_failed_stream:
         return None
     _, _, data = said.first.partition(b"data: ")

@@ -1,7 +1,4 @@
-"""The words of ASGI, as types: what a server and an app say to each other about one connection.
-
-Source: https://asgi.readthedocs.io/en/latest/specs/www.html
-"""
+"""Types of ASGI (https://asgi.readthedocs.io/en/latest/specs/www.html)."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
@@ -20,7 +17,7 @@ NO_STORE: Final = (b"cache-control", b"no-store")
 
 
 def body_headers(body: bytes, kind: bytes = b"application/json") -> Headers:
-    """Type and length of a body that is sent whole."""
+    """Headers of a body that is sent whole."""
     return [(b"content-type", kind), (b"content-length", str(len(body)).encode())]
 
 
@@ -31,7 +28,7 @@ async def respond(send: Send, status: HTTPStatus, headers: Headers, body: bytes)
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """The first header of this lower-case name in the request, None where there is none."""
+    """The request's first header of this lower-case name, or None."""
     for key, value in scope["headers"]:
         if key == name:
             return bytes(value).decode("latin-1")

@@ -1,10 +1,8 @@
-"""uvicorn's HTTP/1 connection with limits: on heads, pipelining, bodies of strangers, slow readers.
+"""uvicorn's HTTP/1 connection with limits on heads, pipelining, strangers' bodies, slow readers.
 
-uvicorn prefers httptools, whose parser takes heads of any size, and has no time for one that does
-not end; vLLM's `--h11-max-*` flags reach a parser that is not used. This class counts the heads
-that it holds against one `IngressAccount`, and knows by a request's head whose it is: what a
-stranger sends as a body is thrown away as it comes. It replaces uvicorn's own in
-`uvicorn.Config.http_protocol_class`, which is read at each connection.
+uvicorn prefers httptools, whose parser bounds neither size nor time of a head; vLLM's `--h11-max-*`
+flags reach an unused one. This class, `uvicorn.Config.http_protocol_class`, counts heads in one
+`IngressAccount` and authenticates by them: a stranger's body is discarded as it comes.
 """
 
 import asyncio
@@ -26,21 +24,20 @@ from serving.server.gateway.ingress_account import Holding, IngressAccount
 from serving.server.gateway.ingress_limits import Limit
 
 _PART_BYTES: Final = 64 * 2**10
-"""What the parser is given at once, so that what it holds is known to within that."""
+"""Bytes given to the parser at once, and so the precision of what it holds."""
 
 _VLLM_HEAD_BYTES: Final = 4 * 2**20
 """vLLM's H11_MAX_INCOMPLETE_EVENT_SIZE_DEFAULT, which vLLM sets without a flag."""
 
 _FIELD_BYTES: Final = 256
-"""What a field of a head takes beside its letters: two objects of bytes, and a tuple."""
+"""Overhead of a head's field: two bytes objects and a tuple."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpIngress:
-    """What a server's connections share.
+    """State shared by a server's connections.
 
-    `key_of` gives the name of the key that a request with this scope shows, None for a stranger's;
-    the scope of one that asks for a websocket has the path "".
+    `key_of` names the key that a scope shows, None for a stranger's; a websocket's path is "".
     """
 
     account: IngressAccount
@@ -50,10 +47,10 @@ class HttpIngress:
 def bound_connections(
     config: uvicorn.Config, ingress: HttpIngress, tls: Callable[[], ssl.SSLContext] | None = None
 ) -> None:
-    """Have every connection from now on be one of ours; vLLM's flags about heads hold, if given.
+    """Make every later connection one of ours; vLLM's flags about heads hold, if given.
 
-    `tls` gives the context of each new connection, None: plain text. uvicorn's own is not used, so
-    this is to be called before it listens.
+    To be called before uvicorn listens, whose own TLS is not used: `tls` gives the context of each
+    connection, None: plain text.
     """
     limits = ingress.account.limits
     head_bytes_max = getattr(config, "h11_max_incomplete_event_size", None)
@@ -77,7 +74,7 @@ def _with_tls(
     tls: Callable[[], ssl.SSLContext],
     account: IngressAccount,
 ) -> Callable[..., asyncio.Protocol]:
-    """What `make` makes, behind a handshake that is ours to count."""
+    """`make` behind a handshake that the account counts."""
 
     def arrival(**named: Any) -> asyncio.Protocol:
         loop = named.get("_loop") or asyncio.get_running_loop()
@@ -119,13 +116,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._reader_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Count it among the strangers, and give it its time for a first head."""
+        """Count it as a stranger, and bound the time of its first head."""
         super().connection_made(transport)
         self._holding = self._account.arrive(self)
         self._guard_slow_header()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Give everything back."""
+        """Leave the account."""
         self._give_back()
         super().connection_lost(exc)
 
@@ -136,7 +133,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come, as far as the limits let it."""
+        """Parse `data`, as far as the limits allow."""
         self._unset_keepalive_if_required()
         if len(data) <= _PART_BYTES:
             self._parse(data)
@@ -164,7 +161,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._hold()
 
     def _hold(self) -> None:
-        """Bring the account up to date, and bound the time of an open head."""
         assert self._holding is not None
         held_bytes = self._heads_bytes + self._unparsed_bytes
         if self._unparsed_bytes:
@@ -182,12 +178,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # Callbacks of the parser; what one raises ends the parsing.
 
     def on_message_begin(self) -> None:
-        """A head begins, somewhere in this part."""
+        """Count a head that begins here."""
         super().on_message_begin()
         self._unparsed_bytes = self._unparsed_bytes or self._part_bytes
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take one field of a head, or of a chunked body's trailer."""
+        """Count a field of a head, or of a chunked body's trailer."""
         self._fields += 1
         self._field_bytes += len(name) + len(value)
         if self._fields > self._head_fields_max:
@@ -197,7 +193,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Say whose request it is, and begin it."""
+        """Authenticate the request, and begin it."""
         head_bytes = self._field_bytes + len(self.url)
         if head_bytes > self._head_bytes_max:
             self._stop(Limit.HEAD_BYTES)
@@ -218,20 +214,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._is_stranger = self._key_limit is not None  # its body is thrown away as theirs
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
-        """The app; its task begins when the head was looked at."""
         if self._key_limit is None:
             await self._app(scope, receive, send)
         else:
             await answer(send, error_of_limit(self._key_limit), path=scope["path"], headers=[])
 
     def on_body(self, body: bytes) -> None:
-        """Keep it for a client with a key; a stranger's is not read."""
+        """Keep a body with a key; discard a stranger's."""
         self._unparsed_bytes = 0
         if not self._is_stranger:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The next head may come."""
+        """Expect the next head."""
         super().on_message_complete()
         self._in_head = True
         self._unparsed_bytes = self._fields = self._field_bytes = 0
@@ -245,7 +240,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         raise ValueError(limit)
 
     def _upgrade(self) -> None:
-        """Hand the connection over to a websocket, if its client has a key."""
         if not self._should_upgrade():
             return  # a request like any other, which has begun
         if self._is_stranger:
@@ -270,7 +264,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()  # it has said nothing, and is told nothing
 
     def _refuse(self, limit: Limit) -> None:
-        """Say why, unless another answer is under way, and read no more."""
+        """Send the reason, unless another answer is under way; read no more."""
         self._is_refused = True
         if self.transport.is_closing():
             return
@@ -283,13 +277,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._linger(self.transport.abort)
 
     def _linger(self, end: Callable[[], None]) -> None:
-        """Discard what the client sends for a moment, so that it reads its answer."""
+        """Discard the client's bytes for a moment, so that it reads its answer."""
         if self._linger_timer is not None:
             self._linger_timer.cancel()
         self._linger_timer = self.loop.call_later(self._limits.linger_s, end)
 
     def on_response_complete(self) -> None:
-        """Keep the connection, but neither the request nor, for long, what is not read of it."""
+        """Keep the connection, but not the request, nor its unread body for long."""
         cycle = self.cycle
         super().on_response_complete()
         if not cycle.response_complete:
@@ -319,12 +313,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         )
 
     def pause_writing(self) -> None:
-        """The client is slower than its answer: it has to take some of it within a time."""
+        """Start the time in which the client must read some of its answer."""
         super().pause_writing()
         self._await_reader()
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """Stop that time."""
         super().resume_writing()
         if self._reader_timer is not None:
             self._reader_timer.cancel()
@@ -345,7 +339,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def _give_back(self) -> None:
-        """Leave the account; no timer of ours ends the connection any more."""
         holding, self._holding = self._holding, None
         if holding is not None:
             self._account.leave(holding)

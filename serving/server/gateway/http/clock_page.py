@@ -1,8 +1,7 @@
-"""What clients on the wall need to know of emulated time: a page, and a header of each response.
+"""Emulated time for clients: a page, and headers of each response.
 
-`GET /clock` is JSON: the setting, the present by both clocks, and the newest epochs, in each of
-which an emulated second takes the same number of wall seconds (see `emulator.sim.epochs`). The
-headers of a response say in which epoch it began.
+`GET /clock` is JSON: the setting, the present by both clocks, and the newest epochs
+(`emulator.sim.epochs`), each of one dilation. Headers name the epoch in which a response began.
 """
 
 import json
@@ -31,7 +30,7 @@ EPOCH_HEADER: Final = b"x-ultraserve-clock-epoch"
 
 
 class ClockPage:
-    """`app` with the page and the headers; without a `logger`, which knows the clock, the app."""
+    """`app` with the page and the headers; without a `logger`, which has the clock, `app` alone."""
 
     def __init__(self, app: App, logger: EmulatedStatLogger | None, *, setting: str) -> None:
         self._app = app
@@ -39,7 +38,7 @@ class ClockPage:
         self._setting = setting
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the page; hand anything else on, and add the headers to its answer."""
+        """Answer the page; add the headers to other answers."""
         if scope["type"] != "http" or self._logger is None:
             await self._app(scope, receive, send)
             return

@@ -1,8 +1,7 @@
-"""The client of a request of HTTP, and the paths that need none.
+"""The client of an HTTP request, and the paths that need none.
 
-A key comes as `Authorization: Bearer KEY`, as OpenAI's clients send it, or as `x-api-key: KEY`, as
-Anthropic's do. With keys everything but probes needs one: metrics and the API's description too
-tell what runs here, and Prometheus can send one (`authorization` in its scrape configuration).
+With keys all but probes need one: metrics and the API's description also tell what runs here.
+Prometheus can send one (`authorization` in its scrape configuration).
 """
 
 from http import HTTPStatus
@@ -15,8 +14,7 @@ from serving.server.gateway.http.asgi import Scope, path_of
 from serving.server.gateway.http.http_errors import HttpError, HttpRefused
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/startupz", "/health", "/ping", "/version"})
-"""What asks whether a server is there, and which. None of them says more than that, or changes
-anything."""
+"""Probes and the version, which say no more and change nothing."""
 
 _NO_KEY: Final = HttpError(
     status=HTTPStatus.UNAUTHORIZED,
@@ -36,16 +34,12 @@ _OTHER_SCOPE: Final = HttpError(
 
 
 def is_open(scope: Scope, path: str) -> bool:
-    """Whether it asks for something that needs no key anywhere; the body of such a request is not
-    read.
-    """
+    """Whether it needs no key anywhere; its body is not read."""
     return path in OPEN_PATHS or scope.get("method") == "OPTIONS"
 
 
 def key_of(keys: KeyRing, scope: Scope) -> str | None:
-    """The name of the client whose key a request shows; None for one without, and one that needs
-    none.
-    """
+    """Name of the client whose key the request shows; None without, or where none is needed."""
     path = path_of(scope)
     if is_open(scope, path):
         return None
@@ -56,10 +50,7 @@ def key_of(keys: KeyRing, scope: Scope) -> str | None:
 
 
 def client_of(keys: KeyRing, scope: Scope, path: str) -> Client:
-    """Whose request it is; anonymous where no key is needed.
-
-    Raises HttpRefused.
-    """
+    """The request's client, anonymous where no key is needed; raises HttpRefused."""
     if keys.is_open or is_open(scope, path):
         return Client()
     secret = _secret_of(scope)
@@ -74,7 +65,6 @@ def client_of(keys: KeyRing, scope: Scope, path: str) -> Client:
 
 
 def _secret_of(scope: Scope) -> str | None:
-    """The key that the request shows; None when it shows none."""
     names = {name.encode(): name for name in HEADERS}
     return request_credential(
         (names[key], bytes(value).decode("latin-1"))

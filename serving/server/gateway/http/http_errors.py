@@ -1,8 +1,7 @@
 """Errors of the HTTP gateway in the shapes of the APIs.
 
 OpenAI's clients read `{"error": {"message", "type", "param", "code"}}`; Anthropic's, on its paths,
-`{"type": "error", "error": {"type", "message"}}`. `code` is a word that stays the same while
-sentences change; for what admission refuses it is the reason's.
+`{"type": "error", "error": {"type", "message"}}`. `code` is a stable word.
 
 Sources: https://platform.openai.com/docs/guides/error-codes,
 https://docs.anthropic.com/en/api/errors
@@ -44,14 +43,13 @@ _TYPES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpError:
-    """One answer that is an error.
+    """An error response.
 
     Attributes:
-        status, code, message: as above.
-        retry_after_s: wall seconds after which the same request may do; None: unknown.
-        rate: what is left of the client's limits, where that is known.
-        closes: the connection; what of the request is still on its way is not kept.
-        allows: the methods that the path takes, where the request's is none of them.
+        retry_after_s: wall seconds until the same request may succeed; None: unknown.
+        rate: rest of the client's limits, where known.
+        closes: whether the connection ends, and the rest of the request with it.
+        allows: the path's methods, where the request's is none of them.
     """
 
     status: HTTPStatus
@@ -64,7 +62,7 @@ class HttpError:
     allows: str | None = None
 
     def headers(self) -> Headers:
-        """Beside those of the body."""
+        """Headers beside the body's."""
         headers: Headers = []
         if self.status is HTTPStatus.UNAUTHORIZED:
             headers.append((b"www-authenticate", b"Bearer"))
@@ -79,7 +77,7 @@ class HttpError:
         return headers
 
     def body(self, path: str) -> bytes:
-        """The JSON text, in the shape of the API that `path` belongs to."""
+        """JSON in the shape of the API of `path`."""
         if path.startswith(ANTHROPIC_PATHS):
             kind = _ANTHROPIC_TYPES.get(self.status, "invalid_request_error")
             content: dict[str, object] = {
@@ -104,7 +102,7 @@ class HttpError:
 
 
 class HttpRefused(Exception):
-    """The request does not pass; `error` is the answer to it."""
+    """A refused request; `error` is its answer."""
 
     def __init__(self, error: HttpError) -> None:
         super().__init__(error.message)
@@ -112,7 +110,7 @@ class HttpRefused(Exception):
 
 
 def bad_request(code: str, message: str, *, param: str | None = None) -> HttpRefused:
-    """The refusal, 400, of a request that nobody answers as it is."""
+    """A refusal with 400."""
     error = HttpError(status=HTTPStatus.BAD_REQUEST, code=code, message=message, param=param)
     return HttpRefused(error)
 
@@ -137,9 +135,9 @@ async def answer(
     headers: Headers,
     before_end: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Send the whole response; `headers` go with it.
+    """Send the whole response, with `headers`.
 
-    `before_end` is awaited when the client has all of it and the connection is still there.
+    `before_end` is awaited when the client has all of it, the connection still open.
     """
     body = error.body(path)
     headers = [*body_headers(body), *error.headers(), *headers]

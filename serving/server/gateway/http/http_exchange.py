@@ -1,12 +1,10 @@
-"""One HTTP request on its way through vLLM's app: what comes in, what goes out, how it ended.
+"""One HTTP request on its way through vLLM's app.
 
-The gateway has read the body, so the app gets it in one message. When the request's time is over,
-the app is told that the client has gone, which is what it listens for, and the client is told the
-reason; what the app still sends is dropped.
+The app gets the body in one message. When the request's time is over, the app is told that the
+client has gone, the client the reason; the app's rest is dropped.
 
-The response's beginning is kept until the first part of its body that says something: a stream that
-is an error from its first event on is answered as one that has not begun, with a status that says
-so.
+The response is held until its body says something: a stream that begins with an error is answered
+with a status that says so.
 """
 
 import asyncio
@@ -23,11 +21,10 @@ _EVENTS: Final = b"text/event-stream"
 
 
 class HttpExchange:
-    """Between the server's `receive` and `send` and those of the app.
+    """Between the server's `receive` and `send` and the app's.
 
-    `headers` are added to the response, unless the app has set the same ones. `instead` says what
-    to answer in the place of what the app begins to; None: let it pass. `on_start` is called when
-    the app begins its response.
+    `headers` are added unless the app has set them. `instead` gives the answer in place of the
+    app's beginning, if any. `on_start` is called when the app begins its response.
     """
 
     def __init__(
@@ -59,11 +56,11 @@ class HttpExchange:
 
     @property
     def is_over(self) -> bool:
-        """It was ended from here, by `end`."""
+        """Whether `end` has ended it."""
         return self._over.done()
 
     async def receive(self) -> Message:
-        """The body once, then the client's going, or the end of the request's time."""
+        """The body once, then the client's disconnect or the end of the request's time."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
@@ -83,10 +80,7 @@ class HttpExchange:
         return message
 
     async def outlasts(self, wait: Coroutine[Any, Any, None]) -> bool:
-        """Whether the client is still there when `wait` is over; it is not waited for otherwise.
-
-        Raises what `wait` raises.
-        """
+        """Whether the client outlasts `wait`, else cancelled; raises what `wait` raises."""
         waiting: asyncio.Future[Any] = asyncio.ensure_future(wait)
         incoming: asyncio.Future[Any] = asyncio.ensure_future(self._receive())
         try:
@@ -101,7 +95,7 @@ class HttpExchange:
             incoming.cancel()
 
     async def send(self, message: Message) -> None:
-        """Pass it on; nothing more once the exchange is over, or another answer was sent."""
+        """Pass it on, unless the exchange is over or another answer was sent."""
         if self._over.done() or self.replaced:
             return
         if message["type"] == "http.response.start":
@@ -117,7 +111,7 @@ class HttpExchange:
         await self._send(message)
 
     async def _keeps(self, message: Message, *, is_last: bool) -> bool:
-        """Whether `message` of the response's beginning does not go out yet, or never will."""
+        """Whether `message` of the response's beginning is held back or dropped."""
         start = self._kept[0]
         begun = AppAnswer(
             status=start["status"],
@@ -139,7 +133,7 @@ class HttpExchange:
         return False
 
     async def _replace(self, error: HttpError) -> None:
-        """Answer `error` where the app has begun another answer, of which nothing was sent."""
+        """Answer `error` in place of a response of which nothing was sent."""
         self.replaced = self.began = self.complete = True
         self.status = error.status.value
         told = {name for name, _ in error.headers()}
@@ -147,9 +141,9 @@ class HttpExchange:
         await answer(self._send, error, path=self.path, headers=others)
 
     def end(self, error: HttpError) -> "asyncio.Future[None]":
-        """Tell the app that the client has gone, and send the client `error`; idempotent.
+        """Disconnect the app and send the client `error`; idempotent.
 
-        The future is done when the client has been told.
+        The future is done when it is sent.
         """
         if self._over.done() or self.complete:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -159,9 +153,7 @@ class HttpExchange:
         return asyncio.ensure_future(self._tell(error))
 
     async def break_off(self, error: HttpError) -> bool:
-        """Tell the client `error` where the app has failed in a stream of events; whether it is
-        told.
-        """
+        """End a failed stream of events with `error`; whether that was sent."""
         if not self._streams_events or self.replaced or self.complete or self._over.done():
             return False
         self.replaced = True

@@ -1,17 +1,16 @@
 """The HTTP gateway before vLLM's app: caller, limits and work of each request.
 
-Pure ASGI, so that streams pass as they are: a chunk costs one function call. In this order, the
-cheap before the dear:
+Pure ASGI: a chunk of a stream costs one function call. In this order, the cheap before the dear:
 
     probe ──► answered here                 path of administration ──► 403, and a way
     key ──► 401, 403                        class of work ──► 400
     a path that needs no key ──► vLLM's app, without its body
     engine gone or resting, no rank up, gateway closed, full ──► 503, 429 before its body is read
     body ──► 413, 408                       gateway.enter(work) ──► 429, 503
-    vLLM's app ──► its response, with what is left of the key's limits; 504 when it takes too long;
-                   what it cannot serve after all ──► 404, 405, 429, 503 before the response begins
+    vLLM's app ──► its response, with the rest of the key's limits; 504 when it takes too long;
+                   what it cannot serve ──► 404, 405, 429, 503 before the response begins
 
-A permit covers every POST but those that are known not to generate, so that nothing slips by.
+Every POST needs a permit, but for those known not to generate.
 """
 
 import asyncio
@@ -56,22 +55,22 @@ _NOT_GENERATING: Final = re.compile(
     r"/tokenize|/detokenize|/ping|/v1/messages/count_tokens|/v1/responses/[^/]+/cancel"
     r"|/v1/(chat/completions|completions|messages|responses)/(render|derender)"
 )
-"""POSTs that the engine computes nothing for."""
+"""POSTs without work for the engine."""
 
 _REQUEST_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
-"""What a client may call its request; in the place of anything else we think of a name."""
+"""A client's name for its request; others are replaced."""
 
 
 def generates(method: str, path: str) -> bool:
-    """Whether a request of this kind may make the engine compute."""
+    """Whether such a request may make the engine compute."""
     return method == "POST" and not _NOT_GENERATING.fullmatch(path)
 
 
 class HttpGateway:
-    """An ASGI app around vLLM's, for requests; the app's lifespan is none of its business.
+    """An ASGI app around vLLM's, for requests.
 
-    `missing` are paths of the app that the model cannot answer; `request_wall_s_max` the wall
-    seconds that a request may take, from when the engine may have it.
+    `missing` are paths that the model cannot answer; `request_wall_s_max` the wall seconds of a
+    request, from when the engine may have it.
     """
 
     def __init__(
@@ -96,7 +95,7 @@ class HttpGateway:
         self._request_wall_s_max = request_wall_s_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request, or one websocket's beginning."""
+        """Handle one request, or one websocket's handshake."""
         path = path_of(scope)
         if scope["type"] == "websocket":
             await self._websocket(scope, path, receive, send)
@@ -129,12 +128,7 @@ class HttpGateway:
         send: Send,
         headers: Headers,
     ) -> None:
-        """Let the request through to the app if it may enter.
-
-        Raises:
-            HttpRefused, Refused: it may not; nothing of a response was sent.
-            ClientGone: before its body was complete.
-        """
+        """Pass the request to the app; HttpRefused, Refused or ClientGone before any response."""
         if is_open(scope, path):  # its body is not read
             instead = partial(self._instead, scope, path, None)
             exchange = HttpExchange(
@@ -161,7 +155,6 @@ class HttpGateway:
         headers: Headers,
         said: WorkClass | None,
     ) -> None:
-        """As `_pass`, once the body has come."""
         await refuse_values(body)
         asked = asked_in(body)
         check_json(scope, body, is_read=asked is not None)
@@ -182,7 +175,6 @@ class HttpGateway:
         await self._run_with(permit, scope, exchange)
 
     async def _refuse_unserved(self, work_class: WorkClass) -> None:
-        """Raise Refused where the engine serves no requests."""
         refused = await self._readiness.refusal()
         if refused is not None:
             self._admission.count_refusal(refused, work_class)
@@ -191,7 +183,7 @@ class HttpGateway:
     def _instead(
         self, scope: Scope, path: str, permit: Permit | None, begun: AppAnswer
     ) -> HttpError | None:
-        """What to answer where the app begins to answer `begun`; None: let it."""
+        """The answer in place of the app's `begun`, or None."""
         if permit is not None and permit.refusal is not None:
             return error_of(permit.refusal)
         if begun.is_failed and (failure := self._readiness.failure()) is not None:
@@ -199,7 +191,7 @@ class HttpGateway:
         return error_of_stream(begun) or routing_error(begun, method=scope["method"], path=path)
 
     def _refuse_early(self, client: Client, said: WorkClass | None) -> None:
-        """Raise Refused before the body is read, where it cannot say another class any more."""
+        """Raise Refused before the body is read, unless that may name another class."""
         work_class = client.class_of(said)
         full = self._admission.would_refuse(client, work_class)
         if full is None:
@@ -232,7 +224,6 @@ class HttpGateway:
             permit.leave(outcome)
 
     async def _run(self, scope: Scope, exchange: HttpExchange) -> None:
-        """Run the app, and answer 504 when that takes too long."""
         told: list[asyncio.Future[None]] = []
         timer = asyncio.get_running_loop().call_later(
             self._request_wall_s_max, lambda: told.append(exchange.end(TOOK_TOO_LONG))
@@ -251,10 +242,9 @@ class HttpGateway:
                 await asyncio.gather(*told, return_exceptions=True)  # or nobody is there any more
 
     async def _break_off(self, exchange: HttpExchange) -> bool:
-        """End a stream in which the app has failed, with the reason; whether one is known.
+        """End a stream in which the app failed; whether the reason is known.
 
-        vLLM 0.32's stream of a response breaks where its request fails: the event that it makes of
-        the error is none of the response's.
+        vLLM 0.32's streams of responses break where a request fails: the error event is not theirs.
         """
         permit = current_permit.get()
         refused = permit.refusal if permit is not None else None
@@ -263,7 +253,7 @@ class HttpGateway:
         return await exchange.break_off(error) and refused is not None
 
     async def _websocket(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
-        """Websockets are for clients with a key too; vLLM's app has some for speech alone."""
+        """Pass on a websocket, which needs a key; vLLM's app has them for speech alone."""
         try:
             client_of(self._keys, scope, path)
         except HttpRefused:
@@ -274,7 +264,6 @@ class HttpGateway:
 
 
 def _named(scope: Scope) -> tuple[Scope, bytes]:
-    """The request with a name that its responses and the engine's log have too."""
     said = header(scope, b"x-request-id")
     if said is not None and _REQUEST_ID.fullmatch(said):
         return scope, said.encode()
@@ -284,12 +273,10 @@ def _named(scope: Scope) -> tuple[Scope, bytes]:
 
 
 def _is_unread(permit: Permit | None) -> bool:
-    """Whether the engine has seen nothing of the request."""
     return permit is None or not permit.entry.counted_tokens
 
 
 def _outcome(exchange: HttpExchange) -> Outcome:
-    """How a request that has been through the app has ended."""
     if exchange.is_over or exchange.client_gone:
         return Outcome.ABORTED  # whatever the app made of that
     status = HTTPStatus.INTERNAL_SERVER_ERROR if exchange.status is None else exchange.status

@@ -1,9 +1,9 @@
 """Errors for requests that vLLM's app would answer wrongly, and for connections at a limit.
 
-- A request that the app cannot read is 400 where its framework says 500: the same request fails
-  again, and a 500 would have clients try again. The place in the code goes to the log.
-- An API that the served model lacks is 404 where vLLM says 501, which means a broken server.
-- A connection that reaches a limit before it is a request gets one whole response.
+- An unreadable request is 400, where the framework's 500 would have clients retry. The place in the
+  code is logged.
+- An API that the served model lacks is 404, where vLLM's 501 means a broken server.
+- A connection at a limit before it is a request gets one whole response.
 """
 
 import logging
@@ -20,11 +20,11 @@ from serving.server.gateway.ingress_limits import Limit
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's process shows
 
 STUMBLES: Final = (AssertionError, AttributeError, LookupError, RecursionError, UnicodeError)
-"""What reading a request of a strange shape raises; vLLM answers other errors itself."""
+"""Raised by reading a request of a strange shape; vLLM answers other errors itself."""
 
 
 def stumbled(error: Exception, path: str) -> HttpError:
-    """The answer to a request to `path` over which reading failed with `error`, which is logged."""
+    """The answer where reading a request failed with `error`, which is logged."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{'/'.join(Path(frame.filename).parts[-3:])}:{frame.lineno}"
     logger.warning("a request to %s could not be read: %s at %s", path, type(error).__name__, place)
@@ -39,13 +39,13 @@ _DECISIONS: Final = "/v1/systemone"
 
 
 def missing_paths(state: Any) -> frozenset[str]:
-    """The paths that an app with this state cannot answer."""
+    """Paths that an app with this state cannot answer."""
     has_decisions = getattr(state, "serving_structured_decisions", None) is not None
     return frozenset() if has_decisions else frozenset({_DECISIONS})
 
 
 def missing_api(path: str, missing: Collection[str]) -> HttpError | None:
-    """The answer to a request for one of them; None for another path."""
+    """The answer to a request for one of `missing`; None for another path."""
     if path not in missing:
         return None
     return HttpError(
@@ -77,7 +77,7 @@ _RETRY_AFTER_S: Final = 1.0
 
 
 def error_of_limit(limit: Limit) -> HttpError:
-    """The error of a connection that has reached it, and ends."""
+    """The error of a connection that ends at `limit`."""
     status, message = _SAID[limit]
     may_retry = status in (_BUSY, HTTPStatus.TOO_MANY_REQUESTS)
     return HttpError(
@@ -90,7 +90,7 @@ def error_of_limit(limit: Limit) -> HttpError:
 
 
 def raw_answer(limit: Limit) -> bytes:
-    """The response's bytes; the connection ends with it."""
+    """The response's bytes, with which the connection ends."""
     error = error_of_limit(limit)
     status, body = error.status, error.body("")
     headers = (*body_headers(body), *error.headers())

@@ -1,5 +1,5 @@
-"""Refuses a body that says it is JSON and is not, which vLLM's framework answers in no API's shape,
-and one of so many values that reading it would take many times its bytes, or the server's time.
+"""Refuses invalid JSON, which vLLM's framework answers in no API's shape, and bodies whose values
+would take many times their bytes, or the server's time.
 """
 
 import asyncio
@@ -14,27 +14,24 @@ from serving.server.gateway.http.asgi import Scope, header
 from serving.server.gateway.http.http_errors import HttpError, HttpRefused, bad_request
 
 VALUES_MAX: Final = 1_000_000
-"""Commas and opening brackets of a body, which bound its values: 16 MiB of `[],` take 354 MiB as
-Python's objects. More than any context of tokens has. Assumed."""
+"""Commas and opening brackets, which bound values: 16 MiB of `[],` take 354 MiB as Python's
+objects. Above any context's tokens. Assumed."""
 
 CONTAINERS_MAX: Final = 16_384
-"""Arrays and objects: vLLM's app takes 3 us for an object and 25 for a message, and serves nobody
-else meanwhile. Four times what OpenAI takes of a schema's properties, messages or tools. Assumed.
-"""
+"""Arrays and objects: vLLM's app takes 3 us for an object and 25 for a message, blocking all else.
+Four times OpenAI's limits of properties, messages or tools. Assumed."""
 
 STRINGS_MAX: Final = 65_536
-"""Names of fields too. Assumed: four for each array or object."""
+"""With names of fields. Assumed: four for each array or object."""
 
 _SLICE_BYTES: Final = 2**18
 _COMMA, _QUOTE, _BRACKET, _BRACE = (ord(mark) for mark in ',"[{')
 
 
 async def refuse_values(body: bytes) -> None:
-    """Raise HttpRefused, 413, for a body that would be far more in memory, or in time, than it is
-    in bytes.
+    """Raise HttpRefused, 413, for a body that costs far more memory or time than its bytes.
 
-    Commas in strings count too, so that nothing is parsed for them; brackets and quotes only where
-    there are too many. Others are served between the slices of a long body.
+    VALUES_MAX counts marks in strings too. Other requests are served between slices of a long body.
     """
     if len(body) <= CONTAINERS_MAX:
         return
@@ -56,9 +53,7 @@ async def refuse_values(body: bytes) -> None:
 
 
 async def _outside_strings(body: bytes) -> tuple[int, int]:
-    """Opening brackets that are in no string, and strings; those of the slices until there are too
-    many.
-    """
+    """Opening brackets outside strings, and strings, up to the slice with too many."""
     containers = quotes = 0
     is_inside = False
     kept = b""
@@ -80,7 +75,7 @@ async def _outside_strings(body: bytes) -> tuple[int, int]:
 
 
 def _opens(letters: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    """Where an array or object begins, or a string has such a letter."""
+    """Where an array or object begins, or a string has its letter."""
     opens: npt.NDArray[np.bool_] = (letters == _BRACKET) | (letters == _BRACE)
     return opens
 
@@ -102,7 +97,7 @@ def _too_many(most: int, what: str) -> HttpRefused:
 def check_json(scope: Scope, body: bytes, *, is_read: bool = False) -> None:
     """Raise HttpRefused, 400, for a body of type JSON that is not (RFC 8259: in UTF-8).
 
-    `is_read`: it was already found to be JSON, but for its letters.
+    `is_read`: it is JSON but for its encoding.
     """
     kind = (header(scope, b"content-type") or "").partition(";")[0].strip().lower()
     if not body or not (kind == "application/json" or kind.endswith("+json")):

@@ -1,7 +1,7 @@
-"""vLLM's page of metrics with the hardware's families behind it.
+"""vLLM's page of metrics, then the hardware's families.
 
-The engine is asked when somebody reads the page. One whose step takes longer than a page may, or
-whose answer is an error, is shown as it last was, and the page says how long ago that is.
+The engine is asked when the page is read. During a long step, or after an error, the page shows the
+last snapshot and its age.
 """
 
 import asyncio
@@ -21,24 +21,23 @@ logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the server's
 PATH: Final = "/metrics"
 
 _NEGOTIATES: Final = (b"accept", b"accept-encoding")
-"""What an app may answer with OpenMetrics, or compressed: nothing can stand behind either."""
+"""Headers that ask for OpenMetrics or compression, to which nothing can be appended."""
 
 _MAX_AGE_S: Final = 0.25
-"""Wall seconds; several who scrape at a time are shown one look."""
+"""Wall seconds; concurrent scrapes share a snapshot."""
 
 _WITHIN_S: Final = 0.12
-"""Wall seconds that a page waits for the engine: with the rest it takes less than 200 ms."""
+"""Wall seconds that a page waits for the engine: with the rest, less than 200 ms."""
 
 FIRST_WITHIN_S: Final = 2.0
-"""As long waits the first page: there is no look before. Who scrapes as deploy/prometheus says
-gives up after 4 s, and takes a server whose page is late for one that has ended."""
+"""Wall seconds of the first page, which has no earlier snapshot. Scrapers as in deploy/prometheus
+give up after 4 s, and take a late server for an ended one."""
 
 
 class MetricsPage:
     """`app` with the hardware's families on its page of metrics; `logger` keeps the engine's own.
 
-    Where the engine is gone, or has never answered, the page is the app's alone. The page is text
-    that is not compressed, whatever a request would take.
+    The app's page alone where the engine is gone or has never answered; always uncompressed text.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class MetricsPage:
         self._young = (0, "")  # a look's number, and its text
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand a request on; of the page's, the answer is longer by what we have to say."""
+        """Pass a request on; append the families to the page."""
         if scope["type"] != "http" or path_of(scope) != PATH or scope["method"] != "GET":
             await self._app(scope, receive, send)
             return
@@ -73,7 +72,6 @@ class MetricsPage:
             await send(message)
 
     async def _hardware(self, look: PolledSnapshot | None, failure: str | None) -> str:
-        """The families of the newest look; what stands in their way is logged once."""
         text = ""
         if look is not None:
             look = self._watch.last or look  # another page may have taken a newer one meanwhile
@@ -88,7 +86,6 @@ class MetricsPage:
         return text
 
     async def _look(self) -> tuple[PolledSnapshot | None, str | None]:
-        """A fresh look or the last one, if there is any; and how the engine failed."""
         within_s = FIRST_WITHIN_S if self._watch.last is None else _WITHIN_S
         try:
             return await self._watch.fresh(_MAX_AGE_S, within_s), None
@@ -106,7 +103,7 @@ class MetricsPage:
         return await asyncio.to_thread(self._rendered, look)
 
     def _rendered(self, look: PolledSnapshot) -> str:
-        """The page of a look; who share a young look share its text, but for its age."""
+        """The page of a snapshot; readers of a young one share its text."""
         number, text = self._young
         age_s = look.age_s()
         if number != look.number or age_s > _MAX_AGE_S:  # an old look's host is read anew
@@ -116,7 +113,7 @@ class MetricsPage:
 
 
 class _Longer:
-    """Takes a whole answer, with `more` behind its body when it is a success."""
+    """Collects a whole answer, with `more` behind a successful body."""
 
     def __init__(self, more: bytes) -> None:
         self.messages: list[Message] = []
@@ -125,7 +122,6 @@ class _Longer:
         self._body: list[bytes] = []
 
     async def __call__(self, message: Message) -> None:
-        """Take a message of the app's."""
         if message["type"] == "http.response.start":
             self._start = message
             return

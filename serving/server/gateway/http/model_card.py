@@ -1,6 +1,4 @@
-"""`GET /v1/models/NAME`, which OpenAI's clients call `models.retrieve`; vLLM has the list alone.
-
-The list is the app's own, so that an entry is the same in both.
+"""`GET /v1/models/NAME`, OpenAI's `models.retrieve`: an entry of the app's own list.
 
 Source: https://platform.openai.com/docs/api-reference/models/retrieve
 """
@@ -27,13 +25,13 @@ _PREFIX: Final = f"{LIST_PATH}/"
 
 
 class ModelCards:
-    """`app`, and a path for each model of its list."""
+    """`app` with a path for each model of its list."""
 
     def __init__(self, app: App) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer for one model; all other requests are the app's."""
+        """Answer for one model; pass other requests on."""
         path = path_of(scope) if scope["type"] == "http" else ""
         if scope.get("method") not in ("GET", "HEAD") or not path.startswith(_PREFIX):
             await self._app(scope, receive, send)
@@ -47,7 +45,6 @@ class ModelCards:
         await respond(send, HTTPStatus.OK, body_headers(body), body)
 
     async def _cards(self, scope: Scope, receive: Receive) -> list[dict[str, Any]]:
-        """The entries of the app's list."""
         parts: list[bytes] = []
 
         async def keep(message: Message) -> None:

@@ -1,8 +1,7 @@
-"""Makes the OpenAPI description that vLLM's app serves say what this server answers.
+"""Makes the OpenAPI description of vLLM's app match this server's answers.
 
-vLLM describes its paths and the shapes of what it takes and gives. This adds the answers of the
-gateway, the shape that errors really have (a validation error is 400 here, and never FastAPI's
-422), the probes and the keys, and takes away the paths that are not served.
+Adds the gateway's answers, probes and keys, and the real shape of errors (a validation error is
+400, never FastAPI's 422); removes paths that are not served.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -47,8 +46,8 @@ _GENERATING: Final = (429, 504)
 _WITH_KEYS: Final = (401, 403)
 
 _NEVER: Final = (422, 501)
-"""What vLLM describes and nobody is answered: validation errors are 400, media are refused before
-they are read (422), and an API that the served model does not have (501) is 404."""
+"""Described by vLLM and never sent: validation errors are 400, media are refused before they are
+read (422), and an API that the served model lacks (501) is 404."""
 
 _SECURITY: Final = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -59,9 +58,9 @@ _SECURITY: Final = {
 def described(
     description: Mapping[str, Any], *, version: str, needs_key: bool, missing: Collection[str] = ()
 ) -> dict[str, Any]:
-    """The description of vLLM's app as this server answers; `description` is left as it is.
+    """The description of vLLM's app with this server's answers; `description` is left as it is.
 
-    `version` is this server's. `missing` are paths whose API the served model does not have.
+    `version` is this server's; `missing` are paths whose API the served model lacks.
     """
     components = dict(description.get("components", {}))
     components["schemas"] = {**components.get("schemas", {}), ERROR_NAME: ERROR_SCHEMA}
@@ -88,7 +87,7 @@ def described(
 
 
 def describe_app(app: Any, *, version: str, needs_key: bool) -> None:
-    """Let the FastAPI `app` serve what `described` makes of its own description; made once."""
+    """Have the FastAPI `app` serve its own description as `described`."""
     own: Callable[[], dict[str, Any]] = app.openapi
     missing = missing_paths(app.state)
     made: list[dict[str, Any]] = []

@@ -1,8 +1,9 @@
-"""Probes of HTTP: is the server up, alive, ready? 200, or 503 with the reason in one line.
+"""HTTP's probes: 200, or 503 with the reason in one line.
 
-The words are Kubernetes' (https://kubernetes.io/docs/concepts/configuration/liveness-readiness-
-startup-probes/): an orchestrator waits for /startupz, starts a server anew whose /livez fails, and
-sends requests to one whose /readyz does not. vLLM's own /health stays what it is.
+As Kubernetes asks: it waits for /startupz, restarts a server whose /livez fails, and sends requests
+by /readyz. vLLM's /health is unchanged.
+
+https://kubernetes.io/docs/concepts/configuration/liveness-readiness-startup-probes/
 """
 
 from http import HTTPStatus
@@ -18,7 +19,7 @@ PATHS: Final = (STARTUP, LIVE, READY)
 
 
 async def answer_probe(readiness: Readiness, path: str, send: Send, headers: Headers) -> None:
-    """Answer a request for one of PATHS; `headers` go with it."""
+    """Answer a request for one of PATHS, with `headers`."""
     reason = None  # for /startupz: the app answers nobody before it is up
     if path == LIVE:
         reason = readiness.not_alive()

@@ -1,7 +1,7 @@
 """Headers that OpenAI's clients read: the rest of a key's limits, and when to retry.
 
-Source: https://platform.openai.com/docs/guides/rate-limits (`x-ratelimit-*`, durations as "1s",
-"6m0s"); openai-python and openai-node wait as `retry-after-ms`, else `retry-after`, says.
+Source: https://platform.openai.com/docs/guides/rate-limits (durations as "1s", "6m0s");
+openai-python and openai-node wait for `retry-after-ms`, else `retry-after`.
 """
 
 import math
@@ -11,7 +11,7 @@ from serving.server.gateway.http.asgi import Headers
 
 
 def rate_headers(rate: RateState) -> Headers:
-    """Those of the limits that the key has; none where it has none."""
+    """Headers of the key's limits, if any."""
     headers: Headers = []
     for unit, limit, remaining, reset_s in (
         (b"requests", rate.limit_requests, rate.remaining_requests, rate.reset_requests_s),
@@ -28,7 +28,7 @@ def rate_headers(rate: RateState) -> Headers:
 
 
 def retry_headers(retry_after_s: float) -> Headers:
-    """How long to wait, in both spellings; never zero, which clients take for no word at all."""
+    """The delay in both spellings; never zero, which clients ignore."""
     wait_ms = max(1, math.ceil(retry_after_s * 1e3))
     return [
         (b"retry-after", str(-(-wait_ms // 1000)).encode()),

@@ -1,7 +1,6 @@
-"""Reads a request's body whole, within its limits, before anything runs.
+"""Reads a request's whole body, within its limits, before anything runs.
 
-vLLM's app reads it whole as well, so nothing is lost by that, and a slow or endless sender never
-reaches it.
+So does vLLM's app; a slow or endless sender never reaches it.
 """
 
 import asyncio
@@ -18,8 +17,8 @@ from serving.server.gateway.ingress_limits import IngressLimits, Limit
 LINGER_S: Final = IngressLimits().linger_s
 
 LARGE_BYTES: Final = 2**20
-"""A body of this size is counted until its answer begins, a smaller one until it was read: the app
-keeps what it makes of a large one, and an honest client has few of those at a time. Assumed."""
+"""Such a body counts until its answer begins, a smaller one until it was read: the app keeps what
+it makes of it, and an honest client has few. Assumed."""
 
 
 class ClientGone(Exception):
@@ -27,10 +26,9 @@ class ClientGone(Exception):
 
 
 async def let_go(receive: Receive, wait_s: float = LINGER_S) -> None:
-    """Throw away what of a body still comes, until its end or for `wait_s`.
+    """Discard the rest of a body, until its end or for `wait_s`.
 
-    A connection that is closed while its client still sends is reset, and many a client then never
-    reads the answer that it was sent before.
+    Closing earlier resets the connection, and many a client then never reads its answer.
     """
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(wait_s):
@@ -41,7 +39,7 @@ async def let_go(receive: Receive, wait_s: float = LINGER_S) -> None:
 
 
 class HeldBody:
-    """A body that has come, counted in the account until `let_go`, or the end of its block."""
+    """A body, counted in the account until `let_go` or the end of its block."""
 
     __slots__ = ("_account", "_content", "_holding")
 
@@ -53,12 +51,12 @@ class HeldBody:
             self.let_go()
 
     def take(self) -> bytes:
-        """Give the only copy away; it is still counted."""
+        """The only copy; it is still counted."""
         content, self._content = self._content, b""
         return content
 
     def let_go(self) -> None:
-        """Count it no more; again it changes nothing."""
+        """Count it no more; idempotent."""
         self._account.leave(self._holding)
 
     def __enter__(self) -> Self:
@@ -69,18 +67,16 @@ class HeldBody:
 
 
 class BodyReader:
-    """Reads the bodies of all requests of a server that have a key; `account` counts them."""
+    """Reads the bodies of all requests with a key; `account` counts them."""
 
     def __init__(self, *, bytes_max: int, account: IngressAccount) -> None:
         self.bytes_max = bytes_max
         self.account = account
 
     async def read(self, scope: Scope, receive: Receive, *, key: str) -> HeldBody:
-        """The body that the holder of `key` sends.
+        """The body sent with `key`.
 
-        Raises:
-            HttpRefused: 413, 408, 429 or 503; not read to its end.
-            ClientGone: before the end of the body.
+        Raises HttpRefused (413, 408, 429 or 503) for a body not read to its end, and ClientGone.
         """
         self._refuse_said_length(scope)
         holding = self.account.open(key)
@@ -107,7 +103,6 @@ class BodyReader:
     async def _next(
         self, receive: Receive, holding: Holding, began_s: float, before_bytes: int
     ) -> tuple[bytes, bool]:
-        """What comes next, and whether that is not all."""
         until_s = began_s + self.account.limits.time_s(before_bytes)
         message = await self._within(until_s - asyncio.get_running_loop().time(), receive)
         if message["type"] == "http.disconnect":

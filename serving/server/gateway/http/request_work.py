@@ -1,8 +1,7 @@
-"""How much work an HTTP request asks for, as far as its body says: admission's estimate.
+"""Admission's estimate of an HTTP request's work, from its body.
 
-Only what is needed is parsed, and once. Token ids are counted exactly; of text a token is taken to
-be four characters, and the engine's own count takes its place as soon as there is one. A body that
-is malformed is a request like any other: vLLM's app says what is wrong with it.
+Needed fields are parsed once. Token ids are counted; text has four characters a token, until the
+engine's count replaces it. A malformed body passes: vLLM's app says what is wrong.
 """
 
 from dataclasses import dataclass
@@ -27,36 +26,32 @@ COMPLETION_NEW_TOKENS: Final = 16
 """OpenAI's default of `max_tokens` for /v1/completions, and vLLM's."""
 
 _WITH_CHOICES: Final = frozenset({"/v1/completions", "/v1/chat/completions", "/invocations"})
-"""Where vLLM makes `n` answers of each prompt; elsewhere it ignores or refuses the word, as it does
-`best_of` everywhere."""
+"""Paths where vLLM makes `n` answers of each prompt; others ignore or refuse `n`, all `best_of`."""
 
 _TOKENS_IN_PATH: Final = "/inference/v1/generate"
-"""Whose `n` is in `sampling_params`."""
+"""Path with `n` in `sampling_params`."""
 
 _RESPONSES_PATH: Final = "/v1/responses"
 
 _FLEX: Final = "flex"
 
 _CHARACTER_BYTES: Final = 6
-"""Of JSON, at most: \\uXXXX. Characters that take two of these are tokens by themselves."""
+"""Of JSON, at most: \\uXXXX. Characters of two of these are tokens."""
 
 _TEXT_BYTES_MIN: Final = 2**20
-"""Any text may have so many: what is tokenized need not fit into a context (load generators have
-long texts counted), and so much is soon read."""
+"""Free for any text: texts to tokenize need not fit a context (load generators count long ones)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContextSize:
-    """The engine's longest context: its tokens, and the bytes that no text of so many tokens has in
-    JSON; None where that is not known.
-    """
+    """The engine's longest context: its tokens, and a bound of its text in JSON bytes, if known."""
 
     tokens: int
     text_bytes: int | None = None
 
     @classmethod
     def of(cls, engine: Any) -> Self:
-        """That of vLLM's `engine`; texts have no bound without a tokenizer, or with images."""
+        """That of vLLM's `engine`; texts are unbounded without a tokenizer, or with images."""
         model, tokenizer = engine.model_config, engine.tokenizer
         if tokenizer is None or model.is_multimodal_model:
             return cls(model.max_model_len)
@@ -65,14 +60,12 @@ class ContextSize:
 
 
 class _Sampling(msgspec.Struct):
-    """`sampling_params` of /inference/v1/generate."""
-
     max_tokens: msgspec.Raw = msgspec.Raw()
     n: msgspec.Raw = msgspec.Raw()
 
 
 class AskedBody(msgspec.Struct):
-    """What of a body of any API is looked at; a raw field is empty where the body has none."""
+    """Fields of any API's body that are read; empty where absent."""
 
     prompt: msgspec.Raw = msgspec.Raw()
     suffix: msgspec.Raw = msgspec.Raw()
@@ -112,13 +105,13 @@ _LONG_TEXTS: Final = ("prompt", "messages", "input", "instructions", "system")
 """Fields that become a prompt whole."""
 
 _NO_NUMBERS: Final = (b"[", b'"', b"{", b"l", b"r", b"s")
-"""What begins or is in every other value: arrays, strings, objects, null, true and false."""
+"""Marks of values other than numbers: arrays, strings, objects, null, true and false."""
 
 _DECODER: Final = msgspec.json.Decoder(AskedBody)
 
 
 def asked_in(body: bytes) -> AskedBody | None:
-    """What a body says; None for one that is no JSON object."""
+    """The fields of a body; None for one that is no JSON object."""
     try:
         return _DECODER.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -126,10 +119,7 @@ def asked_in(body: bytes) -> AskedBody | None:
 
 
 def said_class(scope: Scope) -> WorkClass | None:
-    """The class that the request's header names; None without the header.
-
-    Raises HttpRefused for another word.
-    """
+    """The class in the request's header, if any; raises HttpRefused for another word."""
     word = header(scope, CLASS_HEADER)
     if word is None:
         return None
@@ -142,10 +132,9 @@ def said_class(scope: Scope) -> WorkClass | None:
 
 
 def refuse_background(path: str, asked: AskedBody | None) -> None:
-    """Raise HttpRefused for a response that is made when its request is over.
+    """Raise HttpRefused for a response made after its request, which no permit would count.
 
-    It would be work that nobody waits for and no permit counts. vLLM offers it where it keeps
-    responses (VLLM_ENABLE_RESPONSES_API_STORE).
+    vLLM offers it where it keeps responses (VLLM_ENABLE_RESPONSES_API_STORE).
     """
     if path != _RESPONSES_PATH or asked is None:
         return
@@ -156,10 +145,9 @@ def refuse_background(path: str, asked: AskedBody | None) -> None:
 
 
 def refuse_long_text(asked: AskedBody | None, context: ContextSize) -> None:
-    """Raise HttpRefused for text that is longer than the longest context can have.
+    """Raise HttpRefused for text longer than any context's.
 
-    The engine would say so too, when it has read all of it; or would turn all of it into tokens,
-    for a request that wants them counted or cut.
+    The engine would first read or tokenize all of it.
     """
     if asked is None or context.text_bytes is None:
         return
@@ -177,7 +165,7 @@ def refuse_long_text(asked: AskedBody | None, context: ContextSize) -> None:
 
 
 def _longest_text_bytes(array: bytes) -> int:
-    """Of texts, or of lists, the longest; of messages all; token ids are no text."""
+    """Bytes of the longest of texts or lists, of all messages; 0 for token ids."""
     if b'"' not in array:
         return 0
     try:
@@ -198,10 +186,9 @@ def work_of(
     said: WorkClass | None,
     context: ContextSize,
 ) -> Work:
-    """The work that a body which says `asked`, sent to `path`, asks for.
+    """The work that a body `asked`, sent to `path`, asks for.
 
-    `said` is the class that the request's header names. Tokens of a sequence are at most those of
-    `context`: the engine refuses more.
+    `said` is the header's class. The engine refuses sequences of more tokens than `context`.
     """
     asked = asked or AskedBody()
     sampling = _typed(asked.sampling_params, _Sampling) or _Sampling()
@@ -220,7 +207,6 @@ def work_of(
 
 
 def _choices(path: str, asked: AskedBody, sampling: _Sampling) -> int:
-    """How many answers each prompt gets."""
     if path == _TOKENS_IN_PATH:
         return max(1, _count(sampling.n))
     return max(1, _count(asked.n)) if path in _WITH_CHOICES else 1
@@ -245,7 +231,7 @@ def _new_tokens(path: str, asked: AskedBody, sampling: _Sampling) -> int:
 
 
 def _prompts(asked: AskedBody) -> tuple[int, int]:
-    """How many prompts there are, and the tokens of all of them together; at least one each."""
+    """Number of prompts, and tokens of all; at least one each."""
     characters = sum(len(getattr(asked, name)) for name in _TEXTS)
     tokens = -(-characters // CHARACTERS_PER_TOKEN)
     for flat in (_numbers(asked.token_ids), _numbers(asked.prompt)):
@@ -261,10 +247,7 @@ def _prompts(asked: AskedBody) -> tuple[int, int]:
 
 
 def _numbers(raw: msgspec.Raw) -> int | None:
-    """How many numbers a JSON array of nothing else has; None for other JSON.
-
-    They are counted by their commas: a long prompt has as many integers as a body has place for.
-    """
+    """Length of a JSON array of numbers alone, by its commas, for speed; None for other JSON."""
     text = bytes(raw)
     if not text.startswith(b"[") or any(text.find(mark, 1) >= 0 for mark in _NO_NUMBERS):
         return None
@@ -280,9 +263,7 @@ def _length(one: object) -> int:
 
 
 def _count(raw: msgspec.Raw) -> int:
-    """A whole number above zero, also one that is spelled "60" or 60.0, which vLLM's app reads;
-    zero for whatever else is there.
-    """
+    """A whole number above zero, also as "60" or 60.0, like vLLM's app; else zero."""
     if not raw:
         return 0
     try:
@@ -292,7 +273,6 @@ def _count(raw: msgspec.Raw) -> int:
 
 
 def _typed(raw: msgspec.Raw, kind: Any) -> Any:
-    """The value, None where there is none or one of another type."""
     if not raw:
         return None
     try:

@@ -1,7 +1,7 @@
-"""A connection from its acceptance to the end of its TLS handshake, counted and not for ever.
+"""A connection from its acceptance to the end of its TLS handshake, counted and timed.
 
-uvicorn has the event loop do the handshake before it hears of the connection: nobody counts it, and
-it has a minute. Here the connection is accepted in plain text and begins TLS itself.
+uvicorn leaves the handshake to the event loop, uncounted and with a minute's time. Here the
+connection is accepted in plain text, and begins TLS itself.
 """
 
 import asyncio
@@ -14,24 +14,22 @@ from serving.server.gateway.ingress_limits import Limit
 
 
 class _Early(asyncio.Protocol):
-    """Keeps what comes with the handshake's last bytes."""
+    """Keeps data that comes with the handshake's end."""
 
     def __init__(self) -> None:
         self.data = b""
         self.is_lost = False
 
     def data_received(self, data: bytes) -> None:
-        """Keep it; reading goes on in the loop's next turn."""
         self.data += data
 
     def connection_lost(self, error: Exception | None) -> None:
-        """It went before it began."""
         del error
         self.is_lost = True
 
 
 class TlsArrival(asyncio.Protocol):
-    """One connection, of which `make` gives the protocol that speaks within TLS."""
+    """One connection; `make` gives the protocol within TLS."""
 
     def __init__(
         self,
@@ -50,13 +48,13 @@ class TlsArrival(asyncio.Protocol):
         self._shaking: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count it among the strangers, and begin."""
+        """Count it as a stranger, and begin."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's own is no subclass
         self._holding = self._account.arrive(self)
         self._shaking = self._loop.create_task(self._shake_hands(self._transport))
 
     def data_received(self, data: bytes) -> None:
-        """Keep the handshake's first bytes, which uvloop reads however early reading is paused."""
+        """Keep the handshake's first bytes, which uvloop reads even while reading is paused."""
         self._first += data
 
     def cut_off(self, limit: Limit) -> None:
@@ -97,7 +95,6 @@ class TlsArrival(asyncio.Protocol):
             self._account.leave(self._holding)
 
     def _begin(self, secure: asyncio.Transport, early: _Early) -> None:
-        """Hand the connection over; what it holds is its protocol's to count from now on."""
         assert self._holding is not None
         self._account.leave(self._holding)
         protocol = self._make()
@@ -107,7 +104,6 @@ class TlsArrival(asyncio.Protocol):
             protocol.data_received(early.data)
 
     def _hand_on(self, handshake: Any) -> None:
-        """Give the handshake what came before it began; nothing more has been read by then."""
         first, self._first = memoryview(self._first), b""
         while first and hasattr(handshake, "get_buffer"):  # uvloop's own is no BufferedProtocol
             room = memoryview(handshake.get_buffer(len(first)))

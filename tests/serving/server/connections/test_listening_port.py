@@ -276,22 +276,22 @@ def test_a_client_that_has_sent_a_head_may_be_silent_for_longer(first: bytes) ->
     with_port(test, first=first, limits=PortLimits(head_wait_s=0.3))
 
 
-def test_a_full_port_takes_nobody_and_has_room_when_somebody_goes() -> None:
-    limits = PortLimits(connections=20)
+def test_a_port_full_of_keys_takes_none_more_until_one_goes() -> None:
+    async def test() -> None:
+        limits = PortLimits(connections=20)
+        async with an_http_port(limits=limits, at_work={REQUEST}) as port:
+            inside = [await port.connect() for _ in range(20)]
+            for reader, writer in inside:
+                writer.write(REQUEST)
+                await reader.readuntil(REQUEST)
+            assert port.listening.connections == 20
+            assert await ended(*await port.connect())
+            assert port.listening.connections == 20
+            inside[0][1].transport.abort()
+            await until(lambda: port.listening.connections == 19)
+            assert await answered(port, [REQUEST]) == b"http:" + REQUEST
 
-    async def test(port: Port) -> None:
-        inside = [await port.connect() for _ in range(20)]
-        for reader, writer in inside:
-            writer.write(PREFACE)
-            await reader.readexactly(3)
-        assert port.listening.connections == 20
-        reader, writer = await port.connect()
-        assert await ended(reader, writer)
-        inside[0][1].transport.abort()
-        await until(lambda: port.listening.connections == 19)
-        assert await answered(port, [PREFACE]) == b"h2:" + PREFACE
-
-    with_port(test, limits=limits)
+    run(test())
 
 
 async def ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:

@@ -106,6 +106,7 @@ def test_of_a_long_history_the_newest_is_told_and_how_many_are_not() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_a_slow_reader_misses_looks_and_nothing_that_happened() -> None:
     async def main() -> None:
         looks, reader = SmallSnapshots(), Reader()
@@ -160,6 +161,7 @@ def test_a_look_that_fails_is_missed_and_told_once_in_the_log(
     assert lines == ["a page misses hardware: a step broke off"]
 
 
+@pytest.mark.long
 def test_while_the_engine_is_silent_a_reader_is_told_its_look_s_age_and_no_look_twice() -> None:
     async def main() -> None:
         looks, reader = SmallSnapshots(), Reader()

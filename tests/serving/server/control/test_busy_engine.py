@@ -30,6 +30,7 @@ WITHIN_S = 2.0
 LOSE = Fault(kind=FaultKind.LOSE_CHIP, chip=0)
 
 
+@pytest.mark.long
 def test_the_state_of_before_is_shown_with_its_age(
     engine: SmallEngine, client: ControlClient
 ) -> None:
@@ -44,6 +45,7 @@ def test_the_state_of_before_is_shown_with_its_age(
     assert client.call(control_call.GET_STATE).age_s == 0.0
 
 
+@pytest.mark.long
 def test_what_was_never_said_is_not_made_up(engine: SmallEngine, client: ControlClient) -> None:
     engine.silent = True
     began_s = time.monotonic()
@@ -53,6 +55,7 @@ def test_what_was_never_said_is_not_made_up(engine: SmallEngine, client: Control
     engine.silent = False
 
 
+@pytest.mark.long
 def test_a_change_is_unknown_and_its_key_says_how_it_ended(
     engine: SmallEngine, client: ControlClient, address: ControlAddress
 ) -> None:
@@ -72,6 +75,7 @@ def test_a_change_is_unknown_and_its_key_says_how_it_ended(
     assert state.chips[0].health is ChipHealth.LOST
 
 
+@pytest.mark.long
 def test_a_client_may_wait_for_the_outcome(engine: SmallEngine, address: ControlAddress) -> None:
     engine.silent = True
     began_s = time.monotonic()
@@ -104,6 +108,7 @@ def test_what_an_older_server_does_not_know_is_not_done() -> None:
     assert unknown.value.exit_code == NOT_DONE
 
 
+@pytest.mark.long
 def test_a_server_that_goes_while_its_outcome_is_waited_for_leaves_it_unknown() -> None:
     engine = SmallEngine()
     with ThreadPoolExecutor(1) as threads:

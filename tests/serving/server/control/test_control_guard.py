@@ -95,6 +95,7 @@ def test_a_command_without_the_key_is_told_where_it_is(address: ControlAddress) 
     assert "--control-key-file" in str(told.value)
 
 
+@pytest.mark.long
 def test_health_needs_no_key_and_ends_with_the_engine(
     engine: SmallEngine, address: ControlAddress
 ) -> None:
@@ -174,6 +175,7 @@ def test_a_method_that_the_library_leaves_out_is_no_failure_of_ours(
     assert "failed" not in caplog.text
 
 
+@pytest.mark.long
 def test_one_call_too_many_is_told_when_to_come_back(
     engine: SmallEngine, address: ControlAddress
 ) -> None:
@@ -284,6 +286,7 @@ def test_who_watches_health_does_so_for_a_while(engine: SmallEngine) -> None:
     assert details_of(raised.value)[0].reason == "STREAM_OVER"
 
 
+@pytest.mark.long
 def test_a_connection_has_an_end_though_its_client_stays(
     engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

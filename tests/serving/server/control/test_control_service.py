@@ -224,6 +224,7 @@ def test_a_client_does_not_wait_longer_than_it_wants(
     assert engine.waiting == 1  # the question goes on, for everybody who asks the same
 
 
+@pytest.mark.long
 def test_calls_wait_beside_each_other_up_to_a_limit(
     engine: SmallEngine, address: ControlAddress
 ) -> None:

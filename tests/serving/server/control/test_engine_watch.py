@@ -212,6 +212,7 @@ def test_one_watcher_too_many_is_refused(
         streams[1].close()
 
 
+@pytest.mark.long
 def test_a_stream_that_has_lasted_its_time_goes_on_in_another(engine: SmallEngine) -> None:
     limits = GuardLimits(stream_wall_s_max=0.3)
     made: list[ControlServer] = []

@@ -327,6 +327,7 @@ def test_two_signals_end_a_process_whose_loop_is_stuck(
     assert left_while_stuck == [128 + signal.SIGTERM]
 
 
+@pytest.mark.long
 def test_one_signal_bounds_the_end_of_a_stuck_loop_by_the_requests_time(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -222,6 +222,7 @@ def test_bounds_that_are_odd_have_a_weight(bound: object) -> None:
     ],
     ids=["numbers", "names", "lists", "pattern", "text", "choice", "regex", "grammar"],
 )
+@pytest.mark.long
 def test_what_is_huge_is_refused(huge: Callable[[], StructuredOutputsParams]) -> None:
     with pytest.raises(GrammarTooHeavy):
         GrammarLimits().admit(Client(), huge())

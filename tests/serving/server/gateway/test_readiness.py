@@ -140,6 +140,7 @@ def test_however_many_ask_the_engine_is_asked_once_a_second() -> None:
     assert asyncio.run(many()) == [None] * 50 + ["the engine sleeps"]
 
 
+@pytest.mark.long
 def test_a_busy_engine_keeps_its_last_answer_and_a_new_one_has_none() -> None:
     engine = RestfulEngine()
     readiness, _ = a_readiness(engine)

@@ -17,7 +17,7 @@ from serving.server.training.job_spec import JobSpec
 from serving.server.training.job_status import JobStatus, TrainingPhase, read_curve, read_status
 from tests.serving.server.training.tiny_job import Job, tiny_spec
 
-pytestmark = pytest.mark.fleet
+pytestmark = [pytest.mark.fleet, pytest.mark.slow]
 
 WAIT_S = 90.0
 
@@ -81,7 +81,6 @@ def losses(path: Path) -> list[float]:
     return [point.loss for point in read_curve(path / "curve.jsonl")]
 
 
-@pytest.mark.slow
 def test_a_job_killed_at_random_moments_and_robbed_of_a_chip_has_the_losses_of_one_left_alone(
     root: Path,
 ) -> None:

@@ -176,6 +176,7 @@ def test_the_health_of_a_stranger_is_not_found() -> None:
     run(check)
 
 
+@pytest.mark.long
 def test_a_watcher_is_told_of_every_change_until_the_server_ends() -> None:
     async def check(at: ServedGrpc) -> None:
         stub = health_pb2_grpc.HealthStub(at.channel)
@@ -248,6 +249,7 @@ def test_watchers_leave_most_of_the_port_s_connections_to_others() -> None:
     assert connection_options._IDLE_MS <= 20_000
 
 
+@pytest.mark.long
 def test_a_connection_without_a_call_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection_options, "_IDLE_MS", 1_000)
 

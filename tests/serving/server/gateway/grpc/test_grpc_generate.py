@@ -273,6 +273,7 @@ def test_batch_work_that_waits_for_its_turn_is_gone_with_its_client() -> None:
     run(check, step_s=STEP_S)
 
 
+@pytest.mark.long
 def test_the_time_of_batch_work_begins_when_the_engine_may_have_it() -> None:
     async def check(at: ServedGrpc) -> None:
         others = Work(

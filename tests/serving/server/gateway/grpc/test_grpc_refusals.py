@@ -281,6 +281,7 @@ def test_a_message_that_grows_when_it_is_unpacked_is_measured_unpacked() -> None
     run(check, body_bytes_max=10_000)
 
 
+@pytest.mark.long
 def test_a_call_that_sends_several_messages_ends_well_when_it_is_silent() -> None:
     async def check(at: ServedGrpc) -> None:
         method = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"

@@ -65,6 +65,7 @@ def test_calls_of_one_connection_without_a_key_are_read_one_by_one_in_their_orde
     run(use)
 
 
+@pytest.mark.long
 def test_strangers_of_many_connections_have_few_turns_and_a_probe_among_them_has_its_own() -> None:
     async def use(books: Books) -> None:
         reads = [
@@ -191,6 +192,7 @@ def test_for_one_call_too_many_the_first_goes_where_each_connection_has_one(
     run(use)
 
 
+@pytest.mark.long
 def test_a_message_without_a_key_has_a_second_when_nobody_waits() -> None:
     async def use(books: Books) -> None:
         await books.read(books.turns.of_stranger("a"), seconds=0.3)
@@ -217,6 +219,7 @@ def test_calls_of_one_connection_that_are_too_many_are_refused() -> None:
     run(use)
 
 
+@pytest.mark.long
 def test_for_one_call_too_many_the_connection_that_has_most_loses_its_last() -> None:
     async def use(books: Books) -> None:
         calls = {

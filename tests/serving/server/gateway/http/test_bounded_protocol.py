@@ -209,6 +209,7 @@ def test_what_two_servers_could_read_in_two_ways_is_no_request(head: bytes) -> N
     run(use)
 
 
+@pytest.mark.long
 def test_a_head_that_does_not_come_or_comes_by_the_byte_ends_the_connection() -> None:
     async def use(server: Server) -> None:
         assert await server.answer() == b""
@@ -221,6 +222,7 @@ def test_a_head_that_does_not_come_or_comes_by_the_byte_ends_the_connection() ->
     run(use)
 
 
+@pytest.mark.long
 def test_a_request_takes_its_time_and_the_next_head_on_its_connection_has_its_own() -> None:
     async def use(server: Server) -> None:
         begin_s = time.monotonic()
@@ -267,6 +269,7 @@ def test_half_a_head_behind_a_request_is_that_of_the_next_one(half_bytes: int) -
     run(use, app=App(takes_s=0.02))
 
 
+@pytest.mark.long
 def test_a_stranger_s_body_is_thrown_away_and_its_connection_is_not_kept_for_it() -> None:
     head = b"POST /a HTTP/1.1\r\nhost: a\r\ncontent-length: 4000000\r\n"
 
@@ -400,6 +403,7 @@ def test_an_upgrade_to_what_is_not_offered_is_a_request_like_any_other() -> None
     run(use)
 
 
+@pytest.mark.long
 def test_what_comes_after_an_answer_to_half_a_body_ends_the_connection_without_another() -> None:
     head = b"POST /a HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n"
 
@@ -428,6 +432,7 @@ def test_vllm_s_flags_about_heads_hold_when_they_are_given() -> None:
         assert found == (expected or (64 * 2**10, 256))
 
 
+@pytest.mark.long
 def test_a_handshake_that_does_not_end_is_counted_and_ended_and_others_speak_tls() -> None:
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
