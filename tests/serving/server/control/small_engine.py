@@ -40,11 +40,11 @@ from serving.wire.control_call import (
     RecordRequest,
     Refusal,
     RefusalCode,
-    ReliefRequest,
     StateReply,
     StepsRequest,
     TelemetryReply,
     TelemetryRequest,
+    WhatIfRequest,
     request_from_json,
     to_json,
 )
@@ -169,7 +169,7 @@ class SmallEngine:
                 return self._inject(request)
             if isinstance(request, HealRequest):
                 return self._heal(request)
-            if isinstance(request, RecordRequest | RecordingRequest | StepsRequest | ReliefRequest):
+            if isinstance(request, RecordRequest | RecordingRequest | StepsRequest | WhatIfRequest):
                 recorded = self._recording.answer(request)
                 self._step()
                 return recorded
