@@ -1,8 +1,8 @@
 """Service level objectives as users write them: `ttft=200ms,tpot=20ms@p99`.
 
-The one grammar of the project: measured runs and simulated ones are judged by the same objects.
-TTFT is from arrival to the first token; TPOT the time from the first token to the last over the
-tokens after the first, and none for a reply of one token, which meets any.
+The project's one grammar: measured and simulated runs are judged by the same objects. TTFT is from
+arrival to the first token; TPOT the time from the first token to the last over the tokens after the
+first; a reply of one token has none and meets any.
 """
 
 import math
@@ -35,7 +35,7 @@ _TERM: Final = re.compile(
 class Bound:
     """`measure` (a name of `definitions.DISTRIBUTIONS`, in ms) at `percentile` is at most `limit`.
 
-    Raises ValueError for a limit that is not above 0 and a percentile not between 0 and 100.
+    Raises ValueError for a limit not above 0 and a percentile not between 0 and 100.
     """
 
     measure: str
@@ -48,7 +48,7 @@ class Bound:
 
     @property
     def name(self) -> str:
-        """The measure as it is typed, such as ttft."""
+        """The measure as typed, such as ttft."""
         return self.measure.removesuffix("_ms")
 
     @property
@@ -58,7 +58,7 @@ class Bound:
 
     @property
     def share(self) -> float:
-        """The share of the requests that have to be within the limit."""
+        """The share of requests that must be within the limit."""
         return self.percentile / 100
 
     def __str__(self) -> str:
