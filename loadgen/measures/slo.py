@@ -108,17 +108,17 @@ class Slo:
 
     @property
     def ttft_s(self) -> float | None:
-        """The tightest limit on TTFT in seconds; None without one."""
+        """The tightest TTFT limit in seconds; None without one."""
         return self._limit_s("ttft")
 
     @property
     def tpot_s(self) -> float | None:
-        """The tightest limit on TPOT in seconds; None without one."""
+        """The tightest TPOT limit in seconds; None without one."""
         return self._limit_s("tpot")
 
     @property
     def ttft_percentile(self) -> float:
-        """The percentile of the tightest limit on TTFT; p99 without one."""
+        """The percentile of the tightest TTFT limit; p99 without one."""
         bounds = [bound for bound in self.bounds if bound.name == "ttft"]
         return min(bounds, key=lambda bound: bound.limit).percentile if bounds else PERCENTILE
 
