@@ -62,8 +62,8 @@ def framed(
 
     Args:
         name: its uid is `ultraserve-NAME`, its file NAME.json.
-        chips: "" without a choice of racks and chips, "racks" for racks, "many" for both, "one" for a
-            single chip of a single instance.
+        chips: "" without a choice of racks and chips, "racks" for racks, "many" for both, "one" for
+            a single chip of a single instance.
     """
     made = builders.Dashboard(title).uid(f"ultraserve-{name}").tags([TAG]).editable()
     made.description(f"{description} {CLOCK_NOTE}")

@@ -153,9 +153,9 @@ def figure(
     below: str = "",
     decimals: int | None = None,
 ) -> stat.Panel:
-    """One number for each instance, the newest, over its own course.
+    """The newest number of each instance, over its own course.
 
-    `below` is the colour under the first step; a figure without steps is neither good nor bad.
+    `below` is the colour under the first step; without steps a figure is neither good nor bad.
     """
     panel = _labelled(stat.Panel(), title, description, unit, (width, _FIGURE_ROWS), [query])
     panel.thresholds(limits(steps, below or (CALM if steps else "text")))
