@@ -1,4 +1,4 @@
-"""Training chips without processes: the fleet's own conversation, moved by calls."""
+"""Training chips without processes: the fleet's own protocol, moved by calls."""
 
 from collections.abc import Mapping
 from pathlib import Path
