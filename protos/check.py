@@ -38,10 +38,7 @@ class TooShallow(Exception):
 
 
 def find_buf(cache: Path | None = None) -> Path:
-    """The pinned buf, installed below `cache` if need be.
-
-    Raises BufUnavailable.
-    """
+    """The pinned buf, installed below `cache` if need be. Raises BufUnavailable."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         raise BufUnavailable("npm and node are not on PATH")
@@ -98,10 +95,7 @@ def _complaints(command: list[str], contract: Path) -> list[str]:
 
 
 def reference(contract: Path = SOURCES) -> str | None:
-    """The commit to compare the contract with; None without one.
-
-    Raises TooShallow.
-    """
+    """The commit to compare the contract with; None without one. Raises TooShallow."""
     here = _files(contract)
     head = _files_of(contract, "HEAD")
     if head is None:

@@ -13,9 +13,9 @@ from loadgen.errors import OptionError
 class ClosedLoop:
     """`concurrency` sessions under way, possibly changing over time; fractions are cut off.
 
-    Workers have even shares, which add up to the whole at every moment. At most `sessions` begin,
-    none from `ends_ns` on. Raises ValueError for a concurrency that begins or ends below 1,
-    OptionError where the last worker would end without a share.
+    Workers' even shares add up to the whole at every moment. At most `sessions` begin, none from
+    `ends_ns` on. Raises ValueError for a concurrency that begins or ends below 1, OptionError where
+    the last worker would end without a share.
     """
 
     concurrency: PiecewiseLinear

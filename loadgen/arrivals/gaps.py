@@ -18,12 +18,12 @@ _CHUNK_MAX: Final = 1 << 20
 
 
 class RenewalArrivals:
-    """An endless renewal process with gaps of mean 1; each draw continues the last.
+    """Endless arrivals with gaps of mean 1; each draw continues the last.
 
     `gaps` "constant" are all 1, "poisson" exponential, "gamma" of shape `burstiness`, with
-    coefficient of variation 1 / sqrt(burstiness). Constant ones begin at 0; the others begin within
-    a gap, as if they had always gone on: t units then hold t arrivals on average, where a first
-    arrival at 0 would add one. The same seed gives the same first arrivals however many are drawn.
+    coefficient of variation 1 / sqrt(burstiness). Constant ones begin at 0, the others within a
+    gap, so that t units hold t arrivals on average; a first arrival at 0 would add one. The same
+    seed gives the same first arrivals however many are drawn.
     """
 
     def __init__(self, gaps: Gaps, *, burstiness: float, seed: int) -> None:

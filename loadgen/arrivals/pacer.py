@@ -1,4 +1,4 @@
-"""The protocol of pacers, which say when sessions begin; they send nothing.
+"""The protocol of pacers, which say when sessions begin.
 
 Times are ns since the run's start in the rate's own time: emulated, unless the user asked for wall
 time. The dispatcher converts.
@@ -23,7 +23,7 @@ class Pacer(Protocol):
     def pace(self, *, elapsed_ns: int, sent: int, in_flight: int) -> int | None:
         """When the session after the first `sent` is due, in ns since the start.
 
-        A time before `elapsed_ns` is late: the session goes at once. None: not before a session in
+        A session with a time before `elapsed_ns` is late and goes at once. None: not before one in
         flight has ended. Ask again whenever one ends: a closed loop may then have space earlier.
         """
         ...

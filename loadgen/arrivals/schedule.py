@@ -53,9 +53,8 @@ def by_rate(
 ) -> ArrivalSchedule:
     """Stretch `arrivals`, one per unit, to `rate`, up to `duration_s`.
 
-    Arrival i of the unit process is due where the rate has summed to it: gaps are short at a high
-    rate and keep their spread everywhere. At most `sessions` (one of the two is given), and fewer
-    where the rate falls to 0 for good.
+    Arrival i is due where the rate has summed to it: gaps are short at a high rate and keep their
+    spread. At most `sessions` (one of the two is given), fewer where the rate falls to 0 for good.
     """
     if sessions is not None:
         due_s = rate.inverse(arrivals.next(sessions))

@@ -1,8 +1,7 @@
 """Stamps bytes first and parses them later, so that parsing does not delay a burst's stamps.
 
-An engine step sends a token to every request at once; parsed on the spot, the last would seem late
-by the parsing of all before it. A read is stamped and queued until the event loop has gone round
-once without another.
+An engine step sends a token to every request at once; parsed on the spot, the last would seem late.
+A read is queued until the event loop has gone round once without another.
 """
 
 import asyncio

@@ -18,7 +18,7 @@ class ClientSpec:
     """Settings common to a class's requests; picklable.
 
     `timeout_s` is wall time for a whole reply. `grpc_target` is HOST:PORT, needed for grpc; `ca` a
-    file of certificates to trust instead of the system's. `key` goes with every request and is in
+    file of trusted certificates in place of the system's. `key` goes with every request and is in
     no repr. `headers` (gRPC: metadata) and `extra_body` (fields of the JSON body, or of gRPC's
     SamplingParams) override the client's own. Raises ValueError for grpc without a target or a
     timeout not above 0.
@@ -49,8 +49,8 @@ class Reply:
 
     `chunk_ns` is the arrival of each chunk with generated text, int64[chunks]; a chunk may carry
     several tokens. Token counts are the server's, or None. `error` is None for a complete reply,
-    else its kind, explained by `message`. `text` and `token_ids` are set if the request keeps them
-    and the server sent them. `resent`: sent twice, because a kept connection was closed under it.
+    else its kind, explained by `message`. `text` and `token_ids` are set if kept by the request and
+    sent by the server. `resent`: see `records.result.Result`.
     """
 
     sent_ns: int

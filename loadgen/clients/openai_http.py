@@ -41,12 +41,12 @@ RESEND_WITHIN_S: Final = 1.0
 class OpenAIHttpClient:
     """Sends requests of one class to one server; `on_chunks` is called as chunks arrive.
 
-    Opening a connection is part of a request's latency. A request may meet the server's closing of
-    an idle connection: a reused one, lost within RESEND_WITHIN_S without a byte of a response. It
-    is then sent once more, on a new connection; its latency counts from the first time, and the
-    reply is marked `resent`. (aiohttp does this itself for GET; a POST could be taken twice, which
-    for a completion only costs the server work.) Redirects count as a status other than 200. Made
-    in the running event loop; an asynchronous context manager that closes its connections.
+    Opening a connection is part of a request's latency. A request that meets the server's closing
+    of an idle connection (a reused one, lost within RESEND_WITHIN_S without a byte of a response)
+    is sent once more, on a new connection; its latency counts from the first time, and the reply is
+    marked `resent`. (aiohttp does this for GET; a POST could be taken twice, which for a completion
+    only costs the server work.) Redirects count as a status other than 200. Made in the running
+    event loop; an asynchronous context manager that closes its connections.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """The server's clock and meters, read from `/metrics` before and after a run.
 
-A server on emulated hardware exports its dilation, and energy in emulated time; any other is
-measured in wall time, without energy. The names exported by UltraServe and vLLM are repeated here:
-a load generator knows a server by its wire alone.
+The names exported by UltraServe and vLLM are repeated here: a load generator knows a server by its
+wire alone. See `loadgen.records.server_reading`.
 """
 
 import math
@@ -80,9 +79,9 @@ async def read_server(
     """Read the server's metrics; without a page, the reading has a `problem`.
 
     With `must_answer` a page that fails, breaks off or is late raises ServerError: a busy server
-    with a clock must not be measured as one without. A refusal (401, 403, 404 and the like) does
-    not: services without the page answer so. Always raises it for an unreadable page and for a
-    virtual clock, whose jumps make wall measurements meaningless.
+    with a clock must not be measured as one without. A refusal (401, 403, 404 and the like) means
+    no page. Always raises it for an unreadable page and for a virtual clock, whose jumps make wall
+    measurements meaningless.
     """
     address = f"{url}/metrics"
     try:

@@ -1,9 +1,9 @@
 """aiohttp connections that stamp each byte's arrival.
 
-A stamp after `await content.readany()` is late by HTTP parsing and the task's wake-up, and in a
-burst by those of every connection before it. Here the event loop's call with the bytes is stamped,
-and parsed after the burst (`arrival_queue`). The body goes straight to the reply: a request's task
-wakes for the head and the end, not for every token.
+A stamp after `await content.readany()` is late by HTTP parsing and the task's wake-up, in a burst
+by those of every connection before it. Here bytes are stamped in the event loop's call and parsed
+after the burst (`arrival_queue`). The body goes straight to the reply: a request's task wakes for
+the head and the end, not for every token.
 
 Beyond aiohttp's documented interface: a connector makes its protocols by `_factory`; these are
 `ResponseHandler`s, which get bytes by `data_received` and queue a message's head with its payload

@@ -1,9 +1,8 @@
 """Timers of the event loop, at times of the monotonic clock.
 
 Loops count in whole ms: at random times uvloop's is late by 0.3 to 0.5 ms at the median, asyncio's
-by 0.6 ms, within the 1 ms that times must be right to. A kernel timer (timerfd, from Python 3.13)
-is late by 0.1 ms. `python -m tests.benchmarks.timers` measures the loops; each run reports the
-drift of its own (`loop_lag`).
+by 0.6 ms, within the required 1 ms. A kernel timer (timerfd, from Python 3.13) is late by 0.1 ms.
+`python -m tests.benchmarks.timers` measures the loops; each run reports its own lag (`loop_lag`).
 """
 
 import asyncio

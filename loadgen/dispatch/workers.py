@@ -75,9 +75,8 @@ class Workers:
     async def run(self, origin_ns: Callable[[], Awaitable[int]]) -> WorkersEnd:
         """Start all, dispatch, and wait for their ends.
 
-        `origin_ns` is called when all are ready, and returns the start by the system's monotonic
-        clock, `HEAD_START_NS` later. An exception of it, the sink or the observer ends the run and
-        is raised.
+        `origin_ns` is as in `do_job`, called when all are ready; the start is `HEAD_START_NS`
+        later. An exception of it, the sink or the observer ends the run and is raised.
         """
         try:
             self._start()

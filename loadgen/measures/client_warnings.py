@@ -12,7 +12,7 @@ work at random times (rho / (2 (1 - rho)), the M/D/1 queue).
 
 OWN_WORK_SHARE: Final = 0.5
 """Of a core. A late loop that is less busy waits for something other than its own work: it is idle
-half the time, and the mean wait for even work is half of that work.
+half the time, and the mean wait for even work is half that work.
 """
 
 LOOP_LAG_MS: Final = 2.0

@@ -5,9 +5,8 @@ moving block bootstrap within a run stands for it. Two runs of the same requests
 pairwise: their blocks are drawn together, so that the requests' own effect cancels.
 
 The false discovery rate over all figures is held at 5 % (Benjamini and Hochberg 1995): of equal
-sides, 95 of 100 comparisons call no figure different, as far as the noise model holds. Blocks of a
-short run show too little noise where requests queue: at an M/M/1 load of 0.7, a figure was called
-different in 10 of 100 comparisons of single runs of 300 requests, in 6 with 1,000. A note says so.
+sides, 95 of 100 comparisons call no figure different, as far as the noise model holds. Short runs
+show too little noise where requests queue, see `comparability.SHORT_RUN`; a note says so.
 """
 
 import math

@@ -32,8 +32,8 @@ def energy_of(server: ServerWindow, *, output_tokens_per_s: float | None) -> Ene
     """Figures from the meters; tokens are those of the measured window.
 
     The readings enclose the window, and a meter may move in steps, so the metered time exceeds it,
-    sometimes by far. The average power over the readings stands for that of the window, and no
-    joule outside it counts for a token.
+    sometimes by far. So the average power between the readings stands for that of the window, and
+    no joule outside it counts for a token.
     """
     grown, provisioned_watts = server.growth(), server.start.provisioned_watts
     watts = _ratio(grown.facility_joules, grown.emulated_s)

@@ -65,8 +65,7 @@ class ClassMeasures:
     `distributions` has the names of `definitions.DISTRIBUTIONS` with a sample, `rates` the known
     ones of `definitions.RATES`. `requests` = completed + failed + aborted. `arrivals` are the
     sessions' real beginnings, in the asked time. `short_replies` and `long_replies` have fewer and
-    more tokens than asked for, `overfull_replies` more chunks than tokens; `resent` requests went
-    twice, because a kept connection was closed under them.
+    more tokens than asked for, `overfull_replies` more chunks than tokens; `resent`: see `Result`.
     """
 
     name: str
@@ -117,8 +116,7 @@ class RunMeasures:
     `time`, "emulated" or "wall", is that of every duration not named wall. `window_s` and `wall_s`
     are the measured window in the run's and in wall time; `lag_s` the emulation's own lateness.
     `busy`: a process of the load generator had too little of a core left; `late`: its event loop
-    was too late for its times to be right, for whatever reason. `warnings` are caveats of figures,
-    with the cure.
+    was too late, for whatever reason. `warnings` are caveats of figures, with the cure.
     """
 
     time: str

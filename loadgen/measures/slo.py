@@ -67,10 +67,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """All bounds that requests have to keep, at least one.
-
-    Each is a promise of its own: requests that miss one may be others than those that miss the
-    other. `words` is the original text.
+    """All bounds that requests have to keep, at least one, each a promise of its own: different
+    requests may miss different bounds. `words` is the original text.
     """
 
     bounds: tuple[Bound, ...]
@@ -84,9 +82,8 @@ class Slo:
     def parse(cls, text: str, *, option: str = "--slo") -> Self:
         """Parse `MEASURE=TIME[@pN],...`: ttft, tpot, itl, ntpot or e2e, with a time in us to h.
 
-        A percentile holds for its own term and for those before it that have none; without any it
-        is p99. Raises OptionError for anything else, and for a measure that is bounded twice at one
-        percentile.
+        A percentile holds for its term and the terms before it without one; the default is p99.
+        Raises OptionError for anything else, and for a measure bounded twice at one percentile.
         """
         words = "".join(text.split())
         bounds: list[Bound] = []

@@ -1,9 +1,8 @@
 """One long run of tokens, from which every piece of a prompt is cut.
 
-Tokenising text for a piece of exact length would cost a call per request; two windows of a
-tokenised run have it by construction. A piece is a short head from one place of the run, and the
-rest from another, both given by its key: some thousand tokens begin millions of pieces that no
-prefix cache confuses.
+Tokenising text for a piece of exact length would cost a call per request; windows of a tokenised
+run have it by construction. A piece is a short head from one place and the rest from another, both
+given by its key: some thousand tokens begin millions of pieces that no prefix cache confuses.
 """
 
 from dataclasses import dataclass

@@ -22,11 +22,11 @@ class PromptedWorkload:
     """The sessions of `plan` as class `name`; a `Workload` of `loadgen.dispatch`.
 
     `first_requests` are the ids of the sessions' first requests and, last, the number of requests.
-    `taken` maps the roles of a prompt's messages to the tokens to take off each for the template;
-    empty if there are none. `merged` prompts are one message, but for replies that `served_history`
-    will replace; otherwise each role has its own. The first `keep_replies` requests keep their
-    replies, and so do those whose replies later ones carry. `words` and `notes` describe prompts
-    for reports.
+    `taken` maps the roles of a prompt's messages to the tokens to take off each for the template,
+    or is empty. `merged` prompts are one message, but for replies that `served_history` will
+    replace; otherwise each role has its own. The first `keep_replies` requests keep their replies,
+    and so do those whose replies later ones carry. `words` and `notes` describe prompts for
+    reports.
     """
 
     plan: WorkloadPlan

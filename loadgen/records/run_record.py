@@ -40,11 +40,11 @@ class AskedArrivals:
 class ClassHeader:
     """A traffic class in words and numbers. `slo` is as typed, or empty.
 
-    `output_tokens` is the sum asked of all requests. `ends_s` is when the last session may begin,
-    in seconds of its arrivals' time, None without such a limit; `sessions` and `requests` are None
-    where that time is the only one. `input_tokens` is the sum of all planned prompts,
-    `reused_tokens` the part that also begins an earlier prompt, so that a prefix cache may have it;
-    None if unknown. With `free_length` a reply may end before the asked length.
+    `output_tokens` is the sum asked. `ends_s` is when the last session may begin, in seconds of its
+    arrivals' time, None without such a limit; `sessions` and `requests` are None where that time is
+    the only one. `input_tokens` is the sum of planned prompts, `reused_tokens` the part that also
+    begins an earlier prompt, so that a prefix cache may have it; None if unknown. With
+    `free_length` a reply may end before the asked length.
     """
 
     name: str
@@ -130,11 +130,11 @@ class LoopLag:
 class Recount:
     """Replies whose tokens were counted again, beside the server's usage.
 
-    Of `replies`, `by_ids` were counted by the token ids that the server sent, which is exact, the
-    others by tokenising their text. `apart` differ from the usage, `apart_by_ids` of those counted
-    by ids; `usage_tokens` and `counted_tokens` are sums. Beside those are `without_usage` replies
-    without a server count: they came in `without_usage_chunks`, each taken for a token, and have
-    `without_usage_tokens`. `problem` says why replies without ids were not counted, or is empty.
+    Of `replies`, `by_ids` were counted exactly, by the token ids sent, the others by tokenising
+    their text. `apart` differ from the usage, `apart_by_ids` of those counted by ids;
+    `usage_tokens` and `counted_tokens` are sums. Beside those are `without_usage` replies without a
+    server count, in `without_usage_chunks`, each taken for a token, with `without_usage_tokens`.
+    `problem` says why replies without ids were not counted, or is empty.
     """
 
     replies: int = 0

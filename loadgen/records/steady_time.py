@@ -1,8 +1,8 @@
 """The epochs of a server's clock, and a run's stamps under one dilation.
 
-In an *epoch* an emulated second takes the same number of wall seconds. A file keeps wall stamps and
+In an *epoch* an emulated second takes the same number of wall seconds. Files keep wall stamps and
 the epochs; measures take *steady* ns: wall ns as if the run's first dilation had held throughout. A
-difference of two, divided by that dilation, is emulated time. Without a change both are the same.
+difference of two, divided by that dilation, is emulated time.
 """
 
 from collections.abc import Sequence

@@ -40,8 +40,8 @@ class Prepared:
     """A warm server and the requests for it.
 
     `header.start` is a reading of its clock and meters, which run on until the run begins. `jobs`
-    are the workers'. `step` makes the server work once, so that meters which book the time since
-    the last work do so now: idle time stays out of the run.
+    are the workers'. `step` makes the server work once, so that meters book the time since the last
+    work: idle time stays out of the run.
     """
 
     header: RunHeader

@@ -4,12 +4,12 @@ A bound `ttft=200ms@p99` is kept if at least 99 % of requests have a TTFT of at 
 observed share is binomial, with Wilson's interval for the true one: kept if the whole interval lies
 at or above 99 %, missed if below, else undecided.
 
-Neighbouring requests wait in one queue, so n of them say less than n independent ones: by the
-variance of the share by batch means (`loadgen.measures.intervals`) over that of independent
-samples. Late requests are few, so this is measured twice, at the limit and at the 90th percentile
-of the values, where lateness comes in runs as well, and the larger counts. At 70 % load of an M/M/1
-queue, 95 % intervals that assume independence hold the true share in 30 % of runs of 1,500
-requests, these in 90 %.
+Neighbouring requests wait in one queue, so n of them are worth fewer independent ones, by the
+variance of the share by batch means (`loadgen.measures.intervals`) over the independent one. Late
+requests are few, so this is measured twice, at the limit and at the 90th percentile of the values,
+where lateness comes in runs as well, and the larger counts. At 70 % load of an M/M/1 queue, 95 %
+intervals that assume independence hold the true share in 30 % of runs of 1,500 requests, these in
+90 %.
 """
 
 import math

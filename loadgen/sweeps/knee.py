@@ -1,10 +1,10 @@
 """The knee of throughput against latency: the load beyond which more costs more than it brings.
 
-The rule is Kleinrock's power: the knee maximizes throughput over mean response time, where a line
-from the origin touches the curve of latency over throughput (L. Kleinrock, "Power and deterministic
-rules of thumb for probabilistic problems in computer communications", ICC 1979). It needs no scale,
-threshold or choice of axes, and is known exactly for simple queues: half of the capacity for M/M/1,
-2 - sqrt(2) = 0.586 of it for M/D/1; for a closed loop without chance, the concurrency at which the
+Kleinrock's power: the knee maximizes throughput over mean response time, where a line from the
+origin touches the curve of latency over throughput (L. Kleinrock, "Power and deterministic rules of
+thumb for probabilistic problems in computer communications", ICC 1979). It needs no scale,
+threshold or choice of axes, and is known for simple queues: half of the capacity for M/M/1, 2 -
+sqrt(2) = 0.586 of it for M/D/1; for a closed loop without chance, the concurrency at which the
 bottleneck is just busy, N* = R0 x Xmax.
 """
 

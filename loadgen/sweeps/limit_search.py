@@ -1,9 +1,8 @@
 """The search for the highest load that keeps an SLO: the next load to run.
 
 First it halves the ratio between the highest load that seems to keep it and the lowest that does
-not, until within the precision. Then it runs undecided loads again, until decided or out of runs. A
-load still undecided counts as not kept, and the search goes on below it: the answer was kept with
-confidence.
+not, down to the precision. Then it repeats undecided loads until decided or out of runs. One still
+undecided counts as not kept, and the search goes on below: the answer was kept with confidence.
 
 *Assumed*: more load never does better. Loads below a kept one are not run, and where a higher load
 seems kept above one that was not, the lower one counts.

@@ -1,14 +1,13 @@
 """Detects a run beyond the server's capacity, from its own results.
 
 Open loop. If requests come faster than they can be served, the backlog (due and not ended) keeps
-growing. The worst case without saturation is a server that can just keep up: its backlog is a
-random walk, whose variance over A arrivals is about (I_a + I_c) x A, the indices of dispersion of
-arrivals and completions. Growth beyond 3 deviations is not chance (a walk that starts empty goes so
-far in 1 of 370 runs; a server with room to spare wanders much less). Growth is counted in the
-second half of the time in which requests were due, and not before the first replies could have
-ended three times over: a filling pipeline is no backlog. A run too short for that is judged by TTFT
-alone: from the first third of the requests to the last it must not rise by a quarter of the time
-between them.
+growing. The worst case without saturation, a server that can just keep up, has a random walk as
+backlog, whose variance over A arrivals is about (I_a + I_c) x A, the indices of dispersion of
+arrivals and completions. Growth beyond 3 deviations is not chance (a walk from 0 goes so far in 1
+of 370 runs; a server with room to spare wanders much less). Growth is counted in the second half of
+the time in which requests were due, and not before the first replies could have ended three times
+over: a filling pipeline is no backlog. A run too short for that is judged by TTFT: from the first
+third of the requests to the last it must not rise by a quarter of the time between them.
 
 A server that fails more than 1 % of the requests, beyond chance, refuses load: saturated as well.
 

@@ -2,8 +2,8 @@
 
 A CSV of Timestamp in seconds, Model, Request tokens, Response tokens, Total tokens, Log Type; its
 second release has Session ID and Elapsed time after the timestamp. A row of 0 tokens is a request
-that failed when recorded (the data set's description): it is left out, and counted. Sessions are
-not joined: the trace does not say whether request tokens include a conversation's earlier turns.
+that failed when recorded (the data set's description): left out, and counted. Sessions are not
+joined: the trace does not say whether request tokens include earlier turns.
 """
 
 from dataclasses import replace

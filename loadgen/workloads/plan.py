@@ -33,8 +33,8 @@ def plan_workload(
     A `pool`'s sessions are taken as time allows, and their number is no limit. `trace` is
     `read_trace` of the same spec (default: read here); texts of conversations must have been
     counted (`Conversations.counted`), else ValueError. A shorter trace is repeated, with other
-    words where it has none of its own, and then without recorded arrivals. Raises FileError for an
-    unusable file, OptionError for unusable options.
+    words where it has none of its own, without recorded arrivals. Raises FileError, OptionError for
+    unusable files and options.
     """
     if trace is None:
         trace = read_trace(spec, sessions=spec.sessions if sessions is None else sessions)

@@ -42,9 +42,9 @@ def fan_out(
 ) -> tuple[CallPlan, ...]:
     """A plan, then levels of `width` concurrent calls and one that joins them, a turn for each.
 
-    All calls of a level begin with the plan, its reply and the joins before, and add a task of
-    their own; the join adds their replies, as user messages, and a question. Ends before a call
-    whose history fills the longest prompt allowed. `turns` are 1 + levels * (width + 1).
+    All calls of a level begin with the plan, its reply and the joins before, and add their own
+    task; the join adds their replies, as user messages, and a question. Ends before a call whose
+    history fills the longest prompt allowed. `turns` are 1 + levels * (width + 1).
     """
     calls = list(_fan_out(writer, prefix=prefix, turns=turns, width=width))
     writer.left_out_calls += len(turns) - len(calls)

@@ -65,9 +65,9 @@ class Conversations:
 def read_sharegpt(path: Path, *, limit: int | None = None) -> Conversations:
     """Read the first `limit` conversations with a question and a reply (None: all).
 
-    A conversation is kept from its first question up to its first message that is out of turn or
-    empty; one without a reply is left out, and counted. Raises FileError, with the line of the
-    entry, for the first of another form.
+    A conversation is kept from its first question to its first message that is out of turn or
+    empty; one without a reply is left out, and counted. Raises FileError, with the entry's line,
+    for another form.
     """
     items: list[Conversation] = []
     without = 0

@@ -64,8 +64,8 @@ class Measured:
 
     Attributes:
         growth_bytes: largest growth of the server's processes since before the first trial.
-        kept_bytes: growth since before this trial, GIVEN_BACK_WALL_S after its end, or less
-            if it was small enough earlier.
+        kept_bytes: growth since before this trial, GIVEN_BACK_WALL_S after its end or
+            once small enough.
         served: the honest client's two protocols; empty if latency is not measured.
     """
 

@@ -4,8 +4,8 @@
 
 It prints its port, and answers every POST with TOKENS chunks of vLLM's size. Without STEP_MS at
 full speed, turning to the next connection after each write. With it all replies advance together, a
-chunk each every STEP_MS, as an engine's do: the worst case for arrival stamps. A chunk's text is then the
-time of its write, ns of the system's monotonic clock.
+chunk each every STEP_MS, as an engine's do: the worst case for arrival stamps. A chunk's text
+is then the time of its write, ns of the system's monotonic clock.
 """
 
 import asyncio

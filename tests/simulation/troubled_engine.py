@@ -92,9 +92,7 @@ def _pid_of_peer(channel: PacketSocket) -> int:
 
 @contextmanager
 def running_engine(settings: dict[str, Any], **arguments: Any) -> Iterator[TroubledEngine]:
-    """Start an engine with the platform's `settings`; asserts afterwards that none of it is
-    left.
-    """
+    """Start an engine with the platform's `settings`; asserts at the end that nothing is left."""
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     scratch = Path(tempfile.mkdtemp(prefix="chaos-"))  # short, since Unix sockets lie in it
     llm: LLM | None = None

@@ -39,9 +39,7 @@ class OpenedPage:
     said: list[str] = field(default_factory=list)
 
     def open(self, key: str | None) -> None:
-        """Open it with the key in the fragment, and wait for the first snapshot if there is a
-        key.
-        """
+        """Open it with the key in the fragment; with a key, wait for the first snapshot."""
         self.page.goto(self.origin + ("/" if key is None else f"/#key={key}"))
         if key is not None:
             self.page.wait_for_selector("main[data-emulated-s]", timeout=READY_WALL_MS)

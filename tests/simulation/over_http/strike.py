@@ -56,8 +56,7 @@ class Strike:
 
     Attributes:
         kind: of the fault, for CALL.
-        chip_share, other_share: choose a serving chip, from 0 to below 1; the other is the second of a
-            pair.
+        chip_share, other_share: choose a serving chip, from 0 to below 1, and a pair's second one.
         rack_share: chooses a rack; `stack_share` an HBM stack.
         factor, tier, lanes: as in Fault.
         after_s: wall seconds since the strike before, in which requests are answered.

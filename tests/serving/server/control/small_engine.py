@@ -67,7 +67,7 @@ _HEALTH = {
 
 
 class SmallEngine:
-    """Two chips and a spare; a fault is recovered at the second reading of the state.
+    """Two chips and a spare; a fault is recovered at the next reading of the state.
 
     Every snapshot advances it by a step; lines of other calls are recorded. While recording, each
     question about that takes a decode step and a prefill, `steps` in all. It does not generate. Set

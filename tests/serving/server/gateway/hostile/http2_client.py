@@ -108,9 +108,7 @@ class Http2Client:
             self._take_frames()
 
     def push(self, seconds: float) -> int:
-        """Send as much of all messages as the windows allow, for that long; returns the bytes
-        sent.
-        """
+        """Send what the windows allow of all messages, for that long; returns the bytes sent."""
         end_s, sent = time.monotonic() + seconds, 0
         while not self.is_closed and self.left and time.monotonic() < end_s:
             self.read(0.005)
