@@ -12,8 +12,6 @@ CHAT: Final = "/v1/chat/completions"
 BODY_BYTES: Final = 16 * 2**20
 """The server's default limit of a body."""
 
-PROBES: Final = frozenset({"/livez", "/readyz", "/startupz", "/health", "/ping"})
-
 
 def head(method: str, path: str, *lines: str, key: str = "") -> bytes:
     """A whole request head; `key` adds its header."""
