@@ -1,8 +1,8 @@
 """Ends a run early when its server has gone.
 
 The rule: for `UNREACHABLE_S` of wall time no request reached it, at least `REQUESTS_MIN` tried, and
-no open connection received anything. A server that is overloaded, fails, or restarts within
-that time is measured as it is.
+no open connection received anything. A server that is overloaded, fails, or restarts within that
+time is measured as it is.
 """
 
 from typing import Final
