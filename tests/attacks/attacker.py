@@ -31,8 +31,6 @@ class BudgetSpent(Exception):
 
 
 class Attacker:
-    """One attack under way on one target."""
-
     def __init__(self, attack: Attack, target: Target, *, seed: int) -> None:
         self.target = target
         self.budget = attack.budget
@@ -118,7 +116,6 @@ class Attacker:
             await asyncio.sleep(pause_s)  # a client that is refused at once keeps no core
 
     def has_closed(self, writer: asyncio.StreamWriter) -> bool:
-        """Whether we ended that connection."""
         return writer not in self._open
 
     def forget(self, writer: asyncio.StreamWriter) -> None:

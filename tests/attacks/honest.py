@@ -30,8 +30,6 @@ ANSWERED: Final = "200"
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One request of the honest client."""
-
     protocol: str
     began_s: float
     ended_s: float
@@ -101,7 +99,6 @@ class Honest:
 
 
 def over_http(target: Target) -> Callable[[], str]:
-    """One completion."""
     tls = target.tls("http/1.1")
     body = json.dumps(
         {"model": target.model, "prompt": [5, 6, 7], "max_tokens": TOKENS, "ignore_eos": True}

@@ -20,7 +20,6 @@ Made = Callable[[int], dict[str, Any]]
 
 
 def structured(**rule: Any) -> dict[str, Any]:
-    """vLLM's field for structured outputs."""
     return {"structured_outputs": rule}
 
 

@@ -45,8 +45,6 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One reading of the metrics page."""
-
     at_s: float
     tokens: float
     emulated_s: float

@@ -42,7 +42,6 @@ class ConformanceServer:
         return self.process.url
 
     def environment(self) -> dict[str, str]:
-        """The environment of clients in other processes."""
         return {
             "ULTRASERVE_URL": self.url,
             "OPENAI_BASE_URL": f"{self.url}/v1",

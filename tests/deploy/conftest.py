@@ -17,14 +17,12 @@ from tests.system_programs import program
 
 @pytest.fixture(scope="package")
 def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A live server for all tests; see tests/live_server.py."""
     with live_server_started(tmp_path_factory.mktemp("seen")) as server:
         yield server
 
 
 @pytest.fixture(scope="package")
 def key(live_server: ServerProcess) -> str:
-    """The key of the live server's control service."""
     found = find_control_key(live_server.control_port, live_server.own_environment)
     assert found is not None
     return found

@@ -24,8 +24,6 @@ TOO_LATE_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """All requests of one kind."""
-
     model: str
     prompt_tokens: int
     answer_tokens: int
@@ -85,7 +83,6 @@ class _Way:
 
 
 async def _send(way: _Way, ask: Ask, seed: int, seen: Seen) -> None:
-    """Send one request and read its whole answer."""
     if ask.by_grpc:
         await _send_grpc(way.stub, ask, seed, seen)
     else:
@@ -155,7 +152,6 @@ async def _way_to(endpoints: Endpoints) -> AsyncIterator[_Way]:
 
 
 async def one_by_one(endpoints: Endpoints, ask: Ask, count: int) -> Seen:
-    """Send requests in turn."""
     seen = Seen()
     async with _way_to(endpoints) as way:
         for number in range(count):

@@ -203,7 +203,6 @@ class ServerProcess:
         return min(found)[1]
 
     def kill(self, pid: int) -> None:
-        """Kill one of the server's processes."""
         assert any(pid == seen for seen, _ in self.look())
         os.kill(pid, signal.SIGKILL)
 

@@ -46,7 +46,6 @@ def in_process(chips: int, *, tp: int = 1) -> InProcessChips:
 
 
 def start(fleet: Fleet, scratch: Path) -> None:
-    """Start `fleet` with its files in `scratch`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(scratch))
         fleet.start()

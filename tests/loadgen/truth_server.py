@@ -57,7 +57,6 @@ class Delay:
 
 
 def parse_delay(text: str) -> Delay:
-    """Read `5ms` or `2ms-8ms`."""
     low, _, high = text.partition("-")
     return Delay(low_s=parse_duration_s(low), high_s=parse_duration_s(high or low))
 

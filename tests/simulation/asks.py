@@ -30,8 +30,6 @@ _SCHEMA = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """One kind of request."""
-
     name: str
     prompt: tuple[int, ...]
     params: SamplingParams
@@ -83,7 +81,6 @@ class Text:
     end: str | None = None
 
     def begins(self, whole: "Text") -> bool:
-        """Whether this is a beginning of `whole`."""
         count = len(self.tokens)
         return (
             self.tokens == whole.tokens[:count]
@@ -101,7 +98,6 @@ class Answer:
         self.prompt_scores: list[dict[int, float] | None] = []
 
     def take(self, output: RequestOutput) -> None:
-        """Append one step's output."""
         if self.ask.params.n == 1:
             self.prompt_scores += map(_scores, output.prompt_logprobs or ())
         for part in output.outputs:
@@ -113,12 +109,10 @@ class Answer:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every text has ended in some way."""
         return all(text.end is not None for text in self.texts)
 
     @property
     def has_failed(self) -> bool:
-        """Whether a text has ended with an error."""
         return any(text.end == "error" for text in self.texts)
 
     def check(self, expected: "Answer") -> None:

@@ -113,7 +113,6 @@ class Chaos:
         live_machine.step = counted  # type: ignore[method-assign]
 
     def _twin(self) -> Machine:
-        """A copy of the machine."""
         twin = copy.deepcopy(self.engine.machine)
         del twin.apply  # the copy's own
         return twin
@@ -144,7 +143,6 @@ class Chaos:
             assert not answer.has_failed, answer.ask.name
 
     def arrive(self, count: int) -> None:
-        """Add `count` requests of random kinds and priorities."""
         for pick in self.rng.integers(len(self._asks), size=count).tolist():
             name = f"r{next(self._names)}"
             self._in_flight[name] = Answer(self._asks[pick])
@@ -291,7 +289,6 @@ class Chaos:
         self._held_up_ns += recovery_plan.duration_ns
 
     def heal(self, blows: Sequence[Blow]) -> None:
-        """Repair everything, at once or one by one."""
         requests = [HealRequest()]
         if self.rng.random() < 0.5:
             chips = sorted({blow.fault.chip for blow in blows if blow.fault.chip >= 0})

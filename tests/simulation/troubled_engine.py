@@ -65,7 +65,6 @@ class TroubledEngine:
         return not self.scheduler.has_requests()
 
     def control(self, request: ControlRequest) -> ControlReply:
-        """Ask as the control service does."""
         (reply,) = self.executor.collective_rpc(METHOD, args=(to_json(request),))
         return reply_from_json(reply)
 

@@ -65,7 +65,6 @@ KEYS = (
 
 
 def made_keys(file: Path) -> list[str]:
-    """Secrets of new keys in `file`."""
     command = [*ULTRASERVE, "key", "create", "--file", str(file)]
     return [
         subprocess.run([*command, *key], check=True, capture_output=True, text=True).stdout.strip()
@@ -74,8 +73,6 @@ def made_keys(file: Path) -> list[str]:
 
 
 class Soak:
-    """One run against one server."""
-
     def __init__(self, server: ServerProcess, grpc_port: int, *, seed: int, seconds: float) -> None:
         self._server, self._grpc_port = server, grpc_port
         self._seed, self._seconds = seed, seconds
@@ -85,7 +82,6 @@ class Soak:
 
     @property
     def now_s(self) -> float:
-        """Seconds since it began."""
         return time.monotonic() - self._began_s
 
     async def run(self, keys: list[str]) -> None:
@@ -163,7 +159,6 @@ def grown(memory: MemoryWatch, seconds: float) -> list[str]:
 
 
 def report(soak: Soak, troubles: Troubles, server: ServerBooks, engine: EngineBooks) -> None:
-    """Print what happened."""
     books = soak.books
     print(f"requests sent: {books.sent}")
     for name, counts in (
@@ -215,7 +210,6 @@ def soak_server(
     seconds: float,
     seed: int,
 ) -> int:
-    """One run against a server that is up."""
     soak = Soak(server, grpc_port, seed=seed, seconds=seconds)
     troubles = Troubles(control, seed=seed, chips=CHIPS)
     thread = threading.Thread(target=troubles.run)
@@ -248,7 +242,6 @@ def soak_server(
 
 
 def main() -> int:
-    """Read the command line and run."""
     parser = argparse.ArgumentParser(prog="soak", description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=30.0, metavar="M", help="default: 30")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="default: 1")

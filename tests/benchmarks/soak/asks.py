@@ -37,8 +37,6 @@ class Fate(StrEnum):
 
 
 class Fault(StrEnum):
-    """The error in a request."""
-
     NONE = "none"
     NO_KEY = "no_key"
     UNKNOWN_KEY = "unknown_key"
@@ -114,7 +112,6 @@ class Ask:
 
     @property
     def sent_prompt(self) -> list[int]:
-        """The prompt, or one that is too long."""
         if self.fault is Fault.TOO_LONG:
             return [FIRST_TOKEN] * (CONTEXT_TOKENS + 100)
         return list(self.prompt)

@@ -216,7 +216,6 @@ class ReplayedServer:
 
 @contextmanager
 def replayed_server() -> Iterator[ReplayedServer]:
-    """A server of the troubled machine."""
     server = ReplayedServer(looks=ReplayedSnapshots(running=troubled_machine()))
     thread = threading.Thread(target=server.run)
     thread.start()

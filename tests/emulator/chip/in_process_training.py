@@ -46,7 +46,6 @@ def started(
     weight_decay: float = 0.0,
     **more: Any,
 ) -> InProcessTraining:
-    """Chips that have loaded the checkpoint in `directory`."""
     fleet = InProcessTraining(
         weights_dir=directory,
         chips=chips,

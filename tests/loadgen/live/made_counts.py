@@ -33,7 +33,6 @@ def class_header(
 
 
 def header(*classes: ClassHeader, dilation: float | None = 4.0) -> RunHeader:
-    """A run of those classes, or of one."""
     return RunHeader(
         command="ultraserve-loadgen run",
         url="http://127.0.0.1:8000",

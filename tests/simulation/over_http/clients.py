@@ -39,7 +39,6 @@ class Tally:
 
     @property
     def accepted(self) -> int:
-        """Accepted requests that have ended in some way."""
         return self.whole + self.hung_up + len(self.failures)
 
 
@@ -159,7 +158,6 @@ class Clients:
         return request_id in self.in_flight or self.spans_s.get(request_id, (0, 0))[1] >= since_s
 
     def wait_for(self, answers: int, timeout_s: float = IDLE_S_MAX) -> None:
-        """Wait until that many more requests have ended whole."""
         wanted, end_s = self.tally.whole + answers, time.monotonic() + timeout_s
         while self.tally.whole < wanted:
             self.check()

@@ -35,7 +35,6 @@ class Question:
 
     @property
     def is_streamed(self) -> bool:
-        """Whether the answer comes as events."""
         return bool(self.body.get("stream"))
 
 

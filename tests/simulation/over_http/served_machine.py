@@ -89,7 +89,6 @@ class EventReader:
                     self.stages[event.fault.number].append(event.fault.stage)
 
     def wait_for(self, fault: int, stage: FaultStage, timeout_s: float = 30.0) -> None:
-        """Wait for a fault's stage."""
         end_s = time.monotonic() + timeout_s
         while stage not in self.stages.get(fault, ()):
             assert time.monotonic() < end_s, f"fault {fault}: {self.stages.get(fault)}"
@@ -189,7 +188,6 @@ def patient_client(server: ServerProcess) -> ControlClient:
 
 @contextmanager
 def served_machine(size: Size, scratch: Path) -> Iterator[ServedMachine]:
-    """Start nodes and server, and wait until it answers."""
     training = (
         *("--train-dir", str(scratch / "training")),
         *("--train-corpus", str(write_corpus(scratch / "corpus"))),

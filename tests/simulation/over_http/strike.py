@@ -90,7 +90,6 @@ class Strike:
         return 2 if self.means in pair else 0 if self.means in _NO_FAULT else 1
 
     def fault(self, serving: Sequence[int], *, racks: int, stacks: int) -> Fault:
-        """CALL's fault, where `serving` are the chips in service."""
         assert self.kind is not None
         if self.kind is FaultKind.PULL_SWITCH_TRAY:
             return Fault(kind=self.kind, rack=int(self.rack_share * racks))
@@ -109,7 +108,6 @@ _NO_FAULT: Final = (Means.PAUSE, Means.HAND_OVER)
 
 
 def picked(candidates: Sequence[int], share: float) -> int:
-    """The one at `share` of them."""
     return candidates[int(share * len(candidates))]
 
 
@@ -124,7 +122,6 @@ class Intensity:
 
     @property
     def strikes(self) -> int:
-        """All of them."""
         return sum(self.calls.values()) + sum(self.others.values())
 
 

@@ -325,7 +325,6 @@ class Trouble:
             time.sleep(0.2)  # polls another process
 
     def _stuck(self, what: str) -> str:
-        """Diagnostics of a timeout."""
         return f"{what}\n{self._state().leases}\n{self._machine.server.log()[-3000:]}"
 
     def _lease_now(self, number: int) -> LeaseState:

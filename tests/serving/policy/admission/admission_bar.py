@@ -260,8 +260,6 @@ class Served:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One load: the product and the best."""
-
     times: float
     warm: bool
     target_s: float

@@ -147,11 +147,9 @@ class VirtualEngine:
             self.send(call)
 
     def send(self, call: Call) -> None:
-        """Schedule its arrival."""
         heapq.heappush(self._coming, (call.at_s, next(self._numbers), call))
 
     def clear(self) -> None:
-        """End the arrivals."""
         self._coming.clear()
         self._ended = True
 

@@ -26,7 +26,6 @@ def stub_at(address: ControlAddress) -> Iterator[Any]:
 
 
 def failure(address: ControlAddress, method: str, request: Any) -> Any:
-    """The failure of a call with the key."""
     with stub_at(address) as stub:
         try:
             getattr(stub, method)(request, timeout=10, metadata=with_key(address))

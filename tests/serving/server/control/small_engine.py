@@ -260,7 +260,6 @@ class SmallEngine:
 
 
 def recovered(record: FaultRecord) -> FaultRecord:
-    """The record after its recovery."""
     if record.stage is not FaultStage.PENDING:
         return record
     recovery = Recovery(
@@ -341,6 +340,5 @@ def connected(
     tls: ControlTls | None = None,
     **outcomes: Any,
 ) -> ControlClient:
-    """A client with the key."""
     key = find_control_key(address.port, os.environ)
     return ControlClient(address, timeout_s, key=key, tls=tls, **outcomes)

@@ -179,7 +179,6 @@ class LendingEngine:
         return self.leases[number - 1]
 
     def lose(self, chip: int) -> None:
-        """Lose a lent chip."""
         (lease,) = (one for one in self.going if chip in one.chips)
         lost = (*lease.lost_chips, chip)
         self.leases[lease.number - 1] = msgspec.structs.replace(lease, lost_chips=lost)
