@@ -14,7 +14,7 @@ EXPECTED: Final = "a time such as 200ms, 1.5s, 2m or 1h30m"
 def parse_duration_s(text: str) -> float:
     """Seconds, at least 0: the sum of the terms, each in a smaller unit than the one before.
 
-    Raises ValueError saying what was expected.
+    Raises ValueError with the expected form.
     """
     written = text.strip()
     terms = _TERM.findall(written)
