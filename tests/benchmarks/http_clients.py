@@ -6,7 +6,7 @@ Each client runs in its own process on one core, under asyncio and uvloop, again
 `tests.loadgen.trivial_server` on the other core, with the same reader of events. Three cases: long
 replies of a token per write, short replies, and replies in lockstep whose chunks carry their write
 time: the difference to the client's stamp is its lateness. `ours` is aiohttp with our stamping
-connections, `raw` a bare parser on a socket, the floor. Candidates not installed are left out;
+connections, `raw` a bare parser on a socket, the least. Candidates not installed are left out;
 httpx and pyreqwest are no dependencies.
 """
 
