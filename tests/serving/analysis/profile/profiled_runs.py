@@ -11,7 +11,7 @@ CEILINGS = Ceilings(flops_format="bf16", flops_per_s=1e12, hbm_bytes_per_s=1e12,
 
 
 def a_chip(chip: int, rank: int | None) -> ProfiledChip:
-    """100 GB, of which weights have 30 and the KV pool 40."""
+    """100 GB, with 30 of weights and 40 of KV pool."""
     return ProfiledChip(
         chip=chip,
         rack=0,
@@ -25,7 +25,7 @@ def a_chip(chip: int, rank: int | None) -> ProfiledChip:
 
 
 def a_run(**given: Any) -> ProfiledRun:
-    """50 ms: steps at 0-10, 15-25 (held up before it) and 30-40; two chips and a spare."""
+    """50 ms: steps at 0-10, 15-25 (held up before) and 30-40; two chips and a spare."""
     fields: dict[str, Any] = {
         "source": "virtual",
         "system": "trn3-nl72x2",
