@@ -92,7 +92,6 @@ def test_prices_add_dollars(capsys) -> None:
         (["--batch", "9999999"], "batch=9999999: expected one that fits the KV pool"),
         (["--precision", "fp2"], "precision=fp2: expected one of bf16, fp8"),
         (["--isl", "0"], "isl=0: expected at least 1"),
-        (["--max-batched-tokens", "1"], "batch=any: expected one that fits the KV pool"),
         (["--max-batched-tokens", "0"], "max-batched-tokens=0: expected at least 1"),
         (["--overlap", "some"], "overlap=some: expected one of none, two-batch, full"),
         (["--calibration", "mine"], "calibration=mine: expected one of roofline, fitted"),
