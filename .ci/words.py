@@ -36,7 +36,7 @@ REPLACED: Mapping[str, str] = {
     r"MadeUpTokens|made_up_tokens": "SyntheticTokens, synthetic_tokens",
     r"BusiestExperts|busiest_experts": "PeakExpertLoad",
     r"\b[Ss]ettlement\b": "recovery_plan",
-    r"\b[Rr]eliefs?\b|StepRelief|\bclass Thing\b": "what_if, Resource",
+    r"[Rr]elief|relieved_ns|\bclass Thing\b": "what_if, Resource",
     r"StepWish|step_wish": "WakeRequest",
     r"RestCalls|EngineRest|rest\.proto|rest_pb2": "SleepService, EngineSleepState, sleep.proto",
     r"shown_key|ShownKey": "request_credential",
@@ -92,6 +92,8 @@ _MESSAGE = {
     "HardwareReport|[Hh]ardware_?[Ll]ook|hardware_report": "a message's name on the wire stays",
 }
 _FIELD = {"lent_groups|LentGroups|chips_lent": "a field's name on the wire stays"}
+_DOOR = {r"\b[Dd]oors?\b": "a field's name and an event's word on the wire stay"}
+_OLD_CALL = {r"[Rr]elief|relieved_ns|\bclass Thing\b": "GetWhatIf's old name, for one release"}
 
 # Files in which a word may stand, and why. An old spelling of a flag or a metric that is read for
 # one release has its place here.
@@ -102,7 +104,10 @@ KEPT: Mapping[str, Mapping[str, str]] = {
         r"\b[Dd]oors?\b": "a word of generated prompts",
     },
     **{
-        path: {r"--reserve\b": "the old flag, which works for one release"}
+        path: {
+            r"--reserve\b": "the old flag, which works for one release",
+            r"--reading\b": "the same",
+        }
         for path in (
             "serving/commands/renamed_flags.py",
             "tests/serving/commands/test_renamed_flags.py",
@@ -117,11 +122,13 @@ KEPT: Mapping[str, Mapping[str, str]] = {
     "deploy/guides/metrics.md": _FORMER,
     "protos/README.md": _MESSAGE,
     "protos/ultraserve/v1/hardware.proto": _MESSAGE,
-    "protos/ultraserve/v1/control.proto": _MESSAGE,
+    "protos/ultraserve/v1/control.proto": _MESSAGE | _DOOR | _OLD_CALL,
+    "protos/ultraserve/v1/recording.proto": _OLD_CALL,
     "tests/serving/server/control/test_control_messages.py": _MESSAGE,
     "protos/ultraserve/v1/watch.proto": _FIELD,
-    "serving/wire/telemetry.py": _FIELD,
-    "deploy/console/src/wire/report.ts": _FIELD,
+    "serving/wire/control_call.py": _OLD_CALL,
+    "serving/wire/telemetry.py": _FIELD | _DOOR,
+    "deploy/console/src/wire/report.ts": _FIELD | _DOOR,
 }
 
 

@@ -3,8 +3,8 @@
     python -m deploy.console_types            # or: make protos
     python -m deploy.console_types --check    # says what differs, and ends with 1
 
-The stream is JSON that msgspec writes of `serving.wire`'s types, so the interfaces are made from
-these types: same names, same fields. `console/src/wire/report.ts` is checked in.
+The stream is msgspec's JSON of `serving.wire`'s types; the interfaces have their names and fields.
+`console/src/wire/report.ts` is checked in.
 """
 
 import argparse
@@ -32,7 +32,7 @@ SAID: Final = (
     DayNightState,
     AdmissionReport,
 )
-"""What the events of `serving.server.console.event_stream` carry."""
+"""Payloads of the events of `serving.server.console.event_stream`."""
 
 _HEAD: Final = """\
 // What the console's stream says, named as in serving/wire: snake_case JSON. Times are emulated
@@ -42,11 +42,11 @@ _HEAD: Final = """\
 """
 
 _WORDS: Final = re.compile(r"\^\(([a-z0-9_|-]+)\)\$")
-"""A pattern of a text that is one of some words."""
+"""A pattern that lists words."""
 
 
 def text() -> str:
-    """The whole file; the same for the same types."""
+    """The whole file; deterministic."""
     kinds = inspect.multi_type_info(SAID)
     found: dict[str, Any] = {}
     for kind in kinds:
@@ -63,7 +63,7 @@ def text() -> str:
 
 
 def _find(kind: inspect.Type, found: dict[str, Any]) -> None:
-    """Add the enums and types with fields that `kind` is, or has in it, by their names."""
+    """Add the enums and types with fields in `kind`, by name."""
     match kind:
         case inspect.StructType() | inspect.DataclassType() | inspect.EnumType():
             name = kind.cls.__name__
@@ -83,7 +83,7 @@ def _find(kind: inspect.Type, found: dict[str, Any]) -> None:
 
 
 def _name(kind: inspect.Type) -> str:
-    """How TypeScript calls a type; raises NotImplementedError for one that no field has had."""
+    """The TypeScript type; raises NotImplementedError for an unknown kind."""
     match kind:
         case inspect.StructType() | inspect.DataclassType() | inspect.EnumType():
             return str(kind.cls.__name__)

@@ -1,4 +1,4 @@
-"""A load generator for servers that speak the OpenAI HTTP interface.
+"""A load generator for servers with the OpenAI HTTP interface.
 
-It sees the wire alone: it must not know the emulator, the serving code, or the engine behind them.
+It sees the wire alone: no emulator, no serving code, no engine.
 """

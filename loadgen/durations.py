@@ -1,4 +1,4 @@
-"""Lengths of time as users write them: `200ms`, `1.5s`, `2m`, `1h30m`; a bare number is seconds."""
+"""Durations as users write them: `200ms`, `1.5s`, `2m`, `1h30m`; a bare number is seconds."""
 
 import math
 import re
@@ -12,9 +12,9 @@ EXPECTED: Final = "a time such as 200ms, 1.5s, 2m or 1h30m"
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds, at least 0; of several terms, their sum: each in a smaller unit than the one before.
+    """Seconds, at least 0: the sum of the terms, each in a smaller unit than the one before.
 
-    Raises ValueError saying what was expected.
+    Raises ValueError with the expected form.
     """
     written = text.strip()
     terms = _TERM.findall(written)
@@ -30,7 +30,7 @@ def parse_duration_s(text: str) -> float:
 
 
 def duration_words(seconds: float) -> str:
-    """Write a length of time as `parse_duration_s` reads it, in the largest unit that is whole."""
+    """Write a duration as `parse_duration_s` reads it, in the largest whole unit."""
     for unit, size in (("h", 3_600.0), ("m", 60.0)):
         if seconds >= size and (seconds / size).is_integer():
             return f"{seconds / size:.0f}{unit}"

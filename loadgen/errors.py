@@ -1,23 +1,22 @@
-"""Errors of the load generator, each as one line for its user.
+"""Errors of the load generator, one line each.
 
-A request that fails is not here: that is a result, and is counted (`loadgen.records.result`).
+A failed request is a result, not an error (`loadgen.records.result`).
 """
 
 from pathlib import Path
 
 
 def one_line(text: str) -> str:
-    """Make one line of `text` that a terminal only shows: without control characters.
+    """Collapse white space and drop control characters.
 
-    Words that came from a server may hold escape sequences, or marks that turn the direction of
-    writing; runs of white space become one space.
+    A server's text may hold escape sequences or marks of writing direction.
     """
     words = " ".join(text.split())
     return words if words.isprintable() else "".join(filter(str.isprintable, words))
 
 
 class LoadError(Exception):
-    """Anything that stops a run before it has measured; the message is one line."""
+    """Stops a run before it has measured; the message is one line."""
 
     def __init__(self, message: str) -> None:
         super().__init__(one_line(message))
@@ -31,7 +30,7 @@ class OptionError(LoadError):
 
 
 class FileError(LoadError):
-    """A file that is read cannot be used; names it, the line (from 1) if there is one, and why."""
+    """A file cannot be read or used; names the path, the line (from 1) if any, and why."""
 
     def __init__(self, path: Path, reason: str, *, line: int | None = None) -> None:
         where = f"{path}" if line is None else f"{path}:{line}"
@@ -42,7 +41,7 @@ class FileError(LoadError):
 
 
 class ServerError(LoadError):
-    """The server did not answer a question that the run depends on."""
+    """The server did not answer a question the run depends on."""
 
     def __init__(self, *, url: str, reason: str) -> None:
         super().__init__(f"{url}: {reason}")

@@ -1,7 +1,7 @@
 """The command `ultraserve-loadgen`: reports go to stdout, everything else to stderr.
 
-A command is imported when it is named: charts and statistics take a second, and every process that
-sends (`--workers`) imports this file anew.
+A command is imported when named: charts and statistics take a second, and every sending process
+(`--workers`) imports this file anew.
 """
 
 import sys
@@ -33,7 +33,7 @@ _OLD_CLASSES: Final = (
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line `arguments` (default: the process's); returns the exit code."""
+    """Run the command line (default: the process's); returns the exit code."""
     if arguments is None:  # the process is this command's alone
         seal_import_path()
     words = list(sys.argv[1:] if arguments is None else arguments)

@@ -1,7 +1,7 @@
-"""Values as they are typed after an option, each turned into what it means.
+"""Parsers of option values.
 
-Each function is a `type` of argparse: it raises ArgumentTypeError saying what was expected. A value
-that a package parses by itself (a rate, lengths, an SLO) is parsed and refused there.
+Each function is a `type` of argparse and raises ArgumentTypeError saying what was expected. Values
+that a package parses by itself (a rate, lengths, an SLO) are refused there.
 """
 
 import argparse
@@ -33,7 +33,7 @@ def count_or_zero(text: str) -> int:
 
 
 def seed(text: str) -> int:
-    """A whole number from 0 on, of up to 63 bits."""
+    """A whole number from 0 on, up to 63 bits."""
     return _whole(text, least=0, most=2**63 - 1)
 
 
@@ -46,7 +46,7 @@ def above_zero(text: str) -> float:
 
 
 def not_negative(text: str) -> float:
-    """A number from 0 on, not infinite."""
+    """A finite number from 0 on."""
     try:
         return plain_number(text)
     except ValueError as error:
@@ -72,7 +72,7 @@ def duration_s(text: str) -> float:
 
 
 def some_duration_s(text: str) -> float:
-    """Seconds, more than none."""
+    """Seconds, above 0."""
     seconds = duration_s(text)
     if not seconds:
         raise argparse.ArgumentTypeError(f"expected a time above 0, not {text!r}")
@@ -80,7 +80,7 @@ def some_duration_s(text: str) -> float:
 
 
 def window_s(text: str) -> tuple[float, float]:
-    """`FROM-TO`, both times, the second later: `10m-70m`."""
+    """`FROM-TO`, the second later: `10m-70m`."""
     first, dash, last = text.partition("-")
     if not dash:
         raise argparse.ArgumentTypeError(f"expected FROM-TO, as in 10m-70m, not {text!r}")
@@ -91,7 +91,7 @@ def window_s(text: str) -> tuple[float, float]:
 
 
 def count_times_count(text: str) -> tuple[int, int]:
-    """`TOKENSxGROUPS` of a shared prefix, `WIDTHxDEPTH` of a fan-out; `x1` may be left out."""
+    """`TOKENSxGROUPS` of a shared prefix, or `WIDTHxDEPTH` of a fan-out; `x1` may be left out."""
     first, times, second = text.partition("x")
     return count(first), count(second) if times else 1
 
@@ -105,9 +105,9 @@ def long_context(text: str) -> tuple[float, int]:
 
 
 def header(text: str) -> tuple[str, str]:
-    """`NAME:VALUE`, spaces around both taken off; `NAME:@VARIABLE` reads it from the environment.
+    """`NAME:VALUE`, stripped; `NAME:@VARIABLE` reads the value from the environment.
 
-    What was typed is not repeated: it may be a secret.
+    Errors do not repeat the text: it may be a secret.
     """
     name, colon, value = (part.strip() for part in text.partition(":"))
     if value.startswith("@") and _VARIABLE.fullmatch(value[1:]):
@@ -120,9 +120,9 @@ def header(text: str) -> tuple[str, str]:
 
 
 def json_object(text: str) -> Mapping[str, Any]:
-    """A JSON object, or `@FILE` that holds one.
+    """A JSON object, or `@FILE` with one.
 
-    One with a secret in it is read from a file alone: the command line is in every report.
+    An object with a secret must be in a file: the command line is in every report.
     """
     in_file = text.startswith("@")
     try:
@@ -150,14 +150,14 @@ def target(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """Text that can be written into a file and shown: UTF-8 without control characters."""
+    """Printable UTF-8 text."""
     if not text.isprintable():
         raise argparse.ArgumentTypeError(f"expected printable text, not {text!r}")
     return text
 
 
 def new_file(text: str) -> Path:
-    """A file that may or may not be there, in a folder that is."""
+    """A path in an existing folder."""
     path = Path(text)
     if path.is_dir() or not path.parent.is_dir():
         raise argparse.ArgumentTypeError(f"expected a file in a folder that exists, not {text!r}")

@@ -1,4 +1,4 @@
-"""What its name says is a secret, and so may stand in no report."""
+"""Recognizes secrets by their names, to keep them out of reports."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,7 @@ _SECRET_MEMBER: Final = re.compile(
 
 
 def open_header(text: str) -> str:
-    """Write `NAME:VALUE` for all to see: a secret as `NAME:@VARIABLE`, to be read from there."""
+    """Write a header for a report: a secret `NAME:VALUE` becomes `NAME:@VARIABLE`."""
     name, _, value = (part.strip() for part in text.partition(":"))
     if value.startswith("@") or not _SECRET_HEADER.search(name):
         return text
@@ -21,7 +21,7 @@ def open_header(text: str) -> str:
 
 
 def secret_member(value: object) -> str | None:
-    """The name of a member, at any depth, that is a text and that its name says is a secret."""
+    """The name of a text member, at any depth, that looks like a secret; None without one."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             if isinstance(inner, str) and _SECRET_MEMBER.search(name):

@@ -1,13 +1,13 @@
-"""Hold the wire contract to its rules: `python -m protos.check`; 0 when all of them hold.
+"""Check the wire contract: `python -m protos.check`; exit code 0 if it holds.
 
 - `buf lint`, STANDARD.
-- `buf breaking`, FILE, against the contract before this one: HEAD's when the files here are others
-  than HEAD's, else that of the last commit but one that touched them, however long ago. Only a
-  contract that has the service `ControlService` is compared with: the one before it had no promise.
-  A clone that is too shallow to have that commit has nothing to compare with, and says so.
-- The generated code is what `protos.generate` makes.
+- `buf breaking`, FILE, against the previous contract: HEAD's if the files here differ from it, else
+  that of the last commit but one that touched them. Only a contract with the service
+  `ControlService` is compared with: earlier ones made no promise. A clone too shallow for that
+  commit has nothing to compare with, and says so.
+- The generated code is that of `protos.generate`.
 
-buf comes from npm, in the version that package-lock.json pins, into the user's cache.
+buf comes from npm, in the version pinned by package-lock.json, into the user's cache.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _INSTALL_S: Final = 120.0
 
 
 class BufUnavailable(Exception):
-    """There is no npm, or it cannot reach a registry; says which."""
+    """Without npm, or a registry that it can reach; says which."""
 
 
 class TooShallow(Exception):
@@ -38,10 +38,7 @@ class TooShallow(Exception):
 
 
 def find_buf(cache: Path | None = None) -> Path:
-    """The pinned buf, installed below `cache` when it is not there yet.
-
-    Raises BufUnavailable.
-    """
+    """The pinned buf, installed below `cache` if need be. Raises BufUnavailable."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         raise BufUnavailable("npm and node are not on PATH")
@@ -55,7 +52,7 @@ def find_buf(cache: Path | None = None) -> Path:
 
 
 def _install(npm: str, target: Path) -> None:
-    """Install beside the place and move there, so that a half of it is never found."""
+    """Install beside the place and rename, so that it is never half there."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="buf-", dir=target.parent) as scratch:
         for name in _PINS:
@@ -81,12 +78,12 @@ def _install(npm: str, target: Path) -> None:
 
 
 def lint(buf: Path, contract: Path = SOURCES) -> list[str]:
-    """What `buf lint` says of the contract below `contract`; nothing when it has no complaint."""
+    """Complaints of `buf lint` about the contract."""
     return _complaints([str(buf), "lint"], contract)
 
 
 def breaking(buf: Path, before: Path, contract: Path = SOURCES) -> list[str]:
-    """What `buf breaking` says of the change from `before` to `contract`."""
+    """Complaints of `buf breaking` about the change from `before` to `contract`."""
     return _complaints([str(buf), "breaking", "--against", str(before)], contract)
 
 
@@ -98,10 +95,7 @@ def _complaints(command: list[str], contract: Path) -> list[str]:
 
 
 def reference(contract: Path = SOURCES) -> str | None:
-    """The commit that the contract is compared with; None where there is none to compare with.
-
-    Raises TooShallow.
-    """
+    """The commit to compare the contract with; None without one. Raises TooShallow."""
     here = _files(contract)
     head = _files_of(contract, "HEAD")
     if head is None:
@@ -114,7 +108,7 @@ def reference(contract: Path = SOURCES) -> str | None:
 
 
 def _before(contract: Path) -> str | None:
-    """The last commit whose contract is another than HEAD's."""
+    """The last commit whose contract differs from HEAD's."""
     log = _git(contract, "log", "-n", "2", "--format=%H", "--", "*.proto") or ""
     commits = log.split()
     if len(commits) == 2:
@@ -125,7 +119,7 @@ def _before(contract: Path) -> str | None:
 
 
 def extract(commit: str, target: Path, contract: Path = SOURCES) -> None:
-    """Write the contract of `commit` below `target`, with the rules of today."""
+    """Write the contract of `commit` below `target`, with today's rules."""
     for name, text in (_files_of(contract, commit) or {}).items():
         written = target / name
         written.parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +133,7 @@ def _files(contract: Path) -> dict[str, str]:
 
 
 def _files_of(contract: Path, commit: str) -> dict[str, str] | None:
-    """The same of a commit; None without git, or such a commit."""
+    """A commit's proto files and their text; None without git, or such a commit."""
     listed = _git(contract, "ls-tree", "-r", "--name-only", commit, ".")
     if listed is None:
         return None
@@ -158,7 +152,7 @@ def _git(folder: Path, *words: str) -> str | None:
 
 
 def stale_code() -> list[str]:
-    """Files of generated code that are not what the generator makes."""
+    """Generated files that differ from the generator's."""
     with tempfile.TemporaryDirectory(prefix="ultraserve-protos-") as scratch:
         made = {path.relative_to(scratch): path.read_text() for path in generate(Path(scratch))}
     kept = {
@@ -171,7 +165,7 @@ def stale_code() -> list[str]:
 
 
 def main() -> int:
-    """Check everything; prints what does not hold."""
+    """Check everything; prints every failure."""
     try:
         buf = find_buf()
     except BufUnavailable as error:

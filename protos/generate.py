@@ -1,8 +1,8 @@
 """Generate the Python code of the wire contract: `python -m protos.generate [FOLDER]`.
 
-Each `.proto` file below this folder becomes messages, service and their types beside it, checked
-in, so that only who changes the contract needs the generator. The compiler names modules as the
-proto package does; they live below `protos`, so the script puts that in front of their imports.
+Each `.proto` file below this folder becomes messages, service and types beside it, checked in, so
+that only changes to the contract need the generator. The compiler names modules as the proto
+package does; they live below `protos`, so their imports are prefixed.
 """
 
 import re
@@ -19,8 +19,7 @@ _OUTPUTS = ("python_out", "grpc_python_out", "mypy_out", "mypy_grpc_out")
 def generate(target: Path) -> list[Path]:
     """Write the code of every `.proto` file below `target`; returns the files.
 
-    Raises:
-        subprocess.CalledProcessError: the compiler refused a file; it has said why on stderr.
+    Raises subprocess.CalledProcessError for a refused file; the compiler's reason is on stderr.
     """
     with tempfile.TemporaryDirectory(prefix="ultraserve-protos-") as scratch:
         _compile(Path(scratch))

@@ -1,1 +1,1 @@
-"""One package, so that a folder below it can be one too: `tests.deploy`, not `deploy`."""
+"""A package, so that folders below can be packages too: `tests.deploy`, not `deploy`."""

@@ -1,4 +1,4 @@
-"""What packages share: checkpoints, the profiles of property tests, and which tests are fast."""
+"""Fixtures of all packages: checkpoints, profiles of property tests, and fast tests."""
 
 import gc
 import os
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `--fast` do not even import what would be left out."""
+    """With `--fast`, do not import skipped files."""
     return True if config.getoption("--fast") and lives_among_processes(collection_path) else None
 
 
@@ -80,12 +80,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> GoldenFolder:
-    """The texts beside the test that asks."""
+    """The texts beside the test."""
     update = request.config.getoption("--update-golden")
     return GoldenFolder(path=request.path.parent / "golden", update=update)
 
 
 @pytest.fixture(scope="session")
 def small_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Directories of random Qwen3-MoE checkpoints by the names in `SHAPES`, made when asked for."""
+    """Directories of random Qwen3-MoE checkpoints by the names in `SHAPES`, made on demand."""
     return RandomCheckpoints(tmp_path_factory.mktemp("checkpoints"), SHAPES)

@@ -1,4 +1,4 @@
-"""Whole report texts, held against files: `pytest --update-golden` writes the files anew."""
+"""Whole report texts against files: `pytest --update-golden` rewrites the files."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,13 +6,13 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoldenFolder:
-    """The folder `golden` beside a test. Blanks at the ends of lines are not compared."""
+    """The folder `golden` beside a test. Trailing blanks are not compared."""
 
     path: Path
     update: bool
 
     def holds(self, name: str, text: str) -> None:
-        """Fails where `text` is not that of the file; writes the file instead with `update`."""
+        """Fail unless `text` is the file's; with `update`, write the file instead."""
         kept, shown = self.path / name, "".join(f"{line.rstrip()}\n" for line in text.splitlines())
         if self.update:
             self.path.mkdir(exist_ok=True)

@@ -1,8 +1,8 @@
 """A live server shared by the tests of metrics, dashboards, the console and the terminal.
 
-Four chips with a rank each, experts spread over them, day and night by hand. The fixture
-`live_server` of tests/deploy/conftest.py starts it once. A test heals what it breaks, and totals do
-not start at zero.
+Four chips with a rank each, experts spread over them, day and night by hand. Started once by the
+fixture `live_server` of tests/deploy/conftest.py. A test heals what it breaks, and totals do not
+start at zero.
 """
 
 import itertools
@@ -26,7 +26,7 @@ _CORPUS_FILES = 20
 
 
 def write_corpus(folder: Path) -> Path:
-    """Some text to train on: enough files that some are held out."""
+    """Text to train on: enough files that some are held out."""
     folder.mkdir()
     for number in range(_CORPUS_FILES):
         lines = (f"line {line} of file {number}: the bridge stands.\n" for line in range(100))
@@ -36,7 +36,7 @@ def write_corpus(folder: Path) -> Path:
 
 @contextmanager
 def live_server_started(folder: Path) -> Iterator[ServerProcess]:
-    """The server, ready; `folder` is an empty one for what a training job needs and leaves."""
+    """The ready server; `folder` is empty, for a training job's files."""
     arguments = (
         *("--model", MODEL, "--chips", str(CHIPS), "--max-model-len", str(CONTEXT_TOKENS)),
         *("--max-num-batched-tokens", "512", "--disable-uvicorn-access-log"),
@@ -51,9 +51,9 @@ def live_server_started(folder: Path) -> Iterator[ServerProcess]:
 
 
 class Load:
-    """A few clients that ask one after another; while it is entered, requests run.
+    """A context of a few clients that ask in turn.
 
-    `answered` counts; leaving it waits for the last answers and raises what went wrong.
+    `answered` counts; leaving waits for the last answers and raises failures.
     """
 
     def __init__(self, url: str) -> None:

@@ -1,9 +1,8 @@
-"""Tests that start processes say so: the mark `process`, and a guard that holds the others to it.
+"""The mark `process` of tests that start processes, and a guard that enforces it.
 
-`make test-fast` runs no test that starts one, because processes cost seconds, ports and memory,
-and fail for reasons of their own. A test has the mark when it, its class or its module says so,
-when it is an engine's, a fleet's or slow, or when it lives in one of `FOLDERS`. A test without the
-mark fails at the line where it starts one.
+`make test-fast` skips them: processes cost seconds, ports and memory, and fail for reasons of their
+own. A test has the mark by itself, its class or module, as an engine's, a fleet's or a slow one, or
+in one of `FOLDERS`. A test without it fails at the line that starts a process.
 """
 
 import functools
@@ -29,15 +28,15 @@ FOLDERS: Final = (
     "deploy/systemd",
     "e2e",
 )
-"""Where every test starts processes, or stands beside those that do; relative to `tests`."""
+"""Folders of tests that start processes, or stand beside such; relative to `tests`."""
 
 IMPLIED_BY: Final = ("engine", "fleet", "slow")
-"""An engine and a fleet are processes; a slow test is in no fast loop, whatever it starts."""
+"""Engines and fleets are processes; a slow test is never fast."""
 
 EVENTS: Final = frozenset(
     {"subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 )
-"""What Python's audit says when a process is about to start."""
+"""Python's audit events before a process starts."""
 
 
 class ProcessStarted(AssertionError):  # as a failed assertion is: nothing that a caller expects
@@ -53,7 +52,7 @@ class ProcessGuard:
 
     @contextmanager
     def holding(self, test: str) -> Iterator[None]:
-        """Refuse them until the end of the block, to this process and none that it has forked."""
+        """Refuse them until the end of the block, in this process but not its forks."""
         self._held = (test, os.getpid())
         try:
             yield
@@ -70,8 +69,9 @@ class ProcessGuard:
 
 
 def _importing() -> bool:
-    """Whether a module is being imported: what a library runs then (`cpuinfo`, for vLLM, runs
-    `file`) falls on whichever test imports it first."""
+    """Whether a module is being imported: what a library then runs (`cpuinfo`, for vLLM, runs
+    `file`) falls on the first test that imports it.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
@@ -82,7 +82,6 @@ def _importing() -> bool:
 
 @functools.cache
 def lives_among_processes(path: Path) -> bool:
-    """Whether a test file or folder is below one of `FOLDERS`."""
     if not path.is_relative_to(TESTS):
         return False
     inside = path.relative_to(TESTS)
@@ -90,6 +89,6 @@ def lives_among_processes(path: Path) -> bool:
 
 
 def starts_processes(item: pytest.Item) -> bool:
-    """Whether the test has the mark, or one that implies it, or lives where all have it."""
+    """Whether the test has the mark or one that implies it, or is in a folder of such tests."""
     marked = any(item.get_closest_marker(mark) for mark in ("process", *IMPLIED_BY))
     return marked or lives_among_processes(item.path)

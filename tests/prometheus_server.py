@@ -1,12 +1,11 @@
-"""A real Prometheus for tests: on loopback, in a folder of its own, ended with its test.
+"""A real Prometheus for tests: on loopback, in its own folder, ended with its test.
 
     with PrometheusServer(DEPLOYED, targets=["127.0.0.1:8000"], folder=tmp_path) as prometheus:
         prometheus.wait_targets_up()
         (sample,) = prometheus.query("ultraserve_chips")
 
-It runs the configuration that `deploy/prometheus` ships, as it is but for two things: the targets
-file is written anew, and scrapes and evaluations come every second in place of every five, so that
-a test needs seconds and not minutes for a rate.
+Runs the configuration of `deploy/prometheus` with another targets file, and with scrapes and
+evaluations every second instead of five, so that a rate takes seconds, not minutes.
 """
 
 import contextlib
@@ -37,12 +36,12 @@ _POLL_S = 0.1
 
 
 class QueryRefused(Exception):
-    """Prometheus did not take an expression; says its words."""
+    """Prometheus refused an expression; has its message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One value of an instant query; `labels` has `__name__` where the expression kept it."""
+    """One value of an instant query; `labels` has `__name__` where the expression keeps it."""
 
     labels: Mapping[str, str]
     value: float
@@ -50,7 +49,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """One series of a range query: (unix seconds, value) in the order of time."""
+    """One series of a range query: (unix seconds, value) in order."""
 
     labels: Mapping[str, str]
     points: tuple[tuple[float, float], ...]
@@ -82,13 +81,13 @@ class Rule:
 
 
 class PrometheusServer:
-    """Started by entering it, ended by leaving it; without the program the test is skipped.
+    """A context that runs it; without the program the test is skipped.
 
     Args:
-        configuration: a folder like deploy/prometheus; it is copied into `folder`.
-        targets: addresses (host:port) of servers whose /metrics are scraped.
-        folder: an empty one; the copy (`settings`), the samples and the log lie in it.
-        file: the configuration's, of several in its folder.
+        configuration: a folder like deploy/prometheus, copied into `folder`.
+        targets: addresses (host:port) of scraped servers.
+        folder: an empty one for the copy (`settings`), samples and log.
+        file: the configuration's name.
     """
 
     def __init__(
@@ -147,14 +146,14 @@ class PrometheusServer:
         return self._log.read_text(errors="replace")
 
     def scrape(self, *targets: str) -> None:
-        """Scrape these addresses from now on, and no others; Prometheus sees the file change."""
+        """Scrape exactly these addresses from now on; Prometheus sees the file change."""
         self._targets = targets
         self._write_targets()
 
     def query(self, expression: str, *, at_unix_s: float | None = None) -> list[Sample]:
         """The samples of an instant query; a scalar is one without labels.
 
-        Raises QueryRefused for an expression that is none.
+        Raises QueryRefused for an invalid expression.
         """
         given: dict[str, str | float] = {"query": expression}
         if at_unix_s is not None:
@@ -169,7 +168,7 @@ class PrometheusServer:
     def query_range(
         self, expression: str, *, begin_unix_s: float, end_unix_s: float, step_s: float
     ) -> list[Series]:
-        """The series of a range query, as a dashboard asks it; raises QueryRefused."""
+        """The series of a range query, as a dashboard's; raises QueryRefused."""
         times = {"start": begin_unix_s, "end": end_unix_s, "step": step_s}
         data = self._ask("query_range", {"query": expression, **times})
         return [
@@ -181,12 +180,12 @@ class PrometheusServer:
         ]
 
     def label_values(self, label: str, *, match: str) -> list[str]:
-        """The values that a label has in series that `match` selects, as a variable asks for."""
+        """The values of a label in series selected by `match`, as a variable asks."""
         found: list[str] = self._ask(f"label/{label}/values", {"match[]": match})
         return found
 
     def metadata(self) -> dict[str, str]:
-        """The kind (counter, gauge, histogram, ...) of every family that a target has told."""
+        """The kind (counter, gauge, histogram, ...) of every family of the targets."""
         return {name: told[0]["type"] for name, told in self._ask("metadata", {}).items()}
 
     def targets(self) -> list[Target]:
@@ -215,13 +214,12 @@ class PrometheusServer:
         ]
 
     def firing(self) -> set[str]:
-        """The names of the alerts that fire."""
         return {rule.name for rule in self.rules() if rule.state == "firing"}
 
     def wait_until(
         self, condition: Callable[[], bool], what: str, *, timeout_s: float = WAIT_S
     ) -> None:
-        """Wait until `condition` holds, as long as Prometheus runs."""
+        """Wait until `condition` holds, while Prometheus runs."""
         end_s = time.monotonic() + timeout_s
         while not condition():
             assert self._process.poll() is None, f"it ended before {what}:\n{self.log()}"
@@ -229,7 +227,7 @@ class PrometheusServer:
             time.sleep(_POLL_S)  # polls another process
 
     def wait_targets_up(self) -> None:
-        """Wait until every target that was named has been scraped without an error."""
+        """Wait until every named target has been scraped without an error."""
         wanted = set(self._targets)
 
         def up() -> bool:
@@ -278,7 +276,7 @@ class PrometheusServer:
 
 
 def hasten(configuration: Path) -> None:
-    """Let a copy of prometheus.yml scrape and evaluate every second; all else stays as it is."""
+    """Make a copy of prometheus.yml scrape and evaluate every second."""
     settings = yaml.safe_load(configuration.read_text())
     settings["global"] |= {
         "scrape_interval": f"{INTERVAL_S}s",

@@ -1,4 +1,4 @@
-"""Reads PromQL: which series an expression selects. For tests of rules and dashboards."""
+"""Parses PromQL for the series of an expression, for tests of rules and dashboards."""
 
 from dataclasses import dataclass
 
@@ -7,17 +7,16 @@ import promql_parser
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selector:
-    """One selector of an expression: a series' name, and the labels that it asks about."""
+    """One selector of an expression: a series' name, and its labels."""
 
     name: str
     labels: frozenset[str]
 
 
 def selectors(expression: str) -> set[Selector]:
-    """Every selector of `expression`; raises ValueError for one that is no expression.
+    """Every selector of `expression`; raises ValueError for an invalid one.
 
-    A selector without a name, such as {__name__=~"a.*"}, is refused too: nobody can say what it
-    selects.
+    A selector without a name, such as {__name__=~"a.*"}, is refused too: its series are unknown.
     """
     found: set[Selector] = set()
     nameless: list[str] = []
@@ -39,5 +38,5 @@ def selectors(expression: str) -> set[Selector]:
 
 
 def metric_names(expression: str) -> set[str]:
-    """The names of all series that `expression` selects; raises ValueError as `selectors` does."""
+    """The names of all selected series; raises as `selectors`."""
     return {selector.name for selector in selectors(expression)}

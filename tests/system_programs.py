@@ -1,7 +1,7 @@
-"""Programs of the system that some tests need: a path, or a skip that says what is missing.
+"""System programs that some tests need: a path, or a skip naming the missing one.
 
-Such a skip always reads "needs NAME (what brings it)". Where CI is "true" there is no skip: the
-test fails, so that nothing goes untested there without anybody's notice.
+A skip reads "needs NAME (how to install it)". Where CI is "true" the test fails instead, so that no
+test is lost unnoticed.
 """
 
 import os
@@ -12,11 +12,11 @@ from typing import NoReturn
 import pytest
 
 SYSTEM_DEPS = ("prometheus", "promtool", "chromium", "chromedriver", "systemd-analyze")
-"""What `make system-deps` installs; a test holds this against .ci/system_deps.py."""
+"""Installed by `make system-deps`; a test compares it with .ci/system_deps.py."""
 
 
 def program(name: str) -> Path:
-    """Where the program of this name is; without it the test is skipped, or fails in CI."""
+    """The program's path; without it the test is skipped, or fails in CI."""
     found = shutil.which(name)
     if found is None:
         lacking(name, "make system-deps" if name in SYSTEM_DEPS else f"put {name} on PATH")
@@ -24,7 +24,7 @@ def program(name: str) -> Path:
 
 
 def lacking(name: str, remedy: str) -> NoReturn:
-    """Skip the test that needs `name`, which is not here; fail it in CI."""
+    """Skip the test that needs `name`; fail it in CI."""
     reason = f"needs {name} ({remedy})"
     if os.environ.get("CI") == "true":
         pytest.fail(reason, pytrace=False)

@@ -2,8 +2,8 @@
 
     python console_port.py 0.0.0.0:50061 127.0.0.1:50051 0.0.0.0:50062 127.0.0.1:50052
 
-compose.yaml runs it in the engine's network, so that the control port and the console's, which
-listen on loopback there, can be published. Both still want their key.
+compose.yaml runs it in the engine's network, to publish the control and console ports, which listen
+on loopback there. Both still need their key.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ import sys
 CHUNK_BYTES = 64 * 2**10
 
 LAST_WALL_S = 5.0
-"""What a client has to take the last bytes, and to end, once the target has ended."""
+"""Time for a client to take the last bytes after the target has ended."""
 
 
 async def pour(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-    """All bytes of one direction, and its end."""
+    """Copy one direction, and its end."""
     while data := await source.read(CHUNK_BYTES):
         sink.write(data)
         await sink.drain()
@@ -25,13 +25,13 @@ async def pour(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None
 
 
 def end(writer: asyncio.StreamWriter) -> None:
-    """Close it once it has sent what it has, or has had the time for that."""
+    """Close after the last bytes, or after LAST_WALL_S."""
     writer.close()
     asyncio.get_running_loop().call_later(LAST_WALL_S, writer.transport.abort)
 
 
 async def main(*addresses: str) -> None:
-    """Lead each address to the one after it, until the process is ended."""
+    """Lead each address to the one after it, until cancelled."""
     pairs = zip(addresses[::2], addresses[1::2], strict=True)
     async with asyncio.TaskGroup() as group:
         for listen, target in pairs:
@@ -39,7 +39,7 @@ async def main(*addresses: str) -> None:
 
 
 async def lead(listen: str, target: str) -> None:
-    """Listen until the task is cancelled."""
+    """Listen until cancelled."""
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers = [writer]

@@ -3,8 +3,8 @@
     python -m deploy.grafana.generate            # or: make dashboards
     python -m deploy.grafana.generate --check    # says what differs, and ends with 1
 
-Sources are `deploy/grafana/dashboards`, made with Grafana's own SDK (a dependency of development);
-what Grafana reads is `deploy/grafana/generated`, checked in.
+Sources are `deploy/grafana/dashboards`, made with Grafana's SDK (a development dependency); Grafana
+reads `deploy/grafana/generated`, checked in.
 """
 
 import argparse
@@ -22,7 +22,7 @@ SOURCES = (fleet, serving, experts, day_night, chip)
 
 
 def texts() -> Mapping[str, str]:
-    """The text of each file by its name; the same for the same sources."""
+    """The text of each file by name; deterministic."""
     made = {}
     for source in SOURCES:
         dashboard = source.dashboard()
@@ -33,7 +33,7 @@ def texts() -> Mapping[str, str]:
 
 
 def write() -> None:
-    """Write every file, and delete those that no source makes."""
+    """Write every file, and delete those without a source."""
     wanted = texts()
     GENERATED.mkdir(exist_ok=True)
     for path in GENERATED.glob("*.json"):
@@ -44,7 +44,7 @@ def write() -> None:
 
 
 def differing() -> list[str]:
-    """Names of files that are not as their sources would have them, are missing, or are spare."""
+    """Names of files that differ from their sources, are missing, or are spare."""
     wanted = texts()
     found = {path.name: path.read_text(encoding="utf-8") for path in GENERATED.glob("*.json")}
     return sorted(

@@ -1,9 +1,8 @@
-"""Write the rules as the Prometheus operator wants them, from the files that Prometheus reads.
+"""Write the rules for the Prometheus operator from the files that Prometheus reads.
 
     python -m deploy.prometheus.generate         # or: make rules
 
-kustomize cannot put a file's content below `spec` of another kind, so what it deploys is
-checked in.
+kustomize cannot put a file's content below `spec` of another kind, so the result is checked in.
 """
 
 from pathlib import Path
@@ -18,7 +17,7 @@ _FIRST_LINE: Final = "# Written by `make rules` from deploy/prometheus/rules: ch
 
 
 def text() -> str:
-    """The PrometheusRule with every group of every file of rules, in their order."""
+    """The PrometheusRule with every group of every file of rules, in order."""
     paths = sorted((FOLDER / "rules").glob("*.yml"))
     groups = [
         group

@@ -12,7 +12,7 @@ Gaps = Literal["poisson", "constant", "gamma"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalSpec:
-    """Recorded times (neither a rate nor a concurrency), an open loop, or a closed one.
+    """Recorded times (neither rate nor concurrency), an open loop, or a closed one.
 
     `rate` and `concurrency` are as written: see `loadgen.arrivals.rate_shape`.
     """

@@ -1,4 +1,4 @@
-"""Closed loops: a fixed number of concurrent sessions; an end starts the next."""
+"""Closed loops: a fixed number of concurrent sessions; one's end starts the next."""
 
 from dataclasses import dataclass, replace
 from typing import Self
@@ -11,12 +11,11 @@ from loadgen.errors import OptionError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosedLoop:
-    """`concurrency` sessions under way, which may change over time; fractions are cut off.
+    """`concurrency` sessions under way, possibly changing over time; fractions are cut off.
 
-    `worker` of `workers` has an even share of them: the shares add up to the whole at every
-    moment. At most `sessions` begin, and none from `ends_ns` on. Raises ValueError for a
-    concurrency that begins or ends below 1, and OptionError where the last of the workers would end
-    without a share.
+    Workers' even shares add up to the whole at every moment. At most `sessions` begin, none from
+    `ends_ns` on. Raises ValueError for a concurrency that begins or ends below 1, OptionError where
+    the last worker would end without a share.
     """
 
     concurrency: PiecewiseLinear
@@ -37,7 +36,7 @@ class ClosedLoop:
             )
 
     def pace(self, *, elapsed_ns: int, sent: int, in_flight: int) -> int | None:  # noqa: ARG002
-        """See `Pacer.pace`: now below the concurrency, else when that rises or after a reply."""
+        """See `Pacer.pace`: now if below the concurrency, else when that rises or after a reply."""
         if self.ends_ns is not None and elapsed_ns >= self.ends_ns:
             return None
         # The worker's share of c is the c' with worker + c' x workers just at or below c.
@@ -47,14 +46,14 @@ class ClosedLoop:
         return self._first_at_least(wanted, elapsed_ns)
 
     def part(self, worker: int, workers: int) -> Self:
-        """The share of one of `workers`; OptionError if there is not enough for all."""
+        """The share of one of `workers`; OptionError if there are too many."""
         assert self.workers == 1, "a part is not parted again"
         sessions = self.sessions
         share = None if sessions is None else len(range(worker, sessions, workers))
         return replace(self, sessions=share, worker=worker, workers=workers)
 
     def _first_at_least(self, wanted: int, elapsed_ns: int) -> int | None:
-        """Return the first time from `elapsed_ns` on at which the concurrency is `wanted`."""
+        """The first time from `elapsed_ns` on at which the concurrency is `wanted`."""
         times_s, levels = self.concurrency.times_s, self.concurrency.rates_per_s
         now_s = elapsed_ns / 1e9
         if float(self.concurrency.at(np.array(now_s))) >= wanted:

@@ -1,7 +1,7 @@
-"""Gaps between arrivals before they have a rate: a renewal process of mean 1.
+"""Gaps between arrivals: a renewal process of mean 1.
 
-Drawn once and then stretched by the rate (`loadgen.arrivals.schedule`), so that a changing rate
-keeps the burstiness.
+Drawn once, then stretched by the rate (`loadgen.arrivals.schedule`), so that a changing rate keeps
+the burstiness.
 """
 
 from collections.abc import Callable
@@ -18,13 +18,12 @@ _CHUNK_MAX: Final = 1 << 20
 
 
 class RenewalArrivals:
-    """Arrivals at gaps of mean 1, without end: what is drawn later continues.
+    """Endless arrivals with gaps of mean 1; each draw continues the last.
 
-    `gaps` "constant" are all 1, "poisson" exponential, "gamma" of shape `burstiness`: their
-    coefficient of variation is 1 / sqrt(burstiness). Constant ones begin at 0. The others begin in
-    the midst of a gap, as if they had always gone on: then t units hold t arrivals on average,
-    where a first arrival at 0 would make it one more. The same seed gives the same arrivals, and
-    the first of them are the same however many are drawn.
+    `gaps` "constant" are all 1, "poisson" exponential, "gamma" of shape `burstiness`, with
+    coefficient of variation 1 / sqrt(burstiness). Constant ones begin at 0, the others within a
+    gap, so that t units hold t arrivals on average; a first arrival at 0 would add one. The same
+    seed gives the same first arrivals however many are drawn.
     """
 
     def __init__(self, gaps: Gaps, *, burstiness: float, seed: int) -> None:
@@ -46,7 +45,7 @@ class RenewalArrivals:
         self._last: float | None = None
 
     def next(self, count: int) -> Float64s:
-        """Return the next `count` arrivals, float64[count], not falling."""
+        """The next `count` arrivals, float64[count], not falling."""
         if not count:
             return np.zeros(0)
         if self._last is None:
@@ -57,7 +56,7 @@ class RenewalArrivals:
         return arrivals
 
     def until(self, end: float) -> Float64s:
-        """Return all that come before `end`, which is finite."""
+        """All arrivals before a finite `end`."""
         chunks: list[Float64s] = [np.zeros(0)]
         while not chunks[-1].size or chunks[-1][-1] < end:
             left = end - (chunks[-1][-1] if chunks[-1].size else 0.0)

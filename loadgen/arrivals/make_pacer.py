@@ -23,12 +23,11 @@ SESSIONS_MAX: Final = 100_000_000
 def make_pacer(
     spec: ArrivalSpec, *, sessions: int | None, recorded_ns: Sequence[int] | None, seed: int
 ) -> Pacer:
-    """Make the pacer of a class that has `sessions` (None: as many as the arrivals have times for).
+    """Make the pacer of a class of `sessions` (None: as many as the arrivals have times for).
 
-    `recorded_ns` are the workload's recorded times, used if neither a rate nor a concurrency was
-    asked for. One seed gives one schedule, whose first sessions do not depend on how many there
-    are. Raises OptionError for what does not go together or has no end, FileError for a file of
-    rates that cannot be used.
+    `recorded_ns` are the workload's recorded times, used without a rate and a concurrency. One seed
+    gives one schedule, whose first sessions do not depend on their number. Raises OptionError for
+    contradictory options or no end, FileError for an unusable file of rates.
     """
     _check(spec)
     if spec.concurrency is not None:
@@ -42,10 +41,9 @@ def make_pacer(
 
 
 def asked(spec: ArrivalSpec, pacer: Pacer, *, time: str) -> AskedArrivals:
-    """Description of `spec`, and of the schedule that `pacer`, the whole one, has drawn.
+    """Describe `spec` and the schedule drawn by `pacer`, the undivided one.
 
-    The drawn schedule is described by the same arithmetic as the sent one. `time` is "emulated" or
-    "wall".
+    Drawn and sent schedules are described by the same arithmetic. `time` is "emulated" or "wall".
     """
     words = _words(spec, time)
     if isinstance(pacer, ArrivalSchedule):
@@ -65,7 +63,7 @@ def asked(spec: ArrivalSpec, pacer: Pacer, *, time: str) -> AskedArrivals:
 
 
 def _asked_rate_per_s(schedule: ArrivalSchedule) -> float | None:
-    """The rate, or the mean of one that changes from the start to the last session."""
+    """The rate; of a changing one, its mean from the start to the last session."""
     rate = schedule.rate
     if rate is None:
         return None
@@ -76,7 +74,6 @@ def _asked_rate_per_s(schedule: ArrivalSchedule) -> float | None:
 
 
 def _asked_gap_cv(spec: ArrivalSpec, schedule: ArrivalSchedule) -> float | None:
-    """The spread of the gaps before they are stretched; a rate that changes adds to it."""
     if schedule.rate is None or schedule.rate.constant_per_s is None:
         return None
     spreads = {"constant": 0.0, "poisson": 1.0, "gamma": float(np.sqrt(1 / spec.burstiness))}
@@ -84,7 +81,7 @@ def _asked_gap_cv(spec: ArrivalSpec, schedule: ArrivalSchedule) -> float | None:
 
 
 def _check(spec: ArrivalSpec) -> None:
-    """Refuse numbers out of range and options that contradict one another."""
+    """Refuse numbers out of range and contradictory options."""
     if spec.rate is not None and spec.concurrency is not None:
         raise OptionError("--concurrency", spec.concurrency, expected="not both it and --rate")
     if not 0 < spec.burstiness < np.inf:
@@ -135,7 +132,7 @@ def _closed_loop(spec: ArrivalSpec, sessions: int | None) -> ClosedLoop:
 
 
 def _words(spec: ArrivalSpec, time: str) -> str:
-    """Name the arrivals as a person would: `Poisson, 4 per emulated s`."""
+    """Name the arrivals in words: `Poisson, 4 per emulated s`."""
     if spec.concurrency is not None:
         words = f"closed loop, {spec.concurrency} sessions in flight"
     elif spec.rate is not None:

@@ -1,4 +1,4 @@
-"""A rate of straight lines between points: constant, a ramp, a measured day."""
+"""A piecewise linear rate."""
 
 from dataclasses import dataclass
 
@@ -9,9 +9,9 @@ from loadgen.records.arrays import Float64s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PiecewiseLinear:
-    """Straight lines between (time, rate) points, from time 0 on; the last rate stays.
+    """Straight lines between (time, rate) points from time 0; the last rate stays.
 
-    Two points of one time are a jump. Raises ValueError unless times begin at 0 and do not fall,
+    Two points at one time are a jump. Raises ValueError unless times begin at 0 and do not fall,
     and rates are finite and not negative.
     """
 
@@ -38,7 +38,7 @@ class PiecewiseLinear:
         return self.rates_per_s[0] if len(set(self.rates_per_s)) == 1 else None
 
     def at(self, time_s: Float64s) -> Float64s:
-        """The rate at `time_s`; where it jumps, the one after the jump."""
+        """The rate at `time_s`; at a jump, the later one."""
         starts, rates, slopes, _ = self._pieces()
         piece = np.searchsorted(starts, time_s, side="right") - 1
         return rates[piece] + slopes[piece] * (time_s - starts[piece])
@@ -65,7 +65,9 @@ class PiecewiseLinear:
         return np.where(never, np.inf, starts[piece] + within)
 
     def _pieces(self) -> tuple[Float64s, Float64s, Float64s, Float64s]:
-        """Of each piece: start, rate there, slope, arrivals before; [points], the last unending."""
+        """Start, rate there, slope and area before it, of each piece, [points]; the last is
+        unending.
+        """
         times = np.asarray(self.times_s, dtype=np.float64)
         rates = np.asarray(self.rates_per_s, dtype=np.float64)
         widths = np.diff(times)

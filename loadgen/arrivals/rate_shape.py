@@ -28,7 +28,7 @@ class RateShape(Protocol):
 
     @property
     def end_s(self) -> float | None:
-        """Where the written shape ends and the last rate goes on; None without such a place."""
+        """Where the written shape ends and the last rate goes on; None if it does not end."""
         ...
 
     @property
@@ -37,14 +37,14 @@ class RateShape(Protocol):
         ...
 
     def cumulative(self, time_s: Float64s) -> Float64s:
-        """Arrivals expected from 0 to `time_s`: the integral of the rate."""
+        """Expected arrivals from 0 to `time_s`: the integral of the rate."""
         ...
 
     def inverse(self, arrivals: Float64s) -> Float64s:
         """The latest time with at most `arrivals` expected; inf if always.
 
-        While the rate is above 0 this is the inverse of `cumulative`; an arrival due exactly at the
-        beginning of a pause is due at its end.
+        Above rate 0 the inverse of `cumulative`; an arrival due exactly as a pause begins is due at
+        its end.
         """
         ...
 
@@ -52,9 +52,7 @@ class RateShape(Protocol):
 def parse_rate(text: str, *, option: str = "--rate", forms: str = RATE_FORMS) -> RateShape:
     """Parse a rate per second: `4`, `sine:4,2,60s`, `ramp:1-20/60s`, `series:...`, see RATE_FORMS.
 
-    A refusal names `option` and `forms`.
-
-    Raises OptionError, and FileError for a row of a file that cannot be used.
+    Raises OptionError naming `option` and `forms`, and FileError for an unusable row of a file.
     """
     kind, colon, rest = text.partition(":")
     try:

@@ -1,4 +1,4 @@
-"""Open loops: sessions due at times that do not depend on replies."""
+"""Open loops: sessions due at times independent of replies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,9 +13,9 @@ from loadgen.records.arrays import Int64s
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrivalSchedule:
-    """Session i is due at `due_ns[i]`, independent of the earlier ones.
+    """Session i is due at `due_ns[i]`.
 
-    `rate` is the rate that they were drawn for, None for recorded times. Raises ValueError unless
+    `rate` is the rate they were drawn for, None for recorded times. Raises ValueError unless
     `due_ns` is int64[sessions], not negative, and never falls.
     """
 
@@ -31,16 +31,16 @@ class ArrivalSchedule:
 
     @property
     def sessions(self) -> int | None:
-        """As many as have times."""
+        """The number of times."""
         return int(self.due_ns.size)
 
     @property
     def ends_ns(self) -> int | None:
-        """None: a late session is sent all the same, and shows as late."""
+        """None: a late session is still sent, and shows as late."""
         return None
 
     def pace(self, *, elapsed_ns: int, sent: int, in_flight: int) -> int | None:  # noqa: ARG002
-        """Due when the schedule says, whatever has happened."""
+        """The scheduled time."""
         return int(self.due_ns[sent])
 
     def part(self, worker: int, workers: int) -> Self:
@@ -51,11 +51,10 @@ class ArrivalSchedule:
 def by_rate(
     arrivals: RenewalArrivals, rate: RateShape, *, sessions: int | None, duration_s: float | None
 ) -> ArrivalSchedule:
-    """Stretch `arrivals`, which come once per unit, to `rate`: as many as come in `duration_s`.
+    """Stretch `arrivals`, one per unit, to `rate`, up to `duration_s`.
 
-    Arrival i of the unit process is due where the rate has summed to it: gaps are short where the
-    rate is high and keep their spread everywhere. At most `sessions`; one of the two is given.
-    Fewer than `sessions` come where the rate falls to 0 for good.
+    Arrival i is due where the rate has summed to it: gaps are short at a high rate and keep their
+    spread. At most `sessions` (one of the two is given), fewer where the rate falls to 0 for good.
     """
     if sessions is not None:
         due_s = rate.inverse(arrivals.next(sessions))
@@ -73,8 +72,8 @@ def recorded(
 ) -> ArrivalSchedule:
     """Send at the recorded times, `speedup` times as fast, the first at once.
 
-    With `duration_s` only those that are then due before it. Raises ValueError for recorded times
-    that fall.
+    With `duration_s`, only those then due before it. Raises ValueError for recorded times that
+    fall.
     """
     arrivals = np.asarray(arrivals_ns, dtype=np.int64)
     due_ns = np.rint((arrivals - arrivals[:1]) / speedup).astype(np.int64)

@@ -1,8 +1,7 @@
 """Stamps bytes first and parses them later, so that parsing does not delay a burst's stamps.
 
-An engine's step sends a token to every request at once. Parsed on the spot, the last bytes would
-seem late by the parsing of all before them. A read is stamped and put aside until the event loop
-has gone round once without another.
+An engine step sends a token to every request at once; parsed on the spot, the last would seem late.
+A read is queued until the event loop has gone round once without another.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ class StreamParser(Protocol):
     """Parses bytes of a stream as they arrive."""
 
     def parse(self, data: bytes, at_ns: int) -> None:
-        """Take in bytes that arrived at `at_ns`; must not raise."""
+        """Parse bytes that arrived at `at_ns`; must not raise."""
         ...
 
 
@@ -35,14 +34,14 @@ class ArrivalQueue:
         self._turning = False
 
     def add(self, parser: StreamParser, data: bytes) -> None:
-        """Stamp `data`, and have it parsed soon."""
+        """Stamp `data` and schedule its parsing."""
         self._waiting.append((parser, data, self._now_ns()))
         if not self._turning:
             self._turning = True
             self._loop.call_soon(self._turn)
 
     def drain(self) -> None:
-        """Parse all bytes, in order; for a connection that is given up."""
+        """Parse all bytes now, in order; for a closing connection."""
         while self._waiting:
             waiting, self._waiting = self._waiting, []
             for parser, data, at_ns in waiting:

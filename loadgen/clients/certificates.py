@@ -16,6 +16,6 @@ def trusted(ca: Path | None) -> ssl.SSLContext:
 
 
 def ca_bytes(ca: Path) -> bytes:
-    """Return the file's content; raises OptionError as `trusted` does."""
+    """The file's content; raises as `trusted`."""
     trusted(ca)
     return ca.read_bytes()

@@ -1,6 +1,6 @@
-"""The client protocol: a request goes in, a reply comes out, and it never raises; its settings.
+"""The client protocol and its settings: request in, reply out, no exceptions.
 
-Times are readings of the system's monotonic clock, in whole nanoseconds.
+Times are readings of the system's monotonic clock, in whole ns.
 """
 
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ from loadgen.records.run_record import Api
 class ClientSpec:
     """Settings common to a class's requests; picklable.
 
-    `timeout_s` is wall time for a whole reply. `grpc_target` is HOST:PORT, needed when `api` is
-    grpc; `ca` a file of certificates to trust instead of the system's. `key` goes with every
-    request and is in no repr. `headers` (gRPC: metadata) and `extra_body` (fields of the JSON body,
-    or of gRPC's SamplingParams) override the client's own. Raises ValueError for grpc without a
-    target and for a timeout that is not positive.
+    `timeout_s` is wall time for a whole reply. `grpc_target` is HOST:PORT, needed for grpc; `ca` a
+    file of trusted certificates in place of the system's. `key` goes with every request and is in
+    no repr. `headers` (gRPC: metadata) and `extra_body` (fields of the JSON body, or of gRPC's
+    SamplingParams) override the client's own. Raises ValueError for grpc without a target or a
+    timeout not above 0.
     """
 
     api: Api
@@ -45,13 +45,12 @@ class ClientSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reply:
-    """The reply of one request.
+    """The reply to one request.
 
-    `chunk_ns` holds the arrival of each chunk with generated text, int64[chunks]; a chunk may carry
-    several tokens. Token counts are the server's own, or None. `error` is None for a complete
-    reply, otherwise its kind, with `message` in words. `text` and `token_ids` are there if the
-    request asked to keep them and the server sent them. `resent`: the request was sent twice,
-    because a kept connection was closed under it.
+    `chunk_ns` is the arrival of each chunk with generated text, int64[chunks]; a chunk may carry
+    several tokens. Token counts are the server's, or None. `error` is None for a complete reply,
+    else its kind, explained by `message`. `text` and `token_ids` are set if kept by the request and
+    sent by the server. `resent`: see `records.result.Result`.
     """
 
     sent_ns: int
@@ -71,5 +70,5 @@ class RequestClient(Protocol):
     """Sends requests of one run to one server, concurrently."""
 
     async def send(self, request: Request) -> Reply:
-        """Send and wait for the end of the reply; cancelling this gives a reply of kind ABORTED."""
+        """Send and await the whole reply; cancelling this gives a reply of kind ABORTED."""
         ...

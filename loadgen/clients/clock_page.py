@@ -1,7 +1,7 @@
-"""The server's page `/clock`: the epochs of its emulated time, by its own Unix time.
+"""The server's page `/clock`: epochs of its emulated time, by its own Unix time.
 
-The two hosts' clocks may differ: the page has the server's, taken as of the middle of the exchange,
-give or take half of its duration.
+The two hosts' clocks may differ: the page's time is taken as of the middle of the exchange, give or
+take half its duration.
 """
 
 import time
@@ -22,7 +22,7 @@ _Above0 = Annotated[float, msgspec.Meta(gt=0.0, lt=1e12)]
 
 
 class PageEpoch(msgspec.Struct, frozen=True):
-    """An epoch as the server tells it."""
+    """An epoch of the server's page."""
 
     epoch: Annotated[int, msgspec.Meta(ge=0)]
     from_emulated_s: float
@@ -44,7 +44,7 @@ _DECODER: Final = msgspec.json.Decoder(_Page)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockReading:
-    """The page's epochs in order. The server's Unix time is our monotonic clock plus `ahead_s`, to
+    """The page's epochs in order. The server's Unix time is our monotonic clock plus `ahead_s`,
     within `uncertain_s`.
     """
 
@@ -54,7 +54,7 @@ class ClockReading:
 
 
 async def read_clock(session: aiohttp.ClientSession, url: str) -> ClockReading | None:
-    """Read the page; None where it cannot be read, for any reason."""
+    """Read the page; None if it cannot be read."""
     began_s = time.monotonic()
     try:
         async with session.get(

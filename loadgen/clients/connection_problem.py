@@ -1,6 +1,6 @@
-"""Maps a failed HTTP exchange to a kind of error and a message.
+"""Maps a failed HTTP exchange to an error kind and a message.
 
-aiohttp's own messages name its classes, and statuses that no server sent.
+aiohttp's own messages name its classes, and statuses no server sent.
 """
 
 import os
@@ -20,7 +20,7 @@ PROBLEMS: Final = (aiohttp.ClientError, HttpProcessingError, OSError)
 
 
 def connection_problem(failure: Exception, *, touched: bool) -> tuple[str, str]:
-    """The kind, one of PROBLEMS, and the message; `touched`: a byte of a response came."""
+    """The kind and the message; `touched`: a byte of a response came."""
     if isinstance(failure, aiohttp.ConnectionTimeoutError):
         return CONNECT, f"no connection within {CONNECT_TIMEOUT_S:g} s"
     if isinstance(failure, aiohttp.ClientConnectorError | aiohttp.ClientSSLError):
@@ -33,7 +33,7 @@ def connection_problem(failure: Exception, *, touched: bool) -> tuple[str, str]:
 
 
 def connect_words(failure: Exception) -> str:
-    """The reason why no connection was opened, without the address, which the caller has."""
+    """Why no connection was opened, without the address, which the caller has."""
     inner = getattr(failure, "os_error", None) or getattr(failure, "certificate_error", failure)
     if isinstance(inner, ssl.SSLCertVerificationError):
         return f"the certificate is not trusted ({one_line(inner.verify_message)})"

@@ -13,10 +13,10 @@ from loadgen.clients.openai_http import OpenAIHttpClient
 async def open_client(
     spec: ClientSpec, *, on_chunks: Callable[[int], None]
 ) -> AsyncIterator[RequestClient]:
-    """Open a client in the running event loop, and close its connections at the end.
+    """Open a client in the running event loop; closes its connections at the end.
 
-    `on_chunks` is called with the number of chunks as they arrive. Raises OptionError for a file of
-    certificates or a header that cannot be used. Nothing is connected before the first request.
+    `on_chunks` gets the number of chunks as they arrive. Raises OptionError for an unusable
+    certificate file or header. Connects at the first request.
     """
     if spec.api == "grpc":
         from loadgen.clients.vllm_grpc import open_grpc  # noqa: PLC0415  heavy, for few

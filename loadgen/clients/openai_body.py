@@ -1,7 +1,7 @@
 """The JSON body of a request for an OpenAI-compatible server. Pure.
 
-Beside OpenAI's own fields: `ignore_eos`, token ids as a prompt, `structured_outputs` and
-`return_token_ids` are vLLM's, each sent only where needed.
+`ignore_eos`, token ids as a prompt, `structured_outputs` and `return_token_ids` are vLLM's, each
+sent only where needed.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ _SCHEMA_NAME: Final = "reply"
 
 
 def body_maker(spec: ClientSpec) -> Callable[[Request], bytes]:
-    """A function that makes bodies for requests of `spec`, whose api is completions or chat.
+    """A function from a request to its body; `spec`'s api is completions or chat.
 
     A request with an output schema ends where the schema is satisfied, so it gets no `ignore_eos`.
     `spec.extra_body` overrides every other field.

@@ -1,7 +1,7 @@
 """Streams completions and chats over HTTP from an OpenAI-compatible server.
 
-The client is aiohttp, with connections that stamp bytes; `python -m tests.benchmarks.http_clients`
-measures its cost and accuracy beside others.
+aiohttp with connections that stamp bytes; `python -m tests.benchmarks.http_clients` measures its
+cost and accuracy beside others.
 """
 
 import asyncio
@@ -41,13 +41,12 @@ RESEND_WITHIN_S: Final = 1.0
 class OpenAIHttpClient:
     """Sends requests of one class to one server; `on_chunks` is called as chunks arrive.
 
-    A request is sent when `send` is called: where a connection has to be opened first, that is part
-    of its latency. A request may meet the server's closing of an idle connection: one that was used
-    before, and is lost within RESEND_WITHIN_S without a byte of a response. Such a request is sent
-    once more, on a new connection; its latency counts from the first time, and the reply says so.
-    (aiohttp does this itself for GET; a POST could be taken twice, which for a completion only
-    costs the server work.) Redirects are not followed: they are a status other than 200. Made in
-    the running event loop; an asynchronous context manager that closes its connections.
+    Opening a connection is part of a request's latency. A request that meets the server's closing
+    of an idle connection (a reused one, lost within RESEND_WITHIN_S without a byte of a response)
+    is sent once more, on a new connection; its latency counts from the first time, and the reply is
+    marked `resent`. (aiohttp does this for GET; a POST could be taken twice, which for a completion
+    only costs the server work.) Redirects count as a status other than 200. Made in the running
+    event loop; an asynchronous context manager that closes its connections.
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class OpenAIHttpClient:
     async def _exchange(
         self, session: aiohttp.ClientSession, body: bytes, arriving: ArrivingReply
     ) -> tuple[str | None, str]:
-        """Post, and wait for the end of the body; returns a refusal's kind and message."""
+        """Post and await the end of the body; returns a refusal's kind and message."""
         ARRIVING.set(arriving)
         async with session.post(
             self._url, data=body, headers=self._headers, allow_redirects=False
@@ -144,7 +143,7 @@ class OpenAIHttpClient:
         return arriving.reused and not arriving.touched and since_ns < RESEND_WITHIN_S * 1e9
 
     def _new_session(self) -> aiohttp.ClientSession:
-        """The session whose connections are all new."""
+        """The session that opens a connection per request."""
         if self._anew is None:
             self._anew = self._session(force_close=True)
         return self._anew

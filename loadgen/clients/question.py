@@ -1,4 +1,4 @@
-"""Questions to the server that a run depends on: a typed answer, or one clear line."""
+"""Typed questions to the server that a run depends on."""
 
 from pathlib import Path
 from typing import Final, TypeVar
@@ -19,9 +19,9 @@ Answer = TypeVar("Answer")
 
 
 def open_session(*, key: str = "", ca: Path | None = None) -> aiohttp.ClientSession:
-    """Open a session, in a running event loop; a non-empty `key` goes with each question.
+    """Open a session in a running event loop; a non-empty `key` goes with each question.
 
-    Raises OptionError for a `ca` as `trusted` does.
+    Raises as `trusted`.
     """
     connector = aiohttp.TCPConnector(ssl=trusted(ca))
     headers = {"Authorization": f"Bearer {key}"} if key else {}
@@ -38,7 +38,7 @@ async def ask(
 ) -> Answer:
     """GET `address`, or POST `body` to it as JSON, and decode the answer.
 
-    Raises ServerError without an answer of status 200 that `decoder` takes; `hint` is added to it.
+    Raises ServerError, with `hint`, without an answer of status 200 that `decoder` takes.
     """
     try:
         async with session.request(
@@ -64,7 +64,7 @@ async def ask(
 
 
 async def read_answer(response: aiohttp.ClientResponse) -> bytes:
-    """Read a body to its end; raises ServerError for one beyond the limit."""
+    """Read a body to its end; raises ServerError beyond ANSWER_BYTES_MAX."""
     answer = bytearray()
     async for piece in response.content.iter_any():
         answer += piece
@@ -77,7 +77,7 @@ async def read_answer(response: aiohttp.ClientResponse) -> bytes:
 class ServedModel(
     msgspec.Struct, frozen=True, rename={"name": "id", "context_tokens": "max_model_len"}
 ):
-    """A model's name, and its context in tokens if the server tells."""
+    """A model's name, and its context in tokens if the server gives it."""
 
     name: str
     context_tokens: TokenCount | None = None
@@ -91,7 +91,7 @@ _MODELS: Final = msgspec.json.Decoder(_Models)
 
 
 async def served_model(session: aiohttp.ClientSession, url: str, wanted: str | None) -> ServedModel:
-    """Return the model called `wanted`, or the server's first; raises ServerError without one."""
+    """The model `wanted`, or the server's first; raises ServerError without one."""
     address = f"{url.rstrip('/')}/v1/models"
     models = await ask(session, address, _MODELS)
     if not models.data:

@@ -1,8 +1,8 @@
-"""Parses the event stream of a streamed completion or chat. Pure: no socket, no clock.
+"""Parses the event stream of a completion or chat. Pure: no socket, no clock.
 
-Format: server-sent events (WHATWG HTML, section 9.2), each with one `data:` line of JSON, the last
-of them `[DONE]`. Each byte is looked at once and each event parsed once, by a typed parser: at high
-rates this is the load generator's own cost.
+Format: server-sent events (WHATWG HTML, section 9.2), each one `data:` line of JSON, the last
+`[DONE]`. Each byte is looked at and each event parsed once, typed: at high rates this is the load
+generator's own cost.
 """
 
 from typing import Final
@@ -55,14 +55,12 @@ _DECODE: Final = msgspec.json.Decoder(_Chunk).decode
 class ReplyStream:
     """One reply, fed as its bytes arrive.
 
-    Counts are those of the usage; `cached_tokens` is in vLLM's if it was started with
-    --enable-prompt-tokens-details, otherwise None.
+    Counts are the usage's; vLLM has `cached_tokens` with --enable-prompt-tokens-details only.
     `chunk_ns` grows by the given time for every event with generated tokens: with text, a chat's
-    reasoning or tool calls, or with empty text where a token's bytes are held back; the event that
-    opens a chat with the assistant's role alone is none. `complete` turns true at `[DONE]`; `error`
-    is set, and the rest ignored, at an event that cannot be read or that reports a failure, and at
-    a reply far longer than the `asked_tokens`. With `keep` the text (reasoning before content, as
-    it came) and token ids are kept too.
+    reasoning or tool calls, or with empty text where a token's bytes are held back; not for the
+    event that opens a chat with the assistant's role alone. `complete` turns true at `[DONE]`.
+    `error` is set, and the rest ignored, at an unreadable event, a reported failure, or a reply far
+    longer than `asked_tokens`. `keep` keeps the text (reasoning before content) and token ids.
     """
 
     __slots__ = (
@@ -96,7 +94,7 @@ class ReplyStream:
 
     @property
     def text(self) -> str | None:
-        """The reply so far, if it is kept."""
+        """The text so far; None unless kept."""
         return None if self._texts is None else "".join(self._texts)
 
     @property
@@ -105,7 +103,7 @@ class ReplyStream:
         return tuple(self._ids) or None
 
     def feed(self, data: bytes, at_ns: int) -> int:
-        """Take in the next bytes, which arrived at `at_ns`; returns the number of new chunks."""
+        """Take in bytes that arrived at `at_ns`; returns the number of new chunks."""
         if self.error is not None:
             return 0
         before = len(self.chunk_ns)
@@ -168,10 +166,10 @@ class ReplyStream:
             self.cached_tokens = usage.prompt_tokens_details.cached_tokens
 
     def finish(self) -> None:
-        """Settle the last event; call once, when no more bytes come.
+        """Judge the last event; call once, after the last byte.
 
-        Servers' last events differ: a final token with incomplete text, or a mere full stop. An
-        empty one counts as a token only if the server's own count leaves space for it.
+        Servers' last events differ: a token with incomplete text, or a mere end. An empty one
+        counts as a token only if the server's own count leaves space for it.
         """
         counted = self.output_tokens
         if self._bare_finish and (counted is None or len(self.chunk_ns) > counted):

@@ -1,8 +1,7 @@
 """The server's clock and meters, read from `/metrics` before and after a run.
 
-A server on emulated hardware exports its dilation, and energy in emulated time. A server without
-such metrics is measured in wall time, without energy; that is no error. Names are those that
-UltraServe and vLLM export, repeated here because a load generator knows a server by its wire alone.
+The names exported by UltraServe and vLLM are repeated here: a load generator knows a server by its
+wire alone. See `loadgen.records.server_reading`.
 """
 
 import math
@@ -52,7 +51,7 @@ _LINES: Final = tuple(
 
 
 def parse_metrics(text: str) -> ServerReading:
-    """Parse a reading from a page in Prometheus' text format; raises ValueError if it is not one.
+    """Parse a page in Prometheus' text format; raises ValueError for another.
 
     Of several series of our metrics the first counts; of vLLM's, their sum.
     """
@@ -77,12 +76,12 @@ def parse_metrics(text: str) -> ServerReading:
 async def read_server(
     session: aiohttp.ClientSession, url: str, *, must_answer: bool = False
 ) -> ServerReading:
-    """Read the server's metrics; without a page, the reading has a problem.
+    """Read the server's metrics; without a page, the reading has a `problem`.
 
-    With `must_answer` a page that fails, breaks off or is late is an error: a busy server with a
-    clock must not be measured as one without. A refusal (status 401, 403, 404 and the like) is not:
-    services without the page answer so. Raises ServerError then, for an unreadable page, and for a
-    virtual clock: such time jumps, and a client's wall measurements of it mean nothing.
+    With `must_answer` a page that fails, breaks off or is late raises ServerError: a busy server
+    with a clock must not be measured as one without. A refusal (401, 403, 404 and the like) means
+    no page. Always raises it for an unreadable page and for a virtual clock, whose jumps make wall
+    measurements meaningless.
     """
     address = f"{url}/metrics"
     try:

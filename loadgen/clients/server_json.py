@@ -1,7 +1,6 @@
 """Bounds of numbers in a server's JSON, and its errors.
 
-A number out of bounds makes the answer unreadable: it would spoil sums, or break the run far from
-here.
+A number out of bounds makes the answer unreadable: it would spoil sums, or break the run later.
 """
 
 from typing import Annotated, Final
@@ -17,8 +16,7 @@ TokenCount = Annotated[int, msgspec.Meta(ge=0, le=TOKENS_MAX)]
 TokenId = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]  # uint32 where gRPC has them
 
 UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""Errors of msgspec for bytes that cannot be read, the last two for text that is no UTF-8 and for
-deep nesting."""
+"""Errors of msgspec for unreadable bytes, invalid UTF-8 and deep nesting."""
 
 
 MESSAGE_CHARACTERS_MAX: Final = 200
@@ -30,7 +28,7 @@ def short_line(text: str) -> str:
 
 
 def error_message(body: bytes) -> str:
-    """The message of an error body: its `error.message` if it has one, else its beginning."""
+    """The `error.message` of an error body, else the body's beginning."""
     try:
         decoded = msgspec.json.decode(body)
     except UNREADABLE:

@@ -1,6 +1,6 @@
 """The server's own tokenizer, by `/tokenize` and `/detokenize` of vLLM and SGLang.
 
-The interface takes one text a question; a few run concurrently.
+One text per call; up to QUESTIONS_AT_ONCE calls run concurrently.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class ServerTokenizer:
         return "the server's /tokenize"
 
     async def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        """Split each text into token ids, no special token added; raises ServerError."""
+        """Split texts into token ids without special tokens; raises ServerError."""
 
         async def one(text: str) -> tuple[int, ...]:
             return await self._tokens(prompt=text, add_special_tokens=False)
@@ -55,7 +55,7 @@ class ServerTokenizer:
         return await _each(one, texts)
 
     async def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Put each list of token ids together; raises ServerError."""
+        """Join each list of token ids; raises ServerError."""
 
         async def one(tokens: Sequence[int]) -> str:
             body = {"model": self._model, "tokens": tokens}
@@ -65,7 +65,7 @@ class ServerTokenizer:
         return await _each(one, ids)
 
     async def prompt_tokens(self, text: str) -> int:
-        """Count `text` as a completion's prompt, special tokens included; raises ServerError."""
+        """Count `text` as a completion's prompt, with special tokens; raises ServerError."""
         return len(await self._tokens(prompt=text, add_special_tokens=True))
 
     async def chat_tokens(self, messages: Sequence[tuple[str, str]]) -> int:
@@ -82,7 +82,9 @@ class ServerTokenizer:
 async def _each(
     question: Callable[[Item], Awaitable[Answer]], items: Sequence[Item]
 ) -> list[Answer]:
-    """Ask about every item, in order and QUESTIONS_AT_ONCE; the first failure ends it all."""
+    """Ask about every item, QUESTIONS_AT_ONCE at a time; answers in order, the first failure ends
+    it.
+    """
     answers: list[Answer | None] = [None] * len(items)
     numbered = iter(enumerate(items))
 

@@ -1,14 +1,14 @@
 """aiohttp connections that stamp each byte's arrival.
 
-A stamp after `await content.readany()` is late by the parsing of HTTP, the wake-up of the task, and
-in a burst by all of that for every connection before it. Here the event loop's call with the bytes
-is stamped, and parsing waits until the burst is over (`arrival_queue`). The body goes to the reply
-at once: a request's task wakes for its head and its end, not for every token.
+A stamp after `await content.readany()` is late by HTTP parsing and the task's wake-up, in a burst
+by those of every connection before it. Here bytes are stamped in the event loop's call and parsed
+after the burst (`arrival_queue`). The body goes straight to the reply: a request's task wakes for
+the head and the end, not for every token.
 
-Used of aiohttp beyond its documented interface: a connector makes its protocols by `_factory`;
-these are `ResponseHandler`s, which get bytes by `data_received` and queue a message's head with its
-payload by `feed_data`; `_reading_paused` tells whether a full buffer holds the socket.
-tests/loadgen/clients/test_stamped_connection.py holds it.
+Beyond aiohttp's documented interface: a connector makes its protocols by `_factory`; these are
+`ResponseHandler`s, which get bytes by `data_received` and queue a message's head with its payload
+by `feed_data`; `_reading_paused` tells whether a full buffer holds the socket. Pinned by
+tests/loadgen/clients/test_stamped_connection.py.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from loadgen.clients.reply_stream import ReplyStream
 class ArrivingReply:
     """Passes a successful response's bytes to `stream`, and its number of chunks to `on_chunks`.
 
-    `ended_ns` is when the last byte arrived, None before. `touched`: a byte of a response came;
+    `ended_ns` is the last byte's arrival, None before. `touched`: a byte of a response came;
     `reused`: an earlier request had the connection.
     """
 
@@ -44,22 +44,22 @@ class ArrivingReply:
 
     @property
     def broken(self) -> bool:
-        """Whether it can no longer become a complete reply."""
+        """Whether the reply can no longer become complete."""
         return self.stream.error is not None
 
     def body(self, data: bytes, at_ns: int) -> None:
-        """Take in bytes of the body, which arrived at `at_ns`."""
+        """Take in bytes of the body that arrived at `at_ns`."""
         chunks = self.stream.feed(data, at_ns)
         if chunks:
             self._on_chunks(chunks)
 
 
 ARRIVING: ContextVar[ArrivingReply] = ContextVar("ARRIVING")
-"""The reply that the running task waits for: aiohttp has no argument that would bring it along."""
+"""The running task's reply: aiohttp has no argument to pass it along."""
 
 
 class StampedHandler(ResponseHandler):
-    """A connection; `reply` is what its next response belongs to."""
+    """A connection; bytes belong to the reply last given to `begin`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, arrivals: ArrivalQueue) -> None:
         super().__init__(loop=loop)
@@ -69,7 +69,7 @@ class StampedHandler(ResponseHandler):
         self._used = False
 
     def begin(self, reply: ArrivingReply) -> None:
-        """A request has gone out: what comes now belongs to `reply`."""
+        """A request has gone out; the next bytes belong to `reply`."""
         reply.reused, self._used = self._used, True
         self._content = None
         self._reply = reply
@@ -82,7 +82,7 @@ class StampedHandler(ResponseHandler):
             super().data_received(data)
 
     def parse(self, data: bytes, at_ns: int) -> None:
-        """Parse the bytes that arrived at `at_ns`, and pass on the body."""
+        """Parse bytes that arrived at `at_ns`, and pass on the body."""
         super().data_received(data)
         reply = self._reply
         if reply is None:
@@ -101,19 +101,19 @@ class StampedHandler(ResponseHandler):
             self._give_up(content)
 
     def _give_up(self, content: aiohttp.StreamReader) -> None:
-        """End the reply here, whose rest may be endless: aiohttp then closes the connection."""
+        """Stop a possibly endless reply; aiohttp then closes the connection."""
         self._reply = self._content = None
         content.set_exception(aiohttp.ClientPayloadError("given up"))
 
     def feed_data(self, data: Any, size: int = 0) -> None:
-        """Queue a head and its payload, as the parser calls it; a refusal's body is left."""
+        """Queue a head and its payload, for the parser; a refusal's body is not passed on."""
         message, content = data
         if message.code == 200:
             self._content = content
         super().feed_data(data, size)
 
     def resume_reading(self, resume_parser: bool = True) -> None:
-        """Called after every read of a body; aiohttp would parse again without need."""
+        """Called after every read of a body, when aiohttp would parse again needlessly."""
         if self._reading_paused:
             super().resume_reading(resume_parser)
 
@@ -124,7 +124,7 @@ class StampedHandler(ResponseHandler):
 
 
 class StampedResponse(aiohttp.ClientResponse):
-    """A response that tells its connection to whom its bytes belong."""
+    """A response that gives its connection the reply of the running task."""
 
     async def start(self, connection: Connection) -> aiohttp.ClientResponse:
         """See aiohttp."""
@@ -137,8 +137,7 @@ class StampedResponse(aiohttp.ClientResponse):
 class StampedConnector(aiohttp.TCPConnector):
     """A connector without limits: the dispatcher limits concurrency.
 
-    `arrivals` stamps its connections. Needs a running event loop; options are those of
-    aiohttp.TCPConnector.
+    `arrivals` stamps its connections. Needs a running event loop; options as aiohttp.TCPConnector.
     """
 
     def __init__(self, *, now_ns: Callable[[], int] = time.monotonic_ns, **options: Any) -> None:

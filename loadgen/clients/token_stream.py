@@ -12,10 +12,9 @@ class TokenStream:
     """One reply, fed message by message.
 
     `chunk_ns` grows by the given time for every message with generated tokens, `token_ids` by
-    those. Counts of the prompt are the server's; `output_tokens` is the number of ids, because the
-    published servicer counts each message and not the reply. `problem` says why the reply is
-    incomplete, or is empty; `broken`: it can no longer become complete, because a count is out of
-    bounds or far more came than was asked for; the call should then be ended.
+    those. Prompt counts are the server's; `output_tokens` counts ids, because the published
+    servicer counts each message, not the reply. `problem` says why the reply is incomplete, or is
+    empty. `broken`: a count is out of bounds or far more came than asked for; end the call.
     """
 
     def __init__(self, *, asked_tokens: int) -> None:
@@ -29,7 +28,7 @@ class TokenStream:
 
     @property
     def output_tokens(self) -> int | None:
-        """How many were generated; None before the first message."""
+        """Generated tokens; None before the first message."""
         return None if self.input_tokens is None else len(self.token_ids)
 
     @property

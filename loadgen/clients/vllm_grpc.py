@@ -1,7 +1,7 @@
-"""Streams tokens from `vllm.grpc.engine.VllmEngine.Generate`: token ids in, token ids out.
+"""Streams tokens from `vllm.grpc.engine.VllmEngine.Generate`: token ids in and out.
 
-The stubs are the published ones (smg-grpc-proto). A chunk is stamped when grpc.aio hands the parsed
-message over, the earliest moment there is.
+The stubs are the published ones (smg-grpc-proto). A chunk is stamped when grpc.aio hands over the
+parsed message, the earliest moment there is.
 """
 
 import asyncio
@@ -41,10 +41,10 @@ _OPTIONS: Final = (
 async def open_grpc(
     spec: ClientSpec, *, on_chunks: Callable[[int], None]
 ) -> AsyncIterator["VllmGrpcClient"]:
-    """Open a channel to `spec.grpc_target`, and close it at the end.
+    """Open a channel to `spec.grpc_target`; closes it at the end.
 
-    It is encrypted if the server's URL is https or a file of certificates is given. Raises
-    OptionError for what `VllmGrpcClient` refuses and for that file.
+    Encrypted if the server's URL is https or `spec.ca` is given. Raises OptionError as
+    `VllmGrpcClient`, and for an unusable `ca`.
     """
     assert spec.grpc_target is not None, "ClientSpec refuses grpc without a target"
     if urlsplit(spec.url).scheme == "https" or spec.ca is not None:
@@ -61,7 +61,8 @@ async def open_grpc(
 class VllmGrpcClient:
     """Sends requests whose prompts are token ids; `on_chunks` is called as chunks arrive.
 
-    Raises OptionError for `extra_body` that is no SamplingParams and headers that are no metadata.
+    Raises OptionError for `extra_body` that is no SamplingParams and for headers that are no
+    metadata.
     """
 
     def __init__(
@@ -85,7 +86,9 @@ class VllmGrpcClient:
         _sampling(spec.extra_body, pb.SamplingParams())
 
     async def send(self, request: Request) -> Reply:
-        """Send, and read the reply to its end; see `RequestClient.send`. Refuses text."""
+        """Send and read the whole reply; see `RequestClient.send`. Raises OptionError for a text
+        prompt.
+        """
         message = self._message(request)
         stream = TokenStream(asked_tokens=request.output_tokens)
         error: str | None

@@ -1,7 +1,7 @@
-"""Options that every traffic class may have of its own: what arrives, when, and how it is asked.
+"""Options that each traffic class may have of its own: workload, arrivals, requests.
 
-They have no defaults here: an option that was not given is not there, so that a class's own can be
-laid over what all classes share (`loadgen.commands.traffic_class_spec`).
+They have no defaults, so that a class's own values can be laid over the shared ones
+(`loadgen.commands.traffic_class_spec`).
 """
 
 import argparse
@@ -20,7 +20,7 @@ LOADS: Final = ("rate", "concurrency", "speedup")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """Values that are written otherwise than a workload has them."""
+    """Options typed in another form than a workload has them."""
 
     GROUP = "sessions: what is laid over lengths, recorded or drawn; a session is what arrives"
 
@@ -49,6 +49,6 @@ class SessionOptions:
 
 
 def add_class_arguments(parser: argparse.ArgumentParser, *, loads: bool = True) -> None:
-    """Add them in their groups; with `loads` False, without --rate, --concurrency and --speedup."""
+    """Add the groups; with `loads` False, without --rate, --concurrency and --speedup."""
     for kind in (WorkloadSpec, SessionOptions, ArrivalSpec, ClassOptions):
         add_options(parser, kind, without=() if loads else LOADS, defaults=None)

@@ -1,4 +1,4 @@
-"""From the values that were typed for a class to its options."""
+"""Makes a class's options from the values typed for it."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -16,7 +16,7 @@ DEFAULT_CLASS: Final = "default"
 
 
 def class_options(values: Mapping[str, Any], *, name: str = DEFAULT_CLASS) -> ClassOptions:
-    """Check what was given for one class, and fill in what was not; raises OptionError."""
+    """Check the values of one class and fill in defaults; raises OptionError."""
     given = given_options(ClassOptions, values)
     if given.get("api") == "chat":
         given = {"prompts": "text", **given}
@@ -48,7 +48,7 @@ def _workload(values: Mapping[str, Any]) -> WorkloadSpec:
 
 
 def _check_drawn(values: Mapping[str, Any], drawn: Mapping[str, str]) -> None:
-    """Refuse half of the lengths, and what only a trace has."""
+    """Refuse one length without the other, and options of a trace."""
     for side, other in (("input", "output"), ("output", "input")):
         if side in drawn and other not in drawn:
             raise OptionError(f"--{side}", drawn[side], expected=f"--{other} with it, or a --trace")
@@ -80,7 +80,7 @@ def _arrivals(values: Mapping[str, Any]) -> ArrivalSpec:
 
 
 def _check_concurrency(concurrency: str, max_in_flight: int | None) -> None:
-    """Refuse one that is no number or shape, and one that could never be reached."""
+    """Refuse an invalid concurrency, and one above `max_in_flight`."""
     if ":" in concurrency:
         parse_rate(concurrency, option="--concurrency", forms=CONCURRENCY_FORMS)
         return

@@ -1,4 +1,4 @@
-"""`ultraserve-loadgen compare`: what differs between two sides beyond noise."""
+"""`ultraserve-loadgen compare`: differences between two sides beyond noise."""
 
 import argparse
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the command's exit code says."""
+"""Exit codes of the command."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""A parser of arguments whose refusals are one line, as are all of this tool's."""
+"""An argument parser with errors of one line."""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ from loadgen.commands.standard_output import printing
 from loadgen.errors import LoadError
 
 WIDTH: Final = 100
-"""Columns of the help: the formulas in it are set in as many."""
+"""Columns of the help, as wide as its formulas."""
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -22,14 +22,14 @@ class OneLineParser(argparse.ArgumentParser):
         super().__init__(**settings)  # type: ignore[arg-type]  # as argparse's own
 
     def print_help(self, file: object = None) -> None:  # noqa: ARG002 - as argparse's own
-        """Print it on standard output; raises as `printing`."""
+        """Print the help on standard output; raises as `printing`."""
         with printing():
             sys.stdout.write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        """Refuse, naming where to read more."""
+        """Raise LoadError, naming where to read more."""
         raise LoadError(f"{message} ({self.prog} --help says more)")
 
 
 Commands: TypeAlias = "argparse._SubParsersAction[OneLineParser]"
-"""What a command's parser is added to."""
+"""The object to which a command adds its parser."""

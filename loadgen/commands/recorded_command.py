@@ -1,7 +1,7 @@
-"""The command line as reports record it: it can be run again, writes over nothing, has no secret.
+"""The command line as reports record it: repeatable, without outputs and secrets.
 
-What the run wrote (its results, its reports) is left out. A header whose name says that its value
-is a secret is written as `NAME:@VARIABLE`, which reads it from the environment.
+Options that name written files (results, reports) are left out; a header that looks like a secret
+becomes `NAME:@VARIABLE`, which reads it from the environment.
 """
 
 import shlex
@@ -54,7 +54,7 @@ def recorded_command_of_point(
 
 
 def _own(options: ClassOptions, *, loaded: bool) -> Iterator[tuple[str, str]]:
-    """How much a class was asked for, and at which load."""
+    """A class's size and its load."""
     arrivals, sessions = options.arrivals, options.workload.sessions
     if sessions is not None:
         yield "requests", f"{sessions}"
@@ -67,13 +67,13 @@ def _own(options: ClassOptions, *, loaded: bool) -> Iterator[tuple[str, str]]:
 
 
 def _time(seconds: float) -> str:
-    """Written to the last digit, because the sent requests depend on it."""
+    """Exact to the last digit: the sent requests depend on it."""
     words = duration_words(seconds)
     return words if parse_duration_s(words) == seconds else f"{seconds:.17f}"
 
 
 def _without(words: Sequence[str], options: Collection[str]) -> list[str]:
-    """Leave out options that take one value, and their values."""
+    """Drop options that take one value, with their values."""
     kept = []
     rest = iter(words)
     for word in rest:

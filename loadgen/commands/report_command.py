@@ -1,4 +1,4 @@
-"""`ultraserve-loadgen report`: reports of runs, and of sweeps, from their files."""
+"""`ultraserve-loadgen report`: reports of runs and sweeps from their files."""
 
 import argparse
 from pathlib import Path

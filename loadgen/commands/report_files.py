@@ -1,7 +1,7 @@
-"""The forms that a report can be written in, and the writing of them.
+"""The forms of a report, and its writing.
 
-Every file is tried before there is anything to write: a run of an hour is not lost to a folder that
-cannot be written. Files are written before anything is printed: the pipe may close early.
+Every file is tried before the run: an hour's results are not lost to an unwritable folder. Files
+are written before anything is printed: the pipe may close early.
 """
 
 import argparse
@@ -49,7 +49,7 @@ _REQUESTS: Final = "csv_requests"
 
 
 def add_report_arguments(parser: argparse.ArgumentParser, *, requests: bool) -> None:
-    """Add an option for each form; with `requests` also the file with a row per request."""
+    """Add an option for each form; with `requests` also one for a row per request."""
     group = parser.add_argument_group("reports", "beside the one that is printed")
     written = {form: words for form, (words, _) in _FORMS.items()}
     if requests:
@@ -61,7 +61,7 @@ def add_report_arguments(parser: argparse.ArgumentParser, *, requests: bool) -> 
 
 
 def asked_files(given: argparse.Namespace) -> list[tuple[str, Path]]:
-    """The files that are to be written, and the option that names each."""
+    """The files to write, with the option of each."""
     names = [*_FORMS, _REQUESTS]
     found = [(f"--{name.replace('_', '-')}", getattr(given, name, None)) for name in names]
     return [(option, path) for option, path in found if path is not None]
@@ -70,10 +70,9 @@ def asked_files(given: argparse.Namespace) -> list[tuple[str, Path]]:
 def check_report_files(
     given: argparse.Namespace, *, others: Iterable[tuple[str, Path | None]] = ()
 ) -> None:
-    """Raise LoadError for a file that cannot be written, or that is one of another use.
+    """Raise LoadError for an unwritable file, or one used twice.
 
-    `others` are the files that are read, and the other ones that are written, with what names each.
-    A file that was not there does not stay behind.
+    `others` are files read or written otherwise, with their names. Leaves no new file behind.
     """
     used = {path.resolve(): what for what, path in others if path is not None}
     for option, path in asked_files(given):

@@ -1,4 +1,4 @@
-"""Options of a whole run, and the options of a run made from all that was typed."""
+"""Options of a whole run."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -11,13 +11,13 @@ from loadgen.runs.options import RunOptions, ServerOptions
 from startup.typed_options import add_options, given_options
 
 KEY_VARIABLE: Final = "ULTRASERVE_API_KEY"
-"""Where the key is read from: a command line can be seen by other users, and is in the report."""
+"""The variable with the key: other users can see a command line, and it is in the report."""
 
 TOKENIZERS: Final = ("server", "words")
 
 
 def add_server_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add who is asked."""
+    """Add the server's options."""
     group = parser.add_argument_group(
         "server", f"its key for this client is read from {KEY_VARIABLE}"
     )
@@ -37,7 +37,7 @@ def run_options(
     parser: argparse.ArgumentParser,
     classes: Sequence[TrafficClassSpec] | None = None,
 ) -> RunOptions:
-    """Options of a run, of what was `given` and by default its classes; raises LoadError."""
+    """Make a run's options from `given`, and by default its classes; raises LoadError."""
     values = vars(given)
     classes = given_classes(given) if classes is None else classes
     if classes:
@@ -51,7 +51,7 @@ def run_options(
 
 
 def files_read(options: RunOptions) -> list[tuple[str, Path | None]]:
-    """What a run reads, with the option that names it."""
+    """Files a run reads, with the option of each."""
     traces = [("--trace", each.workload.trace) for each in options.classes]
     return [("--ca", options.server.ca), ("--tokenizer", options.server.tokenizer), *traces]
 

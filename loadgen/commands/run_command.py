@@ -65,7 +65,7 @@ def add(commands: Commands) -> OneLineParser:
 
 
 def handle(given: argparse.Namespace, *, parser: OneLineParser, words: Sequence[str]) -> int:
-    """Run and report `words`; returns the exit code. Raises LoadError, OutputClosed."""
+    """Run and report; returns the exit code. Raises LoadError, OutputClosed."""
     options = run_options(given, parser=parser)
     check_report_files(given, others=[("--results", options.results), *files_read(options)])
     command, key = recorded_command(words), os.environ.get(KEY_VARIABLE, "")
@@ -76,14 +76,13 @@ def handle(given: argparse.Namespace, *, parser: OneLineParser, words: Sequence[
 
 
 async def watched_run(options: RunOptions, *, command: str, key: str, quiet: bool) -> RunRecord:
-    """Do a run with its live view on stderr, unless `quiet`; see `loadgen.runs.run.run`."""
+    """Run with a live view on stderr, unless `quiet`; see `loadgen.runs.run.run`."""
     live = LiveCounts()
     async with live_view(live, console=Console(stderr=True), quiet=quiet):
         return await run(options, command=command, key=key, live=live)
 
 
 def _exit_code(record: RunRecord, measures: RunMeasures) -> int:
-    """The exit code of a run that has a report."""
     if record.end is not None and record.end.problem:
         return exit_codes.REQUESTS_FAILED
     if record.end is None or record.end.interrupted:

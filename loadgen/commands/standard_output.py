@@ -1,4 +1,4 @@
-"""Printing on standard output, which may be a full disk, or a pipe whose reader has closed it."""
+"""Printing to standard output: perhaps a full disk, or a closed pipe."""
 
 import os
 import sys
@@ -14,7 +14,7 @@ class OutputClosed(Exception):
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Write what the block prints; raises LoadError, or OutputClosed if the pipe has no reader."""
+    """Flush the block's output; raises LoadError, or OutputClosed for a pipe without a reader."""
     try:
         yield
         sys.stdout.flush()
@@ -27,7 +27,7 @@ def printing() -> Iterator[None]:
 
 
 def _discard_the_rest() -> None:
-    """Let what is still in the buffer go nowhere: at its exit Python would try again."""
+    """Discard the buffer: at exit Python would write it again."""
     with suppress(OSError, ValueError):  # a stream without a file, as tests have it
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

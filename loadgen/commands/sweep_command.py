@@ -1,4 +1,4 @@
-"""`ultraserve-loadgen sweep`: runs over rising loads, the knee, and the highest load of an SLO."""
+"""`ultraserve-loadgen sweep`: runs over rising loads, the knee, and an SLO's highest load."""
 
 import argparse
 import os
@@ -115,7 +115,7 @@ def _add_loads(group: argparse._ArgumentGroup) -> None:
 
 
 def handle(given: argparse.Namespace, *, parser: OneLineParser, words: Sequence[str]) -> int:
-    """Do the sweep of `words`, report it, return the exit code. Raises LoadError, OutputClosed."""
+    """Sweep and report; returns the exit code. Raises LoadError, OutputClosed."""
     options = sweep_options(given, parser=parser)
     record_path = options.folder / SWEEP_NAME
     check_report_files(given, others=[("the sweep's", record_path), *files_read(options.run)])
@@ -131,7 +131,7 @@ def handle(given: argparse.Namespace, *, parser: OneLineParser, words: Sequence[
 
 
 def sweep_options(given: argparse.Namespace, *, parser: OneLineParser) -> SweepOptions:
-    """Make the options of a sweep of what was typed; raises LoadError."""
+    """Make the options of a sweep; raises LoadError."""
     classes = given_classes(given)
     axis: Axis = "rate" if given.concurrencies is None else "concurrency"
     if given.rates is not None:

@@ -1,8 +1,7 @@
-"""Traffic classes as they are given: `--traffic-class 'NAME KEY=VALUE ...'`, or a file of them.
+"""Traffic classes on the command line (`--traffic-class 'NAME KEY=VALUE ...'`) or in a file.
 
-A key is the name of an option of a class (`rate`, `slo`, `header`), and its value what is typed
-after that option; a key alone is an option without a value. One parser reads both
-(`loadgen.commands.class_arguments`).
+A key is the name of a class option (`rate`, `slo`, `header`) with its value, or alone for an option
+without one. One parser reads both (`loadgen.commands.class_arguments`).
 """
 
 import argparse
@@ -33,12 +32,12 @@ _REPLACES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 Setting = tuple[str, str | None]
-"""An option's name without its dashes, and its value; None for an option that takes none."""
+"""An option's name without dashes, and its value; None for an option that takes none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficClassSpec:
-    """A class's name and its own settings. Raises OptionError for another form of name."""
+    """A class's name and its own settings. Raises OptionError for an invalid name."""
 
     name: str
     settings: tuple[Setting, ...] = ()
@@ -66,17 +65,17 @@ class TrafficClassSpec:
         return shlex.join([self.name, *written])
 
     def without(self, options: Collection[str]) -> Self:
-        """Leave out the settings of `options`, which are written with their dashes."""
+        """Drop the settings of `options`, named with their dashes."""
         kept = tuple(each for each in self.settings if f"--{each[0]}" not in options)
         return replace(self, settings=kept)
 
     def having(self, settings: Iterable[Setting]) -> Self:
-        """Add settings at the end."""
+        """Append settings."""
         return replace(self, settings=(*self.settings, *settings))
 
 
 def add_traffic_class_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the two ways to give several classes."""
+    """Add `--traffic-class` and `--classes`."""
     group = parser.add_argument_group(
         "traffic classes",
         "a class's own options are those of the groups workload, sessions, arrivals and requests;\n"
@@ -103,15 +102,15 @@ def add_traffic_class_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def given_classes(given: argparse.Namespace) -> list[TrafficClassSpec]:
-    """All classes that were given: those of the file first."""
+    """All given classes, those of the file first."""
     return [*given.class_file, *given.classes]
 
 
 def read_classes(path: Path) -> list[TrafficClassSpec]:
     """Read a TOML file of a table per class; raises FileError, OptionError for a name.
 
-    A value is a text, a number, true for an option without a value, or a list of texts for an
-    option that may be given again.
+    A value is a text, a number, true for an option without a value, or a list of texts for a
+    repeatable option.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -144,9 +143,9 @@ def _settings(path: Path, key: str, value: object) -> list[Setting]:
 def class_values(
     common: Mapping[str, Any], each: TrafficClassSpec, *, program: str
 ) -> dict[str, Any]:
-    """The values of a class: its own laid over those of `common`; only those given are there.
+    """A class's own values over those of `common`; only given ones are there.
 
-    `program` is the command whose help has the options of a class. Raises LoadError.
+    `program` is the command whose help lists a class's options. Raises LoadError.
     """
     own = _own_values(each, program)
     values = dict(common)
@@ -174,7 +173,7 @@ def _own_values(each: TrafficClassSpec, program: str) -> dict[str, Any]:
 
 
 def current_spelling(words: Sequence[str]) -> list[str]:
-    """Rewrite the old `--class NAME OPTION ...`, which has all words up to the next `--class`."""
+    """Rewrite the old `--class NAME OPTION ...`, which extends to the next `--class`."""
     starts = [at for at, word in enumerate(words) if word.partition("=")[0] == OLD_OPTION]
     ends = [*starts[1:], len(words)]
     current = list(words[: starts[0]] if starts else words)
@@ -188,7 +187,6 @@ def current_spelling(words: Sequence[str]) -> list[str]:
 
 
 def _typed(words: Sequence[str]) -> tuple[Setting, ...]:
-    """Pair options with the words behind them."""
     settings: list[Setting] = []
     for word in words:
         if word.startswith("--"):

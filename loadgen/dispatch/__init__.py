@@ -1,1 +1,1 @@
-"""Sends sessions when they are due, in one process or several, and reports every result."""
+"""Sends sessions when due, in one process or several, and reports every result."""

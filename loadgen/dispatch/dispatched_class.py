@@ -1,4 +1,4 @@
-"""A traffic class for the dispatcher: sessions, times, and bounds."""
+"""A traffic class for the dispatcher: sessions, times, and limits."""
 
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
@@ -9,35 +9,35 @@ from loadgen.records.request import Session
 
 
 class Workload(Protocol):
-    """Sessions of a traffic class, made on demand. Immutable, and can be pickled."""
+    """Sessions of a traffic class, made on demand. Immutable and picklable."""
 
     def __len__(self) -> int:
-        """How many sessions there are."""
+        """Number of sessions."""
         ...
 
     @property
     def requests(self) -> int:
-        """How many requests they have in all."""
+        """Number of requests in all sessions."""
         ...
 
     def session(self, index: int) -> Session:
-        """Make session `index`: always the same, in whichever process."""
+        """Make session `index`, the same in every process."""
         ...
 
     def requests_of(self, index: int) -> int:
-        """How many requests session `index` has, without making it."""
+        """Number of requests of session `index`, without making it."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchedClass:
-    """One class, or a worker's part of it: every `stride`-th session of the workload from `first`.
+    """One class, or a worker's part: every `stride`-th session of the workload from `first`.
 
-    `pacer` has times for those sessions alone. `wall_per_pace` is wall seconds per second of the
-    pacer's time, which think times are in too: where it `follows_server`, at the dilation of the
-    run's start. `start_ns` is wall ns from the run's start to the beginning of the pacer's time,
-    `max_in_flight` the limit of concurrent requests. With `served_history` a message that stands
-    for an earlier reply carries the server's reply. Raises ValueError for impossible values.
+    `pacer` has times for those sessions alone. `wall_per_pace` is wall seconds per second of its
+    time (and of think times): where it `follows_server`, at the dilation of the run's start.
+    `start_ns` is wall ns from the run's start to the start of the pacer's time. With
+    `served_history` a message that stands for an earlier reply carries the server's. Raises
+    ValueError for impossible values.
     """
 
     name: str
@@ -60,10 +60,10 @@ class DispatchedClass:
             raise ValueError(f"first={self.first}, stride={self.stride}")
 
     def part(self, worker: int, workers: int) -> Self:
-        """One worker's part; all parts together are this traffic.
+        """One worker's part; all parts together are this class.
 
-        `max_in_flight` is split as evenly as whole numbers allow. Raises OptionError where a worker
-        would have none of it, or of the pacer's concurrency.
+        `max_in_flight` is split evenly. Raises OptionError where a worker would get none of it, or
+        of the pacer's concurrency.
         """
         if self.stride != 1:
             raise ValueError("a part has no parts")

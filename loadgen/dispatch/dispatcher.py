@@ -1,7 +1,6 @@
-"""Sends every traffic class at its pacer's times and hands each result to a sink as it ends.
+"""Sends every traffic class at its pacer's times; a sink gets each result as it ends.
 
-The only place of the load generator that waits for time. Rates are the pacers', protocols the
-clients', figures are made from the results afterwards.
+The only place of the load generator that waits for time.
 """
 
 import asyncio
@@ -19,7 +18,7 @@ from loadgen.records.run_record import SendSummary
 
 
 class Dispatcher:
-    """One run of all classes at once, in one event loop; use it once.
+    """One run of all classes in one event loop; use once.
 
     Invariants: at most each class's `max_in_flight` requests are under way; when `run` returns, the
     sink has exactly one result of every request sent.
@@ -35,7 +34,7 @@ class Dispatcher:
         now_ns: Callable[[], int] = time.monotonic_ns,
         timer: Callable[[Action], DispatchTimer] = LoopTimer,
     ) -> None:
-        """`origin_ns` is the run's start by `now_ns`, None for the moment of `run`."""
+        """`origin_ns` is the run's start by `now_ns`; None: when `run` is called."""
         self._traffics = traffics
         self._sink = sink
         self._origin_ns = origin_ns
@@ -66,7 +65,7 @@ class Dispatcher:
                 timetable.rearm()
 
     def stop(self) -> None:
-        """Stop sending, and abort what is under way; `run` returns soon after. Idempotent."""
+        """Stop sending and abort requests under way; `run` returns soon after. Idempotent."""
         self._stopped = True
         for sender in self._senders.values():
             sender.stop()
@@ -75,7 +74,7 @@ class Dispatcher:
     async def run(self) -> Mapping[str, SendSummary]:
         """Send everything and wait for every reply, or until stopped; returns summaries by class.
 
-        An exception of a client or the sink is our own fault: it ends the run, as a group.
+        An exception of a client or the sink ends the run and is raised in a group.
         """
         self._over = asyncio.get_running_loop().create_future()
         origin_ns = self._now_ns() if self._origin_ns is None else self._origin_ns
@@ -105,7 +104,6 @@ class Dispatcher:
         return summaries
 
     def _context(self, pace: Pace, origin_ns: int) -> SenderContext:
-        """The context shared by senders with `pace`."""
         timetable = Timetable(
             now_ns=lambda: pace.steady_ns(self._now_ns() - origin_ns),
             make_timer=lambda action: PacedTimer(self._timer(action), pace, origin_ns),
@@ -128,7 +126,6 @@ class Dispatcher:
         self.stop()
 
     def _look(self) -> None:
-        """See whether all is over."""
         if self._over is None or self._over.done() or not self._senders:
             return
         if all(sender.over for sender in self._senders.values()):

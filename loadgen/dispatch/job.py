@@ -1,4 +1,4 @@
-"""One process's share of a run: opens its clients, dispatches, measures its own lateness."""
+"""One process's share of a run: opens its clients, dispatches, measures its own lag."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,11 +19,11 @@ from loadgen.records.run_record import LoopLag, SendSummary
 class ProgressObserver(Protocol):
     """Receives progress in the event loop of the run's own process; returns quickly, never raises.
 
-    The `set_` methods are called some times a second, the others at each event.
+    The `set_` methods are called a few times a second, the others at each event.
     """
 
     def add_chunks(self, traffic_class: str, count: int) -> None:
-        """`count` more chunks of this class have come."""
+        """`count` more chunks of this class have arrived."""
         ...
 
     def add_result(self, result: Result) -> None:
@@ -31,11 +31,11 @@ class ProgressObserver(Protocol):
         ...
 
     def set_in_flight(self, traffic_class: str, count: int) -> None:
-        """So many requests of this class are under way."""
+        """`count` requests of this class are under way."""
         ...
 
     def set_lag(self, worker: int, lag_ms: float) -> None:
-        """The worker's event loop was lately so late, in wall ms."""
+        """The recent lag of the worker's event loop, in wall ms."""
         ...
 
 
@@ -44,14 +44,14 @@ TOLD_EVERY_S: Final = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The share of one of `workers` processes: its part of each class. Can be pickled."""
+    """The share of one of `workers` processes: its part of each class. Picklable."""
 
     traffics: Sequence[tuple[DispatchedClass, ClientSpec]]
     worker: int = 0
     workers: int = 1
 
     def split(self, workers: int) -> list["Job"]:
-        """The jobs of `workers` processes; together they are this one. OptionError if too many."""
+        """Split into `workers` jobs, together this one; raises OptionError for too many."""
         if workers == 1:
             return [self]
         return [

@@ -1,8 +1,7 @@
-"""Lag of this process's event loop, and its CPU use: whether to believe its times.
+"""Lag of this process's event loop, and its CPU use: whether its times can be trusted.
 
-A probe fires every `PROBE_NS`, by the timer of the sends, and records its lateness. A long stall
-misses many probes; each is counted with its own lateness, or one long stall would count as little
-as a short one (coordinated omission).
+A probe fires every `PROBE_NS`, by the same timer as sends. Each probe missed in a long stall counts
+with its own lateness, or the stall would count as a short one (coordinated omission).
 """
 
 import time
@@ -22,7 +21,7 @@ NS_PER_MS: Final = 1e6
 
 
 class LoopLagMeter:
-    """Measures while its context is entered, in the event loop that runs there."""
+    """Measures the running event loop while its context is entered."""
 
     def __init__(
         self,
@@ -52,13 +51,13 @@ class LoopLagMeter:
         self._used_cpu_ns = self._cpu_ns() - self._began_cpu_ns
 
     def lately_ms(self) -> float:
-        """The greatest lag since the last call; 0 if no probe has fired."""
+        """The greatest lag since the last call; 0 without a probe."""
         recent = self._lag_ns[self._reported :]
         self._reported = len(self._lag_ns)
         return max(recent, default=0) / NS_PER_MS
 
     def found(self, worker: int) -> LoopLag:
-        """The whole measurement, after the context; zeros for a loop that ended before a probe."""
+        """The whole measurement, after the context; zeros without a probe."""
         lag_ms = np.frombuffer(self._lag_ns, dtype=np.int64) / NS_PER_MS if self._lag_ns else [0.0]
         p50_ms, p99_ms = np.percentile(lag_ms, [50.0, 99.0])
         return LoopLag(

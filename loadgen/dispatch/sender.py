@@ -1,4 +1,4 @@
-"""Dispatches one traffic class: begins its sessions, sends their calls, keeps the count."""
+"""Dispatches one traffic class: begins sessions, sends calls, keeps count."""
 
 import asyncio
 import math
@@ -30,7 +30,7 @@ class _Flight:
 
 @dataclass(slots=True, eq=False)
 class _Sending:
-    """A call that is due, or under way once `began`: before that a cancelled task has sent nothing.
+    """A due call, under way once `began`: a task cancelled before has sent nothing.
 
     Times are steady ns since the run's start (see `Pace`).
     """
@@ -93,30 +93,30 @@ class Sender:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is under way and nothing more will begin."""
+        """Whether no request is under way and no more will begin."""
         if self._tasks:
             return False
         return self._stopped or (self._flights == 0 and self._exhausted())
 
     def start(self) -> None:
-        """Begin what is due now, and everything else in its time."""
+        """Begin due sessions, and schedule the rest."""
         self._advance()
 
     def stop(self) -> None:
-        """Stop sending and abort what is under way. Idempotent."""
+        """Stop sending and abort requests under way. Idempotent."""
         self._stopped = True
         self._waiting.clear()
         for task in self._tasks:
             task.cancel()
 
     async def abort(self) -> None:
-        """Stop, and wait until nothing is under way."""
+        """Stop, and wait for the aborted requests."""
         self.stop()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     def summary(self) -> SendSummary:
-        """How it went."""
+        """Counts of the dispatch."""
         return SendSummary(
             held_back=self._held_back,
             unsent=self._begun_requests + self._source.requests_from(self._begun) - self._sent,
@@ -130,7 +130,6 @@ class Sender:
         return self._context.pace.steady_ns(self._context.now_ns() - self._context.origin_ns)
 
     def _exhausted(self) -> bool:
-        """Whether no more sessions will begin."""
         if self._source.sessions_max is not None and self._begun >= self._source.sessions_max:
             return True
         ends_ns = self._traffic.pacer.ends_ns
@@ -157,7 +156,7 @@ class Sender:
             self._ahead = self._source.session(self._begun)  # while there is time
 
     def _end_ns(self) -> float:
-        """The class's end, in steady ns since the run's start; inf where no time ends it."""
+        """The class's end, in steady ns since the run's start; inf without one."""
         ends_ns = self._traffic.pacer.ends_ns
         if ends_ns is None:
             return math.inf
@@ -270,7 +269,7 @@ class Sender:
             self._context.timetable.at(due_ns, due)
 
     def _give_room(self) -> None:
-        """A request has ended: send what waited for it."""
+        """Send waiting calls after a request has ended."""
         if self._stopped:
             return
         if len(self._tasks) + 1 >= self._traffic.max_in_flight:

@@ -1,4 +1,4 @@
-"""Puts the server's replies of a session into its later calls."""
+"""Puts the server's replies into a session's later calls."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ class ServedHistory:
         self._tokens: dict[int, int] = {}  # how many of them, by the server's count
 
     def keep(self, position: int, reply: Reply) -> None:
-        """Note the reply of the call at `position`; an empty one is ignored."""
+        """Keep the reply of the call at `position`; one without text or ids is ignored."""
         said: Prompt | None = reply.text if self._texts else reply.token_ids
         if said is None:
             return
@@ -28,8 +28,9 @@ class ServedHistory:
             self._tokens[position] = reply.output_tokens
 
     def completed(self, request: Request) -> tuple[Request, bool]:
-        """The request with the server's replies in place of planned ones, and whether all were
-        there. `input_tokens` follows the server's counts of its replies.
+        """The request with the server's replies for planned ones, and whether all were there.
+
+        `input_tokens` follows the server's counts of its replies.
         """
         messages: list[Message] = []
         longer_tokens = 0

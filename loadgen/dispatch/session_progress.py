@@ -1,4 +1,4 @@
-"""Dependencies of a session's calls: which may go as others end. Pure."""
+"""Dependencies among a session's calls. Pure."""
 
 from loadgen.records.request import Session
 
@@ -6,7 +6,7 @@ from loadgen.records.request import Session
 class SessionProgress:
     """State of one session. Every call becomes due once, or is lost.
 
-    A call is lost when one that it waits for failed or was lost: its history is missing.
+    A call is lost when one it waits for failed or was lost: its history is missing.
     """
 
     def __init__(self, session: Session) -> None:
@@ -26,12 +26,12 @@ class SessionProgress:
         return self._open == 0
 
     def first(self) -> list[int]:
-        """Positions of the calls that wait for none."""
+        """Positions of calls without dependencies."""
         return [at for at, missing in enumerate(self._missing) if missing == 0]
 
     def ended(self, position: int, ended_ns: int) -> list[tuple[int, int]]:
-        """Note an end; returns the calls that waited for it last, with the end of all they waited
-        for, from which their think time runs.
+        """Note an end; returns the calls freed by it, each with the latest end of its dependencies,
+        from which its think time runs.
         """
         self._open -= 1
         freed = []
@@ -43,7 +43,7 @@ class SessionProgress:
         return freed
 
     def failed(self, position: int) -> None:
-        """Note a call without a whole reply: all that wait for it are lost."""
+        """Note a call without a whole reply: all its dependents are lost."""
         self._open -= 1
         doomed = list(self._waiters[position])
         while doomed:

@@ -1,4 +1,4 @@
-"""The sessions of a class, or a worker's part of it, in order; repeated if need be."""
+"""The sessions of a class, or of a worker's part, in order; repeated if need be."""
 
 from dataclasses import replace
 
@@ -7,31 +7,31 @@ from loadgen.records.request import Session
 
 
 class SessionSource:
-    """Numbers the sessions of a traffic from 0, and counts their requests."""
+    """Numbers the sessions of a class from 0, and counts their requests."""
 
     def __init__(self, traffic: DispatchedClass) -> None:
         self._workload = traffic.workload
         self._first = traffic.first
         self._stride = traffic.stride
         self.part_sessions = len(range(traffic.first, len(traffic.workload), traffic.stride))
-        """Sessions of the workload that are this part's."""
+        """Sessions of the workload in this part."""
         paced = traffic.pacer.sessions
         self.sessions_max: int | None = None
-        """How many sessions may begin; None if only time ends them."""
+        """Most sessions that may begin; None if only time ends them."""
         if paced is not None:
             self.sessions_max = min(paced, self.part_sessions)
         elif traffic.pacer.ends_ns is None:
             self.sessions_max = self.part_sessions
 
     def session(self, number: int) -> Session:
-        """Session `number` of this part; past the workload's last, from its first again."""
+        """Session `number` of this part; after the workload's last come its first ones again."""
         workload = self._workload
         lap, index = divmod(self._first + number * self._stride, len(workload))
         session = workload.session(index)
         return session if lap == 0 else _again(session, lap, workload.requests, len(workload))
 
     def requests_from(self, begun: int) -> int:
-        """Requests of sessions that may yet begin after `begun` of them; 0 if time ends them."""
+        """Requests of the sessions after the first `begun`; 0 if time ends them."""
         if self.sessions_max is None:
             return 0
         rest = range(begun, self.sessions_max)
@@ -39,7 +39,7 @@ class SessionSource:
 
 
 def _again(session: Session, lap: int, requests: int, sessions: int) -> Session:
-    """A repeated session under new numbers; its replies are not kept."""
+    """A repeated session under new numbers; replies are not kept."""
     calls = tuple(
         replace(
             call,

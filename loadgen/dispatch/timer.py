@@ -1,9 +1,8 @@
 """Timers of the event loop, at times of the monotonic clock.
 
-Loops count in whole milliseconds: at random times uvloop's is late by 0.3 to 0.5 ms at the median,
-asyncio's by 0.6 ms, within the millisecond that times must be right to. A kernel timer (timerfd, in
-Python from 3.13 on) is late by 0.1 ms. `python -m tests.benchmarks.timers` measures the loops; each
-run measures and reports the drift of its own (`loop_lag`).
+Loops count in whole ms: at random times uvloop's is late by 0.3 to 0.5 ms at the median, asyncio's
+by 0.6 ms, within the required 1 ms. A kernel timer (timerfd, from Python 3.13) is late by 0.1 ms.
+`python -m tests.benchmarks.timers` measures the loops; each run reports its own lag (`loop_lag`).
 """
 
 import asyncio
@@ -18,7 +17,7 @@ NS_PER_S: Final = 1_000_000_000
 
 
 class LoopTimer:
-    """The event loop's own timer; it may call early."""
+    """The event loop's own timer; it may fire early."""
 
     def __init__(self, action: Action, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._loop = asyncio.get_running_loop()
@@ -33,14 +32,14 @@ class LoopTimer:
         self._handle = self._loop.call_later(delay_s, self._action)
 
     def close(self) -> None:
-        """See `DispatchTimer.close`. May be repeated."""
+        """See `DispatchTimer.close`. Idempotent."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
 
 
 class PacedTimer:
-    """`timer`, which is of the monotonic clock, set by the steady time of a run (see `Pace`)."""
+    """A timer of the monotonic clock, set by the steady time of a run (see `Pace`)."""
 
     def __init__(self, timer: DispatchTimer, pace: Pace, origin_ns: int) -> None:
         self._timer = timer

@@ -12,18 +12,18 @@ class DispatchTimer(Protocol):
     """Fires once at a time of the monotonic clock; may fire early, and is then set again."""
 
     def set(self, at_ns: int) -> None:
-        """Fire at `at_ns`, replacing the time before; at once if that has passed."""
+        """Fire at `at_ns`, replacing the last time; at once if that has passed."""
         ...
 
     def close(self) -> None:
-        """Never ring again."""
+        """Do not fire again."""
         ...
 
 
 class Timetable:
-    """Runs each action at its time, those of one time in the order of adding.
+    """Runs each action at its time, in order of adding at equal times.
 
-    An action that raises is handed to `on_fault`; the others still run.
+    An action's exception goes to `on_fault`; the others still run.
     """
 
     def __init__(
@@ -44,18 +44,18 @@ class Timetable:
         return len(self._due)
 
     def at(self, due_ns: int, action: Action) -> None:
-        """Run `action` at `due_ns`: never within this call, even if that has passed."""
+        """Run `action` at `due_ns`; never within this call, even if that has passed."""
         heapq.heappush(self._due, (due_ns, next(self._numbers), action))
         if self._set_ns is None or due_ns < self._set_ns:
             self._set(due_ns)
 
     def rearm(self) -> None:
-        """Set the timer anew, after its times have changed."""
+        """Set the timer anew after a change of its clock."""
         if self._due:
             self._set(self._due[0][0])
 
     def close(self) -> None:
-        """Forget every action, and stop for good."""
+        """Drop all actions, for good."""
         self._due.clear()
         self._timer.close()
 

@@ -1,9 +1,8 @@
 """A worker process: does its job and reports to its parent, in batches, over a pipe.
 
 It writes an `Awake`, a `WorkerReady`, any number of `Batch`es, and a `WorkerDone` or a
-`WorkerFailed`. It reads a `Job` after the first, a `Go` after the second, and perhaps a
-`StopWorker` and some `Follow`s at any time after the job. A closed pipe means that the parent is
-gone: stop.
+`WorkerFailed`. It reads a `Job` after the first, a `Go` after the second, and `StopWorker` or
+`Follow`s at any time after the job. A closed pipe means that the parent is gone: stop.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ BATCH_RESULTS_MAX: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """The run starts at this time of the system's monotonic clock, which all processes share."""
+    """The run's start by the system's monotonic clock, which all processes share."""
 
     origin_ns: int
 
@@ -42,12 +41,12 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class StopWorker:
-    """Send no more, and abort what is under way."""
+    """Stop sending, and abort requests under way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Awake:
-    """The worker is ready for its job. A job written earlier would block the parent."""
+    """The worker is ready for its job, which would block the parent if written earlier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class WorkerFailed:
 
 
 def work(pipe: Connection) -> None:
-    """Be a worker, in its own process. Ctrl-C, blocked until now, is the parent's."""
+    """Be a worker process. Ctrl-C, blocked until now, is left to the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGINT,))
     with suppress(BrokenPipeError, ConnectionResetError, EOFError):  # the parent is gone
@@ -182,7 +181,7 @@ class _WorkerSide:
         self._chunks[traffic_class] += count
 
     def add_result(self, result: Result) -> None:
-        """Nothing: the parent has the results and reports them."""
+        """Ignored: the parent gets results in batches."""
 
     def set_in_flight(self, traffic_class: str, count: int) -> None:
         """See `ProgressObserver`."""
@@ -194,7 +193,7 @@ class _WorkerSide:
 
 
 def _words(fault: BaseException) -> str:
-    """A fault in one line; of a group, its first."""
+    """A fault (the first of a group) in one line."""
     while isinstance(fault, BaseExceptionGroup):
         fault = fault.exceptions[0]
     return " ".join(f"{type(fault).__name__}: {fault}".split())

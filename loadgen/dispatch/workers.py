@@ -1,7 +1,7 @@
-"""The parent's side of `--workers`: starts the processes, gathers their results, ends them.
+"""The parent's side of `--workers`: starts processes, gathers their results, ends them.
 
-Results come in batches and out of order between workers. A worker that dies ends the run: the
-others are stopped, results so far are kept, and the problem is one line.
+Results come in batches, out of order between workers. A worker that dies ends the run: the others
+are stopped, results so far are kept, and the problem is one line.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from loadgen.dispatch.worker import (
 from loadgen.records.result import Result
 
 HEAD_START_NS: Final = 50_000_000
-"""From the word to go until the first request: by then every worker has read it."""
+"""From `Go` to the first request: by then every worker has read it."""
 
 LAST_WORDS_TIMEOUT_S: Final = 10.0
 
@@ -51,14 +51,14 @@ class _WorkerProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersEnd:
-    """Outcome of the workers. `ends` has no entry for one that died, which `problem` names."""
+    """Outcome of the workers. `ends` lacks a worker that died, which `problem` names."""
 
     ends: Sequence[JobEnd] = field(default=())
     problem: str = ""
 
 
 class Workers:
-    """Does one job in several processes; use it once, as a context that leaves none behind."""
+    """Does one job in several processes; use once, as a context that leaves none behind."""
 
     def __init__(
         self, jobs: Sequence[Job], *, sink: Callable[[Result], None], observer: ProgressObserver
@@ -75,9 +75,8 @@ class Workers:
     async def run(self, origin_ns: Callable[[], Awaitable[int]]) -> WorkersEnd:
         """Start all, dispatch, and wait for their ends.
 
-        `origin_ns` is called when all are ready, and returns the start by the system's monotonic
-        clock, `HEAD_START_NS` later. An exception of it, the sink or the observer ends the run and
-        is raised.
+        `origin_ns` is as in `do_job`, called when all are ready; the start is `HEAD_START_NS`
+        later. An exception of it, the sink or the observer ends the run and is raised.
         """
         try:
             self._start()
@@ -99,7 +98,7 @@ class Workers:
         self._tell_all(Follow(steady_per_wall))
 
     def stop(self) -> None:
-        """Stop sending, and abort what is under way. Idempotent, also before `run`."""
+        """Stop sending, and abort requests under way. Idempotent, also before `run`."""
         self._stopped = True
         self._tell_all(StopWorker())  # the others get it after their jobs
 
@@ -195,7 +194,6 @@ class Workers:
                     worker.pipe.send(word)
 
     async def _end(self) -> None:
-        """End all processes that are left."""
         loop = asyncio.get_running_loop()
         for worker in self._workers:
             if not worker.gone:

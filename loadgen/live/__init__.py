@@ -1,1 +1,1 @@
-"""The view of a run while it lasts."""
+"""The live view of a run."""

@@ -1,7 +1,6 @@
-"""Counts of a run so far. It draws nothing and never waits.
+"""Counts of a run so far: its `ProgressObserver`, read by `loadgen.live.live_figures`.
 
-It is the run's `ProgressObserver`; `loadgen.live.live_figures` reads it. One thread: all calls come
-from one event loop.
+All calls come from one event loop; none waits.
 """
 
 from collections import Counter, deque
@@ -12,12 +11,12 @@ from loadgen.records.result import ABORTED, Result
 from loadgen.records.run_record import ClassHeader, RunHeader
 
 RECENT_REPLIES: Final = 1_000
-"""So many of the last replies of a class make its recent percentiles."""
+"""The last replies of a class that make its recent percentiles."""
 
 
 @dataclass(slots=True, kw_only=True)
 class LiveClassCounts:
-    """Counts of one class. Latencies are wall nanoseconds since a request was due.
+    """Counts of one class. Latencies are wall ns since a request was due.
 
     `ended_tokens` came in `ended_chunks`, in complete replies.
     """
@@ -34,12 +33,12 @@ class LiveClassCounts:
 
     @property
     def sent(self) -> int:
-        """Requests that have gone out."""
+        """Requests sent."""
         return self.ended + self.in_flight
 
     @property
     def failed(self) -> int:
-        """Failed requests, without those aborted by us."""
+        """Failed requests, without those we aborted."""
         return sum(self.errors.values()) - self.errors[ABORTED]
 
     @property
@@ -49,9 +48,9 @@ class LiveClassCounts:
 
     @property
     def tokens(self) -> float:
-        """Output tokens so far: chunks, times the tokens a chunk had in the complete replies.
+        """Output tokens so far: chunks times the tokens per chunk of complete replies.
 
-        Busy servers put several tokens into a chunk; how many is known at the end.
+        Busy servers put several tokens into a chunk; how many is known only at the end of a reply.
         """
         return self.chunks * (self.ended_tokens / self.ended_chunks if self.ended_chunks else 1.0)
 
@@ -76,7 +75,7 @@ class LiveCounts:
         self.phase = phase
 
     def begin(self, header: RunHeader, origin_ns: int) -> None:
-        """The dispatch starts at `origin_ns` of the monotonic clock; forgets an earlier one."""
+        """Start the dispatch at `origin_ns` of the monotonic clock; forgets an earlier one."""
         self.classes = {each.name: LiveClassCounts(header=each) for each in header.classes}
         dilation = header.start.dilation
         self.time = "wall" if dilation is None else "emulated"
@@ -108,7 +107,7 @@ class LiveCounts:
                 counts.tpot_wall_ns.append((last_ns - first_ns) / (tokens - 1))
 
     def set_in_flight(self, traffic_class: str, count: int) -> None:
-        """So many requests of the class are under way."""
+        """`count` requests of the class are under way."""
         self.classes[traffic_class].in_flight = count
 
     def set_lag(self, worker: int, lag_ms: float) -> None:

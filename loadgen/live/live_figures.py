@@ -1,6 +1,6 @@
-"""Figures of the moment, from the counts. Pure.
+"""Current figures from the counts. Pure.
 
-Rates and latencies are in the run's time; the time left is in wall time, for which the user waits.
+Rates and latencies are in the run's time; the time left is wall time, which the user waits.
 """
 
 import math
@@ -15,7 +15,7 @@ from loadgen.live.live_counts import LiveClassCounts, LiveCounts
 from loadgen.records.result import ABORTED
 
 RECENT_WALL_S: Final = 10.0
-"""Rates are those of so many wall seconds past."""
+"""Rates are those of the last so many wall seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +28,7 @@ class RecentLatency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveClassFigures:
-    """One class, or all together. Rates are per second of the run's time; None before two
-    moments.
-    """
+    """One class, or all. Rates are per second of the run's time; None before two moments."""
 
     name: str
     asked: str
@@ -47,8 +45,8 @@ class LiveClassFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveFigures:
-    """The whole run at a moment. `share` is the part done, `left_wall_s` the rest at the present
-    speed; None where unknown.
+    """The run at a moment. `share` is the part done, `left_wall_s` the rest at the present speed;
+    None where unknown.
     """
 
     elapsed_wall_s: float
@@ -73,14 +71,14 @@ class _Moment:
 
 
 class LiveFiguresTaker:
-    """Computes figures from the counts, and remembers recent counts for the rates."""
+    """Computes figures from the counts; remembers recent counts for the rates."""
 
     def __init__(self, counts: LiveCounts) -> None:
         self._counts = counts
         self._moments: deque[_Moment] = deque()
 
     def take(self, elapsed_wall_s: float) -> LiveFigures:
-        """Look at the counts, `elapsed_wall_s` after the run's start."""
+        """Figures at `elapsed_wall_s` after the run's start."""
         counts = self._counts
         now = self._remember(elapsed_wall_s)
         before = self._moments[0]
@@ -117,7 +115,7 @@ class LiveFiguresTaker:
         )
 
     def _remember(self, elapsed_wall_s: float) -> _Moment:
-        """Add this moment, and forget those that are more than RECENT_WALL_S old but one."""
+        """Add this moment, and drop those before the last one older than RECENT_WALL_S."""
         classes = self._counts.classes
         if not self._moments:  # the run's start: nothing had been sent
             self._moments.append(_Moment(at_wall_s=0.0, sent={}, ended={}, tokens=0.0))
@@ -172,17 +170,17 @@ def _latency(
 def _progress(
     classes: Sequence[LiveClassCounts], dilation: float, elapsed_wall_s: float
 ) -> tuple[float | None, float | None]:
-    """Share done, and wall seconds left, of the class with most left; None where one is unknown."""
+    """Share done, and wall seconds left, of the class with most left; None where unknown."""
     shares = [_share(one, dilation, elapsed_wall_s) for one in classes]
     share = min(shares, default=0.0)
     return (share, elapsed_wall_s * (1.0 / share - 1.0)) if share > 0 else (None, None)
 
 
 def _share(counts: LiveClassCounts, dilation: float, elapsed_wall_s: float) -> float:
-    """Share of a class done: by its time and its plan, whichever ends it first.
+    """Share of a class done: by its time or its plan, whichever is further.
 
-    A plan's tokens count, for long replies overlap and then end all at once; its requests where
-    those are further on, as when replies fail or are short.
+    The plan counts tokens, because long replies overlap and end all at once, or requests where
+    those are further on, as with failed or short replies.
     """
     header = counts.header
     share = 0.0

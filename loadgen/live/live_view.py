@@ -26,7 +26,8 @@ from loadgen.live.screen import screen
 
 SCREEN_INTERVAL_S: Final = 1.0
 """Drawing takes about 3 ms of the event loop that stamps arrivals: once a second, 0.3 % of them can
-be late by as much."""
+be that late.
+"""
 PLAIN_INTERVAL_S: Final = 2.0
 PREPARING: Final = "preparing"
 _LOOK_S: Final = 0.05  # how often it looks whether the dispatch has begun
@@ -38,8 +39,7 @@ async def live_view(
 ) -> AsyncIterator[None]:
     """Show `counts` on `console` while the block lasts, and once at its end.
 
-    With `quiet` nothing is shown. Errors of the block pass through; the terminal is always
-    restored.
+    `quiet` shows nothing. Errors of the block pass through; the terminal is always restored.
     """
     if quiet:
         yield
@@ -138,7 +138,7 @@ class _Lines:
 
 
 def plain_line(seen: LiveFigures) -> str:
-    """One line: progress, rates and latencies with their time, and the time left."""
+    """Progress, rates, latencies and the time left, in one line."""
     several = len(seen.classes) > 1
     parts = [
         clock_words(seen.elapsed_wall_s),
@@ -172,7 +172,7 @@ def _class_text(seen: LiveClassFigures, *, named: bool) -> str:
 
 
 def _ended_words(seen: LiveClassFigures) -> str:
-    """`68 completed, 32 failed of 100`: failed requests are over, and not completed."""
+    """`68 completed, 32 failed of 100`."""
     failed = f", {seen.failed:,} failed" if seen.failed else ""
     whole = "" if seen.requests is None else f" of {seen.requests:,}"
     return f"{seen.completed:,} completed{failed}{whole}"

@@ -19,12 +19,12 @@ from loadgen.live.live_figures import (
 )
 
 WIDE: Final = 130
-"""From so many columns on, what was asked has a column of its own."""
+"""From so many columns on, the asked arrivals have a column of their own."""
 NAME_COLUMNS: Final = 16
 
 
 def screen(seen: LiveFigures, *, width: int) -> RenderableType:
-    """Draw it for a terminal of `width` columns."""
+    """Draw for a terminal of `width` columns."""
     wide = width >= WIDE
     lines: list[RenderableType] = [_headline(seen, width), _classes(seen, wide=wide)]
     if not wide:
@@ -41,7 +41,6 @@ def screen(seen: LiveFigures, *, width: int) -> RenderableType:
 
 
 def _headline(seen: LiveFigures, width: int) -> Table:
-    """The bar, and the words beside it."""
     done = "" if seen.share is None else f"{100 * seen.share:3.0f} %"
     line = Table.grid(padding=(0, 1))
     line.add_column()
@@ -91,7 +90,6 @@ def _cells(seen: LiveClassFigures, *, wide: bool, whole: bool) -> Iterable[Text]
 
 
 def _foot(seen: LiveFigures) -> Text:
-    """Which time all this is in, tokens, and the loop's lateness."""
     emulated = f"emulated time (1 s is {seen.dilation:g} wall s)"
     parts = [
         emulated if seen.time == "emulated" else f"{seen.time} time",

@@ -1,11 +1,10 @@
 """The moving block bootstrap: a figure's spread over other runs like this one.
 
-Time is cut into cells; another run is made of blocks of neighbouring cells of this one, drawn with
-replacement (Künsch 1989; around the end into the beginning, Politis and Romano 1992). Blocks are as
-long as for `loadgen.measures.intervals`, with the same assumption: a steady load, and dependence
-shorter than a block.
+Time is cut into cells; another run is made of blocks of neighbouring cells, drawn with replacement
+(Künsch 1989; wrapped around the end, Politis and Romano 1992). Block length and assumptions (a
+steady load, dependence shorter than a block) are those of `loadgen.measures.intervals`.
 
-Cells are weighted, not copied: a figure of all other runs at once is a product of matrices.
+Cells are weighted, not copied, so that a figure of all other runs is one matrix product.
 """
 
 import math
@@ -19,17 +18,18 @@ from loadgen.measures.samples import Samples
 from loadgen.records.arrays import Float64s
 
 REPLICATES: Final = 400
-"""Other runs. The standard error of a standard error is then 1 / sqrt(2 x 400), 3.5 %."""
+"""Bootstrapped runs. A standard error is then known to 1 / sqrt(2 x 400), 3.5 %."""
 
 BIN_WIDTH: Final = 1e-3
-"""Samples are counted in bins that are 0.1 % wide, each of which stands for the mean of its own:
-far below any noise that percentiles of as many samples have."""
+"""Samples are counted in bins 0.1 % wide, each represented by its mean: far below the noise of
+percentiles of so many samples.
+"""
 
 SMALLEST: Final = 1e-9  # of the largest sample; what is smaller shares one bin
 
 
 def block_weights(cells: int, *, seed: int) -> Float64s:
-    """Weights of each cell in each other run, [REPLICATES, cells]; each row adds to cells.
+    """Weights of each cell in each other run, [REPLICATES, cells]; each row adds to `cells`.
 
     The same seed and number of cells give the same weights.
     """

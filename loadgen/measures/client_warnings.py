@@ -6,15 +6,17 @@ from typing import Final
 from loadgen.measures.run_measures import RunMeasures
 
 BUSY_SHARE: Final = 0.9
-"""Of a core. A loop that is busier queues its own work: at 0.9 the wait is 4.5 times the work for
-even work at random times (rho / (2 (1 - rho)), the M/D/1 queue)."""
+"""Of a core. Above it a loop queues its own work: at 0.9 the wait is 4.5 times the work, for even
+work at random times (rho / (2 (1 - rho)), the M/D/1 queue).
+"""
 
 OWN_WORK_SHARE: Final = 0.5
-"""Of a core. A loop that is late and less busy than this waits for something other than its own
-work: half the time it had nothing to do, and the mean wait for even work is half of that work."""
+"""Of a core. A late loop that is less busy waits for something other than its own work: it is idle
+half the time, and the mean wait for even work is half that work.
+"""
 
 LOOP_LAG_MS: Final = 2.0
-"""Times are meant to be right within 1 ms or 2 %; the loop's timers add up to 1 ms of their own."""
+"""Times should be right within 1 ms or 2 %; the loop's timers add up to 1 ms."""
 LOOP_LAG_SHARE: Final = 0.02
 
 
@@ -34,7 +36,7 @@ def is_late(measures: RunMeasures) -> bool:
 
 
 def client_warnings(measures: RunMeasures) -> Iterator[str]:
-    """Say it in sentences, each with its cure."""
+    """Yield each problem as a sentence, with its cure."""
     if measures.busy:
         yield (
             f"the load generator used {100 * (measures.cpu_share or 0):.0f} % of a core in its "

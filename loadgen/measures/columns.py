@@ -17,13 +17,13 @@ UNKNOWN = -1  # a count that the server did not give
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Columns:
-    """One row a request, sorted by when it was due; times in wall ns since the run's start.
+    """One row per request, sorted by due time; times in wall ns since the run's start.
 
     All are [requests] but `chunk_ns`, [chunks of all requests, one request after another]. `done`:
     complete without an error; `aborted`: cancelled by us; neither: failed. `first_ns` and `last_ns`
-    are those of the chunks, `ended_ns` without any. `output_tokens` is the server's count, else the
+    are the chunks', or `ended_ns` without any. `output_tokens` is the server's count, else the
     chunks (`counted` is then False); `input_tokens` the server's, else the asked ones;
-    `cached_tokens` UNKNOWN where it did not say.
+    `cached_tokens` UNKNOWN where not reported.
     """
 
     intended_ns: Int64s
@@ -45,7 +45,7 @@ class Columns:
 
     @classmethod
     def of(cls, results: Sequence[Result]) -> Self:
-        """Of results in any order."""
+        """Columns of results in any order."""
         due = _ints(results, "intended_ns")
         ordered = [results[index] for index in np.argsort(due, kind="stable").tolist()]
         chunks = _ints(ordered, "chunk_ns.size")
@@ -86,21 +86,21 @@ class Columns:
 
     @property
     def failed(self) -> Bools:
-        """Ended with an error that is not ours, [requests]."""
+        """Ended with an error other than our abort, [requests]."""
         return ~self.done & ~self.aborted
 
     @property
     def streamed(self) -> Bools:
-        """Done with at least one chunk: those that have latencies, [requests]."""
+        """Done with at least one chunk, so with latencies, [requests]."""
         return self.done & (self.chunks > 0)
 
     @property
     def spread(self) -> Bools:
-        """Replies with a time between tokens, which one of a single chunk has not, [requests]."""
+        """Done with a time between tokens, which a single chunk does not have, [requests]."""
         return self.done & (self.chunks > 1) & (self.output_tokens > 1)
 
     def where(self, kept: Bools) -> Self:
-        """Return the rows of `kept`, [requests], with their chunks."""
+        """The rows of `kept`, [requests], with their chunks."""
         if kept.all():
             return self
         of_chunks = np.repeat(kept, self.chunks)  # [chunks]

@@ -9,7 +9,8 @@ from loadgen.records.server_reading import FOLLOWING_CLOCK
 
 SHORT_RUN: Final = 1_000
 """Requests. Of equal M/M/1 queues at a load of 0.7 some figure was called different in 10 of 100
-comparisons of 300 requests each and in 6 of 100 of 1,000; it should be 5."""
+comparisons of 300 requests each and in 6 of 100 of 1,000; it should be 5.
+"""
 
 
 def apart_settings(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> Mapping[str, tuple[str, str]]:
@@ -49,7 +50,7 @@ def comparison_notes(
 
 
 def _settings(header: RunHeader) -> Mapping[str, str]:
-    """Every option of a run, and the facts that the server reported."""
+    """Every option of a run, and the server's facts."""
     settings = {
         "model": header.model,
         "seed": str(header.seed),
@@ -74,5 +75,5 @@ def _settings(header: RunHeader) -> Mapping[str, str]:
 
 
 def _values(side: Sequence[Mapping[str, str]], name: str) -> str:
-    """The values of a setting on one side, each once, in the order of its runs."""
+    """The distinct values of a setting on one side, in the order of its runs."""
     return ", ".join(dict.fromkeys(settings.get(name, "-") for settings in side))

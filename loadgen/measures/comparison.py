@@ -5,19 +5,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 Verdict = Literal["better", "worse", "different", "within noise", "unknown"]
-"""Of side b against side a. "different" is beyond noise where neither direction is better;
-"unknown" where there is too little to say."""
+"""Of side b against side a. "different": beyond noise where neither direction is better; "unknown":
+too little data.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
     """One figure on both sides.
 
-    `figure` is a name of `definitions`, `statistic` is "mean", "p50", "p90", "p99" or empty for a
+    `figure` is a name of `definitions`; `statistic` is "mean", "p50", "p90", "p99", or empty for a
     figure with one value per run; `traffic_class` is empty for all classes together. `a` and `b`
-    are the means over each side's runs, None where a side does not have it. `relative` is (b - a) /
-    a with its 95 % confidence interval; None for what cannot be known. `p_value` is the chance of a
-    difference at least this large between equal sides.
+    are means over a side's runs, None if missing. `relative` is (b - a) / a with its 95 %
+    confidence interval, None if unknown. `p_value` is the chance of so large a difference between
+    equal sides.
     """
 
     figure: str
@@ -39,7 +40,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """The runs of one side: their label (or start), how many, the first's command, requests."""
+    """One side: its label (or start), number of runs, first command, and requests."""
 
     label: str
     runs: int
@@ -52,8 +53,8 @@ class Side:
 class Comparison:
     """All differences, those of all classes together first.
 
-    `time` is "emulated" or "wall"; `method` says in a sentence how noise was estimated; `apart`
-    names settings that differ, as (a, b); `notes` are sentences on caveats of the verdicts.
+    `time` is "emulated" or "wall"; `method` says how noise was estimated; `apart` maps differing
+    settings to (a, b); `notes` are caveats of the verdicts.
     """
 
     time: str
@@ -66,10 +67,10 @@ class Comparison:
 
     @property
     def unknown(self) -> tuple[Difference, ...]:
-        """Differences with too little data for a verdict: in the denominator of no count."""
+        """Differences with too little data for a verdict."""
         return tuple(each for each in self.differences if each.verdict == "unknown")
 
     @property
     def beyond_noise(self) -> tuple[Difference, ...]:
-        """Those that chance does not explain."""
+        """Differences that chance does not explain."""
         return tuple(each for each in self.differences if each.beyond_noise)

@@ -1,4 +1,4 @@
-"""Warnings about the quality of a run's data: sentences, each with its cause and its cure."""
+"""Warnings about the quality of a run's data: sentences with cause and cure."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -10,8 +10,9 @@ from loadgen.records.plain_number import counted
 from loadgen.records.run_record import ClassHeader, Recount, RunRecord, SendSummary
 
 RATE_SHORTFALL: Final = 0.02
-"""Sessions begun at a rate lower than asked by more than this. Beside it stands what chance makes:
-a late start or end of the last gap counts as one session."""
+"""Tolerated shortfall of the rate of sessions, beside chance: a late start or end of the last gap
+counts as one session.
+"""
 
 
 def data_quality_warnings(record: RunRecord, measures: RunMeasures) -> Iterator[str]:

@@ -12,8 +12,8 @@ Better = Literal["lower", "higher", "neither"]
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A figure. `name` is its key in JSON and CSV; `label` its human name; `formula` how it is
-    computed; `unit` as printed, empty for a count or share.
+    """A figure. `name` is its key in JSON and CSV, `label` its human name; `unit` as printed, empty
+    for a count or share.
     """
 
     name: str
@@ -119,9 +119,9 @@ RATES: Final = (
     ),
     Definition("failed_share", "requests failed", "", "failed / (completed + failed)", "lower"),
 )
-"""Figures with one value per run. The window goes from the first send to the last token; with a
-skipped part, from its end. What arrives within it counts, whenever its request was due: output
-tokens when their chunk came, a prompt's tokens with the first chunk, a request with its last one.
+"""Figures with one value per run. The window goes from the first send (with a skipped part, from
+its end) to the last token. Amounts count when they arrive, whenever their request was due: output
+tokens with their chunk, a prompt's with the first chunk, a request with its last.
 """
 
 ENERGY: Final = (
@@ -189,7 +189,7 @@ ENERGY: Final = (
         "higher",
     ),
 )
-"""Figures from the server's own meters, read just before and just after the window."""
+"""Figures from the server's meters, read just before and just after the window."""
 
 SLO: Final = """\
 --slo ttft=200ms,tpot=20ms@p99: each measure's percentile (failed requests are infinitely late) is
@@ -202,7 +202,7 @@ samples that depend on their neighbours in time, in a load that is steady over t
 
 
 def help_text() -> str:
-    """Every formula, as `--help` prints them: lines of up to 100 columns."""
+    """Every formula as `--help` prints it: lines of up to 100 columns."""
     parts = [TIMES]
     for title, definitions in (
         ("of each request", DISTRIBUTIONS),

@@ -1,14 +1,12 @@
 """Decides which differences between two sides are beyond noise.
 
-With three runs or more on a side, the runs themselves show their spread (Welch's test). With fewer,
-a moving block bootstrap within a run stands for it. Two runs of the same requests are compared
+With three runs or more on a side, the runs show their own spread (Welch's test); with fewer, a
+moving block bootstrap within a run stands for it. Two runs of the same requests are compared
 pairwise: their blocks are drawn together, so that the requests' own effect cancels.
 
-Of many figures some would differ by chance: the false discovery rate is held at 5 % (Benjamini and
-Hochberg 1995). Of equal sides no figure at all is then called different in 95 of 100 comparisons,
-as far as the noise model holds. Blocks of a short run show too little noise where requests queue:
-at an M/M/1 load of 0.7, single runs of 300 requests had a figure called different in 10 of 100
-comparisons, of 1,000 requests in 6. A note says so for short runs.
+The false discovery rate over all figures is held at 5 % (Benjamini and Hochberg 1995): of equal
+sides, 95 of 100 comparisons call no figure different, as far as the noise model holds. Short runs
+show too little noise where requests queue, see `comparability.SHORT_RUN`; a note says so.
 """
 
 import math
@@ -30,7 +28,7 @@ FALSE_DISCOVERIES: Final = 0.05
 TAIL: Final = 0.025
 
 RUNS_THAT_VARY: Final = 3
-"""Runs of a side from which on they themselves say how much they vary."""
+"""Runs from which on a side shows its own spread."""
 
 _BETTER: Final[Mapping[str, Better]] = {
     each.name: each.better for each in (*DISTRIBUTIONS, *RATES, *ENERGY)
@@ -39,7 +37,7 @@ _BETTER: Final[Mapping[str, Better]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Change:
-    """From a to b, in the logarithm or (`linear`) in the figure's own unit."""
+    """From a to b, in the logarithm or (`linear`) the figure's own unit."""
 
     change: float
     variance: float
@@ -50,8 +48,7 @@ class _Change:
 def compare(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> Comparison:
     """Compare the runs of two sides, figure by figure.
 
-    Raises LoadError for a side without a run, and for runs of which some are in emulated and some
-    in wall time.
+    Raises LoadError for a side without runs, and for a mix of emulated and wall time.
     """
     if not a or not b:
         raise LoadError("a comparison needs a run on either side")
@@ -90,7 +87,7 @@ def compare(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> Comparison:
 
 
 def _paired(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> bool:
-    """Whether there is one run a side and both sent the same requests, as far as is known."""
+    """Whether each side is one run and both sent the same requests, as far as is known."""
     if len(a) > 1 or len(b) > 1 or a[0].header.seed != b[0].header.seed:
         return False
     sent_a, sent_b = (
@@ -112,7 +109,7 @@ def _side(runs: Sequence[RunRecord], *, seeds: Sequence[int]) -> list[RunFigures
 def _by_key(
     a: Sequence[RunFigures], b: Sequence[RunFigures]
 ) -> Mapping[Key, list[ReplicatedFigure | None]]:
-    """Figures of side b by key, for every key of either side, a's order first."""
+    """Side b's figures by key, for every key of either side, a's order first."""
     keys = dict.fromkeys(key for run in (*a, *b) for key in run.figures)
     return {key: [run.figures.get(key) for run in b] for key in keys}
 
@@ -144,7 +141,7 @@ def _change(
 
 
 def _pairs(a: ReplicatedFigure, b: ReplicatedFigure) -> bool:
-    """Say whether the replicas of both were drawn alike."""
+    """Whether the replicas of both were drawn alike."""
     both = a.replicas is not None and b.replicas is not None
     return both and (a.factor, a.freedom) == (b.factor, b.freedom)
 
@@ -177,7 +174,7 @@ def _welch_freedom(a: tuple[float, float], b: tuple[float, float]) -> float:
 def _difference(
     key: Key, a: Sequence[RunFigures], b: Sequence[RunFigures], change: _Change | None
 ) -> Difference:
-    """Join two figures with the estimate of their difference; the verdict is added later."""
+    """Join two figures with their estimated difference; the verdict is added later."""
     traffic_class, figure, statistic = key
     known_a = [run.figures[key] for run in a if key in run.figures]
     known_b = [run.figures[key] for run in b if key in run.figures]
@@ -208,7 +205,7 @@ def _p_value(change: float, error: float, freedom: float) -> float:
 
 
 def judged(differences: Sequence[Difference]) -> tuple[Difference, ...]:
-    """Add verdicts, with the false discovery rate held over all of them.
+    """Add verdicts, holding the false discovery rate over all of them.
 
     As `scipy.stats.false_discovery_control`, which takes a second to import.
     """

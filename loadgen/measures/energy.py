@@ -10,8 +10,8 @@ from loadgen.records.server_reading import ServerReading, ServerWindow
 def metered_window(record: RunRecord) -> ServerWindow:
     """The readings around the measured window; unknown values stay unknown.
 
-    With a skipped part it begins with the reading at that part's end: without one, no meter can be
-    read over the window, but clock, chips and watts are those of the start.
+    With a skipped part it begins with the reading at that part's end; without one, no meter is
+    known for the window, but clock, chips and watts are those of the start.
     """
     start = record.header.start
     end = ServerReading(problem="the run has no end") if record.end is None else record.end.end
@@ -29,11 +29,11 @@ def metered_window(record: RunRecord) -> ServerWindow:
 
 
 def energy_of(server: ServerWindow, *, output_tokens_per_s: float | None) -> EnergyMeasures:
-    """Figures that the meters allow; tokens are those of the measured window.
+    """Figures from the meters; tokens are those of the measured window.
 
-    The readings enclose the window, and a meter may move in steps: the metered time exceeds the
-    window, sometimes by far. So the average power over the readings stands for that of the window,
-    and no joule outside it counts for a token.
+    The readings enclose the window, and a meter may move in steps, so the metered time exceeds it,
+    sometimes by far. So the average power between the readings stands for that of the window, and
+    no joule outside it counts for a token.
     """
     grown, provisioned_watts = server.growth(), server.start.provisioned_watts
     watts = _ratio(grown.facility_joules, grown.emulated_s)
@@ -55,7 +55,7 @@ def energy_of(server: ServerWindow, *, output_tokens_per_s: float | None) -> Ene
 
 
 def _ratio(numerator: float | None, denominator: float | None) -> float | None:
-    """The quotient, None if either is unknown or there is nothing to divide by."""
+    """The quotient; None if either is unknown or the denominator is not above 0."""
     if numerator is None or denominator is None or denominator <= 0:
         return None
     return numerator / denominator

@@ -17,7 +17,7 @@ from loadgen.records.estimate import Estimate
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Judgement:
     """`good`: requests that kept every limit, [requests]; `bounds` and `attainment` are of those
-    measured and not aborted. Classes together have no bounds in common.
+    measured and not aborted. All classes together have no bounds.
     """
 
     good: Bools
@@ -28,9 +28,9 @@ class Judgement:
 def judge(columns: Columns, level: Slo, *, dilation: float, measured: Bools) -> Judgement:
     """Judge every request; `measured`, [requests], are those after the skipped part.
 
-    A failed request counts as infinitely late; an aborted one does not count. A reply without a
-    time between tokens keeps every limit on TPOT and ITL; a request keeps one on ITL at pN if N %
-    of its own gaps do.
+    A failed request is infinitely late; an aborted one does not count. A reply without a time
+    between tokens keeps every limit on TPOT and ITL; a request keeps one on ITL at pN if N % of its
+    own gaps do.
     """
     good = columns.streamed.copy()
     for bound in level.bounds:
@@ -48,7 +48,7 @@ def judged(columns: Columns, good: Bools, *, measured: Bools) -> Judgement:
 
 
 def _attainment(rows: Columns, good: Bools) -> Estimate | None:
-    """The share that is `good`, [requests]; None of none."""
+    """The share that is `good`, [requests]; None without requests."""
     if not len(rows):
         return None
     lasted = (rows.ended_ns - rows.intended_ns).astype(np.float64)
@@ -83,10 +83,10 @@ def _kept(rows: Columns, bound: Bound, dilation: float) -> BoundKept:
 
 
 def bound_values(rows: Columns, bound: Bound, dilation: float) -> tuple[Float64s, Int64s]:
-    """All values of the bound's measure in ms, and when each was in wall ns, both [values].
+    """All values of the bound's measure in ms, and their times in wall ns, both [values].
 
-    A failed request is infinitely late, for ITL with as many gaps as were asked for. A reply
-    without a time between tokens has no TPOT and no ITL.
+    A failed request is infinitely late, for ITL with as many gaps as asked for. A reply without a
+    time between tokens has no TPOT and no ITL.
     """
     failed = ~rows.streamed
     if bound.measure == "itl_ms":
@@ -102,7 +102,7 @@ def bound_values(rows: Columns, bound: Bound, dilation: float) -> tuple[Float64s
 
 
 def _percentile(values: Float64s, percentile: float) -> float | None:
-    """Interpolate between ranks; None if that comes to an infinite value, or of no value."""
+    """Interpolate between ranks; None without values, or for an infinite result."""
     rank = percentile / 100 * (values.size - 1)
     below, above = math.floor(rank), math.ceil(rank)
     if not values.size or above > np.isfinite(values).sum() - 1:

@@ -1,19 +1,19 @@
-"""How sure a figure is: 95 % confidence intervals that allow for samples that depend on each other.
+"""95 % confidence intervals that allow for dependent samples.
 
-Requests that are neighbours in time wait in the same queue, so a thousand of them say less than a
-thousand independent ones. How much less is measured: time is cut into cells, and the spread of sums
-over overlapping blocks of cells gives the variance of a mean (overlapping batch means, Meketon and
-Schmeiser 1984: with b blocks' length of time as many degrees of freedom as 1.5 b independent ones).
+Neighbouring requests wait in the same queue, so a thousand of them say less than a thousand
+independent ones. How much less is measured: time is cut into cells, and the spread of sums over
+overlapping blocks of cells gives the variance of a mean (overlapping batch means, Meketon and
+Schmeiser 1984: b block lengths of time have the degrees of freedom of 1.5 b independent blocks).
 
-* A mean and a rate: that variance, and Student's t; in the logarithm for what is never negative,
-  so that no bound is. Of nothing at all there is no interval: it says nothing of how rare it is.
+* A mean and a rate: that variance and Student's t; in the logarithm for what is never negative,
+  so that no bound is. No events have no interval: they do not tell how rare one is.
 * A share (of failed requests, of those that kept an SLO): Wilson's interval for as many
   independent samples as would have that variance.
 * A percentile: the share of samples at or below it is binomial; its exact interval for the
   effective number of samples (Korn and Graubard 1998), read off the sorted samples (Woodruff
   1952). For independent samples these are the binomial intervals between order statistics.
 
-Assumed: the load is steady over the window, and dependence reaches less far than a block, a tenth
+*Assumed*: the load is steady over the window, and dependence reaches less far than a block, a tenth
 of the window. A queue that only just empties reaches further: intervals are then too narrow.
 """
 
@@ -29,12 +29,14 @@ from loadgen.records.arrays import Float64s
 from loadgen.records.estimate import Estimate
 
 BLOCKS: Final = 10
-"""A block is this part of the cells: a compromise between dependence that it can cover and how
-surely its spread is known."""
+"""A block is this part of the cells: a compromise between the dependence it covers and how surely
+its spread is known.
+"""
 
 EVENTS_MIN: Final = 10
 """With n independent events a standard error is 1 / sqrt(n) of the rate, and known to 1 / sqrt(2 n)
-of itself: 22 % for 10, in fewer blocks than that even less well."""
+of itself: 22 % for 10, less well in fewer blocks than that.
+"""
 
 TAIL: Final = 0.025  # on either side of a 95 % interval
 
@@ -49,8 +51,8 @@ def mean_estimate(samples: Samples) -> Estimate:
 def rate_estimate(amounts: Float64s, window_s: float, *, events: float) -> Estimate:
     """Estimate a rate, never negative, from equally long cells of the window.
 
-    `events` is the number of independent causes, requests and not their tokens; with fewer than
-    EVENTS_MIN the cells show too little of the spread for an interval.
+    `events` is the number of independent causes: requests, not tokens. Below EVENTS_MIN the cells
+    show too little of the spread for an interval.
     """
     value = float(amounts.sum() / window_s)
     if events < EVENTS_MIN:
@@ -60,10 +62,10 @@ def rate_estimate(amounts: Float64s, window_s: float, *, events: float) -> Estim
 
 
 def share_estimate(kept: Samples, *, like: Samples | None = None) -> Estimate:
-    """Estimate a share from values of 0 and 1, at least one of them.
+    """Estimate a share from at least one value of 0 or 1.
 
-    Where almost all are the same, their dependence cannot be seen; that of `like`, another value
-    for each of them such as a latency, then stands for it.
+    Where almost all are the same their dependence cannot be seen; that of `like`, another value for
+    each such as a latency, then stands for it.
     """
     share = float(kept.values.mean())
     count = _independent(kept, kept.values, share)
@@ -89,10 +91,10 @@ def wilson(share: float, count: float, *, tail: float) -> tuple[float, float]:
 
 
 def percentile_estimate(samples: Samples, ordered: Float64s, percentile: float) -> Estimate:
-    """Estimate a percentile, between 0 and 100; `ordered` are the values sorted, [samples].
+    """Estimate a percentile, between 0 and 100; `ordered` are the sorted values, [samples].
 
-    The value is interpolated between neighbours in rank, as numpy does by default. A bound is None
-    where the samples are too few to have one.
+    Interpolated between neighbouring ranks, as numpy does by default. A bound is None with too few
+    samples.
     """
     value = float(_at_rank(ordered, percentile / 100 * (ordered.size - 1)))
     share = percentile / 100
@@ -111,10 +113,10 @@ def percentile_estimate(samples: Samples, ordered: Float64s, percentile: float) 
 
 
 def spread_of_sum(sums: Float64s) -> tuple[float, float] | None:
-    """Return the variance of the sum over all cells, and its degrees of freedom.
+    """The variance of the sum over all cells, and its degrees of freedom.
 
-    `sums` are those of the cells about their mean, [cells] in the order of time, so that they add
-    up to 0. None for fewer than two cells.
+    `sums` are of deviations from the mean, [cells] in the order of time, so that they add up to 0.
+    None for fewer than two cells.
     """
     cells = sums.size
     if cells < 2:
@@ -127,12 +129,12 @@ def spread_of_sum(sums: Float64s) -> tuple[float, float] | None:
 
 
 def block_cells(cells: int) -> int:
-    """Length of a block of a run of so many cells."""
+    """Block length of a run, in cells."""
     return max(1, cells // BLOCKS)
 
 
 def variance_factor(cells: int) -> float:
-    """Correction of a variance over blocks, which understate by what each shares with the whole."""
+    """Correction of a variance over blocks, which share a part with the whole."""
     return 1 / (1 - block_cells(cells) / cells)
 
 

@@ -1,7 +1,7 @@
 """From a run's record to all its figures. Pure.
 
-Durations are in the run's time: emulated if the server keeps emulated time, otherwise wall. Only
-completed requests have latencies; the others are counted by kind.
+Durations are in the run's time: emulated if the server keeps it, else wall. Only completed requests
+have latencies; the others are counted by kind.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ from loadgen.records.run_record import RunRecord
 
 
 def distribution_of(samples: Samples) -> Distribution:
-    """Sum up at least one sample; raises ValueError for one that is not a finite number."""
+    """Sum up at least one sample; raises ValueError for one that is not finite."""
     if not np.isfinite(samples.values).all():
         raise ValueError("a sample is not a finite number")
     ordered = np.sort(samples.values)
@@ -54,19 +54,18 @@ ALL: Final = "all"
 """The name of all classes together."""
 
 PROBES_MIN: Final = 100
-"""Of an event loop's lag: of fewer the 99th percentile lies beyond the last but one."""
+"""Of an event loop's lag: with fewer the 99th percentile lies beyond the last but one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeasuredClass:
     """All requests of a class (or of all), and the inputs of its figures.
 
-    `columns` has the skipped part too; `measured`, [requests], are those after it, and `results`
-    and `rows` theirs; `begun_ns`, [sessions], is when their sessions began,
-    in the time of their arrivals, a second of which is `wall_per_s` 10^9 of these. `window` is the
-    whole run's. `samples` are the latencies of `rows`, see `samples_of`; `amounts` those of each
-    cell of the window, see `amounts_of`, empty without a window; `judgement` is None without an
-    SLO.
+    `columns` has the skipped part too; `measured`, [requests], are those after it, with `results`
+    and `rows`; `begun_ns`, [sessions], is when their sessions began, in the arrivals' time, a
+    second of which is `wall_per_s` 10^9 of these. `window` is the whole run's. `samples` are the
+    latencies of `rows` (see `samples_of`), `amounts` those of each cell of the window (see
+    `amounts_of`), empty without a window; `judgement` is None without an SLO.
     """
 
     name: str
@@ -131,7 +130,7 @@ def _wall_s(record: RunRecord, window: MeasuredWindow) -> float:
 def measured_classes(record: RunRecord) -> tuple[MeasuredClass, tuple[MeasuredClass, ...]]:
     """All requests together, and each class of the header.
 
-    The whole of a single class is that class: its SLO and the time of its arrivals are the whole's.
+    The whole of a single class is that class, with its SLO and the time of its arrivals.
     """
     header = record.header
     by_class: dict[str, list[Result]] = {each.name: [] for each in header.classes}
@@ -158,7 +157,7 @@ def measured_classes(record: RunRecord) -> tuple[MeasuredClass, tuple[MeasuredCl
 def _judged_together(
     results: Sequence[Result], total: MeasuredClass, classes: Sequence[MeasuredClass]
 ) -> Judgement | None:
-    """Put the classes' judgements together; None unless each class that sent has one."""
+    """Join the classes' judgements; None unless each class that sent has one."""
     judgements = {each.name: each.judgement for each in classes if len(each.columns)}
     if not judgements or None in judgements.values():
         return None

@@ -16,8 +16,8 @@ def amounts_of(
 ) -> Mapping[str, Float64s]:
     """Amounts in each cell of the window, [CELLS], by name of `definitions.RATES`.
 
-    `columns` are of all results, those of the skipped part too; `good`, [requests], are those that
-    kept their SLO, None without one. `in_flight` is in ns.
+    `columns` are of all results, also of the skipped part; `good`, [requests], are those that kept
+    their SLO, None without one. `in_flight` is in ns.
     """
     rows = columns.where(columns.done)
     streamed = columns.where(columns.streamed)

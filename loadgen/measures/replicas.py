@@ -20,17 +20,17 @@ Key = tuple[str, str, str]
 COMPARED: Final = (50.0, 90.0, 99.0)
 
 BEYOND_MIN: Final = 10
-"""Samples beyond a percentile, without which its noise cannot be seen."""
+"""Samples beyond a percentile needed to see its noise."""
 
 
 OF_THE_RATE: Final = ("tokens_per_s_per_chip", "output_tokens_per_s_per_provisioned_mw")
-"""Figures that are output tokens/s by something that is known without noise."""
+"""Figures that are output tokens/s divided by a constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReplicatedFigure:
-    """`value` is the run's own; `replicas`, [REPLICATES], are bootstrapped, None where one run
-    cannot give them. `factor` corrects their variance, which has `freedom` degrees.
+    """`value` is the run's; `replicas`, [REPLICATES], are bootstrapped, None where one run cannot
+    give them. `factor` corrects their variance, which has `freedom` degrees.
     """
 
     value: float
@@ -66,7 +66,7 @@ class RunFigures:
 def _server_figures(
     measures: RunMeasures, rate: ReplicatedFigure | None
 ) -> Mapping[Key, ReplicatedFigure]:
-    """Those of definitions.ENERGY; one run gives no replicas of a meter."""
+    """Figures of definitions.ENERGY; one run gives no replicas of a meter."""
     values = {name: each for name, each in asdict(measures.energy).items() if name != "metered_s"}
     figures = {
         ("", name, ""): ReplicatedFigure(value=value)
@@ -106,7 +106,7 @@ def _latencies(
 
 
 def _replicas(samples: Samples, weights: Float64s) -> dict[str, Float64s]:
-    """By statistic, [replicates]; without the percentiles that too few samples lie beyond."""
+    """By statistic, [replicates]; without percentiles that too few samples exceed."""
     known = [each for each in COMPARED if len(samples) * min(each, 100 - each) / 100 >= BEYOND_MIN]
     replicas = {"mean": replicated_means(samples, weights)}
     if known:

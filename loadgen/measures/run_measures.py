@@ -11,9 +11,9 @@ PERCENTILES: tuple[float, ...] = (50.0, 90.0, 95.0, 99.0, 99.9)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    """Samples of one measure: exact percentiles (every sample was kept), each with its interval.
+    """Samples of one measure (at least one): exact percentiles, each with its interval.
 
-    `percentiles` has the keys of PERCENTILES; all is None-free, for there is at least one sample.
+    `percentiles` has the keys of PERCENTILES.
     """
 
     samples: int
@@ -26,8 +26,8 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundKept:
-    """One bound of an SLO: the measure, its limit, the percentile that has to keep it, what that
-    percentile was (failed requests count as infinitely late; None: infinite), and whether it did.
+    """One bound of an SLO. `value` is the measured percentile, with failed requests as infinitely
+    late; None: infinite.
     """
 
     measure: str
@@ -39,11 +39,11 @@ class BoundKept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SloKept:
-    """How a class did against its SLO.
+    """A class against its SLO.
 
     `attainment` is the share of its requests, failed ones included, that kept every bound;
-    `goodput_per_s` requests that did, per second of the window; `goodput_tokens_per_s` their
-    output tokens.
+    `goodput_per_s` their number and `goodput_tokens_per_s` their output tokens, per second of the
+    window.
     """
 
     words: str
@@ -60,13 +60,12 @@ class SloKept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassMeasures:
-    """Figures of one traffic class, or of all of them together.
+    """Figures of one traffic class, or of all together.
 
     `distributions` has the names of `definitions.DISTRIBUTIONS` with a sample, `rates` the known
     ones of `definitions.RATES`. `requests` = completed + failed + aborted. `arrivals` are the
     sessions' real beginnings, in the asked time. `short_replies` and `long_replies` have fewer and
-    more tokens than asked for, `overfull_replies` more chunks than tokens; `resent` requests went
-    twice, because a kept connection was closed under them.
+    more tokens than asked for, `overfull_replies` more chunks than tokens; `resent`: see `Result`.
     """
 
     name: str
@@ -94,9 +93,8 @@ class ClassMeasures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnergyMeasures:
-    """Figures of the server's meters over the measured window; None where it has none.
-
-    The names are those of `definitions.ENERGY`. `metered_s` is the time between the two readings.
+    """Figures of the server's meters over the measured window, named as in `definitions.ENERGY`;
+    None if unknown. `metered_s` is the time between the two readings.
     """
 
     metered_s: float | None = None
@@ -115,12 +113,10 @@ class EnergyMeasures:
 class RunMeasures:
     """All figures of a run.
 
-    `time` is "emulated" or "wall", the time of every duration, unless its name says wall. `classes`
-    has the traffic classes by name; `total` all of them. `window_s` and `wall_s` are the measured
-    window in the run's time and in wall time; `lag_s` the emulation's own lateness. `busy`: a
-    process of the load generator had too little of a core left; `late`: its event loop was too late
-    for its times to be right, for whatever reason; `saturated`: either. `warnings` are sentences on
-    caveats of figures, with the cure.
+    `time`, "emulated" or "wall", is that of every duration not named wall. `window_s` and `wall_s`
+    are the measured window in the run's and in wall time; `lag_s` the emulation's own lateness.
+    `busy`: a process of the load generator had too little of a core left; `late`: its event loop
+    was too late, for whatever reason. `warnings` are caveats of figures, with the cure.
     """
 
     time: str

@@ -1,7 +1,6 @@
 """Measures per request or per gap: values in the run's time, with their place in time.
 
-Neighbours in time wait in the same queue and share the same batches, so they are not independent
-(see `loadgen.measures.intervals`).
+Neighbours share queues and batches, so they are not independent (see `loadgen.measures.intervals`).
 """
 
 from collections.abc import Mapping
@@ -14,7 +13,7 @@ from loadgen.measures.columns import Columns
 from loadgen.records.arrays import Float64s, Int64s
 
 CELLS: Final = 120
-"""Pieces that time is cut into; 12 of them are a block of `intervals.BLOCKS`."""
+"""Pieces of time; 12 of them are a block of `intervals.BLOCKS`."""
 
 OF_A_REPLY: Final = (
     "ttft_ms",
@@ -24,14 +23,14 @@ OF_A_REPLY: Final = (
     "e2e_from_send_ms",
     "ntpot_ms",
 )
-"""Latencies that each reply has one of, if it has it at all."""
+"""Latencies with at most one value per reply."""
 
 EDGE_SAMPLES: Final = 200_000  # places of so many samples say where the cells' edges lie
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Samples:
-    """Values, float64[samples], and the cell of each in time, int64[samples], from 0 on.
+    """Values, float64[samples], and each one's cell in time, int64[samples], from 0 on.
 
     Cells hold about equally many samples; there are CELLS of them, or as many as samples.
     """
@@ -42,14 +41,14 @@ class Samples:
 
     @classmethod
     def in_order(cls, values: Float64s) -> "Samples":
-        """Of values that stand in the order of time."""
+        """Of values in the order of time."""
         cells = min(CELLS, values.size)
         cell = np.arange(values.size) * cells // max(values.size, 1)
         return cls(values=values, cell=cell, cells=cells)
 
     @classmethod
     def at(cls, values: Float64s, at_ns: Int64s) -> "Samples":
-        """Of values in any order, and when each was, int64[samples]."""
+        """Of values in any order, at their times, int64[samples]."""
         cells = min(CELLS, values.size)
         if not cells:
             return cls.in_order(values)
@@ -64,8 +63,8 @@ class Samples:
 def samples_of(columns: Columns, dilation: float) -> Mapping[str, Samples]:
     """Samples by name of `definitions.DISTRIBUTIONS`, empty ones left out.
 
-    Of completed requests; `queueing_ms` of all that were sent. Durations are in ms of the run's
-    time, a wall second of which is 1 / `dilation`.
+    Of completed requests; `queueing_ms` of all sent ones. Durations are in ms of the run's time, a
+    wall second of which is 1 / `dilation`.
     """
     rows = columns.where(columns.streamed)
     found = {name: values_ms(rows, name, dilation) for name in OF_A_REPLY}
@@ -83,9 +82,8 @@ def samples_of(columns: Columns, dilation: float) -> Mapping[str, Samples]:
 def values_ms(columns: Columns, name: str, dilation: float) -> Float64s:
     """A latency of each of `columns` in ms of the run's time, [requests].
 
-    `name` is one of `definitions.DISTRIBUTIONS` that has a value per request and ends in `_ms`.
-    TPOT is that of requests with a time between tokens alone. Without a reply the value is
-    undefined, but for its queueing.
+    `name` is one of `definitions.DISTRIBUTIONS` with a value per request that ends in `_ms`. TPOT
+    is of requests with a time between tokens only. Without a reply all but queueing is undefined.
     """
     rows = columns.where(columns.spread) if name == "tpot_ms" else columns
     from_ns, to_ns = {
@@ -108,7 +106,7 @@ def values_ms(columns: Columns, name: str, dilation: float) -> Float64s:
 def token_gaps(columns: Columns, dilation: float) -> tuple[Float64s, Int64s, Int64s]:
     """Every ITL in ms of the run's time, its end in wall ns, and its request's row.
 
-    All are [gaps], one request after another; of requests with a time between tokens.
+    All are [gaps], one request after another, of requests with a time between tokens.
     """
     rows = np.flatnonzero(columns.spread)
     kept = columns.where(columns.spread)

@@ -11,11 +11,13 @@ METERED_TOLERANCE: Final = 0.05  # the meters' window may differ by this share f
 
 HITS_TOLERANCE: Final = 0.1
 """Of prompt tokens. Prompts that share nothing may agree in up to 15 tokens by chance: 10 % of one
-of 150 tokens."""
+of 150.
+"""
 
 TEMPLATE_TOKENS: Final = 64
-"""Assumed: of a chat's template up to so many stand before the first word, the same in every
-prompt; templates of several models have 3 to 40 there."""
+"""*Assumed*: tokens of a chat's template before the first word, the same in every prompt; templates
+of several models have 3 to 40.
+"""
 
 
 def server_warnings(record: RunRecord, measures: RunMeasures) -> Iterator[str]:

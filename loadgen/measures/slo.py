@@ -1,8 +1,8 @@
 """Service level objectives as users write them: `ttft=200ms,tpot=20ms@p99`.
 
-The one grammar of the project: measured runs and simulated ones are judged by the same objects.
-TTFT is from arrival to the first token; TPOT the time from the first token to the last over the
-tokens after the first, and none for a reply of one token, which meets any.
+The project's one grammar: measured and simulated runs are judged by the same objects. TTFT is from
+arrival to the first token; TPOT the time from the first token to the last over the tokens after the
+first; a reply of one token has none and meets any.
 """
 
 import math
@@ -35,7 +35,7 @@ _TERM: Final = re.compile(
 class Bound:
     """`measure` (a name of `definitions.DISTRIBUTIONS`, in ms) at `percentile` is at most `limit`.
 
-    Raises ValueError for a limit that is not above 0 and a percentile not between 0 and 100.
+    Raises ValueError for a limit not above 0 and a percentile not between 0 and 100.
     """
 
     measure: str
@@ -48,7 +48,7 @@ class Bound:
 
     @property
     def name(self) -> str:
-        """The measure as it is typed, such as ttft."""
+        """The measure as typed, such as ttft."""
         return self.measure.removesuffix("_ms")
 
     @property
@@ -58,7 +58,7 @@ class Bound:
 
     @property
     def share(self) -> float:
-        """The share of the requests that have to be within the limit."""
+        """The share of requests that must be within the limit."""
         return self.percentile / 100
 
     def __str__(self) -> str:
@@ -67,10 +67,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slo:
-    """All bounds that requests have to keep, at least one.
-
-    Each is a promise of its own: requests that miss one may be others than those that miss the
-    other. `words` is the original text.
+    """All bounds that requests have to keep, at least one, each a promise of its own: different
+    requests may miss different bounds. `words` is the original text.
     """
 
     bounds: tuple[Bound, ...]
@@ -84,9 +82,8 @@ class Slo:
     def parse(cls, text: str, *, option: str = "--slo") -> Self:
         """Parse `MEASURE=TIME[@pN],...`: ttft, tpot, itl, ntpot or e2e, with a time in us to h.
 
-        A percentile holds for its own term and for those before it that have none; without any it
-        is p99. Raises OptionError for anything else, and for a measure that is bounded twice at one
-        percentile.
+        A percentile holds for its term and the terms before it without one; the default is p99.
+        Raises OptionError for anything else, and for a measure bounded twice at one percentile.
         """
         words = "".join(text.split())
         bounds: list[Bound] = []
@@ -108,17 +105,17 @@ class Slo:
 
     @property
     def ttft_s(self) -> float | None:
-        """The tightest limit on TTFT in seconds; None without one."""
+        """The tightest TTFT limit in seconds; None without one."""
         return self._limit_s("ttft")
 
     @property
     def tpot_s(self) -> float | None:
-        """The tightest limit on TPOT in seconds; None without one."""
+        """The tightest TPOT limit in seconds; None without one."""
         return self._limit_s("tpot")
 
     @property
     def ttft_percentile(self) -> float:
-        """The percentile of the tightest limit on TTFT; p99 without one."""
+        """The percentile of the tightest TTFT limit; p99 without one."""
         bounds = [bound for bound in self.bounds if bound.name == "ttft"]
         return min(bounds, key=lambda bound: bound.limit).percentile if bounds else PERCENTILE
 

@@ -13,9 +13,9 @@ from loadgen.records.arrays import Float64s, Int64s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredWindow:
-    """From `start_ns` to `end_ns`, wall ns since the run's start, both included; cut into cells.
+    """From `start_ns` to `end_ns`, wall ns since the run's start, inclusive; cut into cells.
 
-    Raises ValueError for one that has no length.
+    Raises ValueError for an empty one.
     """
 
     start_ns: int
@@ -27,8 +27,8 @@ class MeasuredWindow:
 
     @classmethod
     def of(cls, columns: Columns, *, skip_ns: int) -> Self | None:
-        """From the first send, or the end of the skipped part, to the last token of a reply that
-        completed; None if none did, or there is no time in between.
+        """From the first send, or the end of the skipped part, to the last token of a completed
+        reply; None without one, or without time in between.
         """
         if not columns.done.any():
             return None
@@ -38,7 +38,7 @@ class MeasuredWindow:
 
     @property
     def wall_s(self) -> float:
-        """Its length."""
+        """Its length in wall seconds."""
         return (self.end_ns - self.start_ns) / 1e9
 
     def amounts(self, at_ns: Int64s, weights: ArrayLike | None = None) -> Float64s:
@@ -50,7 +50,7 @@ class MeasuredWindow:
         return np.asarray(np.bincount(cell, counts[within], CELLS), dtype=np.float64)
 
     def busy_ns(self, begun_ns: Int64s, ended_ns: Int64s) -> Float64s:
-        """Sum the time of spans, [spans] each, in each cell: -> ns, [CELLS]."""
+        """Time of the spans, [spans], in each cell: ns, [CELLS]."""
         edges = np.linspace(self.start_ns, self.end_ns, CELLS + 1)
         return np.diff(_gone_by(begun_ns, edges) - _gone_by(ended_ns, edges))
 

@@ -1,7 +1,7 @@
-"""Makes a workload from a plan: finds the words, measures them, checks them.
+"""Makes a workload from a plan: finds words, measures and checks them.
 
-All questions to a tokenizer are asked here, before the run; their number does not grow with the
-requests, but for recorded texts.
+All tokenizer calls are made here, before the run; but for recorded texts their number does not grow
+with the requests.
 """
 
 from itertools import accumulate
@@ -41,7 +41,7 @@ async def make_workload(
     keep_replies: int = 0,
     served_history: bool = False,
 ) -> PromptedWorkload:
-    """Give every piece of the plan its words, for class `name`; each class of a seed has its own.
+    """Give every piece of the plan its words, different for each class `name` of a seed.
 
     Raises LoadError for an unsuitable tokenizer, and the tokenizer's own errors.
     """
@@ -68,7 +68,7 @@ async def make_workload(
 async def _wording(
     plan: WorkloadPlan, tokenizer: Tokenizer, kind: PromptKind, *, seeds: tuple[int, int]
 ) -> Wording:
-    """Fill a pool of the seeds' own, and look up what recorded texts come to."""
+    """Fill a pool from the seeds, and look up recorded texts."""
     chance = np.random.default_rng(seeds)
     longest = max(
         (segment.tokens for calls in plan.sessions for call in calls for segment in call.segments),
@@ -105,7 +105,7 @@ async def _cost(
 
 
 def _orders(plan: WorkloadPlan) -> dict[Roles, int]:
-    """Count the calls by the order of roles in their prompts; a warm-up's is included."""
+    """Count the calls by the roles in their prompts; a warm-up's is included."""
     orders: dict[Roles, int] = {("user",): 0}
     for calls in plan.sessions:
         for call in calls:

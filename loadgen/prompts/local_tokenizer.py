@@ -1,7 +1,7 @@
-"""A tokenizer from a local `tokenizer.json`, as models are published with.
+"""A tokenizer from a local `tokenizer.json`, as published with models.
 
-Text is split by the `tokenizers` library, in its own threads and many texts at a time. A chat's
-template is in a file beside it, and needs `transformers`, imported only for that.
+The `tokenizers` library splits many texts at a time in its own threads. A chat template is in a
+file beside it, and needs `transformers`, imported only for that.
 """
 
 import logging
@@ -18,7 +18,7 @@ OPTION: Final = "--tokenizer"
 
 
 class LocalTokenizer:
-    """Splits by the file at `path`, or the one in the folder at `path`.
+    """Splits by the file at `path`, or in the folder at `path`.
 
     Raises OptionError if there is none, or it cannot be read.
     """
@@ -43,18 +43,18 @@ class LocalTokenizer:
         return f"the tokenizer of {self._path}"
 
     async def encode(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
-        """Split each text, with no special token added."""
+        """Split each text, without special tokens."""
         split = self._splitter.encode_batch_fast(list(texts), add_special_tokens=False)
         return [tuple(each.ids) for each in split]
 
     async def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Put token ids together, special tokens included as they are written."""
+        """Join token ids, with special tokens as text."""
         batch = [list(each) for each in ids]
         texts: list[str] = self._splitter.decode_batch(batch, skip_special_tokens=False)
         return texts
 
     async def prompt_tokens(self, text: str) -> int:
-        """Count the tokens of `text` with the file's special tokens."""
+        """Count `text` with the file's special tokens."""
         return len(self._splitter.encode(text, add_special_tokens=True).ids)
 
     async def chat_tokens(self, messages: Sequence[tuple[str, str]]) -> int:
@@ -71,7 +71,7 @@ class LocalTokenizer:
 
 
 def _with_template(folder: Path) -> Any:
-    """Load the folder's chat template; raises OptionError if that cannot be."""
+    """Load the folder's chat template; raises OptionError if that fails."""
     from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - takes seconds
 
     logging.getLogger("transformers").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Neighbouring segments of one speaker: one message of a prompt."""
+"""Neighbouring segments of one role: one message of a prompt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,9 +23,9 @@ class MessageRun:
         return sum(segment.tokens for segment in self.segments)
 
     def shorter(self, tokens: int) -> Self:
-        """A copy with this many tokens less at its end; a negative number adds.
+        """A copy with `tokens` fewer at its end; a negative number adds.
 
-        One token stays at least, and a recorded text stays whole.
+        At least one token stays, and a recorded text stays whole.
         """
         kept = list(self.segments)
         while tokens and kept[-1].text is None:
@@ -39,7 +39,7 @@ class MessageRun:
 
 
 def message_runs(segments: Sequence[PromptSegment]) -> list[MessageRun]:
-    """Put neighbours of one role together; a reply stands alone."""
+    """Join neighbours of one role; a reply stands alone."""
     runs: list[MessageRun] = []
     first = 0
     for place in range(1, len(segments) + 1):
@@ -57,7 +57,7 @@ def message_runs(segments: Sequence[PromptSegment]) -> list[MessageRun]:
 
 
 def roles_of(segments: Sequence[PromptSegment]) -> tuple[Role, ...]:
-    """Say who speaks in the messages that `message_runs` would make."""
+    """The roles of the messages that `message_runs` would make."""
     if len(segments) == 1:
         return (segments[0].role,)
     roles = [segments[0].role]

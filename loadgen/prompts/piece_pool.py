@@ -1,9 +1,8 @@
 """One long run of tokens, from which every piece of a prompt is cut.
 
-Tokenising text anew for a piece of exact length would cost a call per request; two windows of a
-tokenised run have the length by construction, for two slices. A piece is a short head, from one
-place of the run, and the rest from another: as both places follow from the piece's key, a run of
-some thousand tokens begins millions of pieces that no prefix cache confuses.
+Tokenising text for a piece of exact length would cost a call per request; windows of a tokenised
+run have it by construction. A piece is a short head from one place and the rest from another, both
+given by its key: some thousand tokens begin millions of pieces that no prefix cache confuses.
 """
 
 from dataclasses import dataclass
@@ -21,10 +20,10 @@ STARTS_MAX: Final = 1 << 14  # looked at: their square is enough keys, and sorti
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PiecePool(Generic[Item]):
-    """The run: `items` are token ids, or texts of one token each; it wraps around at its end.
-    `starts` are places whose windows of HEAD_TOKENS items all differ.
+    """The run: `items` are token ids, or texts of one token each; it wraps around. `starts` are
+    places whose windows of HEAD_TOKENS items all differ.
 
-    Raises ValueError for an empty run and for no start.
+    Raises ValueError for an empty run or no start.
     """
 
     items: tuple[Item, ...]
@@ -49,11 +48,11 @@ class PiecePool(Generic[Item]):
 
     @property
     def keys(self) -> int:
-        """Keys with a beginning of their own; later keys repeat these."""
+        """Number of keys with distinct beginnings; later keys repeat these."""
         return len(self.starts) ** 2
 
     def piece(self, key: int, tokens: int) -> tuple[Item, ...]:
-        """Cut the piece of this key. Of two lengths, the shorter begins the longer."""
+        """The piece of `key`; a shorter one begins a longer one."""
         places = len(self.starts)
         head = self.starts[key % places]
         if tokens <= HEAD_TOKENS:

@@ -1,4 +1,4 @@
-"""Checks prompts before they are sent: whether they have the asked lengths."""
+"""Checks the lengths of prompts before they are sent."""
 
 from dataclasses import replace
 from typing import Final, Literal, cast
@@ -18,9 +18,9 @@ async def check_prompts(
     kind: Literal["token-ids", "text"],
     api: Api,
 ) -> PromptedWorkload:
-    """Add a note for prompts of another length than asked, each with its cause and cure.
+    """Note prompts of another length than asked, with cause and cure.
 
-    Token ids have their length; of text prompts a sample is split again as the server will do it.
+    Token ids have their length; a sample of text prompts is split again as the server will do it.
     """
     notes = [*workload.notes, *_repeated(workload), *_too_short(workload)]
     if kind == "text":
@@ -39,7 +39,7 @@ def _repeated(workload: PromptedWorkload) -> list[str]:
 
 
 def _too_short(workload: PromptedWorkload) -> list[str]:
-    """Requests whose template alone is as long as the asked prompt."""
+    """Requests whose template alone is as long as the prompt."""
     if not workload.taken:
         return []
     longer = added = 0

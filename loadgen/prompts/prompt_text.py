@@ -1,8 +1,7 @@
 """Endless plain English and code, from which prompts are cut.
 
-Sentences and statements are made by a seeded choice of words, so that text of any length has no
-repeated page, and no author's writing is shipped. It means nothing; a tokenizer splits it as
-ordinary text.
+Made by a seeded choice of words, so that no page repeats and no author's writing is shipped. It
+means nothing; a tokenizer splits it as ordinary text.
 """
 
 import random
@@ -72,12 +71,12 @@ _WORD: Final = re.compile("[A-Za-z]+")
 
 
 def paragraphs(seed: int) -> Iterator[str]:
-    """Yield paragraphs without end; one seed always gives the same ones."""
+    """Yield paragraphs without end, the same for a seed."""
     return _Writer(random.Random(seed)).paragraphs()
 
 
 def prose_words(seed: int) -> Iterator[str]:
-    """Yield the words of prose alone, without code, figures and punctuation."""
+    """Yield words of prose, without code, figures and punctuation."""
     writer = _Writer(random.Random(seed))
     while True:
         yield from _WORD.findall(writer.prose())
@@ -114,7 +113,7 @@ class _Writer:
         return " ".join(text[0].upper() + text[1:] for text in sentences)
 
     def _filled(self, template: str) -> str:
-        """Put a fresh word into each mark; a place first, for it has marks itself."""
+        """Replace each mark by a random word; a place first, for it has marks itself."""
         pieces = template.replace("{p}", self._chance.choice(_PLACES)).split("{")
         return pieces[0] + "".join(self._filled_mark(piece) for piece in pieces[1:])
 

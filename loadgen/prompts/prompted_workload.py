@@ -1,7 +1,4 @@
-"""A plan with its words: sessions of requests, made on demand.
-
-Making one costs some microseconds: the tokenizer was asked before the run.
-"""
+"""A plan with its words: sessions of requests, made on demand in microseconds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,11 +22,11 @@ class PromptedWorkload:
     """The sessions of `plan` as class `name`; a `Workload` of `loadgen.dispatch`.
 
     `first_requests` are the ids of the sessions' first requests and, last, the number of requests.
-    `taken` maps the roles of a prompt's messages to the tokens to take off each for the template;
-    empty if there are none. With `merged`, a prompt is one message, but for replies that
-    `served_history` will replace; otherwise each speaker has its own. The first `keep_replies`
-    requests keep their replies, and those whose replies later ones carry. `words` and `notes`
-    describe prompts for reports.
+    `taken` maps the roles of a prompt's messages to the tokens to take off each for the template,
+    or is empty. `merged` prompts are one message, but for replies that `served_history` will
+    replace; otherwise each role has its own. The first `keep_replies` requests keep their replies,
+    and so do those whose replies later ones carry. `words` and `notes` describe prompts for
+    reports.
     """
 
     plan: WorkloadPlan
@@ -48,15 +45,15 @@ class PromptedWorkload:
 
     @property
     def requests(self) -> int:
-        """How many requests all sessions have."""
+        """Number of requests in all sessions."""
         return self.first_requests[-1]
 
     def requests_of(self, index: int) -> int:
-        """How many requests session `index` has."""
+        """Number of requests of session `index`."""
         return self.first_requests[index + 1] - self.first_requests[index]
 
     def session(self, index: int) -> Session:
-        """Make session `index`; IndexError for one that is not there."""
+        """Make session `index`; raises IndexError."""
         plans = self.plan.sessions[index]
         first = self.first_requests[index]
         carried = _carried(plans) if self.served_history else frozenset()
@@ -69,11 +66,11 @@ class PromptedWorkload:
         return Session(session_id=index, calls=tuple(calls))
 
     def input_tokens(self, segments: Sequence[PromptSegment]) -> int:
-        """Tokens of a prompt of these segments, its template included."""
+        """Tokens of a prompt of these segments, template included."""
         return self._lengths(segments)[1]
 
     def warmup_request(self, index: int) -> Request:
-        """Make a short request that is none of the workload's own."""
+        """Make a short request outside the workload."""
         segment = PromptSegment(key=self.plan.keys + index, tokens=WARMUP_INPUT_TOKENS)
         plan = CallPlan(segments=(segment,), output_tokens=WARMUP_OUTPUT_TOKENS)
         return self._request(plan, index, session_id=index, turn=0, keep_reply=False)
@@ -119,7 +116,7 @@ class PromptedWorkload:
         return messages, input_tokens
 
     def _merged(self, said: Sequence[Said]) -> list[Said]:
-        """All in one message, but for replies that the server's own will replace."""
+        """One message of all, but for replies that the server's will replace."""
         merged: list[Said] = []
         for run, pieces in said:
             if merged and not (self._alone(run) or self._alone(merged[-1][0])):
@@ -138,10 +135,10 @@ class PromptedWorkload:
         return runs, sum(run.tokens for run in runs) + sum(taken)
 
     def _alone(self, run: MessageRun) -> bool:
-        """Whether the server's own reply will replace this."""
+        """Whether the server's reply will replace this."""
         return self.served_history and run.reply_of is not None
 
 
 def _carried(plans: Sequence[CallPlan]) -> frozenset[int | None]:
-    """Positions of the calls whose replies later calls hold."""
+    """Positions of calls whose replies later calls hold."""
     return frozenset(segment.reply_of for plan in plans for segment in plan.segments)

@@ -10,7 +10,7 @@ BATCH_TEXTS = 4_096  # split at once
 
 
 async def recorded_ids(plan: WorkloadPlan, tokenizer: Tokenizer) -> Mapping[Recorded, TokenIds]:
-    """Split every recorded text of the plan; empty without one."""
+    """Token ids of every recorded text of the plan."""
     wanted = _wanted(plan)
     texts = list(dict.fromkeys(text for text, _ in wanted))
     ids = dict(zip(texts, await _split(tokenizer, texts), strict=True))
@@ -18,7 +18,7 @@ async def recorded_ids(plan: WorkloadPlan, tokenizer: Tokenizer) -> Mapping[Reco
 
 
 async def recorded_texts(plan: WorkloadPlan, tokenizer: Tokenizer) -> Mapping[Recorded, str]:
-    """The text of each recorded text's first tokens; empty without one."""
+    """The text of each recorded text's first tokens."""
     wanted = _wanted(plan)
     texts = list(dict.fromkeys(text for text, _ in wanted))
     ids = dict(zip(texts, await _split(tokenizer, texts), strict=True))

@@ -1,8 +1,8 @@
-"""Compares the server's count of generated tokens with a count of our own.
+"""Compares the server's count of generated tokens with our own.
 
-Token ids sent beside the text are exact. Otherwise the text is tokenised again, which need not give
-the same tokens: special ones have no text, and a tokenizer may join what was generated apart. A
-difference is then a question, not a verdict.
+Token ids sent beside the text are exact. Otherwise the text is tokenised again, which may differ:
+special tokens have no text, and a tokenizer may join what was generated apart. A difference is then
+a question, not a verdict.
 """
 
 from collections import Counter
@@ -18,8 +18,8 @@ from loadgen.records.tokenizer import Tokenizer
 async def recount(results: Sequence[Result], tokenizer: Tokenizer, *, limit: int) -> Recount:
     """Count the tokens of the first `limit` kept, complete replies of each class.
 
-    Over gRPC counts by ids always agree: their number is the count itself. A tokenizer's failure is
-    a `problem` in the answer and raises nothing: the run is over.
+    Over gRPC counts by ids always agree: the count is their number. A tokenizer's failure becomes
+    the `problem` and raises nothing: the run is over.
     """
     kept = _kept(results, limit)
     counted = [(result, result.streamed_ids) for result in kept if result.streamed_ids is not None]
@@ -61,7 +61,7 @@ def _apart(counted: Sequence[tuple[Result, int]]) -> int:
 
 
 def _kept(results: Sequence[Result], limit: int) -> list[Result]:
-    """The first replies of each class, by ids: the order of their ends is the server's."""
+    """The first replies of each class by id, since they end in the server's order."""
     complete = [
         result
         for result in results

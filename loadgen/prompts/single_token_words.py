@@ -1,8 +1,7 @@
 """Words of one token each in any order: text of an exact length.
 
-A text of n such words has n tokens by construction, and so has each of its beginnings. It is
-verified: every ordered pair of the words occurs in texts that the tokenizer splits, and a word that
-is not its own token is dropped.
+A text of n such words, and each of its beginnings, has one token per word. This is verified: texts
+with every ordered pair of words are tokenised, and words that are not their own token dropped.
 """
 
 from collections.abc import Sequence
@@ -42,7 +41,7 @@ class SingleTokenWords:
 
 
 async def find_single_token_words(tokenizer: Tokenizer) -> SingleTokenWords:
-    """Find words of English, or letters for a tokenizer of bytes; raises LoadError if neither."""
+    """Find English words, or letters for a tokenizer of bytes; raises LoadError if neither."""
     english = list(dict.fromkeys([*islice(prose_words(0), SAMPLE_WORDS), *_COMMON.split()]))
     families = ((" ", english), ("", list(_LETTERS)))
     for told_apart, (joiner, candidates) in product((True, False), families):
@@ -95,9 +94,9 @@ async def _wrong(tokenizer: Tokenizer, joiner: str, words: dict[str, int | None]
 
 
 def every_pair(words: Sequence[str]) -> list[str]:
-    """Order words so that each ordered pair, of a word with itself too, stands together once.
+    """Order words so that each ordered pair, also of a word with itself, stands together once.
 
-    This is the de Bruijn sequence of order 2, from its Lyndon words in order, closed by its first.
+    The de Bruijn sequence of order 2, from its Lyndon words in order, closed by its first word.
     """
     run: list[str] = []
     for place, word in enumerate(words):

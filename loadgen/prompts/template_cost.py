@@ -1,8 +1,8 @@
 """Tokens of a prompt beside its contents: a chat's template, a completion's special tokens.
 
-They are measured once for each order of roles, and taken off the contents, so that the whole prompt
-has the asked length. A message keeps its content in every later turn: only a turn's additional cost
-over the turn before is taken off its own last message.
+Measured once for each order of roles, and taken off the contents, so that the whole prompt has the
+asked length. A message keeps its content in every later turn, so a turn's additional cost is taken
+off its own last message.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,14 +17,14 @@ Roles = tuple[Role, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemplateCost:
-    """Cost of prompts beside their contents: by the roles of their messages, others `flat`."""
+    """Tokens of prompts beside their contents: by the roles of their messages, else `flat`."""
 
     totals: Mapping[Roles, int] = field(default_factory=dict)
     flat: int = 0
 
     @property
     def free(self) -> bool:
-        """True if there is nothing beside the contents."""
+        """Whether there are none."""
         return not self.flat and not any(self.totals.values())
 
     def total(self, roles: Roles) -> int:
@@ -42,7 +42,7 @@ class TemplateCost:
 
 
 def turn_ends(roles: Roles) -> tuple[int, ...]:
-    """Lengths of those beginnings of `roles` that are prompts: up to a user's word, and all."""
+    """Lengths of the beginnings of `roles` that are prompts: up to each user message, and all."""
     ends = [place for place, role in enumerate(roles, start=1) if role == "user"]
     # What follows the last word of the user (in a prompt that ends in another's) costs with it.
     return (*ends[:-1], len(roles)) if ends else (len(roles),)
@@ -54,7 +54,7 @@ async def chat_cost(
     """Measure the template for prompts of these orders of roles, and for their earlier turns.
 
     `sample(i)` is a text of `tokens` tokens. Raises LoadError for an order that the template
-    refuses, and for a tokenizer that gives a chat fewer tokens than its contents have.
+    refuses, and for a chat counted shorter than its contents.
     """
     wanted = {roles[:end] for roles in orders for end in turn_ends(roles)}
     totals: dict[Roles, int] = {}
@@ -71,5 +71,5 @@ async def chat_cost(
 
 
 async def completion_cost(tokenizer: Tokenizer, *, sample: str, tokens: int) -> TemplateCost:
-    """Measure the special tokens of a completion's text prompt, whatever its content."""
+    """Measure the special tokens of a completion's text prompt."""
     return TemplateCost(flat=max(0, await tokenizer.prompt_tokens(sample) - tokens))

@@ -17,8 +17,8 @@ CHARACTERS_PER_TOKEN: Final = 4.0  # of English; a wrong guess costs one more ro
 async def token_run(tokenizer: Tokenizer, *, seed: int, tokens: int) -> tuple[int, ...]:
     """Split enough of the seed's text for `tokens` token ids.
 
-    Special tokens are left out: a window may be cut anywhere. Raises LoadError for a tokenizer that
-    makes nothing of a text.
+    Without special tokens: a window may be cut anywhere. Raises LoadError for a tokenizer that
+    returns no tokens.
     """
     text = paragraphs(seed)
     run: list[int] = []

@@ -6,10 +6,10 @@ from loadgen.errors import LoadError
 
 
 class WordTokenizer:
-    """A word is a token; there is no template and no special token.
+    """A word is a token; without template and special tokens.
 
     The server counts otherwise, usually more; reports mention it. Ids number words in the order of
-    first use; they mean nothing to a server.
+    first use and mean nothing to a server.
     """
 
     words = "words, each counted as a token: the server's count differs"
@@ -23,7 +23,7 @@ class WordTokenizer:
         return [tuple(self._number(word) for word in text.split()) for text in texts]
 
     async def decode(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """Join the words; raises LoadError for a number that was never given."""
+        """Join the words; raises LoadError for an unknown number."""
         try:
             return [" ".join(self._words[number] for number in each) for each in ids]
         except IndexError as error:

@@ -1,6 +1,6 @@
 """Material of prompts' pieces: token ids, or words of one token each.
 
-A piece without words of its own is cut from a pool; recorded texts are in a table.
+A piece without recorded text is cut from a pool.
 """
 
 from abc import ABC, abstractmethod
@@ -14,23 +14,23 @@ from loadgen.workloads.session_plan import PromptSegment
 
 TokenIds = tuple[int, ...]
 Recorded = tuple[str, int]
-"""A recorded text, and how many of its tokens are wanted."""
+"""A recorded text, and the number of its tokens wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Wording(ABC):
-    """Makes the contents of messages. Immutable, and can be pickled."""
+    """Makes the contents of messages. Immutable and picklable."""
 
     recorded: Mapping[Recorded, Prompt] = field(default_factory=dict)
 
     @property
     @abstractmethod
     def keys(self) -> int:
-        """How many keys begin in a way of their own."""
+        """Number of keys with distinct beginnings."""
 
     @abstractmethod
     def joined(self, pieces: Sequence[Prompt]) -> Prompt:
-        """Put pieces together into one content."""
+        """Join pieces into one content."""
 
     @abstractmethod
     def continued(self, content: Prompt) -> Prompt:
@@ -41,7 +41,7 @@ class Wording(ABC):
         """The piece of this key and length, cut from the pool."""
 
     def piece(self, segment: PromptSegment) -> Prompt:
-        """Make the piece; KeyError for a recorded text that is not in the table."""
+        """Make the piece; KeyError for an unknown recorded text."""
         if segment.text is None:
             return self.made(segment.key, segment.tokens)
         return self.recorded[segment.text, segment.tokens]
@@ -68,7 +68,7 @@ class IdWording(Wording):
         return tuple(ids)
 
     def continued(self, content: Prompt) -> Prompt:
-        """As it is: ids have nothing between them."""
+        """Unchanged: ids need no joiner."""
         return content
 
     def made(self, key: int, tokens: int) -> Prompt:
@@ -78,7 +78,7 @@ class IdWording(Wording):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TextWording(Wording):
-    """Contents of text; `joiner` stands between two words, and so between two pieces.
+    """Contents of text; `joiner` stands between words, and so between pieces.
 
     Unless the words are `told_apart`, they may all be one token.
     """

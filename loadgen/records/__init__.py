@@ -1,1 +1,1 @@
-"""Records: sessions of requests, their results, and the file of a run."""
+"""Records: sessions, results, and a run's file."""

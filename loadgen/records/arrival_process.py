@@ -1,6 +1,6 @@
 """Regularity of a list of times: rate, spread of gaps, dispersion of counts.
 
-It is among the records because planning and measuring arrivals both need it, and do not import each
+Among the records because planning and measuring arrivals both need it, and do not import each
 other.
 """
 
@@ -23,13 +23,13 @@ GRAIN_NS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalProcess:
-    """Figures of a list of times; None where there are too few of them, or all are the same.
+    """Figures of a list of times; None where they are too few, or all the same.
 
-    `rate_per_s` is (n - 1) / (last - first). `gap_cv` is the coefficient of variation of the gaps:
-    0 for even ones (to the nanosecond), 1 for a Poisson process. `dispersion` is the index of
-    dispersion of counts (variance / mean) in `bins` equal bins from the first to the last: 0 for
-    even gaps, 1 for a Poisson process, more for bursts and changing rates. There are as many bins
-    as give 10 arrivals each on average, at most 1,000; fewer than 10 (100 arrivals) give no figure.
+    `rate_per_s` is (n - 1) / (last - first). `gap_cv` is the gaps' coefficient of variation: 0 for
+    even ones (to the ns), 1 for a Poisson process. `dispersion` is the index of dispersion of
+    counts (variance / mean) in `bins` equal bins from the first to the last: 0 for even gaps, 1 for
+    a Poisson process, more for bursts and changing rates. Bins hold 10 arrivals on average, at most
+    1,000 bins; fewer than 10 bins (100 arrivals) give no figure.
     """
 
     rate_per_s: float | None
@@ -39,7 +39,7 @@ class ArrivalProcess:
 
 
 def arrival_process(times_ns: Int64s, *, ns_per_s: float = 1e9) -> ArrivalProcess:
-    """Describe `times_ns`, int64[n] in any order, in a time of `ns_per_s` to the second."""
+    """Describe `times_ns`, int64[n] in any order, with `ns_per_s` to the second."""
     times = np.sort(times_ns)
     gaps = np.diff(times)  # [n - 1]
     span_ns = int(times[-1] - times[0]) if times.size else 0

@@ -1,4 +1,4 @@
-"""Numbers in users' options and files, and counts in sentences."""
+"""Numbers as users write them, and counts in sentences."""
 
 import math
 import re
@@ -8,7 +8,7 @@ _WRITTEN: Final = re.compile(r"(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def plain_number(text: str) -> float:
-    """A number from 0 on, not infinite: `4`, `0.5`, `1e3`; raises ValueError, which quotes it.
+    """A finite number from 0 on: `4`, `0.5`, `1e3`; raises ValueError, which quotes the text.
 
     Narrower than float(), which also reads `1_0`, `nan`, and digits of other scripts.
     """

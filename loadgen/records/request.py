@@ -1,7 +1,7 @@
 """Planned requests, and their sessions.
 
-A session arrives as one: a request, a conversation of several turns, or an agent's dependent calls.
-The same seed makes the same sessions in any process.
+A session is one request, a conversation of several turns, or an agent's dependent calls. The same
+seed makes the same sessions in any process.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ Role = Literal["system", "user", "assistant"]
 class Message:
     """A piece of a prompt with its role.
 
-    `reply_of` is the position in the session of the call that this is the reply of; `content` is
+    `reply_of` is the position in the session of the call that this is the reply to; `content` is
     then the planned reply, which a run may replace by the server's.
     """
 
@@ -33,10 +33,9 @@ class Request:
     """A prompt, and the number of tokens to generate.
 
     `request_id` is unique in its traffic class, `turn` its place in its session. `input_tokens` is
-    the whole prompt by the server's count, a chat template included. `output_schema` is a JSON
-    schema for the reply. With `keep_reply` the reply's text (and token ids, where the server gives
-    them) is kept. Raises ValueError for a length below 1, for no message, and for contents that are
-    not all texts or all token ids.
+    the whole prompt by the server's count, chat template included. `output_schema` is a JSON schema
+    for the reply. `keep_reply` keeps the reply's text, and token ids where given. Raises ValueError
+    for a length below 1, no message, or contents that are not all texts or all token ids.
     """
 
     request_id: int
@@ -72,8 +71,8 @@ class Request:
 class Call:
     """A request of a session, and its dependencies.
 
-    It is due `think_ns` (of its class's time) after the last of the calls at the positions `after`
-    has ended; without any, when the session is due.
+    It is due `think_ns` (of its class's time) after the end of the last call at the positions
+    `after`; without any, when the session is due.
     """
 
     request: Request
@@ -83,7 +82,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """Calls, each behind all that it waits for.
+    """Calls, each after all its dependencies.
 
     Raises ValueError for another order, and for no call.
     """

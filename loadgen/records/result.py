@@ -1,6 +1,6 @@
-"""Result of one request: all measures come from these.
+"""Result of one request; all measures come from these.
 
-Times are wall nanoseconds since the run's start, by the system's monotonic clock.
+Times are wall ns since the run's start, by the system's monotonic clock.
 """
 
 from dataclasses import dataclass
@@ -20,12 +20,11 @@ ABORTED: Final = "aborted"  # cancelled by us, because the run was interrupted
 class Result:
     """A request that was sent. `error` is None, or the kind of its failure.
 
-    `intended_ns` is when it was due, `sent_ns` when it went, `ended_ns` when its reply had ended;
-    `chunk_ns` are the arrivals of its chunks, int64[chunks]. Token counts are the server's own, or
-    None; `cached_tokens` those of the prompt from its prefix cache. `text` is the reply, if kept,
-    and `streamed_ids` the number of its token ids, None where the server sent none. `resent`: it
-    went twice, because a kept connection was closed under it; times count from the first. Raises
-    ValueError for times out of order.
+    `intended_ns` is when it was due, `ended_ns` the end of its reply, `chunk_ns` the arrival of
+    each chunk, int64[chunks]. Token counts are the server's, or None; `cached_tokens` those of the
+    prompt from its prefix cache. `text` is the reply, if kept; `streamed_ids` the number of its
+    token ids, None if not sent. `resent`: sent twice, because a kept connection was closed under
+    it; times count from the first. Raises ValueError for times out of order.
     """
 
     request_id: int

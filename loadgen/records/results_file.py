@@ -1,9 +1,9 @@
 """The results file: a run as JSON lines, written as it happens and read back whole.
 
-First `{"format": ..., "run": {...}}`, then a line for each result as it ends, among them
-`{"skipped": {...}}` when the skipped part is over, last `{"end": {...}}`. The fields are those of
+First `{"format": ..., "run": {...}}`, then a line per result as it ends, among them `{"skipped":
+{...}}` at the end of the skipped part, last `{"end": {...}}`. Fields are those of
 `records.run_record` and `records.result`. A killed run has no end, and perhaps a cut last line,
-which is dropped and noted in the record. All measures can be computed from the file.
+which is dropped and noted. All measures can be computed from the file.
 """
 
 import re
@@ -45,8 +45,8 @@ class _EndLine(msgspec.Struct):
 class ResultsWriter:
     """Writes a run's lines to a file, each at once. A context that closes the file.
 
-    A file is created with the header; one that is not empty is refused and kept. Raises OptionError
-    for that, and for a file that cannot be written, at first or any more (a full disk).
+    The header creates it; a file with content is refused and kept. Raises OptionError for that, and
+    for a file that cannot be written, now or later (a full disk).
     """
 
     def __init__(self, path: Path, *, option: str = "--results") -> None:
@@ -64,7 +64,7 @@ class ResultsWriter:
             self._file.close()
 
     def header(self, header: RunHeader) -> None:
-        """Write what is known before the first request."""
+        """Write the facts known before the first request."""
         self._check()  # preparing took a while
         try:
             # Unbuffered: a line is whole, or was killed.
@@ -82,11 +82,11 @@ class ResultsWriter:
         self._line(_SkippedLine(skipped=reading))
 
     def end(self, end: RunEnd) -> None:
-        """Write what is known after the last reply."""
+        """Write the facts known after the last reply."""
         self._line(_EndLine(end=end))
 
     def _check(self) -> None:
-        """Try the file, and leave it as it was."""
+        """Try the file, and leave it unchanged."""
         try:
             there = self._path.exists()
             if there and self._path.is_file() and self._path.stat().st_size:
@@ -116,14 +116,14 @@ class ResultsWriter:
 def read_results(path: Path) -> RunRecord:
     """Read a run back; a cut last line is dropped, and the record is `cut`.
 
-    Raises FileError, with file, line and reason, for a file that cannot be read, is of another
-    format, or has an unknown line, a second header, or anything after its end.
+    Raises FileError, with file, line and reason, for a file that cannot be read, another format, an
+    unknown line, a second header, or anything after the end.
     """
     return _Reader(path).record()
 
 
 class _Reader:
-    """The lines of one file on their way to a record."""
+    """Turns the lines of one file into a record."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

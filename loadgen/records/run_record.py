@@ -1,4 +1,4 @@
-"""The record of a run: its options, every result, and its end.
+"""The record of a run: options, results, and end.
 
 Reports are made from this alone, at once or years later.
 """
@@ -18,13 +18,12 @@ PromptKind = Literal["token-ids", "text"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedArrivals:
-    """The asked arrivals, in words and, where they are numbers, in numbers.
+    """The asked arrivals, in words and, where possible, numbers.
 
-    `rate_per_s` (in seconds of `time`, "emulated" or "wall"), `gap_cv` and `dispersion` are those
-    of the whole schedule as it was drawn; None for a closed loop. `asked_rate_per_s` and
-    `asked_gap_cv` are what it was drawn to have: the rate as typed, or the mean of one that changes
-    over the schedule's length, and the variation of its gaps, None where the rate changes; both
-    None for recorded times and for a closed loop. `concurrency` is None for an open one.
+    `rate_per_s` (in seconds of `time`, "emulated" or "wall"), `gap_cv` and `dispersion` describe
+    the whole drawn schedule; None for a closed loop. `asked_rate_per_s` (the mean of a changing
+    rate over the schedule) and `asked_gap_cv` (None for a changing rate) are the targets it was
+    drawn for; None for recorded times and a closed loop. `concurrency` is None for an open loop.
     """
 
     words: str
@@ -41,12 +40,11 @@ class AskedArrivals:
 class ClassHeader:
     """A traffic class in words and numbers. `slo` is as typed, or empty.
 
-    `output_tokens` is the sum asked of all its requests. `ends_s` is when its last session may
-    begin, in seconds of its arrivals' time, None where its sessions alone limit it; `sessions` and
-    `requests` are None where that time alone does. Where both are given both limit. `input_tokens`
-    is the sum of all planned prompts, `reused_tokens` the part of that which begins an earlier
-    prompt too, so that a prefix cache may have it; None if unknown. With `free_length` a reply may
-    end before the asked length.
+    `output_tokens` is the sum asked. `ends_s` is when the last session may begin, in seconds of its
+    arrivals' time, None without such a limit; `sessions` and `requests` are None where that time is
+    the only one. `input_tokens` is the sum of planned prompts, `reused_tokens` the part that also
+    begins an earlier prompt, so that a prefix cache may have it; None if unknown. With
+    `free_length` a reply may end before the asked length.
     """
 
     name: str
@@ -70,7 +68,7 @@ class RunHeader:
     """Facts known before the first request. `command` repeats the run.
 
     `skip_s` is the part at the start, in the run's time, that is sent and not measured.
-    `started_at` is the wall time of the start, ISO 8601 in UTC; `label` a name that the user gave.
+    `started_at` is wall time, ISO 8601 in UTC; `label` the user's name for the run.
     """
 
     command: str
@@ -87,12 +85,12 @@ class RunHeader:
 
     @property
     def dilation(self) -> float:
-        """Wall seconds per second of the run's time: 1 for a server without a clock of its own."""
+        """Wall seconds per second of the run's time: 1 for a server without its own clock."""
         return self.start.dilation or 1.0
 
     @property
     def skip_ns(self) -> int:
-        """Length of the skipped part, in steady ns (see `records.steady_time`)."""
+        """The skipped part in steady ns (see `records.steady_time`)."""
         return int(self.skip_s * self.dilation * 1e9)
 
 
@@ -100,10 +98,9 @@ class RunHeader:
 class SendSummary:
     """Summary of sending one class.
 
-    Requests that waited for `max_in_flight`; requests never sent; whether it was interrupted.
-    `repeated` sessions were the workload's once more, because a closed loop's time outlasted it.
-    `planned_histories` requests carried planned replies instead of the server's, because a reply
-    could not be had in their form.
+    `held_back` requests waited for `max_in_flight`. `repeated` sessions of the workload were sent
+    again, because a closed loop's time outlasted it. `planned_histories` requests carried planned
+    replies because the server's could not be had in their form.
     """
 
     held_back: int
@@ -115,10 +112,10 @@ class SendSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopLag:
-    """Lag of a worker's event loop, in wall ms, and its CPU use.
+    """Lag of a worker's event loop, in wall ms, and its CPU use, while it dispatched.
 
-    Measured by a timer of its own while the worker dispatched; `cpu_share` is CPU seconds per wall
-    second of the worker's process. `probes` is how often the timer fired, None in older files.
+    `cpu_share` is CPU seconds per wall second of its process. `probes` is how often the timer
+    fired, None in older files.
     """
 
     worker: int
@@ -133,12 +130,11 @@ class LoopLag:
 class Recount:
     """Replies whose tokens were counted again, beside the server's usage.
 
-    `replies` were looked at: `by_ids` of them by the token ids that the server sent, which are
-    exact, the others by tokenising their text again. `apart` differ from the usage, `apart_by_ids`
-    of those that were counted by ids; `usage_tokens` and `counted_tokens` are sums over all that
-    were looked at. Beside those are `without_usage` replies for which the server gave no count:
-    they came in `without_usage_chunks`, each taken for a token, and have `without_usage_tokens`.
-    `problem` says why replies were not counted that had no ids, or is empty.
+    Of `replies`, `by_ids` were counted exactly, by the token ids sent, the others by tokenising
+    their text. `apart` differ from the usage, `apart_by_ids` of those counted by ids;
+    `usage_tokens` and `counted_tokens` are sums. Beside those are `without_usage` replies without a
+    server count, in `without_usage_chunks`, each taken for a token, with `without_usage_tokens`.
+    `problem` says why replies without ids were not counted, or is empty.
     """
 
     replies: int = 0
@@ -155,10 +151,10 @@ class Recount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnd:
-    """Facts known after the last reply. `wall_s` is the run's own length.
+    """Facts known after the last reply.
 
     `problem` is empty, or says what ended the sending early (a worker process that died). `epochs`
-    are the server's clock's in the run, where it tells them.
+    are those of the server's clock in the run, if known.
     """
 
     end: ServerReading
@@ -171,7 +167,7 @@ class RunEnd:
 
     @property
     def interrupted(self) -> bool:
-        """Whether any class was."""
+        """Whether any class was interrupted."""
         return any(summary.interrupted for summary in self.sending.values())
 
 
@@ -179,10 +175,8 @@ class RunEnd:
 class RunRecord:
     """One run, with steady stamps (see `records.steady_time`); a file's are the wall's.
 
-    `end` is None when the file has none: the process was killed.
-
-    `skipped` is the reading of the server's meters at the end of the skipped part, if any. `cut`:
-    the file's last line, a result or a reading, was cut off and left out.
+    `end` is None if the process was killed. `skipped` is the reading of the server's meters at the
+    end of the skipped part, if any. `cut`: the file's last line was cut off and left out.
     """
 
     header: RunHeader
@@ -193,11 +187,11 @@ class RunRecord:
 
     @property
     def epochs(self) -> tuple[ClockEpoch, ...]:
-        """Epochs of the server's clock; empty where it tells none, or the run has no end."""
+        """Epochs of the server's clock; empty if unknown, or the run has no end."""
         return () if self.end is None else self.end.epochs
 
     def wall_ns(self, steady_ns: Int64s) -> Int64s:
-        """Steady stamps as the wall's, both in ns since the run's start, [stamps]."""
+        """Wall ns of steady stamps, both since the run's start, [stamps]."""
         dilation = self.header.start.dilation
         if dilation is None or not changes(self.epochs, dilation):
             return steady_ns

@@ -1,7 +1,7 @@
 """Two readings of a server's clock and meters, and their difference.
 
-A server on emulated hardware exports its dilation, and energy in emulated time. A server without
-such metrics is measured in wall time, without energy; that is no error.
+A server on emulated hardware exports its dilation, and energy in emulated time; any other is
+measured in wall time, without energy.
 """
 
 from collections.abc import Mapping
@@ -9,18 +9,17 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 FOLLOWING_CLOCK: Final = "auto"
-"""The `info` of a server with a clock whose dilation follows the load."""
+"""The `info` of a server whose dilation follows the load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerReading:
-    """One reading; None for what the server does not export.
+    """One reading; None for metrics that the server does not export.
 
     `dilation` is wall seconds per emulated second; `info` names the emulated machine; the others
-    are totals since the server's start, in emulated time, and the machine's size. Of vLLM's own
-    totals: `queue_s` waited in the engine's queue (the run's time) by `queued_requests`, prompt
-    tokens looked up in and found in the prefix cache. `problem` is empty, or says why there was no
-    page.
+    are totals since the server's start, in emulated time, and the machine's size. Of vLLM's totals:
+    `queue_s` waited in the engine's queue (the run's time) by `queued_requests`, and prompt tokens
+    looked up and found in the prefix cache. `problem` says why there was no page, or is empty.
     """
 
     dilation: float | None = None
@@ -42,7 +41,7 @@ COUNTERS: Final = (
     *("emulated_s", "lag_s", "chip_joules", "facility_joules"),
     *("queue_s", "queued_requests", "prefix_queries", "prefix_hits"),
 )
-"""Fields of a reading that grow as the server works."""
+"""Fields that grow as the server works."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +58,11 @@ class ServerWindow:
 
     @property
     def dilation_changed(self) -> bool:
-        """Whether the server's clock was changed in between: no single dilation fits the run."""
+        """Whether the dilation changed in between: no single one fits the run."""
         return self.end.dilation is not None and self.end.dilation != self.start.dilation
 
     def growth(self) -> ServerReading:
-        """What each counter grew by; None where a reading lacks it or it fell: a restart."""
+        """Growth of each counter; None where a reading lacks it or it fell (a restart)."""
         grown: dict[str, Any] = {}
         for name in COUNTERS:
             start, end = getattr(self.start, name), getattr(self.end, name)

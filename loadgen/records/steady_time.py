@@ -1,9 +1,8 @@
 """The epochs of a server's clock, and a run's stamps under one dilation.
 
-In an *epoch* an emulated second takes the same number of wall seconds. A file keeps wall stamps,
-and the epochs beside them; measures take stamps in *steady* ns: wall ns as if the run's first
-dilation had held in all epochs. A difference of two, divided by that dilation, is emulated time.
-Without a change they are the same.
+In an *epoch* an emulated second takes the same number of wall seconds. Files keep wall stamps and
+the epochs; measures take *steady* ns: wall ns as if the run's first dilation had held throughout. A
+difference of two, divided by that dilation, is emulated time.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from loadgen.records.result import Result
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockEpoch:
     """From `from_wall_ns` after the run's start (before it, if negative) an emulated second takes
-    `dilation` wall seconds; it is then `from_emulated_s` since the server's start.
+    `dilation` wall seconds; `from_emulated_s` counts from the server's start.
     """
 
     epoch: int
@@ -28,13 +27,13 @@ class ClockEpoch:
 
 
 class SteadyTime:
-    """The steady time of wall stamps; `dilation` is the run's at its start.
+    """The steady time of wall stamps; `dilation` is the one at the run's start.
 
-    A missing epoch between two others has its mean.
+    A missing epoch between two others has its mean dilation.
     """
 
     def __init__(self, epochs: Sequence[ClockEpoch], dilation: float) -> None:
-        """`epochs` are at least one, in their order."""
+        """`epochs` are at least one, in order."""
         self._wall_ns = np.array([each.from_wall_ns for each in epochs], dtype=np.float64)
         emulated_s = np.array([each.from_emulated_s for each in epochs])
         self._steady_ns = (emulated_s - emulated_s[0]) * 1e9 * dilation
@@ -43,11 +42,11 @@ class SteadyTime:
         self._origin_ns = float(self._of(np.zeros(1))[0])
 
     def of(self, wall_ns: Int64s) -> Int64s:
-        """Steady ns since the run's start, [stamps]; never falling where `wall_ns` does not."""
+        """Steady ns since the run's start, [stamps]; monotone in `wall_ns`."""
         return np.rint(self._of(wall_ns.astype(np.float64)) - self._origin_ns).astype(np.int64)
 
     def wall_ns(self, steady_ns: Int64s) -> Int64s:
-        """The inverse: wall ns since the run's start, [stamps]."""
+        """Wall ns since the run's start, [stamps]; the inverse of `of`."""
         ends = self._origin_ns + steady_ns.astype(np.float64)
         within = np.interp(ends, self._steady_ns, self._wall_ns)
         within += np.minimum(0.0, ends - self._steady_ns[0]) / self._before
@@ -62,7 +61,7 @@ class SteadyTime:
 
 
 def changes(epochs: Sequence[ClockEpoch], dilation: float | None) -> bool:
-    """Whether `epochs` of the run have another dilation than its start."""
+    """Whether the dilation changes from the run's first."""
     return dilation is not None and any(each.dilation != dilation for each in epochs)
 
 

@@ -1,6 +1,6 @@
 """The record of a sweep: loads, measures of each point, conclusions.
 
-Reports of a sweep are made from this alone; each point names the file of its run.
+Reports are made from this alone; each point names the file of its run.
 """
 
 import json
@@ -22,9 +22,8 @@ class PointFigures:
     """One run's measures of all requests; None where unknown.
 
     Times and rates are in the sweep's `time`. `requests_per_s` and `output_tokens_per_s` were
-    completed, `sent_per_s` is the rate at which sessions began; `interactivity_p50` is in tokens
-    per second and user. `failed_share` is of the
-    requests that ended by themselves: none was aborted.
+    completed; `sent_per_s` is the rate of begun sessions; `interactivity_p50` is in tokens per
+    second and user. `failed_share` is of all requests but aborted ones.
     """
 
     requests_per_s: Estimate | None = None
@@ -47,11 +46,11 @@ class PointFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaturationFound:
-    """Whether a run was given more than the server could do, with the reason in words.
+    """Whether a run was beyond the server's capacity, with the reason in words.
 
-    `over` is None where the run was too short to say. `growth_share` is the part of the requests
-    due late in the run by which the backlog grew, and `deviations` its standard deviations under
-    chance; None for a closed loop, whose backlog cannot grow.
+    `over` is None for a run too short to say. `growth_share` is the part of the requests due late
+    in the run by which the backlog grew, and `deviations` its standard deviations under chance;
+    None for a closed loop, whose backlog cannot grow.
     """
 
     over: bool | None
@@ -65,7 +64,7 @@ class BoundShare:
     """One bound of the SLO over all runs at a load: the share of its samples that kept it.
 
     `needed` is the percentile as a share. `low` and `high` bound the true share with the search's
-    confidence, `samples` being worth `effective` independent ones.
+    confidence; `effective` is the number of independent samples worth as much.
     """
 
     traffic_class: str
@@ -83,9 +82,9 @@ class BoundShare:
 class SweepPoint:
     """One run of a sweep. `load` is the asked one: sessions per second, or in flight.
 
-    `stage` is "grid" for loads that were asked for and "search" for those of the search for the
-    highest load, repeats too. `results` is the file of the run, beside the sweep's own. `bounds`
-    and `verdict` are those of all runs at this load up to this one; None without an SLO.
+    `stage` is "grid" for given loads, "search" for those of the search for the highest load and its
+    repeats. `results` is the run's file, beside the sweep's own. `bounds` and `verdict` are of all
+    runs at this load so far; None without an SLO.
     """
 
     load: float
@@ -104,9 +103,9 @@ class SweepPoint:
 class Knee:
     """The load beyond which more costs more latency than it brings throughput.
 
-    It is the measured load with the largest throughput / mean E2E latency (`power`, requests/s² );
-    `low` and `high` bound the loads that cannot be told from it. `at_edge`: it is the first or last
-    load tried, so the knee may lie beyond.
+    The measured load with the largest throughput / mean E2E latency (`power`, requests/s²); loads
+    from `low` to `high` cannot be told from it. `at_edge`: it is the first or last load, so the
+    knee may lie beyond.
     """
 
     load: float
@@ -122,9 +121,8 @@ class Knee:
 class BestLoad:
     """The highest load that kept the SLO with confidence, and the lowest above that did not.
 
-    `load` is None if none kept it; `above` is None if none was tried that did not, so that more
-    load may do as well. `confidence` is that of each verdict, repeats included. `words` says how it
-    ended.
+    `load` is None if none kept it, `above` if no load tried failed to. `confidence` is that of each
+    verdict, repeats included. `words` says how the search ended.
     """
 
     load: float | None
@@ -136,12 +134,11 @@ class BestLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRecord:
-    """A whole sweep, its points in the order in which they ran.
+    """A whole sweep, its points in the order of their runs.
 
     `time` is "emulated" or "wall". `pareto_per_mw` and `pareto_per_chip` are positions in `points`
-    of those that no other beats in both interactivity and tokens/s/MW (or /chip), by interactivity.
-    `stopped` says why there are no more points, and `problem` what kept a run from being done at
-    all, or is empty.
+    of those undominated in interactivity and tokens/s/MW (or /chip), by interactivity. `stopped`
+    says why there are no more points; `problem` what prevented a run, or is empty.
     """
 
     command: str
@@ -179,7 +176,7 @@ def write_sweep(path: Path, sweep: SweepRecord) -> None:
 
 
 def read_sweep(path: Path) -> SweepRecord:
-    """Read what `write_sweep` wrote; raises FileError, naming the file and what is wrong."""
+    """Read a file of `write_sweep`; raises FileError."""
     try:
         written = json.loads(path.read_bytes())
         found = written.pop("format", None) if isinstance(written, dict) else None

@@ -1,1 +1,1 @@
-"""The forms in which a run, several runs, or their difference are shown."""
+"""Reports of a run, a sweep, or a comparison."""

@@ -19,7 +19,7 @@ _COLOURS: Final = {
 
 
 def comparison_chart(found: Comparison) -> tuple[charts.TitledChart, ...]:
-    """Draw those of all classes together; none where nothing can be compared."""
+    """Draw all classes together; none where nothing can be compared."""
     rows: list[charts.Row] = [
         {
             "figure": figure_words(each),

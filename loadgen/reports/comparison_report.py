@@ -1,4 +1,4 @@
-"""The report of a comparison: the differences between two sides, judged against noise."""
+"""The report of a comparison: differences between two sides, judged against noise."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
@@ -20,7 +20,7 @@ _TONES: Final[Mapping[str, Tone]] = {
 }
 
 _TRAFFIC: Final = ("api", "workload", "prompts", "arrivals", "requests")
-"""Settings of `Comparison.apart` that make the traffic; a class's name and `: ` may be before."""
+"""Settings of `Comparison.apart` that make the traffic, perhaps after a class's name and `: `."""
 
 if TYPE_CHECKING:
     from reporting.charts import TitledChart
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ComparisonReport:
-    """Two sides, figure by figure. Side b is judged against side a."""
+    """Two sides, figure by figure; b is judged against a."""
 
     comparison: Comparison
 
@@ -65,7 +65,7 @@ class ComparisonReport:
         }
 
     def figures(self) -> tuple[FigureRow, ...]:
-        """For spreadsheets: the relative difference, with both values beside it."""
+        """For spreadsheets: the relative difference, beside both values."""
         return tuple(
             FigureRow(
                 traffic_class=each.traffic_class or "all",
@@ -96,14 +96,14 @@ class ComparisonReport:
 
 
 def sides_words(found: Comparison) -> str:
-    """Which side is judged against which, by their labels if those tell them apart."""
+    """Names of both sides: their labels if those differ."""
     if found.a.label == found.b.label:
         return "b against a"
     return f"{found.b.label} against {found.a.label}"
 
 
 def verdict_words(found: Comparison) -> str:
-    """The outcome in a few words, beginning with whether both sides had the same traffic."""
+    """The outcome in a few words, after any difference in traffic."""
     apart = dict.fromkeys(name.rpartition(": ")[2] for name in found.apart)
     traffic = [name for name in apart if name in _TRAFFIC]
     warned = f"not the same traffic ({', '.join(traffic)} differ): " if traffic else ""

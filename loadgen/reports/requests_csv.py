@@ -1,4 +1,4 @@
-"""Every request as a row of CSV, for analysis beyond the report."""
+"""Every request as a row of CSV."""
 
 import csv
 import io
@@ -26,11 +26,11 @@ _OF_REPLIES: Final = ("ttft_ms", "ttft_from_send_ms", "tpot_ms", "e2e_ms")
 
 
 def request_lines(record: RunRecord) -> Iterator[str]:
-    """Yield the header and a line for each request, in the order in which they were due.
+    """Yield the header and a line per request, in the order of due times.
 
-    Times are seconds since the run's start, and latencies milliseconds, of the run's time: emulated
-    if the server keeps it; they are `measures.samples`', those of replies that broke off included.
-    What is not known is empty.
+    Times are seconds since the run's start, latencies ms, of the run's time (emulated if the server
+    keeps it); latencies are `measures.samples`', those of broken-off replies included. Unknown
+    values are empty.
     """
     yield _line(COLUMNS)
     if not record.results:

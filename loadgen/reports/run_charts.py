@@ -34,7 +34,7 @@ _CURVES: Final = {
 
 
 def run_charts(record: RunRecord, measures: RunMeasures) -> Iterator[charts.TitledChart]:
-    """Draw all of them; those that have nothing to draw are left out."""
+    """Draw all with data."""
     if not record.results:
         return
     dilation = measures.dilation
@@ -66,7 +66,7 @@ def run_charts(record: RunRecord, measures: RunMeasures) -> Iterator[charts.Titl
 
 
 def latency_over_time(columns: Columns, bins: Bins, time: str, whose: str) -> charts.TitledChart:
-    """TTFT counted from when due and from the send; at least one request streamed a reply."""
+    """TTFT from due time and from the send; at least one request streamed a reply."""
     kept = columns.where(columns.streamed)
     ns_per_ms = 1e6 * bins.dilation
     due_ms = np.maximum((kept.first_ns - kept.intended_ns) / ns_per_ms, 1e-3)
@@ -123,7 +123,7 @@ def latency_over_time(columns: Columns, bins: Bins, time: str, whose: str) -> ch
 def rates_over_time(
     header: ClassHeader, columns: Columns, bins: Bins, time: str, whose: str
 ) -> charts.TitledChart:
-    """Requests of a class that were due, sent, completed and failed per second."""
+    """Requests of a class due, sent, completed and failed per second."""
     kinds = {
         "due": (bins.rates(columns.intended_ns), charts.GREY),
         "sent": (bins.rates(columns.sent_ns), charts.ORANGE),
@@ -153,7 +153,7 @@ def rates_over_time(
 
 
 def tokens_over_time(of_class: Mapping[str, Columns], bins: Bins, time: str) -> charts.TitledChart:
-    """Output tokens per second, class on class."""
+    """Output tokens per second, stacked by class."""
     rates = {}
     for name, columns in of_class.items():
         # A chunk's tokens are not told apart by the server: a reply's are shared evenly.
@@ -181,7 +181,7 @@ def tokens_over_time(of_class: Mapping[str, Columns], bins: Bins, time: str) -> 
 
 
 def in_flight_over_time(columns: Columns, bins: Bins, time: str) -> charts.TitledChart:
-    """Requests under way at once, and those that the client still held."""
+    """Concurrent requests, and due ones not yet sent."""
     kinds = {
         "in flight": (under_way(bins, columns.sent_ns, columns.ended_ns), charts.BLUE),
         "due, not yet sent": (under_way(bins, columns.intended_ns, columns.sent_ns), charts.ORANGE),
@@ -223,7 +223,7 @@ def _x(bins: Bins, time: str) -> alt.X:
 def latency_distributions(
     columns: Columns, measures: RunMeasures, name: str, whose: str
 ) -> charts.TitledChart:
-    """TTFT, TPOT and E2E as cumulative curves, with the limits of the class's SLO."""
+    """TTFT, TPOT and E2E as cumulative curves, with the SLO's limits."""
     samples = samples_of(columns, measures.dilation)
     labels = {key: label for key, (label, _) in _CURVES.items() if key in samples}
     rows: list[charts.Row] = []
@@ -270,7 +270,7 @@ def latency_distributions(
 
 
 def gap_histogram(values: Float64s, time: str, whose: str) -> charts.TitledChart:
-    """A histogram of `values`, [gaps] in ms, of which one is above 0."""
+    """A histogram of `values`, [gaps] in ms, at least one above 0."""
     edges, share = bars(values)
     rows = charts.rows_of(from_ms=edges[:-1], to_ms=edges[1:], share=share)
     drawn = (

@@ -1,4 +1,4 @@
-"""The figures of a run for programs: JSON's values, and rows of CSV.
+"""A run's figures for programs: JSON values, and rows of CSV.
 
 Names are those of `loadgen.measures.definitions`.
 """
@@ -17,9 +17,9 @@ from reporting.numbers import percentile_name
 
 
 def run_fields(record: RunRecord, measures: RunMeasures) -> Mapping[str, object]:
-    """All figures of a run; an unknown one is None, and no number is NaN.
+    """All figures of a run; unknown ones are None, none is NaN.
 
-    The figures at the top are those of all classes together.
+    Those at the top are of all classes together.
     """
     header, end, energy = record.header, record.end, measures.energy
     return {
@@ -132,14 +132,14 @@ def _distribution(found: Distribution | None) -> dict[str, object]:
 
 
 def _interval(estimate: Estimate) -> list[float | None] | None:
-    """The 95 % interval, None for a bound that too few samples leave open; None without any."""
+    """The 95 % interval; None for a bound without enough samples, or without both."""
     if estimate.low is None and estimate.high is None:
         return None
     return [estimate.low, estimate.high]
 
 
 def run_figures(record: RunRecord, measures: RunMeasures) -> tuple[FigureRow, ...]:
-    """All figures; those of the server's meters belong to the class `all`."""
+    """All figures; the server's meters belong to the class `all`."""
     extra = {"time": measures.time}
     if record.header.label:
         extra["label"] = record.header.label

@@ -1,4 +1,4 @@
-"""Facts of a run in words: server, traffic, requests, load generator, and the verdict."""
+"""A run in words: server, traffic, requests, load generator, and the verdict."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -14,7 +14,7 @@ SERVER_LABELS: Final = ("system", "time_model", "weights", "routing")
 
 
 def server_facts(record: RunRecord, measures: RunMeasures) -> Facts:
-    """The server, the system that it emulates, and its clock."""
+    """The server, its emulated system, and its clock."""
     return Facts(title="server", rows=tuple(_server(record, measures)))
 
 
@@ -45,7 +45,7 @@ def _server(record: RunRecord, measures: RunMeasures) -> Iterator[tuple[str, str
 
 
 def dilation_words(record: RunRecord, measures: RunMeasures) -> str:
-    """Wall seconds per emulated second, and the number of epochs of the server's clock."""
+    """Wall seconds per emulated second, and the number of the clock's epochs."""
     found = [each.dilation for each in record.epochs]
     if len(found) < 2:
         return f"{measures.dilation:g} wall seconds"
@@ -67,7 +67,7 @@ def class_facts(header: ClassHeader, *, several: bool) -> Facts:
 
 
 def _limit(header: ClassHeader) -> str:
-    """The end of the class: its plan, its time (with an unknown number of requests), or both."""
+    """The end of the class: its plan, its time, or both."""
     within = ""
     if header.ends_s is not None:
         within = f"as many sessions as begin within {header.ends_s:g} {header.arrivals.time} s"
@@ -103,7 +103,7 @@ def _ended(measures: ClassMeasures) -> str:
 
 
 def client_facts(record: RunRecord, measures: RunMeasures) -> Facts:
-    """The load generator's own load; its lateness is part of every figure above."""
+    """The load generator's own load; its lag is part of every figure above."""
     workers = record.header.workers
     rows = [("workers", f"{workers}, seed {record.header.seed}")]
     if measures.loop_lag_p99_ms is not None:
@@ -126,7 +126,6 @@ def run_verdict(record: RunRecord, measures: RunMeasures) -> str:
 
 
 def _ending(record: RunRecord) -> Iterator[str]:
-    """Nothing of a run that ended as it was to."""
     if record.end is None:
         yield "killed before its end"
     elif record.end.problem:
@@ -152,7 +151,7 @@ def _parts(measures: RunMeasures) -> Iterator[str]:
 
 
 def held_back(measures: RunMeasures) -> str:
-    """The load generator's saturation: by its own work, or by a late event loop."""
+    """The load generator's saturation: by its own work, or a late event loop."""
     if measures.busy:
         return "load generator saturated (no CPU left)"
     if measures.late:

@@ -1,6 +1,6 @@
-"""The report of one run: its figures, their conditions, and every warning about them.
+"""The report of one run: figures, conditions, and warnings.
 
-Nothing here measures; the figures are `loadgen.measures`'.
+The figures are `loadgen.measures`'.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""Series that the charts of a run draw, few points for any number of requests. Pure.
+"""Series for a run's charts, few points for any number of requests. Pure.
 
-Times are seconds, and latencies milliseconds, of the run's time.
+Times are seconds and latencies ms of the run's time.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ BINS_MAX: Final = 120
 BINS_MIN: Final = 10
 REQUESTS_PER_BIN: Final = 8
 POINTS_MAX: Final = 1_200
-"""So many single requests are drawn at most: the slowest of each bin, and an even choice."""
+"""Most single requests drawn: the slowest of each bin, and an even choice."""
 _CURVE_POINTS: Final = 200
 _BARS: Final = 60
 
@@ -24,7 +24,7 @@ _BARS: Final = 60
 class Bins:
     """Equal pieces of the run's time: `edges_ns`, int64[bins + 1], in wall ns from its start.
 
-    The first due request is in the first, and the last end in the last.
+    The first holds the first due request, the last the last end.
     """
 
     edges_ns: Int64s
@@ -32,7 +32,7 @@ class Bins:
 
     @classmethod
     def of(cls, columns: Columns, dilation: float) -> "Bins":
-        """Bins in which there are some requests each, on the average; at least one request."""
+        """Bins with some requests each on average; of at least one request."""
         count = int(np.clip(len(columns) // REQUESTS_PER_BIN, BINS_MIN, BINS_MAX))
         first_ns = int(columns.intended_ns.min())
         last_ns = max(int(columns.ended_ns.max()), first_ns + count)
@@ -69,7 +69,7 @@ class Bins:
 
 
 def percentile_in_bins(bins: Bins, at_ns: Int64s, values: Float64s, percentile: float) -> Float64s:
-    """The percentile of the values whose time lies in each bin, [bins]; NaN for an empty one."""
+    """The percentile of the values in each bin, [bins]; NaN for an empty one."""
     which = bins.which(at_ns)
     order = np.argsort(which, kind="stable")
     found = np.full(len(bins), np.nan)
@@ -82,7 +82,7 @@ def percentile_in_bins(bins: Bins, at_ns: Int64s, values: Float64s, percentile: 
 
 
 def shown_points(bins: Bins, at_ns: Int64s, values: Float64s) -> Int64s:
-    """Which requests to draw: all, or the slowest of each bin and an even choice, [points]."""
+    """Requests to draw: all, or the slowest of each bin and an even choice, [points]."""
     if values.size <= POINTS_MAX:
         return np.arange(values.size)
     even = np.linspace(0, values.size - 1, POINTS_MAX - len(bins)).astype(np.int64)
@@ -93,9 +93,9 @@ def shown_points(bins: Bins, at_ns: Int64s, values: Float64s) -> Int64s:
 
 
 def under_way(bins: Bins, begun_ns: Int64s, ended_ns: Int64s) -> tuple[Float64s, Float64s]:
-    """Mean and maximum of requests under way at once in each bin, both [bins].
+    """Mean and maximum of concurrent requests in each bin, both [bins].
 
-    Each of `begun_ns` is under way until its `ended_ns`, both [requests].
+    Each is under way from its `begun_ns` to its `ended_ns`, both [requests].
     """
     at_ns = np.concatenate([begun_ns, ended_ns, bins.edges_ns])
     step = np.concatenate(
@@ -113,7 +113,7 @@ def under_way(bins: Bins, begun_ns: Int64s, ended_ns: Int64s) -> tuple[Float64s,
 def cumulative(values: Float64s) -> tuple[Float64s, Float64s]:
     """Points of the distribution: value, and the share of samples at or below, rising.
 
-    All samples where they are few; else a grid that is fine in the upper tail. At least one sample.
+    All samples if few, else a grid that is fine in the upper tail. At least one sample.
     """
     if values.size <= _CURVE_POINTS:
         return np.sort(values), np.arange(1, values.size + 1) / values.size
@@ -123,7 +123,7 @@ def cumulative(values: Float64s) -> tuple[Float64s, Float64s]:
 
 
 def bars(values: Float64s) -> tuple[Float64s, Float64s]:
-    """Edges [bars + 1], evenly apart on a logarithmic axis, and the share of values in each [bars].
+    """Edges [bars + 1], even on a logarithmic axis, and the share of values in each [bars].
 
     Values below a thousandth of the median are in the first bar; at least one is above 0.
     """

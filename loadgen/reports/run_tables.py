@@ -1,4 +1,4 @@
-"""The figures of a run as tables."""
+"""A run's figures as tables."""
 
 from collections.abc import Iterator
 from operator import itemgetter
@@ -19,22 +19,22 @@ from reporting.numbers import interval, number, percent, percentile_name, share_
 
 INTERVAL: Final = "95 % interval"
 _RANKS: Final = {95.0: 4, 99.9: 2}
-"""The rank of a percentile's column; 0 for the others."""
+"""Rank of a percentile's column; 0 for others."""
 _INTERVAL_RANKS: Final = {50.0: 3, 90.0: 5, 99.0: 3}
-"""The rank of each column of intervals, by its percentile."""
+"""Rank of each interval's column, by its percentile."""
 _SHARES: Final = ("failed_share", "attainment", "prefix_hit_share")
 _BY_NAME: Final = {each.name: each for each in DISTRIBUTIONS}
 
 
 def shown_classes(measures: RunMeasures) -> tuple[ClassMeasures, ...]:
-    """All together; where there are several classes, each of them first."""
+    """All together, after each class where there are several."""
     if len(measures.classes) > 1:
         return (*measures.classes.values(), measures.total)
     return (measures.total,)
 
 
 def arrivals_table(record: RunRecord, measures: RunMeasures) -> Table:
-    """The arrivals that were asked for, the schedule that was drawn, and the one that was kept."""
+    """Arrivals as asked, drawn, and kept."""
     headers = record.header.classes
     several = len(headers) > 1
     rows = [
@@ -69,7 +69,7 @@ def _arrivals(header: ClassHeader, found: ClassMeasures | None) -> Iterator[tupl
 
 
 def latency_tables(measures: RunMeasures) -> Iterator[Table]:
-    """Latencies of each class, and of all; the foot of the first says from when they count."""
+    """Latencies of each class, and of all; the first has a foot on their origin."""
     foot = "TTFT, E2E and NTPOT count from when a request was due, whenever it was sent"
     for each in shown_classes(measures):
         rows = [
@@ -104,7 +104,7 @@ def _latency_columns() -> Iterator[Column[tuple[Definition, Distribution]]]:
 
 
 def user_table(measures: RunMeasures) -> Table:
-    """The speed that a user sees: more is better, so that the least is the tail."""
+    """The speed that a user sees: more is better, so the least is the tail."""
     several = len(measures.classes) > 1
     rows = [
         (f"{_BY_NAME[name].label}{f', {each.name}' if several else ''}", found)
@@ -201,7 +201,7 @@ def _attained(slo: SloKept, time: str) -> str:
 
 
 def energy_section(measures: RunMeasures) -> Facts:
-    """Figures from the server's own meters."""
+    """Figures from the server's meters."""
     found = {each: getattr(measures.energy, each.name) for each in ENERGY}
     title = "from the server's meters"
     if all(value is None for value in found.values()):

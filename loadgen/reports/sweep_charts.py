@@ -19,7 +19,7 @@ _SHADES: Final = {"TTFT": charts.BLUE, "TPOT": charts.GREEN, "E2E": charts.PURPL
 
 
 def sweep_charts(sweep: SweepRecord) -> Iterator[charts.TitledChart]:
-    """Draw all of them; those that have nothing to draw are left out."""
+    """Draw all with data."""
     throughput, latency = _throughput_rows(sweep), _latency_rows(sweep)
     if throughput:
         yield _throughput(sweep, throughput)
@@ -44,9 +44,9 @@ def _load_x(sweep: SweepRecord) -> alt.X:
 
 
 def _marks(sweep: SweepRecord) -> tuple[list[alt.Chart], list[alt.Chart]]:
-    """Upright lines at the knee and at the highest load that keeps the SLO, and their words.
+    """Vertical lines at the knee and the SLO's highest load, and their words.
 
-    The lines go below what is drawn, the words above the chart, where no line strikes them out.
+    The lines go below the data, the words above the chart, where no line crosses them.
     """
     rows: list[charts.Row] = []
     if sweep.knee is not None:
@@ -67,7 +67,7 @@ def _marks(sweep: SweepRecord) -> tuple[list[alt.Chart], list[alt.Chart]]:
 def _rows(
     sweep: SweepRecord, name: str, key: str, *, least: float = 0.0, **words: str
 ) -> Iterator[charts.Row]:
-    """The estimates of a figure above `least`, under `key`, with the ends of their intervals."""
+    """A figure's estimates above `least`, under `key`, with the ends of their intervals."""
     for point in sweep.points:
         found: Estimate | None = getattr(point.figures, name)
         if found is not None and found.value >= least:

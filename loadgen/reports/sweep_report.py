@@ -1,4 +1,4 @@
-"""The report of a sweep: each point, the knee, the highest load that keeps the SLO, and Pareto."""
+"""The report of a sweep: each point, the knee, the SLO's highest load, and Pareto."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -54,7 +54,7 @@ class SweepReport:
         return self.sweep
 
     def figures(self) -> tuple[FigureRow, ...]:
-        """For spreadsheets: a row for each figure of each point."""
+        """For spreadsheets: a row per figure and point."""
         return tuple(row for point in self.sweep.points for row in _rows(self.sweep, point))
 
     def charts(self) -> "tuple[TitledChart, ...]":

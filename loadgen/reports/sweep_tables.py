@@ -1,4 +1,4 @@
-"""The points of a sweep as tables, and its findings in words."""
+"""A sweep's points as tables, and its findings in words."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +39,7 @@ def knee_words(sweep: SweepRecord, knee: Knee) -> str:
 
 
 def best_words(sweep: SweepRecord, best: BestLoad) -> str:
-    """The highest load that keeps the SLO, with the lowest load above it that misses."""
+    """The SLO's highest load, and why the search ended."""
     sure = f"with {100 * best.confidence:g} % confidence"
     kept = "no load that was tried" if best.load is None else load_and_unit(sweep, best.load)
     ends = f"; {best.words}" if best.words else ""
@@ -47,7 +47,7 @@ def best_words(sweep: SweepRecord, best: BestLoad) -> str:
 
 
 def findings(sweep: SweepRecord) -> Facts:
-    """The knee, the highest load that keeps the SLO, the most throughput, and how it ended."""
+    """The knee, the SLO's highest load, the most throughput, and the sweep's end."""
     return Facts(title="findings", rows=tuple(_findings(sweep)))
 
 
@@ -68,7 +68,7 @@ def _findings(sweep: SweepRecord) -> Iterator[tuple[str, str]]:
 
 
 def sweep_facts(sweep: SweepRecord) -> Facts:
-    """The workload, the number of points, and the time of the figures."""
+    """Workload, number of points, and time of the figures."""
     return Facts(title="sweep", rows=tuple(_facts(sweep)))
 
 
@@ -84,7 +84,7 @@ def _facts(sweep: SweepRecord) -> Iterator[tuple[str, str]]:
 def point_notes(sweep: SweepRecord) -> Iterator[str]:
     """The warnings of all points, each once: `sessions/s 1, 2, 8: ...`.
 
-    Those that differ in nothing but their numbers are one, given with those of the highest load.
+    Those that differ in their numbers alone are one, with the numbers of the highest load.
     """
     found: dict[str, dict[float, str]] = {}
     for point in sorted(sweep.points, key=lambda each: each.load):
@@ -155,7 +155,7 @@ def _verdict(point: SweepPoint) -> Cell:
 
 
 def bounds_table(sweep: SweepRecord) -> Table:
-    """The shares that the verdicts on the SLO rest on."""
+    """The shares behind the verdicts on the SLO."""
     rows = [
         (point.load, bound)
         for point in sorted(sweep.points, key=lambda each: each.load)
@@ -187,7 +187,7 @@ def bounds_table(sweep: SweepRecord) -> Table:
 
 
 def pareto_table(sweep: SweepRecord, title: str, places: tuple[int, ...], name: str) -> Table:
-    """The points at `places`, which no other beats; `name` is the figure beside interactivity."""
+    """The undominated points at `places`; `name` is the figure beside interactivity."""
     columns: tuple[Column[SweepPoint], ...] = (
         _figure("tokens/s/user, p50", lambda each: each.interactivity_p50),
         Column(title, lambda point: getattr(point.figures, name), value_of),

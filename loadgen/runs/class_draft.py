@@ -1,4 +1,4 @@
-"""A traffic class before any server is asked: its trace, and perhaps its times.
+"""A traffic class before the server is asked: its trace, and perhaps its times.
 
 All errors in a class's options or files are found here.
 """
@@ -26,8 +26,8 @@ SESSIONS_MAX: Final = 100_000
 class ClassDraft:
     """A class with its trace read.
 
-    `sessions` is how many to plan, None for all of the trace; `pacer` is there if the times do not
-    depend on the plan.
+    `sessions` is how many to plan, None for all of the trace; `pacer` is None if times depend on
+    the plan.
     """
 
     options: ClassOptions
@@ -38,7 +38,7 @@ class ClassDraft:
 
 
 def draft_class(options: ClassOptions, *, seed: int) -> ClassDraft:
-    """Draft a class; arrivals and workload share the number of sessions that one of them knows.
+    """Draft a class; arrivals or workload give the number of sessions for both.
 
     Raises LoadError for contradictions, or an unusable file.
     """

@@ -1,4 +1,4 @@
-"""One traffic class before the run: sessions, their times, their words."""
+"""One traffic class before the run: sessions, times, words."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ from loadgen.workloads.session_plan import CallPlan, LengthCuts, WorkloadPlan
 from loadgen.workloads.sharegpt import Conversations
 
 IN_FLIGHT_MAX: Final = 512
-"""Requests of a class under way at once, if nothing else was asked for."""
+"""Default limit of a class's concurrent requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ClassPlan:
-    """A class complete but for the server's clock, which turns its times into wall times."""
+    """A class complete but for the server's clock, which makes its times wall times."""
 
     options: ClassOptions
     pacer: Pacer
@@ -39,7 +39,7 @@ class ClassPlan:
 
     @property
     def sessions(self) -> int:
-        """Planned sessions that have a time."""
+        """Planned sessions with a time."""
         paced = self.pacer.sessions
         return len(self.workload) if paced is None else min(paced, len(self.workload))
 
@@ -49,9 +49,7 @@ class ClassPlan:
         return self.workload.first_requests[self.sessions]
 
     def traffic(self, dilation: float) -> DispatchedClass:
-        """The class for the dispatcher. `dilation` is wall seconds per second of the server's
-        time.
-        """
+        """The class for the dispatcher; `dilation` is wall s per second of the server's time."""
         wall_per_pace = 1.0 if self.options.arrivals.wall_time else dilation
         return DispatchedClass(
             name=self.options.name,
@@ -94,7 +92,7 @@ class ClassPlan:
         )
 
     def _calls(self) -> Iterator[CallPlan]:
-        """Calls of the sessions that have a time."""
+        """Calls of sessions with a time."""
         return chain.from_iterable(self.plan.sessions[: self.sessions])
 
     def _in_flight_max(self) -> int:
@@ -107,7 +105,7 @@ class ClassPlan:
         return max(IN_FLIGHT_MAX, at_once)
 
     def _unpaced_words(self) -> Iterator[str]:
-        """A rate that falls to 0 has no times for the sessions that are left."""
+        """Warn of sessions without times: the rate falls to 0."""
         planned = len(self.plan.sessions)
         if self.options.arrivals.duration_s is None and self.sessions < planned:
             yield (
@@ -129,13 +127,13 @@ class ClassPlan:
 
 
 def class_seeds(seed: int, count: int) -> list[int]:
-    """Seeds of the classes, the first the run's own: with one seed lengths and gaps are alike."""
+    """Seeds of the classes, the first the run's: with one seed lengths and gaps would be alike."""
     others = [np.random.SeedSequence((seed, at)) for at in range(1, count)]
     return [seed, *(int(each.generate_state(1)[0]) for each in others)]
 
 
 async def plan_class(draft: ClassDraft, *, tokenizer: Tokenizer, recount: int) -> ClassPlan:
-    """Plan sessions, times and words, all from the draft's seed.
+    """Plan sessions, times and words from the draft's seed.
 
     The first `recount` requests keep their replies. Raises LoadError for an unusable draft.
     """

@@ -10,13 +10,13 @@ from loadgen.clients.clock_page import ClockReading, PageEpoch, read_clock
 from loadgen.records.steady_time import ClockEpoch
 
 EVERY_WALL_S: Final = 0.5
-"""An epoch lasts 2 wall seconds or more; the page has the last 64 of them."""
+"""An epoch lasts at least 2 wall seconds; the page has the last 64."""
 
 
 class ClockWatch:
     """Polls the clock of the server at `url`; calls `on_dilation` with each new dilation.
 
-    Does nothing for a server without the page.
+    Does nothing without the page.
     """
 
     def __init__(
@@ -41,13 +41,13 @@ class ClockWatch:
             self._on_dilation(reading.epochs[-1].dilation)
 
     async def follow(self) -> None:
-        """Read it again and again, until cancelled."""
+        """Read it repeatedly, until cancelled."""
         while True:
             await self.look()
             await asyncio.sleep(EVERY_WALL_S)
 
     def epochs(self, origin_ns: int) -> tuple[ClockEpoch, ...]:
-        """The epochs from the run's first, at `origin_ns` of our clock."""
+        """The epochs from the run's first, which holds at `origin_ns` of our clock."""
         if self._best is None:
             return ()
         ahead_s = self._best.ahead_s

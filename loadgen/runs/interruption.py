@@ -1,4 +1,4 @@
-"""Ctrl-C in good order: the first ends the sending, a second one ends the program."""
+"""Ctrl-C: the first ends the sending, a second the program."""
 
 import asyncio
 import signal

@@ -19,7 +19,7 @@ History = Literal["planned", "served"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassOptions:
-    """Options of one traffic class; raises OptionError for what does not go together."""
+    """Options of one traffic class; raises OptionError for contradictions."""
 
     GROUP = "requests"
 
@@ -76,11 +76,11 @@ class ClassOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """Who is asked.
+    """The server.
 
-    `tokenizer` is a local tokenizer.json (or its folder), None for the server's own; with
-    `count_words` a word counts as a token. Raises OptionError for a URL of another form: it is in
-    every report, so that a name and a password in it are refused, and not repeated.
+    `tokenizer` is a local tokenizer.json (or its folder), None for the server's own; `count_words`
+    counts a word as a token. Raises OptionError for another form of URL, which is in every report:
+    a name and a password in it are refused, and not repeated.
     """
 
     url: str = option("http://127.0.0.1:8000", "server, with or without /v1", metavar="URL")

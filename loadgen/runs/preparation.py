@@ -1,6 +1,6 @@
 """Preparation of a run: the server's facts, the classes, a warm-up.
 
-All that can stop a run stops it here, before anything is measured.
+Every error that can stop a run is raised here, before anything is measured.
 """
 
 import asyncio
@@ -32,16 +32,16 @@ from loadgen.runs.class_plan import ClassPlan, class_seeds, plan_class
 from loadgen.runs.options import ClassOptions, RunOptions, ServerOptions
 
 STEP_TIMEOUT_S: Final = 10.0
-"""A server that takes longer for two tokens is no server to wait for: the run will show it."""
+"""A server slower than this for two tokens is not waited for: the run will show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
-    """A warm server, and what to send it.
+    """A warm server and the requests for it.
 
     `header.start` is a reading of its clock and meters, which run on until the run begins. `jobs`
-    are those of the workers. `step` has the server work once, so that meters which book the time
-    since the last work do so now: idle time stays out of the run.
+    are the workers'. `step` makes the server work once, so that meters book the time since the last
+    work: idle time stays out of the run.
     """
 
     header: RunHeader
@@ -53,7 +53,7 @@ class Prepared:
 async def prepare(
     session: aiohttp.ClientSession, options: RunOptions, *, command: str, key: str, live: LiveCounts
 ) -> Prepared:
-    """Read the files of the options, ask the server its model, tokens and clock, and warm up.
+    """Read the options' files, ask the server's model, tokens and clock, and warm up.
 
     Raises LoadError for an unusable trace, option or server.
     """
@@ -144,7 +144,7 @@ def _client_spec(options: ClassOptions, server: ServerOptions, model: str, key: 
 
 
 async def _warm_up(classes: Sequence[tuple[ClassPlan, ClientSpec]], warmups: int) -> list[str]:
-    """Send each class's warm-up requests, one after another; returns failures, in sentences."""
+    """Send each class's warm-up requests in turn; returns failures as sentences."""
     problems = []
     for plan, spec in classes:
         problem = ""
@@ -159,7 +159,7 @@ async def _warm_up(classes: Sequence[tuple[ClassPlan, ClientSpec]], warmups: int
 
 
 async def _step(plan: ClassPlan, spec: ClientSpec, *, index: int) -> None:
-    """Send one more warm-up request; its failure is left for the run to find."""
+    """Send one more warm-up request; the run will show a failure."""
     async with open_client(spec, on_chunks=lambda _: None) as client:
         with suppress(TimeoutError):
             async with asyncio.timeout(STEP_TIMEOUT_S):
@@ -167,7 +167,7 @@ async def _step(plan: ClassPlan, spec: ClientSpec, *, index: int) -> None:
 
 
 OTHER_FILES: Final = 64
-"""Open beside the connections: the program's own, its pipes, a results file."""
+"""Open files beside the connections: the program's own, pipes, a results file."""
 
 
 def allow_connections(connections: int) -> None:

@@ -1,4 +1,4 @@
-"""One run from its options to its record: asks the server, dispatches, keeps the results.
+"""One run from options to record: asks the server, dispatches, keeps results.
 
 A thin shell around the pure parts; reports are made from the record, elsewhere.
 """
@@ -42,7 +42,7 @@ from loadgen.runs.preparation import Prepared, prepare
 from loadgen.runs.unreachable import UnreachableWatch
 
 HEAD_START_NS: Final = 10_000_000
-"""From the start in this process to the first request: by then the dispatcher waits for it."""
+"""From the start to the first request, in this process: by then the dispatcher waits for it."""
 
 STEPPED: Final = (
     "one request was sent before the run for all of --warmup 0: the server counts idle time, and "
@@ -50,18 +50,20 @@ STEPPED: Final = (
 )
 
 FREEZE_EVERY: Final = 1_000
-"""Results that are kept are taken out of the collector's sight in such lots: of 300,000 that it
-goes through, it stops the process for 0.17 s at a time; so, for 7 ms at most."""
+"""Kept results are frozen out of garbage collection in lots of this many: a pass over 300,000 stops
+the process for 0.17 s, over one lot for at most 7 ms.
+"""
 
 
 async def run(
     options: RunOptions, *, command: str, key: str = "", live: LiveCounts | None = None
 ) -> RunRecord:
-    """Do the run. Ctrl-C or SIGTERM ends the sending, and the record says so; a second ends all.
+    """Do the run. Ctrl-C or SIGTERM ends the sending, noted in the record; a second ends the
+    program.
 
-    `key` is the server's for this client, and in no record. With `options.results` every line is in
-    the file at once. Raises LoadError when nothing could be sent; a later failure of the server, or
-    a dead worker, is in the record.
+    `key` is the client's, and in no record. With `options.results` every line is in the file at
+    once. Raises LoadError when nothing could be sent; later failures of the server or a worker are
+    in the record.
     """
     live = LiveCounts() if live is None else live
     with ExitStack() as stack:
@@ -74,7 +76,7 @@ async def run(
 
 
 class _Run:
-    """A run that is prepared: its results as they come, and its end."""
+    """A prepared run: its results as they come, and its end."""
 
     def __init__(
         self,
@@ -122,7 +124,7 @@ class _Run:
             self._writer.header(self._header)
 
     def _wall_s(self) -> float:
-        """Duration of the dispatch; 0 if it was interrupted before it began."""
+        """Duration of the dispatch; 0 if interrupted before."""
         if self._began_ns is None:
             return 0.0
         return max(0, time.monotonic_ns() - self._began_ns) / 1e9
@@ -185,14 +187,14 @@ class _Run:
         return origin_ns
 
     async def _end_skipping(self) -> None:
-        """End the wait for the end of the skipped part; raises its write error."""
+        """End the wait for the skipped part's end; raises its write error."""
         if self._skipping is not None:
             self._skipping.cancel()
             with suppress(asyncio.CancelledError):
                 await self._skipping
 
     async def _read_after_skip(self, origin_ns: int) -> None:
-        """Read the server's meters when what is measured begins."""
+        """Read the server's meters when the measured part begins."""
         skip_ns = self._header.skip_ns
         while (left_ns := origin_ns + self._pace.wall_ns(skip_ns) - time.monotonic_ns()) > 0:
             await asyncio.sleep(min(left_ns / 1e9, EVERY_WALL_S))  # the pace may change
@@ -221,7 +223,7 @@ class _Run:
             dispatching.stop()
 
     def _dilated(self, dilation: float) -> None:
-        """The server's emulated second takes `dilation` wall seconds from now on."""
+        """Follow the server's clock: an emulated second now takes `dilation` wall seconds."""
         assert self._began_ns is not None
         assert self._header.start.dilation is not None
         self._steady_per_wall = self._header.start.dilation / dilation
@@ -255,7 +257,7 @@ class _Run:
         )
 
     async def _end_following(self) -> tuple[ClockEpoch, ...]:
-        """End the following of the clock; returns the run's epochs."""
+        """Stop following the clock; returns the run's epochs."""
         if self._clock_task is None or self._began_ns is None:
             return ()
         self._clock_task.cancel()
@@ -265,7 +267,7 @@ class _Run:
         return self._clock.epochs(self._began_ns)
 
     async def _reading(self) -> ServerReading:
-        """Read the server's meters; by now a failure is a note in the report."""
+        """Read the server's meters; a failure is a note in the report."""
         try:
             return await read_server(self._session, self._options.server.url)
         except ServerError as error:
@@ -283,7 +285,6 @@ class _Run:
 
 
 def _follows_load(reading: ServerReading) -> bool:
-    """Whether the server's clock changes its dilation with the load."""
     return reading.info.get("clock") == FOLLOWING_CLOCK
 
 

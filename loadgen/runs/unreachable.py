@@ -13,11 +13,11 @@ from loadgen.records.result import CONNECT, Result
 UNREACHABLE_S: Final = 5.0
 REQUESTS_MIN: Final = 10
 KINDS: Final = frozenset({CONNECT, "UNAVAILABLE"})
-"""HTTP, and gRPC's code for the same."""
+"""Error kinds of HTTP and gRPC."""
 
 
 class UnreachableWatch:
-    """Sees every result as it ends."""
+    """Watches every result as it ends."""
 
     def __init__(self) -> None:
         self._since_ns: int | None = None  # when the first of those in a row ended
@@ -25,7 +25,7 @@ class UnreachableWatch:
         self._chunks = 0
 
     def gone(self, result: Result, *, chunks: int) -> str:
-        """A sentence when the server has gone, else empty; `chunks` is the total so far."""
+        """A sentence when the server has gone, else empty; `chunks` is the run's total."""
         if result.error not in KINDS:
             self._since_ns = None
             return ""

@@ -1,1 +1,1 @@
-"""Sweeps: runs over rates or concurrencies, to the knee and the highest load that keeps the SLO."""
+"""Sweeps over rates or concurrencies, to the knee and the SLO's highest load."""

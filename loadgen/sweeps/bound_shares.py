@@ -1,15 +1,15 @@
-"""Confidence that each bound of an SLO is kept at a load, over all the runs at that load.
+"""Confidence that each bound of an SLO is kept at a load, over all runs at that load.
 
 A bound `ttft=200ms@p99` is kept if at least 99 % of requests have a TTFT of at most 200 ms. The
-share seen is binomial, so Wilson's interval says where the true one may lie: the bound is kept if
-the whole interval lies at or above 99 %, missed if it lies below, and undecided in between.
+observed share is binomial, with Wilson's interval for the true one: kept if the whole interval lies
+at or above 99 %, missed if below, else undecided.
 
-Requests that are neighbours in time wait in one queue, so n of them say less than n independent
-ones. How much less is the variance of the share by batch means (`loadgen.measures.intervals`)
-over the one that independent samples would have. Late requests are few, so that is measured twice,
-at the limit and at the 90th percentile of the values, where lateness comes in runs as well, and the
-larger counts. At 70 % load of an M/M/1 queue intervals of 95 % that took requests for independent
-hold the true share in 30 % of runs of 1,500 requests, these in 90 %.
+Neighbouring requests wait in one queue, so n of them are worth fewer independent ones, by the
+variance of the share by batch means (`loadgen.measures.intervals`) over the independent one. Late
+requests are few, so this is measured twice, at the limit and at the 90th percentile of the values,
+where lateness comes in runs as well, and the larger counts. At 70 % load of an M/M/1 queue, 95 %
+intervals that assume independence hold the true share in 30 % of runs of 1,500 requests, these in
+90 %.
 """
 
 import math
@@ -36,8 +36,8 @@ _TYPED: Final = {name: typed for typed, name in MEASURES.items()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """One run's samples of one bound: how many, how many kept it, and the variance of their sum
-    over that of independent ones (at least 1).
+    """One run's samples of one bound: number, number within it, and the variance of their sum over
+    that of independent ones (at least 1).
     """
 
     samples: int
@@ -69,7 +69,7 @@ def held(record: RunRecord, traffic_class: str, bound: Bound) -> Held:
 def bound_share(
     runs: Sequence[Held], *, traffic_class: str, bound: Bound, tail: float
 ) -> BoundShare:
-    """Pool runs. `tail` is the chance of being wrong on either side, as in 0.025."""
+    """Pool runs. `tail` is the chance of error on either side, as in 0.025."""
     needed = bound.percentile / 100
     samples = sum(run.samples for run in runs)
     words = f"{_TYPED[bound.measure]}={duration_words(bound.limit / 1e3)}@p{bound.percentile:g}"

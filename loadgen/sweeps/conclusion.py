@@ -1,6 +1,4 @@
-"""Conclusions from all the runs of a sweep: the knee, the highest load of the SLO, the Pareto
-front.
-"""
+"""Conclusions of a sweep: the knee, the SLO's highest load, the Pareto front."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,8 +14,8 @@ from loadgen.sweeps.options import ERROR_SHARE, SweepOptions
 
 @dataclass(kw_only=True)
 class Known:
-    """State of a sweep. `helds` are by load, then one row of all bounds for each run; `first` is
-    the first run's header and `time` that of its figures; `cut_short`: the last point's run was.
+    """State of a sweep. `helds` are by load, then a row of all bounds per run; `first` is the first
+    run's header, `time` that of its figures; `cut_short`: the last point's run was.
     """
 
     points: list[SweepPoint] = field(default_factory=list)
@@ -32,14 +30,14 @@ class Known:
 
     @property
     def whole(self) -> tuple[SweepPoint, ...]:
-        """Points with valid figures: a run that was cut short had less load than asked for."""
+        """Points with valid figures: a run cut short had less than the asked load."""
         return tuple(self.points[:-1] if self.cut_short else self.points)
 
 
 def concluded(options: SweepOptions, known: Known, *, command: str) -> SweepRecord:
     """Make the record of a sweep with at least one run.
 
-    A run that was cut short is a point of it, and nothing is concluded from its figures.
+    A run cut short is a point, but nothing is concluded from it.
     """
     assert known.first is not None
     header, whole = known.first, known.whole
@@ -72,7 +70,7 @@ def concluded(options: SweepOptions, known: Known, *, command: str) -> SweepReco
 
 
 def notes(options: SweepOptions) -> tuple[str, ...]:
-    """Warnings about a sweep that can be known before its first run."""
+    """Warnings known before the first run."""
     varied = next(each for each in options.run.classes if each.name == options.vary)
     if varied.slo is None or varied.workload.sessions is None:
         return ()
@@ -122,8 +120,8 @@ def _pair(point: SweepPoint, tokens_per_s: float | None) -> tuple[float, float] 
 def pareto_front(values: Sequence[tuple[float, float] | None]) -> tuple[int, ...]:
     """Positions of the undominated points, by the first figure, rising.
 
-    More is better in both. A point is dominated by one that is at least as good in both and better
-    in one; of equal points the first stays. A point without a figure is left out.
+    More is better in both. A point is dominated by one at least as good in both and better in one;
+    of equal points the first stays. Points without a figure are left out.
     """
     known = [(value, position) for position, value in enumerate(values) if value is not None]
     front: list[int] = []

@@ -1,12 +1,11 @@
 """The knee of throughput against latency: the load beyond which more costs more than it brings.
 
-The rule is Kleinrock's power: the knee is the load at which throughput divided by mean response
-time is largest, which is where a line from the origin touches the curve of latency over throughput
-(L. Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer
-communications", ICC 1979). It needs no scale, no threshold and no choice of axes, and where load
-can be chosen freely it is known exactly for simple queues: half of the capacity for M/M/1,
-2 - sqrt(2) = 0.586 of it for M/D/1; and for a closed loop without chance the concurrency at which
-the bottleneck is just busy, N* = R0 x Xmax.
+Kleinrock's power: the knee maximizes throughput over mean response time, where a line from the
+origin touches the curve of latency over throughput (L. Kleinrock, "Power and deterministic rules of
+thumb for probabilistic problems in computer communications", ICC 1979). It needs no scale,
+threshold or choice of axes, and is known for simple queues: half of the capacity for M/M/1, 2 -
+sqrt(2) = 0.586 of it for M/D/1; for a closed loop without chance, the concurrency at which the
+bottleneck is just busy, N* = R0 x Xmax.
 """
 
 from collections.abc import Iterable, Sequence
@@ -95,8 +94,8 @@ def _mean(values: Sequence[Estimate]) -> Estimate:
 def _quotient(rate: Estimate, latency_ms: Estimate) -> Estimate:
     """Throughput per second of latency.
 
-    The interval is the latency's alone: given a load, a run's throughput is that load or the
-    capacity, and where both vary they vary together.
+    The interval is the latency's alone: at a given load throughput is that load or the capacity,
+    and where both vary they vary together.
     """
     value = rate.value / latency_ms.value * 1e3
     if latency_ms.low is None or latency_ms.high is None or latency_ms.low <= 0:

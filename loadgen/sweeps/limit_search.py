@@ -1,11 +1,10 @@
 """The search for the highest load that keeps an SLO: the next load to run.
 
-First it closes in: the ratio between the highest load that seems to keep it and the lowest that
-does not is halved until it is within the precision. Then it makes sure: undecided loads are run
-again, until they are decided or have had all their runs. A load still undecided counts as not kept,
-and the search goes on below it; so its answer was kept with confidence.
+First it halves the ratio between the highest load that seems to keep it and the lowest that does
+not, down to the precision. Then it repeats undecided loads until decided or out of runs. One still
+undecided counts as not kept, and the search goes on below: the answer was kept with confidence.
 
-Assumed: more load never does better. Loads below a kept one are not run, and where a higher load
+*Assumed*: more load never does better. Loads below a kept one are not run, and where a higher load
 seems kept above one that was not, the lower one counts.
 """
 
@@ -17,13 +16,13 @@ from typing import Final
 from loadgen.records.sweep_record import Axis, Verdict
 
 DESCENTS_MAX: Final = 6
-"""Halvings below the lowest load that was asked for, before it is given up."""
+"""Halvings below the lowest given load before giving up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Evidence at a load: its verdict, whether the share so far would keep the SLO, and whether it
-    may be run again.
+    """Evidence at a load: its verdict, whether the share so far would keep the SLO, and whether
+    another run is allowed.
     """
 
     verdict: Verdict
@@ -32,7 +31,7 @@ class Standing:
 
     @property
     def open(self) -> bool:
-        """Undecided, and worth another run."""
+        """Undecided, with runs left."""
         return self.verdict == "undecided" and self.may_repeat
 
     @property
@@ -43,7 +42,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bracket:
-    """The highest load that was kept below all that were not, and the lowest that was not."""
+    """The highest load kept below all that were not, and the lowest that was not."""
 
     kept: float | None
     above: float | None
@@ -81,10 +80,7 @@ class LimitSearch:
         return Bracket(kept=kept, above=min(not_kept, default=None))
 
     def next_load(self, standings: Mapping[float, Standing]) -> float | None:
-        """The load to run next, new or again; None at the end.
-
-        `standings` has at least one load.
-        """
+        """The load to run next, new or again; None at the end. Needs at least one standing."""
         below, above = self._ends(standings)
         if above is None:
             top = max(standings)
@@ -102,7 +98,7 @@ class LimitSearch:
     def _ends(self, standings: Mapping[float, Standing]) -> tuple[float | None, float | None]:
         """The highest load that leans to be kept, and the lowest above it that does not.
 
-        Loads below one that was kept for certain count as kept, unless they were missed.
+        Loads below one certainly kept count as kept, unless missed.
         """
         sure = self.bracket(standings).kept
         above = min(
@@ -121,7 +117,7 @@ class LimitSearch:
         return below, above
 
     def _middle(self, below: float, above: float) -> float | None:
-        """Between the ends, by their ratio; None where they are close enough."""
+        """Geometric middle of the ends; None where they are close enough."""
         if above <= below * (1 + self.precision):
             return None
         if self.axis == "concurrency":
@@ -132,7 +128,7 @@ class LimitSearch:
         return middle if below < middle < above else None
 
     def _lower(self, missed: float) -> float | None:
-        """Halve, but not for ever."""
+        """Half of `missed`; None at the bottom."""
         half = missed / 2
         if self.axis == "concurrency":
             half = float(math.floor(half))

@@ -8,16 +8,16 @@ from loadgen.records.plain_number import plain_number
 from loadgen.records.sweep_record import Axis
 
 LOADS_MAX: Final = 100
-"""More points than anybody waits for: a slip of the hand."""
+"""More points than a typing error should start."""
 
 DOUBLINGS_BELOW_MAX: Final = 6
-"""A sweep up to a highest load R begins at R / 64 and doubles."""
+"""A sweep up to R begins at R / 64 and doubles."""
 
 FORMS: Final = "loads such as 1,2,4,8, or FROM-TOxFACTOR, as in 1-64x2"
 
 
 def parse_loads(text: str, *, axis: Axis, option: str) -> tuple[float, ...]:
-    """Return the loads in rising order, each once; raises OptionError.
+    """The loads in rising order, each once; raises OptionError.
 
     A concurrency is a whole number. The last of FROM-TOxFACTOR is TO itself.
     """
@@ -42,7 +42,7 @@ def loads_up_to(highest: float) -> tuple[float, ...]:
 
 
 def load_words(load: float) -> str:
-    """A load as typed and as in file names: no more digits than needed."""
+    """A load with no more digits than needed, as in file names."""
     return f"{load:.6g}"
 
 

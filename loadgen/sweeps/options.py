@@ -13,16 +13,16 @@ from loadgen.sweeps.load_grid import load_words
 from startup.typed_options import option
 
 ERROR_SHARE: Final = 0.05
-"""Chance of a wrong verdict on a load, all the runs at it included."""
+"""Chance of a wrong verdict on a load, over all its runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepOptions:
-    """A run that is repeated at `loads`, rising, of the class `vary`; results go into `folder`.
+    """A run repeated at rising `loads` of the class `vary`; results go into `folder`.
 
     With an SLO of any class the highest load that keeps it is searched, to within `precision` of
-    the load; an undecided load is run up to `repeats` times, each time twice as long. Raises
-    OptionError for a class that is not there.
+    the load; an undecided load is run up to `repeats` times, each twice as long. Raises OptionError
+    for an unknown class.
     """
 
     run: RunOptions
@@ -49,12 +49,12 @@ class SweepOptions:
 
     @property
     def tail(self) -> float:
-        """Chance of error that each run at a load may use up, on either side."""
+        """Chance of error of each run at a load, on either side."""
         return ERROR_SHARE / self.repeats
 
     @property
     def levels(self) -> tuple[tuple[str, Slo], ...]:
-        """The classes that have an SLO, and theirs."""
+        """Classes with an SLO, and theirs."""
         return tuple((each.name, each.slo) for each in self.run.classes if each.slo is not None)
 
     @staticmethod
@@ -63,9 +63,9 @@ class SweepOptions:
         return 1 << repeat
 
     def at(self, load: float, *, position: int, repeat: int = 0) -> RunOptions:
-        """The run at `load`, as the sweep's number `position`, run there `repeat` times before.
+        """The run at `load`, number `position` of the sweep, after `repeat` runs at that load.
 
-        Every run has a seed of its own: prompts that came before would be found in a prefix cache.
+        Every run has its own seed: earlier prompts would be found in a prefix cache.
         """
         classes = tuple(
             self._sized(self._loaded(each, load) if each.name == self.vary else each, repeat)
@@ -82,7 +82,7 @@ class SweepOptions:
         return replace(each, arrivals=replace(each.arrivals, rate=rate, concurrency=concurrency))
 
     def _sized(self, each: ClassOptions, repeat: int) -> ClassOptions:
-        """The run, this many times as long, in requests or in time, whichever bounds it."""
+        """A class `growth` times as long, in requests or in time, whichever bounds it."""
         growth = self.growth(repeat)
         sessions, duration_s = each.workload.sessions, each.arrivals.duration_s
         return replace(

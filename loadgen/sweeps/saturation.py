@@ -1,14 +1,13 @@
 """Detects a run beyond the server's capacity, from its own results.
 
-Open loop. Where requests come faster than they can be served, the backlog (due and not ended) grows
-for as long as they come. The worst case without saturation is a server that can just keep up: its
-backlog wanders like a random walk, whose variance over A arrivals is about (I_a + I_c) x A, the
-indices of dispersion of arrivals and of completions. Growth of more than 3 of its deviations is not
-chance (a walk that starts empty goes so far in 1 of 370 runs; a server with room to spare wanders
-much less). Growth is counted in the second half of the time in which requests were due, and not
-before the first replies have had time to end three times over: a pipeline that fills is no backlog.
-A run too short for that is judged by the TTFT alone: it must not rise, from the first third of the
-requests to the last, by a quarter of the time between them.
+Open loop. If requests come faster than they can be served, the backlog (due and not ended) keeps
+growing. The worst case without saturation, a server that can just keep up, has a random walk as
+backlog, whose variance over A arrivals is about (I_a + I_c) x A, the indices of dispersion of
+arrivals and completions. Growth beyond 3 deviations is not chance (a walk from 0 goes so far in 1
+of 370 runs; a server with room to spare wanders much less). Growth is counted in the second half of
+the time in which requests were due, and not before the first replies could have ended three times
+over: a filling pipeline is no backlog. A run too short for that is judged by TTFT: from the first
+third of the requests to the last it must not rise by a quarter of the time between them.
 
 A server that fails more than 1 % of the requests, beyond chance, refuses load: saturated as well.
 
@@ -32,19 +31,19 @@ from loadgen.records.sweep_record import SaturationFound, SweepPoint
 DEVIATIONS: Final = 3.0
 FAILED_SHARE: Final = 0.01
 REQUESTS_MIN: Final = 40
-"""Fewer say nothing of a trend."""
+"""Fewer show no trend."""
 
 FILLS: Final = 3.0
-"""Times that an early request takes, until the pipeline counts as full."""
+"""Durations of an early request until the pipeline counts as full."""
 
 LATEST_BEGIN: Final = 0.75
-"""Of the time in which requests are due: a later full pipeline leaves too little to see a trend."""
+"""Of the time in which requests are due: a pipeline full later leaves too little for a trend."""
 
 BEHIND_SHARE: Final = 0.25
-"""Rise of the TTFT per time that says, in a short run, that the server fell behind."""
+"""Rise of TTFT per time by which a short run shows a server falling behind."""
 
 GAIN: Final = 0.1
-"""Growth of throughput over growth of concurrency below which more load brings nothing."""
+"""Growth of throughput over that of concurrency below which more load brings nothing."""
 
 
 def saturation(record: RunRecord, *, closed: bool) -> SaturationFound:
@@ -87,7 +86,7 @@ def no_more_throughput(points: Sequence[SweepPoint]) -> bool:
 
 
 def _refused(columns: Columns) -> SaturationFound | None:
-    """A sentence if more than FAILED_SHARE of the requests failed, beyond chance."""
+    """Saturated if more than FAILED_SHARE of the requests failed, beyond chance; else None."""
     if not columns.failed.any():
         return None
     share = share_estimate(Samples.in_order(columns.failed.astype(np.float64)))
@@ -115,7 +114,7 @@ def _backlog(columns: Columns, begin_ns: int, last_ns: int) -> SaturationFound:
 
 
 def _short(columns: Columns) -> SaturationFound:
-    """Judge a run in which replies take about as long as all arrivals: by the TTFT's rise."""
+    """Judge by the TTFT's rise a run in which replies take about as long as all arrivals."""
     rows = columns.where(columns.streamed)
     third = len(rows) // 3
     if third < 2:
@@ -138,7 +137,7 @@ def _within(times_ns: Int64s, begin_ns: int, end_ns: int) -> Int64s:
 
 
 def _dispersion(times_ns: Int64s) -> float:
-    """Index of dispersion of counts; by the gaps where there are too few for bins; 1 for none."""
+    """Index of dispersion of counts; by the gaps with too few for bins; 1 for none."""
     process = arrival_process(times_ns)
     if process.dispersion is not None:
         return process.dispersion

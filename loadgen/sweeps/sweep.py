@@ -1,6 +1,6 @@
 """A sweep: runs at rising loads until the server is saturated, then the search for the limit.
 
-The function that does a run is an argument, so that decisions can be tested against servers with a
+The function that does a run is an argument, so that decisions are tested against servers with a
 known knee and limit.
 """
 
@@ -32,7 +32,7 @@ from loadgen.sweeps.saturation import no_more_throughput, saturation
 
 
 def point_figures(measures: RunMeasures) -> PointFigures:
-    """Take the figures of all classes together."""
+    """The figures of all classes together."""
     total = measures.total
     of, rates = total.distributions, total.rates
     failed = rates.get("failed_share")
@@ -61,10 +61,10 @@ def _percentile(of: Mapping[str, Distribution], name: str, percentile: float) ->
 
 
 RUNS_MAX: Final = 100
-"""Of the search: more than any sweep needs that closes in at all."""
+"""Of the search: more than any converging sweep needs."""
 
 RunAt = Callable[[RunOptions, str], Awaitable[RunRecord]]
-"""Does one run; the text says which, for people."""
+"""Does one run; the text names it, for people."""
 
 
 async def run_sweep(
@@ -72,8 +72,8 @@ async def run_sweep(
 ) -> SweepRecord:
     """Do the whole sweep; `say` takes a line for each step.
 
-    A run that is interrupted, or fails, ends the sweep, whose record keeps the rest; the first
-    run's LoadError is raised.
+    An interrupted or failed run ends the sweep, whose record keeps the rest; the first run's
+    LoadError is raised.
     """
     known = await _Sweep(options, run_at, say).run()
     return concluded(options, known, command=command)
@@ -131,14 +131,14 @@ class _Sweep:
         return ""
 
     def _goes_no_further(self, load: float) -> bool:
-        """Whether a closed loop is wide enough: for the throughput, and for an SLO too."""
+        """Whether more concurrency brings no throughput, and no SLO is kept either."""
         standing = self._known.standings.get(load)
         if standing is not None and standing.leans_kept:
             return False
         return no_more_throughput(self._known.points)
 
     async def _search(self) -> None:
-        """Close in on the highest load that keeps the SLO; repeat what stays undecided."""
+        """Close in on the highest load that keeps the SLO; repeat undecided ones."""
         known, options = self._known, self._options
         if all(point.figures.requests_per_s is None for point in known.points):
             return
@@ -153,7 +153,7 @@ class _Sweep:
         known.stopped = f"{known.stopped}; the search was given up after {RUNS_MAX} runs"
 
     async def _point(self, load: float, stage: Literal["grid", "search"] = "grid") -> SweepPoint:
-        """Do one run and keep its figures; raises LoadError if they are of another time."""
+        """Do one run and keep its figures; raises LoadError if their time is another."""
         known, options = self._known, self._options
         repeat = len(known.helds.get(load, ()))
         asked = options.at(load, position=len(known.points), repeat=repeat)
@@ -193,7 +193,7 @@ class _Sweep:
     def _judged(
         self, load: float, record: RunRecord, found: SaturationFound
     ) -> tuple[tuple[BoundShare, ...], Verdict | None]:
-        """Judge a load by all its runs; a saturated one is missed: it only gets later with time."""
+        """Judge a load by all its runs; a saturated one is missed: it only gets later."""
         known, options = self._known, self._options
         pairs = [(name, bound) for name, level in options.levels for bound in level.bounds]
         if not pairs or _cut_short(record):
@@ -221,7 +221,7 @@ def _cut_short(record: RunRecord) -> bool:
 
 
 def point_words(point: SweepPoint, axis: str) -> str:
-    """A line on one run, as it ends."""
+    """One run in a line."""
     figures = point.figures
     parts = [f"{axis} {load_words(point.load)}:"]
     if figures.requests_per_s is None:

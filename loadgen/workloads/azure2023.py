@@ -1,7 +1,7 @@
 """The Azure LLM inference trace of 2023 (AzurePublicDataset; Patel et al., Splitwise, ISCA 2024).
 
-A CSV of TIMESTAMP,ContextTokens,GeneratedTokens, whose timestamps have seven fractional digits,
-that is ticks of 100 ns. Shared prefixes are not recorded: every prompt is one of its own.
+A CSV of TIMESTAMP,ContextTokens,GeneratedTokens, with timestamps in ticks of 100 ns (seven
+fractional digits). Without shared prefixes: every prompt is one of its own.
 """
 
 import re
@@ -19,7 +19,7 @@ _EPOCH = datetime(1970, 1, 1)  # naive, as the trace's own timestamps are: only 
 
 
 def read_azure2023(path: Path) -> Recording:
-    """Read every row of the file, in its order; raises FileError for the first that is wrong."""
+    """Read every row in order; raises FileError for the first that is wrong."""
     _, lines = read_csv(path, HEADER)
     return Recording.of_rows("azure2023", read_rows(path, lines, first_line=2, read=_row))
 

@@ -1,10 +1,9 @@
 """The BurstGPT trace (HPMLL/BurstGPT; Wang et al., arXiv 2401.17644, CC-BY-4.0).
 
 A CSV of Timestamp in seconds, Model, Request tokens, Response tokens, Total tokens, Log Type; its
-second release puts Session ID and Elapsed time behind the timestamp. A row of 0 tokens is a request
-that failed when it was recorded, as the data set's own description says: it has no length to send,
-is left out, and counted. Sessions are not joined: the trace does not say whether a conversation's
-earlier turns are counted in its request tokens.
+second release has Session ID and Elapsed time after the timestamp. A row of 0 tokens is a request
+that failed when recorded (the data set's description): left out, and counted. Sessions are not
+joined: the trace does not say whether request tokens include earlier turns.
 """
 
 from dataclasses import replace
@@ -29,7 +28,7 @@ HEADERS: Final = (
 
 
 def read_burstgpt(path: Path) -> Recording:
-    """Read every row of the file, in its order; raises FileError for the first that is wrong."""
+    """Read every row in order; raises FileError for the first that is wrong."""
     header, lines = read_csv(path, *HEADERS)
     columns = header.split(",")
     request, response = columns.index("Request tokens"), columns.index("Response tokens")

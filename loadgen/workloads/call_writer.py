@@ -1,4 +1,4 @@
-"""Writes the calls of a plan: assigns keys, caps lengths, counts the cuts."""
+"""Writes the calls of a plan: assigns keys, caps lengths, counts cuts."""
 
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ Segments = tuple[PromptSegment, ...]
 class CallWriter:
     """Makes segments and calls of one plan, in the order of its sessions.
 
-    Keys are counted up in that order, so the first sessions' keys do not depend on how many follow.
+    Keys count up in that order, so the first sessions' keys do not depend on how many follow.
     """
 
     def __init__(self, spec: WorkloadSpec) -> None:
@@ -30,14 +30,14 @@ class CallWriter:
         self._cut_outputs: list[int] = []
 
     def own(self, tokens: int, role: Role = "user") -> PromptSegment:
-        """Make a piece that no other is like."""
+        """Make a unique piece."""
         self.keys += 1
         return PromptSegment(key=self.keys - 1, tokens=tokens, role=role)
 
     def same(
         self, name: Hashable, tokens: int, *, role: Role = "user", text: str | None = None
     ) -> PromptSegment:
-        """Make a piece that shares its beginning with all others of that name."""
+        """Make a piece that shares its beginning with all of that name."""
         segment = self._segments.get((name, tokens, role))
         if segment is None:
             key = self._keys.setdefault(name, self.keys)
@@ -49,9 +49,9 @@ class CallWriter:
     def call(
         self, history: Segments, own: Segments, output_tokens: int, *, after: tuple[int, ...] = ()
     ) -> CallPlan | None:
-        """Make the call whose prompt is `history`, then `own`; cut to the caps.
+        """Make the call with the prompt `history` + `own`, cut to the caps.
 
-        None, if the history of a dependent call leaves no space for another token.
+        None if the history of a dependent call leaves no space for another token.
         """
         cap = self._max_input_tokens
         segments = history + own
@@ -76,14 +76,14 @@ class CallWriter:
     def reply(
         self, position: int, call: CallPlan, *, role: Role = "assistant", text: str | None = None
     ) -> PromptSegment:
-        """Make the piece that stands for the reply of the call at `position`."""
+        """Make the piece for the reply of the call at `position`."""
         self.keys += 1
         return PromptSegment(
             key=self.keys - 1, tokens=call.output_tokens, role=role, reply_of=position, text=text
         )
 
     def cuts(self) -> LengthCuts:
-        """Say what has been cut so far."""
+        """The cuts so far."""
         return LengthCuts(
             max_input_tokens=self._max_input_tokens,
             max_output_tokens=self._max_output_tokens,
@@ -95,7 +95,7 @@ class CallWriter:
 
 
 def _cut(segments: Segments, tokens: int) -> Segments:
-    """Keep the first `tokens` of them."""
+    """The first `tokens` of the segments."""
     kept: list[PromptSegment] = []
     for segment in segments:
         if not tokens:

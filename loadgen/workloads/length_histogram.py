@@ -1,8 +1,7 @@
 """Lengths from a histogram file, counted in a user's own traffic.
 
-A CSV of two columns, a length and its weight, with or without a header that names them. A length is
-a whole number, or FROM-TO, whose numbers are equally likely. Weights are any numbers from 0 on;
-they need not add up to 1.
+A CSV of a length and its weight, with or without a header. A length is a whole number, or FROM-TO
+with equally likely numbers. Weights are from 0 on and need not add up to 1.
 """
 
 import math
@@ -22,9 +21,9 @@ _RANGE = re.compile(r"([^-]*)-([^-]*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthHistogram:
-    """Bins from `least` to `most`, both within, each with the weight of all its lengths together.
+    """Bins from `least` to `most`, inclusive, each with the weight of all its lengths together.
 
-    Raises ValueError for bins that are not as long as one another or that have no weight at all.
+    Raises ValueError for bins of unequal number, or without weight.
     """
 
     words: str
@@ -58,7 +57,7 @@ class LengthHistogram:
 
 
 def read_histogram(path: Path) -> LengthHistogram:
-    """Read the file; raises FileError with the line of the first row that is wrong."""
+    """Read the file; raises FileError with the line of the first wrong row."""
     lines = read_lines(path)
     headed = bool(lines) and not any(character.isdigit() for character in lines[0])
     bins: list[tuple[int, int, float]] = []

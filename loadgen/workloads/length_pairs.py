@@ -1,4 +1,4 @@
-"""Joint distributions of a request's prompt and its reply, each in whole tokens."""
+"""Joint distributions of a request's prompt and reply, in whole tokens."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,16 +27,16 @@ class IndependentLengths:
     output: Lengths
 
     def draw_pairs(self, chance: np.random.Generator, requests: int) -> tuple[Int64s, Int64s]:
-        """Draw from a stream for each, so that more requests leave the first ones as they are."""
+        """Draw each from its own stream, so that more requests leave the first unchanged."""
         prompts, outputs = chance.spawn(2)
         return self.prompt.draw(prompts, requests), self.output.draw(outputs, requests)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ObservedLengths:
-    """Observed pairs, drawn with replacement, so that they stay together.
+    """Observed pairs, drawn with replacement as pairs.
 
-    Raises OptionError for arrays that do not match, or without a pair, or tokens outside 1 to
+    Raises OptionError for arrays that do not match or are empty, and for tokens outside 1 to
     `TOKENS_MAX`.
     """
 

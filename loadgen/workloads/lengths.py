@@ -1,13 +1,13 @@
-"""Distributions of lengths in tokens (and of turns), as they are written on a command line.
+"""Distributions of lengths in tokens (and of turns), as typed.
 
     512                              always the same
     uniform:64-1024                  every whole number from 64 to 1024 alike
     lognormal:1155,1109              mean and standard deviation
-    lognormal:1155,1109,2-14050      the same, and what lies outside is moved to the nearer end
+    lognormal:1155,1109,2-14050      the same, with outliers moved to the nearer end
     histogram:FILE.csv               rows of a length, or of FROM-TO, and a weight
 
-A length is the inverse of its distribution at one uniform number. So the first lengths that a seed
-draws are the same however many are drawn, and a small change of a parameter changes all a little.
+A length is the inverse of its distribution at one uniform number, so the first lengths of a seed do
+not depend on how many are drawn, and a small change of a parameter changes all a little.
 """
 
 import math
@@ -60,10 +60,10 @@ class Uniform:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lognormal:
-    """exp of a normal variable, rounded, then moved to the nearer end if it lies outside.
+    """exp of a normal variable, rounded, then moved to the nearer end if outside.
 
-    `mean` and `deviation` are those before rounding and moving. Raises ValueError for a mean or a
-    deviation that is not above 0, and for ends out of order.
+    `mean` and `deviation` are those before rounding and moving. Raises ValueError for a mean or
+    deviation not above 0, and for ends out of order.
     """
 
     mean: float
@@ -100,10 +100,10 @@ class Lognormal:
 def lognormal_of_median(
     *, median: float, sigma: float, least: int = 1, most: int = TOKENS_MAX
 ) -> Lengths:
-    """exp(N(ln median, sigma)), rounded and kept within the ends; always the same without a spread.
+    """exp(N(ln median, sigma)), rounded and kept within the ends; constant without a spread.
 
-    Its mean is median * exp(sigma^2 / 2). Raises OptionError for a sigma that is not a finite
-    number from 0 on, for a median outside the ends, and for a spread without bound.
+    Its mean is median * exp(sigma^2 / 2). Raises OptionError for a sigma that is not finite or
+    below 0, a median outside the ends, and an unbounded spread.
     """
     if not 1 <= least <= median <= most <= TOKENS_MAX:
         expected = f"within {least:,} to {most:,}, and these in 1 to {TOKENS_MAX:,} tokens"
@@ -121,10 +121,9 @@ def lognormal_of_median(
 
 
 def parse_lengths(text: str, *, option: str = "lengths") -> Lengths:
-    """Parse a distribution as written above.
+    """Parse a distribution, see above.
 
-    Raises OptionError, which names `option`, for another form; FileError for a histogram's file
-    that cannot be used.
+    Raises OptionError naming `option` for another form, FileError for an unusable histogram.
     """
     kind, colon, rest = text.strip().partition(":")
     if colon and kind == "histogram" and rest:

@@ -1,8 +1,8 @@
 """The Mooncake traces (kvcache-ai/Mooncake; Qin et al., FAST 2025, Apache-2.0).
 
-JSON lines of timestamp in milliseconds, input_length, output_length and hash_ids. Each of the last
-names a block of 512 tokens together with all blocks before it, so prompts that begin with the same
-ids begin with the same text. The last block holds what is left of the prompt.
+JSON lines of timestamp in ms, input_length, output_length and hash_ids. A hash id names a block of
+512 tokens together with all blocks before it, so prompts that begin with the same ids begin with
+the same text. The last block holds the rest of the prompt.
 """
 
 import json
@@ -20,9 +20,9 @@ _TIMESTAMP_MS_MAX: Final = 9 * 10**12  # three centuries: a slip of a unit, not 
 
 
 def read_mooncake(path: Path) -> Recording:
-    """Read every row of the file, in its order; raises FileError for the first that is wrong.
+    """Read every row in order; raises FileError for the first that is wrong.
 
-    A row may lack hash_ids: its prompt is then one of its own.
+    A row without hash_ids has a prompt of its own.
     """
     rows = read_rows(path, read_lines(path), first_line=1, read=_row)
     return Recording.of_rows("mooncake", rows, block_tokens=BLOCK_TOKENS)
@@ -59,9 +59,9 @@ def _whole(row: dict[str, Any], field: str, least: int, most: int) -> int:
 
 
 def _blocks(ids: object, input_tokens: int) -> tuple[int, ...]:
-    """Check the ids: as many as the prompt has blocks, with or without the part of one at its end.
+    """Check the ids: as many as the prompt has blocks, with or without a partial last one.
 
-    Both are found: the published traces count the part, and tools that make such files do not.
+    Both exist: the published traces count the part, tools that make such files do not.
     """
     if not isinstance(ids, list) or any(type(each) is not int or each < 0 for each in ids):
         raise ValueError("hash_ids is not a list of whole numbers")

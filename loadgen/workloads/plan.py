@@ -1,7 +1,6 @@
 """Plans sessions from a `WorkloadSpec`: lengths, shared pieces, dependencies; no texts yet.
 
-The same spec, trace and seed give the same sessions, and the first of them are the same however
-many there are.
+The same spec, trace and seed give the same first sessions, however many there are.
 """
 
 from collections.abc import Iterator
@@ -31,11 +30,11 @@ def plan_workload(
 ) -> WorkloadPlan:
     """Plan `sessions` sessions; None: as many as `spec` says, or as the trace has rows.
 
-    With `pool` they are taken as time allows, and their number is no limit. `trace` is `read_trace`
-    of the same spec, read here by default. Texts of a trace of conversations have been counted by
-    then (`Conversations.counted`), or ValueError. A trace with fewer rows is repeated, with other
-    words where it has none of its own; there are then no recorded arrivals. Raises FileError for a
-    file, and OptionError for options, that cannot be used.
+    A `pool`'s sessions are taken as time allows, and their number is no limit. `trace` is
+    `read_trace` of the same spec (default: read here); texts of conversations must have been
+    counted (`Conversations.counted`), else ValueError. A shorter trace is repeated, with other
+    words where it has none of its own, without recorded arrivals. Raises FileError, OptionError for
+    unusable files and options.
     """
     if trace is None:
         trace = read_trace(spec, sessions=spec.sessions if sessions is None else sessions)
@@ -66,7 +65,7 @@ def plan_workload(
 
 
 def _check(spec: WorkloadSpec, trace: Trace | None) -> None:
-    """Raise OptionError for options that contradict the trace, or lack one."""
+    """Raise OptionError for missing options, or ones that contradict the trace."""
     lengths = (("--input", spec.input_lengths), ("--output", spec.output_lengths))
     if trace is None:
         for option, asked in lengths:
@@ -89,7 +88,7 @@ def _check(spec: WorkloadSpec, trace: Trace | None) -> None:
 
 
 def _prefix(writer: CallWriter, spec: WorkloadSpec, group: int) -> Segments:
-    """Make the system prompt that all sessions of the group begin with."""
+    """The system prompt of the group."""
     if not spec.shared_prefix_tokens:
         return ()
     return (writer.same(("prefix", group), spec.shared_prefix_tokens, role="system"),)
@@ -117,7 +116,7 @@ def _drawn_sessions(
 
 
 def _blocks(writer: CallWriter, recording: Recording, index: int, tokens: int) -> Segments:
-    """Make the blocks of a row's prompt; a repeated row has its own words each time."""
+    """The blocks of a row's prompt; each repetition of a row has its own words."""
     assert recording.blocks is not None  # the caller asked
     again, row = divmod(index, len(recording))
     segments: list[PromptSegment] = []
@@ -158,14 +157,14 @@ def _recorded_conversations(
 def _said(
     writer: CallWriter, trace: Conversations, text: str, *, role: Role = "user"
 ) -> PromptSegment:
-    """Make the piece of a recorded text: the same text is the same piece, in any role."""
+    """The piece of a recorded text: the same text is the same piece, in any role."""
     return writer.same(text, trace.tokens[text], role=role, text=text)
 
 
 def _notes(
     spec: WorkloadSpec, trace: Trace | None, sessions: int, left_out_calls: int
 ) -> Iterator[str]:
-    """Notes for readers of the figures."""
+    """Notes on the plan, for reports."""
     if trace is not None:
         yield from trace.notes
         if sessions > len(trace):

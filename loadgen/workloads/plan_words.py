@@ -12,7 +12,7 @@ from loadgen.workloads.workload_spec import WorkloadSpec
 def plan_words(
     spec: WorkloadSpec, trace: Trace | None, sessions: Sequence[tuple[CallPlan, ...]], *, pool: bool
 ) -> str:
-    """One line on the planned `sessions`, at least one; time alone limits those of a `pool`."""
+    """One line on at least one session; time alone limits a `pool`."""
     return "; ".join([_source(spec, trace), _amount(sessions, pool=pool), *_laid_over(spec)])
 
 

@@ -1,4 +1,4 @@
-"""Prefix reuse of a workload: the part of its prompts that a prefix cache may find again."""
+"""Prefix reuse of a workload: the part of its prompts that a prefix cache may find."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,10 +9,10 @@ from loadgen.workloads.session_plan import CallPlan, PromptSegment
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefixReuse:
-    """Tokens of all prompts, and those that begin an earlier prompt too.
+    """Tokens of all prompts, and those that also begin an earlier prompt.
 
-    `reused_tokens` is the maximum for an unbounded cache that was empty: replies that later prompts
-    carry count as found, for the server made them itself.
+    `reused_tokens` is the maximum, for an unbounded cache that began empty: replies in later
+    prompts count as found, because the server made them.
     """
 
     input_tokens: int
@@ -20,7 +20,7 @@ class PrefixReuse:
 
 
 def prefix_reuse(sessions: Sequence[tuple[CallPlan, ...]]) -> PrefixReuse:
-    """Add up over all calls, in the order in which they are planned."""
+    """Add up over all calls, in planned order."""
     calls = [call for session in sessions for call in session]
     beginnings = Counter(call.segments[0].key for call in calls)
     known = _Beginnings()
@@ -34,7 +34,7 @@ def prefix_reuse(sessions: Sequence[tuple[CallPlan, ...]]) -> PrefixReuse:
 
 
 class _Beginnings:
-    """All prompts so far as a tree: each node is a row of whole segments from the start."""
+    """All prompts so far as a tree: a node is a row of whole segments from the start."""
 
     def __init__(self) -> None:
         self._longest: dict[tuple[int, int], int] = {}  # (node, key): the longest piece behind it

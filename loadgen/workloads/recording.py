@@ -1,6 +1,6 @@
 """Recorded traffic as columns: arrivals, lengths, shared prefixes.
 
-This module must not know how rows become sessions (`loadgen.workloads.plan`).
+Must not know how rows become sessions (`loadgen.workloads.plan`).
 """
 
 from array import array
@@ -20,10 +20,10 @@ NS_PER_S = 1_000_000_000
 class Recording:
     """A trace, a row per request.
 
-    `arrivals_ns` int64[rows] is counted from the first row and does not fall; `input_tokens` and
-    `output_tokens` int64[rows]. `blocks`, where the trace has them, names the blocks of
-    `block_tokens` tokens that each prompt is made of, and prompts that begin with the same blocks
-    begin with the same text. `kind` is the format; `notes` say what was left out.
+    `arrivals_ns` int64[rows] counts from the first row and does not fall; `input_tokens` and
+    `output_tokens` int64[rows]. `blocks`, if recorded, names each prompt's blocks of `block_tokens`
+    tokens; prompts that begin with the same blocks begin with the same text. `kind` is the format;
+    `notes` name what was left out.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class Recording:
 
     @classmethod
     def of_rows(cls, kind: str, rows: Iterable[TraceRow], *, block_tokens: int = 0) -> Self:
-        """Put rows, at least one, into columns; blocks are kept if they have a length."""
+        """Put at least one row into columns; blocks are kept if they have a length."""
         # Number by number: rows of a trace of millions would be some GB if they were all kept.
         at_ns, input_tokens, output_tokens = array("q"), array("q"), array("q")
         blocks: list[tuple[int, ...]] = []
@@ -59,9 +59,9 @@ class Recording:
         )
 
     def window(self, from_s: float, to_s: float) -> Self | None:
-        """Keep the rows that arrived from `from_s` to before `to_s`; None if there is none.
+        """Keep the rows that arrived from `from_s` to before `to_s`; None without any.
 
-        Arrivals of what is kept are counted from its own first row.
+        Arrivals then count from the first kept row.
         """
         first, end = np.searchsorted(
             self.arrivals_ns, np.array([from_s, to_s]) * NS_PER_S, side="left"

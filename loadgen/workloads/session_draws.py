@@ -1,7 +1,7 @@
 """Random numbers of a workload, drawn at once for all sessions.
 
-Each purpose has its own stream, and each session, or call, one number of it. So the first sessions
-of a seed do not depend on their number, and an added option changes only its own part.
+Each purpose has its own stream, with one number per session or call. So the first sessions of a
+seed do not depend on their number, and an added option changes only its own part.
 """
 
 from dataclasses import dataclass
@@ -36,10 +36,10 @@ class Stream(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SessionDraws:
-    """Numbers of all sessions: `calls` int64[sessions] that each has, and, for all calls of the
-    first, then all of the second, and so on, the tokens that each call adds to its prompt and those
-    of its reply, int64[calls]; `groups` int64[sessions] is the system prompt; `long` bool[sessions]
-    marks those that begin with a long context.
+    """Numbers of all sessions: `calls`, int64[sessions]; the tokens that each call adds to its
+    prompt and those of its reply, int64[calls], one session after another; `groups`,
+    int64[sessions], the system prompt; `long`, bool[sessions], those that begin with a long
+    context.
     """
 
     calls: Int64s
@@ -54,9 +54,9 @@ def draw_sessions(
 ) -> SessionDraws:
     """Draw the numbers of `sessions` sessions.
 
-    With a recording, a session's first call has the lengths of its row, rows beginning anew behind
-    the last; further calls have those of rows drawn at random. Without one, `spec` has both
-    distributions of lengths. Raises OptionError for more than `CALLS_MAX` calls.
+    With a recording, a session's first call has the lengths of its row (repeated as needed),
+    further calls those of random rows. Without one, `spec` has both distributions of lengths.
+    Raises OptionError for more than `CALLS_MAX` calls.
     """
     calls = _calls(spec, sessions, seed)
     firsts = np.cumsum(calls) - calls  # [sessions]
@@ -84,14 +84,14 @@ def draw_sessions(
 
 
 def draw_turns(spec: WorkloadSpec, *, sessions: int, seed: int) -> Int64s | None:
-    """How many turns each session has, int64[sessions]; None without --turns."""
+    """Number of turns of each session, int64[sessions]; None without --turns."""
     if spec.turns is None:
         return None
     return spec.turns.draw(_chance(seed, Stream.TURNS), sessions)
 
 
 def draw_groups(spec: WorkloadSpec, *, sessions: int, seed: int) -> Int64s:
-    """Which of the shared system prompts each session begins with, int64[sessions]."""
+    """The shared system prompt of each session, int64[sessions]."""
     groups = np.floor(_uniforms(seed, Stream.GROUPS, sessions) * spec.shared_prefix_groups)
     return groups.astype(np.int64)
 

@@ -1,6 +1,6 @@
 """Plans of sessions without texts: lengths of pieces, shared pieces, dependencies of calls.
 
-Pieces of the same key are the same text; `loadgen.prompts` finds the words.
+`loadgen.prompts` finds the words.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,10 +14,9 @@ from loadgen.records.request import Role
 class PromptSegment:
     """A piece of a prompt, of `tokens` tokens.
 
-    Pieces of the same key and length are the same text; of two lengths, the shorter is the
-    beginning of the longer; of different keys, they differ within their first 16 tokens. Keys are
-    whole numbers from 0 on. `reply_of` is the position of the call whose reply this stands for.
-    `text`, where the words are recorded ones, is what the piece is the first `tokens` tokens of.
+    Pieces of one key are the same text, the shorter the beginning of the longer; pieces of
+    different keys differ within their first 16 tokens. `reply_of` is the position of the call whose
+    reply this stands for. `text` is a recorded text, whose first `tokens` tokens are the piece.
     Raises ValueError for a length below 1 or a negative key.
     """
 
@@ -32,13 +31,13 @@ class PromptSegment:
             raise ValueError(f"a segment of {self.tokens} tokens, key {self.key}")
 
     def cut(self, tokens: int) -> Self:
-        """Keep the first `tokens` of it."""
+        """The first `tokens` of it."""
         return replace(self, tokens=tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPlan:
-    """One request to be: see `records.request.Call`. The prompt is its segments in order."""
+    """One planned request: see `records.request.Call`. The prompt is its segments in order."""
 
     segments: tuple[PromptSegment, ...]
     output_tokens: int
@@ -68,8 +67,8 @@ class LengthCuts:
 class WorkloadPlan:
     """All sessions of a class, each a tuple of calls in the order of a `records.request.Session`.
 
-    `arrivals_ns` are recorded times since the first of them, int64[sessions], None where nothing
-    was recorded. `keys` is one more than the largest key. `words` says what it is, for reports.
+    `arrivals_ns` are recorded times since the first, int64[sessions], None if not recorded. `keys`
+    is one more than the largest key. `words` describes the plan for reports.
     """
 
     sessions: Sequence[tuple[CallPlan, ...]]
@@ -81,5 +80,5 @@ class WorkloadPlan:
 
     @property
     def requests(self) -> int:
-        """Calls of all sessions."""
+        """Number of calls."""
         return sum(len(calls) for calls in self.sessions)

@@ -21,7 +21,7 @@ def conversation(
 ) -> tuple[CallPlan, ...]:
     """Each call's prompt is that of the call before, its reply, and the turn's own piece.
 
-    Ends before a turn whose history alone fills the longest prompt allowed.
+    Ends before a turn whose history fills the longest prompt allowed.
     """
     calls: list[CallPlan] = []
     history = prefix
@@ -40,12 +40,11 @@ def conversation(
 def fan_out(
     writer: CallWriter, *, prefix: Segments, turns: Sequence[Turn], width: int
 ) -> tuple[CallPlan, ...]:
-    """A plan, then levels of `width` calls at once and one that joins them, a turn for each.
+    """A plan, then levels of `width` concurrent calls and one that joins them, a turn for each.
 
-    All calls of a level begin with the plan, its reply and the joins before, and add a task of
-    their own; the join adds their replies, as what is said to the model, and a question. Ends
-    before a call whose history alone fills the longest prompt allowed. `turns` are
-    1 + levels * (width + 1).
+    All calls of a level begin with the plan, its reply and the joins before, and add their own
+    task; the join adds their replies, as user messages, and a question. Ends before a call whose
+    history fills the longest prompt allowed. `turns` are 1 + levels * (width + 1).
     """
     calls = list(_fan_out(writer, prefix=prefix, turns=turns, width=width))
     writer.left_out_calls += len(turns) - len(calls)

@@ -1,9 +1,8 @@
 """Recorded conversations with their own words, in the form of the ShareGPT data sets.
 
 A JSON list (or one JSON object a line) of {"conversations": [{"from": "human", "value": ...},
-{"from": "gpt", "value": ...}, ...]}; other fields are ignored. The words are sent as they are,
-earlier turns before later ones, so lengths are a tokenizer's, which this module must not know: it
-names the texts, and receives their counts.
+{"from": "gpt", "value": ...}, ...]}; other fields are ignored. The words are sent unchanged, so
+lengths need a tokenizer, which this module must not know: it names the texts and receives counts.
 """
 
 import json
@@ -34,7 +33,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """A system prompt, or none (empty), and turns of a question and its reply, at least one."""
+    """A system prompt (or empty), and at least one turn of question and reply."""
 
     system: str
     turns: tuple[tuple[str, str], ...]
@@ -42,7 +41,7 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Conversations:
-    """A file's content, in order; `tokens` is empty until the texts have been counted."""
+    """A file's content, in order; `tokens` is empty until the texts are counted."""
 
     items: tuple[Conversation, ...]
     notes: tuple[str, ...] = ()
@@ -53,7 +52,7 @@ class Conversations:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Every text whose tokens have to be counted, once each."""
+        """Every text to count, once each."""
         found = dict.fromkeys(each.system for each in self.items)
         found |= dict.fromkeys(text for each in self.items for turn in each.turns for text in turn)
         return tuple(text for text in found if text)
@@ -64,11 +63,11 @@ class Conversations:
 
 
 def read_sharegpt(path: Path, *, limit: int | None = None) -> Conversations:
-    """Read the first `limit` conversations that have a question and a reply, or all of them.
+    """Read the first `limit` conversations with a question and a reply (None: all).
 
-    A conversation is kept from its first question up to its first message out of turn, or without
-    words; one that has no reply then is left out, and counted. Raises FileError, with the line
-    that an entry begins at, for the first that has another form.
+    A conversation is kept from its first question to its first message that is out of turn or
+    empty; one without a reply is left out, and counted. Raises FileError, with the entry's line,
+    for another form.
     """
     items: list[Conversation] = []
     without = 0
@@ -91,7 +90,7 @@ def read_sharegpt(path: Path, *, limit: int | None = None) -> Conversations:
 
 
 def _entries(path: Path, text: str) -> Iterator[tuple[int, Any]]:
-    """Yield each entry and the line that it begins at, one at a time: such files are large."""
+    """Yield each entry and its first line, one at a time: such files are large."""
     decoder = json.JSONDecoder()
     place, line, seen = _after_space(text, 0), 1, 0
     listed = text.startswith("[", place)
@@ -127,7 +126,7 @@ def _name(number: int, entry: object) -> str:
 
 
 def _conversation(entry: object) -> Conversation | None:
-    """Read an entry; None if it has no question with a reply. Raises ValueError for its form."""
+    """Read an entry; None without a question and a reply. Raises ValueError for its form."""
     messages = entry.get("conversations") if isinstance(entry, dict) else None
     if not isinstance(messages, list):
         raise ValueError('expected an object with a list "conversations"')

@@ -28,10 +28,10 @@ _HEAD_BYTES: Final = 65_536  # an entry of a conversation file names its fields 
 
 
 def read_trace(spec: WorkloadSpec, *, sessions: int | None = None) -> Trace | None:
-    """Read the trace that the workload names, and keep what arrived in its window; None for none.
+    """Read the workload's trace and keep its window; None without a trace.
 
-    Of conversations only the first `sessions` are read. Raises FileError for a file that cannot
-    be used, OptionError for a window on a file without times.
+    Of conversations only the first `sessions` are read. Raises FileError for an unusable file,
+    OptionError for a window on a file without times.
     """
     if spec.trace is None:
         return None
@@ -54,7 +54,7 @@ def read_trace(spec: WorkloadSpec, *, sessions: int | None = None) -> Trace | No
 
 
 def read_recording(path: Path, *, kind: TraceFormat = "auto") -> Recording:
-    """Read every row of a trace with arrival times; FileError for another or an unusable file."""
+    """Read every row of a trace with arrival times; raises FileError for any other file."""
     kind = trace_format(path) if kind == "auto" else kind
     if kind not in _READERS:
         raise FileError(path, f"its format is {kind}: expected a trace with arrival times")

@@ -1,7 +1,7 @@
 """Files of recorded traffic, line by line: the first wrong row stops the reading.
 
-A trace with holes would be another workload, so a row is read or refused, with file, line and
-reason, never skipped silently.
+A trace with holes would be another workload, so no row is skipped silently: it is read, or refused
+with file, line and reason.
 """
 
 import gzip
@@ -20,9 +20,9 @@ _GZIP: Final = b"\x1f\x8b"
 
 
 class TraceRow(NamedTuple):
-    """One recorded request: its time, by the trace's own clock, and its lengths.
+    """One recorded request: its time, by the trace's clock, and its lengths.
 
-    `blocks` names the blocks of its prompt, where the trace records shared ones.
+    `blocks` names the blocks of its prompt, if recorded.
     """
 
     at_ns: int
@@ -41,7 +41,7 @@ def read_text(path: Path) -> str:
 
 
 def read_bytes(path: Path, at_most: int = -1) -> bytes:
-    """The file's first bytes, all by default, of what gzip has compressed too; raises FileError."""
+    """The file's first bytes (default: all), unzipped if gzipped; raises FileError."""
     try:
         with path.open("rb") as file:
             is_compressed = file.read(len(_GZIP)) == _GZIP
@@ -57,7 +57,7 @@ def read_bytes(path: Path, at_most: int = -1) -> bytes:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read the lines as an editor numbers them, without their ends; raises FileError."""
+    """The lines as an editor numbers them, without their ends; raises FileError."""
     lines = read_text(path).split("\n")  # not splitlines, which knows more ends than an editor
     if lines[-1] == "":
         lines.pop()
@@ -76,10 +76,9 @@ def read_csv(path: Path, *headers: str) -> tuple[str, list[str]]:
 def read_rows(
     path: Path, lines: Iterable[str], *, first_line: int, read: Callable[[str], TraceRow | None]
 ) -> Iterator[TraceRow]:
-    """Read each line by `read`: None is a row to leave out, a ValueError one that is wrong.
+    """Read each line by `read`: None leaves a row out, ValueError means a wrong one.
 
-    Raises FileError for the first wrong row, for a time before that of the row above, and if no
-    row is left.
+    Raises FileError for the first wrong row, for falling times, and if no row is left.
     """
     previous_ns, none = 0, True
     for number, line in enumerate(lines, start=first_line):
@@ -98,7 +97,7 @@ def read_rows(
 
 
 def csv_fields(line: str, count: int) -> list[str]:
-    """Split a line of a CSV that quotes nothing; raises ValueError for another number of fields."""
+    """Split a line of an unquoted CSV; raises ValueError for another number of fields."""
     fields = line.split(",")
     if len(fields) != count:
         found = len(fields) if line else "an empty line"
@@ -107,7 +106,7 @@ def csv_fields(line: str, count: int) -> list[str]:
 
 
 def read_tokens(column: str, text: str, *, least: int = 1) -> int:
-    """Read a length in tokens; raises ValueError, which names the column."""
+    """Read a length in tokens; raises ValueError naming the column."""
     if not (text.isascii() and text.isdigit()):
         raise ValueError(f"{column} {text[:40]!r} is not a whole number")
     if len(text) > len(str(TOKENS_MAX)) or not least <= int(text) <= TOKENS_MAX:
@@ -119,7 +118,7 @@ _SECONDS = re.compile(r"(\d{1,12})(?:\.(\d{0,9}))?", re.ASCII)
 
 
 def read_seconds_ns(column: str, text: str) -> int:
-    """Read decimal seconds as whole nanoseconds, exactly; raises ValueError."""
+    """Read decimal seconds as whole ns, exactly; raises ValueError."""
     matched = _SECONDS.fullmatch(text)
     if matched is None:
         raise ValueError(f"{column} {text[:40]!r} is not a number of seconds")

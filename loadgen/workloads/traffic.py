@@ -1,8 +1,7 @@
 """Requests over time: arrivals, and tokens of prompt and reply.
 
-Recorded or drawn, traffic is three arrays, and an operation on it returns another object. Of a
-prompt only its length is kept: no two share a prefix. Simulators take it; a load is sent from a
-`WorkloadPlan`. This module must not know the server.
+Three arrays; operations return another object. Prompts have lengths only and share no prefix.
+Simulators take it; a load is sent from a `WorkloadPlan`. Must not know the server.
 """
 
 from dataclasses import dataclass, replace
@@ -25,9 +24,9 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Traffic:
-    """Requests in the order of their arrival; time begins at 0. There may be none.
+    """Requests in order of arrival, from time 0; possibly none.
 
-    Raises OptionError for arrays of another shape or dtype, arrivals that are not finite, before 0
+    Raises OptionError for arrays of another shape or dtype, arrivals that are not finite, negative
     or out of order, and token counts outside 1 to `TOKENS_MAX`.
     """
 
@@ -53,16 +52,16 @@ class Traffic:
             self._refuse(name, (tokens < 1) | (tokens > TOKENS_MAX), f"1 to {TOKENS_MAX:,} tokens")
 
     def _refuse(self, name: str, bad: Bools, expected: str) -> None:
-        """Name the first request that is `bad`: [requests]."""
+        """Name the first `bad` request, [requests]."""
         if bad.any():
             request = int(bad.argmax())
             raise OptionError(f"{name}[{request}]", getattr(self, name)[request], expected=expected)
 
     @classmethod
     def recorded(cls, path: Path) -> Self:
-        """Read a trace in any format that has arrival times; the first request arrives at 0.
+        """Read a trace with arrival times, in any format; the first request arrives at 0.
 
-        What prompts share is left out. Raises FileError for a file that cannot be used.
+        Shared prefixes are left out. Raises FileError for an unusable file.
         """
         recording = read_recording(path)
         return cls(
@@ -83,9 +82,9 @@ class Traffic:
     ) -> Self:
         """Draw independent arrivals, `rate_per_s` on average.
 
-        The number is `requests`, or that of `duration_s`. Gaps and lengths come from separate
-        streams of the seed: more requests or another rate leave the lengths as they are. Raises
-        OptionError for a rate or an extent that is not above 0, and for both extents or none.
+        As many as `requests`, or as arrive in `duration_s`. Gaps and lengths come from separate
+        streams of the seed: more requests or another rate leave the lengths unchanged. Raises
+        OptionError for a rate or extent not above 0, and for both extents or none.
         """
         _check_positive("rate_per_s", rate_per_s)
         if (requests is None) == (duration_s is None):
@@ -114,7 +113,7 @@ class Traffic:
         )
 
     def window(self, begin_s: float, end_s: float) -> Self:
-        """Requests that arrive from `begin_s` until before `end_s`, with `begin_s` as time 0."""
+        """Requests arriving from `begin_s` to before `end_s`, with `begin_s` as time 0."""
         if not 0.0 <= begin_s < end_s:
             raise OptionError("window", f"{begin_s} to {end_s} s", expected="0 <= begin < end")
         kept = self.chosen((self.arrival_s >= begin_s) & (self.arrival_s < end_s))
@@ -126,17 +125,17 @@ class Traffic:
         return replace(self, arrival_s=self.arrival_s / factor)
 
     def within_context(self, context_tokens: int) -> Self:
-        """Without requests whose prompt and reply together exceed the context."""
+        """Drop requests whose prompt and reply together exceed the context."""
         return self.chosen(self.prompt_tokens + self.output_tokens <= context_tokens)
 
     @property
     def lengths(self) -> ObservedLengths:
-        """The pairs of lengths, to make up more requests like these."""
+        """The observed pairs of lengths, to draw more requests like these."""
         return ObservedLengths(prompt_tokens=self.prompt_tokens, output_tokens=self.output_tokens)
 
     @property
     def span_s(self) -> float:
-        """Seconds between the first and the last arrival; 0 for fewer than two requests."""
+        """Seconds from the first to the last arrival; 0 for fewer than two requests."""
         return float(self.arrival_s[-1] - self.arrival_s[0]) if len(self) else 0.0
 
 

@@ -53,22 +53,21 @@ def read_output_schema(path: Path) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec:
-    """Either a trace (None: lengths are drawn) or synthetic lengths, and what is laid over them.
+    """Either a trace (None: lengths are drawn) or synthetic lengths, and the options over them.
 
-    - `sessions` None: as many rows as the trace has, or as arrivals have times for.
-    - `input_lengths` are those of each call's own piece of prompt: what is shared, and what was
-      said before, comes on top. With a trace they stand in place of the recorded lengths, as do
-      `output_lengths`.
+    - `sessions` None: as many as the trace has rows, or as arrivals have times for.
+    - `input_lengths` are those of each call's own piece, beside shared pieces and history.
+      With a trace they replace the recorded lengths, as do `output_lengths`.
     - `shared_prefix_tokens` of system prompt come before each session's first words, one of
-      `shared_prefix_groups` different ones, drawn at random.
-    - `turns` is how many calls a session has, each with all before it as its history; of a trace of
-      conversations, how many at most. `think_s` of its arrivals' time lies between them.
-    - `fan_out` is (width, depth): a call, then `depth` times `width` calls at once that begin with
-      all before, and one that joins their replies.
+      `shared_prefix_groups`, drawn at random.
+    - `turns` counts a session's calls, each with all before it as history; the most of a
+      trace of conversations. `think_s` of its arrivals' time lies between them.
+    - `fan_out` is (width, depth): a call, then `depth` times `width` concurrent calls that begin
+      with all before, and one that joins their replies.
     - `long_share` of the sessions, drawn at random, begin with `long_tokens`.
     - `max_input_tokens` cuts prompts at their end, and ends a session whose history fills it.
 
-    Raises OptionError for what does not go together.
+    Raises OptionError for contradictions.
     """
 
     GROUP = "workload"

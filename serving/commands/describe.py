@@ -86,18 +86,19 @@ def _figure_json(figure: Figure) -> dict[str, object]:
 
 def _switch_json(shown: ShownSwitch) -> dict[str, object]:
     switch, on = shown
-    readings = [
+    assumptions = [
         {
-            "name": reading.name,
-            "why": reading.why,
+            "name": assumption.name,
+            "why": assumption.why,
             "sets": {
                 label: _figure_json(value) if isinstance(value, Figure) else value
-                for label, value in reading.figures.items()
+                for label, value in assumption.figures.items()
             },
         }
-        for reading in switch.assumptions
+        for assumption in switch.assumptions
     ]
-    return {"name": switch.name, "on": None if on is None else on.name, "readings": readings}
+    name = None if on is None else on.name
+    return {"name": switch.name, "on": name, "assumptions": assumptions}
 
 
 def _core_map_json(core_map: CoreMap) -> dict[str, object]:

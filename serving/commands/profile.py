@@ -1,7 +1,7 @@
-"""`ultraserve profile`: a run's timeline for Perfetto, and what the run says in sums.
+"""`ultraserve profile`: a run's timeline for Perfetto, and its sums.
 
-Without `--model` it records a running server for a while; with it, traffic is simulated in virtual
-time. Results go to stdout, what is going on to stderr.
+Records a running server, or simulates traffic with `--model`. Results go to stdout, progress to
+stderr.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LiveOptions:
-    """How long a running server is recorded."""
+    """Length of a running server's recording."""
 
     GROUP = "a running server"
 
@@ -45,7 +45,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="write a run's timeline for Perfetto, and print utilisation and bottlenecks",
         description="Record a running server, or simulate traffic with --model; write the timeline "
         "as Chrome trace JSON, which ui.perfetto.dev opens, and print what each engine did, MFU, "
-        "MBU, each phase's bottleneck and what would relieve it.",
+        "MBU, each phase's bottleneck and its duration if one resource were faster.",
         epilog="Exit codes: 0 done; 1 no step ran, so there is nothing to show; 2 a wrong "
         "argument, or a server that does not answer.",
     )
@@ -70,21 +70,21 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Profile, write the trace and print the sums; returns the exit code.
+    """Profile and report; returns the exit code.
 
-    Raises UltraServeError: a wrong argument, a server that does not answer, a file that cannot be.
+    Raises UltraServeError: a wrong argument, no answer of the server, a file not written.
     """
     virtual = given_options(VirtualOptions, args) | given_options(SchedulerLimits, args)
     live = {name: value for name, value in given_options(LiveOptions, args).items() if value}
     is_live = "model" not in virtual
-    for name, value in (virtual if is_live else live).items():  # it would silently do nothing
+    for name, value in (virtual if is_live else live).items():  # refuse what would be ignored
         expected = (
             "nothing without --model: a running server has its own"
             if is_live
             else "nothing with --model: a simulation ends with its requests"
         )
         raise ConfigError(field=name.replace("_", "-"), value=value, expected=expected)
-    if not args.out.absolute().parent.is_dir():  # said before the run, not after it
+    if not args.out.absolute().parent.is_dir():  # refused before the run
         raise ConfigError(field="out", value=args.out, expected="a path in a folder that exists")
     if is_live:
         from serving.commands.profile_server import profile_server as profile
@@ -95,7 +95,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def report(run: ProfiledRun, ceilings: Ceilings, out: Path, *, as_json: bool) -> int:
-    """Write the trace and print the sums; 1 and one line when no step ran."""
+    """Write the trace and print the sums; returns 1 when no step ran."""
     from serving.analysis.profile.chrome_trace import write_trace
     from serving.analysis.profile.profile_summary import summarize
     from serving.commands.profile_text import summary_lines

@@ -1,4 +1,4 @@
-"""Records a running server's steps by its control service."""
+"""Recording of a running server's steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from emulator.errors import ConfigError
 from emulator.units import NS_PER_S
-from serving.analysis.profile.profiled_run import RELIEF_FACTOR, ProfiledRun, chips_of, moments_of
+from serving.analysis.profile.profiled_run import WHAT_IF_FACTOR, ProfiledRun, chips_of, moments_of
 from serving.commands.analysis_options import say
 from serving.commands.control_connection import connect
 from serving.wire import control_call
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from emulator.ultraserver.ceilings import Ceilings
     from serving.server.control.control_client import ControlClient
     from serving.wire.control_call import RecordingState
-    from serving.wire.step_record import StepRecord, StepRelief
+    from serving.wire.step_record import StepRecord, StepWhatIf
 
 _SECONDS: Final = 10.0
 _POLL_S: Final = 0.2
 _STALLED_S: Final = 60.0
-"""Wall seconds without a step after which emulated time that only steps can bring does not come."""
+"""Wall seconds without progress after which the engine counts as idle."""
 
 
 def profile_server(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
-    """Record for as long as was asked, and fetch what was recorded.
+    """Record for the time in `args` and fetch the recording.
 
     Raises:
-        ConfigError: a length of time that is none.
-        UltraServeError: a server that does not answer, or has begun another recording.
+        ConfigError: a time that is not above 0.
+        UltraServeError: no answer of the server, or another recording has begun.
     """
     wall_s = _SECONDS if args.seconds is None else args.seconds
     for name, value in (("seconds", wall_s), ("emulated-seconds", args.emulated_seconds)):
@@ -51,7 +51,7 @@ def profile_server(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
 
 
 def wait_emulated(client: ControlClient, begun: RecordingState, emulated_s: float) -> None:
-    """Wait until so much emulated time has gone by, or nothing moves any more."""
+    """Wait for `emulated_s`, or until the engine is idle."""
     until_ns = begun.now_ns + round(emulated_s * NS_PER_S)
     last, moved_s = begun, time.monotonic()
     while last.now_ns < until_ns:
@@ -66,7 +66,7 @@ def wait_emulated(client: ControlClient, begun: RecordingState, emulated_s: floa
 
 
 def fetch(client: ControlClient, ended: RecordingState) -> ProfiledRun:
-    """Everything of a recording that has ended."""
+    """All of a recording that has ended."""
     steps: list[StepRecord] = []
     while (
         page := client.call(
@@ -76,9 +76,12 @@ def fetch(client: ControlClient, ended: RecordingState) -> ProfiledRun:
         )
     ).steps:
         steps.extend(page.steps)
-    reliefs: list[StepRelief] = [
+    what_ifs: list[StepWhatIf] = [
         client.call(
-            control_call.GET_RELIEF, recording=ended.recording, sample=sample, factor=RELIEF_FACTOR
+            control_call.GET_WHAT_IF,
+            recording=ended.recording,
+            sample=sample,
+            factor=WHAT_IF_FACTOR,
         )
         for sample in range(ended.samples)
     ]
@@ -98,5 +101,5 @@ def fetch(client: ControlClient, ended: RecordingState) -> ProfiledRun:
         dropped=ended.dropped,
         moments=moments_of(state.faults, ended.begin_ns, ended.now_ns),
         expert_imbalance=state.expert_balance.imbalance,
-        reliefs=tuple(reliefs),
+        what_ifs=tuple(what_ifs),
     )

@@ -1,4 +1,4 @@
-"""A profile's sums as text: tables, and a sentence for each phase."""
+"""A profile's sums as text."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
         PartShare,
         PhaseSummary,
         ProfileSummary,
-        Relief,
+        WhatIf,
     )
 
 _PARTS_SHOWN: Final = 6
-_RELIEFS_SHOWN: Final = 3
+_WHAT_IFS_SHOWN: Final = 3
 _LEAST_SHARE: Final = 0.0005  # less is 0.0 %
 
 _ENGINE_OF: Final = {"memory": "dma", "links": "collectives"}
-"""The engine whose busy time stands beside what could be faster, where their names differ."""
+"""Resources with an engine of another name."""
 
 _TROUBLE_OF: Final = {"even experts": "uneven experts", "slow chips at full speed": "slow chips"}
-"""The trouble that a relief without a speed is against."""
+"""Bottleneck names of answers without a speed."""
 
 
 def summary_lines(summary: ProfileSummary) -> Iterator[str]:
@@ -70,7 +70,7 @@ def summary_lines(summary: ProfileSummary) -> Iterator[str]:
 
 
 def _use_table(summary: ProfileSummary) -> list[str]:
-    """Busy shares: all steps, the busiest chip, then each phase's mean chip."""
+    """Busy shares: all steps, the busiest chip, each phase's mean chip."""
     rows: list[tuple[object, ...]] = [
         (
             use.engine,
@@ -93,7 +93,7 @@ def _use_table(summary: ProfileSummary) -> list[str]:
 
 
 def phase_lines(phase: PhaseSummary) -> Iterator[str]:
-    """One phase: its share of the time, its parts, its bottleneck and reliefs."""
+    """One phase: time share, parts, bottleneck and what-ifs."""
     tokens = (phase.prefill_tokens / phase.steps, phase.decode_tokens / phase.steps)
     yield (
         f"{phase.phase}: {phase.steps:,} steps, {percent(phase.time_share)} of step time, "
@@ -109,15 +109,15 @@ def phase_lines(phase: PhaseSummary) -> Iterator[str]:
         return
     name = _TROUBLE_OF.get(bottleneck.what, bottleneck.what)
     yield f"  bottleneck: {name}{_busy(phase.engines, bottleneck.what)}"
-    helpful = [one for one in phase.reliefs[:_RELIEFS_SHOWN] if one.shorter_share >= _LEAST_SHARE]
+    helpful = [one for one in phase.what_ifs[:_WHAT_IFS_SHOWN] if one.shorter_share >= _LEAST_SHARE]
     yield (
         f"  what if ({phase.samples} steps costed again): "
-        f"{'; '.join(map(_relief, helpful)) or 'nothing helps alone'}"
+        f"{'; '.join(map(_what_if, helpful)) or 'nothing helps alone'}"
     )
 
 
 def _busy(engines: Sequence[EngineUse], what: str) -> str:
-    """The busy share of the engine that `what` stands for; empty for other resources."""
+    """The busy share of `what`'s engine, if it has one."""
     name = _ENGINE_OF.get(what, what)
     for use in engines:
         if use.engine == name:
@@ -130,6 +130,6 @@ def _part(part: PartShare) -> str:
     return f"{part.part} {percent(part.share)}{waits}"
 
 
-def _relief(relief: Relief) -> str:
-    speed = "" if relief.factor is None else f" {relief.factor:g} x as fast"
-    return f"{relief.what}{speed}: {percent(relief.shorter_share)} shorter"
+def _what_if(found: WhatIf) -> str:
+    speed = "" if found.factor is None else f" {found.factor:g} x as fast"
+    return f"{found.what}{speed}: {percent(found.shorter_share)} shorter"

@@ -1,4 +1,4 @@
-"""The traffic, the machine and the limits that `ultraserve profile --model` is asked for."""
+"""Traffic, machine and limits of `ultraserve profile --model`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class VirtualOptions(PartitionOptions):
-    """Traffic in virtual time, and the engine that serves it."""
+    """Traffic in virtual time and its engine."""
 
     GROUP = "traffic in virtual time"
 
@@ -35,7 +35,7 @@ class VirtualOptions(PartitionOptions):
 
 
 def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
-    """Simulate what the arguments say; raises ConfigError or HbmExhausted."""
+    """Simulate; raises ConfigError or HbmExhausted."""
     from emulator.specs.assumptions import with_assumptions
     from emulator.specs.models import model_by_name
     from emulator.specs.overlap import Overlap

@@ -439,6 +439,6 @@ _ANSWERS: Final[
     calls.RecordRequest: LiveEngine._record,
     calls.RecordingRequest: LiveEngine._record,
     calls.StepsRequest: LiveEngine._record,
-    calls.ReliefRequest: LiveEngine._record,
+    calls.WhatIfRequest: LiveEngine._record,
 }
 """What answers each request of the control service."""

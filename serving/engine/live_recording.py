@@ -11,7 +11,7 @@ from serving.engine.step_recording import STEPS_DEFAULT, StepRecording
 from serving.wire import control_call as calls
 
 RecordingQuestion = (
-    calls.RecordRequest | calls.RecordingRequest | calls.StepsRequest | calls.ReliefRequest
+    calls.RecordRequest | calls.RecordingRequest | calls.StepsRequest | calls.WhatIfRequest
 )
 
 
@@ -44,9 +44,9 @@ class LiveRecording:
             case calls.StepsRequest():
                 page = self._of(request.recording).page(request.first_step)
                 return calls.StepsReply(page=page)
-            case calls.ReliefRequest():
-                relief = self._of(request.recording).relief(request.sample, request.factor)
-                return calls.ReliefReply(relief=relief)
+            case calls.WhatIfRequest():
+                what_if = self._of(request.recording).what_if(request.sample, request.factor)
+                return calls.WhatIfReply(what_if=what_if)
 
     def _begin(self, steps_max: int) -> None:
         self.current = StepRecording(self._begun + 1, steps_max)

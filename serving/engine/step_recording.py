@@ -26,7 +26,7 @@ from serving.wire.step_record import (
     StepPage,
     StepPhase,
     StepRecord,
-    StepRelief,
+    StepWhatIf,
     phase_of,
 )
 
@@ -184,21 +184,21 @@ class StepRecording:
 
     @property
     def samples(self) -> int:
-        """Steps that `relief` can be asked about."""
+        """Steps that `what_if` can cost again."""
         return sum(map(len, self._sampled.values()))
 
-    def relief(self, sample: int, factor: float) -> StepRelief:
-        """One sampled step with each thing `factor` times as fast; raises ConfigError."""
+    def what_if(self, sample: int, factor: float) -> StepWhatIf:
+        """One sampled step with each resource `factor` times as fast; raises ConfigError."""
         if not 0 <= sample < self.samples:
             raise ConfigError(
                 field="sample", value=sample, expected=f"one of {self.samples} sampled steps"
             )
         phase, step = [(phase, one) for phase in StepPhase for one in self._sampled[phase]][sample]
-        return StepRelief(
+        return StepWhatIf(
             step=step.step,
             phase=phase,
             duration_ns=step.costing.cost(step.batch, step.loads).duration_ns,
             factor=factor,
-            relieved_ns=what_if_ns(step.costing, step.batch, step.loads, factor=factor),
+            what_if_ns=what_if_ns(step.costing, step.batch, step.loads, factor=factor),
             samples=self.samples,
         )

@@ -34,7 +34,7 @@ from serving.wire.machine_state import (
 )
 from serving.wire.placement_page import PlacementPage
 from serving.wire.power_report import MachinePower
-from serving.wire.step_record import StepPage, StepRelief
+from serving.wire.step_record import StepPage, StepWhatIf
 from serving.wire.system_description import SystemDescription
 from serving.wire.telemetry import Telemetry
 
@@ -91,8 +91,8 @@ class StepsRequest(ControlRequest, frozen=True, kw_only=True, tag="steps"):
     first_step: Count
 
 
-class ReliefRequest(ControlRequest, frozen=True, kw_only=True, tag="relief"):
-    """Asks for a sampled step with things that are `factor` times as fast."""
+class WhatIfRequest(ControlRequest, frozen=True, kw_only=True, tag="what-if"):
+    """Asks for a sampled step with one resource after another `factor` times as fast."""
 
     recording: Count
     sample: int
@@ -229,10 +229,10 @@ class StepsReply(ControlReply, frozen=True, kw_only=True, tag="steps"):
     page: StepPage
 
 
-class ReliefReply(ControlReply, frozen=True, kw_only=True, tag="relief"):
-    """Answers ReliefRequest."""
+class WhatIfReply(ControlReply, frozen=True, kw_only=True, tag="what-if"):
+    """Answers WhatIfRequest."""
 
-    relief: StepRelief
+    what_if: StepWhatIf
 
 
 class LeaseReport(ControlReply, frozen=True, kw_only=True, tag="lease"):
@@ -419,7 +419,7 @@ HEAL: Final = Rpc(name="Heal", shows=HealReport, asks=HealRequest)
 RECORD_STEPS: Final = Rpc(name="RecordSteps", shows=RecordingState, asks=RecordRequest)
 GET_RECORDING: Final = Rpc(name="GetRecording", shows=RecordingState, asks=RecordingRequest)
 GET_STEPS: Final = Rpc(name="GetSteps", shows=StepPage, asks=StepsRequest)
-GET_RELIEF: Final = Rpc(name="GetRelief", shows=StepRelief, asks=ReliefRequest)
+GET_WHAT_IF: Final = Rpc(name="GetWhatIf", shows=StepWhatIf, asks=WhatIfRequest)
 DRAIN: Final = Rpc(name="Drain", shows=LeaseReport)
 RESUME: Final = Rpc(name="Resume", shows=LeaseReport)
 GET_DAY_NIGHT: Final = Rpc(name="GetDayNight", shows=DayNightState)
@@ -442,10 +442,14 @@ RPCS: Final[dict[str, Rpc[Any]]] = {
     for row in (
         *(DESCRIBE_SYSTEM, GET_CLOCK, GET_STATE, GET_PLACEMENT, GET_POWER, GET_HARDWARE),
         *(GET_EXPERT_LOAD, INJECT_FAULT, HEAL),
-        *(RECORD_STEPS, GET_RECORDING, GET_STEPS, GET_RELIEF),
+        *(RECORD_STEPS, GET_RECORDING, GET_STEPS, GET_WHAT_IF),
         *(DRAIN, RESUME, GET_DAY_NIGHT, SET_POLICY, SET_PHASE, PUBLISH, ROLLBACK),
         *(SLEEP, WAKE_UP, PAUSE_GENERATION, RESUME_GENERATION, GET_REST, RESET_PREFIX_CACHE),
         *(GET_ADMISSION, DRAIN_ENGINE, UNDRAIN_ENGINE),
     )
 }
 """The table: every unary call, by its name. A stream has no row; see `control_service`."""
+
+FORMER_NAMES: Final = {"GetRelief": "GetWhatIf"}
+"""Deprecated methods, gone in the next release, and their rows. Both have messages of the same
+bytes, so the row's handler answers both."""

@@ -75,21 +75,21 @@ class StepRecord(Plain, frozen=True, kw_only=True):
         return phase_of(sum(self.prefill_tokens), self.tokens)
 
 
-class StepRelief(Plain, frozen=True, kw_only=True):
-    """One sampled step, as long as it was and as long as it would be with something faster.
+class StepWhatIf(Plain, frozen=True, kw_only=True):
+    """One sampled step: its duration, and what it would be with one resource faster.
 
     Attributes:
-        duration_ns: as it was costed with the batch that was kept.
-        relieved_ns: by what is `factor` times as fast, or spread evenly; see
+        duration_ns: of the kept batch, costed again.
+        what_if_ns: duration by what is `factor` times as fast, or spread evenly; see
             `emulator.ultraserver.what_if.what_if_ns`.
-        samples: how many steps there are to ask about.
+        samples: sampled steps of the recording.
     """
 
     step: Count
     phase: StepPhase
     duration_ns: Count
     factor: float
-    relieved_ns: dict[str, Count]
+    what_if_ns: dict[str, Count]
     samples: Count
 
 

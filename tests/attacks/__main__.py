@@ -14,7 +14,6 @@ from tests.attacks.run import run
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run what the arguments choose."""
     parser = argparse.ArgumentParser(prog="python -m tests.attacks", description=__doc__)
     parser.add_argument("--list", action="store_true", help="say which attacks there are")
     parser.add_argument(

@@ -1,7 +1,7 @@
-"""What a server's answers were, counted, and whether each that blames the server gives a reason.
+"""Counts of a server's answers, and whether each server error gives a reason.
 
-A reason is, over HTTP, a body in OpenAI's error shape; over gRPC, a status with details. The probes
-of HTTP are answered in text, and theirs is a line.
+A reason is, over HTTP, a body in OpenAI's error shape (a line of text for probes); over gRPC, a
+status with details.
 """
 
 import json
@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 GRPC_SERVER_ERRORS: Final = frozenset({2, 13, 14, 15})
-"""UNKNOWN, INTERNAL, UNAVAILABLE and DATA_LOSS: what HTTP answers with 5xx."""
+"""UNKNOWN, INTERNAL, UNAVAILABLE and DATA_LOSS: HTTP's 5xx."""
 
 UNREASONED_KEPT: Final = 5
-"""Examples that are shown; all are counted."""
+"""Examples shown; all are counted."""
 
 
 def http_reason(body: bytes, *, is_probe: bool = False) -> str:
-    """The reason that a body gives; empty where it gives none."""
+    """The reason in a body; empty without one."""
     if is_probe and body.strip():
         return body.decode(errors="replace").strip()
     try:
@@ -30,12 +30,12 @@ def http_reason(body: bytes, *, is_probe: bool = False) -> str:
 
 @dataclass(slots=True)
 class Answers:
-    """Counts by status, what was 5xx without a reason, and what else an attack found wrong.
+    """Counts by status, server errors without a reason, and other faults.
 
     Attributes:
         by_status: "401", "grpc 16", "closed" (the server closed the connection, without an answer).
-        unreasoned: answers that blame the server and do not say why.
-        faults: what must not be, such as a smuggled request that was answered.
+        unreasoned: server errors without a reason.
+        faults: violations, such as a smuggled request that was answered.
     """
 
     by_status: Counter[str] = field(default_factory=Counter)
@@ -43,23 +43,19 @@ class Answers:
     faults: list[str] = field(default_factory=list)
 
     def http(self, status: int, body: bytes, *, is_probe: bool = False) -> None:
-        """Count an answer of HTTP."""
         self.by_status[str(status)] += 1
         if status >= 500 and not http_reason(body, is_probe=is_probe):
             self._unreasoned(f"{status} {body[:80]!r}")
 
     def grpc(self, status: int, details: str) -> None:
-        """Count the end of a call."""
         self.by_status[f"grpc {status}"] += 1
         if status in GRPC_SERVER_ERRORS and not details.strip():
             self._unreasoned(f"grpc status {status} without details")
 
     def closed(self) -> None:
-        """Count a connection that the server closed unanswered."""
         self.by_status["closed"] += 1
 
     def fault(self, what: str) -> None:
-        """Note what must not be."""
         if len(self.faults) < UNREASONED_KEPT:
             self.faults.append(what)
 
@@ -68,12 +64,10 @@ class Answers:
             self.unreasoned.append(what)
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
         return asdict(self) | {"by_status": dict(self.by_status)}
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> "Answers":
-        """What `plain` made."""
         return cls(
             by_status=Counter(plain["by_status"]),
             unreasoned=list(plain["unreasoned"]),

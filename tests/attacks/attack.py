@@ -1,4 +1,4 @@
-"""What an attack is: a name, what it sends, and the most that it may spend."""
+"""An attack: a name, a sender, and a budget."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Server(StrEnum):
-    """Which of the two servers is attacked; both have keys."""
+    """The server under attack; both have keys."""
 
     PLAIN = "plain"
     TLS = "tls"
@@ -18,13 +18,11 @@ class Server(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The most that an attack spends; it ends, with a success, when one of these is spent.
+    """The most that an attack spends; spending any of these ends it successfully.
 
     Attributes:
-        connections: connections that it opens.
-        sent_bytes: bytes that it hands to its sockets.
-        bytes_per_s: at most so many a second, so that the attacker is not what keeps the cores.
-        wall_s: seconds that it lasts; at this time every connection of it is closed.
+        bytes_per_s: limits the sending rate, so that the attacker does not take the cores.
+        wall_s: duration; every connection is closed at its end.
     """
 
     connections: int = 1
@@ -41,14 +39,12 @@ class Budget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """One client's ill will.
+    """One client's attack.
 
     Attributes:
-        name: words with hyphens; `--only` takes it.
-        what: what is sent, in a line.
-        run: sends it.
-        needs_key: whether it shows a client's key.
-        on: which server.
+        name: words with hyphens, for `--only`.
+        what: the traffic, in a line.
+        needs_key: whether it sends a client's key.
         cheap: whether the everyday tests run it.
     """
 

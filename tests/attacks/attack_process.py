@@ -1,6 +1,6 @@
-"""A process that attacks; the target is on stdin.
+"""A process that attacks the target given on stdin.
 
-`python -m tests.attacks.attack_process NAME SEED WALL_S` attacks and says what it heard, in JSON.
+`python -m tests.attacks.attack_process NAME SEED WALL_S` prints the answers in JSON.
 """
 
 import asyncio
@@ -15,7 +15,6 @@ from tests.attacks.target import Target
 
 
 def main(name: str, seed: int, wall_s: float) -> None:
-    """Attack once, for that long at most."""
     os.nice(NICENESS)
     target = Target(**json.load(sys.stdin))
     attack = ATTACKS[name]

@@ -1,4 +1,4 @@
-"""How the results are shown: a line for each attack as soon as it is over."""
+"""The table of results: a line per attack, as soon as it is over."""
 
 import math
 import statistics
@@ -23,7 +23,7 @@ def line(cells: Sequence[str]) -> str:
 
 
 def row(trials: Sequence[Trial]) -> str:
-    """What became of one attack; growth is the largest, latency the median trial's."""
+    """One attack's row: the largest growth, and the median trial's latency."""
     shown = max(trials, key=lambda trial: (trial.measured.growth_bytes, worst_ratio(trial)))
     measured = shown.measured
     growth_bytes = max(trial.measured.growth_bytes for trial in trials)
@@ -43,7 +43,7 @@ def row(trials: Sequence[Trial]) -> str:
 
 
 def answers_text(trial: Trial) -> str:
-    """The commonest answers, and how often."""
+    """The most frequent answers, with counts."""
     counted = trial.answers.by_status.most_common()
     text = ", ".join(f"{status} ({count:,})" for status, count in counted[:ANSWERS_SHOWN])
     return text + (" ..." if len(counted) > ANSWERS_SHOWN else "") or "none"

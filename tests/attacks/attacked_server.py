@@ -1,6 +1,6 @@
-"""The server that is attacked, as an operator starts it: keys, both protocols, the control service.
+"""The attacked server, started as an operator would: keys, both protocols, the control service.
 
-Its one chip computes nothing (`--weights none`): what is attacked is what stands before the engine.
+Its one chip computes nothing (`--weights none`): the targets are the layers before the engine.
 """
 
 import contextlib
@@ -24,16 +24,16 @@ ATTACKER_LIMITS: Final = (
     *("--requests-per-minute", "6000", "--tokens-per-minute", "60000"),
     *("--concurrent", "4"),
 )
-"""What an operator gives to a key that is not trusted: enough to be a nuisance within them."""
+"""Limits that an operator gives to an untrusted key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackedServer:
-    """The process, and who finds it where.
+    """The server process and its addresses.
 
     Attributes:
         target: with the attacker's key, which has limits.
-        honest: with a key that has none.
+        honest: with a key without limits.
     """
 
     process: ServerProcess
@@ -47,7 +47,7 @@ def _created_key(name: str, file: Path, *limits: str) -> str:
 
 
 def _certificates(folder: Path) -> tuple[str, ...]:
-    """Write an authority's and a server's; returns the arguments that name the latter."""
+    """Write an authority's and a server's; returns the arguments for the latter."""
     authority = trustme.CA()
     certificate = authority.issue_cert(HOST)
     authority.cert_pem.write_to_path(folder / "authority.pem")
@@ -62,7 +62,7 @@ def _certificates(folder: Path) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def attacked_server(kind: Server) -> Iterator[AttackedServer]:
-    """Start one, wait until it is ready, and ask it once for all that is loaded at a first use."""
+    """Start one, wait until it is ready, and warm it up."""
     with tempfile.TemporaryDirectory(prefix="attacks") as made:
         folder = Path(made)
         keys = folder / "keys.toml"
@@ -112,7 +112,7 @@ def _is_ready(target: Target) -> bool:
 
 
 def _warm(target: Target) -> None:
-    """What a first request loads stays; it is no attack's doing."""
+    """Load everything that a first request loads, which would look like an attack's memory."""
     schema = {"type": "object", "properties": {"a": {"enum": ["b", "c"]}}}
     words = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 4}
     with _client(target) as client:

@@ -1,7 +1,7 @@
-"""What an attack sends with: connections, bytes and processor time that its budget bounds.
+"""The means of an attack: connections, bytes and CPU time within its budget.
 
-A process that attacks is nice (NICENESS), and sleeps when it has used more than its share of a
-core: what slows the honest client down is then the server, and not who else wants a core.
+An attacking process is nice (NICENESS), and sleeps beyond its share of a core: then the server, not
+competition for cores, slows the honest client down.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from tests.attacks.attack import Attack
 from tests.attacks.target import HOST, Target
 
 CPU_SHARE_MAX: Final = 0.5
-"""Of one core, in user and kernel."""
+"""Of one core, user and kernel time."""
 
 NICENESS: Final = 19
 _PIECE_BYTES: Final = 256 * 1024
@@ -27,12 +27,10 @@ _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 
 
 class BudgetSpent(Exception):
-    """The attack has had what it may have; it ends."""
+    """The attack's budget is spent."""
 
 
 class Attacker:
-    """One attack under way, on one target."""
-
     def __init__(self, attack: Attack, target: Target, *, seed: int) -> None:
         self.target = target
         self.budget = attack.budget
@@ -52,9 +50,9 @@ class Attacker:
         plain: bool = False,
         receive_buffer_bytes: int = 0,
     ) -> "Wire":
-        """A connection, over TLS where the server has it unless it is to be `plain`.
+        """Open a connection, over TLS where the server has it, unless `plain`.
 
-        Raises BudgetSpent, and OSError where the server does not take it.
+        Raises BudgetSpent, and OSError where the server refuses it.
         """
         if self.connections >= self.budget.connections:
             raise BudgetSpent
@@ -82,7 +80,7 @@ class Attacker:
         return Wire(self, reader, writer)
 
     async def spend(self, size_bytes: int) -> None:
-        """Count bytes that are about to be sent, and wait until they may be; raises BudgetSpent."""
+        """Count bytes before they are sent, and pace them; raises BudgetSpent."""
         if self.sent_bytes + size_bytes > self.budget.sent_bytes:
             raise BudgetSpent
         self.sent_bytes += size_bytes
@@ -96,7 +94,7 @@ class Attacker:
         return due_s - elapsed_s - 0.02  # a burst of that length is allowed
 
     async def crowd(self, count: int, one: "Callable[[], Awaitable[None]]") -> None:
-        """Do `one` so many times at once; a connection that the server closes is counted."""
+        """Run `count` copies of `one` concurrently; counts connections closed by the server."""
 
         async def counted() -> None:
             try:
@@ -109,7 +107,7 @@ class Attacker:
         await asyncio.gather(*(counted() for _ in range(count)))
 
     async def again(self, one: "Callable[[], Awaitable[None]]", *, pause_s: float = 0.05) -> None:
-        """Do `one` over and over, until the budget is spent or the attack's time is over."""
+        """Repeat `one` until the budget or time is spent."""
         while True:
             try:
                 await one()
@@ -118,22 +116,19 @@ class Attacker:
             await asyncio.sleep(pause_s)  # a client that is refused at once keeps no core
 
     def has_closed(self, writer: asyncio.StreamWriter) -> bool:
-        """Whether it was we who ended that connection."""
         return writer not in self._open
 
     def forget(self, writer: asyncio.StreamWriter) -> None:
-        """A connection was closed."""
         self._open.discard(writer)
 
     def close(self) -> None:
-        """Close every connection that is open."""
         for writer in self._open:
             writer.transport.abort()
         self._open.clear()
 
 
 class Wire:
-    """One connection; every byte of it is counted."""
+    """One connection with counted bytes."""
 
     def __init__(
         self, attacker: Attacker, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -143,7 +138,7 @@ class Wire:
         self.writer = writer
 
     async def send(self, data: bytes) -> None:
-        """Send all, within the budget; raises OSError when the server has closed."""
+        """Send all, within the budget; raises OSError after the server has closed."""
         for start in range(0, len(data), _PIECE_BYTES):
             piece = data[start : start + _PIECE_BYTES]
             await self.attacker.spend(len(piece))
@@ -155,9 +150,9 @@ class Wire:
     async def answer(
         self, *, wait_s: float = 2.0, is_probe: bool = False, is_head: bool = False
     ) -> int | None:
-        """Read one answer of HTTP/1 and count it; None when there is none in time.
+        """Read and count one HTTP/1 answer; None if it is late.
 
-        An end of the connection is counted as closed, and returns None too.
+        An end of the connection counts as closed, and returns None too.
         """
         try:
             async with asyncio.timeout(wait_s):
@@ -197,25 +192,24 @@ class Wire:
         return body
 
     def half_close(self) -> None:
-        """Say that nothing more comes, and stay."""
+        """End our direction, and stay connected."""
         with contextlib.suppress(OSError):
             self.writer.write_eof()
 
     def reset(self) -> None:
-        """End with a RST."""
+        """Close with a RST."""
         sock = self.writer.get_extra_info("socket")
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_RESET)
         self.close()
 
     def close(self) -> None:
-        """End."""
         self.writer.transport.abort()
         self.attacker.forget(self.writer)
 
 
 async def attacked(attack: Attack, target: Target, *, seed: int) -> Answers:
-    """Attack until the budget is spent, and close every connection."""
+    """Attack until the budget is spent, then close every connection."""
     attacker = Attacker(attack, target, seed=seed)
     try:
         async with asyncio.timeout(attack.budget.wall_s):

@@ -1,4 +1,4 @@
-"""Bodies that nobody asked for: large, withheld, endless, slow, of a length that lies."""
+"""Request bodies: large, withheld, endless, slow, or of false length."""
 
 import asyncio
 import contextlib
@@ -14,7 +14,7 @@ CHUNKED = "transfer-encoding: chunked"
 
 
 async def withheld(attacker: Attacker, *, method: str, path: str, size: int = BODY_BYTES) -> None:
-    """68 bodies of 16 MB whose last byte does not come."""
+    """68 bodies of 16 MB without their last byte."""
     request = head(method, path, f"content-length: {size}")
     body = b"x" * (size - 1)
 
@@ -46,7 +46,7 @@ async def chunks(attacker: Attacker, *, path: str, piece: bytes, first: bytes = 
 
 
 async def slow_bodies(attacker: Attacker, *, path: str, key: bool, count: int = 200) -> None:
-    """A byte of a body every half second, on each of many connections."""
+    """A byte of a body every half second, on many connections."""
     request = head("POST", path, "content-length: 1000", key=attacker.target.key if key else "")
 
     async def one() -> None:
@@ -61,7 +61,7 @@ async def slow_bodies(attacker: Attacker, *, path: str, key: bool, count: int = 
 
 
 async def continue_withheld(attacker: Attacker) -> None:
-    """`Expect: 100-continue`, and nothing behind it."""
+    """`Expect: 100-continue` without a body."""
     request = head("POST", "/ping", f"content-length: {BODY_BYTES}", "expect: 100-continue")
 
     async def one() -> None:
@@ -74,7 +74,7 @@ async def continue_withheld(attacker: Attacker) -> None:
 
 
 async def gzip_bombs(attacker: Attacker) -> None:
-    """200 kB that are 200 MB when they are unpacked, shown with a key."""
+    """With a key, 200 kB that decompress to 200 MB."""
     bomb = gzip.compress(b" " * 200_000_000, compresslevel=9)
     request = post(attacker.target, COMPLETIONS, bomb, "content-encoding: gzip")
 
@@ -85,7 +85,7 @@ async def gzip_bombs(attacker: Attacker) -> None:
 
 
 async def keyed_withheld(attacker: Attacker) -> None:
-    """Bodies of 16 MB with a key whose last byte does not come."""
+    """With a key, bodies of 16 MB without their last byte."""
     request = head("POST", COMPLETIONS, f"content-length: {BODY_BYTES}", key=attacker.target.key)
     body = b" " * (BODY_BYTES - 1)
 

@@ -1,4 +1,4 @@
-"""All attacks, in the order in which they run; the name of each is its own."""
+"""All attacks by name, in running order."""
 
 from typing import Final
 

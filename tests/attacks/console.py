@@ -1,4 +1,4 @@
-"""The console's port: the console's page, its sessions and its JSON calls, without the key."""
+"""Attacks on the console's port without the key: its page, sessions and JSON calls."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ def _head(attacker: Attacker, method: str, path: str, *lines: str) -> bytes:
 
 
 async def sign_ins(attacker: Attacker) -> None:
-    """Sessions begun with a new wrong key each."""
+    """Sessions, each with a new wrong key."""
 
     async def one() -> None:
         wire = await attacker.connect(attacker.target.console_port)
@@ -38,7 +38,7 @@ async def sign_ins(attacker: Attacker) -> None:
 
 
 async def bodies(attacker: Attacker) -> None:
-    """Large bodies to every path that takes one, the last byte withheld."""
+    """Large bodies to every path that takes one, without the last byte."""
     paths = ("/session", "/ultraserve.v1.ControlService/GetState", "/", "/nowhere")
     body = b"x" * (2**24 - 1)
 
@@ -54,7 +54,7 @@ async def bodies(attacker: Attacker) -> None:
 
 
 async def event_streams(attacker: Attacker) -> None:
-    """Streams of events asked for without a key, and never read."""
+    """Event streams without a key, never read."""
 
     async def one() -> None:
         wire = await attacker.connect(attacker.target.console_port, receive_buffer_bytes=4096)

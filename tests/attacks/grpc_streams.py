@@ -1,4 +1,4 @@
-"""Streams of gRPC that never end, are too many, or carry too much, on both gRPC ports."""
+"""gRPC streams that are endless, too many, or too large, on both gRPC ports."""
 
 import asyncio
 from functools import partial
@@ -25,7 +25,6 @@ FAST = Budget(connections=40, sent_bytes=20_000_000, bytes_per_s=5_000_000)
 
 
 def port_of(attacker: Attacker, *, control: bool) -> int:
-    """The engine's gRPC port, or the control service's."""
     return attacker.target.control_port if control else attacker.target.grpc_port
 
 
@@ -38,7 +37,7 @@ async def unfinished(
     control: bool = False,
     key: bool = False,
 ) -> None:
-    """Streams with a message of 15 MB each, of which one byte is missing."""
+    """Streams with a message of 15 MB each, one byte short."""
     wire = await http2(attacker, port=port_of(attacker, control=control))
     begun = b"\0" + size.to_bytes(4, "big") + b"x" * (size - 1)
     shown = attacker.target.key if key else ""
@@ -52,7 +51,7 @@ async def unfinished(
 
 
 async def many_unfinished(attacker: Attacker, *, control: bool = False) -> None:
-    """The same in small, on each of 60 connections: a MB of a message of 15."""
+    """The same on each of 60 connections: 1 MB of a 15 MB message."""
     begun = b"\0" + (15_000_000).to_bytes(4, "big") + b"x" * 1_000_000
 
     async def one() -> None:
@@ -66,7 +65,7 @@ async def many_unfinished(attacker: Attacker, *, control: bool = False) -> None:
 
 
 async def never_ended(attacker: Attacker, *, path: str, control: bool = False) -> None:
-    """Calls that begin and say nothing more, as many as the budget has."""
+    """Calls that begin and send nothing, as many as the budget allows."""
 
     async def one() -> None:
         wire = await http2(attacker, port=port_of(attacker, control=control))
@@ -79,7 +78,7 @@ async def never_ended(attacker: Attacker, *, path: str, control: bool = False) -
 
 
 async def watched(attacker: Attacker) -> None:
-    """Calls of Watch, whose answers stream for ever."""
+    """Watch calls, whose answers stream for ever."""
 
     async def one() -> None:
         wire = await http2(attacker)
@@ -94,7 +93,7 @@ async def watched(attacker: Attacker) -> None:
 
 
 async def rapid_reset(attacker: Attacker, *, control: bool = False) -> None:
-    """Calls that are taken back at once."""
+    """Calls reset at once."""
     cancel = CANCEL.to_bytes(4, "big")
 
     def one_call(wire: Http2Wire) -> bytes:
@@ -112,7 +111,7 @@ async def rapid_reset(attacker: Attacker, *, control: bool = False) -> None:
 
 
 async def metadata_flood(attacker: Attacker, *, control: bool = False) -> None:
-    """Calls with 7 kB of metadata that do not end."""
+    """Endless calls with 7 kB of metadata."""
     extra = [(f"x-{number}", "a" * 700) for number in range(10)]
 
     async def one() -> None:
@@ -126,7 +125,7 @@ async def metadata_flood(attacker: Attacker, *, control: bool = False) -> None:
 
 
 async def wrong_keys(attacker: Attacker, *, path: str, control: bool = False) -> None:
-    """Calls with a new wrong key each."""
+    """Calls, each with a new wrong key."""
 
     async def one() -> None:
         wire = await http2(attacker, port=port_of(attacker, control=control))
@@ -140,7 +139,7 @@ async def wrong_keys(attacker: Attacker, *, path: str, control: bool = False) ->
 
 
 async def oversized(attacker: Attacker, *, path: str = HEALTH_CHECK, key: bool = False) -> None:
-    """Messages that say they have 4 GB, and 64 MB of them."""
+    """Messages with a declared length of 4 GB, of which 64 MB follow."""
     begun = b"\0" + b"\xff" * 4 + b"x" * 64_000_000
     shown = attacker.target.key if key else ""
 
@@ -155,7 +154,7 @@ async def oversized(attacker: Attacker, *, path: str = HEALTH_CHECK, key: bool =
 
 
 async def zero_window(attacker: Attacker) -> None:
-    """Calls whose answers cannot be sent: the window is zero, and nobody reads."""
+    """Calls whose answers cannot be sent: a window of zero, and no reader."""
     refused = settings(initial_window_size=0)
 
     async def one() -> None:
@@ -170,7 +169,7 @@ async def zero_window(attacker: Attacker) -> None:
 
 
 async def small_frames(attacker: Attacker) -> None:
-    """DATA of nothing, and of a byte, without end."""
+    """Empty and one-byte DATA frames without end."""
 
     async def one() -> None:
         wire = await http2(attacker)

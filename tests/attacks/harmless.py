@@ -1,7 +1,7 @@
-"""A load that harms nobody: bytes from one end of a pair of sockets to the other, at a given rate.
+"""A harmless load: bytes through a socket pair at a given rate.
 
-The honest client's baseline is measured beside it, so that what is compared is not an idle machine
-and a busy one. `python -m tests.attacks.harmless BYTES_PER_S` goes on until it is ended.
+The honest client's baseline is measured beside it, so that an idle machine is not compared with a
+busy one. `python -m tests.attacks.harmless BYTES_PER_S` runs until it is ended.
 """
 
 import os
@@ -15,7 +15,6 @@ NICENESS = 19
 
 
 def move(bytes_per_s: float) -> None:
-    """Send that much a second to ourselves, until the process ends."""
     sender, receiver = socket.socketpair()
 
     def read_all() -> None:

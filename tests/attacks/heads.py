@@ -1,4 +1,4 @@
-"""Heads of requests that never end, or that come a byte at a time, or are too many."""
+"""Request heads that are endless, slow, or too many."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ CROWD = Budget(connections=300, sent_bytes=4_000_000)
 async def endless(
     attacker: Attacker, *, first: bytes, piece: bytes, port: str = "http_port"
 ) -> None:
-    """Send `first` and then `piece` for ever, on a new connection whenever one is closed."""
+    """Send `first`, then `piece` for ever; reconnect when closed."""
 
     async def one() -> None:
         wire = await attacker.connect(getattr(attacker.target, port))
@@ -33,7 +33,7 @@ async def endless(
 
 
 async def slow_headers(attacker: Attacker, *, count: int = 250, port: str = "http_port") -> None:
-    """A byte of a head every half second, on each of many connections."""
+    """A byte of a head every half second, on many connections."""
 
     async def one() -> None:
         wire = await attacker.connect(getattr(attacker.target, port))
@@ -45,7 +45,7 @@ async def slow_headers(attacker: Attacker, *, count: int = 250, port: str = "htt
 
 
 async def silent(attacker: Attacker, *, count: int = 250, port: str = "http_port") -> None:
-    """Connections that say nothing."""
+    """Silent connections."""
 
     async def one() -> None:
         wire = await attacker.connect(getattr(attacker.target, port), plain=True)
@@ -55,7 +55,7 @@ async def silent(attacker: Attacker, *, count: int = 250, port: str = "http_port
 
 
 async def half_open(attacker: Attacker) -> None:
-    """Half a head, the end of what we say, and no end of the connection."""
+    """Half a head, then the end of our direction, on an open connection."""
 
     async def one() -> None:
         wire = await attacker.connect(attacker.target.http_port)
@@ -67,7 +67,7 @@ async def half_open(attacker: Attacker) -> None:
 
 
 async def pipelined(attacker: Attacker, *, request: bytes, port: str = "http_port") -> None:
-    """Requests one behind the other, and nobody who reads the answers."""
+    """Pipelined requests without reading the answers."""
 
     async def one() -> None:
         number = getattr(attacker.target, port)
@@ -82,7 +82,7 @@ async def pipelined(attacker: Attacker, *, request: bytes, port: str = "http_por
 
 
 async def wrong_keys(attacker: Attacker) -> None:
-    """A new wrong key in each request."""
+    """Requests, each with a new wrong key."""
 
     async def one() -> None:
         wire = await attacker.connect(attacker.target.http_port)
@@ -100,7 +100,7 @@ async def wrong_keys(attacker: Attacker) -> None:
 
 
 async def methods(attacker: Attacker) -> None:
-    """HEAD, TRACE, CONNECT, and words that are no method, each with a large body."""
+    """HEAD, TRACE, CONNECT, and invalid methods, each with a large body."""
     body = b"x" * 4_000_000
 
     async def one() -> None:
@@ -116,7 +116,7 @@ async def methods(attacker: Attacker) -> None:
 
 
 async def websockets(attacker: Attacker) -> None:
-    """Upgrades to a websocket, and what is no frame behind each."""
+    """Websocket upgrades followed by bytes that are no frame."""
     upgrade = ("upgrade: websocket", "connection: upgrade", "sec-websocket-version: 13")
 
     async def one() -> None:

@@ -1,8 +1,8 @@
-"""The honest client: a closed loop over each protocol, with a key, in a process of its own.
+"""The honest client: a closed loop per protocol, with a key, in its own process.
 
-`python -m tests.attacks.honest`, the target on stdin, writes a line of JSON for every request: its
-protocol, when it began and ended on the machine's monotonic clock, and its status. Each request has
-a connection of its own, so that one that is not taken shows too. `Honest` is its reader.
+`python -m tests.attacks.honest`, the target on stdin, writes a line of JSON per request: protocol,
+begin and end on the machine's monotonic clock, and status. Each request has its own connection, so
+that refused connections show too. `Honest` reads the lines.
 """
 
 import http.client
@@ -23,15 +23,13 @@ from tests.attacks.target import HOST, Target
 PROTOCOLS: Final = ("http", "grpc")
 TOKENS: Final = 8
 WAIT_S: Final = 10.0
-"""Of a request: one that takes longer counts as not answered."""
+"""A request that takes longer counts as unanswered."""
 
 ANSWERED: Final = "200"
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One request of the honest client."""
-
     protocol: str
     began_s: float
     ended_s: float
@@ -39,12 +37,12 @@ class Sample:
 
     @property
     def latency_s(self) -> float:
-        """Infinite for a request that was refused or broke."""
+        """Infinite for a refused or broken request."""
         return self.ended_s - self.began_s if self.status == ANSWERED else math.inf
 
 
 class Honest:
-    """Starts the honest client by entering it, ends it by leaving, and reads what it says."""
+    """A context that runs the honest client and reads its output."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -77,13 +75,12 @@ class Honest:
 
     @property
     def pid(self) -> int:
-        """Its process."""
         return self._process.pid
 
     def between(self, protocol: str, began_s: float, ended_s: float) -> list[Sample]:
-        """The requests that were under way in that time; one that has not ended yet is waited for.
+        """The requests under way in that time, waiting for unfinished ones.
 
-        One that does not end is a sample that is not answered.
+        One that does not end is an unanswered sample.
         """
         samples = self._samples[protocol]
         until_s = ended_s + WAIT_S + 5.0
@@ -96,13 +93,12 @@ class Honest:
 
     @staticmethod
     def usual_s(samples: list[Sample]) -> float:
-        """The time between two requests of an undisturbed loop: the median latency."""
+        """The median latency: the time between two requests of an undisturbed loop."""
         answered = [each.latency_s for each in samples if each.status == ANSWERED]
         return statistics.median(answered) if answered else 0.05
 
 
 def over_http(target: Target) -> Callable[[], str]:
-    """One completion."""
     tls = target.tls("http/1.1")
     body = json.dumps(
         {"model": target.model, "prompt": [5, 6, 7], "max_tokens": TOKENS, "ignore_eos": True}
@@ -130,7 +126,7 @@ def over_http(target: Target) -> Callable[[], str]:
 
 
 def over_grpc(target: Target) -> Callable[[], str]:
-    """One generation of the engine's service, on a channel of its own."""
+    """One generation of the engine's service, on its own channel."""
     import grpc  # noqa: PLC0415 — the runner, which reads `Honest` alone, starts without it
     from smg_grpc_proto import vllm_engine_pb2 as pb  # noqa: PLC0415
     from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc  # noqa: PLC0415
@@ -166,7 +162,7 @@ def over_grpc(target: Target) -> Callable[[], str]:
 
 
 def loop(protocol: str, ask: Callable[[], str], lock: threading.Lock) -> None:
-    """Ask for ever, and say how it went; a refusal is followed by a breath."""
+    """Ask for ever and print each outcome; pauses after a refusal."""
     while True:
         began_s = time.monotonic()
         status = ask()
@@ -178,7 +174,6 @@ def loop(protocol: str, ask: Callable[[], str], lock: threading.Lock) -> None:
 
 
 def main() -> None:
-    """Ask over both protocols until the process is ended."""
     target = Target(**json.load(sys.stdin))
     lock = threading.Lock()
     threading.Thread(target=loop, args=("http", over_http(target), lock), daemon=True).start()

@@ -1,4 +1,4 @@
-"""Requests of HTTP/1, written by hand: also those that no client would write."""
+"""HTTP/1 requests written by hand, including invalid ones."""
 
 import contextlib
 import json
@@ -10,19 +10,16 @@ from tests.attacks.target import Target
 COMPLETIONS: Final = "/v1/completions"
 CHAT: Final = "/v1/chat/completions"
 BODY_BYTES: Final = 16 * 2**20
-"""The largest body that the server takes, unless it is told otherwise."""
-
-PROBES: Final = frozenset({"/livez", "/readyz", "/startupz", "/health", "/ping"})
+"""The server's default limit of a body."""
 
 
 def head(method: str, path: str, *lines: str, key: str = "") -> bytes:
-    """A request's head, whole; `key` makes the header that shows it."""
+    """A whole request head; `key` adds its header."""
     shown = [f"authorization: Bearer {key}"] if key else []
     return "\r\n".join((f"{method} {path} HTTP/1.1", "host: a", *shown, *lines, "", "")).encode()
 
 
 def post(target: Target, path: str, asked: dict[str, Any] | bytes, *lines: str) -> bytes:
-    """A request with a key and a body."""
     body = asked if isinstance(asked, bytes) else json.dumps(asked).encode()
     size = f"content-length: {len(body)}"
     kind = "content-type: application/json"
@@ -35,7 +32,7 @@ def completion(target: Target, **given: Any) -> dict[str, Any]:
 
 
 async def ask(attacker: Attacker, request: bytes, *, wait_s: float = 30.0) -> int | None:
-    """Send one request on a connection of its own, and hear its answer."""
+    """Send one request on its own connection, and await the answer."""
     wire = await attacker.connect(attacker.target.http_port)
     with contextlib.suppress(OSError):  # an answer may lie there
         await wire.send(request)

@@ -1,4 +1,4 @@
-"""HTTP/2 and gRPC, frame by frame: also what no library would send.
+"""HTTP/2 and gRPC, frame by frame, including invalid ones.
 
 Source of the numbers: RFC 9113, section 6.
 """
@@ -21,7 +21,7 @@ END_STREAM, ACK, END_HEADERS, PADDED = 0x1, 0x1, 0x4, 0x8
 HEADER_TABLE_SIZE, INITIAL_WINDOW_SIZE = 0x1, 0x4
 CANCEL: Final = 0x8
 WINDOW_BYTES: Final = 65_535
-"""Of a connection and of each stream, until the peer says otherwise."""
+"""Of a connection and each stream, until the peer changes it."""
 
 FRAME_BYTES_MAX: Final = 16_384
 """Of a frame's payload, unless the peer allows more."""
@@ -33,14 +33,13 @@ CONTROL_STATE: Final = "/ultraserve.v1.ControlService/GetState"
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """One frame, whatever it says."""
     return (
         len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
     )
 
 
 def settings(**values: int) -> bytes:
-    """A SETTINGS frame; the names are those of this module, in lower case."""
+    """A SETTINGS frame; names are this module's, in lower case."""
     numbers = {"header_table_size": HEADER_TABLE_SIZE, "initial_window_size": INITIAL_WINDOW_SIZE}
     entries = (
         numbers[name].to_bytes(2, "big") + value.to_bytes(4, "big")
@@ -50,12 +49,12 @@ def settings(**values: int) -> bytes:
 
 
 def message(payload: bytes = b"") -> bytes:
-    """A message of gRPC: not compressed, its length, itself."""
+    """An uncompressed gRPC message."""
     return b"\0" + len(payload).to_bytes(4, "big") + payload
 
 
 class Http2Wire:
-    """One connection to a gRPC port; answers are counted as they come, unless nobody reads."""
+    """One connection to a gRPC port; counts answers as they come if it `reads`."""
 
     def __init__(self, wire: Wire, *, reads: bool) -> None:
         self.wire = wire
@@ -69,11 +68,11 @@ class Http2Wire:
         self._reading = asyncio.create_task(self._read()) if reads else None
 
     async def send(self, data: bytes) -> None:
-        """Send frames; raises OSError when the server has closed."""
+        """Send frames; raises OSError after the server has closed."""
         await self.wire.send(data)
 
     def call(self, path: str, *extra: tuple[str, str], key: str = "", end: bool = False) -> bytes:
-        """HEADERS of a call on a new stream, whose number is then `stream`."""
+        """HEADERS of a call on a new stream, then number `stream`."""
         self.stream += 2
         self._stream_bytes[self.stream] = self._first_stream_bytes
         fields = [(":method", "POST"), (":scheme", "http"), (":path", path), (":authority", "a")]
@@ -85,7 +84,7 @@ class Http2Wire:
         return frame(HEADERS, flags, self.stream, block)
 
     def data(self, payload: bytes, *, end: bool = False) -> bytes:
-        """DATA of the newest stream, in as many frames as it takes."""
+        """DATA of the newest stream, in frames."""
         pieces = range(0, max(len(payload), 1), FRAME_BYTES_MAX)
         return b"".join(
             frame(
@@ -100,7 +99,7 @@ class Http2Wire:
     async def flow(self, payload: bytes) -> None:
         """DATA of the newest stream as fast as the server's windows allow; never its end.
 
-        Returns early when the server resets the stream; needs somebody who reads.
+        Returns early when the server resets the stream; needs `reads`.
         """
         stream, rest = self.stream, memoryview(payload)
         while rest and stream in self._stream_bytes:
@@ -115,12 +114,11 @@ class Http2Wire:
             await self.send(frame(DATA, 0, stream, bytes(piece)))
 
     async def rest(self, wait_s: float) -> None:
-        """Hear what still comes, until the connection ends or the time is over."""
+        """Await further answers until the connection or the time ends."""
         if self._reading is not None:
             await asyncio.wait({self._reading}, timeout=wait_s)
 
     def close(self) -> None:
-        """End."""
         if self._reading is not None:
             self._reading.cancel()
         self.wire.close()
@@ -184,7 +182,7 @@ class Http2Wire:
 async def http2(
     attacker: Attacker, *, port: int = 0, reads: bool = True, first: bytes = settings()
 ) -> Http2Wire:
-    """A connection that has sent its preface; to the engine's port unless another is given."""
+    """A connection after its preface, by default to the engine's port."""
     wire = await attacker.connect(
         port or attacker.target.grpc_port,
         protocols=("h2",),

@@ -1,4 +1,4 @@
-"""Frames of HTTP/2 that cost the receiver more than the sender, on both gRPC ports."""
+"""HTTP/2 frames that cost the receiver more than the sender, on both gRPC ports."""
 
 import asyncio
 from functools import partial
@@ -30,7 +30,7 @@ STREAMS = 1000
 async def flood(
     attacker: Attacker, *, piece: bytes, reads: bool = False, control: bool = False
 ) -> None:
-    """`piece` without end; unless we read, whatever the server says to it stays with the server."""
+    """`piece` without end; unless `reads`, the server keeps its replies."""
 
     async def one() -> None:
         wire = await http2(attacker, port=port_of(attacker, control=control), reads=reads)
@@ -45,7 +45,7 @@ async def flood(
 
 
 async def continuation_flood(attacker: Attacker, *, control: bool = False) -> None:
-    """A block of headers that does not end."""
+    """An endless header block."""
     block = Encoder().encode([(":method", "POST"), (":path", HEALTH_CHECK)], huffman=False)
     literal = b"\x00\x01a\x01b" * (FRAME_BYTES_MAX // 5)  # "a: b", put into no table
 
@@ -61,7 +61,7 @@ async def continuation_flood(attacker: Attacker, *, control: bool = False) -> No
 
 
 async def hpack_bombs(attacker: Attacker, *, control: bool = False) -> None:
-    """Blocks of headers in which a byte stands for 4 kB that the table has."""
+    """Header blocks in which a byte stands for a 4 kB table entry."""
     encoder = Encoder()
     fields = [(":method", "POST"), (":scheme", "http"), (":path", HEALTH_CHECK)]
     block = encoder.encode([*fields, (":authority", "a"), ("x", "a" * 3_900)], huffman=False)
@@ -78,13 +78,13 @@ async def hpack_bombs(attacker: Attacker, *, control: bool = False) -> None:
 
 
 async def table_sizes(attacker: Attacker) -> None:
-    """Tables that are made as large as can be said, and as small, over and over."""
+    """Header tables of the largest size and of none, alternating."""
     large, small = settings(header_table_size=2**32 - 1), settings(header_table_size=0)
     await flood(attacker, piece=(large + small) * 200)
 
 
 async def garbage(attacker: Attacker, *, port: str = "grpc_port", plain: bool = False) -> None:
-    """Random bytes, on connection after connection."""
+    """Random bytes, on one connection after another."""
 
     async def one() -> None:
         wire = await attacker.connect(getattr(attacker.target, port), plain=plain)

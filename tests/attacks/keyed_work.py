@@ -1,4 +1,4 @@
-"""What one key can ask for: schemas, deep JSON, numbers that are no numbers, answers never read."""
+"""Work for one key: schemas, deep JSON, invalid numbers, unread answers."""
 
 import asyncio
 import json
@@ -16,16 +16,15 @@ FEW = Budget(connections=60, sent_bytes=400_000_000, bytes_per_s=30_000_000, wal
 COMPILED = replace(FEW, wall_s=6.0)
 
 Made = Callable[[int], dict[str, Any]]
-"""A body's fields for the so-manieth request: each is another, so that no cache answers it."""
+"""A body's fields for the n-th request, different each time, so that no cache answers it."""
 
 
 def structured(**rule: Any) -> dict[str, Any]:
-    """vLLM's own field for what an answer has to be."""
     return {"structured_outputs": rule}
 
 
 def enum_schema(number: int) -> dict[str, Any]:
-    """50,000 values, of which the answer is one."""
+    """An enum of 50,000 values."""
     return structured(json={"enum": [f"v{number}-{value}" for value in range(VALUES)]})
 
 
@@ -36,14 +35,14 @@ def properties_schema(number: int) -> dict[str, Any]:
 
 
 def counted_schema(number: int) -> dict[str, Any]:
-    """Some third of 200 properties, whichever."""
+    """About a third of 200 properties."""
     properties = {f"p{number}-{value}": {"type": "integer"} for value in range(200)}
     bounds = {"minProperties": 66, "maxProperties": 133}
     return structured(json={"type": "object", "properties": properties} | bounds)
 
 
 def lengths_schema(number: int) -> dict[str, Any]:
-    """500 strings, each with a length of its own."""
+    """500 strings, each of another length."""
     properties = {
         f"p{number}-{value}": {"type": "string", "maxLength": 300 + value} for value in range(500)
     }
@@ -53,23 +52,22 @@ def lengths_schema(number: int) -> dict[str, Any]:
 
 
 def pattern_schema(number: int) -> dict[str, Any]:
-    """Patterns whose automata are much larger than they are."""
+    """Patterns with automata much larger than themselves."""
     pattern = f"^(a|b){{0,{900 + number % 50}}}c(a|b){{900}}$"
     return structured(json={"type": "string", "pattern": pattern})
 
 
 def regex(number: int) -> dict[str, Any]:
-    """A regular expression with repetitions of repetitions."""
+    """A regular expression of nested repetitions."""
     return structured(regex=f"((a|b|c){{1,{90 + number % 10}}}x){{1,90}}")
 
 
 def choices(number: int) -> dict[str, Any]:
-    """50,000 choices."""
     return structured(choice=[f"c{number}-{value}" for value in range(VALUES)])
 
 
 def deep_schema(number: int) -> dict[str, Any]:
-    """A schema of 4,000 arrays, each in the next."""
+    """A schema of 400 nested arrays."""
     schema: dict[str, Any] = {"type": "string", "minLength": number}
     for _ in range(400):
         schema = {"type": "array", "items": schema}
@@ -77,14 +75,13 @@ def deep_schema(number: int) -> dict[str, Any]:
 
 
 def grammar(number: int) -> dict[str, Any]:
-    """A grammar of 20,000 rules."""
     rules = [f'root ::= r0 "{number}"']
     rules += [f'r{index} ::= "a" | r{index + 1} "b"' for index in range(20_000)]
     return structured(grammar="\n".join([*rules, 'r20000 ::= "c"']))
 
 
 async def asked(attacker: Attacker, *, made: Made, at_once: int = 4) -> None:
-    """Ask for it over and over, a few at a time, with one key."""
+    """Ask repeatedly, a few at a time, with one key."""
     numbers = iter(range(attacker.random.randrange(1_000_000), 2_000_000))
 
     async def one() -> None:
@@ -98,7 +95,7 @@ async def asked(attacker: Attacker, *, made: Made, at_once: int = 4) -> None:
 
 
 async def bodies(attacker: Attacker, *, path: str, made: Callable[[], bytes]) -> None:
-    """A body that is made once, over and over, four at a time."""
+    """Send the same body repeatedly, four at a time."""
     request = post(attacker.target, path, made())
 
     async def many() -> None:
@@ -112,12 +109,12 @@ async def _sent(attacker: Attacker, request: bytes) -> None:
 
 
 def deep_json() -> bytes:
-    """A million arrays, each in the next."""
+    """A million nested arrays."""
     return b'{"prompt":' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}"
 
 
 def deep_messages() -> bytes:
-    """Objects in objects, in the field of a message."""
+    """Nested objects in the field of a message."""
     return (
         b'{"messages":[{"role":"user","content":'
         + b'{"a":' * 200_000
@@ -132,27 +129,23 @@ def _completion_text(**given: Any) -> bytes:
 
 
 def huge_prompt(**given: Any) -> bytes:
-    """15 MB of text."""
     return _completion_text(prompt="a b c " * 2_500_000, **given)
 
 
 def huge_token_ids() -> bytes:
-    """5,000,000 token ids."""
     return b'{"max_tokens":4,"prompt":[' + b"1," * 5_000_000 + b"1]}"
 
 
 def many_prompts() -> bytes:
-    """100,000 prompts in a list."""
     return _completion_text(prompt=[[1, 2]] * 100_000)
 
 
 def many_messages() -> bytes:
-    """200,000 messages of a chat."""
     return json.dumps({"messages": [{"role": "user", "content": "a"}] * 200_000}).encode()
 
 
 def many_tools() -> bytes:
-    """20,000 functions that a chat may call."""
+    """20,000 tools of a chat."""
     tools = [
         {"type": "function", "function": {"name": f"f{number}", "parameters": {"type": "object"}}}
         for number in range(20_000)
@@ -162,7 +155,7 @@ def many_tools() -> bytes:
 
 
 def huge_words() -> bytes:
-    """A prompt, 50,000 words that it must not say, 50,000 that end it, and 30,000 biases."""
+    """50,000 bad words, 50,000 stop words, and 30,000 biases."""
     words = [f"w{number}" for number in range(50_000)]
     bias = {str(number): 1.0 for number in range(30_000)}
     return _completion_text(bad_words=words, stop=words, logit_bias=bias)
@@ -195,7 +188,7 @@ ODD_NUMBERS: Final[tuple[dict[str, Any], ...]] = (
 
 
 async def odd_numbers(attacker: Attacker) -> None:
-    """Numbers that are strings, too large, negative or no numbers."""
+    """Numbers that are strings, too large, negative or invalid."""
     given = iter(ODD_NUMBERS * 10)
 
     async def one() -> None:
@@ -211,7 +204,7 @@ async def odd_numbers(attacker: Attacker) -> None:
 
 
 async def streams(attacker: Attacker, *, reset: bool) -> None:
-    """Answers that stream: reset after their first bytes, or never read."""
+    """Streamed answers, reset after their first bytes or never read."""
     request = post(
         attacker.target,
         COMPLETIONS,
@@ -236,7 +229,7 @@ async def streams(attacker: Attacker, *, reset: bool) -> None:
 
 
 async def unread_metrics(attacker: Attacker) -> None:
-    """The page of metrics asked for again and again with a key, and never read."""
+    """The metrics page requested repeatedly with a key, and never read."""
     request = post(attacker.target, "/metrics", b"").replace(b"POST", b"GET", 1)
 
     async def one() -> None:
@@ -249,7 +242,6 @@ async def unread_metrics(attacker: Attacker) -> None:
 
 
 def keyed(name: str, what: str, run: Any, budget: Budget = FEW, *, cheap: bool = False) -> Attack:
-    """An attack with one key."""
     return Attack(name=name, what=what, run=run, needs_key=True, budget=budget, cheap=cheap)
 
 

@@ -1,6 +1,6 @@
-"""How busy the machine is with what is neither the server nor its clients.
+"""CPU use of the machine by others than the server and its clients.
 
-On a machine that others use too, latencies say less: the results tell how much they had of it.
+Latencies say less on a shared machine, so results report it.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import psutil
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuUse:
-    """Processor seconds so far: of the whole machine, and of what belongs to the attack."""
+    """Processor seconds so far: of the whole machine, and of the attack."""
 
     machine_s: float
     ours_s: float
@@ -22,7 +22,7 @@ class CpuUse:
 
     @classmethod
     def now(cls, processes: Sequence[psutil.Process]) -> Self:
-        """With `processes`, this process and its children that have ended as ours."""
+        """`processes`, this process and its ended children count as ours."""
         times = psutil.cpu_times()
         idle_s = times.idle + times.iowait
         ours = os.times()
@@ -37,7 +37,7 @@ class CpuUse:
 
 
 def others_share(before: CpuUse, after: CpuUse) -> float:
-    """The share of all cores that others had between the two, from 0 to 1."""
+    """The others' share of all cores between the two, from 0 to 1."""
     whole_s = after.machine_s - before.machine_s
     if whole_s <= 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""Runs attacks against servers of its own, one server for each kind, and says what they did."""
+"""Runs attacks, against one server per kind, and prints the results."""
 
 import contextlib
 import time
@@ -25,7 +25,7 @@ OTHERS_SHARE_SHOWN: Final = 0.2
 
 
 class Session:
-    """A server, the honest client, and what is known of how both do undisturbed."""
+    """A server, the honest client, and their undisturbed baselines."""
 
     def __init__(self, stack: contextlib.ExitStack, kind: Server) -> None:
         self.server: AttackedServer = stack.enter_context(attacked_server(kind))
@@ -34,11 +34,9 @@ class Session:
         self.baselines = Baselines(self.honest)
 
     def cpu_use(self) -> CpuUse:
-        """Processor time of the machine, the server, and its clients."""
         return CpuUse.now((*self.memory.processes, psutil.Process(self.honest.pid)))
 
     def attacked(self, attack: Attack, seed: int) -> list[Trial]:
-        """Attack until the trials decide."""
         return attack_until_decided(
             attack,
             self.server,
@@ -50,7 +48,7 @@ class Session:
 
 
 def run(attacks: Sequence[Attack], *, seed: int) -> int:
-    """Run all; returns 0 when the server stood each, 1 otherwise."""
+    """Run all; returns 0 when the server stood each, else 1."""
     began_s = time.monotonic()
     print(line(TITLES), flush=True)
     failed: dict[str, list[str]] = {}
@@ -72,7 +70,7 @@ def run(attacks: Sequence[Attack], *, seed: int) -> int:
 def _on_one_server(
     kind: Server, attacks: Sequence[Attack], *, seed: int
 ) -> tuple[int, dict[str, list[str]]]:
-    """Attack one server until it is no longer as it began; returns how many attacks that were."""
+    """Attack one server until it needs a restart; returns the number of attacks done."""
     failed: dict[str, list[str]] = {}
     with contextlib.ExitStack() as stack:
         session = Session(stack, kind)

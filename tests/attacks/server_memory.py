@@ -1,4 +1,4 @@
-"""How large a server's processes are: the API's, the engine's and whatever else it started."""
+"""Memory of a server's processes: the API's, the engine's and all others."""
 
 import contextlib
 import threading
@@ -11,7 +11,7 @@ EVERY_S: Final = 0.05
 
 
 class ServerMemory:
-    """Samples the resident bytes of a server's processes together, between entering and leaving."""
+    """Samples the total resident bytes of a server's processes while entered."""
 
     def __init__(self, pid: int) -> None:
         server = psutil.Process(pid)
@@ -29,7 +29,7 @@ class ServerMemory:
         self._thread.join()
 
     def now_bytes(self) -> int:
-        """All of them now; what has ended has nothing."""
+        """Total now; ended processes count 0."""
         total = 0
         for process in self.processes:
             with contextlib.suppress(psutil.Error):
@@ -37,7 +37,7 @@ class ServerMemory:
         return total
 
     def lives(self) -> bool:
-        """Whether all that was there at the start still runs."""
+        """Whether all processes of the start still run."""
         for process in self.processes:
             try:
                 if process.status() == psutil.STATUS_ZOMBIE:
@@ -47,19 +47,18 @@ class ServerMemory:
         return True
 
     def begin(self) -> int:
-        """Forget the largest size so far, and return the one of now."""
+        """Forget the largest size so far; returns the current one."""
         self._largest_bytes = self.now_bytes()
         return self._largest_bytes
 
     @property
     def largest_bytes(self) -> int:
-        """The largest size since `begin`."""
         return self._largest_bytes
 
     def given_back(
         self, start_bytes: int, *, kept_bytes_max: int, wall_s: float
     ) -> tuple[int, float]:
-        """Wait until no more than that is left above `start_bytes`; returns what, and when."""
+        """Wait until at most that remains above `start_bytes`; returns the rest and the time."""
         began_s = time.monotonic()
         while True:
             kept_bytes = self.now_bytes() - start_bytes

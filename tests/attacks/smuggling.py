@@ -1,7 +1,7 @@
-"""Heads that two parsers read as different requests: each is refused, or is one request alone.
+"""Heads that two parsers read differently: each is refused, or one request alone.
 
-Behind each stands a second request that the framing hides or shows. Its path is one that a client
-without a key is refused at with 401, so that its answer can be told from the first one's.
+Behind each stands a second request that the framing hides or shows, to a path that needs a key: its
+answer, 401, differs from the first one's.
 """
 
 from typing import Final
@@ -45,11 +45,11 @@ MUST_BE_ONE: Final[dict[str, bytes]] = {
     + b"1\r\nxy0\r\n\r\n"
     + SMUGGLED,
 }
-"""Malformed, or to be read as one request whose connection then ends: no second answer."""
+"""Malformed, or one request whose connection then ends: no second answer."""
 
 
 async def smuggled(attacker: Attacker) -> None:
-    """Send each, and hear how many answers come; a second one must not."""
+    """Send each; a second answer is a fault."""
 
     async def one() -> None:
         for name, request in MUST_BE_ONE.items():
@@ -64,7 +64,7 @@ async def smuggled(attacker: Attacker) -> None:
 
 
 async def mangled(attacker: Attacker) -> None:
-    """Heads in which some bytes are random."""
+    """Heads with some random bytes."""
 
     async def one() -> None:
         wire = await attacker.connect(attacker.target.http_port)

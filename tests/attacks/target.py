@@ -1,4 +1,4 @@
-"""Where an attack and the honest client find the server; plain data, for processes of their own."""
+"""The server's addresses for an attack and the honest client; plain data, for other processes."""
 
 import ssl
 from dataclasses import dataclass
@@ -9,12 +9,11 @@ HOST: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """One server's ports on loopback, and the key that a client of it shows.
+    """One server's ports on loopback, and a client's key.
 
     Attributes:
-        authority: the file of the authority whose certificates are believed; empty without TLS.
-            The control port and the console's are on loopback and have none.
-        key: a key of the attacker's or of the honest client's.
+        authority: file of the trusted authority; empty without TLS. The control and console ports
+            are on loopback, without TLS.
     """
 
     http_port: int
@@ -30,7 +29,7 @@ class Target:
         return f"Bearer {self.key}"
 
     def tls(self, *protocols: str) -> ssl.SSLContext | None:
-        """A client's context that speaks these protocols, None where the server has no TLS."""
+        """A client context with these protocols; None without TLS."""
         if not self.authority:
             return None
         context = ssl.create_default_context(cafile=self.authority)

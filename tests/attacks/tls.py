@@ -1,4 +1,4 @@
-"""TLS that never gets anywhere, and attacks that a server with TLS has to stand as well."""
+"""Unfinished TLS, and attacks that a server with TLS must stand as well."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ RECORD_VERSION = b"\x03\x01"
 
 
 def client_hello(protocol: str) -> bytes:
-    """The first record of a handshake, as OpenSSL writes it."""
+    """The first record of OpenSSL's handshake."""
     context = ssl.create_default_context()
     context.set_alpn_protocols([protocol])
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -28,7 +28,7 @@ def client_hello(protocol: str) -> bytes:
 
 
 async def handshake_bytes(attacker: Attacker, *, port: str, count: int = 150) -> None:
-    """A handshake of which a byte comes each quarter of a second."""
+    """A handshake of a byte per quarter of a second."""
     hello = client_hello("h2")
 
     async def one() -> None:
@@ -41,7 +41,7 @@ async def handshake_bytes(attacker: Attacker, *, port: str, count: int = 150) ->
 
 
 async def endless_hello(attacker: Attacker, *, port: str) -> None:
-    """A ClientHello that says it has 16 MB, and comes in records of a byte."""
+    """A ClientHello with a declared 16 MB, in records of a byte."""
     first = bytes((HANDSHAKE,)) + RECORD_VERSION + (4).to_bytes(2, "big") + b"\x01\xff\xff\xff"
     one_byte = bytes((HANDSHAKE,)) + RECORD_VERSION + (1).to_bytes(2, "big") + b"\0"
 
@@ -59,7 +59,7 @@ async def endless_hello(attacker: Attacker, *, port: str) -> None:
 
 
 async def handshakes(attacker: Attacker, *, port: str) -> None:
-    """Handshakes that are finished, or ended after the server's half, and nothing behind them."""
+    """Handshakes, finished or ended after the server's half, without requests."""
     hello = client_hello("h2" if port == "grpc_port" else "http/1.1")
 
     async def one() -> None:
@@ -72,7 +72,7 @@ async def handshakes(attacker: Attacker, *, port: str) -> None:
 
 
 async def alerts(attacker: Attacker) -> None:
-    """Warnings of TLS without end, as a client sends one to ask for less or to renegotiate."""
+    """Endless TLS warnings, as for renegotiation."""
     warning = b"\x15\x03\x03\x00\x02\x01\x64"  # a warning: no renegotiation
 
     async def one() -> None:
@@ -89,7 +89,7 @@ async def alerts(attacker: Attacker) -> None:
 
 
 async def plain_text(attacker: Attacker) -> None:
-    """Plain HTTP to a port that speaks TLS."""
+    """Plain HTTP to a TLS port."""
 
     async def one() -> None:
         wire = await attacker.connect(attacker.target.http_port, plain=True)
@@ -101,7 +101,7 @@ async def plain_text(attacker: Attacker) -> None:
 
 
 async def small_records(attacker: Attacker) -> None:
-    """A head over TLS, each byte of it a record of its own."""
+    """A head over TLS, one byte per record."""
 
     async def one() -> None:
         tls = attacker.target.tls("http/1.1")

@@ -1,4 +1,4 @@
-"""One attack on a server that runs: what was measured before, while and after."""
+"""One attack on a running server, measured before, during and after."""
 
 import json
 import subprocess
@@ -28,15 +28,15 @@ BASELINE_WALL_S: Final = 1.2
 FIRST_BASELINE_WALL_S: Final = 6.0
 HARMLESS_BYTES_PER_S_MAX: Final = 25_000_000
 END_WAIT_S: Final = 10.0
-"""What an attack's process has beyond its budget to end in."""
+"""Time for an attack's process to end beyond its budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What one attack did, and what the server and others said to it.
+    """One attack, its measurements, and answers.
 
     Attributes:
-        honest_refusals: statuses of the honest client's requests that were not answered.
+        honest_refusals: statuses of the honest client's unanswered requests.
     """
 
     attack: Attack
@@ -47,9 +47,9 @@ class Trial:
 
 
 def heard(attack: Attack, server: AttackedServer, *, seed: int) -> Answers:
-    """Attack in a process of its own, and return what it heard.
+    """Attack in another process; returns its answers.
 
-    A process that does not end in time is ended, and is a fault; so is one that broke.
+    A process that breaks, or must be ended, is a fault.
     """
     arguments = (attack.name, str(seed), str(attack.budget.wall_s))
     process = subprocess.Popen(
@@ -74,7 +74,7 @@ def heard(attack: Attack, server: AttackedServer, *, seed: int) -> Answers:
 
 
 class Baselines:
-    """The honest client beside a harmless load: measured before each attack, kept for all."""
+    """The honest client beside a harmless load, measured before each attack."""
 
     def __init__(self, honest: Honest) -> None:
         self._honest = honest
@@ -82,7 +82,7 @@ class Baselines:
         self.usual_s: dict[str, float] = {}
 
     def measure(self, bytes_per_s: int) -> None:
-        """Measure beside as many bytes a second as the attack sends, if not more than a few."""
+        """Measure beside a load of as many bytes a second as the attack's, up to a limit."""
         wall_s = BASELINE_WALL_S if self.usual_s else FIRST_BASELINE_WALL_S
         rate = str(min(bytes_per_s, HARMLESS_BYTES_PER_S_MAX))
         harmless = subprocess.Popen([sys.executable, "-m", "tests.attacks.harmless", rate])
@@ -101,7 +101,7 @@ class Baselines:
             harmless.wait()
 
     def of(self, protocol: str) -> list[list[float]]:
-        """The windows of this server's run so far, corrected; the newest is the last."""
+        """All windows on this server, corrected, newest last."""
         return list(self._windows_s[protocol])
 
 
@@ -115,7 +115,7 @@ def tried(
     honest: Honest | None = None,
     baselines: Baselines | None = None,
 ) -> Trial:
-    """Attack once; growth is above `idle_bytes`. Latency is looked at with an honest client."""
+    """Attack once; growth is above `idle_bytes`. Latency needs an honest client."""
     if baselines is not None:
         baselines.measure(attack.budget.bytes_per_s)
     start_bytes = memory.begin()
@@ -162,7 +162,7 @@ def attack_until_decided(
     honest: Honest | None = None,
     baselines: Baselines | None = None,
 ) -> list[Trial]:
-    """Attack once, and again while that decides nothing; see `verdict.is_decided`."""
+    """Repeat until decided; see `verdict.is_decided`."""
     idle_bytes = memory.now_bytes()
     trials: list[Trial] = []
     while not trials or not is_decided([trial.measured for trial in trials]):
@@ -181,16 +181,14 @@ def attack_until_decided(
 
 
 def failures_of(trials: Sequence[Trial]) -> list[str]:
-    """What the server failed at in these trials of one attack."""
     return failures([trial.measured for trial in trials])
 
 
 def needs_restart(trials: Sequence[Trial]) -> bool:
-    """Whether what the next attack would be measured against is not the server as it began."""
+    """Whether the server differs from its beginning, the next attack's reference."""
     measured = [trial.measured for trial in trials]
     return not measured[-1].server_lives or keeps(measured)
 
 
 def worst_ratio(trial: Trial) -> float:
-    """The larger of the protocols' p99 ratios."""
     return max((served.p99_ratio for served in trial.measured.served), default=float("nan"))

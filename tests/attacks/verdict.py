@@ -1,9 +1,8 @@
-"""Whether a server stood an attack: a pure function of what was measured.
+"""Whether a server stood an attack: a pure function of the measurements.
 
-Latencies are corrected for what a closed loop does not ask while it waits: a client that is held up
-for a second counts each request that it would have sent meanwhile (as HdrHistogram's
-`recordValueWithExpectedInterval` does); otherwise one stall of a second would be one bad answer
-among hundreds, and no p99 would show it.
+Latencies are corrected for coordinated omission: a closed-loop client held up for a second counts
+each request it would have sent meanwhile (as HdrHistogram's `recordValueWithExpectedInterval`), or
+one stall would be one bad answer among hundreds, invisible to a p99.
 """
 
 import math
@@ -14,29 +13,29 @@ from typing import Final
 
 MEGABYTE: Final = 1_000_000
 GROWTH_BYTES_MAX: Final = 100 * MEGABYTE
-"""Of any one client without a key."""
+"""Of any client without a key."""
 
 KEYED_GROWTH_BYTES_MAX: Final = 200 * MEGABYTE
-"""Of any one key."""
+"""Of any key."""
 
 KEPT_BYTES_MAX: Final = 25 * MEGABYTE
-"""What may be there of it GIVEN_BACK_WALL_S later: an allocator's fragments; assumed."""
+"""Allowed growth GIVEN_BACK_WALL_S later: an allocator's fragments; *assumed*."""
 
 GIVEN_BACK_WALL_S: Final = 60.0
 TRIALS_MAX: Final = 3
 P99_RATIO_MAX: Final = 2.0
 SAMPLES_MIN: Final = 20
-"""Of a baseline: with fewer there is no p99 to speak of."""
+"""Of a baseline: fewer have no meaningful p99."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """How the honest client was served over one protocol: corrected latencies.
+    """The honest client's corrected latencies over one protocol.
 
     Attributes:
-        baselines_s: beside a harmless load, in a window before each attack on this server; the last
-            is this one's.
-        attacked_s: while the attack went on.
+        baselines_s: beside a harmless load, a window before each attack on this server; the last is
+            this attack's.
+        attacked_s: during the attack.
     """
 
     protocol: str
@@ -45,10 +44,10 @@ class Served:
 
     @property
     def baseline_p99_s(self) -> float:
-        """That of the last window, or of the median one where that is larger.
+        """The larger of the last window's and the median window's.
 
-        One window has few answers, so that its p99 may be small by chance; and a machine that was
-        busy once is in one window of many.
+        One window has few answers, so its p99 may be small by chance; and one of many was measured
+        while the machine was busy.
         """
         windows_s = [p99_s(window_s) for window_s in self.baselines_s]
         return max(windows_s[-1], statistics.median(windows_s)) if windows_s else math.inf
@@ -64,11 +63,10 @@ class Measured:
     """One attack on one server.
 
     Attributes:
-        growth_bytes: the most by which the server's processes together were larger than before
-            the first trial of this attack.
-        kept_bytes: how much larger than before this trial they were GIVEN_BACK_WALL_S after its
-            end, or as soon as it was little enough.
-        served: the honest client's two protocols; none where its latency is not looked at.
+        growth_bytes: largest growth of the server's processes since before the first trial.
+        kept_bytes: growth since before this trial, GIVEN_BACK_WALL_S after its end or
+            once small enough.
+        served: the honest client's two protocols; empty if latency is not measured.
     """
 
     needs_key: bool
@@ -84,8 +82,8 @@ class Measured:
 def corrected(latencies_s: Sequence[float], interval_s: float) -> list[float]:
     """Latencies, with those of the requests that a held-up closed loop did not send.
 
-    `interval_s` is the time between two requests when all is well. A latency that is infinite is an
-    honest request that was refused or broke; it stands for itself.
+    `interval_s` is the undisturbed time between two requests. An infinite latency is a refused or
+    broken honest request and stands for itself.
     """
     if not interval_s > 0:
         raise ValueError(f"interval_s: expected a positive number, got {interval_s}")
@@ -100,14 +98,14 @@ def corrected(latencies_s: Sequence[float], interval_s: float) -> list[float]:
 
 
 def p99_s(latencies_s: Sequence[float]) -> float:
-    """The smallest latency that at least 99 % are not above; infinite where there is none."""
+    """The smallest latency that at least 99 % do not exceed; infinite without any."""
     if not latencies_s:
         return math.inf
     return sorted(latencies_s)[math.ceil(0.99 * len(latencies_s)) - 1]
 
 
 def slowed(measured: Measured) -> list[str]:
-    """Why the honest client was not served as well as it has to be, a line each."""
+    """Latency failures, a line each."""
     found = []
     for served in measured.served:
         answers = sum(map(len, served.baselines_s))
@@ -124,7 +122,7 @@ def slowed(measured: Measured) -> list[str]:
 
 
 def broken(measured: Measured) -> list[str]:
-    """What one trial shows for good: every criterion but latency and what is kept, a line each."""
+    """A trial's definite failures (all but latency and kept memory), a line each."""
     found = []
     if not measured.server_lives:
         found.append("the server ended")
@@ -138,7 +136,7 @@ def broken(measured: Measured) -> list[str]:
 
 
 def kept(measured: Measured) -> list[str]:
-    """What was not given back, in a line; what a first use loads is not either, but only once."""
+    """Memory not given back, in a line; includes what a first use loads, but only once."""
     if measured.kept_bytes <= KEPT_BYTES_MAX:
         return []
     size = measured.kept_bytes / MEGABYTE
@@ -146,10 +144,10 @@ def kept(measured: Measured) -> list[str]:
 
 
 def is_decided(trials: Sequence[Measured]) -> bool:
-    """Whether these trials of one attack on one server, in their order, are enough.
+    """Whether these trials of one attack on one server suffice.
 
-    What is broken is broken. Latency is noise unless two trials of three have it, and memory
-    that is kept is a first use's unless the trial after it keeps as much again.
+    A definite failure decides. Latency is noise unless two trials of three have it; kept memory is
+    a first use's unless the next trial keeps as much again.
     """
     if len(trials) == TRIALS_MAX or broken(trials[-1]):
         return True
@@ -159,12 +157,12 @@ def is_decided(trials: Sequence[Measured]) -> bool:
 
 
 def keeps(trials: Sequence[Measured]) -> bool:
-    """Whether memory was kept again and again, or in the only trial that there is."""
+    """Whether memory was kept repeatedly, or in the only trial."""
     return all(kept(trial) for trial in trials[-2:])
 
 
 def failures(trials: Sequence[Measured]) -> list[str]:
-    """Every criterion that the server did not meet in trials that decide; none: it stood them."""
+    """Failed criteria of deciding trials; empty if the server stood them."""
     found = [line for trial in trials for line in broken(trial)]
     if keeps(trials):
         found += kept(trials[-1])

@@ -1,7 +1,7 @@
-"""Runs the benchmarks named on the command line, or all: `python -m tests.benchmarks [NAME ...]`.
+"""Runs the named benchmarks, or all: `python -m tests.benchmarks [NAME ...]`.
 
-Each runs in a process of its own, so that none inherits another's threads or engines. Those that
-take long run only when they are named, one at a time, and are given what follows their name.
+Each has its own process, so that none inherits another's threads or engines. Long ones run only
+when named, one at a time, with the arguments after their name.
 """
 
 import subprocess
@@ -24,7 +24,7 @@ LONG_NAMES = ("soak", "load_tools", "console_page", "admission", "clock")
 
 
 def main(names: list[str]) -> int:
-    """Run them one after the other; returns 1 when one failed."""
+    """Run them in turn; returns 1 when one failed."""
     if names and names[0] in LONG_NAMES:
         return _run(*names)
     unknown = [name for name in names if name not in NAMES]

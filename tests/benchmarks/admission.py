@@ -43,7 +43,6 @@ SETTINGS = (
 
 
 def main(arguments: list[str]) -> int:
-    """Print a table for each setting; returns 1 when a cell misses the bar."""
     parser = argparse.ArgumentParser(prog="admission", description=__doc__)
     parser.add_argument("--oracle", action="store_true", help="search with clones too: minutes")
     parser.add_argument("names", nargs="*", metavar="NAME", help="settings (default: all)")

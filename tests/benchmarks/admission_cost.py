@@ -1,8 +1,7 @@
-"""What the gateway takes of the API process's time: per request that enters, per request that is
-refused, and per token.
+"""CPU of the gateway in the API process: per admitted request, per refused request, per token.
 
-The engine behind it does nothing: vLLM's output processor is real in the last line alone, which
-shows what it takes with the gateway's watch and without.
+The engine does nothing; vLLM's output processor is real in the last line alone, which compares
+tokens with and without the gateway's watch.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ SEQUENCES = 256
 
 
 def best_us(run: Callable[[], int], repeats: int = 5) -> float:
-    """Microseconds of CPU of one of what `run` returns the number of; the best of some runs."""
+    """Microseconds of CPU per item of `run`, which returns their number; the best repeat."""
     times = []
     for _ in range(repeats):
         began_s = time.process_time()
@@ -41,7 +40,7 @@ def best_us(run: Callable[[], int], repeats: int = 5) -> float:
 
 
 def enter_and_leave(admission: AdmissionController) -> int:
-    """Whole lives: in, counted, first token, out, with 2,000 others inside."""
+    """Whole lives of requests, with 2,000 others inside."""
     for _ in range(REQUESTS):
         permit = admission.enter(WORK)
         permit.begin(COUNTED)
@@ -53,7 +52,6 @@ def enter_and_leave(admission: AdmissionController) -> int:
 
 
 def refuse(admission: AdmissionController) -> int:
-    """Those that are told to come back."""
     for _ in range(REQUESTS):
         try:
             admission.enter(WORK)
@@ -71,7 +69,7 @@ def make_tokens(engine: GeneratingEngine) -> int:
 
 
 async def token_us(*, watched: bool) -> float:
-    """Of one token of a stream, detokenizing left out."""
+    """Of one streamed token, without detokenizing."""
     engine = GeneratingEngine(seats=SEQUENCES)
     if watched:
         admit_generation(engine, AdmissionController(AdmissionLimits(), lambda: CAPACITY))
@@ -90,7 +88,6 @@ async def token_us(*, watched: bool) -> float:
 
 
 async def measure() -> None:
-    """Print the figures."""
     admission = AdmissionController(
         AdmissionLimits(ttft_target_s=1.0), lambda: CAPACITY, metrics=GatewayMetrics()
     )

@@ -1,8 +1,8 @@
 """Decode speed of the numpy chips, channel included, against transformers on the same cores.
 
-Both run the bundled checkpoint in FP32, greedy, from the same prompts, in one run. Transformers is
-given its best: every experts implementation that it has is tried, eager and compiled, with no
-`generate` loop around it, and the fastest counts.
+Both run the bundled checkpoint in FP32, greedy, from the same prompts, in one run. Of transformers
+every experts implementation is tried, eager and compiled, without the `generate` loop, and the
+fastest counts.
 """
 
 import os
@@ -24,7 +24,6 @@ EXPERTS = ("eager", "batched_mm", "grouped_mm")
 
 
 def run() -> None:
-    """Print tokens/s of both at each batch, and their ratio."""
     fleet = small_moe_fleet(4, kv_blocks=2_000)
     fleet.start()
     try:
@@ -65,7 +64,7 @@ def _their_tokens_per_s(batch: int) -> dict[str, float]:
 
 
 def _decode_tokens_per_s(model: torch.nn.Module, step: Callable[..., object], batch: int) -> float:
-    """Median over decode steps after a prefill, without the first steps, which may compile."""
+    """Median over decode steps after a prefill, without the first ones, which may compile."""
     ids = torch.randint(300, 1000, (batch, PROMPT_TOKENS), generator=torch.manual_seed(0))
     length = PROMPT_TOKENS + DECODE_TOKENS + 8
     cache = StaticCache(config=model.config, max_cache_len=length)

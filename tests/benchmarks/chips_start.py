@@ -1,7 +1,6 @@
-"""From starting the chips to their first token, and the memory of each chip's process.
+"""Time from starting the chips to their first token, and each chip process's memory.
 
-The processor seconds are those of Ray and of the chips together: on a busy host they say more than
-the wall does.
+CPU seconds are of Ray and the chips together: on a busy host they say more than wall time.
 """
 
 import sys
@@ -19,7 +18,6 @@ REQUESTS_EACH = 4
 
 
 def run(sizes: tuple[int, ...]) -> None:
-    """Print seconds to ready and to the first token, and MB per chip, at rest and after load."""
     print(
         f"{'chips':>5} {'ready s':>8} {'CPU s':>6} {'first token s':>13} "
         f"{'PSS MB each: ready':>18} {'after load':>10} {'highest':>8} {'RSS':>5}"
@@ -54,7 +52,6 @@ def _measure(fleet: Fleet, started: float) -> None:
 
 
 def _fill(fleet: Fleet) -> None:
-    """Use almost all KV blocks of every rank."""
     load = FleetLoad(
         fleet, requests=REQUESTS_EACH * fleet.chips, prompt_tokens=440, generated_max=32
     )
@@ -65,7 +62,7 @@ def _fill(fleet: Fleet) -> None:
 
 
 def _descendants_cpu_s() -> float:
-    """CPU seconds of this process's descendants so far, of those that have ended too."""
+    """CPU seconds of this process's descendants, ended ones included."""
     total_s = 0.0
     for process in psutil.Process().children(recursive=True):
         times = process.cpu_times()

@@ -1,10 +1,10 @@
-"""What the load generator costs and how much one process on one core can drive: figures.
+"""Cost of the load generator, and the load that one process on one core can drive.
 
     python -m tests.benchmarks.client_overhead
 
-The program runs as users run it, on one core; the truth server writes as fast as it can on another,
-so the slower of the two bounds the rate: with a write for each token usually the server. The lag is
-what the program says of its own event loop.
+The program runs on one core; the truth server writes at full speed on another, so the slower one
+bounds the rate: usually the server, with a write per token. The lag is of the program's own event
+loop.
 """
 
 from typing import Final
@@ -18,7 +18,6 @@ _FEW: Final = 64
 
 
 def main() -> None:
-    """Run every case and print a line for it."""
     for tokens, chunks_per_write, concurrency, requests in CASES:
         found = tool_cost(
             LOADGEN,

@@ -1,14 +1,13 @@
-"""What `--clock auto` costs: tokens per wall second against the same server as fast as it can.
+"""Cost of `--clock auto`: tokens per wall second against the same server at full speed.
 
-As fast as it can is `--clock real` on a host that is slower than the machine: no step waits, and
-all that is missing is lag. It is measured before and after, for hosts vary. The load is a closed
-loop of requests that are answered as streams. Told are tokens per wall second (vLLM's own count of
-what was generated), their ratio, what a step took and how much of it was computing, the dilation,
-the number of epochs, and the share of emulated time that was lag. On a host whose speed drifts the
-ratio of the shares of computing says more: each is of one and the same moment.
+Full speed is `--clock real` on a host slower than the machine: no step waits, and the shortfall is
+lag. It is measured before and after, for hosts vary. The load is a closed loop of streams. Printed:
+tokens per wall second (vLLM's count), their ratio, step time and its computing share, dilation,
+number of epochs, and the share of emulated time that was lag. On a host whose speed drifts the
+ratio of computing shares says more: each is of one moment.
 
-`python -m tests.benchmarks clock` takes 4 chips that are timed only. Another deployment is `clock
-chips=144 requests=144 weights=small clocks=real,auto`, which needs 12 GB and some minutes.
+`python -m tests.benchmarks clock` uses 4 chips, timed only; `clock chips=144 requests=144
+weights=small clocks=real,auto` needs 12 GB and some minutes.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.e2e.server_process import ULTRASERVE, ServerProcess, started
 
 WARM_UP_S = 12.0
-"""By then the clock has found its dilation: an epoch lasts at least 2 s."""
+"""Enough for the clock to find its dilation: an epoch lasts at least 2 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,15 +39,12 @@ class Load:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Of `ultraserve serve`."""
         model = ("--model", "gpt-oss-120b", "--weights", "none") if self.weights == "none" else ()
         return (*model, "--chips", str(self.chips), "--max-model-len", "1024")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """One look at the page of metrics."""
-
     at_s: float
     tokens: float
     emulated_s: float
@@ -60,7 +56,6 @@ class Reading:
 
 
 async def read(session: aiohttp.ClientSession) -> Reading:
-    """Read the server's page."""
     async with session.get("/metrics") as answer:
         page = await answer.text()
     at_s = time.monotonic()
@@ -81,7 +76,7 @@ async def read(session: aiohttp.ClientSession) -> Reading:
 
 
 async def ask_for_ever(session: aiohttp.ClientSession, model: str, load: Load) -> None:
-    """One place of the closed loop."""
+    """One seat of the closed loop."""
     body = {
         "model": model,
         "prompt": [1 + number % 97 for number in range(32)],
@@ -97,7 +92,7 @@ async def ask_for_ever(session: aiohttp.ClientSession, model: str, load: Load) -
 
 
 async def measured(server: ServerProcess, load: Load) -> tuple[Reading, Reading]:
-    """The readings at both ends of the measured time."""
+    """Readings at both ends of the measured time."""
     timeout = aiohttp.ClientTimeout(total=None)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(server.url, timeout=timeout, connector=connector) as session:
@@ -120,7 +115,7 @@ async def measured(server: ServerProcess, load: Load) -> tuple[Reading, Reading]
 
 
 def rates(load: Load, clock: str) -> tuple[float, float]:
-    """Tokens per wall second with `clock`, and the share of computing; prints the rest."""
+    """Tokens per wall second with `clock`, and the computing share; prints the rest."""
     with started(ULTRASERVE, *load.arguments, "--clock", clock) as server:
         server.wait_ready()
         first, last = asyncio.run(measured(server, load))
@@ -143,7 +138,6 @@ def rates(load: Load, clock: str) -> tuple[float, float]:
 
 
 def main(arguments: list[str]) -> None:
-    """Print the figures of one deployment."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # no server stays behind
     given = dict(argument.split("=", 1) for argument in arguments)
     load = Load(

@@ -1,11 +1,10 @@
 """All-gather and all-reduce on the switched fabric against the torus, and the vendor's claims.
 
-AWS says of NeuronSwitch against the torus: all-gather up to 6 times and all-reduce up to 2 times
-lower latency; for which ranks and sizes it does not say. Here: 64 chips of a Trn2 UltraServer
-(4 x 4 x 4 torus) against 64 chips of either Trn3 UltraServer, by each generation of switches,
-every system by the algorithm that is the fastest for it. What a hop takes is unpublished and
-decides small sizes, so each way to read it is shown; and the torus by one algorithm for all sizes,
-as it is where software has no other.
+AWS claims for NeuronSwitch against the torus up to 6 times lower latency of all-gather and 2 times
+of all-reduce, without ranks and sizes. Here: 64 chips of a Trn2 UltraServer (4 x 4 x 4 torus)
+against 64 of either Trn3 UltraServer, by generation of switches, each with its fastest algorithm.
+Hop latency is unpublished and decides small sizes, so every assumption is shown; the torus also
+with one algorithm for all sizes, as where software has no other.
 """
 
 from dataclasses import replace
@@ -32,7 +31,6 @@ HOPS = (
 
 
 def run() -> None:
-    """Print how many times as long the torus takes, by size, and where that is the claim."""
     torus = system_by_name("trn2-ultraserver")
     switched = {
         f"{name[5:]} {generation[:2]}": with_assumptions(
@@ -65,7 +63,6 @@ def run() -> None:
 
 
 def with_hop_ns(system: SystemSpec, hop_ns: float) -> SystemSpec:
-    """The system with another latency per hop."""
     return replace(system, hop_ns=replace(system.hop_ns, value=hop_ns))
 
 
@@ -76,7 +73,6 @@ def best_ns(system: SystemSpec, operation: Operation) -> np.ndarray:
 
 
 def by_one_ns(system: SystemSpec, operation: Operation, algorithm: Algorithm) -> np.ndarray:
-    """Time of each size by one algorithm, float64[sizes]."""
     model = CollectiveModel(system, np.arange(CHIPS)[None])
     return model.times_by_algorithm(operation, 1.0 * SIZES[:, None])[algorithm][:, 0]
 

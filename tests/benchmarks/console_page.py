@@ -1,8 +1,8 @@
-"""What the console takes of its reader's machine: two racks of chips, a look each second.
+"""Cost of the console to its reader's machine: two racks of chips, a snapshot per second.
 
-Told: the bytes of a look and on the wire (the stream's gzip), the CPU time of all of Chromium's
-processes in a window that is shown, and the memory of the page's script before and after. The
-machine is the emulator's, without an engine, and steps before each look, so that figures change.
+Printed: bytes of a snapshot and on the wire (gzip), CPU time of all Chromium processes with the
+window shown, and memory of the page's script before and after. The machine is the emulator's,
+without an engine, and steps before each snapshot.
 """
 
 import sys
@@ -31,7 +31,7 @@ MIB = 2**20
 
 @dataclass(kw_only=True)
 class ChangingSnapshots(ReplayedSnapshots):
-    """A step of every rank that is up before each look; the looks' bytes are counted."""
+    """A step of every rank that is up before each snapshot; counts the snapshots' bytes."""
 
     looks_bytes: list[int] = field(default_factory=list)
     _turn: int = 0
@@ -46,7 +46,7 @@ class ChangingSnapshots(ReplayedSnapshots):
 
 
 def wire_bytes_per_snapshot(server: ReplayedServer, looks: int = 10) -> float:
-    """What the stream sends, compressed, by looks; the first ones and the experts' included."""
+    """Compressed bytes of the stream per snapshot, the first ones and the experts' included."""
     sent, seen = 0, 0
     headers = {"authorization": f"Bearer {KEY}", "accept-encoding": "gzip"}
     with httpx.stream("GET", f"{server.url}/stream", headers=headers, timeout=60.0) as response:
@@ -63,13 +63,12 @@ def wire_bytes_per_snapshot(server: ReplayedServer, looks: int = 10) -> float:
 
 
 def script_mib(devtools: CDPSession) -> float:
-    """The heap of the page's script, after its garbage is collected."""
+    """The heap of the page's script after garbage collection."""
     devtools.send("HeapProfiler.collectGarbage")
     return float(devtools.send("Runtime.getHeapUsage")["usedSize"]) / MIB
 
 
 def main(seconds: float = SECONDS) -> None:
-    """Print the figures of so many seconds of a page that is looked at."""
     looks = ChangingSnapshots(running=troubled_machine())
     server = ReplayedServer(looks=looks)
     thread = threading.Thread(target=server.run)
@@ -94,7 +93,7 @@ def main(seconds: float = SECONDS) -> None:
 
 
 def watch(seconds: float, before: set[int], devtools: CDPSession, looks: ChangingSnapshots) -> None:
-    """Print what the browser takes meanwhile, by kinds of process."""
+    """Print the browser's CPU and memory, by kinds of process."""
     ours = psutil.Process().children(recursive=True)
     chromium = [each for each in ours if each.pid not in before and "chrom" in each.name()]
     heap_mib = script_mib(devtools)

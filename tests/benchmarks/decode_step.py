@@ -1,8 +1,8 @@
-"""The wall time of one 4-chip decode step, split into vLLM, the chips' computing and the channel.
+"""Wall time of one 4-chip decode step, split into vLLM, the chips' computing and the channel.
 
-The engine runs in this process (vLLM's multiprocessing off), so that its own share can be seen: a
-step of vLLM less the fleet's share is vLLM's. The chips count the CPU seconds they compute; four of
-them share this host's cores, so computing alone cannot be shorter than their sum over the cores.
+The engine runs in this process (vLLM's multiprocessing off): a step less the fleet's share is
+vLLM's. The chips count their CPU seconds; four share this host's cores, so computing cannot be
+shorter than their sum over the cores.
 """
 
 import os
@@ -24,7 +24,6 @@ STEPS = 60
 
 
 def run() -> None:
-    """Print the medians of each part at 1, 16 and 64 running requests."""
     llm = LLM(
         model=str(SMALL_MOE_DIR),
         max_model_len=4_096,

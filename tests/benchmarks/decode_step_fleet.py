@@ -1,8 +1,8 @@
-"""The wall time of one decode step of up to 144 chips, and where the host's cores spend it.
+"""Wall time of one decode step of up to 144 chips, and its CPU time by process.
 
 A chip's process computes, reads and writes messages, and runs Ray's threads; the hub plans the
-exchange and passes the messages on. `elsewhere` is the share of tokens' rows that the hub carries
-to another chip than their own: the rest is computed at home.
+exchange and passes messages on. `elsewhere` is the share of tokens' rows that the hub carries to
+another chip.
 """
 
 import sys
@@ -20,7 +20,6 @@ PROMPT_TOKENS, WARM_UP, STEPS = 64, 3, 15
 
 
 def run(sizes: tuple[int, ...]) -> None:
-    """Print the parts of a step for each size, at one and at four requests on every rank."""
     print(
         f"{'chips':>5} {'each':>4} {'step ms, median':>15} {'highest':>8} {'hub CPU':>8} "
         f"{'chips CPU':>10} {'of it computing':>15} {'elsewhere':>9}"
@@ -57,7 +56,6 @@ def _measure(fleet: Fleet, each: int) -> None:
 
 
 def _chips_cpu_s() -> float:
-    """CPU seconds of all processes that hold a chip."""
     total_s = 0.0
     for process in psutil.process_iter(["name", "cpu_times"]):
         if (process.info["name"] or "").startswith("ray::ChipWorker"):

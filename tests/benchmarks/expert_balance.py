@@ -1,8 +1,8 @@
-"""What balancing the experts of a whole UltraServer costs, and what it gives and moves.
+"""Cost of balancing the experts of a whole UltraServer, its gain and its moves.
 
-144 chips, 60 layers, 256 experts and 32 copies; a million pairs a layer from a Zipf law, in an
-order of the experts that each layer has for itself. Imbalance is the busiest chip over the mean,
-averaged over layers; the bound is what no packing of the same copies can go below.
+144 chips, 60 layers, 256 experts and 32 copies; a million pairs a layer from a Zipf law, over each
+layer's own order of experts. Imbalance is the busiest chip over the mean, averaged over layers; the
+bound holds for any packing of the same copies.
 """
 
 import time
@@ -28,7 +28,6 @@ Result = TypeVar("Result")
 
 
 def run() -> None:
-    """Print one line per skew and occasion."""
     even = ExpertPlacement.even(layers=LAYERS, experts=EXPERTS, chips=PLACE.chips, ep=PLACE.chips)
     print(
         f"{'Zipf':>4} {'occasion':<22} {'ms':>5} {'before':>7} {'after':>6} "
@@ -80,7 +79,6 @@ def _print(
 
 
 def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    """The result and the median milliseconds of a few repeats."""
     walls = []
     for _ in range(REPEATS):
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A made-up load on a live fleet, without vLLM: equal requests spread over its ranks."""
+"""A synthetic load on a live fleet, without vLLM: equal requests over its ranks."""
 
 import time
 
@@ -13,7 +13,7 @@ SMALL_MOE_LAYERS, SMALL_MOE_EXPERTS = 4, 144
 
 
 def small_moe_fleet(chips: int, *, kv_blocks: int, tp: int = 1) -> Fleet:
-    """A fleet of the bundled model, its experts spread evenly over all chips; not started."""
+    """An unstarted fleet of the bundled model, its experts spread evenly over all chips."""
     placement = ExpertPlacement.even(
         layers=SMALL_MOE_LAYERS, experts=SMALL_MOE_EXPERTS, chips=chips, ep=chips
     )
@@ -29,7 +29,7 @@ def small_moe_fleet(chips: int, *, kv_blocks: int, tp: int = 1) -> Fleet:
 class FleetLoad:
     """`requests` greedy requests of `prompt_tokens`, dealt to the ranks in turn.
 
-    `last` is the result of the last step. A request has blocks for `generated_max` tokens.
+    `last` is the last step's result. A request has blocks for `generated_max` tokens.
     """
 
     def __init__(
@@ -75,7 +75,6 @@ class FleetLoad:
         return self._timed(steps)
 
     def finish(self) -> None:
-        """End all requests."""
         steps = [
             RankStep(rank=rank, new=[], scheduled=[], finished=names)
             for rank, names in self._names.items()

@@ -1,7 +1,7 @@
-"""What the gate before gRPC takes of the API process's time: per unary call, per streamed token.
+"""CPU of the gate before gRPC in the API process: per unary call, per streamed token.
 
-The same server of grpc.aio on a port of its own core's, and behind ours, in turns. Its client is
-another process, so all of this one's CPU is the server's.
+The same grpc.aio server on its own port and behind ours, in turns. The client is another process,
+so all CPU of this one is the server's.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ CALLS: Final = 3_000
 TOKENS: Final = 200
 STREAMS: Final = 40
 TOKEN: Final = bytes(60)
-"""About what an answer of one token has."""
+"""About the size of an answer of one token."""
 
 ROUNDS: Final = 7
 
@@ -47,7 +47,7 @@ asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))
 
 
 def server(names: NamedConnections) -> grpc.aio.Server:
-    """One that answers at once, and says whose connection it is as the guard does."""
+    """An immediate server that names connections as the guard does."""
 
     async def unary(request: bytes, context: Any) -> bytes:
         names.showed(context.peer(), "key")
@@ -70,7 +70,7 @@ def server(names: NamedConnections) -> grpc.aio.Server:
 
 
 async def cpu_us(port: int, kind: str, calls: int, at_a_time: int, count: int) -> float:
-    """Of this process, for one of `count`."""
+    """Of this process, per one of `count`."""
     began_s = time.process_time()
     command = (sys.executable, "-c", _CLIENT, str(port), kind, str(calls), str(at_a_time))
     client = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL)
@@ -79,7 +79,6 @@ async def cpu_us(port: int, kind: str, calls: int, at_a_time: int, count: int) -
 
 
 async def measure() -> None:
-    """Print the figures."""
     names = NamedConnections()
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "grpc.sock"

@@ -1,13 +1,13 @@
-"""Which HTTP client streams cheapest, and which knows best when bytes came: figures, no assertion.
+"""Cost and stamp accuracy of HTTP clients: figures, no assertion.
 
     python -m tests.benchmarks.http_clients [NAME...]
 
-Each client runs in a process of its own on one core, under asyncio and under uvloop, against
+Each client runs in its own process on one core, under asyncio and uvloop, against
 `tests.loadgen.trivial_server` on the other core, with the same reader of events. Three cases: long
-replies a token a write, short replies, and replies that advance in lockstep, whose chunks say when
-they were written: the difference to the client's stamp is how late the stamp is. `ours` is aiohttp
-with our stamping connections, `raw` a parser on a socket and nothing else: the least. Candidates
-that are not installed are left out; httpx and pyreqwest are no dependency of ours.
+replies of a token per write, short replies, and replies in lockstep whose chunks carry their write
+time: the difference to the client's stamp is its lateness. `ours` is aiohttp with our stamping
+connections, `raw` a bare parser on a socket, the least. Candidates not installed are left out;
+httpx and pyreqwest are no dependencies.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from loadgen.records.request import Message, Request
 from tests.benchmarks.raw_http import RawHttp
 
 Send = Callable[[], Awaitable[tuple[list[int], str]]]
-"""Sends one request; returns the stamps of its chunks and its text."""
+"""Sends one request; returns its chunks' stamps and its text."""
 
 BODY = msgspec.json.encode({"model": "m", "prompt": list(range(16)), "stream": True})
 JSON_TYPE = {"Content-Type": "application/json"}
@@ -42,7 +42,7 @@ NAMES = ("ours", "raw", "aiohttp", "httpx", "pyreqwest")
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What the server does, and how much it is asked."""
+    """The server's behaviour, and the number of requests."""
 
     tokens: int
     concurrency: int
@@ -155,7 +155,7 @@ OPENERS = {
 
 
 async def measure(name: str, url: str, case: Case) -> dict[str, float]:
-    """Send all of a case's requests; returns figures of this process."""
+    """Send all of a case's requests; returns this process's figures."""
     late_ns: list[int] = []
     left = case.requests
     async with AsyncExitStack() as stack:
@@ -189,7 +189,6 @@ async def measure(name: str, url: str, case: Case) -> dict[str, float]:
 
 
 def client(name: str, loop: str, url: str, case: Case) -> None:
-    """The process of one measurement."""
     os.sched_setaffinity(0, {0})
     if loop == "uvloop":
         import uvloop  # noqa: PLC0415  may be missing
@@ -201,7 +200,6 @@ def client(name: str, loop: str, url: str, case: Case) -> None:
 
 
 def one(name: str, loop: str, number: int) -> dict[str, float]:
-    """Measure in fresh processes."""
     case = CASES[number]
     module = ["tests.loadgen.trivial_server", str(case.tokens), "1", str(case.step_ms)]
     server = subprocess.Popen(

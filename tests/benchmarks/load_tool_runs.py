@@ -1,7 +1,7 @@
-"""Runs a load generator as its users do, as a program on one core, and reads what it reports.
+"""Runs a load generator as a program on one core, and reads its report.
 
-Each is told to send the same number of requests of the same lengths, so many at a time, with the
-API's streaming and the server's own token counts; everything else is as it comes.
+Each sends the same number of requests of the same lengths and concurrency, with the API's streaming
+and the server's token counts; everything else is default.
 """
 
 import json
@@ -38,10 +38,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a tool reported, and what its processes took.
+    """A tool's report, and the cost of its processes.
 
-    `ttft_ms` and `tpot_ms` by percentile, TTFT from the send; CPU and wall seconds are those of
-    the whole program, start-up included. `lag_p99_ms` is what the tool says of its own event loop.
+    `ttft_ms` and `tpot_ms` by percentile, TTFT from the send; CPU and wall seconds of the whole
+    program, start-up included. `lag_p99_ms` is the tool's own figure of its event loop.
     """
 
     completed: int
@@ -56,7 +56,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadTool:
-    """A load generator: how it is called, and how its report is read from its folder."""
+    """A load generator: its command, and the reader of its report."""
 
     name: str
     command: Callable[[Load, str, Path], list[str]]
@@ -64,7 +64,7 @@ class LoadTool:
 
 
 def run_tool(tool: LoadTool, load: Load, url: str, *, core: int) -> Measured:
-    """Run `tool` against `url`; SystemExit with its last words if it failed."""
+    """Run `tool` against `url`; SystemExit with its last output if it failed."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         command = [*on_core(core), *tool.command(load, url, folder)]
@@ -84,9 +84,9 @@ def run_tool(tool: LoadTool, load: Load, url: str, *, core: int) -> Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What more load costs, start-up left out: the difference of two runs of one tool.
+    """Cost of more load without start-up: the difference of two runs of one tool.
 
-    `requests_per_s` is what the tool reports of the larger one.
+    `requests_per_s` is the tool's figure for the larger one.
     """
 
     us_per_request: float
@@ -97,7 +97,7 @@ class Cost:
 
 
 def cost(few: Measured, many: Measured) -> Cost:
-    """CPU of the tool for what `many` had more than `few`, which had the same load but shorter."""
+    """CPU per request and token that `many` had beyond `few`, the same load but shorter."""
     more_cpu_s = many.cpu_s - few.cpu_s
     us_per_request = 1e6 * more_cpu_s / (many.completed - few.completed)
     return Cost(
@@ -110,7 +110,7 @@ def cost(few: Measured, many: Measured) -> Cost:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> float:
-    """Wait, and return the CPU seconds of the process and all those that it waited for."""
+    """Wait; returns the CPU seconds of the process and all those it waited for."""
     deadline_s = time.monotonic() + _SECONDS_MAX
     while True:
         pid, status, usage = os.wait4(process.pid, os.WNOHANG)

@@ -2,11 +2,10 @@
 
     python -m tests.benchmarks.load_tools [--tools ultraserve-loadgen aiperf] [--repeats 3]
 
-Each runs as its users run it, on one core, against the truth server on another. Agreement: the
-percentiles that a tool reports, TTFT from the send, less those of what the server did for the very
-same requests, in ms. Cost: CPU of all its processes per request and per streamed token, start-up
-left out by taking two lengths of run, with a server that writes each token as fast as it can. The
-first run builds aiperf's environment.
+Each runs on one core, against the truth server on another. Agreement: a tool's percentiles, TTFT
+from the send, less those of the server for the same requests, in ms. Cost: CPU of all its processes
+per request and streamed token, without start-up (two lengths of run), with a server that writes at
+full speed. The first run builds aiperf's environment.
 """
 
 import argparse
@@ -46,7 +45,7 @@ COST_LOADS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """What a tool reported less the truth, ms, by percentile, and what its processes took."""
+    """A tool's report less the truth, ms, by percentile, and its processes' cost."""
 
     ttft_ms: tuple[float, ...]
     tpot_ms: tuple[float, ...]
@@ -56,7 +55,7 @@ class Agreement:
 
 
 def agreement(tool: LoadTool, load: Load) -> Agreement:
-    """Run once, and compare with what the server did for these requests (the last it served)."""
+    """Run once, and compare with the last requests that the server served."""
     client_core, server_core = cores()
     with truth_process(*DELAYS, core=server_core) as server:
         found = run_tool(tool, load, server.url, core=client_core)
@@ -76,7 +75,6 @@ def agreement(tool: LoadTool, load: Load) -> Agreement:
 
 
 def tool_cost(tool: LoadTool, few: Load, many: Load, *, chunks_per_write: int = 1) -> Cost:
-    """Run both lengths against a server without delays."""
     client_core, server_core = cores()
     found = []
     for load in (few, many):
@@ -87,7 +85,7 @@ def tool_cost(tool: LoadTool, few: Load, many: Load, *, chunks_per_write: int = 
 
 
 def _check(tool: LoadTool, load: Load, found: Measured) -> None:
-    """Figures of a run that did something else say nothing."""
+    """Refuse figures of a run that did something else."""
     wanted = (load.requests, load.requests * load.tokens)
     if (found.completed, found.output_tokens) != wanted:
         raise SystemExit(
@@ -137,7 +135,6 @@ def _cost_lines(tools: Sequence[LoadTool], repeats: int) -> Iterator[str]:
 
 
 def main() -> None:
-    """Run the tools that are asked for, and print as each is done."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     names = [tool.name for tool in TOOLS]
     parser.add_argument("--tools", nargs="+", choices=names, default=names)

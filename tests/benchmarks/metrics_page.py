@@ -1,8 +1,7 @@
-"""What a scrape of 144 chips takes: a live engine whose tokens are made up.
+"""Cost of a scrape of 144 chips: a live engine with synthetic tokens.
 
-Told: the page's size and series, wall time, and the CPU time that the API's process and the
-engine's take for it, beyond what they take without scrapes. The targets are 200 ms of wall, and
-50 ms of CPU in all: 1 % of a core at a scrape each 5 s.
+Printed: page size and series, wall time, and the added CPU time of the API's process and the
+engine's. Targets: 200 ms of wall time, and 50 ms of CPU in all: 1 % of a core at a scrape per 5 s.
 """
 
 import statistics
@@ -22,13 +21,11 @@ ARGUMENTS = (
 
 
 def cpu_s(processes: list[psutil.Process]) -> float:
-    """CPU time that all of them have had."""
     each = [process.cpu_times() for process in processes]
     return sum(times.user + times.system for times in each)
 
 
 def scrape(server: ServerProcess) -> tuple[float, bytes]:
-    """Wall seconds, and the page."""
     began_s = time.perf_counter()
     with urllib.request.urlopen(f"{server.url}/metrics") as answer:
         page = answer.read()
@@ -36,7 +33,6 @@ def scrape(server: ServerProcess) -> tuple[float, bytes]:
 
 
 def main() -> None:
-    """Print the figures."""
     with started(ULTRASERVE, *ARGUMENTS) as server:
         server.wait_ready()
         root = psutil.Process(server.pid)

@@ -46,7 +46,7 @@ LONG_PROMPT = (8_192, 30_000)
 
 
 def mixed_load(seed: int, *, requests: int, rate_per_s: float) -> Traffic:
-    """Chats with lognormal lengths, and documents of 8 to 30 thousand tokens among them."""
+    """Chats with lognormal lengths, and documents of 8 to 30 thousand tokens."""
     rng = np.random.default_rng(seed)
     arrival_s = np.cumsum(rng.exponential(1.0 / rate_per_s, requests))
     prompts = rng.lognormal(np.log(CHAT_PROMPT_MEDIAN), CHAT_SPREAD, requests).clip(8, 8_000)
@@ -61,7 +61,7 @@ def mixed_load(seed: int, *, requests: int, rate_per_s: float) -> Traffic:
 
 
 def play(policy: str, load: Traffic, cost_model: StepCostModel) -> ServingRun:
-    """Serve the load under `policy` until every request has its tokens."""
+    """Serve the load under `policy` to its end."""
     limits = EngineLimits(
         max_num_batched_tokens=BATCHED_TOKENS,
         max_num_seqs=256,
@@ -98,7 +98,6 @@ def report_line(policy: str, run: ServingRun, wall_s: float) -> str:
 
 
 def run() -> None:
-    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--chips", type=int, default=16)
     parser.add_argument("--requests", type=int, default=900)

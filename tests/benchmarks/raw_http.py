@@ -1,6 +1,6 @@
-"""The least that streams over HTTP: a parser (httptools) on a socket, to see what a client adds.
+"""The floor of streaming over HTTP: a parser (httptools) on a socket.
 
-No timeouts, no refusals, no recovery: a floor for `http_clients`, and no client to use.
+No timeouts, refusals or recovery: a floor for `http_clients`, no client to use.
 """
 
 import asyncio
@@ -59,7 +59,6 @@ class RawHttp:
         self._idle: list[RawConnection] = []
 
     async def send(self) -> ReplyStream:
-        """Send, and read the reply to its end."""
         loop = asyncio.get_running_loop()
         if self._idle:
             connection = self._idle.pop()

@@ -1,4 +1,4 @@
-"""How late a loop calls for a time, and at what cost: asyncio's loop and uvloop's.
+"""Lateness and cost of timers: asyncio's loop and uvloop's.
 
     python -m tests.benchmarks.timers
 
@@ -54,7 +54,6 @@ async def measure() -> tuple[np.ndarray, float]:
 
 
 def main() -> None:
-    """Print a line for each loop."""
     print(f"{'loop':8} {'late p50':>9} {'p99':>9} {'us of CPU per call':>19}")
     for name, make_loop in LOOPS.items():
         with asyncio.Runner(loop_factory=make_loop) as runner:

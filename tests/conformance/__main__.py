@@ -1,8 +1,7 @@
-"""Other people's clients against our server: `python -m tests.conformance [CLIENT ...]`.
+"""Third-party clients against our server: `python -m tests.conformance [CLIENT ...]`.
 
-Each client has an environment of its own, pinned, and built before a server is started. One server
-is there for most of them. Ends with a table, `.conformance/report.json`, and 1 when a client found
-something.
+Each client has a pinned environment, built before a server starts; most share one server. Prints a
+table, writes `.conformance/report.json`, and ends with 1 when a client found something.
 """
 
 import json
@@ -47,7 +46,7 @@ PYTHON_CLIENTS = {
 
 
 def main(names: Sequence[str]) -> int:
-    """Run the clients named, or all; returns 0 when all are content, 2 for an unknown name."""
+    """Run the named clients, or all; returns 0 if all pass, 2 for an unknown name."""
     unknown = sorted(set(names) - set(CLIENTS))
     if unknown:
         print(f"conformance: {unknown[0]}: expected of {', '.join(CLIENTS)}", file=sys.stderr)
@@ -69,9 +68,9 @@ def main(names: Sequence[str]) -> int:
 
 
 def build_environments(names: Sequence[str]) -> list[Outcome]:
-    """Build what is not there; a server that waited meanwhile would keep a core.
+    """Build missing environments; a server waiting meanwhile would keep a core.
 
-    Returns a failure for each client that has no environment.
+    Returns a failure for each client without an environment.
     """
     unbuilt = []
     for name in names:
@@ -86,7 +85,7 @@ def build_environments(names: Sequence[str]) -> list[Outcome]:
 
 
 def with_server(weights: str, names: Sequence[str]) -> list[Outcome]:
-    """What the clients named find at one server; each fails when it does not come up."""
+    """Run the named clients at one server; each fails when it does not come up."""
     outcomes: list[Outcome] = []
     left = list(names)
     try:
@@ -99,7 +98,7 @@ def with_server(weights: str, names: Sequence[str]) -> list[Outcome]:
 
 
 def attempted(name: str, *server: ConformanceServer) -> list[Outcome]:
-    """What `name` finds; a client that ends before it can tell is a failure, and no end of ours."""
+    """Run `name`; an exception is a failure of the client, and does not end the run."""
     print(f"== {name}", flush=True)
     try:
         found = CLIENTS[name][1](*server)
@@ -110,7 +109,7 @@ def attempted(name: str, *server: ConformanceServer) -> list[Outcome]:
 
 
 def unreported(name: str, error: Exception) -> Outcome:
-    """A client that did not get so far as to tell; its failure is `error`, shown whole."""
+    """A client that failed before its report; shows `error` whole."""
     traceback.print_exception(error)
     first_line = str(error).partition("\n")[0]
     text = f"it did not tell: {type(error).__name__}: {first_line}"

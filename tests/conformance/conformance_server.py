@@ -1,4 +1,4 @@
-"""The server that the clients meet, as an operator starts it: keys on, both protocols, tools on."""
+"""The clients' server, as an operator starts it: keys, both protocols, and tools on."""
 
 import contextlib
 import subprocess
@@ -21,12 +21,12 @@ REQUESTS_PER_MINUTE = 20  # emulated, of the key that is meant to run out
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConformanceServer:
-    """Where it listens, and the keys that open it.
+    """Its addresses and keys.
 
     Attributes:
-        limited_key: a key that may begin `REQUESTS_PER_MINUTE` requests.
-        single_key: a key that may have one request at a time.
-        folder: for what clients write.
+        limited_key: may begin `REQUESTS_PER_MINUTE` requests.
+        single_key: may have one request at a time.
+        folder: for the clients' files.
     """
 
     process: ServerProcess
@@ -39,11 +39,9 @@ class ConformanceServer:
 
     @property
     def url(self) -> str:
-        """Without a path."""
         return self.process.url
 
     def environment(self) -> dict[str, str]:
-        """What clients in processes of their own read."""
         return {
             "ULTRASERVE_URL": self.url,
             "OPENAI_BASE_URL": f"{self.url}/v1",
@@ -60,7 +58,6 @@ class ConformanceServer:
         }
 
     def metrics(self) -> httpx.Response:
-        """The page of the server's own figures."""
         headers = {"Authorization": f"Bearer {self.key}"}
         return httpx.get(f"{self.url}/metrics", headers=headers, timeout=30)
 
@@ -76,7 +73,7 @@ def conformance_server(
 ) -> Iterator[ConformanceServer]:
     """Start one with bundled weights and wait until it is ready; `arguments` come after its own.
 
-    Without `keys` nobody needs one, as behind a gateway, and those of the server open nothing.
+    Without `keys` it needs none, as behind a gateway, and its keys open nothing.
     """
     with tempfile.TemporaryDirectory(prefix="conformance") as made:
         folder = Path(made)

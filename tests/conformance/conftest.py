@@ -1,3 +1,3 @@
-"""The clients' own tests run in the clients' environments: see `tests.conformance.__main__`."""
+"""The clients' tests run in the clients' environments: see `tests.conformance.__main__`."""
 
 collect_ignore = ["langchain_openai", "openai_python"]

@@ -1,4 +1,4 @@
-"""schemathesis against the description of its API that the server itself serves."""
+"""schemathesis against the server's own API description."""
 
 import json
 import re
@@ -31,7 +31,7 @@ _ARGUMENTS = ("--override-generation-config", json.dumps({"max_new_tokens": 8}))
 
 
 def schemathesis_openapi() -> Outcome:
-    """Start a server of its own, whose answers are short and quick, and let schemathesis at it."""
+    """Run schemathesis against its own server, with short, quick answers."""
     with conformance_server("small-moe", *_ARGUMENTS, dilation=1) as server:
         report = server.folder / "schemathesis.json"
         command = (
@@ -67,7 +67,7 @@ def _still_answers(server: ConformanceServer) -> bool:
 
 
 def _interpreter_faults(log: str) -> int:
-    """Errors of the tool, each with the name of its operation between lines, that are the fault."""
+    """Number of the tool's own errors, each under its operation's name between lines."""
     errors = log.partition("= ERRORS =")[2].partition("= SUMMARY =")[0]
     return sum(_INTERPRETER_FAULT in each for each in re.split(r"^_+ .+ _+$", errors, flags=re.M))
 

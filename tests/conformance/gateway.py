@@ -1,7 +1,7 @@
-"""The public gateway `smg` in front of the engine, over gRPC: clients of OpenAI's HTTP API ask it.
+"""The public gateway `smg` in front of the engine, over gRPC, with clients of OpenAI's HTTP API.
 
-The gateway renders chats, tokenizes, and reads tool calls and constraints itself, so what is
-checked here is that the engine's gRPC server gives it all that it needs.
+The gateway renders chats, tokenizes, and reads tool calls and constraints itself: this checks that
+the engine's gRPC server gives it all it needs.
 """
 
 import os
@@ -42,7 +42,7 @@ _NOT_THE_GATEWAYS = {
 
 
 def through_gateway() -> list[Outcome]:
-    """openai-python's tests, and `vllm bench serve`, through it."""
+    """Run openai-python's tests, and `vllm bench serve`, through it."""
     version = pinned_version(CLIENT, CLIENT)
     program = str(python_of(CLIENT).with_name("smg"))
     with (

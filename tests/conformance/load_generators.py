@@ -1,9 +1,8 @@
-"""Three load generators with the same small load, against each other and the server's own figures.
+"""Three load generators with the same small load, against each other and the server's figures.
 
-Their times are wall seconds; the server's are emulated. `wall` figures here are divided by the
-dilation, so all of them can be laid side by side. What each counts differs by its own definition
-and by its client's own time, so nothing here says how near they must be; that every request
-succeeds, and that tokens add up, is checked.
+Their times are wall seconds; the server's are emulated. `wall` figures are divided by the dilation
+for comparison. Definitions and client overhead differ, so closeness is not asserted; that every
+request succeeds and tokens add up is.
 """
 
 import json
@@ -27,7 +26,7 @@ OUTPUT_TOKENS = 32
 
 
 def vllm_bench(server: ConformanceServer) -> Outcome:
-    """`vllm bench serve` of our own environment's vLLM."""
+    """`vllm bench serve` of our own environment."""
     return vllm_bench_at(
         server, url=server.url, environment=server.environment(), client="vllm_bench"
     )
@@ -63,7 +62,6 @@ def vllm_bench_at(
 
 
 def aiperf(server: ConformanceServer) -> Outcome:
-    """NVIDIA's aiperf."""
     folder = _folder(server, "aiperf")
     command = (
         *(str(python_of("aiperf").with_name("aiperf")), "profile", "--model", MODEL),
@@ -95,7 +93,6 @@ def aiperf(server: ConformanceServer) -> Outcome:
 
 
 def guidellm(server: ConformanceServer) -> Outcome:
-    """The vLLM project's guidellm."""
     folder = _folder(server, "guidellm")
     report = folder / "report.json"
     backend = {
@@ -140,7 +137,7 @@ def guidellm(server: ConformanceServer) -> Outcome:
 
 
 class _Window:
-    """What the server's own counters grew by between entering and leaving."""
+    """Growth of the server's own counters while entered."""
 
     def __init__(self, server: ConformanceServer) -> None:
         self._server = server

@@ -1,4 +1,4 @@
-"""What became of one client's run, and how it is shown."""
+"""The outcome of one client's run."""
 
 import xml.etree.ElementTree as ET
 from collections import Counter
@@ -16,10 +16,9 @@ class Outcome:
     """One client against the server.
 
     Attributes:
-        failures: one line for each failed case; empty when the client is content.
-            What the run as a whole did wrong is a case of its own.
-        excluded: cases that were not run, or whose failure is expected, by reason.
-        figures: what the client measured, by a name that ends in its unit.
+        failures: one line per failed case; a fault of the whole run is a case of its own.
+        excluded: cases not run, or expected to fail, by reason.
+        figures: the client's measurements, by a name that ends in its unit.
     """
 
     client: str
@@ -32,14 +31,13 @@ class Outcome:
 
     @property
     def passed(self) -> int:
-        """Cases that ran and did what the client wants."""
         return self.cases - len(self.failures) - sum(self.excluded.values())
 
     def ended(self, exit_code: int) -> "Outcome":
-        """The same, knowing how the client's process ended: a run that tells nothing is a failure.
+        """The same with the process's end: a run without a report is a failure.
 
-        Clients end with another code than 0 when they tell a failure; so one that tells none and
-        yet does, or that ran nothing, is not content.
+        Clients that report a failure exit with another code than 0; so another code without a
+        failure, or a run of no test, is a failure.
         """
         wrong = []
         if self.passed + len(self.failures) == 0:
@@ -49,15 +47,13 @@ class Outcome:
         return replace(self, cases=self.cases + len(wrong), failures=(*self.failures, *wrong))
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
         return asdict(self) | {"passed": self.passed}
 
 
 def from_junit(path: Path, *, client: str, version: str, seconds: float, exit_code: int) -> Outcome:
-    """Read a JUnit report, as pytest and node's test runner write it; see `Outcome.ended`.
+    """Read a JUnit report of pytest or node's test runner; see `Outcome.ended`.
 
-    Raises:
-        FileNotFoundError: the run ended before it wrote one.
+    Raises FileNotFoundError if the run ended before it wrote one.
     """
     cases = list(ET.parse(path).getroot().iter("testcase"))
     failures = []
@@ -81,7 +77,7 @@ def from_junit(path: Path, *, client: str, version: str, seconds: float, exit_co
 
 
 def print_outcomes(outcomes: Sequence[Outcome]) -> None:
-    """The summary for a person: one row a client, then what failed and what was left out."""
+    """Print a row per client, then failures and exclusions."""
     console = Console(soft_wrap=True)
     table = Table(title="Conformance")
     for title in ("client", "version"):

@@ -1,8 +1,8 @@
-"""Environments of other people's clients: pinned to the version, apart from ours and each other.
+"""Environments of third-party clients: pinned, and separate from ours and each other.
 
-A client's folder says what it needs: `requirements.txt` for Python, `package.json` with
-`package-lock.json` for node. Its environment lies in `.conformance/` at the checkout's root, named
-by the content of those files, so a changed pin is a new environment and a finished one is found.
+A client's folder has `requirements.txt` for Python, or `package.json` and `package-lock.json` for
+node. Its environment is in `.conformance/` at the checkout's root, named by the content of those
+files, so a changed pin is a new environment.
 
 `python -m tests.conformance.pinned_environment CLIENT ...` builds those of Python ahead of time.
 """
@@ -21,7 +21,7 @@ _FINISHED = ".finished"
 
 
 def python_of(client: str) -> Path:
-    """The interpreter of `client`'s environment, which is built when it is not there."""
+    """The interpreter of `client`'s environment, built if missing."""
 
     def build(folder: Path) -> None:
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
@@ -33,7 +33,7 @@ def python_of(client: str) -> Path:
 
 
 def node_folder_of(client: str) -> Path:
-    """A folder with `client`'s files and its `node_modules`, which is made when not there."""
+    """A folder with `client`'s files and its `node_modules`, made if missing."""
     pins = ("package.json", "package-lock.json")
 
     def build(folder: Path) -> None:
@@ -47,7 +47,7 @@ def node_folder_of(client: str) -> Path:
 
 
 def pinned_version(client: str, package: str) -> str:
-    """The version of `package` that `client`'s requirements name."""
+    """The version of `package` in `client`'s requirements."""
     lines = (HERE / client / "requirements.txt").read_text().splitlines()
     found = [line.split("==")[1] for line in lines if line.lower().startswith(f"{package}==")]
     (version,) = found
@@ -55,7 +55,7 @@ def pinned_version(client: str, package: str) -> str:
 
 
 def environment_digest(files: tuple[Path, ...]) -> str:
-    """Names an environment: what the files hold, the interpreter, and where the cache lies."""
+    """Name of an environment: a hash of the files, the interpreter, and the cache's path."""
     total = hashlib.sha256(f"{sys.version}\0{CACHE}".encode())
     for path in files:
         content = path.read_bytes()
@@ -65,7 +65,6 @@ def environment_digest(files: tuple[Path, ...]) -> str:
 
 
 def make_cache() -> None:
-    """Make `.conformance/`, which git does not see."""
     CACHE.mkdir(exist_ok=True)
     (CACHE / ".gitignore").write_text("*\n")
 

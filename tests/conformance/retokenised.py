@@ -1,4 +1,4 @@
-"""Whether text counts as many tokens again as were generated: both bundled weights, two heats."""
+"""Whether text tokenizes to as many tokens as generated: both bundled weights, two temperatures."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +18,7 @@ _OPENINGS = ("def chip(core):\n    return", "The capital of the river is", "impo
 
 
 def retokenised(server: ConformanceServer, weights: str) -> Outcome:
-    """Encode the text of chats and completions again and compare with `usage.completion_tokens`."""
+    """Encode the text of chats and completions and compare with `usage.completion_tokens`."""
     tokenizer = Tokenizer.from_file(str(server.tokenizer / "tokenizer.json"))
     started_s = time.monotonic()
     failures = []

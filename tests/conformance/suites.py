@@ -1,4 +1,4 @@
-"""Clients that come with tests: ours on the OpenAI clients, LangChain's own on its client."""
+"""Clients with tests: ours on the OpenAI clients, LangChain's own on its client."""
 
 import contextlib
 import json
@@ -18,14 +18,11 @@ _SUITE_WALL_S_MAX = 900.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """How a client's process ended."""
-
     exit_code: int
     seconds: float
 
 
 def openai_python(server: ConformanceServer) -> Outcome:
-    """openai-python against the server's own ports."""
     client = "openai_python"
     return _pytest(server, client, version=pinned_version(client, "openai"))
 
@@ -38,7 +35,7 @@ def openai_python_at(
     version: str,
     excluded: Mapping[str, str],
 ) -> Outcome:
-    """The same tests at another address; `excluded`: reasons by test, each of which there is."""
+    """The same tests at another address; `excluded`: reasons by test, all of which exist."""
     given = {**environment, "EXCLUDED": json.dumps(dict(excluded))}
     found = _pytest(server, "openai_python", version=version, environment=given)
     return replace(found, client=client)
@@ -56,7 +53,6 @@ def langchain_openai(server: ConformanceServer) -> Outcome:
 
 
 def openai_node(server: ConformanceServer) -> Outcome:
-    """openai-node, with node's own test runner."""
     client = "openai_node"
     folder = node_folder_of(client)
     report = server.folder / f"{client}.xml"
@@ -78,7 +74,7 @@ def _pytest(
     version: str,
     environment: Mapping[str, str] | None = None,
 ) -> Outcome:
-    """Run the tests in `client`'s folder with its own interpreter, apart from our settings."""
+    """Run the tests in `client`'s folder with its own interpreter, without our settings."""
     report = server.folder / f"{client}.xml"
     command = (
         *(str(python_of(client)), "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short"),
@@ -96,10 +92,8 @@ def run_client(
 ) -> Ran:
     """Run a client in `folder`, its output in `log` or shown.
 
-    A client that finds failures exits with another code than 0; its report says which.
-
-    Raises:
-        TimeoutExpired: it was ended.
+    A client with failures exits with another code than 0; its report names them. Raises
+    TimeoutExpired.
     """
     started_s = time.monotonic()
     with contextlib.ExitStack() as opened:
@@ -115,6 +109,6 @@ def run_client(
 
 
 def _clean_environment() -> dict[str, str]:
-    """Ours without what would point a client elsewhere, or into our environment's packages."""
+    """Our environment without variables that lead to another server or our packages."""
     dropped = ("PYTHON", "PYTEST", "OPENAI_", "VLLM_", "ULTRASERVE_")
     return {name: value for name, value in os.environ.items() if not name.startswith(dropped)}

@@ -18,7 +18,7 @@ _OPERATORS: Final = "();<>|&"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A link of a page as it is written; `picture` when it is shown."""
+    """A link of a page as written; `picture` if it is an image."""
 
     target: str
     picture: bool
@@ -36,12 +36,12 @@ class Page:
     text: str
 
     def blocks(self, *languages: str) -> list[str]:
-        """What stands in fenced blocks of these languages; "" is a block without one."""
+        """Contents of fenced blocks of these languages; "" is a block without one."""
         return [body for language, body in _FENCED.findall(self.text) if language in languages]
 
     @property
     def prose(self) -> str:
-        """All but the fenced blocks and code in a line, where nothing is a link or a heading."""
+        """All but fenced blocks and inline code, which have no links or headings."""
         return re.sub(r"`[^`\n]+`", "code", _FENCED.sub("", self.text))
 
     def links(self) -> list[Link]:
@@ -50,14 +50,14 @@ class Page:
         ]
 
     def anchors(self) -> set[str]:
-        """What a link may have behind its #, as GitHub makes it of headings."""
+        """Link targets after #, as GitHub makes them of headings."""
         return {anchor(heading) for heading in _HEADING.findall(_FENCED.sub("", self.text))}
 
     def commands(self) -> list[list[str]]:
         """The simple commands of its shell blocks as words, without redirections.
 
-        A transcript (`console`) holds output too: there a command is what follows `$ `. In a block
-        without a language a line that begins with a program of .venv, or with make, is one too.
+        In a transcript (`console`) a command follows `$ `. In a block without a language, a line
+        that begins with a program of .venv, or with make, is one too.
         """
         return [
             words
@@ -72,9 +72,9 @@ class Page:
 
 
 def simple_commands(line: str) -> Iterator[list[str]]:
-    """The words of each command of a line of shell; what a redirection names is left out.
+    """The words of each command of a line of shell, without redirections.
 
-    A line that is no whole one, such as the middle of a quoted program, gives nothing.
+    An incomplete line, such as the middle of a quoted program, gives nothing.
     """
     without_numbers = re.sub(r"(?<=\s)\d(?=[<>])", "", line)  # the 2 of 2>&1 is no word
     reader = shlex.shlex(without_numbers, posix=True, punctuation_chars=_OPERATORS)
@@ -107,7 +107,7 @@ def anchor(heading: str) -> str:
 
 
 def pages() -> dict[str, Page]:
-    """Every page that git knows or would add, by its path."""
+    """Every page that git knows or would add, by path."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"],
         cwd=ROOT,

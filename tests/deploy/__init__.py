@@ -1,1 +1,1 @@
-"""What looks at one live server, which ends with these files: a mere folder would keep it."""
+"""Tests of one live server, which ends with these files; a mere folder would keep it."""

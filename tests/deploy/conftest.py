@@ -1,6 +1,6 @@
-"""One live server, and one Prometheus that scrapes it: for all files here, and gone with them.
+"""One live server, and one Prometheus that scrapes it, for all files here.
 
-Both end before the folders after this one start engines of their own.
+Both end before the folders after this one start engines.
 """
 
 from collections.abc import Iterator
@@ -17,14 +17,12 @@ from tests.system_programs import program
 
 @pytest.fixture(scope="package")
 def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A live server for every test that looks at one; see tests/live_server.py."""
     with live_server_started(tmp_path_factory.mktemp("seen")) as server:
         yield server
 
 
 @pytest.fixture(scope="package")
 def key(live_server: ServerProcess) -> str:
-    """Of the live server's control service."""
     found = find_control_key(live_server.control_port, live_server.own_environment)
     assert found is not None
     return found
@@ -32,7 +30,7 @@ def key(live_server: ServerProcess) -> str:
 
 @pytest.fixture(scope="package")
 def prometheus_program() -> Path:
-    """Prometheus itself; asked for before an engine is started for it."""
+    """Prometheus itself, required before an engine starts."""
     return program("prometheus")
 
 

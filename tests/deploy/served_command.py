@@ -1,4 +1,4 @@
-"""A command of a deployment file, read as `ultraserve serve` reads it before it starts anything."""
+"""A command of a deployment file, parsed as `ultraserve serve` does."""
 
 import argparse
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,9 @@ from tests.serving.commands.serve_flags import parse
 
 
 def served(words: Sequence[str], values: Mapping[str, str] | None = None) -> argparse.Namespace:
-    """The flags after `serve`, `$(NAME)` filled in as Kubernetes does; every one is ours."""
+    """The flags after `serve`, with `$(NAME)` expanded as by Kubernetes; asserts that all are
+    known.
+    """
     assert words[0] == "serve", words
     filled = [_filled(word, values or {}) for word in words[1:]]
     args = parse(*filled)
@@ -29,7 +31,7 @@ def _filled(word: str, values: Mapping[str, str]) -> str:
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
-    """What the flags mean for the machine; raises ConfigError for what the server would refuse."""
+    """The machine's settings; raises ConfigError for refused ones."""
     settings, _ = resolve_arguments(args, {})
     return settings
 
@@ -37,7 +39,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
 def gateway_options_of(
     args: argparse.Namespace, keys: Path, environment: dict[str, str]
 ) -> GatewayOptions:
-    """The gateway options that the flags mean, with the file `keys` where the command names one."""
+    """The gateway options, with the file `keys` where the command names one."""
     if args.key_file is not None:
         hashed = hash_of(draw_secret())
         keys.write_text(f'[[key]]\nname = "client"\nhash = "{hashed}"\n', encoding="utf-8")
@@ -47,5 +49,5 @@ def gateway_options_of(
 
 
 def end_wall_s_max(args: argparse.Namespace) -> float:
-    """Wall seconds from SIGTERM to the server's end, at most."""
+    """Most wall seconds from SIGTERM to the server's end."""
     return float(args.drain_wall_s_max) + _BOUND_WALL_S

@@ -1,1 +1,1 @@
-"""What talks to one tray, which ends with these files: a mere folder would keep it to the end."""
+"""Tests of one tray, which ends with these files; a mere folder would keep it to the end."""

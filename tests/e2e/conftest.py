@@ -1,6 +1,6 @@
-"""One engine for the files that talk to a tray: test_profile_run starts, test_serve_http ends it.
+"""One engine for the files that use a tray, from test_profile_run to test_serve_http.
 
-Files that start engines of their own come before them in the alphabet.
+Files that start their own engines come earlier in the alphabet.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ from tests.e2e.tray import CONTEXT_TOKENS, DILATION, MODEL
 
 @pytest.fixture(scope="package")
 def tray_spans() -> Iterator[SpanCollector]:
-    """What the tray sends its spans to, over gRPC."""
+    """The tray's collector of spans, over gRPC."""
     with SpanCollector() as collector:
         yield collector
 
@@ -45,7 +45,7 @@ def client(tray: ServerProcess) -> Iterator[OpenAI]:
 
 @pytest.fixture(scope="package")
 def complete(client: OpenAI) -> Callable[..., Any]:
-    """Ask for a completion: greedy and without an early end unless asked otherwise."""
+    """A completion: greedy and without an early end by default."""
 
     def ask(prompt: Any, **given: Any) -> Any:
         extra = {"ignore_eos": True} | given.pop("extra_body", {})

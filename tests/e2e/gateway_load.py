@@ -1,4 +1,4 @@
-"""Clients of a gateway that ask without a pause, each answer with the engine that gave it."""
+"""Clients of a gateway that ask without a pause, and note the engine of each answer."""
 
 import asyncio
 import hashlib
@@ -22,7 +22,7 @@ ANSWERS_TIMEOUT_S: Final = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """One request; `failure` is empty when its stream was whole. Times are monotonic."""
+    """One request; `failure` is empty for a whole stream. Times are monotonic."""
 
     began_s: float
     ended_s: float
@@ -31,7 +31,7 @@ class Answered:
 
 
 class GatewayLoad:
-    """`users` clients that stream chats until they are told to stop."""
+    """`users` clients that stream chats until stopped."""
 
     def __init__(self, url: str, *, model: str, users: int) -> None:
         self._url, self._model, self._users = url, model, users
@@ -39,19 +39,17 @@ class GatewayLoad:
         self.answers: list[Answered] = []
 
     def run(self) -> None:
-        """Ask until `stop`; every request has then ended. Blocks."""
+        """Ask until `stop`, and until every request has ended. Blocks."""
         asyncio.run(self._run())
 
     def stop(self) -> None:
-        """Begin no further request."""
         self._stopped = True
 
     def since(self, moment_s: float) -> list[Answered]:
-        """What was asked after a moment."""
         return [each for each in self.answers if each.began_s >= moment_s]
 
     def wait_for(self, engines: Iterable[str], *, since_s: float, answers: int = 1) -> None:
-        """Wait until each of `engines` has given so many of the answers asked for since then."""
+        """Wait until each of `engines` has given that many answers to requests begun since then."""
         end_s = time.monotonic() + ANSWERS_TIMEOUT_S
         while True:
             given = Counter(each.engine for each in self.since(since_s))
@@ -80,7 +78,7 @@ class GatewayLoad:
             )
 
     async def _ask(self, client: AsyncOpenAI, prompt: str) -> str:
-        """Stream one chat to its end; the engine that the gateway says it was."""
+        """Stream one chat to its end; returns the engine named by the gateway."""
         raw = await client.chat.completions.with_raw_response.create(
             model=self._model,
             messages=[{"role": "user", "content": prompt}],
@@ -98,13 +96,13 @@ class GatewayLoad:
 
 
 def _prompt(user: int, number: int) -> str:
-    """No two begin alike, so that no engine has the beginning of any."""
+    """A prompt with a unique beginning, which no engine has cached."""
     return f"{hashlib.sha256(f'{user}.{number}'.encode()).hexdigest()}: what is that?"
 
 
 @contextmanager
 def asking(url: str, *, model: str, users: int) -> Iterator[GatewayLoad]:
-    """Clients that ask while the block runs; at its end every request has ended."""
+    """Clients that ask while the block runs; every request has ended after it."""
     load = GatewayLoad(url, model=model, users=users)
     thread = threading.Thread(target=load.run)
     thread.start()

@@ -1,7 +1,7 @@
 """The public gateway `smg` in front of engines, started as deploy/gateway/README.md says.
 
-It is somebody else's program in an environment of its own: ULTRASERVE_SMG names it, or the path has
-it, or `make gateway-deps` has installed it.
+A third-party program in its own environment: named by ULTRASERVE_SMG, on the path, or installed by
+`make gateway-deps`.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import psutil
 from tests.e2e.server_process import HOST, ROOT, free_port
 
 VARIABLE: Final = "ULTRASERVE_SMG"
-"""Names the program; its place does not follow from ours."""
+"""Names the program."""
 
 READY_TIMEOUT_S: Final = 60.0
 KEY: Final = "sk-of-the-gateway"
@@ -31,11 +31,11 @@ FLAGS: Final = (
     *("--health-check-interval-secs", "1", "--health-failure-threshold", "1"),
     *("--health-success-threshold", "1"),
 )
-"""Those of deploy/gateway/README.md, which a test holds together."""
+"""Those of deploy/gateway/README.md; a test keeps them equal."""
 
 
 def find_gateway() -> str | None:
-    """The program, or None when this machine has none."""
+    """The program; None if not installed."""
     named = os.environ.get(VARIABLE) or shutil.which("smg")
     built = ROOT.glob(".conformance/smg-*/bin/smg")
     return named or next((str(path) for path in sorted(built) if os.access(path, os.X_OK)), None)
@@ -51,7 +51,7 @@ class Worker:
 
 
 class GatewayProcess:
-    """A gateway that runs; `url` is where its clients ask."""
+    """A running gateway; clients ask at `url`."""
 
     def __init__(self, *, url: str, metrics_url: str, log: Path) -> None:
         self.url = url
@@ -62,11 +62,10 @@ class GatewayProcess:
         )
 
     def log(self) -> str:
-        """What it has said."""
         return self._log.read_text(errors="replace")
 
     def workers(self) -> list[Worker]:
-        """The engines that it knows, in the order of their addresses."""
+        """Its engines, by address."""
         found: list[dict[str, Any]] = self._client.get("/workers").json()["workers"]
         return sorted(
             (
@@ -77,11 +76,10 @@ class GatewayProcess:
         )
 
     def metrics(self) -> str:
-        """Its own metrics."""
         return httpx.get(self._metrics_url, trust_env=False).text
 
     def wait_healthy(self, *urls: str) -> None:
-        """Wait until exactly the engines at `urls` are those that it takes for healthy."""
+        """Wait until exactly the engines at `urls` are healthy."""
         end_s = time.monotonic() + READY_TIMEOUT_S
         while sorted(urls) != (found := [each.url for each in self._now() if each.healthy]):
             assert time.monotonic() < end_s, (
@@ -98,7 +96,7 @@ class GatewayProcess:
 
 @contextlib.contextmanager
 def gateway(urls: Sequence[str], *arguments: str) -> Iterator[GatewayProcess]:
-    """Start it before the engines at `urls`, which are up; kill it at the end."""
+    """Start it for the running engines at `urls`; kills it at the end."""
     program = find_gateway()
     assert program is not None
     port, metrics_port = free_port(), free_port()

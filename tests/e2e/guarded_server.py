@@ -1,4 +1,4 @@
-"""A server with TLS, keys with limits and every port; and clients of each."""
+"""A server with TLS, limited keys and every port; and clients of each."""
 
 import contextlib
 import dataclasses
@@ -53,8 +53,6 @@ scopes = ["control"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GuardedServer:
-    """The server, its ports, its keys and its certificate authority."""
-
     server: ServerProcess
     grpc_port: int
     secrets: dict[str, str]
@@ -104,7 +102,7 @@ class GuardedServer:
 
 @contextlib.contextmanager
 def guarded_server(folder: Path, spans: SpanCollector) -> Iterator[GuardedServer]:
-    """A server that is ready, and sends its spans over HTTP."""
+    """A ready server that sends its spans over HTTP."""
     authority = trustme.CA()
     files = {name: folder / f"{name}.pem" for name in ("authority", "certificate", "key")}
     certificate = authority.issue_cert(HOST)
@@ -145,7 +143,7 @@ def _is_ready(guarded: GuardedServer) -> bool:
 
 
 def asking(request_id: str, tokens: list[int], **params: Any) -> pb.GenerateRequest:
-    """A request that streams, and gets all its tokens."""
+    """A streamed request that gets all its tokens."""
     return pb.GenerateRequest(
         request_id=request_id,
         tokenized=pb.TokenizedInput(input_ids=tokens),
@@ -155,7 +153,6 @@ def asking(request_id: str, tokens: list[int], **params: Any) -> pb.GenerateRequ
 
 
 def token_ids(answers: Any) -> list[int]:
-    """All tokens of a stream."""
     ids: list[int] = []
     for answer in answers:
         if answer.HasField("chunk"):
@@ -164,7 +161,7 @@ def token_ids(answers: Any) -> list[int]:
 
 
 def details(error: grpc.RpcError) -> dict[str, Any]:
-    """google.rpc's details of a call that failed, by their type's name."""
+    """google.rpc's details of a failed call, by type name."""
     status = rpc_status.from_call(error)
     assert status is not None, "no details"
     found = {}

@@ -1,7 +1,7 @@
-"""A directory with a file beside it for every module that a program may import.
+"""A directory with a decoy file for every module that a program may import.
 
-Each writes its name into a list when it is imported, and then is empty: a program that imports one
-for the library's has not only run it, but goes wrong soon after.
+Each decoy writes its name into a list when imported, and is otherwise empty: a program that imports
+one has run it, and fails soon after.
 """
 
 import sys
@@ -19,7 +19,7 @@ with open(os.path.join(os.path.dirname(__file__), {list!r}), "a") as seen:
 
 
 def fill_with_modules(directory: Path) -> None:
-    """Put a `NAME.py` there for the standard library, what is installed, and our own packages."""
+    """Write a `NAME.py` for the standard library, installed packages, and our own."""
     names = {*sys.stdlib_module_names, *packages_distributions()}
     names |= {
         "emulator",
@@ -38,6 +38,6 @@ def fill_with_modules(directory: Path) -> None:
 
 
 def imported_in(directory: Path) -> list[str]:
-    """What was imported from there, and by which command lines."""
+    """Decoys imported, with the command lines."""
     path = directory / _IMPORTED
     return path.read_text().splitlines() if path.exists() else []

@@ -1,7 +1,6 @@
-"""A light client that sends far more than a server can take, and notes what came of each request.
+"""A light client that sends far more than a server can take, and notes each outcome.
 
-One process, one connection pool or channel; an answer is not parsed but for its first bytes and
-its status.
+One process, one connection pool or channel; of an answer only its first bytes and status are read.
 """
 
 import asyncio
@@ -25,8 +24,6 @@ TOO_LATE_S = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """What all requests of one kind are."""
-
     model: str
     prompt_tokens: int
     answer_tokens: int
@@ -38,7 +35,6 @@ class Ask:
         return [int(token) for token in drawn]
 
     def call(self, seed: int) -> pb.GenerateRequest:
-        """For gRPC."""
         return pb.GenerateRequest(
             request_id=f"overload-{seed}-{time.monotonic_ns()}",
             tokenized=pb.TokenizedInput(input_ids=self._prompt(seed)),
@@ -47,7 +43,6 @@ class Ask:
         )
 
     def body(self, seed: int) -> dict[str, object]:
-        """For HTTP."""
         return {
             "model": self.model,
             "prompt": self._prompt(seed),
@@ -60,8 +55,8 @@ class Ask:
 
 @dataclass(kw_only=True)
 class Seen:
-    """Wall seconds from sending to the first bytes of what was answered, and the statuses: of HTTP,
-    or the names of gRPC's. `without_retry_after` are refusals that do not say when to come back.
+    """Wall seconds from sending to the first bytes of an answer, and statuses (HTTP's, or gRPC's
+    names). `without_retry_after` are refusals without a retry time.
     """
 
     first_wall_s: list[float] = field(default_factory=list)
@@ -72,28 +67,22 @@ class Seen:
     failures: list[str] = field(default_factory=list)
 
     def count(self, status: int | str) -> None:
-        """Note one request's status."""
         self.statuses[status] = self.statuses.get(status, 0) + 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoints:
-    """A server's two endpoints: the URL of HTTP, and gRPC's host and port."""
-
     url: str
     grpc_address: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Way:
-    """Connections to both."""
-
     session: aiohttp.ClientSession
     stub: Any
 
 
 async def _send(way: _Way, ask: Ask, seed: int, seen: Seen) -> None:
-    """Send one request and read its answer to the end."""
     if ask.by_grpc:
         await _send_grpc(way.stub, ask, seed, seen)
     else:
@@ -163,7 +152,6 @@ async def _way_to(endpoints: Endpoints) -> AsyncIterator[_Way]:
 
 
 async def one_by_one(endpoints: Endpoints, ask: Ask, count: int) -> Seen:
-    """Send requests each after the last one's end."""
     seen = Seen()
     async with _way_to(endpoints) as way:
         for number in range(count):
@@ -190,7 +178,7 @@ async def saturate(endpoints: Endpoints, ask: Ask, *, at_once: int, wall_s: floa
 async def overload(
     endpoints: Endpoints, asks: Mapping[str, tuple[Ask, float]], *, wall_s: float, seed: int
 ) -> dict[str, Seen]:
-    """Send each ask at its rate, with Poisson arrivals, whatever becomes of them."""
+    """Send each ask at its rate, with Poisson arrivals, in an open loop."""
     seen = {name: Seen() for name in asks}
     rng = np.random.default_rng(seed)
     arrivals = sorted(

@@ -1,4 +1,4 @@
-"""What a running server says of itself: its metrics, and our commands' answers of its control."""
+"""A running server's metrics, and our commands' answers from its control service."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from tests.e2e.server_process import HOST, ULTRASERVE, ServerProcess
 
 
 def metrics(server: ServerProcess, key: str = "") -> dict[str, float]:
-    """Every sample of /metrics by its name, summed over labels; with a client's key, if it asks."""
+    """Every sample of /metrics by name, summed over labels; with a client's key, if needed."""
     headers = {"authorization": f"Bearer {key}"} if key else {}
     page = httpx.get(f"{server.url}/metrics", headers=headers).raise_for_status().text
     found: dict[str, float] = {}
@@ -29,13 +29,13 @@ def growth(before: dict[str, float], after: dict[str, float], name: str) -> floa
 
 
 def control(server: ServerProcess, timeout_s: float = 120.0) -> ControlClient:
-    """The server's control service, with the key that lies in the server's own folder."""
+    """The server's control service, with the key of the server's folder."""
     key = find_control_key(server.control_port, server.own_environment)
     return ControlClient(ControlAddress(port=server.control_port), timeout_s=timeout_s, key=key)
 
 
 def ask(server: ServerProcess, *arguments: str) -> str:
-    """What a command says that asks the server's control service."""
+    """Output of a command that asks the server's control service."""
     command = [*ULTRASERVE, *arguments, "--address", f"{HOST}:{server.control_port}"]
     environment = os.environ | server.own_environment
     done = subprocess.run(

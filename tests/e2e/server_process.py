@@ -1,7 +1,7 @@
-"""A server as a user starts it: a process with a session, a port and a temporary folder of its own.
+"""A server as a user starts it: a process with its own session, port and temporary folder.
 
-Other people's engines may run on the same machine, so what is left of this one is looked for among
-what it started: its descendants as they were seen, its session, and whoever names its folder.
+Other engines may run on the machine, so leftovers are looked for among its own: descendants seen,
+its session, and processes that name its folder.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ Process = tuple[int, float]  # a process id may be used again; with its start it
 
 
 def free_port() -> int:
-    """A port that is free, and the one after it, which is a console's."""
+    """A free port whose next one, the console's, is free too."""
     while True:
         with socket.socket() as probe, socket.socket() as after, contextlib.suppress(OSError):
             probe.bind((HOST, 0))
@@ -54,7 +54,7 @@ def is_open(port: int) -> bool:
 
 
 class ServerProcess:
-    """Started by entering it; killed with everything it started by leaving it."""
+    """A context that starts the server, and kills it with everything it started."""
 
     def __init__(
         self,
@@ -100,17 +100,17 @@ class ServerProcess:
 
     @property
     def console_url(self) -> str:
-        """Of the page; the server has not been told another port than its default."""
+        """The page, on the default port."""
         return f"http://{HOST}:{self.control_port + 1}"
 
     @property
     def own_environment(self) -> dict[str, str]:
-        """What a command needs to find the server's files, the key of its control service too."""
+        """The environment with which commands find the server's files and control key."""
         return {"TMPDIR": str(self.folder), "XDG_RUNTIME_DIR": str(self.folder)}
 
     @property
     def _runtime(self) -> Path:
-        """What a server's user keeps; the server's own keys in it end with it."""
+        """A user's runtime directory; the server's keys in it end with it."""
         return self.folder / "ultraserve"
 
     @property
@@ -121,7 +121,7 @@ class ServerProcess:
         return (self.folder / "log").read_text(errors="replace")
 
     def look(self) -> dict[Process, str]:
-        """Note what runs for this server; returns names and command lines of all ever seen."""
+        """Note the server's processes; returns names and command lines of all ever seen."""
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, ProcessLookupError):
                 if self._is_ours(process):
@@ -138,7 +138,7 @@ class ServerProcess:
         return parent is not None and (parent.pid, parent.create_time()) in self._seen
 
     def running(self) -> dict[Process, str]:
-        """What was started for this server and has not ended."""
+        """Processes started for this server that still run."""
         alive = {}
         for (pid, started), shown in self._seen.items():
             with contextlib.suppress(psutil.Error):
@@ -155,7 +155,7 @@ class ServerProcess:
         running: bool = True,
         timeout_s: float = READY_TIMEOUT_S,
     ) -> None:
-        """Wait, while the server runs if it has to; what it starts meanwhile is noted."""
+        """Wait while the server runs, if it has to, noting its processes."""
         end_s = time.monotonic() + timeout_s
         while not condition():
             ended = running and self._popen.poll() is not None
@@ -180,7 +180,6 @@ class ServerProcess:
         return any(name in shown for shown in self.look().values() for name in names)
 
     def runs_now(self, name: str) -> bool:
-        """Whether a process that `name` describes runs."""
         self.look()
         return any(name in shown for shown in self.running().values())
 
@@ -193,10 +192,7 @@ class ServerProcess:
         return False
 
     def pid_of(self, pattern: str) -> int:
-        """The process that runs and whose name and command `pattern` fits; the oldest of several.
-
-        The pattern is a regular expression.
-        """
+        """The oldest running process whose name and command match the regular expression."""
         self.look()
         found = [
             (born, pid)
@@ -207,12 +203,11 @@ class ServerProcess:
         return min(found)[1]
 
     def kill(self, pid: int) -> None:
-        """End one of the server's processes without asking it."""
         assert any(pid == seen for seen, _ in self.look())
         os.kill(pid, signal.SIGKILL)
 
     def signal(self, number: signal.Signals, *, group: bool = False) -> None:
-        """Send it to the server, or to its whole group as a terminal's Ctrl-C does."""
+        """Signal the server, or its whole group like a terminal's Ctrl-C."""
         self.look()
         if group:
             os.killpg(self.pid, number)
@@ -226,7 +221,7 @@ class ServerProcess:
             raise AssertionError(f"it goes on:\n{self.log()}") from None
 
     def left_over(self, timeout_s: float = _GONE_TIMEOUT_S) -> list[str]:
-        """Processes, files, shared memory and ports that are there when all had time to end."""
+        """Processes, files, shared memory and ports left after all had time to end."""
         end_s = time.monotonic() + timeout_s
         while (left := self._left()) and time.monotonic() < end_s:
             time.sleep(0.2)  # polls other processes
@@ -246,9 +241,9 @@ class ServerProcess:
         return [*self.running().values(), *files, *ports]
 
     def _left_memory(self) -> set[Path]:
-        """Named shared memory that has come since the server began, and that no other has open.
+        """Named shared memory newer than the server, that no other process has open.
 
-        The system does not say who made it, nor does whoever made it keep it mapped.
+        The system does not record its maker, which need not keep it mapped.
         """
         new = set(_SHARED.glob("*")) - self._shared_before
         found = {path for path in new if _is_own(path)}
@@ -268,7 +263,7 @@ def _is_own(path: Path) -> bool:
 
 
 def _opened(process: Path) -> set[Path]:
-    """Files that a process, a directory of /proc, has mapped or open; none that may not be seen."""
+    """Files mapped or opened by a process, a directory of /proc; none where not permitted."""
     found: set[Path] = set()
     with contextlib.suppress(OSError):
         lines = (process / "maps").read_text().splitlines()

@@ -1,6 +1,6 @@
-"""A collector of OpenTelemetry spans, by OTLP over gRPC and over HTTP; it keeps all.
+"""A collector of OpenTelemetry spans, by OTLP over gRPC and HTTP; it keeps all.
 
-The messages and the gRPC service are the generated code of the opentelemetry-proto package.
+Messages and the gRPC service are generated code of the opentelemetry-proto package.
 """
 
 import threading
@@ -17,17 +17,17 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 SOON = {"OTEL_BSP_SCHEDULE_DELAY": "200"}
-"""The environment of a server that sends its spans within 200 ms, not within 5 s."""
+"""The environment of a server that sends spans within 200 ms instead of 5 s."""
 
 HTTP = {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf"}
-"""The environment of a server that sends them over HTTP; without it, over gRPC."""
+"""The environment of a server that sends them over HTTP instead of gRPC."""
 
 _HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """One span as it came: its message, its attributes as plain values, those of its resource."""
+    """One span: message, attributes as plain values, and those of its resource."""
 
     span: Span
     attributes: Mapping[str, Any]
@@ -55,7 +55,7 @@ class Received:
 
 
 class SpanCollector:
-    """Listens from when it is entered until it is left; spans are in the order of their coming."""
+    """Listens while entered; spans are in order of arrival."""
 
     def __init__(self) -> None:
         self._spans: list[Received] = []
@@ -86,7 +86,7 @@ class SpanCollector:
         return f"http://{_HOST}:{self._http.server_port}/v1/traces"
 
     def of_trace(self, trace_id: str, count: int, timeout_s: float = 60.0) -> list[Received]:
-        """The spans of a trace, as soon as there are `count` of them."""
+        """The spans of a trace, as soon as there are `count`."""
         return self._wait_for(lambda span: span.trace_id == trace_id, count, timeout_s)
 
     def _wait_for(

@@ -35,7 +35,7 @@ def test_a_recorded_run_shows_every_chip_s_engines_and_the_tokens_that_were_made
     assert summary["steps"] > 0
     assert 0 < summary["decode_tokens"] <= 800
     assert all(0 < phase["mbu"] <= 1 for phase in summary["phases"])
-    assert summary["phases"][-1]["reliefs"][0]["shorter_share"] > 0
+    assert summary["phases"][-1]["what_ifs"][0]["shorter_share"] > 0
     trace = json.loads(gzip.decompress(out.read_bytes()))
     assert faults_of(trace) == []
     drawn = {

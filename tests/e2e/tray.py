@@ -1,4 +1,4 @@
-"""The tray that the everyday tests of a whole server share."""
+"""The tray shared by the everyday tests of a whole server."""
 
 MODEL = "qwen3-30b-a3b"
 CONTEXT_TOKENS = 4096

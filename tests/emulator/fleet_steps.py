@@ -1,4 +1,4 @@
-"""Steps for live chips of the bundled model, and what the fleets' tests ask of processes."""
+"""Steps for live chips of the bundled model, and the fleets' processes."""
 
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -46,14 +46,13 @@ def in_process(chips: int, *, tp: int = 1) -> InProcessChips:
 
 
 def start(fleet: Fleet, scratch: Path) -> None:
-    """Start `fleet` with its files in `scratch`."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(scratch))
         fleet.start()
 
 
 def descendants() -> set[psutil.Process]:
-    """The processes that this one has started, without those that have ended."""
+    """Living descendants of this process."""
     return {process for process in psutil.Process().children(recursive=True) if is_running(process)}
 
 
@@ -65,13 +64,12 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def process_of(fleet: Fleet, chip: int) -> psutil.Process:
-    """The process of a live chip."""
     actor_id = fleet._processes._process_of[chip].actor._actor_id.hex()
     return psutil.Process(actors(actor_id)["Pid"])
 
 
 def request(name: str, tokens: int, first_block: int, sampling: SamplingSpec) -> NewRequest:
-    """A prompt that its length decides."""
+    """A prompt determined by its length."""
     rng = np.random.default_rng(tokens)
     blocks = -(-(tokens + 32) // BLOCK_TOKENS)
     return NewRequest(
@@ -131,7 +129,6 @@ def decode_steps(steps: Sequence[RankStep], made: int) -> list[RankStep]:
 
 
 def last_steps(steps: Sequence[RankStep]) -> list[RankStep]:
-    """The end of all requests."""
     return [
         RankStep(
             rank=step.rank,
@@ -144,7 +141,7 @@ def last_steps(steps: Sequence[RankStep]) -> list[RankStep]:
 
 
 def assert_same(found: RankOutput, expected: RankOutput) -> None:
-    """The same tokens, and log-probabilities of the same bits."""
+    """Assert the same tokens, and bitwise equal log-probabilities."""
     assert (found.rank, found.request_ids) == (expected.rank, expected.request_ids)
     assert found.token_ids.tolist() == expected.token_ids.tolist()
     assert found.prompt_logprobs.keys() == expected.prompt_logprobs.keys()

@@ -1,7 +1,7 @@
-"""A server of known delays in emulated time, whose clock changes its dilation as it goes.
+"""A server of known delays in emulated time, whose clock changes its dilation.
 
-Its delays are emulated seconds. The dilation changes at known wall times after the first request
-of the run, and its Unix clock is wrong by `SKEW_S`: a client has to find that out.
+The dilation changes at known wall times after the run's first request, and its Unix clock is wrong
+by `SKEW_S`, which a client must find out.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ SKEW_S = 1_234.5
 
 @dataclass(kw_only=True)
 class FollowingServer(KnownServer):
-    """`changes` are (wall seconds after the first request, dilation), in their order.
+    """`changes` are (wall seconds after the first request, dilation), in order.
 
     Requests of fewer tokens than `run_tokens` are warm-ups.
     """
@@ -31,7 +31,7 @@ class FollowingServer(KnownServer):
     _made_s: float = field(default_factory=time.monotonic)
 
     def begins_s(self) -> list[tuple[float, float, float]]:
-        """(wall, emulated, dilation) at the begin of each epoch that has been planned."""
+        """(wall, emulated, dilation) at the begin of each planned epoch."""
         assert self.dilation is not None
         epochs = [(self._made_s, 0.0, self.dilation)]
         for after_s, dilation in self.changes if self._began_s is not None else ():
@@ -48,13 +48,11 @@ class FollowingServer(KnownServer):
         return emulated_s + (wall_s - begin_s) / dilation
 
     def wall(self, emulated_s: float) -> float:
-        """The inverse."""
         begins = [each for each in self.begins_s() if each[1] <= emulated_s]
         begin_s, since_s, dilation = begins[-1]
         return begin_s + (emulated_s - since_s) * dilation
 
     def begun(self) -> list[tuple[float, float, float]]:
-        """The epochs that have begun."""
         return [each for each in self.begins_s() if each[0] <= time.monotonic()]
 
     def _app(self) -> web.Application:

@@ -1,9 +1,8 @@
-"""A server whose delays are known: what the load generator measures is held against them.
+"""A server of known delays: the reference of the load generator's measurements.
 
-It speaks the part of the OpenAI interface that a run uses, in a thread with an event loop of its
-own, on loopback. Its waiting is the truth under test: it waits for planned moments, never for one
-delay after another, so that what a timer is late by does not add up; and it notes what it really
-did, so that a busy machine's lateness in the server is not taken for an error of the client.
+It speaks a run's part of the OpenAI interface, in a thread with its own event loop, on loopback. It
+waits for planned moments, not for one delay after another, so that timers' lateness does not add
+up, and records what it really did, so that its own lateness is not taken for the client's error.
 """
 
 import asyncio
@@ -23,7 +22,7 @@ TEMPLATE_TOKENS = 4
 
 @dataclass(kw_only=True)
 class ServedReply:
-    """When a request came and when each chunk went, in seconds of the monotonic clock."""
+    """Arrival of a request and of each chunk's write, in seconds of the monotonic clock."""
 
     begin_s: float
     chunk_s: list[float] = field(default_factory=list)
@@ -45,7 +44,7 @@ class ServedReply:
 class KnownServer:
     """Serves until its context ends. Each `fail_` flag makes every request fail in its way.
 
-    A request's delays are drawn between the two ends of `ttft_s` and `itl_s`, in wall seconds.
+    Delays are drawn between the ends of `ttft_s` and `itl_s`, in wall seconds.
     """
 
     seed: int = 0
@@ -79,7 +78,6 @@ class KnownServer:
 
     @contextmanager
     def serving(self) -> Iterator["KnownServer"]:
-        """Run in a thread; `url` is set inside."""
         loop = asyncio.new_event_loop()
         runner = web.AppRunner(self._app(), access_log=None, shutdown_timeout=0.1)
 
@@ -129,7 +127,7 @@ class KnownServer:
         return web.json_response({"object": "list", "data": [model]})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
-        """A token per word: its number in the order of first appearance, in a small vocabulary.
+        """A token per word: its number in order of first appearance, in a small vocabulary.
 
         A chat's template takes TEMPLATE_TOKENS more.
         """
@@ -142,12 +140,11 @@ class KnownServer:
         return web.json_response({"tokens": tokens, "count": len(tokens)})
 
     async def _detokenize(self, request: web.Request) -> web.Response:
-        """A word for each token."""
         tokens = (await request.json())["tokens"]
         return web.json_response({"prompt": " ".join(f"t{token}" for token in tokens)})
 
     async def _metrics(self, _: web.Request) -> web.Response:
-        """Emulated time runs from the first request on, at constant watts; some foreign lines."""
+        """Emulated time from the first request on, at constant watts; some foreign lines."""
         assert self.dilation is not None
         if self._first_at_s is not None:
             now_s = asyncio.get_running_loop().time()

@@ -1,12 +1,11 @@
-"""A server as cheap as Python allows, to find what the client itself costs.
+"""A server as cheap as Python allows, to measure the client's own cost.
 
     python -m tests.loadgen.trivial_server TOKENS CHUNKS_PER_WRITE [STEP_MS]
 
-It prints its port, and answers every POST with TOKENS chunks of the size that vLLM sends. Without
-STEP_MS as fast as it can, turning to the next connection after each write. With it all replies
-advance together, a chunk each every STEP_MS, as those of an engine do: the worst case for a client
-that would know when each came. The text of a chunk is then the time of its writing, nanoseconds of
-the system's monotonic clock.
+It prints its port, and answers every POST with TOKENS chunks of vLLM's size. Without STEP_MS at
+full speed, turning to the next connection after each write. With it all replies advance together, a
+chunk each every STEP_MS, as an engine's do: the worst case for arrival stamps. A chunk's text
+is then the time of its write, ns of the system's monotonic clock.
 """
 
 import asyncio
@@ -31,7 +30,7 @@ def _framed(body: bytes) -> bytes:
 
 
 class TrivialProtocol(asyncio.Protocol):
-    """Reads requests one at a time; `begin` is called with each, to stream the reply."""
+    """Reads requests one at a time; calls `begin` with each, to stream the reply."""
 
     def __init__(self, server: "TrivialServer") -> None:
         self._received = b""
@@ -54,7 +53,7 @@ class TrivialProtocol(asyncio.Protocol):
 
 
 class TrivialServer:
-    """Serves the same reply to everybody."""
+    """Serves the same reply to every request."""
 
     def __init__(self, tokens: int, chunks_per_write: int, step_s: float) -> None:
         writes, rest = divmod(tokens, chunks_per_write)
@@ -95,7 +94,6 @@ class TrivialServer:
 
 
 async def serve(tokens: int, chunks_per_write: int, step_s: float) -> None:
-    """Serve on a free port until ended."""
     trivial = TrivialServer(tokens, chunks_per_write, step_s)
     server = await asyncio.get_running_loop().create_server(
         lambda: TrivialProtocol(trivial), "127.0.0.1", 0

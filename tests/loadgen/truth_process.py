@@ -1,4 +1,4 @@
-"""Runs the truth server, and the truth of what it served."""
+"""Runs the truth server, and the truth of its replies."""
 
 import json
 import os
@@ -20,7 +20,7 @@ _ENDS_WITHIN_S = 30.0
 
 @dataclass(slots=True, kw_only=True)
 class TruthProcess:
-    """`served` is filled when the server has ended, in the order in which requests came."""
+    """`served` is filled when the server has ended, in order of arrival."""
 
     url: str
     pid: int
@@ -29,7 +29,7 @@ class TruthProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Truth:
-    """What a client that costs nothing would have measured, ms.
+    """The measurements of a client without cost, ms.
 
     `ttft_ms` [requests], from a request's arrival to the write of its first chunk; `tpot_ms`
     [requests of several tokens], from the first write to the last, over tokens - 1.
@@ -66,7 +66,7 @@ def truth_process(*options: str, core: int | None = None) -> Iterator[TruthProce
 
 
 def on_core(core: int | None) -> tuple[str, ...]:
-    """What stands before a command so that it, and all that it starts, runs on one core."""
+    """A command's prefix that keeps it and its children on one core."""
     return () if core is None else ("taskset", "--cpu-list", str(core))
 
 
@@ -79,7 +79,6 @@ def cores() -> tuple[int, int]:
 
 
 def truth_of(served: Sequence[ServedRequest]) -> Truth:
-    """The truth of complete replies."""
     ended = [each for each in served if each.written_ns]
     first, last, arrived, tokens = (
         np.array(column, dtype=np.int64)

@@ -57,14 +57,13 @@ class Delay:
 
 
 def parse_delay(text: str) -> Delay:
-    """Read `5ms` or `2ms-8ms`."""
     low, _, high = text.partition("-")
     return Delay(low_s=parse_duration_s(low), high_s=parse_duration_s(high or low))
 
 
 @dataclass(slots=True, kw_only=True)
 class ServedRequest:
-    """When a request had come and when its chunks went, ns of the monotonic clock.
+    """Arrival of a request and write of its chunks, ns of the monotonic clock.
 
     `written_ns` has the moment before each chunk's write; without delays only the first and last.
     """
@@ -89,7 +88,7 @@ _DECODE: Final = msgspec.json.Decoder(_Body).decode
 
 
 class KnownDelays:
-    """Plans each request's delays by its place in the order of arrival, and keeps what was done."""
+    """Plans each request's delays by its place in the order of arrival, and records them."""
 
     def __init__(self, ttft: Delay, itl: Delay, *, chunks_per_write: int, seed: int) -> None:
         chance = np.random.default_rng(seed)
@@ -109,8 +108,8 @@ class KnownDelays:
 class TruthConnection:
     """Reads the requests of one connection, one at a time, and answers each.
 
-    It reads its socket itself, for the kernel's own stamp of when the last of a request arrived:
-    how late this process comes to read it is then no part of what a client seems to be late by.
+    It reads its own socket, for the kernel's stamp of a request's arrival: this process's lateness
+    in reading is then no part of a client's apparent lateness.
     """
 
     def __init__(self, opened: socket.socket, delays: KnownDelays) -> None:
@@ -148,7 +147,7 @@ class TruthConnection:
             self._write(_answer(path, body))
 
     def _write(self, data: bytes) -> None:
-        """Send now; what the kernel does not take goes when it does."""
+        """Send now; the rest when the kernel takes it."""
         if not self._open:
             return
         if not self._unsent:
@@ -192,7 +191,7 @@ class TruthConnection:
     def _timed(
         self, request: ServedRequest, chunk: bytes, end: bytes, due_ns: int, gap_ns: int
     ) -> None:
-        """Write the chunk that is due, and come back when the next one is."""
+        """Write the due chunk, and schedule the next."""
         if not self._open:
             return
         written_ns = request.written_ns
@@ -207,7 +206,7 @@ class TruthConnection:
     def _fast(
         self, request: ServedRequest, writes: tuple[bytes, ...], end: bytes, done: int
     ) -> None:
-        """Write as much as goes into one write, and the rest after the other connections."""
+        """Make one write, and the rest after the other connections'."""
         if not self._open:
             return
         data = writes[done] if done < len(writes) else b""
@@ -228,7 +227,7 @@ class TruthConnection:
 
 
 def _arrival_ns(stamps: list[tuple[int, int, bytes]]) -> int:
-    """The kernel's time of arrival on the monotonic clock; now, where it gives none."""
+    """The kernel's time of arrival on the monotonic clock; now, without one."""
     for level, kind, data in stamps:
         if (level, kind) == (socket.SOL_SOCKET, _SO_TIMESTAMPNS):
             seconds, rest_ns = struct.unpack_from("ll", data)
@@ -249,7 +248,6 @@ def _chunk(chat: bool, finish: bytes) -> bytes:
 
 @cache
 def _end(chat: bool, prompt_tokens: int, tokens: int) -> bytes:
-    """The last token, the usage and the end of the body."""
     usage = b',"usage":{"prompt_tokens":%d,"total_tokens":%d,"completion_tokens":%d}' % (
         prompt_tokens,
         prompt_tokens + tokens,
@@ -269,7 +267,7 @@ def _fast_writes(chat: bool, tokens: int, chunks_per_write: int) -> tuple[bytes,
 
 
 def _answer(path: bytes, body: bytes) -> bytes:
-    """Answer whatever is not a completion."""
+    """Answer requests other than completions."""
     status = b"200 OK"
     content: dict[str, Any] = {}
     if path == b"/v1/models":
@@ -290,7 +288,6 @@ def _answer(path: bytes, body: bytes) -> bytes:
 
 
 async def serve(delays: KnownDelays, truth: Path | None) -> None:
-    """Serve on a free port until SIGTERM, then write the truth."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, ended.set)
@@ -315,7 +312,6 @@ async def serve(delays: KnownDelays, truth: Path | None) -> None:
 
 
 def main() -> None:
-    """Read the options and serve."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ttft", type=parse_delay, default=Delay())
     parser.add_argument("--itl", type=parse_delay, default=Delay())

@@ -25,18 +25,16 @@ from tests.mutations.planted_fault import VARIABLE
 SEED: Final = 17
 AT_LEAST: Final = 36
 LIMIT_S: Final = 900.0
-"""A fault may make a test run for ever; that one is caught."""
+"""A test that runs this long counts as a catch."""
 
 CAUGHT: Final = (1, 2)
-"""pytest's exit code for failed tests, and for modules that cannot even be imported."""
+"""pytest's exit codes for failed tests, and for modules that cannot be imported."""
 
 NOTHING_RAN: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of one fault."""
-
     fault: Fault
     caught: bool
     by: str
@@ -44,7 +42,6 @@ class Verdict:
 
 
 def main(words: Sequence[str]) -> int:
-    """Draw, plant, run and report; returns the exit code."""
     arguments = _parser().parse_args(words)
     faults = drawn(arguments.seed, without=EQUIVALENT)
     if arguments.only:
@@ -87,7 +84,7 @@ def _judged(fault: Fault, *, near: bool) -> Verdict:
 
 
 def _failing_test(fault: Fault, paths: Sequence[str]) -> str | None:
-    """Run the fast tests of `paths`, or all; returns the first that fails."""
+    """Run the fast tests of `paths`, or all; returns the first failure."""
     text = fault.applied((ROOT / fault.module).read_text(encoding="utf-8"))
     planted = {
         "module": str(fault.module),

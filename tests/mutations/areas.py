@@ -1,7 +1,7 @@
-"""Which code is mutated, and which tests are nearest to it: the one list of packages.
+"""The mutated packages and their nearest tests: the one list of packages.
 
-When a package moves, its line here moves with it. A path that does not exist stops the run, so a
-move cannot take an area out of the check unnoticed.
+When a package moves, its line here moves too. A missing path stops the run, so a move cannot take
+an area out of the check unnoticed.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,6 @@ class Area:
     """Modules that import one of these are left out."""
 
     def modules(self) -> list[Path]:
-        """Its modules relative to the root, sorted."""
         found = []
         for package in self.packages:
             if not (ROOT / package).is_dir():
@@ -56,7 +55,7 @@ AREAS: Final = (
 
 
 def nearest_tests(module: Path) -> list[Path]:
-    """Where a fault in `module` shows first: its own test file, then its package's folder."""
+    """A module's own test file, then its package's folder."""
     folder = ROOT / "tests" / module.parent
     own = [folder / f"test_{module.stem}.py"]
     while not folder.is_dir():

@@ -1,4 +1,4 @@
-"""Which faults a seed draws: as many from each area, one from a function at most."""
+"""The faults of a seed: equally many from each area, at most one per function."""
 
 import functools
 import hashlib
@@ -12,7 +12,7 @@ PER_AREA: Final = 10
 
 
 def drawn(seed: int, *, without: Collection[str] = ()) -> list[Fault]:
-    """Draw `PER_AREA` faults of each area; `without` are the names of those that change nothing."""
+    """Draw `PER_AREA` faults of each area; `without` are names of equivalent ones."""
     return [fault for area in AREAS for fault in _drawn_of(area, seed, without)]
 
 

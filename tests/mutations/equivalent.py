@@ -1,4 +1,4 @@
-"""Faults that change nothing that can be seen, each with the reason why: they are not drawn."""
+"""Faults without an observable effect, each with the reason: they are not drawn."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,9 +1,8 @@
-"""Small faults of one module: what a slip of the hand makes of an expression or a branch.
+"""Small faults of one module: slips in an expression or a branch.
 
-Pure: text in, `Fault`s out. A fault is named by its function and by what it changes, not by its
-line or its file, so that moving a module or adding a line leaves its name, and the draw, as it is.
-Only what stands in a function is changed; no message of an error, and no `strict` of a zip, which
-guards what is so in every correct run.
+Pure: text in, `Fault`s out. A fault's name comes from its function and change, not its line or
+file, so that moving code keeps names and the draw. Only function bodies are changed; no error
+messages, and no `strict` of a zip, which guards what holds in every correct run.
 """
 
 import ast
@@ -25,7 +24,7 @@ COMPARISONS: Final[dict[type[ast.cmpop], tuple[str, str]]] = {
     ast.In: ("in", "not in"),
     ast.NotIn: ("not in", "in"),
 }
-"""As it is written, and as a slip of the hand writes it."""
+"""The operator as written, and its replacement."""
 
 ARITHMETIC: Final[dict[type[ast.operator], tuple[str, str]]] = {
     ast.Add: ("+", "-"),
@@ -39,8 +38,6 @@ ARITHMETIC: Final[dict[type[ast.operator], tuple[str, str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One change to one module's text."""
-
     module: Path
     function: str
     kind: str
@@ -54,19 +51,18 @@ class Fault:
 
     @property
     def name(self) -> str:
-        """Eight hex digits that stay when the module moves or lines come before it."""
+        """Eight hex digits, stable when the module moves or lines come before."""
         parts = (self.module.stem, self.function, self.kind, self.before, self.after)
         words = "\0".join((*parts, str(self.ordinal)))
         return hashlib.sha256(words.encode()).hexdigest()[:8]
 
     def applied(self, text: str) -> str:
-        """The module with the fault in it."""
         raw = text.encode()
         return (raw[: self.start] + self.after.encode() + raw[self.end :]).decode()
 
 
 def faults_of(module: Path, text: str) -> list[Fault]:
-    """Every fault that can be made in `text`, the code of `module`, in the order of its lines."""
+    """Every possible fault in `text`, the code of `module`, by line."""
     places = _Places(text)
     found: list[Fault] = []
     seen: dict[tuple[str, str, str, str], int] = {}
@@ -93,7 +89,7 @@ def faults_of(module: Path, text: str) -> list[Fault]:
 
 
 class _Places:
-    """Where the nodes of a text stand in its bytes."""
+    """The places of a text's nodes in its bytes."""
 
     def __init__(self, text: str) -> None:
         self._raw = text.encode()
@@ -102,21 +98,20 @@ class _Places:
             self._starts.append(self._starts[-1] + len(line))
 
     def span(self, node: ast.expr) -> tuple[int, int]:
-        """The first byte and the one after the last; the node has an end, as parsed ones do."""
+        """The first byte and the one after the last; asserts a parsed node's end."""
         assert node.end_lineno is not None
         assert node.end_col_offset is not None
         start = self._starts[node.lineno - 1] + node.col_offset
         return start, self._starts[node.end_lineno - 1] + node.end_col_offset
 
     def text(self, node: ast.expr) -> str:
-        """The node as it is written."""
         start, end = self.span(node)
         return self._raw[start:end].decode()
 
     def with_operator(
         self, node: ast.expr, left: ast.expr, right: ast.expr, change: tuple[str, str]
     ) -> str:
-        """The node with the operator between its two sides changed, and their brackets kept."""
+        """The node with the operator between its sides changed, brackets kept."""
         (start, end), (_, gap_start), (gap_end, _) = map(self.span, (node, left, right))
         gap = self._raw[gap_start:gap_end].decode().replace(*change, 1)
         return f"{self._raw[start:gap_start].decode()}{gap}{self._raw[gap_end:end].decode()}"
@@ -147,7 +142,7 @@ def _changeable(tree: ast.Module) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _changes(node: ast.AST, places: _Places) -> Iterator[tuple[str, ast.expr, str]]:
-    """Kind, the expression that is replaced, and by what."""
+    """Kind, the replaced expression, and its replacement."""
     match node:
         case ast.Compare(left=left, ops=[operator], comparators=[right]):
             yield (

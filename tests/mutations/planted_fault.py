@@ -1,7 +1,7 @@
-"""A pytest plugin that plants one fault: `-p tests.mutations.planted_fault`, and FAULT names it.
+"""A pytest plugin that plants one fault: `-p tests.mutations.planted_fault`, named by FAULT.
 
-The module is compiled from its text with the fault in it; no file changes, so runs beside each
-other and beside an editor do not meet. The plugin is loaded before any module of the product is.
+The module is compiled from its faulty text; no file changes, so concurrent runs and editors do not
+interfere. Loaded before any module of the product.
 """
 
 import importlib.abc
@@ -16,7 +16,7 @@ from types import CodeType, ModuleType
 from typing import Final
 
 VARIABLE: Final = "ULTRASERVE_FAULT"
-"""JSON: module (relative path), name (dotted), text (the whole module with its fault)."""
+"""JSON: module (relative path), name (dotted), text (the whole faulty module)."""
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -29,7 +29,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 class PlantedFault(importlib.abc.MetaPathFinder):
-    """Finds one module, and gives it another text."""
+    """Finds one module, and replaces its text."""
 
     def __init__(self, *, name: str, path: Path, text: str) -> None:
         self._name = name
@@ -42,7 +42,7 @@ class PlantedFault(importlib.abc.MetaPathFinder):
         _path: Sequence[str] | None,
         _target: ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        """The faulty module's own spec; None for every other."""
+        """The faulty module's spec; None for others."""
         if fullname != self._name:
             return None
         loader = _Loader(fullname, str(self._path), self._text)
@@ -50,7 +50,7 @@ class PlantedFault(importlib.abc.MetaPathFinder):
 
 
 def plant(described: str) -> None:
-    """Put the finder before all others; the module must not have been imported yet."""
+    """Install the finder first; the module must not have been imported."""
     fault = json.loads(described)
     name = fault["name"]
     if name in sys.modules:

@@ -1,4 +1,4 @@
-"""The process's registry of metrics for one test alone."""
+"""The process's registry of metrics for one test."""
 
 import contextlib
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY
 
 @contextlib.contextmanager
 def own_metrics() -> Iterator[None]:
-    """Without what engines of other tests have left there, and afterwards as it was."""
+    """Empty the registry, and restore it afterwards."""
     others = list(REGISTRY._collector_to_names)
     for collector in others:
         REGISTRY.unregister(collector)

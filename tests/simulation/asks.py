@@ -1,7 +1,7 @@
-"""What a chaos run asks of the engine, and what its clients saw of the answers.
+"""A chaos run's requests, and its clients' answers.
 
-Every request is one of a few dozen kinds, all of which have one right answer: greedy, or random
-with a seed. So the answers of a quiet engine are the reference for those of a troubled one.
+Every request is of one of a few dozen kinds with one right answer, greedy or seeded. So a quiet
+engine's answers are the reference for a troubled one's.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from vllm import RequestOutput, SamplingParams
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 FIRST_TOKEN, VOCABULARY = 300, 1024
-"""Prompts are made of ordinary tokens of the bundled model."""
+"""Prompts are ordinary tokens of the bundled model."""
 
 CONTEXT_TOKENS = 192
-"""Prompt and answer together are shorter than this."""
+"""Bound of prompt and answer together."""
 
 PREFIX_TOKENS = 70
 
@@ -30,15 +30,13 @@ _SCHEMA = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """One kind of request."""
-
     name: str
     prompt: tuple[int, ...]
     params: SamplingParams
 
 
 def make_asks(seed: int) -> tuple[Ask, ...]:
-    """Short and long ones, with common prefixes and without; greedy ones are the most."""
+    """Short and long ones, with and without common prefixes; mostly greedy."""
     rng = np.random.default_rng(seed)
     prefixes = rng.integers(FIRST_TOKEN, VOCABULARY, (2, PREFIX_TOKENS)).tolist()
 
@@ -68,7 +66,7 @@ def make_asks(seed: int) -> tuple[Ask, ...]:
 
 
 def _params(**settings: Any) -> SamplingParams:
-    """Greedy by default, and streamed as increments: what comes twice or never would show."""
+    """Greedy by default, and streamed as increments: duplicates and losses would show."""
     return SamplingParams(
         **({"temperature": 0.0, "output_kind": RequestOutputKind.DELTA} | settings)
     )
@@ -76,14 +74,13 @@ def _params(**settings: Any) -> SamplingParams:
 
 @dataclass(slots=True)
 class Text:
-    """One of the `n` texts of a request, as far as it has come."""
+    """One of the `n` texts of a request, so far."""
 
     tokens: list[int] = field(default_factory=list)
     scores: list[dict[int, float]] = field(default_factory=list)
     end: str | None = None
 
     def begins(self, whole: "Text") -> bool:
-        """Whether this is what `whole` was at some time."""
         count = len(self.tokens)
         return (
             self.tokens == whole.tokens[:count]
@@ -93,7 +90,7 @@ class Text:
 
 
 class Answer:
-    """All that a client has got for one request."""
+    """A client's output for one request."""
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
@@ -101,7 +98,6 @@ class Answer:
         self.prompt_scores: list[dict[int, float] | None] = []
 
     def take(self, output: RequestOutput) -> None:
-        """Append what one step has brought."""
         if self.ask.params.n == 1:
             self.prompt_scores += map(_scores, output.prompt_logprobs or ())
         for part in output.outputs:
@@ -113,16 +109,14 @@ class Answer:
 
     @property
     def is_finished(self) -> bool:
-        """Whether every text has ended, in whatever way."""
         return all(text.end is not None for text in self.texts)
 
     @property
     def has_failed(self) -> bool:
-        """Whether a text has ended with an error."""
         return any(text.end == "error" for text in self.texts)
 
     def check(self, expected: "Answer") -> None:
-        """Assert that this is `expected`, or as far as it came the beginning of it."""
+        """Assert that this is `expected`, or its beginning if unfinished."""
         for number, (text, whole) in enumerate(zip(self.texts, expected.texts, strict=True)):
             where = f"{self.ask.name}, text {number}: {text} is not {whole}"
             if text.end in (None, "error"):

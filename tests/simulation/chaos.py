@@ -1,8 +1,8 @@
-"""Strikes an engine under load with faults, and asserts that clients and books come out right.
+"""Faults on an engine under load, with assertions on clients' answers and the accounts.
 
 An episode begins on a whole machine: requests arrive, faults happen, requests go on arriving, and
-in the end everything is repaired. What should become of the machine is computed beforehand by the
-pure functions on a copy of it; what becomes of the requests follows from that.
+in the end everything is repaired. The machine's outcome is computed beforehand by the pure
+functions on a copy; the requests' outcome follows from it.
 """
 
 import copy
@@ -30,8 +30,9 @@ from tests.simulation.invariants import TimeAndEnergy, check_agreement, check_id
 from tests.simulation.troubled_engine import TroubledEngine
 
 WALL_S_MAX = 60.0
-"""Of one step with all recovering in it: chips are started in about a second, and other programs
-share the host's cores."""
+"""Of one step including all recoveries: chips start in about a second, and other programs share the
+host's cores.
+"""
 TURNS_MAX = 400
 """An engine under this load is idle again after some fifty steps."""
 ABORT_CHANCE = 0.01
@@ -40,8 +41,8 @@ ABORT_CHANCE = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blow:
-    """One fault, and how it comes: through the control service between two steps, or, for a chip
-    that is lost or hangs, by a signal to its process `after_s` seconds into a step.
+    """One fault and its way: by the control service between two steps, or, for a lost or hanging
+    chip, by a signal to its process `after_s` seconds into a step.
     """
 
     fault: Fault
@@ -50,7 +51,7 @@ class Blow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Met:
-    """Faults that the engine met together; `wall_s` is of the step or the call in which it did."""
+    """Faults met together; `wall_s` is of the step or call that met them."""
 
     kinds: tuple[FaultKind, ...]
     survived: bool
@@ -59,7 +60,7 @@ class Met:
 
 
 class Chaos:
-    """One engine, its load and its troubles; everything by chance follows from `seed`."""
+    """One engine, its load and its faults; all chance follows from `seed`."""
 
     def __init__(self, engine: TroubledEngine, *, seed: int, arrivals_per_step: float) -> None:
         self.engine = engine
@@ -83,8 +84,8 @@ class Chaos:
         self._count_preemptions()
 
     def _note_settlements(self) -> None:
-        """Note what the machine settles: where experts lie, for moves may have been broken off; how
-        long a silent chip is yet waited for; and the numbers of the faults that are met.
+        """Record at each recovery the experts' placement (moves may have been broken off), the
+        remaining wait for a silent chip, and the numbers of the faults met.
         """
         machine, live_machine = self.engine.machine, self.engine.live_machine
         apply = machine.apply
@@ -99,7 +100,7 @@ class Chaos:
         machine.apply = noted  # type: ignore[method-assign]
 
     def _count_repeats(self) -> None:
-        """Attempts at a step that broke off take as long as the one that did not."""
+        """Count broken-off attempts at a step; each takes as long as a whole one."""
         live_machine = self.engine.live_machine
         step = live_machine.step
         self._repeats = 0
@@ -112,7 +113,6 @@ class Chaos:
         live_machine.step = counted  # type: ignore[method-assign]
 
     def _twin(self) -> Machine:
-        """A copy of the machine as it is now."""
         twin = copy.deepcopy(self.engine.machine)
         del twin.apply  # the copy's own
         return twin
@@ -130,7 +130,7 @@ class Chaos:
     # --- load -----------------------------------------------------------------------------------
 
     def take_reference(self) -> None:
-        """Answer every kind of request once while nothing is wrong."""
+        """Answer every kind of request once, undisturbed."""
         for ask in self._asks:
             self.engine.add(f"calm-{ask.name}", ask, 0)
             self._expected[ask.name] = Answer(ask)
@@ -143,7 +143,6 @@ class Chaos:
             assert not answer.has_failed, answer.ask.name
 
     def arrive(self, count: int) -> None:
-        """`count` requests come, of kinds and priorities by chance."""
         for pick in self.rng.integers(len(self._asks), size=count).tolist():
             name = f"r{next(self._names)}"
             self._in_flight[name] = Answer(self._asks[pick])
@@ -158,7 +157,7 @@ class Chaos:
                 self.ends["aborted"] += 1
 
     def turn(self, *, arrivals: bool = True) -> None:
-        """One step of the engine, and everything that has to hold after it."""
+        """One step of the engine, and the invariants after it."""
         if arrivals:
             self.arrive(int(self.rng.poisson(self._rate)))
             self._abort()
@@ -188,7 +187,7 @@ class Chaos:
             assert not self._in_flight, "requests wait for ranks that are gone"
 
     def drain(self) -> None:
-        """Let everything end; afterwards nobody holds anything."""
+        """Let every request end; nothing may be held afterwards."""
         for _ in range(TURNS_MAX):
             if self.engine.is_idle():
                 break
@@ -217,7 +216,7 @@ class Chaos:
         self._check_whole()
 
     def strike(self, blows: Sequence[Blow]) -> None:
-        """Let all of `blows` happen, and turn until the engine has met them."""
+        """Apply all `blows`, and turn until the engine has met them."""
         wanted = len(self.engine.live_machine.faults) + len(blows)
         timers = []
         for blow in blows:
@@ -245,7 +244,7 @@ class Chaos:
 
     @contextmanager
     def _foreseen(self) -> Iterator[None]:
-        """What is met in here has to become of the machine what it becomes of a copy."""
+        """Assert that faults met within change the machine as they change a copy."""
         twin = self._twin()
         self._before_settling.clear()
         moved_bytes, started_s = self._bytes_moved(), time.monotonic()
@@ -265,7 +264,7 @@ class Chaos:
     def _judge(
         self, twin: Machine, together: list[FaultRecord], silence_ns: int, wall_s: float
     ) -> None:
-        """The faults that were met together, against the pure functions on the machine's twin."""
+        """Check faults met together against the pure functions on the machine's twin."""
         kinds = tuple(record.fault.kind for record in together)
         noticed = [kind for kind in kinds if kind is not FaultKind.HANG_CHIP]
         health = twin.after(record.fault for record in together)
@@ -290,7 +289,6 @@ class Chaos:
         self._held_up_ns += recovery_plan.duration_ns
 
     def heal(self, blows: Sequence[Blow]) -> None:
-        """Repair everything, at once or one by one."""
         requests = [HealRequest()]
         if self.rng.random() < 0.5:
             chips = sorted({blow.fault.chip for blow in blows if blow.fault.chip >= 0})
@@ -311,7 +309,7 @@ class Chaos:
             self._held_up_ns += recovery_plan.duration_ns
 
     def _check_whole(self) -> None:
-        """Nothing is wrong any more, and all time that it took is in the books."""
+        """Assert a whole machine, and that the accounts have all its time."""
         engine, machine = self.engine, self.engine.machine
         assert_healthy(engine.live_machine.actual, Health.whole(machine.system, machine.partition))
         assert machine.ranks_up.all()
@@ -328,7 +326,7 @@ class Chaos:
         return self.engine.live.state().expert_balance.moved_bytes
 
     def blows_of(self, faults: Sequence[Fault]) -> tuple[Blow, ...]:
-        """How `faults` come: every other lost chip is killed in a step, or in a recovery."""
+        """The ways of `faults`: every other lost chip is killed in a step, or in a recovery."""
         return tuple(
             Blow(
                 fault=fault,

@@ -1,7 +1,7 @@
-"""A seed becomes a timed list of faults: what happens to the machine in a chaos run, and when.
+"""A chaos run's timed list of faults, from a seed.
 
-Every event hits a machine that is whole and is repaired before the next one, so a plan needs to
-know nothing of how the machine recovers. The same arguments give the same list.
+Every event hits a whole machine and is repaired before the next, so a plan does not depend on
+recovery. The same arguments give the same list.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ SECONDS_PER_HOUR: Final = 3_600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultEvent:
-    """One fault, or two in the same instant, at `at_ns`; everything is repaired at `heal_ns`."""
+    """One fault, or two at once, at `at_ns`; everything is repaired at `heal_ns`."""
 
     at_ns: int
     faults: tuple[Fault, ...]
@@ -34,7 +34,7 @@ class FaultEvent:
 def counts_at_rates(
     seed: int, *, rates_per_hour: Mapping[FaultKind, float], duration_ns: int
 ) -> dict[FaultKind, int]:
-    """How often each kind happens in a duration when events of a kind are independent (Poisson).
+    """Number of faults of each kind in a duration, as independent (Poisson) events.
 
     Raises ConfigError for a rate below 0.
     """
@@ -55,14 +55,13 @@ def plan_faults(
     partition: Partition,
     system: SystemSpec,
 ) -> tuple[FaultEvent, ...]:
-    """`counts` single faults of each kind and `doubles` pairs of them, in an order by chance.
+    """`counts` single faults of each kind and `doubles` pairs, in random order.
 
-    Their instants are spread over the duration as independent events are, each a nanosecond at
-    least after the repair of the one before. A pair's kinds are drawn evenly from those that
-    `counts` names.
+    Instants are spread like independent events, each at least 1 ns after the repair of the one
+    before. A pair's kinds are drawn evenly from those of `counts`.
 
-    Raises ConfigError for a count below 0, pairs without kinds to draw from or on a single chip, or
-    a duration too short to hold the events.
+    Raises ConfigError for a count below 0, pairs without kinds or on a single chip, or a duration
+    too short for the events.
     """
     events = sum(counts.values()) + doubles
     _check(counts, doubles, 2 * events, duration_ns, partition)
@@ -112,7 +111,7 @@ def _draw(
     partition: Partition,
     system: SystemSpec,
 ) -> tuple[Fault, ...]:
-    """One fault of each kind, each possible after those before it on a whole machine."""
+    """One fault of each kind, each possible after those before on a whole machine."""
     health = Health.whole(system, partition)
     faults: list[Fault] = []
     for kind in kinds:
@@ -128,7 +127,7 @@ def _draw_one(
     partition: Partition,
     system: SystemSpec,
 ) -> Fault:
-    """A fault of a chip of the partition that is in service, or of a rack that it stands in."""
+    """A fault of a chip in service in the partition, or of one of its racks."""
     if kind is FaultKind.PULL_SWITCH_TRAY:
         first = partition.first_chip // system.chips_per_rack
         last = (partition.first_chip + partition.chips - 1) // system.chips_per_rack

@@ -1,4 +1,4 @@
-"""What holds whatever has happened: after every step, and once no request is left."""
+"""Invariants after every step, and once no request is left."""
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from tests.simulation.troubled_engine import TroubledEngine
 class TimeAndEnergy:
     """Follows the clock and the meter step by step.
 
-    Each step's own time is at the watts of its cost, all other time at idle, and spares are idle
-    always: all are known here without the engine's sums.
+    A step's own time is at its cost's watts, all other time at idle, spares always idle: known here
+    without the engine's sums.
     """
 
     def __init__(self, engine: TroubledEngine) -> None:
@@ -31,7 +31,7 @@ class TimeAndEnergy:
         self._counted = CountedSteps(engine.live)
 
     def check(self) -> None:
-        """Assert that time went forward since the last call, and every nanosecond was paid for."""
+        """Assert that time has advanced since the last call, and every ns was paid for."""
         live = self._engine.live
         now, last = live.telemetry(), self._last
         self._last = now
@@ -54,19 +54,18 @@ class TimeAndEnergy:
 
     @property
     def step_ns(self) -> int:
-        """The last step's own time."""
         cost = self._counted.last_cost
         assert cost is not None
         return int(cost.duration_ns)
 
     @property
     def pause_ns(self) -> int:
-        """All time in which the machine was held up, at the last call."""
+        """Total time in which the machine was held up, at the last call."""
         return round(self._last.pause_s * NS_PER_S)
 
 
 def check_agreement(engine: TroubledEngine) -> None:
-    """Machine, processes and schedulers agree on who is there; to be asked after a step."""
+    """Assert after a step that machine, processes and schedulers agree on chips and ranks."""
     machine, partition = engine.machine, engine.machine.partition
     seated = np.flatnonzero(machine.chips_up).tolist()
     seats = machine.seating.chip_of_position
@@ -81,7 +80,7 @@ def check_agreement(engine: TroubledEngine) -> None:
 
 
 def check_idle(engine: TroubledEngine) -> None:
-    """No request is left: nothing of KV or HBM is held by anybody, and every expert has a place."""
+    """Assert that no request holds KV or HBM, and every expert is placed."""
     for rank in engine.scheduler.ranks:
         pool = rank.kv_cache_manager.block_pool
         assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1  # less vLLM's null block
@@ -94,7 +93,7 @@ def check_idle(engine: TroubledEngine) -> None:
 
 
 def check_placed(engine: TroubledEngine, placement: ExpertPlacement) -> None:
-    """Every expert lies on a chip that is there, in every group that ranks of it compute with."""
+    """Assert that every expert is on a present chip, in every group with ranks that compute."""
     machine, partition = engine.machine, engine.machine.partition
     vacant = np.flatnonzero(~machine.chips_up).tolist()
     assert (placement.expert_of_slot[:, vacant] == EMPTY).all(), "experts lie where no chip is"
@@ -105,7 +104,7 @@ def check_placed(engine: TroubledEngine, placement: ExpertPlacement) -> None:
 
 
 def check_memories(engine: TroubledEngine, layers: list[int]) -> None:
-    """The chips hold, in every slot of `layers`, the weights of the expert that should be there."""
+    """Assert that the chips hold the right expert's weights in every slot of `layers`."""
     arch = read_architecture(SMALL_MOE_DIR)
     fleet, slots = engine.fleet, engine.fleet.placement.expert_of_slot
     for layer in layers:

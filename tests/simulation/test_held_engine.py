@@ -195,7 +195,7 @@ def state_has_hung(engine: TroubledEngine, chip: int) -> bool:
 
 
 @pytest.mark.parametrize("end", ["suspend", "kill"])
-def test_a_process_that_stops_in_an_idle_engine_is_found_by_whoever_looks(
+def test_a_process_that_stops_in_an_idle_engine_is_found_by_reading_its_state(
     engine: TroubledEngine, right: Texts, end: str
 ) -> None:
     getattr(engine.processes()[3], end)()

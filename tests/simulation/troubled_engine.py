@@ -33,11 +33,11 @@ from tests.simulation.asks import CONTEXT_TOKENS, Ask
 
 BLOCK_TOKENS = 16
 KV_BLOCKS = 24
-"""Of each rank: one and a half of the longest contexts, so that requests push each other out."""
+"""Of each rank: one and a half of the longest contexts, so that requests preempt each other."""
 
 
 class TroubledEngine:
-    """The engine's parts, each where a test can look at it."""
+    """The engine's parts, open to tests."""
 
     def __init__(self, llm: LLM) -> None:
         self._engine = llm.llm_engine
@@ -61,21 +61,20 @@ class TroubledEngine:
         return outputs
 
     def is_idle(self) -> bool:
-        """Nothing to compute, and nothing to tell the chips."""
+        """Whether there is nothing to compute and no message for the chips."""
         return not self.scheduler.has_requests()
 
     def control(self, request: ControlRequest) -> ControlReply:
-        """Ask as the control service does."""
         (reply,) = self.executor.collective_rpc(METHOD, args=(to_json(request),))
         return reply_from_json(reply)
 
     def position_of(self, chip: int) -> int | None:
-        """Where `chip` sits; None when it stands by or is out."""
+        """The position of `chip`; None when it stands by or is out."""
         seats = np.flatnonzero(self.machine.seating.chip_of_position == chip)
         return int(seats[0]) if len(seats) else None
 
     def processes(self) -> dict[int, psutil.Process]:
-        """The process of each live chip, by position: who holds the other end of its socket."""
+        """The process of each live chip, by position: the peer of its socket."""
         sockets = self.fleet._processes.channel._sockets
         return {
             position: psutil.Process(_pid_of_peer(sockets[position]))
@@ -92,7 +91,7 @@ def _pid_of_peer(channel: PacketSocket) -> int:
 
 @contextmanager
 def running_engine(settings: dict[str, Any], **arguments: Any) -> Iterator[TroubledEngine]:
-    """Start an engine with `settings` of the platform; afterwards nothing of it may be left."""
+    """Start an engine with the platform's `settings`; asserts at the end that nothing is left."""
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     scratch = Path(tempfile.mkdtemp(prefix="chaos-"))  # short, since Unix sockets lie in it
     llm: LLM | None = None

@@ -1,4 +1,4 @@
-"""One chip: its engines, HBM, links and watts, and the rank that it works for."""
+"""One chip: its engines, HBM, links, watts, and rank."""
 
 from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import dashboard as models
@@ -201,7 +201,7 @@ def _links() -> Panels:
 
 
 def _others() -> Panels:
-    """The ledger's other figures: a panel for each."""
+    """A panel for each other figure of the ledger."""
     return tuple(
         lines(
             family.field.removesuffix("_bytes").replace("_", " ").capitalize(),

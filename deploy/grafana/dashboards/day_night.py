@@ -1,4 +1,4 @@
-"""Day and night: who has the chips, how they change hands, and what training makes of them."""
+"""Day and night: owners of the chips, hand-overs, and training."""
 
 from grafana_foundation_sdk.models import dashboard as models
 

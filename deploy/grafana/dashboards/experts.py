@@ -1,4 +1,4 @@
-"""Expert parallelism: how evenly the routers spread tokens, and what the exchange costs."""
+"""Expert parallelism: balance of the routers, and cost of the exchange."""
 
 from grafana_foundation_sdk.models import dashboard as models
 

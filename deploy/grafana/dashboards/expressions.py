@@ -1,8 +1,8 @@
-"""PromQL that the dashboards share: what is selected, and rates by the emulated clock.
+"""PromQL shared by the dashboards: selectors, and rates by the emulated clock.
 
-Prometheus's rate() counts per second of the wall. The engine's clock is another one (it may run
-slower, `ultraserve_clock_dilation` says how much), so a rate per EMULATED second is divided by the
-rate of `ultraserve_emulated_seconds_total`. A ratio of two rates is the same by either clock.
+Prometheus's rate() is per wall second. The engine's clock may run slower
+(`ultraserve_clock_dilation`), so a rate per EMULATED second is divided by the rate of
+`ultraserve_emulated_seconds_total`. A ratio of two rates is the same by either clock.
 """
 
 from typing import Final
@@ -12,11 +12,11 @@ RACKS: Final = 'rack=~"$rack"'
 CHIPS: Final = f'{RACKS}, chip=~"$chip"'
 
 WINDOW: Final = "$__rate_interval"
-"""At least four scrapes; Grafana makes it longer where a point stands for more time."""
+"""At least four scrapes; Grafana widens it with the spacing of points."""
 
 
 def picked(name: str, *matchers: str) -> str:
-    """The series of the chosen instances that fit all matchers."""
+    """The series of the chosen instances that match all matchers."""
     return f"{name}{{{', '.join((INSTANCE, *matchers))}}}"
 
 
@@ -26,28 +26,28 @@ def total(selector: str, *by: str) -> str:
 
 
 def rate(selector: str, *by: str) -> str:
-    """Growth of a counter per second of the wall, summed by instance and the labels `by`."""
+    """Growth of a counter per wall second, summed by instance and the labels `by`."""
     return total(f"rate({selector}[{WINDOW}])", *by)
 
 
 def over(dividend: str, divisor: str) -> str:
-    """A quotient by instance; there is none where the divisor is 0.
+    """A quotient by instance; none where the divisor is 0.
 
-    The dividend may have more labels than the divisor, which has `instance` alone.
+    The divisor has the label `instance` alone; the dividend may have more.
     """
     return f"{dividend}\n/ on (instance) group_left ()\n({divisor} > 0)"
 
 
 def or_zero(expression: str) -> str:
-    """0 for each instance for which the expression, one by instance, has no value."""
+    """The expression, with 0 for instances where it has no value."""
     return f"{expression}\nor {total(picked('ultraserve_info'))} * 0"
 
 
 CLOCK: Final = rate(picked("ultraserve_emulated_seconds_total"))
-"""Emulated seconds per second of the wall."""
+"""Emulated seconds per wall second."""
 
 STEPS: Final = rate(picked("ultraserve_steps_total"))
-"""Steps per second of the wall."""
+"""Steps per wall second."""
 
 
 def emulated_rate(selector: str, *by: str) -> str:
@@ -56,7 +56,7 @@ def emulated_rate(selector: str, *by: str) -> str:
 
 
 def quantile(share: float, histogram: str) -> str:
-    """A quantile of the observations in the window; their unit is the histogram's."""
+    """A quantile of the observations in the window, in the histogram's unit."""
     buckets = rate(picked(f"{histogram}_bucket"), "le")
     return f"histogram_quantile({share:g}, {buckets})"
 
@@ -67,7 +67,7 @@ def mean(histogram: str) -> str:
 
 
 def counts_by_size(histogram: str) -> str:
-    """How many observations fell into each bucket, for a heat map."""
+    """Observations in each bucket, for a heat map."""
     return f"sum by (le) (increase({picked(f'{histogram}_bucket')}[{WINDOW}]))"
 
 

@@ -1,4 +1,4 @@
-"""Fleet and power: which chips work, what they draw, and what a megawatt brings."""
+"""Fleet and power: working chips, power, and efficiency."""
 
 from grafana_foundation_sdk.models import dashboard as models
 

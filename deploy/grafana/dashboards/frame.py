@@ -1,4 +1,4 @@
-"""What all dashboards share: choices, events drawn over every graph, links, and one clock."""
+"""The frame of all dashboards: variables, annotations, links, and one clock."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -20,7 +20,7 @@ Panels = Sequence[Builder[models.Panel]]
 
 
 class EventAnnotation(models.AnnotationQuery):
-    """Something that happened, drawn over every graph; Prometheus's own fields come on top."""
+    """An event drawn over every graph; adds fields of Prometheus."""
 
     def __init__(self, name: str, color: str, expression: str, text: str) -> None:
         super().__init__(
@@ -29,7 +29,7 @@ class EventAnnotation(models.AnnotationQuery):
         self._text = text
 
     def to_json(self) -> dict[str, object]:
-        """What Grafana reads."""
+        """Grafana's form."""
         return super().to_json() | {"titleFormat": self.name, "textFormat": self._text}
 
 
@@ -61,9 +61,9 @@ def framed(
     """A dashboard of titled rows of panels.
 
     Args:
-        name: the dashboard is `ultraserve-NAME`, and its file NAME.json.
-        chips: "" without a choice of racks and chips, "racks" for racks, "many" for both, "one"
-            for a single chip of a single instance.
+        name: its uid is `ultraserve-NAME`, its file NAME.json.
+        chips: "" without a choice of racks and chips, "racks" for racks, "many" for both, "one" for
+            a single chip of a single instance.
     """
     made = builders.Dashboard(title).uid(f"ultraserve-{name}").tags([TAG]).editable()
     made.description(f"{description} {CLOCK_NOTE}")
@@ -83,14 +83,14 @@ def framed(
 
 
 def numbered(dashboard: models.Dashboard) -> models.Dashboard:
-    """Give each panel a number, in order; links to a panel go by it."""
+    """Number the panels in order; links to a panel use the number."""
     for number, panel in enumerate(dashboard.panels or [], start=1):
         panel.id_val = number
     return dashboard
 
 
 def variables(chips: str) -> list[Builder[models.VariableModel]]:
-    """The choices at the top of the page."""
+    """The variables at the top of the page."""
     one = chips == "one"
     source = builders.DatasourceVariable("datasource").label("Prometheus").type("prometheus")
     made: list[Builder[models.VariableModel]] = [

@@ -1,7 +1,7 @@
-"""The kinds of panels that the dashboards are made of; each has a unit, and says what it shows.
+"""The kinds of panels of the dashboards; each has a unit and a description.
 
-A panel's queries are pairs of an expression and a legend. Colours follow one rule: green is good,
-orange asks for a look, red for a hand; a chip's heat goes from blue to red.
+A query is a pair of an expression and a legend. Green is good, orange asks for a look, red for a
+hand; a chip's heat goes from blue to red.
 """
 
 from collections.abc import Sequence
@@ -52,11 +52,11 @@ PHASES: Final = (
     ("out", "orange"),
     ("not up", "red"),
 )
-"""What a chip does, as the number that a state timeline shows."""
+"""Phases of a chip, as the number that a state timeline shows."""
 
 
 class _Common(Protocol):
-    """What every kind of panel can be told."""
+    """Settings common to every kind of panel."""
 
     def title(self, title: str) -> "_Common": ...
     def description(self, description: str) -> "_Common": ...
@@ -78,7 +78,7 @@ def _labelled(
     size: tuple[int, int],
     queries: list[Query],
 ) -> Kind:
-    """Tell a panel what all kinds are told; `size` is (columns, rows)."""
+    """Apply the common settings; `size` is (columns, rows)."""
     panel.title(title).description(description).datasource(SOURCE).unit(unit)
     panel.span(size[0]).height(size[1])
     panel.targets(
@@ -92,7 +92,7 @@ def _letters() -> list[str]:
 
 
 def target(query: Query, letter: str, *, now: bool = False) -> prometheus.Dataquery:
-    """One query; `now` asks for a table of the newest values alone."""
+    """One query; `now` asks for a table of the newest values."""
     expression, legend = query
     made = prometheus.Dataquery().expr(expression).legend_format(legend).ref_id(letter)
     made.datasource(SOURCE)
@@ -100,7 +100,7 @@ def target(query: Query, letter: str, *, now: bool = False) -> prometheus.Dataqu
 
 
 def limits(steps: Steps, first: str = CALM) -> builders.ThresholdsConfig:
-    """Colours from the value on; `first` is that of everything below."""
+    """Colours from each value on; `first` is that below all."""
     made = [models.Threshold(value=None, color=first)]
     made += [models.Threshold(value=value, color=color) for value, color in steps]
     return builders.ThresholdsConfig().mode(models.ThresholdsMode.ABSOLUTE).steps(made)
@@ -153,9 +153,9 @@ def figure(
     below: str = "",
     decimals: int | None = None,
 ) -> stat.Panel:
-    """One number for each instance, the newest, over its own course.
+    """The newest number of each instance, over its own course.
 
-    `below` is the colour under the first step; a figure without steps is neither good nor bad.
+    `below` is the colour under the first step; without steps a figure is neither good nor bad.
     """
     panel = _labelled(stat.Panel(), title, description, unit, (width, _FIGURE_ROWS), [query])
     panel.thresholds(limits(steps, below or (CALM if steps else "text")))
@@ -173,7 +173,7 @@ def strips(
     *,
     most: float | None = None,
 ) -> statushistory.Panel:
-    """A strip for each chip, coloured by its value: 144 chips at one look."""
+    """A strip per chip, coloured by its value: 144 chips at a glance."""
     panel = _labelled(
         statushistory.Panel(), title, description, unit, (_STRIP_COLUMNS, 10), [query]
     )
@@ -190,7 +190,7 @@ def strips(
 
 
 def phases(title: str, description: str, chips: str) -> statetimeline.Panel:
-    """What each chip does over time, one row a chip; `chips` is a matcher."""
+    """Each chip's phase over time, a row per chip; `chips` is a matcher."""
     state = "ultraserve_chip_state"
     not_up = picked(state, chips, 'health!="up"')
     either = [f"{not_up} * 0 + {len(PHASES) - 1}"]
@@ -224,7 +224,7 @@ def _phase_words() -> models.ValueMapping:
 def ranking(
     title: str, description: str, unit: str, query: Query, *, width: int = 12, steps: Steps = ()
 ) -> bargauge.Panel:
-    """The newest values as bars, one below the other."""
+    """The newest values as bars."""
     panel = _labelled(bargauge.Panel(), title, description, unit, (width, _GRAPH_ROWS), [query])
     panel.min(0).thresholds(limits(steps)).display_mode(options.BarGaugeDisplayMode.GRADIENT)
     panel.orientation(options.VizOrientation.HORIZONTAL)
@@ -234,7 +234,7 @@ def ranking(
 def heat(
     title: str, description: str, unit: str, expression: str, *, width: int = 12
 ) -> heatmap.Panel:
-    """How many observations fell where, over time; the unit is that of the buckets' bounds."""
+    """Counts of observations over time; the unit is that of the buckets' bounds."""
     panel = _labelled(
         heatmap.Panel(), title, description, unit, (width, _GRAPH_ROWS), [(expression, "{{le}}")]
     )
@@ -251,10 +251,10 @@ def listing(
     *,
     rows: int = 10,
 ) -> table.Panel:
-    """The newest values of many things, a row each, joined where their labels are the same.
+    """The newest values, a row per set of labels.
 
     Args:
-        columns: (expression, heading, unit) of each value; a heading of "" hides the value, for an
+        columns: (expression, heading, unit) of each value; a heading of "" hides the value of an
             expression that is asked for its labels.
     """
     panel = _labelled(table.Panel(), title, description, "none", (WIDTH, rows), [])
@@ -286,7 +286,7 @@ def listing(
 
 
 def chip_link(*, in_table: bool = False) -> builders.DashboardLink:
-    """To the chip's own dashboard, at the same time."""
+    """A link to the chip's own dashboard, at the same time."""
     of = "__data.fields.{}" if in_table else "__field.labels.{}"
     given = "&".join(f"var-{name}=${{{of.format(name)}}}" for name in ("instance", "rack", "chip"))
     return builders.DashboardLink("This chip").url(

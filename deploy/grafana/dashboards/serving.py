@@ -1,4 +1,4 @@
-"""Serving: what clients see, where their time goes, and what the gateway and the ranks do."""
+"""Serving: latency as clients see it, its parts, gateway and ranks."""
 
 from grafana_foundation_sdk.models import dashboard as models
 

@@ -42,6 +42,11 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
+
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
@@ -553,7 +558,7 @@ class GetStepsResponse(_message.Message):
 Global___GetStepsResponse: _TypeAlias = GetStepsResponse  # noqa: Y015
 
 @_typing.final
-class GetReliefRequest(_message.Message):
+class GetWhatIfRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     RECORDING_FIELD_NUMBER: _builtins.int
@@ -561,7 +566,7 @@ class GetReliefRequest(_message.Message):
     FACTOR_FIELD_NUMBER: _builtins.int
     recording: _builtins.int
     sample: _builtins.int
-    """From 0 to StepRelief.samples - 1."""
+    """From 0 to StepWhatIf.samples - 1."""
     factor: _builtins.float
     """How many times as fast; above 1."""
     def __init__(
@@ -577,10 +582,61 @@ class GetReliefRequest(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___GetReliefRequest: _TypeAlias = GetReliefRequest  # noqa: Y015
+Global___GetWhatIfRequest: _TypeAlias = GetWhatIfRequest  # noqa: Y015
 
 @_typing.final
+class GetWhatIfResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WHAT_IF_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def what_if(self) -> _recording_pb2.StepWhatIf: ...
+    def __init__(
+        self,
+        *,
+        what_if: _recording_pb2.StepWhatIf | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["what_if", b"what_if"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["what_if", b"what_if"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetWhatIfResponse: _TypeAlias = GetWhatIfResponse  # noqa: Y015
+
+@_deprecated("""This message has been marked as deprecated using proto message options.""")
+@_typing.final
+class GetReliefRequest(_message.Message):
+    """The same bytes as GetWhatIfRequest."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORDING_FIELD_NUMBER: _builtins.int
+    SAMPLE_FIELD_NUMBER: _builtins.int
+    FACTOR_FIELD_NUMBER: _builtins.int
+    recording: _builtins.int
+    sample: _builtins.int
+    factor: _builtins.float
+    def __init__(
+        self,
+        *,
+        recording: _builtins.int = ...,
+        sample: _builtins.int = ...,
+        factor: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["factor", b"factor", "recording", b"recording", "sample", b"sample"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetReliefRequest: _TypeAlias = GetReliefRequest  # noqa: Y015
+
+@_deprecated("""This message has been marked as deprecated using proto message options.""")
+@_typing.final
 class GetReliefResponse(_message.Message):
+    """The same bytes as GetWhatIfResponse."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     RELIEF_FIELD_NUMBER: _builtins.int

@@ -94,6 +94,11 @@ class ControlServiceStub:
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.GetStepsRequest.SerializeToString,
                 response_deserializer=ultraserve_dot_v1_dot_control__pb2.GetStepsResponse.FromString,
                 _registered_method=True)
+        self.GetWhatIf = channel.unary_unary(
+                '/ultraserve.v1.ControlService/GetWhatIf',
+                request_serializer=ultraserve_dot_v1_dot_control__pb2.GetWhatIfRequest.SerializeToString,
+                response_deserializer=ultraserve_dot_v1_dot_control__pb2.GetWhatIfResponse.FromString,
+                _registered_method=True)
         self.GetRelief = channel.unary_unary(
                 '/ultraserve.v1.ControlService/GetRelief',
                 request_serializer=ultraserve_dot_v1_dot_control__pb2.GetReliefRequest.SerializeToString,
@@ -281,8 +286,15 @@ class ControlServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetWhatIf(self, request, context):
+        """One of the recording's sampled steps: its duration if one resource were faster.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetRelief(self, request, context):
-        """One of the recording's sampled steps, costed again with things that are faster.
+        """GetWhatIf under its old name, for one release.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -485,6 +497,11 @@ def add_ControlServiceServicer_to_server(servicer, server):
                     servicer.GetSteps,
                     request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetStepsRequest.FromString,
                     response_serializer=ultraserve_dot_v1_dot_control__pb2.GetStepsResponse.SerializeToString,
+            ),
+            'GetWhatIf': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetWhatIf,
+                    request_deserializer=ultraserve_dot_v1_dot_control__pb2.GetWhatIfRequest.FromString,
+                    response_serializer=ultraserve_dot_v1_dot_control__pb2.GetWhatIfResponse.SerializeToString,
             ),
             'GetRelief': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRelief,
@@ -906,6 +923,33 @@ class ControlService:
             '/ultraserve.v1.ControlService/GetSteps',
             ultraserve_dot_v1_dot_control__pb2.GetStepsRequest.SerializeToString,
             ultraserve_dot_v1_dot_control__pb2.GetStepsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetWhatIf(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/ultraserve.v1.ControlService/GetWhatIf',
+            ultraserve_dot_v1_dot_control__pb2.GetWhatIfRequest.SerializeToString,
+            ultraserve_dot_v1_dot_control__pb2.GetWhatIfResponse.FromString,
             options,
             channel_credentials,
             insecure,

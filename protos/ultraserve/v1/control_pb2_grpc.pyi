@@ -20,6 +20,7 @@ from collections import abc as _abc
 from grpc import aio as _aio
 from protos.ultraserve.v1 import control_pb2 as _control_pb2
 import abc as _abc_1
+import builtins as _builtins
 import grpc as _grpc
 import sys
 import typing as _typing
@@ -28,6 +29,11 @@ if sys.version_info >= (3, 11):
     from typing import Self as _Self
 else:
     from typing_extensions import Self as _Self
+
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
 
 _T = _typing.TypeVar("_T")
 
@@ -74,8 +80,12 @@ class ControlServiceStub:
     """
     GetSteps: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetStepsRequest, _control_pb2.GetStepsResponse]
     """Some of a recording's steps: as many as fit into one bounded message, none at the end."""
-    GetRelief: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetReliefRequest, _control_pb2.GetReliefResponse]
-    """One of the recording's sampled steps, costed again with things that are faster."""
+    GetWhatIf: _grpc.UnaryUnaryMultiCallable[_control_pb2.GetWhatIfRequest, _control_pb2.GetWhatIfResponse]
+    """One of the recording's sampled steps: its duration if one resource were faster."""
+    @_builtins.property
+    @_deprecated("""This method has been marked as deprecated using proto method options.""")
+    def GetRelief(self) -> _grpc.UnaryUnaryMultiCallable[_control_pb2.GetReliefRequest, _control_pb2.GetReliefResponse]:
+        """GetWhatIf under its old name, for one release."""
     Drain: _grpc.UnaryUnaryMultiCallable[_control_pb2.DrainRequest, _control_pb2.DrainResponse]
     """Lends out chips: whole ranks in service, of which others stay. Their requests end or go on
     elsewhere. Under the policy "manual" the server does it with one of its groups, which then
@@ -164,8 +174,12 @@ class ControlServiceAsyncStub(ControlServiceStub):
     """
     GetSteps: _aio.UnaryUnaryMultiCallable[_control_pb2.GetStepsRequest, _control_pb2.GetStepsResponse]  # type: ignore[assignment]
     """Some of a recording's steps: as many as fit into one bounded message, none at the end."""
-    GetRelief: _aio.UnaryUnaryMultiCallable[_control_pb2.GetReliefRequest, _control_pb2.GetReliefResponse]  # type: ignore[assignment]
-    """One of the recording's sampled steps, costed again with things that are faster."""
+    GetWhatIf: _aio.UnaryUnaryMultiCallable[_control_pb2.GetWhatIfRequest, _control_pb2.GetWhatIfResponse]  # type: ignore[assignment]
+    """One of the recording's sampled steps: its duration if one resource were faster."""
+    @_builtins.property
+    @_deprecated("""This method has been marked as deprecated using proto method options.""")
+    def GetRelief(self) -> _aio.UnaryUnaryMultiCallable[_control_pb2.GetReliefRequest, _control_pb2.GetReliefResponse]:  # type: ignore[override]
+        """GetWhatIf under its old name, for one release."""
     Drain: _aio.UnaryUnaryMultiCallable[_control_pb2.DrainRequest, _control_pb2.DrainResponse]  # type: ignore[assignment]
     """Lends out chips: whole ranks in service, of which others stay. Their requests end or go on
     elsewhere. Under the policy "manual" the server does it with one of its groups, which then
@@ -325,12 +339,21 @@ class ControlServiceServicer(metaclass=_abc_1.ABCMeta):
         """Some of a recording's steps: as many as fit into one bounded message, none at the end."""
 
     @_abc_1.abstractmethod
+    def GetWhatIf(
+        self,
+        request: _control_pb2.GetWhatIfRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_control_pb2.GetWhatIfResponse, _abc.Awaitable[_control_pb2.GetWhatIfResponse]]:
+        """One of the recording's sampled steps: its duration if one resource were faster."""
+
+    @_deprecated("""GetWhatIf under its old name, for one release.""")
+    @_abc_1.abstractmethod
     def GetRelief(
         self,
         request: _control_pb2.GetReliefRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_control_pb2.GetReliefResponse, _abc.Awaitable[_control_pb2.GetReliefResponse]]:
-        """One of the recording's sampled steps, costed again with things that are faster."""
+        """GetWhatIf under its old name, for one release."""
 
     @_abc_1.abstractmethod
     def Drain(

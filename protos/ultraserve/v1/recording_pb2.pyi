@@ -17,6 +17,11 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
+
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class _StepPhase:
@@ -61,7 +66,7 @@ class RecordingState(_message.Message):
     """Steps since it began; the first `dropped` of them are not kept."""
     dropped: _builtins.int
     samples: _builtins.int
-    """Steps of which GetRelief can be asked."""
+    """Steps of which GetWhatIf can be asked."""
     begin_ns: _builtins.int
     """When it began, and when it ended, or now."""
     now_ns: _builtins.int
@@ -296,7 +301,69 @@ class EngineBusy(_message.Message):
 Global___EngineBusy: _TypeAlias = EngineBusy  # noqa: Y015
 
 @_typing.final
+class StepWhatIf(_message.Message):
+    """One sampled step: its duration, and what it would be with one resource faster."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class WhatIfNsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    STEP_FIELD_NUMBER: _builtins.int
+    PHASE_FIELD_NUMBER: _builtins.int
+    DURATION_NS_FIELD_NUMBER: _builtins.int
+    FACTOR_FIELD_NUMBER: _builtins.int
+    WHAT_IF_NS_FIELD_NUMBER: _builtins.int
+    SAMPLES_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    phase: Global___StepPhase.ValueType
+    duration_ns: _builtins.int
+    factor: _builtins.float
+    samples: _builtins.int
+    @_builtins.property
+    def what_if_ns(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """The step's duration with each resource `factor` times as fast, by the resource's name."""
+
+    def __init__(
+        self,
+        *,
+        step: _builtins.int = ...,
+        phase: Global___StepPhase.ValueType = ...,
+        duration_ns: _builtins.int = ...,
+        factor: _builtins.float = ...,
+        what_if_ns: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        samples: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["duration_ns", b"duration_ns", "factor", b"factor", "phase", b"phase", "samples", b"samples", "step", b"step", "what_if_ns", b"what_if_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepWhatIf: _TypeAlias = StepWhatIf  # noqa: Y015
+
+@_deprecated("""This message has been marked as deprecated using proto message options.""")
+@_typing.final
 class StepRelief(_message.Message):
+    """The same bytes as StepWhatIf."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -331,9 +398,7 @@ class StepRelief(_message.Message):
     factor: _builtins.float
     samples: _builtins.int
     @_builtins.property
-    def relieved_ns(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
-        """The step's duration with each thing `factor` times as fast, by its name."""
-
+    def relieved_ns(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     def __init__(
         self,
         *,

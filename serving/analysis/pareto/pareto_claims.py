@@ -98,8 +98,8 @@ class Finding:
     """A claim and the model's answer.
 
     `reached`: intervals of `axis` with at least the claimed ratio; `largest` and `smallest`: the
-    extremes, with places. A ratio of catalog figures has `readings` instead: the ratio under other
-    assumptions on the chips.
+    extremes, with places. A ratio of catalog figures has `assumptions` instead: the ratio under
+    other assumptions on the chips.
     """
 
     claim: Claim
@@ -110,7 +110,7 @@ class Finding:
     smallest: float
     smallest_at: float
     reached: tuple[Interval, ...]
-    readings: tuple[tuple[str, float], ...] = ()
+    assumptions: tuple[tuple[str, float], ...] = ()
 
     def _is_claimed(self, ratio: float) -> bool:
         return abs(ratio - self.claim.ratio) <= _CATALOG_TOLERANCE
@@ -121,7 +121,7 @@ class Finding:
             verdict = "agrees" if self.agrees else "does not agree"
             otherwise = "".join(
                 f"; {ratio:.2f}x with {name}{', which agrees' * self._is_claimed(ratio)}"
-                for name, ratio in self.readings
+                for name, ratio in self.assumptions
             )
             return f"{verdict}: {self.largest:.2f}x{otherwise}"
         if not self.agrees:
@@ -176,7 +176,7 @@ def _finding(claim: Claim, base: Curves, new: Curves) -> Finding:
             smallest=ratio,
             smallest_at=0.0,
             reached=(),
-            readings=_other_readings(base.system, new.system, claim.measure, ratio),
+            assumptions=_other_assumptions(base.system, new.system, claim.measure, ratio),
         )
     curve = ratio_along(base, new, claim.measure)
     most, least = int(curve.ratio.argmax()), int(curve.ratio.argmin())
@@ -194,31 +194,31 @@ def _finding(claim: Claim, base: Curves, new: Curves) -> Finding:
     )
 
 
-def _other_readings(
+def _other_assumptions(
     base: SystemSpec, new: SystemSpec, measure: ClaimMeasure, ratio: float
 ) -> tuple[tuple[str, float], ...]:
     """The ratio under each assumption that changes it, on the chips that have it."""
     names = dict.fromkeys(
-        (switch.name, reading.name)
+        (switch.name, assumption.name)
         for system in (base, new)
         for switch in system.chip.switches
-        for reading in switch.assumptions
+        for assumption in switch.assumptions
     )
     found = []
-    for switch, reading in names:
-        read = [_read_if_it_can(system, switch, reading) for system in (base, new)]
-        other = _catalog_ratio(read[0], read[1], measure)
+    for switch, name in names:
+        assuming = [_assuming_if_it_can(system, switch, name) for system in (base, new)]
+        other = _catalog_ratio(assuming[0], assuming[1], measure)
         if abs(other - ratio) > _SAME:
-            found.append((f"{switch}={reading}", other))
+            found.append((f"{switch}={name}", other))
     return tuple(found)
 
 
-def _read_if_it_can(system: SystemSpec, switch: str, reading: str) -> SystemSpec:
+def _assuming_if_it_can(system: SystemSpec, switch: str, name: str) -> SystemSpec:
     for each in system.chip.switches:
-        if each.name == switch and any(known.name == reading for known in each.assumptions):
+        if each.name == switch and any(known.name == name for known in each.assumptions):
             try:
-                return system.assuming(switch, reading)
-            except ConfigError:  # a reading that this system's other figures rule out
+                return system.assuming(switch, name)
+            except ConfigError:  # this system's other figures rule it out
                 return system
     return system
 

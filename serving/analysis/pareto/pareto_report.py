@@ -208,7 +208,7 @@ def _finding_data(found: Finding) -> dict[str, Any]:
         "smallest_ratio": found.smallest,
         "smallest_at": found.smallest_at if found.axis else None,
         "reached": [[each.low, each.high] for each in found.reached],
-        "readings": dict(found.readings),
+        "assumptions": dict(found.assumptions),
         "in_words": found.in_words(),
     }
 

@@ -216,7 +216,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             "slo": [
                 _named(bound, "name", "limit_s", "percentile") for bound in question.slo.bounds
             ],
-            "readings": question.assumptions,
+            "assumptions": question.assumptions,
             "traffic": question.demand.in_words(),
             "peak_requests_per_s": question.demand.peak_rate_per_s,
             "peak_input_tokens_per_s": plan.rates.input_tokens_per_s,

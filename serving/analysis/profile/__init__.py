@@ -1,1 +1,1 @@
-"""The explorer: a run's timeline, and what its steps wait for."""
+"""Profiles of runs: timeline, utilisation and bottlenecks."""

@@ -1,12 +1,11 @@
-"""A profiled run as Chrome trace JSON, which Perfetto opens (ui.perfetto.dev, "Open trace file").
+"""A profiled run as Chrome trace JSON, for ui.perfetto.dev ("Open trace file").
 
-A process for the machine and one for each chip; a thread for each engine; counters. Times are of
-the emulated clock, in microseconds, as the format has them. Format: "Trace Event Format", Chromium
-project; events of the phases X (span), C (counter), i (moment) and M (names).
+Processes are the machine and its chips, threads their engines. Times are emulated microseconds.
+Format: "Trace Event Format", Chromium project; phases X (span), C (counter), i (instant) and M
+(names).
 
-What the run does not know is not drawn. An engine's busy time in a step is a sum over the step, so
-it is one span from the step's begin, as long as the engine was busy; when in the step it was is not
-modelled. The parts of a step are sums over its layers, drawn one after the other.
+An engine's busy time is a sum over the step, drawn as one span from the step's begin: moments in a
+step are not modelled. A step's parts are sums over layers, drawn in a row.
 """
 
 import gzip
@@ -23,7 +22,7 @@ from serving.analysis.profile.profiled_run import KV, ProfiledChip, ProfiledRun
 from serving.wire.step_record import StepRecord
 
 MACHINE: Final = 0
-"""The process of the whole machine; chip c is process c + 1."""
+"""The machine's process; chip c is process c + 1."""
 
 _STEPS, _PARTS, _PHASES, _HELD_UP, _MOMENTS = range(1, 6)
 _MACHINE_THREADS: Final = {
@@ -84,19 +83,19 @@ Event = _Span | _CounterTrack | _Instant | _Name
 
 
 class TraceNotWritten(UltraServeError):
-    """The file cannot be written; nothing is left of it."""
+    """The file cannot be written; none of it is left."""
 
 
 def write_trace(run: ProfiledRun, path: Path) -> int:
-    """Write the trace, gzipped when the name ends in `.gz`; returns its bytes.
+    """Write the trace, gzipped for a name in `.gz`, and return its bytes.
 
-    The file appears whole or not at all. Raises TraceNotWritten.
+    Atomic. Raises TraceNotWritten.
     """
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as raw:
             if path.suffix == ".gz":
-                # Without name and time in it, the same run makes the same bytes.
+                # No name and time: the same run makes the same bytes.
                 with gzip.GzipFile("", "wb", _GZIP_LEVEL, raw, mtime=0) as packed:
                     write_events(run, packed)
             else:
@@ -136,7 +135,7 @@ def _about(run: ProfiledRun) -> dict[str, Any]:
 
 
 def _event_groups(run: ProfiledRun) -> Iterator[list[Event]]:
-    """Events in bunches that are small enough to keep in memory: names, then step by step."""
+    """Events in groups that fit in memory."""
     yield _names(run)
     counters = _Counters(run)
     yield _phase_spans(run)
@@ -183,7 +182,7 @@ def _process(pid: int, name: str, labels: str) -> list[Event]:
 
 
 def _phase_spans(run: ProfiledRun) -> list[Event]:
-    """Steps of one phase that follow each other without a gap, as one span."""
+    """A span for each gapless run of steps of one phase."""
     events: list[Event] = []
     runs: list[list[StepRecord]] = []
     for step in run.steps:
@@ -217,9 +216,9 @@ def _machine_spans(step: StepRecord) -> Iterator[Event]:
 
 
 def part_spans(step: StepRecord) -> Iterator[tuple[str, int, int]]:
-    """Name, begin and end of each part that takes a ns or more; together the whole step.
+    """Name, begin and end of each part of at least 1 ns; together the whole step.
 
-    Ends are rounded as the running sum, so that no part takes what another leaves out.
+    The running sum is rounded, so that rounding errors do not add up.
     """
     total_ns = sum(step.parts_ns.values())
     begin_ns, sum_ns = step.begin_ns, 0.0
@@ -243,7 +242,7 @@ def _engine_spans(step: StepRecord) -> Iterator[Event]:
 
 
 class _Counters:
-    """The counter tracks; a counter is written when it takes another value."""
+    """Counter tracks, written when a value changes."""
 
     def __init__(self, run: ProfiledRun) -> None:
         self._chips = {chip.chip: chip for chip in run.chips}
@@ -252,7 +251,7 @@ class _Counters:
         self._last: dict[tuple[int, str], dict[str, float]] = {}
 
     def during(self, step: StepRecord) -> list[Event]:
-        """What they show from the begin of a step on."""
+        """Values from a step's begin on."""
         ts, seconds = microseconds(step.begin_ns), step.duration_ns / NS_PER_S
         prompt, decode = sum(step.prefill_tokens), sum(step.decode_tokens)
         shown: list[tuple[int, str, dict[str, float]]] = [
@@ -273,7 +272,7 @@ class _Counters:
         return list(self._changed(ts, shown))
 
     def idle(self, at_ns: int) -> list[Event]:
-        """What they show while no step runs: nobody computes, and the chips draw their floor."""
+        """Values between steps: no tokens, idle power."""
         shown: list[tuple[int, str, dict[str, float]]] = [
             (chip + 1, "power", {"W": each.idle_watts}) for chip, each in self._chips.items()
         ]
@@ -292,7 +291,7 @@ class _Counters:
                 yield _CounterTrack(name, ts, pid, rounded)
 
     def _hbm_gib(self, chip: ProfiledChip, rank: int, step: StepRecord) -> dict[str, float]:
-        """GiB of each owner; of the KV pool what is in use and the rest, and what nobody holds."""
+        """GiB by owner, KV pool used and unused, free."""
         held = {owner: float(count) for owner, count in chip.owner_bytes.items() if owner != KV}
         pool_bytes = float(chip.owner_bytes.get(KV, 0))
         used = pool_bytes
@@ -312,9 +311,9 @@ def _span(
 
 
 def microseconds(whole_ns: int) -> float:
-    """`whole_ns` as the format's unit, such that times 1,000 it is never less than it was.
+    """`whole_ns` in the format's unit, rounded up.
 
-    Readers cut what is left below a ns; a span that came out a ns too early would overlap another.
+    Readers truncate to ns, and a span a ns early would overlap another.
     """
     us = whole_ns / 1_000
     return us if us * 1_000 >= whole_ns else math.nextafter(us, math.inf)

@@ -1,7 +1,6 @@
-"""What a profiled run says in sums: utilisation, MFU, MBU, and what held each phase up.
+"""Sums of a profiled run: utilisation, MFU, MBU and each phase's bottleneck.
 
-Every share is of the time in steps. What would help a phase is found by costing sampled steps again
-with something faster.
+Shares are of the time in steps; bottlenecks come from sampled steps, costed again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,14 +13,14 @@ from emulator.ultraserver.ceilings import Ceilings
 from emulator.ultraserver.what_if import SPEEDLESS
 from emulator.units import NS_PER_S
 from serving.analysis.profile.profiled_run import ProfiledRun
-from serving.wire.step_record import StepPhase, StepRecord, StepRelief
+from serving.wire.step_record import StepPhase, StepRecord, StepWhatIf
 
 Float64s = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineUse:
-    """The share of step time in which an engine is busy: of the mean chip, and of the busiest."""
+    """An engine's busy share of step time, on the mean and the busiest chip."""
 
     engine: str
     mean_share: float
@@ -31,18 +30,18 @@ class EngineUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartShare:
-    """A part of the steps' duration, on the slowest chips."""
+    """A part's share of the steps' duration, on the slowest chips."""
 
     part: str
     share: float
-    bound: str | None  # the engine that it waits for most of that time, if any
+    bound: str | None  # the engine that it waits for longest, if any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Relief:
-    """By which share sampled steps are shorter when `what` is `factor` times as fast.
+class WhatIf:
+    """The share by which sampled steps are shorter with `what` `factor` times as fast.
 
-    `factor` is None for what has no speed to raise; see `emulator.ultraserver.what_if.SPEEDLESS`.
+    `factor` is None for `emulator.ultraserver.what_if.SPEEDLESS`.
     """
 
     what: str
@@ -56,10 +55,10 @@ class PhaseSummary:
 
     Attributes:
         time_share: of all time in steps.
-        mfu: flops over what the chips could do in the time; `mbu` the same of HBM bytes.
-        flops_per_hbm_byte: arithmetic intensity; None when no byte was moved.
+        mfu: flops over those possible; `mbu` the same of HBM bytes.
+        flops_per_hbm_byte: None without bytes.
         parts: largest first.
-        reliefs: the strongest first; the first names the bottleneck. Empty without samples.
+        what_ifs: strongest first; empty without samples.
     """
 
     phase: StepPhase
@@ -75,12 +74,12 @@ class PhaseSummary:
     chip_joules_per_token: float
     parts: tuple[PartShare, ...]
     samples: int
-    reliefs: tuple[Relief, ...]
+    what_ifs: tuple[WhatIf, ...]
 
     @property
-    def bottleneck(self) -> Relief | None:
-        """What shortens the phase most; None when nothing was tried, or nothing helps."""
-        return self.reliefs[0] if self.reliefs and self.reliefs[0].shorter_share > 0 else None
+    def bottleneck(self) -> WhatIf | None:
+        """The strongest of `what_ifs`; None when none shortens the phase."""
+        return self.what_ifs[0] if self.what_ifs and self.what_ifs[0].shorter_share > 0 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +87,11 @@ class ProfileSummary:
     """A run in sums; times are emulated seconds.
 
     Attributes:
-        window_s: all of it, of which `step_s` in steps and `pause_s` held up by recoveries and
-            moves of experts; what is left had no work, or waited for the host.
+        window_s: `step_s` in steps, `pause_s` held up by recoveries and expert moves, the rest
+            idle or waiting for the host.
         work_imbalance: flops of each step's busiest chip over the mean chip's, weighted by flops.
-        expert_imbalance: tokens of the busiest chip over the mean, where a server counts them.
-        chip_joules: of all chips in the window, spares included; facility and racks are not.
+        expert_imbalance: tokens of the busiest chip over the mean, where counted.
+        chip_joules: of all chips, with spares, without racks and facility.
     """
 
     source: str
@@ -119,7 +118,7 @@ class ProfileSummary:
 
 
 def summarize(run: ProfiledRun, ceilings: Ceilings) -> ProfileSummary:
-    """The sums of a run that has steps; raises ValueError for one without."""
+    """Summarise a run; raises ValueError for one without steps."""
     if not run.steps:
         raise ValueError("a run without steps has no shares")
     whole = _Sums(run.steps, ceilings)
@@ -147,7 +146,7 @@ def summarize(run: ProfiledRun, ceilings: Ceilings) -> ProfileSummary:
         chip_joules=joules,
         chip_joules_per_token=joules / whole.tokens,
         phases=tuple(
-            _phase(phase, steps, whole, ceilings, run.reliefs)
+            _phase(phase, steps, whole, ceilings, run.what_ifs)
             for phase, steps in by_phase.items()
             if steps
         ),
@@ -155,16 +154,16 @@ def summarize(run: ProfiledRun, ceilings: Ceilings) -> ProfileSummary:
 
 
 def _window_ns(run: ProfiledRun) -> int:
-    """From the first record that was kept, so that dropped steps do not count as idle."""
+    """The window, without dropped steps."""
     begin_ns = run.begin_ns
     if run.dropped:
         begin_ns = run.steps[0].begin_ns - run.steps[0].pause_ns
-    # A step that was under way when the recording ended is in it as a whole.
+    # A step under way when the recording ended is in it as a whole.
     return max(run.end_ns, run.steps[-1].end_ns) - begin_ns
 
 
 def _idle_joules(run: ProfiledRun, ceilings: Ceilings) -> float:
-    """What the partition's chips draw between steps, and the spares always."""
+    """Energy of chips between steps, and of spares throughout."""
     positions = len(run.steps[0].chips)
     step_ns = sum(step.duration_ns for step in run.steps)
     window_ns = _window_ns(run)
@@ -174,7 +173,7 @@ def _idle_joules(run: ProfiledRun, ceilings: Ceilings) -> float:
 
 
 class _Sums:
-    """Steps added up; arrays are by position."""
+    """Totals of steps; arrays go by position."""
 
     def __init__(self, steps: Sequence[StepRecord], ceilings: Ceilings) -> None:
         self._steps = steps
@@ -254,10 +253,10 @@ def _phase(
     steps: Sequence[StepRecord],
     whole: _Sums,
     ceilings: Ceilings,
-    reliefs: Iterable[StepRelief],
+    what_ifs: Iterable[StepWhatIf],
 ) -> PhaseSummary:
     sums = _Sums(steps, ceilings)
-    sampled = [relief for relief in reliefs if relief.phase is phase]
+    sampled = [each for each in what_ifs if each.phase is phase]
     return PhaseSummary(
         phase=phase,
         steps=len(steps),
@@ -272,27 +271,24 @@ def _phase(
         chip_joules_per_token=sums.joules / sums.tokens,
         parts=sums.parts(),
         samples=len(sampled),
-        reliefs=_reliefs(sampled),
+        what_ifs=_what_ifs(sampled),
     )
 
 
-def _reliefs(sampled: Sequence[StepRelief]) -> tuple[Relief, ...]:
-    """Of the sampled steps together; their longest count most, as they do in the run."""
-    total_ns = sum(relief.duration_ns for relief in sampled)
+def _what_ifs(sampled: Sequence[StepWhatIf]) -> tuple[WhatIf, ...]:
+    """Answers of all sampled steps, weighted by duration."""
+    total_ns = sum(step.duration_ns for step in sampled)
     if not total_ns:
         return ()
-    # A thing that a step was not tried with, as no chip of it was slow, would not have helped it.
-    tried = dict.fromkeys(what for relief in sampled for what in relief.relieved_ns)
+    # A resource that a step was not tried with, as none of its chips was slow, leaves it as it is.
+    tried = dict.fromkeys(what for step in sampled for what in step.what_if_ns)
     found = [
-        Relief(
+        WhatIf(
             what=what,
             factor=None if what in SPEEDLESS else sampled[0].factor,
-            shorter_share=1 - sum(_relieved_ns(relief, what) for relief in sampled) / total_ns,
+            shorter_share=1
+            - sum(step.what_if_ns.get(what, step.duration_ns) for step in sampled) / total_ns,
         )
         for what in tried
     ]
-    return tuple(sorted(found, key=lambda relief: -relief.shorter_share))
-
-
-def _relieved_ns(relief: StepRelief, what: str) -> int:
-    return relief.relieved_ns.get(what, relief.duration_ns)
+    return tuple(sorted(found, key=lambda each: -each.shorter_share))

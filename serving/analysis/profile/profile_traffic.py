@@ -1,4 +1,4 @@
-"""A profile of traffic in virtual time: a server's schedulers and cost model, without a server."""
+"""Profiles of traffic in virtual time."""
 
 from functools import partial
 
@@ -14,7 +14,12 @@ from emulator.ultraserver.ceilings import Ceilings, ceilings_of
 from emulator.ultraserver.machine import Machine
 from emulator.units import NS_PER_S
 from loadgen.workloads.traffic import Traffic
-from serving.analysis.profile.profiled_run import RELIEF_FACTOR, ProfiledChip, ProfiledRun, by_owner
+from serving.analysis.profile.profiled_run import (
+    WHAT_IF_FACTOR,
+    ProfiledChip,
+    ProfiledRun,
+    by_owner,
+)
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.engine.step_recording import StepRecording
 from serving.simulator import SchedulerLimits, SimulatedDeployment, simulate
@@ -32,9 +37,9 @@ def profile_traffic(
     steps_max: int,
     assumed: StepAssumptions | None = None,
 ) -> tuple[ProfiledRun, Ceilings]:
-    """Serve `traffic` and keep its last `steps_max` steps; a sample of them is costed again.
+    """Serve `traffic`, keep the last `steps_max` steps and cost a sample again.
 
-    Raises ConfigError for what does not fit together, HbmExhausted for a model that does not fit.
+    Raises ConfigError for arguments that contradict each other, HbmExhausted.
     """
     machine = _machine(system, model, partition, distribution, assumed=assumed or StepAssumptions())
     cost_model = machine.cost_model
@@ -70,7 +75,7 @@ def profile_traffic(
         kv_blocks=(blocks,) * partition.ranks,
         steps=recording.records(),
         dropped=recording.dropped,
-        reliefs=tuple(recording.relief(one, RELIEF_FACTOR) for one in range(recording.samples)),
+        what_ifs=tuple(recording.what_if(one, WHAT_IF_FACTOR) for one in range(recording.samples)),
     )
     return run, ceilings
 

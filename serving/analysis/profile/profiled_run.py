@@ -1,4 +1,4 @@
-"""A profiled run of a server or in virtual time: its steps, the machine, faults and repairs."""
+"""A profiled run, live or virtual: steps, machine, faults and repairs."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -7,18 +7,18 @@ from typing import Final
 from emulator.specs.hbm_usage import HbmUse
 from emulator.units import NS_PER_S
 from serving.wire.machine_state import FaultRecord, MachineState
-from serving.wire.step_record import StepRecord, StepRelief
+from serving.wire.step_record import StepRecord, StepWhatIf
 
 KV: Final = str(HbmUse.KV)
-"""The owner of the KV pool, which is reserved as a whole; blocks say how much of it is in use."""
+"""The owner of the KV pool, reserved as a whole; blocks count its use."""
 
-RELIEF_FACTOR: Final = 2.0
-"""What would relieve a phase is tried at so many times its speed."""
+WHAT_IF_FACTOR: Final = 2.0
+"""Speed-up of each resource in a what-if."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledChip:
-    """A chip of the partition or a spare (without a rank), and who holds its HBM at the end."""
+    """A chip (a spare has no rank) and the owners of its HBM at the end."""
 
     chip: int
     rack: int
@@ -32,7 +32,7 @@ class ProfiledChip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """Something that happened at one time."""
+    """An event at one emulated time."""
 
     name: str
     at_ns: int
@@ -41,17 +41,17 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledRun:
-    """Everything that a profile shows.
+    """The data of a profile.
 
     Attributes:
         source: live or virtual.
-        begin_ns: of the window, as `end_ns`; emulated.
+        begin_ns: of the window, emulated, as `end_ns`.
         kv_blocks: of each rank's pool, [ranks].
-        dropped: steps of the window that were not kept, its first ones.
-        expert_imbalance: tokens of the busiest chip over the mean, where a server counts them.
-        reliefs: of sampled steps.
+        dropped: first steps of the window, not kept.
+        expert_imbalance: tokens of the busiest chip over the mean, where counted.
+        what_ifs: of sampled steps.
 
-    Raises ValueError for steps out of order, or that overlap.
+    Raises ValueError for steps out of order or overlapping.
     """
 
     source: str
@@ -68,7 +68,7 @@ class ProfiledRun:
     dropped: int = 0
     moments: tuple[Moment, ...] = ()
     expert_imbalance: float | None = None
-    reliefs: tuple[StepRelief, ...] = ()
+    what_ifs: tuple[StepWhatIf, ...] = ()
 
     def __post_init__(self) -> None:
         if self.end_ns < self.begin_ns:
@@ -79,7 +79,7 @@ class ProfiledRun:
 
 
 def chips_of(state: MachineState, idle_watts: float) -> tuple[ProfiledChip, ...]:
-    """The chips of a running machine."""
+    """Chips of a running machine."""
     return tuple(
         ProfiledChip(
             chip=chip.chip,
@@ -113,7 +113,7 @@ def moments_of(faults: tuple[FaultRecord, ...], begin_ns: int, end_ns: int) -> t
 
 
 def by_owner(stacks: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """What each owner holds in all stacks; weights of all tensor groups are one owner."""
+    """Bytes by owner over all stacks; weights are one owner."""
     totals: dict[str, int] = {}
     for stack in stacks:
         for owner, held_bytes in stack.items():

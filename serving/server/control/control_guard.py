@@ -93,7 +93,7 @@ class MethodHandler(Protocol):
     stream_stream: Callable[[AsyncIterator[Message], Any], AsyncGenerator[Message, None]]
 
 
-class _Room:
+class _CallLimit:
     """A limit on concurrent calls."""
 
     def __init__(self, what: str, most: int) -> None:
@@ -153,16 +153,16 @@ class ControlGuard(grpc.aio.ServerInterceptor):
         self._changed = changed
         self._limits = limits or GuardLimits()
         self.ledger = ActionLedger()
-        self._calls = _Room("calls", CALLS_MAX)
-        self._watches = _Room("streams", WATCHES_MAX)
-        self._health_watches = _Room("watchers of health", HEALTH_WATCHES_MAX)
-        self._health_checks = _Room("checks of health", HEALTH_CHECKS_MAX)
+        self._calls = _CallLimit("calls", CALLS_MAX)
+        self._watches = _CallLimit("streams", WATCHES_MAX)
+        self._health_watches = _CallLimit("watchers of health", HEALTH_WATCHES_MAX)
+        self._health_checks = _CallLimit("checks of health", HEALTH_CHECKS_MAX)
 
     @property
     def inside(self) -> int:
         """Calls and streams that have not ended."""
-        rooms = (self._calls, self._watches, self._health_watches, self._health_checks)
-        return sum(room.inside for room in rooms)
+        limits = (self._calls, self._watches, self._health_watches, self._health_checks)
+        return sum(limit.inside for limit in limits)
 
     async def intercept_service(
         self,

@@ -19,7 +19,7 @@ from serving.server.control.control_messages import request_fields, respond
 from serving.server.control.engine_watch import EngineWatch
 from serving.server.control.last_replies import LastReplies
 from serving.server.engine_call import Engine
-from serving.wire.control_call import RPCS, ControlReply, Rpc
+from serving.wire.control_call import FORMER_NAMES, RPCS, ControlReply, Rpc
 
 SERVICE: Final = pb.DESCRIPTOR.services_by_name["ControlService"]
 
@@ -98,10 +98,15 @@ def _with_age(shown: ShownT, age_s: float) -> ShownT:
 
 
 def generic_service(functions: object, engine: EngineAnswers) -> grpc.GenericRpcHandler:
-    """Handlers of control.proto's methods, by the marked methods of `functions` and by `engine`."""
+    """Handlers of control.proto's methods, by the marked methods of `functions` and by `engine`.
+
+    A deprecated method has the handler of its new name.
+    """
     marked = _marked(functions)
     handlers: dict[str, Any] = {}
     for method in SERVICE.methods:
+        if method.name in FORMER_NAMES:
+            continue
         read: Any = GetMessageClass(method.input_type).FromString
         write: Any = GetMessageClass(method.output_type).SerializeToString
         function = marked.pop(method.name, None)
@@ -115,6 +120,7 @@ def generic_service(functions: object, engine: EngineAnswers) -> grpc.GenericRpc
             called: Any = _unary(row, function, engine)
             handlers[method.name] = grpc.unary_unary_rpc_method_handler(called, read, write)
     assert not marked, f"no methods of control.proto: {sorted(marked)}"
+    handlers |= {old: handlers[new] for old, new in FORMER_NAMES.items()}
     return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
 
 

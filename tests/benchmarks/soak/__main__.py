@@ -44,8 +44,9 @@ from tests.e2e.server_process import HOST, ULTRASERVE, ServerProcess, free_port,
 
 CHIPS, SPARES, SEATS = 4, 1, 8
 BLOCKS = 320
-"""Of a rank's KV pool: so few that all have been written long before a sixth of the run is over.
-Memory that is touched for the first time would look like a leak."""
+"""Of a rank's KV pool: few enough to be all written long before a sixth of the run is over; memory
+touched for the first time would look like a leak.
+"""
 DILATION = 200  # steps of the bundled model then take about as long as two cores compute them
 USERS, THINKS_S = 12, 0.5
 BURST_ASKS, BURST_EVERY_S = 60, 30.0
@@ -65,7 +66,6 @@ KEYS = (
 
 
 def made_keys(file: Path) -> list[str]:
-    """Secrets of new keys in `file`."""
     command = [*ULTRASERVE, "key", "create", "--file", str(file)]
     return [
         subprocess.run([*command, *key], check=True, capture_output=True, text=True).stdout.strip()
@@ -74,8 +74,6 @@ def made_keys(file: Path) -> list[str]:
 
 
 class Soak:
-    """One run against one server."""
-
     def __init__(self, server: ServerProcess, grpc_port: int, *, seed: int, seconds: float) -> None:
         self._server, self._grpc_port = server, grpc_port
         self._seed, self._seconds = seed, seconds
@@ -85,11 +83,10 @@ class Soak:
 
     @property
     def now_s(self) -> float:
-        """Seconds since it began."""
         return time.monotonic() - self._began_s
 
     async def run(self, keys: list[str]) -> None:
-        """Let all clients ask until the time is over; every request has then ended."""
+        """Run all clients until the time is over and every request has ended."""
         http = HttpClient(self._server.url, keys=keys, body_bytes_max=BODY_BYTES_MAX)
         address = f"{HOST}:{self._grpc_port}"
         grpc = GrpcClient(address, keys=keys, body_bytes_max=BODY_BYTES_MAX)
@@ -125,7 +122,7 @@ class Soak:
         self.books.note(ask, ending)
 
     async def _watch(self) -> None:
-        """Read the server's memory now and then; say each minute how it goes."""
+        """Read the server's memory periodically; print the state each minute."""
         said = 0
         while True:
             await asyncio.to_thread(self.memory.read, self.now_s)
@@ -140,7 +137,7 @@ class Soak:
 
 
 def until_empty(control: ControlClient) -> ServerBooks:
-    """The server's books once nobody is inside, or as they are when that takes too long."""
+    """The server's books once it is empty, or after EMPTY_S_MAX."""
     end_s = time.monotonic() + EMPTY_S_MAX
     while True:
         books = ServerBooks.of(control.call(control_call.GET_ADMISSION))
@@ -152,9 +149,9 @@ def until_empty(control: ControlClient) -> ServerBooks:
 
 
 def grown(memory: MemoryWatch, seconds: float) -> list[str]:
-    """Prints each role's memory; what has changed by more than the share, in words.
+    """Print each role's memory; returns changes by more than the share, in words.
 
-    The last readings are of a machine that is whole; of the early ones, those count that show one.
+    Late readings are of a whole machine; of the early ones, those that show one count.
     """
     early_s, to_s = seconds / 6, seconds / 4
     early = [reading for reading in memory.readings if early_s <= reading[0] <= to_s]
@@ -163,7 +160,6 @@ def grown(memory: MemoryWatch, seconds: float) -> list[str]:
 
 
 def report(soak: Soak, troubles: Troubles, server: ServerBooks, engine: EngineBooks) -> None:
-    """Print what happened."""
     books = soak.books
     print(f"requests sent: {books.sent}")
     for name, counts in (
@@ -184,7 +180,7 @@ def report(soak: Soak, troubles: Troubles, server: ServerBooks, engine: EngineBo
 
 
 def run(minutes: float, seed: int) -> int:
-    """Soak a server of its own; returns 1 when something does not hold."""
+    """Soak a server of its own; returns 1 for any failure."""
     seconds, grpc_port = minutes * 60, free_port()
     with tempfile.TemporaryDirectory(prefix="soak") as folder:
         keys, control_key = made_keys(Path(folder, "keys.toml")), secrets.token_urlsafe(32)
@@ -215,7 +211,6 @@ def soak_server(
     seconds: float,
     seed: int,
 ) -> int:
-    """One run against a server that is up."""
     soak = Soak(server, grpc_port, seed=seed, seconds=seconds)
     troubles = Troubles(control, seed=seed, chips=CHIPS)
     thread = threading.Thread(target=troubles.run)
@@ -248,7 +243,6 @@ def soak_server(
 
 
 def main() -> int:
-    """Read the command line and run."""
     parser = argparse.ArgumentParser(prog="soak", description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=30.0, metavar="M", help="default: 30")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="default: 1")

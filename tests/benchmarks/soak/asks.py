@@ -1,4 +1,4 @@
-"""What clients of a soak ask, and what becomes of their asking; all of it follows from the seed."""
+"""Requests of a soak's clients, and their endings; all follow from the seed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from serving.policy.admission.refusal import RefusalReason
 
 BATCH_KEY, NARROW_KEY, SLOW_KEY = 1, 2, 3
 CONTEXT_TOKENS = 4_096
-"""Of the server; a prompt that is too long is longer."""
+"""Of the server; too long prompts exceed it."""
 PREFIXES, PREFIX_TOKENS = 8, 96
 FIRST_TOKEN, LAST_TOKEN = 300, 1_000
 """Token ids of the bundled model that are plain pieces of text."""
@@ -19,18 +19,16 @@ FIRST_TOKEN, LAST_TOKEN = 300, 1_000
 PROMPT_TOKENS_MEDIAN, PROMPT_TOKENS_MAX = 60, 700
 NEW_TOKENS_MEDIAN, NEW_TOKENS_MAX = 16, 160
 SPREAD = 0.9
-"""Of the lengths, which are log-normal: the standard deviation of their logarithm."""
+"""Standard deviation of the logarithm of the log-normal lengths."""
 
 
 class Protocol(StrEnum):
-    """Over what a client speaks."""
-
     HTTP = "http"
     GRPC = "grpc"
 
 
 class Fate(StrEnum):
-    """What the client does before the answer is complete."""
+    """The client's behaviour before the answer is complete."""
 
     STAYS = "stays"
     LEAVES = "leaves"  # closes the connection, or cancels the call
@@ -39,8 +37,6 @@ class Fate(StrEnum):
 
 
 class Fault(StrEnum):
-    """What is wrong with a request."""
-
     NONE = "none"
     NO_KEY = "no_key"
     UNKNOWN_KEY = "unknown_key"
@@ -55,7 +51,7 @@ _KEYS: dict[str, int] = {
     RefusalReason.REQUESTS_PER_MINUTE: SLOW_KEY,
     RefusalReason.TOKENS_PER_MINUTE: SLOW_KEY,
 }
-"""Whose limit a reason is, where it is a key's."""
+"""The key whose limit a reason is, if any."""
 
 FATES = {Fate.STAYS: 0.72, Fate.LEAVES: 0.14, Fate.ABORTS: 0.07, Fate.DEADLINE: 0.07}
 FAULTS = {
@@ -74,8 +70,8 @@ class Ask:
     """One request.
 
     Attributes:
-        key: which of the clients' keys; BATCH_KEY is of the class "batch", NARROW_KEY may have few
-            requests at once, SLOW_KEY few in a minute.
+        key: index of the key; BATCH_KEY is of the class "batch", NARROW_KEY may have few requests
+            at once, SLOW_KEY few in a minute.
         batch: of the class "batch".
         sequences: vLLM's `n`.
         leaves_after_s: wall seconds after which a client that does not stay goes.
@@ -97,16 +93,16 @@ class Ask:
 
     @property
     def may_wait(self) -> bool:
-        """Whether it is batch work, by its own word or its key's: a refusal may come later."""
+        """Whether it is batch work, by request or key: a refusal may come later."""
         return self.batch or self.key == BATCH_KEY
 
     @property
     def enters(self) -> bool:
-        """Whether its fault, if it has one, is seen only behind the gateway."""
+        """Whether it passes the gateway: a fault, if any, is seen behind it."""
         return self.fault not in (Fault.NO_KEY, Fault.UNKNOWN_KEY, Fault.TOO_BIG)
 
     def may_be_refused(self, reason: str) -> bool:
-        """Whether the gateway can have said `reason` of it."""
+        """Whether the gateway can have given it `reason`."""
         return (
             self.enters
             and reason in set(RefusalReason)
@@ -116,14 +112,13 @@ class Ask:
 
     @property
     def sent_prompt(self) -> list[int]:
-        """The prompt, or what is too long in its place."""
         if self.fault is Fault.TOO_LONG:
             return [FIRST_TOKEN] * (CONTEXT_TOKENS + 100)
         return list(self.prompt)
 
 
 def asks(seed: int, user: int, *, keys: int) -> Iterator[Ask]:
-    """The requests of one user, without end."""
+    """The endless requests of one user."""
     rng = np.random.default_rng([seed, user])
     prefixes = np.random.default_rng(seed).integers(
         FIRST_TOKEN, LAST_TOKEN, (PREFIXES, PREFIX_TOKENS)
@@ -164,7 +159,7 @@ def _drawn(rng: np.random.Generator, chances: dict[Any, float]) -> Any:
 
 
 class End(StrEnum):
-    """What became of a request, as its client saw it."""
+    """The end of a request as its client saw it."""
 
     FINISHED = "finished"
     LEFT = "left"  # the client went, its deadline passed, or it had its request ended
@@ -175,7 +170,7 @@ class End(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How one request ended; `reason` is the server's word, `wall_s` how long it took.
+    """The end of one request; `reason` is the server's, `wall_s` its duration.
 
     `begun`: its client had some of an answer, so it had entered, and its turn.
     """

@@ -1,4 +1,4 @@
-"""The clients' books of a soak against the gateway's and the engine's, in sum."""
+"""Totals of a soak's clients against the gateway's and the engine's."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ _LEFT = ("finished", "aborted", "failed", "refused_later")
 
 @dataclass(slots=True)
 class ClientBooks:
-    """What all clients saw.
+    """The clients' totals.
 
-    `refusals` and `invalids` are by the server's word. Of those whose client went, `begun` had some
-    of an answer; of `silent` the client does not know whether the gateway had let them in. `wrong`
-    are invalid ones that entered, `turned_away` those that did not. `finished_sequences` are vLLM's
-    `n`, summed. `broken` are the first few that should not be, with what was asked.
+    `refusals` and `invalids` are by the server's reason. Of requests whose client went, `begun` had
+    some of an answer, `silent` may not have entered. `wrong` are invalid ones that entered,
+    `turned_away` those that did not. `finished_sequences` sums vLLM's `n`. `broken` are the first
+    few failures.
     """
 
     ends: Counter[End] = field(default_factory=Counter)
@@ -35,11 +35,9 @@ class ClientBooks:
 
     @property
     def sent(self) -> int:
-        """Requests in all."""
         return self.ends.total()
 
     def note(self, ask: Ask, ending: Ending) -> None:
-        """Count one request."""
         self.ends[ending.end] += 1
         streams = "stream" if ask.streams else "whole"
         self.by_kind[f"{ask.protocol} {streams} {'batch' if ask.batch else 'interactive'}"] += 1
@@ -68,7 +66,7 @@ class ClientBooks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerBooks:
-    """What the server's gateway counted from its start, both classes together."""
+    """The server's gateway since its start, both classes together."""
 
     entered: int
     in_flight: int
@@ -77,7 +75,6 @@ class ServerBooks:
 
     @classmethod
     def of(cls, report: AdmissionReport) -> "ServerBooks":
-        """The sums of a gateway's counts."""
         left: Counter[str] = Counter()
         refused: Counter[str] = Counter()
         for each in report.classes:
@@ -93,8 +90,8 @@ class ServerBooks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineBooks:
-    """What vLLM counted by itself, without the gateway: requests whose every sequence ran to its
-    end, and those sequences. What is aborted it does not count.
+    """vLLM's own counts: requests whose every sequence ran to its end, and those sequences. It does
+    not count aborted ones.
     """
 
     finished: int
@@ -111,11 +108,10 @@ class EngineBooks:
 
 
 def differences(clients: ClientBooks, server: ServerBooks, engine: EngineBooks) -> list[str]:
-    """Where the books disagree, in words; empty when they agree.
+    """Disagreements of the books, in words.
 
-    A client that went does not know what the server had made of its request by then: it may be
-    among the finished ones, and if it had heard nothing also among the refused ones, for a reason
-    that there can have been, or never have come.
+    A client that went does not know its request's state: it may have finished, or, if the client
+    heard nothing, been refused for a possible reason, or never have arrived.
     """
     found = []
 

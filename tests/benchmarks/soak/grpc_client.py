@@ -1,4 +1,4 @@
-"""The soak's gRPC side: `vllm.grpc.engine.VllmEngine` with the published stubs."""
+"""The soak's gRPC client: `vllm.grpc.engine.VllmEngine` with the published stubs."""
 
 import asyncio
 import time
@@ -22,8 +22,6 @@ WRONG = (
 
 
 class GrpcClient:
-    """Asks the engine at `address`."""
-
     def __init__(self, address: str, *, keys: Sequence[str], body_bytes_max: int) -> None:
         self._keys, self._body_bytes_max = keys, body_bytes_max
         self._channel = grpc.aio.insecure_channel(
@@ -88,7 +86,6 @@ class GrpcClient:
         )
 
     async def close(self) -> None:
-        """End its connections."""
         await self._channel.close()
 
 
@@ -97,7 +94,6 @@ LARGE_TOKEN = 1_000
 
 
 async def _read(ask: Ask, call: grpc.aio.UnaryStreamCall, begun: asyncio.Event) -> tuple[End, str]:
-    """Read the call's answers to its end."""
     completed: list[str] = []
     try:
         async for answer in call:
@@ -136,7 +132,6 @@ def _failure(ask: Ask, error: grpc.aio.AioRpcError) -> tuple[End, str]:
 
 
 def _reason(error: grpc.aio.AioRpcError) -> str:
-    """ErrorInfo's reason; empty without one."""
     for key, value in error.trailing_metadata() or ():
         if key == "grpc-status-details-bin":
             status = status_pb2.Status.FromString(value)

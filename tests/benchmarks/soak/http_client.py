@@ -1,4 +1,4 @@
-"""The soak's HTTP side: one request, and how it ended."""
+"""The soak's HTTP client."""
 
 import asyncio
 import json
@@ -16,8 +16,6 @@ TOO_LATE_S = 300.0
 
 
 class HttpClient:
-    """Asks the OpenAI server at `url`."""
-
     def __init__(self, url: str, *, keys: Sequence[str], body_bytes_max: int) -> None:
         self._url, self._keys, self._body_bytes_max = url, keys, body_bytes_max
         self._session = aiohttp.ClientSession(
@@ -92,12 +90,11 @@ class HttpClient:
         return json.dumps(body).encode()
 
     async def close(self) -> None:
-        """End its connections."""
         await self._session.close()
 
 
 async def _read_stream(answer: aiohttp.ClientResponse, begun: asyncio.Event) -> tuple[End, str]:
-    """Read events to the last; a stream that began may still end with an error."""
+    """Read events to the last; a begun stream may still end with an error."""
     last = b""
     async for line in answer.content:
         if not line.startswith(b"data:"):

@@ -1,4 +1,4 @@
-"""The memory of a server's processes over time, by what they are."""
+"""The memory of a server's processes over time, by role."""
 
 import contextlib
 from collections import defaultdict
@@ -13,7 +13,7 @@ KB = 1_024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What the processes of one role hold: how many they are, all of them, the largest of them."""
+    """The processes of one role: number, total, and the largest."""
 
     processes: int
     total_bytes: float
@@ -21,11 +21,11 @@ class Held:
 
 
 Reading = tuple[float, Mapping[str, Held]]
-"""The run's time, and what each role held then."""
+"""The run's time, and each role's memory."""
 
 
 def process_roles(server: ServerProcess) -> dict[int, str]:
-    """What each process of the server is: api, engine, chip, or ray for what runs the chips."""
+    """The role of each process of the server: api, engine, chip, or ray."""
     server.look()
     roles = {pid: _role(shown) for (pid, _), shown in server.running().items()}
     return roles | {server.pid: "api"}
@@ -38,9 +38,9 @@ def _role(shown: str) -> str:
 
 
 def own_bytes(pid: int) -> int:
-    """Memory of a process that is no file's, what forks share by its share; 0 when it has ended.
+    """Anonymous and shared memory of a process, shares of forks included; 0 if it has ended.
 
-    Mapped files are left out: a share of a library's pages changes with whoever else has them.
+    Mapped files are left out: a share of a library's pages changes with its other users.
     """
     found = 0
     with contextlib.suppress(OSError):
@@ -51,14 +51,13 @@ def own_bytes(pid: int) -> int:
 
 
 class MemoryWatch:
-    """Readings of what each role's processes hold, with when they were made."""
+    """Readings of each role's memory, with their times."""
 
     def __init__(self, server: ServerProcess) -> None:
         self._server = server
         self.readings: list[Reading] = []
 
     def read(self, at_s: float) -> None:
-        """Read now; `at_s` is the run's time."""
         found: dict[str, list[int]] = defaultdict(list)
         for pid, role in process_roles(self._server).items():
             if held_bytes := own_bytes(pid):
@@ -71,11 +70,11 @@ class MemoryWatch:
 
 
 def changes(early: list[Reading], late: list[Reading], share_max: float) -> list[str]:
-    """What each role held early and late, both of a whole machine; prints it.
+    """Print and compare each role early and late, both of a whole machine.
 
-    Returns, in words, where the processes are not as many, or all of them or the largest of them
-    hold more or less by more than a share. One process's leak shows in the largest of its role, a
-    process that is left behind in the number.
+    Returns, in words, changes in the number of processes, and changes by more than a share in their
+    total or their largest. One process's leak shows in the largest of its role, a process left
+    behind in the number.
     """
     found = []
     for role in sorted({role for _, held in [*early, *late] for role in held}):
@@ -97,7 +96,7 @@ def changes(early: list[Reading], late: list[Reading], share_max: float) -> list
 
 
 def _typical(readings: list[Reading], role: str) -> Held:
-    """The most processes that there were, and the means of the readings that show so many."""
+    """The largest number of processes, and the means of readings with so many."""
     none = Held(processes=0, total_bytes=0.0, largest_bytes=0.0)
     each = [held.get(role, none) for _, held in readings] or [none]
     most = max(held.processes for held in each)

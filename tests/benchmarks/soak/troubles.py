@@ -1,4 +1,4 @@
-"""What operators and bad luck do to a soaked server, one after the other, and undone again."""
+"""Operators' actions and faults on a soaked server, one after the other, and undone again."""
 
 import time
 from collections import Counter
@@ -13,16 +13,16 @@ from serving.wire import control_call
 from serving.wire.machine_state import FaultStage
 
 LASTS_S, PAUSE_S = 6.0, 6.0
-"""Wall seconds on average: how long a trouble lasts, and until the next."""
+"""Mean wall seconds of a trouble, and of the pause after it."""
 
 SETTLE_S_MAX = 120.0
-"""Wall seconds until the machine is whole again at the end."""
+"""Wall seconds until the machine is whole at the end."""
 
 POLL_S = 0.5
 
 
 class Troubles:
-    """Draws troubles from `seed` until it is told to stop; `counts` says what happened."""
+    """Draws troubles from `seed` until stopped; `counts` has their numbers."""
 
     def __init__(self, control: ControlClient, *, seed: int, chips: int) -> None:
         self._control = control
@@ -34,7 +34,7 @@ class Troubles:
         self.stopped = False
 
     def run(self) -> None:
-        """Go on until `stopped`, then leave a whole machine behind; blocks. What fails is noted."""
+        """Run until `stopped`, then leave a whole machine behind; blocks. Notes failures."""
         try:
             self._run()
         except (AssertionError, UltraServeError) as error:
@@ -110,7 +110,7 @@ class Troubles:
             time.sleep(POLL_S)  # another process's state is waited for
 
     def _settle(self) -> None:
-        """Heal and take back everything; raises AssertionError when that takes too long."""
+        """Heal and take back everything; raises AssertionError after SETTLE_S_MAX."""
         end_s = time.monotonic() + SETTLE_S_MAX
         self._tried("undrain", lambda: self._control.call(control_call.UNDRAIN_ENGINE) is not None)
         while True:

@@ -1,6 +1,6 @@
-"""The client as its users make one; the server's address and keys come from the environment.
+"""The client as users make it; the server's address and keys come from the environment.
 
-EXCLUDED, when it is set, is a JSON object of reasons by test: those tests are skipped.
+EXCLUDED, if set, is a JSON object of reasons by test: those tests are skipped.
 """
 
 import json
@@ -14,7 +14,7 @@ MODEL = os.environ["SERVED_MODEL"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what is excluded; a name that is no test's is an error, and no test left out."""
+    """Skip excluded tests; an unknown name is an error."""
     reasons = json.loads(os.environ.get("EXCLUDED", "{}"))
     found = set()
     for item in items:

@@ -1,6 +1,6 @@
-"""What schemathesis sends: as it draws it, but mostly for the model that is served.
+"""schemathesis's requests as drawn, but mostly for the served model.
 
-Nearly no random name is the model's, and the server then looks at nothing else.
+Hardly any random name is the model's, and the server then checks nothing else.
 """
 
 import os

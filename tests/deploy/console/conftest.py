@@ -1,4 +1,4 @@
-"""One browser for a file's tests of the page, and one machine of 144 chips to look at."""
+"""One browser for a file's tests of the page, and one machine of 144 chips."""
 
 from collections.abc import Iterator
 

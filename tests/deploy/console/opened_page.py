@@ -1,4 +1,4 @@
-"""The console in a real Chromium, and everything that it asked of any server."""
+"""The console in a real Chromium, with all its requests."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,9 +28,8 @@ def launched(playwright: Playwright, chromium: Path) -> Browser:
 
 @dataclass(kw_only=True)
 class OpenedPage:
-    """One tab; `asked` are the addresses of all its requests, `said` what its console complains of.
-
-    `said` leaves out what the browser itself says of a request that failed.
+    """One tab; `asked` are the addresses of its requests, `said` its console's complaints, without
+    the browser's own about failed requests.
     """
 
     context: BrowserContext
@@ -40,7 +39,7 @@ class OpenedPage:
     said: list[str] = field(default_factory=list)
 
     def open(self, key: str | None) -> None:
-        """Go there, with the key in the fragment, and wait for the first look when there is one."""
+        """Open it with the key in the fragment; with a key, wait for the first snapshot."""
         self.page.goto(self.origin + ("/" if key is None else f"/#key={key}"))
         if key is not None:
             self.page.wait_for_selector("main[data-emulated-s]", timeout=READY_WALL_MS)
@@ -49,19 +48,19 @@ class OpenedPage:
         return f"#chip-{chip}"
 
     def box(self, part: str) -> FloatRect:
-        """Where a part of the page lies that is drawn, in pixels."""
+        """A visible part's place, in pixels."""
         box = self.page.locator(part).bounding_box()
         assert box is not None, part
         return box
 
     def shown(self, figure: str) -> str:
-        """The exact value behind a figure of the page, as text; empty where it has none."""
+        """The exact value behind a figure of the page, as text; empty without one."""
         value = self.page.get_attribute(f'[data-figure="{figure}"]', "data-value")
         assert value is not None, figure
         return value
 
     def overhang_px(self) -> int:
-        """How much wider the page is than what shows it."""
+        """Width of the page beyond its window."""
         width: int = self.page.evaluate(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
@@ -75,7 +74,7 @@ class OpenedPage:
 def opened(
     browser: Browser, origin: str, *, size: tuple[int, int] = DESKTOP, scheme: Any = "light"
 ) -> Iterator[OpenedPage]:
-    """A tab of a browser that has nothing of before; leaving it, no request has left the origin."""
+    """A fresh tab; asserts at the end that no request has left the origin."""
     width, height = size
     context = browser.new_context(
         viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"

@@ -1,8 +1,7 @@
-"""144 chips in this process, and the control port's HTTP side that shows them: no engine, no wire.
+"""144 chips in this process, and the console's HTTP: no engine, no wire.
 
-The machine is the emulator's own: looks are made by the code that answers a live server's. What is
-replaced is vLLM around it, and the gRPC service behind the calls, of which this keeps what it was
-asked.
+The machine is the emulator's; snapshots are made by a live server's code. Replaced are vLLM and the
+gRPC service, whose calls are recorded.
 """
 
 import asyncio
@@ -43,7 +42,7 @@ _START_WALL_S: Final = 60.0
 
 
 def troubled_machine() -> Running:
-    """Two racks with a lost chip, a slow one, one with fewer links, and a switch tray less."""
+    """Two racks with a lost chip, a slow one, one with fewer links, and a lost switch tray."""
     running = Running(
         model="deepseek-v3", computes=False, chips=CHIPS, spares=SPARES, routing="zipf:0.6"
     )
@@ -67,7 +66,7 @@ def troubled_machine() -> Running:
 
 @dataclass(kw_only=True)
 class ReplayedSnapshots:
-    """What `running` says now, to every reader."""
+    """The current snapshot of `running` for every reader."""
 
     running: Running
     run: str = "replayed"
@@ -110,7 +109,7 @@ class ReplayedSnapshots:
         raise EngineGone
 
     async def hardware(self, *, max_age_s: float, within_s: float) -> HardwareEvent | None:
-        """A new look each time; while the engine is `silent_s`, the last one, which is that old."""
+        """A new snapshot each time; while the engine is `silent_s`, the last one, of that age."""
         del max_age_s, within_s
         if self.engine_gone.is_set():
             raise EngineGone
@@ -131,7 +130,7 @@ class ReplayedSnapshots:
 
 @dataclass(kw_only=True)
 class KeptCalls:
-    """The calls, and what each was asked; those that the page makes are answered in short."""
+    """Records the calls; answers the page's briefly."""
 
     asked: list[tuple[str, Any, str | None]] = field(default_factory=list)
 
@@ -157,7 +156,7 @@ class KeptCalls:
 
 @dataclass(kw_only=True)
 class ReplayedServer:
-    """The console's HTTP on a port of its own; `stop` and `start` again as a server would."""
+    """The console's HTTP on its own port; can be stopped and started again."""
 
     looks: ReplayedSnapshots
     calls: KeptCalls = field(default_factory=KeptCalls)
@@ -180,11 +179,11 @@ class ReplayedServer:
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(_START_WALL_S)
 
     def lose_engine(self) -> None:
-        """The engine ends, and the port goes on: every stream says so and ends."""
+        """End the engine but not the port: every stream says so and ends."""
         self._loop.call_soon_threadsafe(self.looks.engine_gone.set)
 
     def find_engine(self) -> None:
-        """There is one again, as when another server has taken the port."""
+        """Bring an engine back, as when another server has taken the port."""
         self._loop.call_soon_threadsafe(self.looks.engine_gone.clear)
 
     def end(self) -> None:
@@ -211,7 +210,6 @@ class ReplayedServer:
 
 @contextmanager
 def replayed_server() -> Iterator[ReplayedServer]:
-    """It serves the troubled machine."""
     server = ReplayedServer(looks=ReplayedSnapshots(running=troubled_machine()))
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -1,4 +1,4 @@
-"""What a live server's stream says, read beside the page that reads it too."""
+"""A live server's stream, read beside the page that reads it too."""
 
 import json
 import threading
@@ -12,9 +12,9 @@ import httpx
 
 @dataclass
 class Told:
-    """What the API's stream says meanwhile, by its emulated time; it looks four times as often.
+    """Events of the API's stream by emulated time, polled four times as often as the page does.
 
-    So whatever the page is shown, this was shown too: looks are shared among all who look.
+    Snapshots are shared among readers, so this has every one that the page was shown.
     """
 
     origin: str

@@ -1,8 +1,8 @@
-"""The Dockerfile as its instructions, and its build stage run as Docker would, without Docker.
+"""The Dockerfile as instructions, and its build stage run without Docker.
 
-Docker copies files into a stage and runs the RUN lines with `sh -c`, each in the stage's variables
-and directory. So does `run_build_stage`, in a directory of the host: what differs is the base (this
-host's Python and programs in place of the base image's) and where the environment lies.
+Docker copies files into a stage and runs the RUN lines with `sh -c`, in the stage's variables and
+directory. `run_build_stage` does so in a directory of the host, with its Python and programs in
+place of the base image's, and another place for the environment.
 """
 
 import fnmatch
@@ -21,18 +21,18 @@ ROOT = Path(__file__).resolve().parents[3]
 DOCKERFILE = ROOT / "deploy/docker/Dockerfile"
 IGNORE_FILE = DOCKERFILE.with_name("Dockerfile.dockerignore")
 PREFIX = "/opt/ultraserve"
-"""Where the image has its environment."""
+"""The image's environment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """One instruction, its lines joined: `RUN` and what follows it."""
+    """One instruction, its lines joined."""
 
     name: str
     value: str
 
     def words(self) -> list[str]:
-        """The JSON array that the value ends in, or its words."""
+        """The JSON array at the value's end, or its words."""
         if "[" in self.value:
             found: list[str] = json.loads(self.value[self.value.index("[") :])
             return found
@@ -40,7 +40,7 @@ class Instruction:
 
 
 def stages() -> list[list[Instruction]]:
-    """The instructions of each stage, `FROM` first; what stands before the first is left out."""
+    """The instructions of each stage, `FROM` first; earlier ones are left out."""
     found: list[list[Instruction]] = []
     for each in DockerfileParser(path=str(DOCKERFILE)).structure:
         instruction = Instruction(name=each["instruction"], value=each["value"])
@@ -56,7 +56,7 @@ def named(stage: Sequence[Instruction], name: str) -> list[Instruction]:
 
 
 def variables(stage: Sequence[Instruction]) -> dict[str, str]:
-    """What ENV sets, unquoted and not yet expanded."""
+    """Variables of ENV, unquoted and unexpanded."""
     pairs = (word for each in named(stage, "ENV") for word in each.words())
     return {name: value.strip('"') for name, _, value in (pair.partition("=") for pair in pairs)}
 
@@ -70,9 +70,9 @@ def copies(stage: Sequence[Instruction]) -> Iterator[tuple[list[str], str]]:
 
 
 def is_sent(path: str) -> bool:
-    """Whether the ignore file lets a path of the context through: the last line that fits decides.
+    """Whether the ignore file lets a path of the context through; the last matching line decides.
 
-    A line fits a path, and all below it. `**/` is read at any depth; other wildcards are not used.
+    A line matches a path and all below it. `**/` matches any depth; other wildcards are unused.
     """
     sent = True
     parts = path.split("/")
@@ -91,9 +91,9 @@ def is_sent(path: str) -> bool:
 
 
 def run_build_stage(directory: Path, *, path: str | None = None) -> Path:
-    """Run the build stage below `directory`; the environment that it made.
+    """Run the build stage below `directory`; returns its environment.
 
-    `path` is the PATH that the RUN lines see. Raises CalledProcessError when one of them fails.
+    `path` is the PATH of the RUN lines. Raises CalledProcessError when one fails.
     """
     stage, work, prefix = stages()[0], directory / "build", directory / "ultraserve"
     work.mkdir(parents=True)
@@ -124,7 +124,7 @@ def run_build_stage(directory: Path, *, path: str | None = None) -> Path:
 
 
 def _copy(source: str, destination: Path) -> None:
-    """Copy what the ignore file lets through, as COPY does: a directory's contents, or a file."""
+    """Copy a directory's contents or a file like COPY, but for ignored paths."""
     origin = ROOT / source
     if origin.is_file():
         shutil.copy2(origin, destination)

@@ -14,7 +14,7 @@ PATHS = sorted((GRAFANA / "generated").glob("*.json"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """One query of a panel, or of an event; `now` asks for the newest values alone."""
+    """One query of a panel or an event; `now` asks for the newest values only."""
 
     panel: str
     expression: str
@@ -26,12 +26,11 @@ def read(path: Path) -> Any:
 
 
 def panels(dashboard: Any) -> list[Any]:
-    """Those that show something: rows are headings."""
+    """All but rows, which are headings."""
     return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
 
 
 def asked(dashboard: Any) -> Iterator[Asked]:
-    """Every query of every panel."""
     for panel in panels(dashboard):
         for target in panel["targets"]:
             yield Asked(

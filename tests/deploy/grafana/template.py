@@ -1,4 +1,4 @@
-"""A dashboard's variables filled in, as Grafana does before it asks Prometheus."""
+"""A dashboard's variables filled in, as Grafana does."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ Value = str | Sequence[str]
 def filled(text: str, values: Mapping[str, Value]) -> str:
     """`text` with the value of each $name, ${name} and [[name]]; several values become a regex.
 
-    Raises KeyError for a variable that has no value.
+    Raises KeyError for a variable without a value.
     """
 
     def value(found: re.Match[str]) -> str:

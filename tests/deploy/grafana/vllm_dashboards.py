@@ -1,9 +1,9 @@
-"""What vLLM's own dashboards ask: taken from its source distribution, kept beside the tests.
+"""Queries of vLLM's own dashboards, from its source distribution, kept beside the tests.
 
     python -m tests.deploy.grafana.vllm_dashboards vllm-0.32.0.tar.gz
 
-writes vllm_dashboards.json anew. The dashboards themselves are vLLM's, under the Apache License
-2.0, and are not in what pip installs; here are their expressions alone, as they stand there.
+rewrites vllm_dashboards.json. The dashboards are vLLM's (Apache License 2.0) and not in its wheel;
+only their expressions are kept, verbatim.
 """
 
 import json
@@ -22,13 +22,13 @@ LICENSE = "Apache-2.0, copyright contributors to the vLLM project"
 
 
 def kept() -> dict[str, Any]:
-    """What was kept: version, license, and for each file its variables and queries."""
+    """Version, license, and each file's variables and queries."""
     loaded: dict[str, Any] = json.loads(KEPT.read_text(encoding="utf-8"))
     return loaded
 
 
 def grafana_queries(dashboard: Any) -> Iterator[dict[str, str]]:
-    """Every target of every panel, rows' panels among them."""
+    """Every target of every panel, also within rows."""
     for panel in dashboard.get("panels", []):
         for target in panel.get("targets", []):
             if "expr" in target:
@@ -37,7 +37,7 @@ def grafana_queries(dashboard: Any) -> Iterator[dict[str, str]]:
 
 
 def grafana_variables(dashboard: Any) -> Iterator[str]:
-    """What variables ask for."""
+    """Queries of the variables."""
     for variable in dashboard["templating"]["list"]:
         query = variable.get("query")
         asked = query.get("query") if isinstance(query, dict) else query
@@ -46,7 +46,6 @@ def grafana_variables(dashboard: Any) -> Iterator[str]:
 
 
 def perses_queries(node: Any, panel: str = "") -> Iterator[dict[str, str]]:
-    """Every time series query below `node`."""
     if isinstance(node, list):
         for each in node:
             yield from perses_queries(each, panel)
@@ -63,7 +62,6 @@ def perses_queries(node: Any, panel: str = "") -> Iterator[dict[str, str]]:
 
 
 def read_file(name: str, text: str) -> dict[str, Any]:
-    """One file's variables and queries."""
     if name.endswith(".json"):
         dashboard = json.loads(text)
         variables = list(grafana_variables(dashboard))
@@ -73,7 +71,6 @@ def read_file(name: str, text: str) -> dict[str, Any]:
 
 
 def read_distribution(archive: Path) -> dict[str, Any]:
-    """Everything that is kept of a source distribution."""
     with tarfile.open(archive) as packed:
         names = [each for each in packed.getnames() if FOLDER in each]
         files = {}

@@ -1,4 +1,4 @@
-"""The commands that README and the guides show, and how each of them is run by a test."""
+"""The commands of README and the guides, and the test that runs each."""
 
 import enum
 import re
@@ -18,14 +18,14 @@ FOLLOWED: Final[Mapping[str, str]] = {
     "deploy/guides/multi-node.md": "test_multi_node.py runs its two nodes and its engine",
     "deploy/guides/add-a-chip.md": "test_chip_guide.py adds the chip of the page and describes it",
 }
-"""Pages that a test of their own runs, as their commands need what the page itself makes."""
+"""Pages with a test of their own, because their commands need files that the page makes."""
 
 NOT_RUN: Final[Mapping[str, str]] = {
     r"make demo$": "`ultraserve demo` with fewer requests is run by test_hostile_directory.py",
     r"make test$": "it would run itself",
     r"prometheus --config": "tests/deploy/prometheus starts one from the same configuration",
 }
-"""Commands that no test of the guides runs, and why; test_markdown_pages.py parses them."""
+"""Commands that no test runs, and why; test_markdown_pages.py parses them."""
 
 QUICK_SUBCOMMANDS: Final = {"describe", "power", "collectives", "key"}
 LONG_SUBCOMMANDS: Final = {"pareto", "plan", "validate", "train", "day"}
@@ -36,7 +36,7 @@ ASKING_SUBCOMMANDS: Final = {
 
 
 class Kind(enum.Enum):
-    """What a command needs to be run."""
+    """A command's requirements."""
 
     QUICK = "nothing, and a few seconds"
     LONG = "nothing, and longer"
@@ -48,10 +48,10 @@ class Kind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """One line of shell as a page shows it, continued lines joined, comments left out.
+    """One line of shell of a page, continued lines joined, without comments.
 
     Attributes:
-        printed: what a transcript shows below it; empty elsewhere.
+        printed: the output below it in a transcript, else empty.
     """
 
     page: str
@@ -60,7 +60,7 @@ class Shown:
 
     @property
     def words(self) -> list[str]:
-        """The words of its first simple command, behind settings of the environment."""
+        """The words of its first simple command, after environment settings."""
         first = next(iter(simple_commands(self.line)), [])
         while first and re.match(r"\w+=", first[0]):
             first = first[1:]
@@ -68,7 +68,7 @@ class Shown:
 
     @property
     def refused(self) -> bool:
-        """Whether the page shows it as an example of what the program refuses."""
+        """Whether the page shows it as an example of a refusal."""
         return self.printed.startswith(("ultraserve serve: ", "ultraserve-loadgen: "))
 
 
@@ -82,7 +82,7 @@ def without_comment(line: str) -> str:
 
 
 def shown_commands() -> list[Shown]:
-    """Every command of README and the guides, in the pages' order."""
+    """Every command of README and the guides, in page order."""
     found = []
     for name, page in pages().items():
         if GUIDES.match(name):
@@ -92,7 +92,6 @@ def shown_commands() -> list[Shown]:
 
 
 def commands_of(page: str, language: str, body: str) -> list[Shown]:
-    """The commands of one fenced block."""
     joined = re.sub(r"\s*\\\n\s*", " ", body)
     if language == "console":
         return [
@@ -108,7 +107,7 @@ def commands_of(page: str, language: str, body: str) -> list[Shown]:
 
 
 def kind(shown: Shown) -> Kind | None:
-    """How a command is run; None for one of a kind that is not known here."""
+    """How a command is run; None if unknown."""
     if shown.page in FOLLOWED:
         return Kind.FOLLOWED
     if any(re.match(pattern, shown.line) for pattern in NOT_RUN):
@@ -127,7 +126,6 @@ def kind(shown: Shown) -> Kind | None:
 
 
 def ultraserve_kind(shown: Shown, words: list[str]) -> Kind | None:
-    """How a command of `ultraserve` is run."""
     if shown.refused or words[0] in QUICK_SUBCOMMANDS:
         return Kind.QUICK
     if words[0] == "serve":
@@ -155,11 +153,10 @@ SHORTER: Final[tuple[tuple[str, str], ...]] = (
     (r"^(\S*ultraserve day .*)", r"\1 --requests 40"),
     (r"--seconds 10", "--seconds 1"),
 )
-"""What a test shortens, and what stands for a file that only a long run makes."""
+"""Shorter settings for tests, and stand-ins for files of long runs."""
 
 
 def shortened(line: str) -> str:
-    """The line as a test runs it."""
     for pattern, text in SHORTER:
         line = re.sub(pattern, text, line)
     return line

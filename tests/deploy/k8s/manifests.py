@@ -1,4 +1,4 @@
-"""What a kustomization means, built by kustomize itself, and held against Kubernetes' schemas."""
+"""Kustomizations, built by kustomize, and checked against Kubernetes' schemas."""
 
 import subprocess
 from collections.abc import Iterator
@@ -31,26 +31,24 @@ def built(folder: str) -> list[Object]:
 
 
 def validate(document: Object) -> None:
-    """Hold it against the schema of its kind, unknown fields included; raises ValidationError."""
+    """Check it against its kind's schema, unknown fields included; raises ValidationError."""
     kubernetes_validate.validate(
         document, desired_version=kubernetes_validate.latest_version(), strict=True
     )
 
 
 def one(objects: list[Object], kind: str) -> Object:
-    """The only object of a kind."""
     (found,) = (each for each in objects if each["kind"] == kind)
     return found
 
 
 def container(pod: Object, name: str) -> Object:
-    """A container of a pod's specification, by name."""
     (found,) = (each for each in pod["containers"] if each["name"] == name)
     return found
 
 
 def broken_restrictions(pod: Object) -> Iterator[str]:
-    """What Kubernetes' restricted profile would refuse in a pod's specification.
+    """Violations of Kubernetes' restricted profile in a pod's specification.
 
     https://kubernetes.io/docs/concepts/security/pod-security-standards/, as of version 1.37.
     """

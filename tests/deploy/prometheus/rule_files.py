@@ -1,4 +1,4 @@
-"""The rules and their unit tests in deploy/prometheus, as data."""
+"""The rules and unit tests of deploy/prometheus, as data."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ UNIT_TESTS = sorted((DEPLOYED / "tests").glob("*_test.yml"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRule:
-    """A recording rule or an alert; `labels` are those that it adds."""
+    """A recording rule or an alert, with the labels that it adds."""
 
     name: str
     alert: bool
@@ -25,7 +25,6 @@ class WrittenRule:
 
 
 def written_rules() -> list[WrittenRule]:
-    """All of them, in the order of the files."""
     return [
         WrittenRule(
             name=rule.get("alert") or rule["record"],
@@ -41,5 +40,4 @@ def written_rules() -> list[WrittenRule]:
 
 
 def unit_tests(path: Path) -> Iterator[dict[str, Any]]:
-    """Every case of a promtool test file."""
     yield from yaml.safe_load(path.read_text())["tests"]

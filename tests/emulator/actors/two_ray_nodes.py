@@ -1,4 +1,4 @@
-"""A Ray cluster that somebody else runs: two nodes on two loopback addresses, with a token."""
+"""An external Ray cluster: two nodes on two loopback addresses, with a token."""
 
 import contextlib
 import os
@@ -21,10 +21,10 @@ STOP_S = 60.0
 
 
 class TwoRayNodes:
-    """A head at `HEAD` and a second node at `OTHER`; `environment` is what a driver needs.
+    """A head at `HEAD` and a second node at `OTHER`; `environment` is a driver's.
 
-    Its processes write below `directory`, which must have a short path. One that `is_open` asks
-    nobody for the token. `settings` are further variables of its own daemons.
+    Its processes write below `directory`, which must have a short path. With `is_open` it needs no
+    token. `settings` are further variables of its daemons.
     """
 
     def __init__(
@@ -44,7 +44,6 @@ class TwoRayNodes:
             self.address = f"{HEAD}:{free.getsockname()[1]}"
 
     def start(self, *, alone: bool = False) -> None:
-        """Start both, or the head alone."""
         port = self.address.rpartition(":")[2]
         temporary = str(self._directory / "r")
         self._start_node(
@@ -54,11 +53,11 @@ class TwoRayNodes:
             self.start_other()
 
     def start_other(self) -> None:
-        """Start the second node, also after it was lost."""
+        """Start the second node, also after its loss."""
         self._start_node(OTHER, f"--address={self.address}")
 
     def lose_other(self) -> None:
-        """End every process of the second node at once, its chips too, as when its host goes."""
+        """Kill every process of the second node, chips too, as when its host goes."""
         for process in self._processes_of(OTHER):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -86,7 +85,6 @@ class TwoRayNodes:
             time.sleep(0.1)
 
     def processes(self) -> set[psutil.Process]:
-        """All living processes of both nodes, workers included."""
         return {process for address in self._nodes for process in self._processes_of(address)}
 
     def _processes_of(self, address: str) -> set[psutil.Process]:
@@ -96,7 +94,7 @@ class TwoRayNodes:
         return set()
 
     def workers(self, *addresses: str) -> set[psutil.Process]:
-        """Those that hold a chip, on the nodes at `addresses`, or on both."""
+        """Processes that hold a chip, on the nodes at `addresses`, or on both."""
         found = set()
         for address in addresses or self._nodes:
             for each in self._processes_of(address):
@@ -106,7 +104,7 @@ class TwoRayNodes:
         return found
 
     def stop(self) -> None:
-        """End every process of it, by its id."""
+        """End all its processes, by id."""
         processes = self.processes()
         for node in reversed(self._nodes.values()):
             node.terminate()

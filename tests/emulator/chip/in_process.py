@@ -1,4 +1,4 @@
-"""Chips without processes: driven through the lockstep as the fleet drives its actors."""
+"""Chips without processes, driven through the lockstep like the fleet's actors."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ GREEDY = SamplingSpec(temperature=0.0)
 
 
 class RecordingChip(Chip):
-    """A chip that also notes the logits of every position that it computes."""
+    """A chip that also records the logits of every position."""
 
     def __init__(self, *args: object, **more: object) -> None:
         super().__init__(*args, **more)  # type: ignore[arg-type]
@@ -42,9 +42,9 @@ class RecordingChip(Chip):
 
 
 class InProcessChips:
-    """Chips 0..chips-1 of the checkpoint in `directory`, `tp` to a rank, stepped as a fleet is.
+    """Chips 0..chips-1 of the checkpoint in `directory`, `tp` to a rank, stepped like a fleet.
 
-    Every slot of the KV pools holds noise at first, as a pool does that was used before.
+    Every slot of the KV pools holds noise at first, like a used pool.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class InProcessChips:
     def drive(
         self, begin: Mapping[int, BeginStep | RepeatStep], rounds: int | None = None
     ) -> Lockstep:
-        """Run a step to its end, or break it off after so many rounds of messages."""
+        """Run a step to its end, or stop it after so many rounds of messages."""
         lockstep = Lockstep(begin, self.experts, self.tp)
         commands = lockstep.start()
         while commands and rounds != 0:
@@ -130,9 +130,9 @@ class InProcessChips:
         return self.drive(self.begin(steps, bitmasks)).outputs
 
     def rows(self, request_id: str) -> F32:
-        """The logits [positions, vocab] of a request, wherever they were computed.
+        """The logits [positions, vocab] of a request, wherever computed.
 
-        What was computed more than once must have had the same bits each time.
+        Asserts that recomputed ones have the same bits.
         """
         found: dict[int, F32] = {}
         for chip in self.chips:
@@ -161,9 +161,9 @@ def serve(
     sampling: SamplingSpec = GREEDY,
     shuffle: np.random.Generator | None = None,
 ) -> dict[str, list[int]]:
-    """Serve `prompts` together, one request after the other on each rank; returns their texts.
+    """Serve `prompts` together, in turn on each rank; returns their texts.
 
-    Every prompt is computed in chunks of `chunk_tokens`; `shuffle` mixes the pools' blocks.
+    Prompts are computed in chunks of `chunk_tokens`; `shuffle` mixes the pools' blocks.
     """
     texts: dict[str, list[int]] = {name: [] for name in prompts}
     rank_of = {name: index % chips.ranks for index, name in enumerate(prompts)}
@@ -199,7 +199,7 @@ def new_requests(
     sampling: SamplingSpec,
     shuffle: np.random.Generator | None,
 ) -> dict[int, list[NewRequest]]:
-    """All requests by rank, each with the blocks for its prompt and its text."""
+    """All requests by rank, each with blocks for its prompt and text."""
     free = {}
     for rank in range(chips.ranks):
         blocks = np.arange(1, chips.kv_blocks)

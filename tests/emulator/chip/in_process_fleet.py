@@ -1,7 +1,7 @@
-"""A fleet without processes: `Fleet` itself, whose chips compute in this process.
+"""A fleet without processes: `Fleet` itself, with chips in this process.
 
-Only Ray and the channel are replaced, by a host that keeps real chips and lets them die or fall
-silent. What a killed chip held is gone; one that takes its place reads its share anew.
+Only Ray and the channel are replaced, by a host with real chips that can die or fall silent. A
+killed chip's state is gone; its successor reads its share anew.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -16,7 +16,7 @@ from emulator.fleet import Fleet
 
 
 class LiveChip:
-    """One chip, where Ray would have an actor. It dies of the first command that is a `dies_of`."""
+    """One chip in place of a Ray actor. It dies of the first command that is a `dies_of`."""
 
     def __init__(self, number: int, share: ChipShare) -> None:
         self.number = number
@@ -27,7 +27,7 @@ class LiveChip:
         self.dies_of: type[Command] | None = None
 
     def answer(self, command: Command) -> Effect | None:
-        """What the chip says; None when it is silent or has just died."""
+        """The chip's answer; None when silent or dead."""
         if isinstance(command, StopChip) or (self.dies_of and isinstance(command, self.dies_of)):
             self.alive = False
         self.hanging = self.hanging or isinstance(command, Hang)
@@ -42,7 +42,7 @@ class LiveChip:
 
 
 class _Host:
-    """Stands where Ray's session and the channel stand; keeps every command that was sent."""
+    """Replaces Ray's session and the channel; records every command."""
 
     address, key = "in this process", b""
 
@@ -124,9 +124,9 @@ class _Host:
 
 
 class InProcessFleet(Fleet):
-    """A fleet that needs no Ray. `host.chips` are its live chips, `host.sent` what they were told.
+    """A fleet without Ray. `host.chips` are its live chips, `host.sent` the commands.
 
-    Chips die when they are killed, and at the first command that they are doomed by.
+    Chips die when killed, or at the first command they are doomed by.
     """
 
     def __init__(self, **arguments: Any) -> None:
@@ -139,5 +139,5 @@ class InProcessFleet(Fleet):
         self._start_chips(range(self.chips))
 
     def doom(self, chip: int, kind: type[Command]) -> None:
-        """Let `chip` die when it is told something of `kind`, before it carries it out."""
+        """Let `chip` die at a command of `kind`, before it carries it out."""
         self.host.chips[chip].dies_of = kind

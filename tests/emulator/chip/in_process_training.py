@@ -1,4 +1,4 @@
-"""Training chips without processes: the fleet's own conversation, moved by calls."""
+"""Training chips without processes: the fleet's own protocol, moved by calls."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,7 +46,6 @@ def started(
     weight_decay: float = 0.0,
     **more: Any,
 ) -> InProcessTraining:
-    """Chips that have loaded the checkpoint in `directory`."""
     fleet = InProcessTraining(
         weights_dir=directory,
         chips=chips,

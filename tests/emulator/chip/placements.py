@@ -1,4 +1,4 @@
-"""Placements that no balancer would choose: every one of them must give the same text."""
+"""Placements that no balancer would choose: each must give the same text."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from emulator.specs.placement import EMPTY, ExpertPlacement
 def shuffled_placement(
     *, layers: int, experts: int, chips: int, ep: int, slots: int, seed: int
 ) -> ExpertPlacement:
-    """Every group holds every expert somewhere, some twice, in another order in each layer."""
+    """Every group holds every expert, some twice, in another order in each layer."""
     rng = np.random.default_rng(seed)
     held = np.empty((layers, chips // ep, ep * slots), dtype=np.int64)
     for group in held.reshape(-1, ep * slots):  # views: one group in one layer each

@@ -1,7 +1,7 @@
-"""Seeded random Qwen3-MoE checkpoints, made and saved by transformers, one for each shape.
+"""Seeded random Qwen3-MoE checkpoints, made and saved by transformers, one per shape.
 
-Every tensor is drawn, the norms' weights too: a kernel that forgets one is seen. The sizes of the
-draws make texts that vary and routing that is decided by far more than rounding.
+Every tensor is drawn, norms too, so that a kernel that forgets one shows. The scales make texts
+vary and decide routing by far more than rounding.
 """
 
 import json
@@ -61,7 +61,7 @@ _DROPPED = ("architectures", "model_type", "torch_dtype", "rope_scaling", "bos_t
 
 
 class RandomCheckpoints(Mapping[str, Path]):
-    """Checkpoint directories under `root` by name, each made the first time it is asked for."""
+    """Checkpoint directories under `root` by name, each made on first use."""
 
     def __init__(self, root: Path, shapes: Mapping[str, Mapping[str, Any]]) -> None:
         self._root = root

@@ -1,4 +1,4 @@
-"""Hugging Face transformers' own Qwen3-MoE: what our arithmetic is held against."""
+"""Hugging Face transformers' own Qwen3-MoE: the reference of our arithmetic."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -12,11 +12,11 @@ from transformers import Qwen3MoeForCausalLM
 F32 = NDArray[np.float32]
 
 CLOSE_CALL = 1e-5
-"""Scores nearer to each other than this, relative to the largest, may be told apart differently."""
+"""Rounding may order scores that are closer than this, relative to the largest."""
 
 
 class Reference:
-    """The checkpoint in `directory` on PyTorch's CPU: float32, eager attention, eager experts."""
+    """The checkpoint in `directory` on PyTorch's CPU: float32, eager attention and experts."""
 
     def __init__(self, directory: Path) -> None:
         torch.set_num_threads(1)
@@ -28,13 +28,12 @@ class Reference:
         ).eval()
 
     def logits(self, token_ids: Sequence[int]) -> F32:
-        """The logits [tokens, vocab] after each token."""
         with torch.no_grad():
             logits: F32 = self._model(torch.tensor([list(token_ids)])).logits[0].numpy()
         return logits
 
     def greedy(self, prompts: Sequence[Sequence[int]], new_tokens: int) -> list[list[int]]:
-        """The texts that `generate` makes; prompts of one length go together, so none is padded."""
+        """The texts of `generate`; prompts of one length go together, so none is padded."""
         texts: list[list[int]] = [[] for _ in prompts]
         by_length = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
         for length, group in groupby(by_length, key=lambda index: len(prompts[index])):
@@ -54,8 +53,8 @@ class Reference:
     def is_close_call(self, token_ids: Sequence[int]) -> bool:
         """Whether rounding may decide what follows `token_ids`.
 
-        Either the two largest logits lie within `CLOSE_CALL` of each other, or, for one of the
-        tokens in one of the layers, the scores of the last expert chosen and the first one not.
+        True if the two largest logits are within `CLOSE_CALL`, or, for some token and layer, the
+        scores of the last expert chosen and the first one not.
         """
         with torch.no_grad():
             out = self._model(torch.tensor([list(token_ids)]), output_router_logits=True)
@@ -66,7 +65,7 @@ class Reference:
 
 
 def _gap(scores: torch.Tensor, rank: int) -> float:
-    """The smallest distance, relative to a row's largest score, of scores `rank` and `rank + 1`."""
+    """The smallest distance of scores `rank` and `rank + 1`, relative to a row's largest."""
     if rank >= scores.shape[-1]:
         return float("inf")
     ordered = scores.sort(dim=-1, descending=True).values
@@ -80,9 +79,9 @@ def excused_texts(
     expected: Sequence[Sequence[int]],
     texts: Sequence[Sequence[int]],
 ) -> int:
-    """Count the texts that differ from the `expected` where rounding may decide.
+    """Count the texts that differ from `expected` where rounding may decide.
 
-    Raises AssertionError for a text that differs anywhere else.
+    Raises AssertionError for any other difference.
     """
     excused = 0
     for prompt, wanted, text in zip(prompts, expected, texts, strict=True):

@@ -1,7 +1,7 @@
-"""The decoder written once more with PyTorch, plainly, so that autograd gives its gradients.
+"""The decoder in plain PyTorch, for autograd's gradients.
 
-`product` is how two operands are multiplied: `torch.matmul`, or `rounded_product`, which rounds
-operands to BF16 forward and backward as a tensor engine that adds up in FP32 does.
+`product` multiplies two operands: `torch.matmul`, or `rounded_product`, which rounds operands to
+BF16 forward and backward, like a tensor engine that accumulates in FP32.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,7 +57,7 @@ def _rotated(x: torch.Tensor, theta: float) -> torch.Tensor:
 def attended(
     w: Mapping[str, torch.Tensor], prefix: str, x: torch.Tensor, arch: Architecture, mul: Product
 ) -> torch.Tensor:
-    """What attention adds to `x` [sequences, length, hidden]."""
+    """Attention's addition to `x` [sequences, length, hidden]."""
     sequences, length, _ = x.shape
     normed = _norm(x, w[f"{prefix}.input_norm"], arch.norm_eps)
     qkv = mul(normed.flatten(0, 1), w[f"{prefix}.qkv"])
@@ -81,7 +81,7 @@ def attended(
 def _feed_forward(
     w: Mapping[str, torch.Tensor], prefix: str, x: torch.Tensor, arch: Architecture, mul: Product
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the experts add to `x` [tokens, hidden], and the layer's balance loss."""
+    """The experts' addition to `x` [tokens, hidden], and the layer's balance loss."""
     hidden = _norm(x, w[f"{prefix}.post_norm"], arch.norm_eps)
     probabilities = mul(hidden, w[f"{prefix}.router"]).softmax(-1)
     weights, chosen = probabilities.topk(arch.experts_per_token)
@@ -107,7 +107,7 @@ def loss_and_gradients(
     product: Product,
     balance: float,
 ) -> tuple[float, dict[str, np.ndarray]]:
-    """The same answer as `training_step`, by autograd; `named` are our names and shapes."""
+    """`training_step` by autograd; `named` are our names and shapes."""
     leaves = {
         name: torch.tensor(value, dtype=torch.float32, requires_grad=True)
         for name, value in named.items()

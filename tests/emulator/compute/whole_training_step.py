@@ -1,6 +1,6 @@
-"""A training step in one process: the layer kernels in order, all experts here or spread.
+"""A training step in one process: the layer kernels in order, experts in one place or spread.
 
-The plain form of what chips do together, for tests: gradients of every parameter from one call.
+The plain form of the chips' joint step: gradients of every parameter from one call.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ Places = np.ndarray
 def small_architecture(
     *, tied: bool = False, normalise: bool = True, experts_per_token: int = 2, layers: int = 2
 ) -> Architecture:
-    """Six experts, two query heads for each key head; nothing is as wide as another thing."""
+    """Six experts, two query heads per key head; all widths differ."""
     return Architecture(
         layers=layers,
         hidden=20,
@@ -47,7 +47,7 @@ def small_architecture(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """Dense weights, and the experts of each owner, who has a run of every layer's experts."""
+    """Dense weights, and each owner's experts: a run of every layer's."""
 
     dense: Parameters
     owners: tuple[Parameters, ...]
@@ -67,7 +67,6 @@ class Model:
         return cls(dense=made[0], owners=(made[1],))
 
     def spread(self, owners: int) -> "Model":
-        """The same model, its experts over `owners`."""
         (whole,) = self.owners
         arch = self.dense.layout.architecture
         layout = expert_layout(arch, [arch.experts // owners] * arch.layers)
@@ -84,7 +83,7 @@ class Model:
         )
 
     def by_name(self) -> dict[str, np.ndarray]:
-        """Every parameter, experts of all owners together."""
+        """Every parameter by name, experts of all owners together."""
         named = {name: self.dense[name] for name in self.dense}
         for name in self.owners[0]:
             named[name] = np.concatenate([owner[name] for owner in self.owners])
@@ -93,7 +92,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """The tapes of one layer on one chip, and where each owner's rows came from."""
+    """The tapes of one layer on one chip, and the origin of each owner's rows."""
 
     attention: AttentionTape
     router: RouterTape
@@ -113,8 +112,8 @@ def training_step(
 ) -> tuple[float, Model, np.ndarray]:
     """Loss and gradients of `tokens` [sequences, length] against `targets`, and the last x.
 
-    The loss is the mean cross-entropy of the targets that count, plus `balance` times the balance
-    loss of every layer. Gradients are added to `grads`, if given.
+    The loss is the mean cross-entropy of counted targets plus `balance` times every layer's balance
+    loss. Gradients are added to `grads`, if given.
     """
     arch = model.dense.layout.architecture
     shape = BatchShape(sequences=tokens.shape[0], length=tokens.shape[1])
@@ -210,7 +209,7 @@ def _layer_backward(
 def random_batch(
     arch: Architecture, *, sequences: int = 3, length: int = 11, seed: int = 1
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens [sequences, length] and their next ones; the last of each has no target."""
+    """Tokens [sequences, length] and their successors; the last of each has no target."""
     rng = np.random.default_rng(seed)
     tokens = rng.integers(0, arch.vocab, (sequences, length)).astype(np.int32)
     targets = np.full_like(tokens, -1)

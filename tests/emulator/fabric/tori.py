@@ -1,4 +1,4 @@
-"""Small systems to work out by hand: tori of any size, a mesh, and boxes in a network."""
+"""Small systems to compute by hand: tori of any size, a mesh, and networked boxes."""
 
 from dataclasses import replace
 from math import prod
@@ -15,7 +15,7 @@ def figure(value: float, unit: str = "things") -> Figure:
 def torus(
     *sizes: int, trays: int = 1, link_gb_per_s: float = 128, outside: float = 64
 ) -> SystemSpec:
-    """A torus whose links carry `link_gb_per_s`, `outside` those of dimensions beyond a tray.
+    """A torus with links of `link_gb_per_s`, `outside` for dimensions beyond a tray.
 
     With several trays the last dimension joins them.
     """

@@ -1,6 +1,6 @@
-"""Survival by trying: every seating and every way to place the experts, from the faults alone.
+"""Survival by brute force: every seating and every placement of experts, from the faults alone.
 
-It shares no code with the room: it keeps its own account of chips, lanes and islands.
+Shares no code with the recovery; keeps its own account of chips, lanes and islands.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ LANES_PER_SWITCH_TRAY = 8
 
 
 def most_ranks(machine: Machine, faults: Sequence[Fault]) -> list[int]:
-    """The most ranks of each block that can be up, each block having all the spares to itself."""
+    """The most ranks of each block that can be up, each block having all spares to itself."""
     island = tuple(_islands(machine, faults))
     return [_most_ranks_of_block(machine, block, island) for block in _blocks(machine)]
 
@@ -46,7 +46,7 @@ def _most_ranks_of_block(
 def _seatings(
     machine: Machine, block: tuple[int, ...], island: tuple[int | None, ...]
 ) -> Iterator[tuple[int | None, ...]]:
-    """Every way to give each position its own chip, a spare or nobody, all of one island."""
+    """Every way to give each position its chip, a spare or none, all of one island."""
     spares = range(machine.partition.chips, len(island))
     choices = [[None, position, *spares] for position in block]
     for seats in product(*choices):
@@ -59,7 +59,7 @@ def _seatings(
 
 @cache
 def _experts_fit(experts: int, capacity: tuple[int, ...]) -> bool:
-    """Whether one expert after the other finds a chip with a slot left."""
+    """Whether each expert in turn finds a chip with a free slot."""
     if not experts:
         return True
     return any(
@@ -70,7 +70,7 @@ def _experts_fit(experts: int, capacity: tuple[int, ...]) -> bool:
 
 
 def _blocks(machine: Machine) -> list[tuple[int, ...]]:
-    """Positions tied to each other by a rank or an expert group, directly or by others."""
+    """Positions tied by a rank or an expert group, transitively."""
     tied = {position: {position} for position in range(machine.partition.chips)}
     for size in (machine.partition.tp, machine.partition.ep):
         for start in range(0, machine.partition.chips, size):
@@ -81,7 +81,7 @@ def _blocks(machine: Machine) -> list[tuple[int, ...]]:
 
 
 def _islands(machine: Machine, faults: Sequence[Fault]) -> list[int | None]:
-    """For each chip the lowest one that a walk over links finds; None for one that is dead."""
+    """For each chip the lowest one reachable over links; None for dead ones."""
     chips = machine.partition.chips + machine.partition.spares
     dead = {fault.chip for fault in faults if fault.kind in DEADLY}
     island: list[int | None] = [None] * chips

@@ -1,4 +1,4 @@
-"""A machine in a few words, for the tests of the room: its health, its links, what survives."""
+"""A machine in a few words for tests of recovery: health, links, survivors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ WEIGHTS = WeightBytes(expert_bytes=10, replica_bytes=1_000)
 
 
 def two_small_racks() -> SystemSpec:
-    """Two racks of one tray of four chips, so that eight chips use every tier but the backplane."""
+    """Two racks of one tray of four chips: eight chips use every tier but the backplane."""
 
     def count(value: int) -> Figure:
         return Figure(value=value, unit="count", source="assumed: a machine small enough to try")
@@ -43,7 +43,7 @@ def pull(rack: int = 0) -> Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A partition with a placement; `spare_slots` more slots fit on each chip."""
+    """A partition with a placement; each chip has `spare_slots` more."""
 
     partition: Partition
     placement: ExpertPlacement
@@ -66,7 +66,7 @@ class Machine:
         return np.full(self.partition.chips, slots, dtype=np.int64)
 
     def survive(self, health: Health, before: SurvivalPlan | None = None) -> SurvivalPlan:
-        """What becomes of the machine; `before` is where the last recovery left it."""
+        """The survival plan; `before` is the last recovery's."""
         return survival(
             before.placement if before else self.placement,
             health,
@@ -93,7 +93,7 @@ def machine(
     layers: int = 2,
     system: SystemSpec = TRN3_NL72X2,
 ) -> Machine:
-    """A machine whose experts are spread evenly, with `empty_slots` more on each chip."""
+    """A machine with evenly spread experts and `empty_slots` more on each chip."""
     ep = ep or chips
     return Machine(
         partition=Partition(chips=chips, tp=tp, ep=ep, spares=spares),
@@ -105,7 +105,7 @@ def machine(
 
 
 def with_copies(whole: Machine) -> Machine:
-    """The same with every empty slot filled: each chip copies experts of the next of its group."""
+    """The same with empty slots filled: each chip copies experts of the next of its group."""
     slots = whole.placement.expert_of_slot.copy()
     for chip in range(whole.placement.chips):
         first = chip // whole.placement.ep * whole.placement.ep

@@ -29,7 +29,7 @@ ROUND = RackPowerSpec(
 
 
 def over_budget(facility: FacilityWatts) -> bool:
-    """Whether the racks draw more than they are given, beyond rounding."""
+    """Whether the racks draw more than provisioned, beyond rounding."""
     return facility.it_watts > facility.provisioned_watts * (1 + 1e-9)
 
 

@@ -1,7 +1,7 @@
 """A slow count of a backward pass: every product of a forward walk, gradient by gradient.
 
-It walks as `counting_reference` does, one layer, token, head and key after the other, and uses none
-of the emulator's formulas. Flops alone.
+Walks like `counting_reference`, by layer, token, head and key, without the emulator's formulas.
+Flops alone.
 """
 
 from emulator.specs.model import ModelSpec
@@ -9,7 +9,7 @@ from tests.emulator.timing.counting_reference import Count
 
 
 def backward_flops(model: ModelSpec, sequences: list[int]) -> int:
-    """Of whole sequences of so many tokens each, all experts on one chip, logits of every token."""
+    """Flops of whole sequences of these tokens, all experts on one chip, logits of every token."""
     count = Count()
     for tokens in sequences:
         for layer in range(model.layers):
@@ -22,7 +22,7 @@ def backward_flops(model: ModelSpec, sequences: list[int]) -> int:
 
 
 def _after(count: Count, outputs: int, inputs: int) -> None:
-    """One row through a matrix, backwards: the row's gradient, and its part of the matrix's."""
+    """One row through a matrix, backwards: its gradient, and its part of the matrix's."""
     count.product(inputs, outputs)
     for _ in range(outputs):
         count.product(inputs, 1)

@@ -1,8 +1,7 @@
-"""A slow count of what a step computes and reads on one chip, by walking through it.
+"""A slow count of a step's computing and reading on one chip, by walking through it.
 
-One layer after the other, one token after the other, one head and one key after the other, from the
-model's dimensions and the public definitions of the architectures. It uses none of the emulator's
-formulas, and takes each expert that a token picks as a function of the token.
+By layer, token, head and key, from the model's dimensions and the architectures' public
+definitions, without the emulator's formulas. A token's experts are a function of the token.
 """
 
 from dataclasses import dataclass, field
@@ -15,13 +14,13 @@ LOGIT_BYTES = 4
 
 
 def picked(model: ModelSpec, layer: int, token: int) -> list[int]:
-    """The experts of one token in one layer: some that differ."""
+    """Distinct experts of one token in one layer."""
     first = 7 * token + 3 * layer
     return [(first + step) % model.experts for step in range(model.experts_per_token)]
 
 
 def matrix_bytes(storage: WeightFormat, rows: int, columns: int) -> int:
-    """Element by element, with a scale where a block begins."""
+    """Element by element, with a scale at each block's beginning."""
     match storage:
         case WeightFormat.FP32:
             return 4 * rows * columns
@@ -38,7 +37,7 @@ def matrix_bytes(storage: WeightFormat, rows: int, columns: int) -> int:
 
 @dataclass
 class Count:
-    """Matrix products' flops, bytes of HBM, and where tokens went."""
+    """Flops of matrix products, bytes of HBM, and tokens' experts."""
 
     flops: int = 0
     hbm_bytes: int = 0
@@ -46,7 +45,7 @@ class Count:
     distinct: list[int] = field(default_factory=list)
 
     def product(self, outputs: int, inputs: int) -> None:
-        """One row times a matrix: a multiplication and an addition for each of its elements."""
+        """One row times a matrix: a multiplication and an addition per element."""
         self.flops += 2 * outputs * inputs
 
 
@@ -147,7 +146,7 @@ class Walk:
         return count.flops
 
     def unfolded(self, new: int, context: int) -> int:
-        """All heads on keys and values of their own, made for every token that is seen."""
+        """All heads on their own keys and values, made for every token seen."""
         count, latent = Count(), self.model.latent
         assert latent is not None
         for _ in range(self.model.heads):

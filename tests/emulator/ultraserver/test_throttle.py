@@ -66,14 +66,14 @@ def test_a_rack_that_cannot_feed_all_its_chips_holds_them_back() -> None:
     np.testing.assert_allclose(cost.chip_watts, cap_watts)
 
 
-def test_power_is_what_relieves_a_step_that_power_holds_back() -> None:
+def test_a_larger_power_budget_shortens_a_step_that_power_holds_back() -> None:
     model = budgeted(400)
     costing = StepCosting(model=model, slow_factor=np.ones(1))
-    relieved = what_if_ns(costing, PROMPTS, factor=1.5)
+    shortened_ns = what_if_ns(costing, PROMPTS, factor=1.5)
 
     cost = model.cost(PROMPTS)
-    assert relieved[POWER] == pytest.approx(cost.duration_ns / 1.5, abs=2)
-    assert relieved["tensor"] == pytest.approx(cost.duration_ns, abs=2)  # the joules stay
+    assert shortened_ns[POWER] == pytest.approx(cost.duration_ns / 1.5, abs=2)
+    assert shortened_ns["tensor"] == pytest.approx(cost.duration_ns, abs=2)  # the joules stay
     assert POWER not in what_if_ns(
         StepCosting(model=budgeted(1_000), slow_factor=np.ones(1)), PROMPTS, factor=1.5
     )

@@ -76,8 +76,8 @@ def test_a_faster_engine_is_a_chip_with_that_engine(
     faster = replace(TRN3.chip, **{name: times(getattr(TRN3.chip, name), 3.0) for name in fields})
     expected_ns = costing(chip=faster, partition=WITHOUT_SUMS).cost(work).duration_ns
 
-    relieved = what_if_ns(costing(partition=WITHOUT_SUMS), work, factor=3.0)
-    assert relieved[resource] == pytest.approx(expected_ns, rel=1e-4)
+    shortened_ns = what_if_ns(costing(partition=WITHOUT_SUMS), work, factor=3.0)
+    assert shortened_ns[resource] == pytest.approx(expected_ns, rel=1e-4)
 
 
 @pytest.mark.parametrize("work", [batch(1, 1, 1, 1), batch(2_000, 3_000, 1)])
@@ -96,8 +96,8 @@ def test_a_faster_matrix_engine_also_fills_drains_and_gets_going_faster(work: St
     )
     expected_ns = costing(DENSE, faster, WITHOUT_SUMS).cost(work).duration_ns
 
-    relieved = what_if_ns(costing(DENSE, partition=WITHOUT_SUMS), work, factor=3.0)
-    assert relieved["tensor"] == pytest.approx(expected_ns, rel=1e-6)
+    shortened_ns = what_if_ns(costing(DENSE, partition=WITHOUT_SUMS), work, factor=3.0)
+    assert shortened_ns["tensor"] == pytest.approx(expected_ns, rel=1e-6)
 
 
 def test_faster_launches_are_those_of_kernels_and_of_dmas() -> None:
@@ -113,7 +113,7 @@ def test_faster_launches_are_those_of_kernels_and_of_dmas() -> None:
     assert expected_ns < slow.cost(work).duration_ns - 1_000
 
 
-def test_drafts_are_relieved_like_the_step_that_verifies_them() -> None:
+def test_drafts_are_shortened_like_the_step_that_verifies_them() -> None:
     faster = replace(
         TRN3.chip,
         **{
@@ -125,8 +125,8 @@ def test_drafts_are_relieved_like_the_step_that_verifies_them() -> None:
     drafting = {"partition": WITHOUT_SUMS, "draft_tokens": 3}
     expected_ns = costing(chip=faster, **drafting).cost(work).duration_ns  # type: ignore[arg-type]
 
-    relieved = what_if_ns(costing(**drafting), work, factor=2.0)  # type: ignore[arg-type]
-    assert relieved["memory"] == pytest.approx(expected_ns, rel=1e-4)
+    shortened_ns = what_if_ns(costing(**drafting), work, factor=2.0)  # type: ignore[arg-type]
+    assert shortened_ns["memory"] == pytest.approx(expected_ns, rel=1e-4)
 
 
 @pytest.mark.parametrize("overlap", Overlap)
@@ -138,15 +138,15 @@ def test_a_step_that_nothing_else_holds_up_is_as_much_faster_as_its_memory(
     )
     bound = costing(chip=slow_memory, overlap=overlap)
     work = batch(1, 1, 1, 1)
-    relieved = what_if_ns(bound, work, factor=2.0)
+    shortened_ns = what_if_ns(bound, work, factor=2.0)
 
     whole_ns = bound.cost(work).duration_ns
-    assert relieved["memory"] == pytest.approx(whole_ns / 2, rel=1e-2)
+    assert shortened_ns["memory"] == pytest.approx(whole_ns / 2, rel=1e-2)
     others = set(RESOURCES) - {"memory"}
-    assert all(relieved[resource] == pytest.approx(whole_ns, rel=1e-2) for resource in others)
+    assert all(shortened_ns[resource] == pytest.approx(whole_ns, rel=1e-2) for resource in others)
 
 
-def test_overheads_are_relieved_by_what_they_are() -> None:
+def test_overheads_are_shortened_by_their_own_resource() -> None:
     def figure(ns: float) -> Figure:
         return Figure(value=ns, unit="ns", source="made up for a test")
 
@@ -156,11 +156,11 @@ def test_overheads_are_relieved_by_what_they_are() -> None:
     made = costing(calibration=calibration)
     work = batch(1, 1)
     whole_ns = made.cost(work).duration_ns
-    relieved = what_if_ns(made, work, factor=4.0)
+    shortened_ns = what_if_ns(made, work, factor=4.0)
 
     # Three quarters of 4 ms, and of 10 us in each layer.
-    assert whole_ns - relieved["step overheads"] == pytest.approx(3e6, abs=2)
-    assert whole_ns - relieved["layer overheads"] == pytest.approx(7_500 * MOE.layers, abs=2)
+    assert whole_ns - shortened_ns["step overheads"] == pytest.approx(3e6, abs=2)
+    assert whole_ns - shortened_ns["layer overheads"] == pytest.approx(7_500 * MOE.layers, abs=2)
 
 
 def test_even_experts_are_worth_something_only_where_they_are_not_even() -> None:
@@ -181,8 +181,8 @@ def test_a_slow_chip_is_worth_what_the_step_takes_without_it(overlap: Overlap) -
     slow = replace(whole, slow_factor=np.array([1.0, 1.0, 3.0, 1.0]))
     work = batch(1, 1, 1, 1)
 
-    relieved = what_if_ns(slow, work, factor=2.0)
-    assert relieved[FULL_SPEED] == whole.cost(work).duration_ns < slow.cost(work).duration_ns
+    shortened_ns = what_if_ns(slow, work, factor=2.0)
+    assert shortened_ns[FULL_SPEED] == whole.cost(work).duration_ns < slow.cost(work).duration_ns
     assert FULL_SPEED not in what_if_ns(whole, work, factor=2.0)
 
 
@@ -198,9 +198,9 @@ def test_nothing_gets_slower_and_no_more_than_so_many_times_faster(
     made = costing(overlap=overlap)
     work = batch(*new)
     whole_ns = made.cost(work).duration_ns
-    for resource, relieved in what_if_ns(made, work, factor=factor).items():
+    for resource, shorter_ns in what_if_ns(made, work, factor=factor).items():
         if resource != EVEN_EXPERTS:
-            assert whole_ns / factor - 1 <= relieved <= whole_ns + 1, resource
+            assert whole_ns / factor - 1 <= shorter_ns <= whole_ns + 1, resource
 
 
 def test_a_step_without_requests_takes_no_time_whatever_is_faster() -> None:

@@ -1,4 +1,4 @@
-"""The rate itself at a moment, as its definition says it: what sums and schedules are held to."""
+"""The rate at a moment, by definition: the reference of sums and schedules."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ from loadgen.records.arrays import Float64s
 
 
 def rate_at(shape: RateShape, time_s: Float64s) -> Float64s:
-    """Arrivals per second at `time_s`; where the rate jumps, those after the jump."""
+    """Arrivals per second at `time_s`; at a jump, the later rate."""
     if isinstance(shape, Sine):
         angle = 2 * np.pi * time_s / shape.period_s
         return shape.mean_per_s + shape.amplitude_per_s * np.sin(angle)

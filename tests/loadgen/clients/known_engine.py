@@ -14,12 +14,10 @@ from smg_grpc_proto import vllm_engine_pb2_grpc as pb_grpc
 
 @dataclass(kw_only=True)
 class KnownEngine(pb_grpc.VllmEngineServicer):  # type: ignore[misc]
-    """Answers with the prompt's ids again and again, `at_once` tokens a message.
+    """Answers with the prompt's ids repeatedly, `at_once` tokens a message.
 
-    As of the published servicer, `completion_tokens` counts those of the message.
-
-    `code` refuses every request; `finish_reason` ends the replies, None never; `completes` tells
-    whether the last message comes.
+    As in the published servicer, `completion_tokens` counts those of the message. `code` refuses
+    every request; `finish_reason` ends the replies, None never; `completes` sends the last message.
     """
 
     code: grpc.StatusCode | None = None
@@ -66,7 +64,6 @@ class KnownEngine(pb_grpc.VllmEngineServicer):  # type: ignore[misc]
     async def serving(
         self, credentials: grpc.ServerCredentials | None = None
     ) -> AsyncIterator[str]:
-        """Serve in the running event loop; gives HOST:PORT."""
         server = grpc.aio.server()
         pb_grpc.add_VllmEngineServicer_to_server(self, server)
         if credentials is None:

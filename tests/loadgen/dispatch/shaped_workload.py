@@ -1,4 +1,4 @@
-"""Sessions of given shapes, and the pacers that tests of the dispatcher send them by."""
+"""Sessions of given shapes, and pacers for tests of the dispatcher."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ MS = 1_000_000
 
 @dataclass(frozen=True)
 class Shape:
-    """Calls of a session: what each waits for, and thinks of."""
+    """A call's dependencies and think time."""
 
     after: tuple[int, ...] = ()
     think_ms: int = 0
@@ -28,7 +28,7 @@ TALK = (Shape(), Shape(after=(0,), think_ms=50), Shape(after=(1,), think_ms=20))
 
 
 class ShapedWorkload:
-    """Sessions of the given shapes; a call carries the planned replies of those it waits for."""
+    """Sessions of the given shapes; a call carries the planned replies of its dependencies."""
 
     def __init__(
         self,
@@ -78,7 +78,6 @@ def even(count: int, gap_ms: float = 10.0) -> ArrivalSchedule:
 
 
 def closed(*levels: tuple[float, float], ends_ms: int | None = None) -> ClosedLoop:
-    """A closed loop of (seconds, concurrency)."""
     shape = PiecewiseLinear(
         times_s=tuple(at for at, _ in levels),
         rates_per_s=tuple(level for _, level in levels),

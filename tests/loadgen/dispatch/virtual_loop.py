@@ -11,7 +11,7 @@ TURN_S = 0.000_001  # a turn of the loop takes some time, or whoever turns it to
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Instead of waiting for files, moves the time on."""
+    """Advances the time instead of waiting for files."""
 
     now_s = 0.0
 
@@ -37,7 +37,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtually(loop: VirtualLoop, main: Coroutine[Any, Any, Value]) -> Value:
-    """Run to the end and close the loop."""
     try:
         return loop.run_until_complete(main)
     finally:

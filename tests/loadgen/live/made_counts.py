@@ -1,4 +1,4 @@
-"""Counts made up for the tests of the live view."""
+"""Counts for tests of the live view."""
 
 import numpy as np
 
@@ -33,7 +33,6 @@ def class_header(
 
 
 def header(*classes: ClassHeader, dilation: float | None = 4.0) -> RunHeader:
-    """A run of those classes, of one alone if none is given."""
     return RunHeader(
         command="ultraserve-loadgen run",
         url="http://127.0.0.1:8000",
@@ -47,7 +46,6 @@ def header(*classes: ClassHeader, dilation: float | None = 4.0) -> RunHeader:
 
 
 def begun(*classes: ClassHeader, dilation: float | None = 4.0, origin_ns: int = 0) -> LiveCounts:
-    """Counts of a dispatch that has just begun."""
     counts = LiveCounts()
     counts.begin(header(*classes, dilation=dilation), origin_ns)
     return counts

@@ -1,4 +1,4 @@
-"""Runs made by hand, to be measured."""
+"""Runs made by hand."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -55,7 +55,7 @@ def result(
     turn: int = 0,
     message: str = "",
 ) -> Result:
-    """A result in wall ms; as many tokens as chunks, unless said otherwise (-1: not counted)."""
+    """A result in wall ms, with a token per chunk unless given (-1: not counted)."""
     counted = len(chunk_ms) if tokens is None else tokens
     wanted = max(1, counted) if asked is None else asked
     return Result(
@@ -89,7 +89,7 @@ def made_run(  # noqa: PLR0913  # a run has many parts, and a test changes one
     skipped: ServerReading | None = None,
     arrivals: AskedArrivals = EVEN,
 ) -> RunRecord:
-    """A run that ended in good order, of a server without a clock unless `start` says otherwise."""
+    """A run that ended normally, of a server without a clock unless `start` has one."""
     header = RunHeader(
         command="ultraserve-loadgen run",
         url="http://host:1",

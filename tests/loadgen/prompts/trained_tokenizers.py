@@ -1,4 +1,4 @@
-"""Tokenizers of the families that models use, trained in a moment on the project's own text."""
+"""Tokenizers of the common families, trained quickly on the project's own text."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -22,7 +22,7 @@ VOCABULARY = 3_000
 
 
 def _byte_level() -> Tokenizer:
-    """As GPT-2, Llama 3 and Qwen: a space belongs to the word behind it."""
+    """As GPT-2, Llama 3 and Qwen: a space belongs to the following word."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -35,7 +35,7 @@ def _byte_level() -> Tokenizer:
 
 
 def _sentence_piece() -> Tokenizer:
-    """As Llama 2: a mark for a space before every word, the first one too, and a BOS."""
+    """As Llama 2: a mark for a space before every word, also the first, and a BOS."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
@@ -49,7 +49,7 @@ def _sentence_piece() -> Tokenizer:
 
 
 def _word_piece() -> Tokenizer:
-    """As BERT: lower case, and spaces are gone."""
+    """As BERT: lower case, without spaces."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -71,7 +71,7 @@ def _unigram() -> Tokenizer:
 
 
 def _across_words() -> Tokenizer:
-    """A BPE that nothing keeps from joining words."""
+    """A BPE free to join words."""
     tokenizer = Tokenizer(models.BPE())
     return _trained(tokenizer, trainers.BpeTrainer(vocab_size=VOCABULARY))
 
@@ -97,12 +97,11 @@ FAMILIES: dict[str, Callable[[], Tokenizer]] = {
 
 @lru_cache
 def trained(family: str) -> Tokenizer:
-    """Train it once."""
     return FAMILIES[family]()
 
 
 def local(family: str, folder: Path) -> LocalTokenizer:
-    """Write it as models are published, and open it as users do."""
+    """Write it as published, and open it as users do."""
     path = folder / "tokenizer.json"
     trained(family).save(str(path))
     return LocalTokenizer(path)

@@ -1,4 +1,4 @@
-"""A comparison made up for the reports' tests: a figure of each verdict but one."""
+"""A comparison for the reports' tests: a figure of each verdict but one."""
 
 from loadgen.measures.comparison import Comparison, Difference, Side
 from loadgen.reports.comparison_report import ComparisonReport

@@ -1,4 +1,4 @@
-"""Runs made up for the reports' tests: seeded, so that each is the same every time."""
+"""Seeded runs for the reports' tests."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ FOREIGN = ServerReading(problem="status 404")
 def class_header(
     name: str = "chat", *, slo: str = "", concurrency: int | None = None
 ) -> ClassHeader:
-    """A class of which 20 sessions a second were asked, or a closed loop."""
+    """A class of 20 sessions a second, or a closed loop."""
     opened = AskedArrivals(
         words="Poisson, 20 sessions per emulated s",
         time="emulated",
@@ -76,7 +76,7 @@ def made_run(
     failing: float = 0.01,
     slo: str = "",
 ) -> RunRecord:
-    """A run of `requests` a class, over 20 s of its time, in which the client stalls at 8 s."""
+    """A run of `requests` a class, over 20 s of its time, with a client stall at 8 s."""
     chance = np.random.default_rng(seed)
     wall_per_s = start.dilation or 1.0
     results: list[Result] = []

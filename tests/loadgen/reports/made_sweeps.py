@@ -1,4 +1,4 @@
-"""Sweeps made up for the reports' tests: a server that can do about 40 requests a second."""
+"""Sweeps for the reports' tests: a server of about 40 requests a second."""
 
 from loadgen.records.estimate import Estimate
 from loadgen.records.sweep_record import (
@@ -20,7 +20,7 @@ def measured(value: float, *, share: float = 0.05) -> Estimate:
 
 
 def point(load: float) -> SweepPoint:
-    """What a queue that serves CAPACITY_PER_S would do, roughly."""
+    """Roughly a queue that serves CAPACITY_PER_S."""
     done = min(load, CAPACITY_PER_S)
     wait = 1 / max(1 - load / CAPACITY_PER_S, 0.02)
     kept = load <= 25
@@ -67,7 +67,6 @@ def point(load: float) -> SweepPoint:
 
 
 def made_sweep(loads: tuple[float, ...] = (2, 4, 8, 16, 24, 32, 36, 48)) -> SweepRecord:
-    """A sweep over rates."""
     return SweepRecord(
         command="ultraserve-loadgen sweep --url http://127.0.0.1:8000 --rates 2-48x2",
         url="http://127.0.0.1:8000",

@@ -1,7 +1,6 @@
-"""Runs against queues that are known exactly, in virtual time: what the sweep decides is held
-against their formulas.
+"""Runs against queues with known formulas, in virtual time, to check a sweep's decisions.
 
-A request is one token, which comes when its service ends; so its TTFT is its time in the system.
+A request is one token at its service's end; so its TTFT is its time in the system.
 """
 
 import heapq
@@ -41,7 +40,7 @@ def fixed(seconds: float) -> Service:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueRun:
-    """`servers` of one queue, first come first served; `fails` is the share it refuses at once."""
+    """`servers` of one queue, first come first served; `fails` is the share refused at once."""
 
     service: Service
     servers: int = 1

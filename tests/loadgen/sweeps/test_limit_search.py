@@ -41,7 +41,7 @@ def test_what_stays_undecided_does_not_count_as_kept_and_the_search_goes_on_belo
     assert search().bracket(standings) == Bracket(kept=2, above=4)
 
 
-def test_loads_below_one_that_was_kept_need_no_second_look() -> None:
+def test_loads_below_one_that_was_kept_are_not_measured_again() -> None:
     assert search().next_load({1: LIKELY, 2: GIVEN_UP, 4: KEPT, 4.1: MISSED}) is None
     assert search().bracket({1: LIKELY, 2: GIVEN_UP, 4: KEPT}) == Bracket(kept=4, above=None)
 

@@ -1,4 +1,4 @@
-"""Traces and specs for tests, and what holds of every plan."""
+"""Traces and specs for tests, and invariants of plans."""
 
 import json
 from collections.abc import Sequence
@@ -74,7 +74,7 @@ def keys(call: CallPlan) -> list[int]:
 
 
 def check(plan: WorkloadPlan) -> None:
-    """What holds of every plan."""
+    """Assert the invariants of every plan."""
     text_of: dict[tuple[int, int], str | None] = {}
     for calls in plan.sessions:
         assert calls

@@ -1,8 +1,8 @@
 """Makes the bundled sample workload: synthetic, in the Azure 2023 format, the same bytes each time.
 
-The recorded trace is not ours to ship, so this draws one like it. Lengths are lognormal with the
-mean and deviation of the recorded conversation trace, arrivals are Poisson at its rate; nothing
-else of it (bursts, the correlation of lengths, the shape of the tail) is imitated.
+The recorded trace is not ours to ship. Lengths are lognormal with the mean and deviation of the
+recorded conversation trace, arrivals Poisson at its rate; nothing else (bursts, correlation of
+lengths, shape of the tail) is imitated.
 
     python -m tests.loadgen.workloads.sample_trace [--output FILE] [--rows N] [--seed N]
 """
@@ -35,7 +35,6 @@ REQUESTS_PER_S: Final = 5.53
 
 
 def sample_text(*, rows: int = ROWS, seed: int = SEED) -> str:
-    """Return the whole file: a header, then `rows` rows."""
     gaps = _uniforms(rows, seed, stream=0)
     inputs = INPUT.at(_uniforms(rows, seed, stream=1)).tolist()
     outputs = OUTPUT.at(_uniforms(rows, seed, stream=2)).tolist()
@@ -56,10 +55,9 @@ def _arrivals(uniforms: Float64s) -> Iterator[int]:
 
 
 def _uniforms(count: int, seed: int, *, stream: int) -> Float64s:
-    """Return uniform numbers in (0, 1), float64[count].
+    """Uniform numbers in (0, 1), float64[count].
 
-    Only raw bits are drawn: numpy keeps those the same from version to version, and its shaped
-    distributions not.
+    From raw bits, which numpy keeps from version to version, unlike its shaped distributions.
     """
     bits = np.random.PCG64([seed, stream]).random_raw(count)
     uniforms: Float64s = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
@@ -67,7 +65,6 @@ def _uniforms(count: int, seed: int, *, stream: int) -> Float64s:
 
 
 def main() -> None:
-    """Write the file."""
     parser = argparse.ArgumentParser(description="make a synthetic trace in the Azure 2023 format")
     parser.add_argument("--output", type=Path, default=BUNDLED_TRACE, metavar="FILE")
     parser.add_argument("--rows", type=int, default=ROWS)

@@ -1,4 +1,4 @@
-"""Key files as an operator would write them, and their keys' secrets."""
+"""Key files as an operator writes them, and their keys' secrets."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ expires = 2001-01-01T00:00:00Z
 
 
 def written(directory: Path, text: str = TEXT) -> Path:
-    """A file with `text` that its user alone can use."""
+    """A file with `text` that only its user can access."""
     path = directory / "keys.toml"
     path.touch(mode=0o600)
     path.write_text(text)

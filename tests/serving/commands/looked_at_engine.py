@@ -1,4 +1,4 @@
-"""A small engine that shows looks made by hand, for commands that look again and again."""
+"""A small engine with snapshots made by hand, for commands that poll."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.serving.telemetry.neuron_tools.looks import a_snapshot
 
 
 class LookedAtEngine(SmallEngine):
-    """Every look finds it half an emulated second and 50 steps on; `given` are of `a_snapshot`."""
+    """Each snapshot is half an emulated second and 50 steps later; `given` are of `a_snapshot`."""
 
     def __init__(self, count: int = 4, **given: Any) -> None:
         super().__init__()
@@ -27,7 +27,6 @@ class LookedAtEngine(SmallEngine):
         self.shown = 0
 
     def look(self) -> EngineSnapshot:
-        """What is shown now."""
         on = {"emulated_s": 100.0 + 0.5 * self.shown, "steps": 1000 + 50 * self.shown}
         return a_snapshot(self._count, **(on | self.given))
 

@@ -1,4 +1,4 @@
-"""`ultraserve serve`'s flags as its own parser reads them; what is left over lies in `unknown`."""
+"""`ultraserve serve`'s flags as its own parser reads them; the rest is in `unknown`."""
 
 import argparse
 from collections.abc import Mapping
@@ -19,5 +19,5 @@ def parse(*arguments: str) -> argparse.Namespace:
 def resolved(
     *arguments: str, environment: Mapping[str, str] | None = None
 ) -> tuple[Settings, Path]:
-    """What the flags mean where the environment says nothing but `environment`."""
+    """The flags' settings, with `environment` alone."""
     return resolve_arguments(parse(*arguments), environment or {})

@@ -21,7 +21,6 @@ def lengths(folder: Path) -> Path:
 
 
 def hours(folder: Path) -> Path:
-    """A trace of three hours' requests."""
     path = folder / "hours.csv"
     rows = (f"{h},2024-05-10T{h:02}:00Z,{n},0" for h, n in enumerate((900, 100, 900)))
     path.write_text("hour_index,utc_hour_start,requests_est,rps_est\n" + "\n".join(rows) + "\n")

@@ -116,7 +116,7 @@ def test_every_name_is_described_as_text_and_as_json(
     assert [section["kind"] for section in chip] == ["chip"] * (name in SYSTEMS)
 
 
-def test_a_system_shows_the_figures_of_the_readings_that_are_asked_for(
+def test_a_system_shows_the_figures_of_the_assumptions_that_are_asked_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assumptions = (
@@ -135,9 +135,11 @@ def test_a_system_shows_the_figures_of_the_readings_that_are_asked_for(
     on = {switch["name"]: switch["on"] for switch in (*system["switches"], *chip["switches"])}
     assert on["switch-generation"] == "v2-320-lane"
     assert (on["power"], on["links"], on["hbm"]) == ("system", "aws_text", "spec")
+    hbm = next(switch for switch in chip["switches"] if switch["name"] == "hbm")
+    assert {each["name"] for each in hbm["assumptions"]} >= {"spec", "nki"}
 
 
-def test_each_switch_lists_its_readings_what_they_set_and_which_is_on(
+def test_each_switch_lists_its_assumptions_what_they_set_and_which_is_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run("trainium3", "--assumption", "hbm=nki") == 0
@@ -165,7 +167,7 @@ def test_each_switch_lists_its_readings_what_they_set_and_which_is_on(
         (("--assumption", "hbm=nki"), "expected the NAME of a chip or a system"),
     ],
 )
-def test_a_wrong_reading_is_one_line_on_stderr_and_exit_code_2(
+def test_a_wrong_assumption_is_one_line_on_stderr_and_exit_code_2(
     arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(*arguments) == 2

@@ -14,7 +14,7 @@ from serving.analysis.profile.profile_summary import summarize
 from serving.commands import profile as command
 from serving.commands.profile_text import summary_lines
 from serving.wire.step_record import StepPhase
-from tests.serving.analysis.profile.profiled_runs import CEILINGS, a_relief, a_run
+from tests.serving.analysis.profile.profiled_runs import CEILINGS, a_run, a_what_if
 from tests.serving.analysis.profile.trace_event_format import faults_of
 from tests.serving.server.control.small_engine import SmallEngine, control_server, free_port
 from tests.serving.telemetry.step_records import MS
@@ -67,8 +67,8 @@ def test_the_text_by_hand() -> None:
 
 
 def test_a_bottleneck_is_called_by_what_is_wrong() -> None:
-    relief = a_relief(0, StepPhase.DECODE, 10 * MS, **{FULL_SPEED: 5 * MS, "memory": 8 * MS})
-    lines = list(summary_lines(summarize(a_run(reliefs=(relief,)), CEILINGS)))
+    what_if = a_what_if(0, StepPhase.DECODE, 10 * MS, **{FULL_SPEED: 5 * MS, "memory": 8 * MS})
+    lines = list(summary_lines(summarize(a_run(what_ifs=(what_if,)), CEILINGS)))
 
     assert lines[-2:] == [
         "  bottleneck: slow chips",
@@ -78,7 +78,7 @@ def test_a_bottleneck_is_called_by_what_is_wrong() -> None:
 
 
 def test_without_samples_no_bottleneck_is_made_up() -> None:
-    lines = list(summary_lines(summarize(a_run(reliefs=()), CEILINGS)))
+    lines = list(summary_lines(summarize(a_run(what_ifs=()), CEILINGS)))
 
     assert lines.count("  bottleneck: no step was sampled") == 2
 
@@ -113,7 +113,7 @@ def test_json_is_the_summary_in_base_units(
     summary = json.loads(capsys.readouterr().out)
     assert (summary["source"], summary["steps"]) == ("live", 1)
     assert {engine["engine"] for engine in summary["engines"]} >= {"tensor", "dma"}
-    assert summary["phases"][0]["reliefs"][0]["factor"] == 2.0
+    assert summary["phases"][0]["what_ifs"][0]["factor"] == 2.0
 
 
 def test_emulated_seconds_are_waited_for(

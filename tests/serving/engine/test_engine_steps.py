@@ -320,7 +320,7 @@ def test_a_chip_that_hangs_in_an_idle_engine_and_is_healed_holds_nothing_up(
     assert held.stages() == [FaultStage.HEALED]
 
 
-def test_a_chip_that_is_lost_in_an_idle_engine_is_met_by_the_next_look() -> None:
+def test_a_chip_that_is_lost_in_an_idle_engine_is_met_by_the_next_idle_report() -> None:
     held = Held()
     held.engine.hear(heard())
     assert held.running.inject(lose(2)).number == 1

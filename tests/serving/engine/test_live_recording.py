@@ -9,10 +9,10 @@ from serving.wire.control_call import (
     RecordingState,
     RecordRequest,
     Refusal,
-    ReliefReply,
-    ReliefRequest,
     StepsReply,
     StepsRequest,
+    WhatIfReply,
+    WhatIfRequest,
 )
 from serving.wire.step_record import StepPhase, StepRecord
 from tests.serving.plugin.running_engine import Running, heard
@@ -94,10 +94,10 @@ def test_a_sampled_step_costs_again_what_it_cost(settings: dict[str, object]) ->
 
     durations = {step.step: step.duration_ns for step in steps_of(running, number)}
     for sample in range(2):
-        reply = running.ask(ReliefRequest(recording=number, sample=sample, factor=2.0))
-        assert isinstance(reply, ReliefReply)
-        assert reply.relief.duration_ns == durations[reply.relief.step]
-        assert 0 < min(reply.relief.relieved_ns.values()) < reply.relief.duration_ns
+        reply = running.ask(WhatIfRequest(recording=number, sample=sample, factor=2.0))
+        assert isinstance(reply, WhatIfReply)
+        assert reply.what_if.duration_ns == durations[reply.what_if.step]
+        assert 0 < min(reply.what_if.what_if_ns.values()) < reply.what_if.duration_ns
 
 
 def test_a_ring_of_two_keeps_the_last_two_and_counts_what_it_dropped() -> None:
@@ -120,7 +120,7 @@ def test_questions_about_no_recording_or_another_s_are_refused() -> None:
         RecordRequest(ends=1),
         RecordRequest(steps_max=0),
         StepsRequest(recording=1, first_step=0),
-        ReliefRequest(recording=2, sample=0, factor=2.0),
+        WhatIfRequest(recording=2, sample=0, factor=2.0),
     ):
         assert isinstance(running.ask(request), Refusal)
     assert recording(running, RecordingRequest(recording=2)).on

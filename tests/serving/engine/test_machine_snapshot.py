@@ -62,6 +62,7 @@ def test_a_step_and_a_rest_by_the_engine_s_own_figures() -> None:
         assert tuple(meters.engine_busy_s) == ENGINE_NAMES
         assert 0 < meters.hbm_utilization < meters.utilization
     assert telemetry.emulated_s == report.emulated_s == pytest.approx(took_s + 2.0)
+    assert telemetry.epoch_unix_s > 0
     assert telemetry.chip_joules == pytest.approx(joules_of(report))
     assert telemetry.chip_watts == pytest.approx(sum(m.watts for m in report.meters))
     assert sum(report.parts_s.values()) == pytest.approx(took_s, rel=1e-6)

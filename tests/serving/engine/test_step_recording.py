@@ -86,16 +86,16 @@ def test_a_recording_that_is_over_takes_no_more_steps() -> None:
     assert (recording.count, recording.samples) == (1, 1)
 
 
-def test_a_relief_is_what_costing_again_says() -> None:
+def test_a_what_if_is_the_duration_costed_again() -> None:
     recording = recorded(DECODE, PREFILL)
     # Samples are counted through the phases in their order: prefills before decodes.
-    prefill, decode = (recording.relief(sample, 2.0) for sample in (0, 1))
+    prefill, decode = (recording.what_if(sample, 2.0) for sample in (0, 1))
 
     assert (prefill.phase, decode.phase) == (StepPhase.PREFILL, StepPhase.DECODE)
     assert (prefill.step, decode.step, decode.samples) == (1, 0, 2)
     assert decode.duration_ns == COSTS[id(DECODE)].duration_ns
-    assert decode.relieved_ns == what_if_ns(COSTING, DECODE, factor=2.0)
-    assert min(decode.relieved_ns.values()) < decode.duration_ns
+    assert decode.what_if_ns == what_if_ns(COSTING, DECODE, factor=2.0)
+    assert min(decode.what_if_ns.values()) < decode.duration_ns
 
 
 def test_every_step_of_a_phase_is_sampled_as_often() -> None:
@@ -124,4 +124,4 @@ def test_a_ring_of_no_size_or_any_size_is_refused(steps_max: int) -> None:
 @pytest.mark.parametrize("sample", [-1, 2])
 def test_a_sample_that_is_not_there_is_refused(sample: int) -> None:
     with pytest.raises(ConfigError, match="expected one of 2 sampled steps"):
-        recorded(DECODE, PREFILL).relief(sample, 2.0)
+        recorded(DECODE, PREFILL).what_if(sample, 2.0)

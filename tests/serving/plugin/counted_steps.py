@@ -1,4 +1,4 @@
-"""What an engine's ledger is given, kept beside it for sums that do not use the ledger's own."""
+"""The inputs of an engine's ledger, kept for independent sums."""
 
 from emulator.ultraserver.step_cost import StepCost
 from serving.engine.ledger import Int64s

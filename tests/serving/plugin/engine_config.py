@@ -1,4 +1,4 @@
-"""vLLM configs of the bundled MoE on our platform, and KV pools: as vLLM makes them, no engine."""
+"""vLLM's own configs of the bundled MoE on our platform, and KV pools; no engine."""
 
 import functools
 from typing import Any
@@ -19,7 +19,7 @@ BLOCK_TOKENS = 16
 def engine_config(
     chips: int = 1, *, prefill_policy: str | None = "none", **arguments: Any
 ) -> VllmConfig:
-    """Make a config as an engine on `chips` would, with arguments of vLLM's EngineArgs."""
+    """A config like that of an engine on `chips`, with arguments of vLLM's EngineArgs."""
     given = {
         "model": str(SMALL_MOE_DIR),
         "max_model_len": 512,
@@ -32,14 +32,14 @@ def engine_config(
 
 
 def config_from_flags(*flags: str) -> VllmConfig:
-    """Make a config from the command line of `vllm serve`, the engine's part of it."""
+    """A config from the engine's part of the command line of `vllm serve`."""
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
     args = parser.parse_args(["--model", str(SMALL_MOE_DIR), *flags])
     return EngineArgs.from_cli_args(args).create_engine_config()
 
 
 def kv_pool(config: VllmConfig, blocks: int) -> KVCacheConfig:
-    """Make a pool of `blocks` for one full-attention group, and tell `config` of it."""
+    """A pool of `blocks` for one full-attention group, noted in `config`."""
     config.cache_config.num_gpu_blocks = blocks
     spec = FullAttentionSpec(
         block_size=config.cache_config.block_size, num_kv_heads=1, head_size=1, dtype=torch.float32
@@ -53,6 +53,6 @@ def kv_pool(config: VllmConfig, blocks: int) -> KVCacheConfig:
 
 @functools.cache
 def block_hasher(block_tokens: int) -> Any:
-    """Make what gives requests the hashes of their blocks, as the engine does."""
+    """The engine's hasher of requests' blocks."""
     init_none_hash(sha256)
     return get_request_block_hasher(block_tokens, sha256)

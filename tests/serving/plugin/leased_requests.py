@@ -1,4 +1,4 @@
-"""Requests on a running engine whose chips come and go: what its scheduler would do, simply."""
+"""Requests on a running engine whose chips come and go, with a simple scheduler."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -20,10 +20,10 @@ from tests.serving.plugin.running_engine import Running, ShownReport, heard, sho
 
 
 class Served(Requests):
-    """Requests, and the engine that serves them: each step is heard of, computed and reported.
+    """Requests and their engine: each step is announced, computed and reported.
 
-    A request whose rank is lost goes on in the next one that takes it, of those with its weights if
-    one does; without any it waits.
+    A request whose rank is lost goes on in the next rank, preferably with its weights; without one
+    it waits.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Served(Requests):
         self._weights_of: dict[str, str] = {}  # of requests that wait for a rank
 
     def turn(self) -> ShownReport:
-        """One lockstep: what the schedulers decide, the step, and what its report makes of it."""
+        """One lockstep: the schedulers' decisions, the step, and its report."""
         ranks = range(len(self._up))
         steps = [self._rank_step(rank) for rank in ranks]
         wanted = [step for step in steps if step.scheduled]
@@ -93,7 +93,7 @@ class Served(Requests):
     def serve_on(
         self, at_turn: Mapping[int, Callable[[], object]] | None = None
     ) -> dict[str, list[int]]:
-        """Serve to the end, with things that happen before some turns; returns the texts."""
+        """Serve to the end, with events before some turns; returns the texts."""
         number = 0
         while self.unfinished or number <= max(at_turn or {0: None}):
             (at_turn or {}).get(number, lambda: None)()

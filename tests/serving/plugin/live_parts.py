@@ -1,7 +1,7 @@
-"""A live machine whose chips compute in this process, and requests that are served on it.
+"""A live machine whose chips compute in this process, and requests served on it.
 
-What a scheduler would do is done in the simplest way: each request runs on one rank, and moves with
-all its tokens to the next rank that is up when its own loses its KV cache.
+The scheduler is the simplest: each request runs on one rank, and moves with all its tokens to the
+next rank that is up when its own loses its KV cache.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ NEW_TOKENS = 8
 
 @dataclass(kw_only=True)
 class LiveParts:
-    """A deployment and what runs for it; `changes` counts how often chips came or went."""
+    """A deployment and its parts; `changes` counts arrivals and departures of chips."""
 
     deployment: Deployment
     machine: Machine
@@ -57,7 +57,7 @@ class LiveParts:
 
 
 def live_parts(**settings: Any) -> LiveParts:
-    """What the engine makes of `settings`, with a fleet in this process."""
+    """The engine's parts for `settings`, with a fleet in this process."""
     deployment = resolve_deployment(Settings(**({"chips": 4} | settings)), SMALL_MOE_DIR)
     machine = deployment.machine(0.92)
     machine.take_kv(min(machine.kv_tokens_per_rank, 100_000))
@@ -82,7 +82,7 @@ def started_tokens(
     kv_blocks: int = KV_BLOCKS,
     block_tokens: int = BLOCK_TOKENS,
 ) -> InProcessFleet | SyntheticTokens:
-    """As `token_source.start_tokens`, without processes."""
+    """`token_source.start_tokens`, without processes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(token_source, "Fleet", InProcessFleet)
         tokens = token_source.start_tokens(
@@ -93,7 +93,7 @@ def started_tokens(
 
 
 def batch_of(parts: LiveParts, tokens: int) -> StepBatch:
-    """One prompt of so many tokens on each rank."""
+    """One prompt of that many tokens on each rank."""
     ranks = parts.deployment.partition.ranks
     ones = np.ones(ranks, dtype=np.int64)
     return StepBatch(
@@ -123,11 +123,10 @@ class Requests:
 
     @property
     def unfinished(self) -> bool:
-        """Some text is not yet complete."""
         return any(len(text) < NEW_TOKENS for text in self.texts.values())
 
     def step(self) -> LiveStep:
-        """One step of every request that is not complete and has a rank that is up."""
+        """One step of every incomplete request whose rank is up."""
         ranks = [self._rank_step(rank) for rank in range(self._parts.deployment.partition.ranks)]
         done = self._parts.live.step([step for step in ranks if step.scheduled], {})
         self.steps.append(done)
@@ -140,7 +139,7 @@ class Requests:
     def serve(
         self, at_step: Mapping[int, Callable[[], object]] | None = None
     ) -> dict[str, list[int]]:
-        """Serve to the end, with things that happen before some steps; returns the texts."""
+        """Serve to the end, with events before some steps; returns the texts."""
         number = 0
         while self.unfinished:
             (at_step or {}).get(number, lambda: None)()
@@ -186,7 +185,7 @@ class Requests:
 
 
 def texts_of_one_chip(prompts: Mapping[str, Sequence[int]] = PROMPTS) -> dict[str, list[int]]:
-    """The texts as one chip writes them, undisturbed."""
+    """The undisturbed texts of one chip."""
     return serve(
         InProcessChips(SMALL_MOE_DIR, chips=1, kv_blocks=KV_BLOCKS), prompts, new_tokens=NEW_TOKENS
     )

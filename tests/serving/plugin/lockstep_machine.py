@@ -1,4 +1,4 @@
-"""A LockstepScheduler with ranks that remember by value, and clients that keep what they get."""
+"""A LockstepScheduler with ranks that remember by value, and clients that keep their output."""
 
 from collections import defaultdict
 from typing import Any
@@ -20,7 +20,7 @@ BLOCKS = 60
 
 
 def expected_tokens(arrival: Arrival) -> list[int]:
-    """What the made-up model says to a request that nothing happens to."""
+    """The synthetic model's text for an undisturbed request."""
     tokens: list[int] = []
     while len(tokens) < arrival.max_tokens:
         position = len(arrival.prompt) + len(tokens)
@@ -33,7 +33,7 @@ def expected_tokens(arrival: Arrival) -> list[int]:
 
 
 class Machine:
-    """A LockstepScheduler, what its ranks remember, and what the clients have got."""
+    """A LockstepScheduler, its ranks' memory, and its clients' output."""
 
     def __init__(self, ranks: int, blocks: int = BLOCKS, **arguments: Any) -> None:
         config = engine_config(ranks, **arguments)
@@ -61,7 +61,7 @@ class Machine:
     ) -> LockstepOutput:
         """One lockstep, in which ranks are `lost` before or after they answered.
 
-        `reported` is what else the report says of ranks.
+        `reported` are further arguments of the report.
         """
         output = self.scheduler.schedule()
         sampled: dict[str, int] = {}
@@ -110,7 +110,6 @@ class Machine:
                 assert pool.get_num_free_blocks() == pool.num_gpu_blocks - 1  # the null block
 
     def finish(self) -> None:
-        """Step until nothing is left."""
         for _ in range(5_000):
             if not self.scheduler.has_requests():
                 return
@@ -119,13 +118,12 @@ class Machine:
 
 
 def long_arrival(name: str, tokens: int = 20, *, max_tokens: int = 30) -> Arrival:
-    """Make a request with a prompt of its own, that gets all its tokens."""
+    """A request with its own prompt, that gets all its tokens."""
     first = 3 + int.from_bytes(name.encode(), "big") % 400
     prompt = tuple(range(first, first + tokens))
     return Arrival(name=name, prompt=prompt, max_tokens=max_tokens, ignore_eos=True)
 
 
 def rank_of(machine: Machine, name: str) -> int:
-    """Find the one rank that has a request."""
     (rank,) = (n for n, rank in enumerate(machine.scheduler.ranks) if name in rank.requests)
     return rank

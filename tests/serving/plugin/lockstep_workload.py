@@ -1,4 +1,4 @@
-"""A seeded workload for schedulers, and what it takes to play it: requests and made-up tokens."""
+"""A seeded workload for schedulers: requests and synthetic tokens."""
 
 import zlib
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ EOS_ID = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Arrival:
-    """A request that will be made anew for each scheduler, since schedulers change them."""
+    """A request made anew for each scheduler, since schedulers change it."""
 
     name: str
     prompt: tuple[int, ...]
@@ -45,7 +45,7 @@ class Arrival:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """What happens before one step, and the aborts that come while it is computed."""
+    """Events before one step, and aborts during it."""
 
     arrivals: tuple[Arrival, ...] = ()
     aborts: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class Turn:
 
 
 def random_workload(seed: int, *, turns: int, rate: float, clients: int = 1) -> list[Turn]:
-    """Arrivals with shared prefixes, aborts at any time, pauses and resets; in the end no pause."""
+    """Arrivals with shared prefixes, aborts at any time, pauses and resets; unpaused at the end."""
     rng = np.random.default_rng(seed)
     prefixes = [rng.integers(3, 1000, BLOCK_TOKENS * 3).tolist() for _ in range(3)]
     names: list[str] = []
@@ -92,13 +92,13 @@ def random_workload(seed: int, *, turns: int, rate: float, clients: int = 1) -> 
 
 
 def chosen_token(name: str, position: int) -> int:
-    """The token that the made-up model samples: a hash, which is the end one time in 25."""
+    """The synthetic model's token: a hash, the end token one time in 25."""
     value = zlib.crc32(f"{name}:{position}".encode())
     return EOS_ID if value % 25 == 0 else 3 + value % 997
 
 
 def computed(output: SchedulerOutput, lengths: dict[str, int], names: Iterable[str]) -> list[str]:
-    """Which of `names` get a token: those whose scheduled tokens reach the end of what they have.
+    """Those of `names` that get a token: their scheduled tokens reach their end.
 
     `lengths` holds each request's tokens so far; it grows by the tokens given.
     """
@@ -113,7 +113,7 @@ def computed(output: SchedulerOutput, lengths: dict[str, int], names: Iterable[s
 
 
 def model_output(order: Sequence[str], sampled: dict[str, int]) -> ModelRunnerOutput:
-    """One row for each of `order`, in that order; empty for those without a sampled token."""
+    """One row for each of `order`; empty for those without a sampled token."""
     row = {name: index for index, name in enumerate(order)}
     tokens = np.array([[sampled.get(name, 0)] * 4 for name in order], dtype=np.int32)
     ranks = np.array([zlib.crc32(name.encode()) % 1000 for name in order], dtype=np.int32)

@@ -1,4 +1,4 @@
-"""Checkpoints of the bundled model's architecture with weights of their own."""
+"""Checkpoints of the bundled model's architecture with other weights."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from emulator.data import SMALL_MOE_DIR
 
 
 def other_weights(directory: Path, seed: int) -> Path:
-    """Write the bundled model to `directory`, each tensor with its rows in another order."""
+    """Write the bundled model to `directory`, with each tensor's rows in another order."""
     shutil.copytree(SMALL_MOE_DIR, directory)
     random = np.random.default_rng(seed)
     path = directory / "model.safetensors"

@@ -1,7 +1,7 @@
-"""What a rank's chips remember, kept by value: each request's tokens, its blocks, and their KV.
+"""The memory of a rank's chips, kept by value: each request's tokens, blocks, and KV.
 
-A slow, obvious stand-in for a rank: the key and value of a position are the token that was there
-when it was computed, so that reading a block which holds another text, or nothing, is seen at once.
+A slow, obvious stand-in for a rank: a position's key and value are the token computed there, so
+that reading a block with another text, or none, shows at once.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ NOTHING = -1
 
 
 class RankMemory:
-    """The requests and the KV pool of one rank, which samples `chosen_token`."""
+    """The requests and KV pool of one rank, which samples `chosen_token`."""
 
     def __init__(self, blocks: int) -> None:
         self.tokens: dict[str, list[int]] = {}
@@ -23,13 +23,13 @@ class RankMemory:
         self._finished: set[str] = set()
 
     def lose(self) -> None:
-        """Forget everything, as a new chip in the place of a lost one."""
+        """Forget everything, like a new chip in place of a lost one."""
         self.tokens.clear()
         self.tables.clear()
         self.kv[:] = NOTHING
 
     def run(self, decision: SchedulerOutput) -> dict[str, int]:
-        """Compute a decision; returns the sampled tokens. Raises when something is not there."""
+        """Compute a decision; returns the sampled tokens. Raises when something is missing."""
         self._finished |= (
             decision.finished_req_ids
         )  # told with the next tokens, as the executor does

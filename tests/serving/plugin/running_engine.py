@@ -1,4 +1,4 @@
-"""A live engine in this process, under a virtual clock, with the control service's questions."""
+"""A live engine in this process, under a virtual clock, with the control service's calls."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -28,20 +28,17 @@ from tests.serving.plugin.live_parts import KV_BLOCKS, LiveParts, live_parts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownReport(StepReport):
-    """A step's report, with the engine's totals as they were shown then."""
+    """A step's report, with the engine's totals at that time."""
 
     snapshot: Telemetry
 
 
 def shown(engine: LiveEngine, report: StepReport) -> ShownReport:
-    """`report`, which `engine` has just made, with its totals."""
     named = {each.name: getattr(report, each.name) for each in fields(report)}
     return ShownReport(**named, snapshot=engine.telemetry())
 
 
 class Running:
-    """A live engine under a virtual clock, or under `clock`."""
-
     def __init__(self, clock: Clock | None = None, **settings: Any) -> None:
         self.parts: LiveParts = live_parts(**settings)
         self.engine = LiveEngine(

@@ -1,4 +1,4 @@
-"""Looks at a live engine in this process, whose clock passes as a test lets it."""
+"""Snapshots of a live engine in this process, whose clock is the test's."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.serving.plugin.running_engine import Running
 
 
 class Seen(Running):
-    """An engine under a clock of its own; it rests as long as it is told to."""
+    """An engine under its own clock."""
 
     def __init__(self, **settings: Any) -> None:
         self._wall_ns = 0
@@ -18,11 +18,11 @@ class Seen(Running):
         super().__init__(clock, **settings)
 
     def rest(self, seconds: float) -> None:
-        """Time passes in which nothing is computed."""
+        """Let time pass without computing."""
         self._wall_ns += round(seconds * NS_PER_S)
 
     def spend(self, joules: float, *chips: int) -> None:
-        """Chips draw so much beyond steps and idle power, as leases and hand-overs book it."""
+        """Book energy of chips beyond steps and idle power, as for leases and hand-overs."""
         self.engine._meters.ledger.charge(joules, chips)
 
     def look(self) -> MachineSnapshot:
@@ -32,7 +32,7 @@ class Seen(Running):
 
 
 def full_system() -> MachineSnapshot:
-    """A look at 144 chips that have computed a step; tokens are made up."""
+    """A snapshot of 144 chips after a step with synthetic tokens."""
     running = Seen(chips=144, tp=1, model="deepseek-v3", computes=False)
     running.step(*range(144))
     return running.look()

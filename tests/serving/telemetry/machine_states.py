@@ -1,4 +1,4 @@
-"""Machine states for tests: one by hand, and any at all."""
+"""Machine states for tests: one by hand, and arbitrary ones."""
 
 import dataclasses
 import types
@@ -53,7 +53,7 @@ def a_chip(chip: int, *, spare: bool = False) -> ChipState:
 
 
 def a_state() -> MachineState:
-    """Two chips and a spare, after one fault that was survived."""
+    """Two chips and a spare, after one survived fault."""
     return MachineState(
         emulated_s=12.5,
         dilation=4.0,
@@ -123,7 +123,7 @@ def a_broken_chip() -> ChipState:
 
 
 def faults() -> st.SearchStrategy[Fault]:
-    """Every fault that can be asked for, with nothing set that its kind does not use."""
+    """Every valid fault, without fields that its kind does not use."""
     number = st.integers(0, 2**31 - 1)
     chip = {"chip": number}
     used: dict[FaultKind, dict[str, st.SearchStrategy[typing.Any]]] = {

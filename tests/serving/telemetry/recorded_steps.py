@@ -1,4 +1,4 @@
-"""What a recording takes: two batches of two ranks, and the model that costs them."""
+"""Inputs of a recording: two batches of two ranks, and their cost model."""
 
 from functools import cache
 
@@ -30,16 +30,13 @@ DECODE, PREFILL = a_batch(1, 500), a_batch(64, 0)
 
 @cache
 def a_cost_model() -> StepCostModel:
-    """Two ranks of one chip."""
     system, model = system_by_name("trn3-nl72x2"), model_by_name("qwen3-30b-a3b")
     return StepCostModel(system, model, Partition(chips=2, tp=1, ep=2, lnc=2))
 
 
 def costing() -> StepCosting:
-    """On whole chips."""
     return StepCosting(model=a_cost_model(), slow_factor=np.ones(2))
 
 
 def queues() -> list[RankQueues]:
-    """One request runs on each rank."""
     return [RankQueues(running=1, waiting=0, kv_blocks_used=1)] * 2

@@ -1,4 +1,4 @@
-"""Steps by hand: two chips, a rank each, three engines, numbers that are easy to add up."""
+"""Steps by hand: two chips, a rank each, three engines, round numbers."""
 
 from typing import Any
 

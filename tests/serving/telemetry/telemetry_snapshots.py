@@ -1,4 +1,4 @@
-"""Looks at an engine for tests."""
+"""Snapshots of an engine."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def a_telemetry(**given: Any) -> Telemetry:
 
 
 def a_snapshot(**given: Any) -> TelemetryReply:
-    """The same with nothing that has happened, but what is `given`."""
+    """The same without events but those `given`."""
     look = TelemetryReply(telemetry=a_telemetry(), leases=(), versions=(), sleep=SleepState())
     events = given.get("fault_events", ())
     return replace(look, **{"fault_event_number": events[-1].number if events else 0, **given})

@@ -1,4 +1,4 @@
-"""What a run says of a level: the share of requests that kept it, and whether it is met."""
+"""A run's attainment of a level, and whether it is met."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,13 +11,13 @@ Bools = NDArray[np.bool_]
 
 
 def attainment(run: ServingRun, bound: Bound, among: Bools | None = None) -> float:
-    """Share of the requests that kept the limit; 1 for none. Of a stopped run the upper bound."""
+    """Share of requests that kept the limit; 1 for none. The upper bound for a stopped run."""
     missed = run.missed(bound) if among is None else run.missed(bound)[among]
     return (len(missed) - int(missed.sum())) / len(missed) if len(missed) else 1.0
 
 
 def meets(run: ServingRun, bound: Bound, among: Bools | None = None) -> bool | None:
-    """Whether enough requests kept the limit; None when a stopped run leaves it open."""
+    """Whether enough requests kept the limit; None if a stopped run leaves it open."""
     if attainment(run, bound, among) < bound.share:
         return False
     finished = run.finished if among is None else run.finished[among]

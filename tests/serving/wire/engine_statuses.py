@@ -1,4 +1,4 @@
-"""An engine's status as tests write it, by the route that the engine's process takes."""
+"""An engine's status, by the route of the engine's process."""
 
 from emulator.sim.epochs import Epoch
 from serving.plugin.stat_logger import EmulatedStatLogger
@@ -8,7 +8,6 @@ from serving.wire.engine_status import EngineStatus, StatusWriter, status_path
 def epoch(
     dilation: float, *, index: int = 0, emulated_s: float = 0.0, unix_s: float = 0.0
 ) -> Epoch:
-    """One that begins then, by both clocks."""
     return Epoch(
         index=index,
         from_ns=round(emulated_s * 10**9),
@@ -23,5 +22,5 @@ def status(*, dilation: float = 4.0, emulated_s: float = 5.0, ranks_up: int = 2)
 
 
 def writer_for(logger: EmulatedStatLogger) -> StatusWriter:
-    """The engine's side of what `logger` reads."""
+    """The engine's side of the file that `logger` reads."""
     return StatusWriter(status_path(logger.vllm_config.instance_id))

@@ -1,1 +1,1 @@
-"""Hand-overs on one engine that ends with these files: a mere folder would keep it to the end."""
+"""Hand-overs on one engine, which ends with these files; a mere folder would keep it to the end."""

@@ -1,6 +1,6 @@
-"""What holds of a server whatever has been done to it: at all times, and once nobody asks.
+"""Invariants of a server, at all times and at rest.
 
-Three tell of it, and have to agree: the clients, the server's state and metrics, and the processes.
+Three sources must agree: the clients, the server's state and metrics, and the processes.
 """
 
 import re
@@ -33,7 +33,7 @@ _COMPUTES = (ChipHealth.UP, ChipHealth.SLOW)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What one reading of /metrics says of requests, by outcome where it has one, and of faults."""
+    """Counts of one reading of /metrics: requests, by outcome if any, and faults."""
 
     entered: int
     finished: int
@@ -44,7 +44,7 @@ class Page:
 
 
 def read_page(url: str) -> Page:
-    """What /metrics says now; of a page of a megabyte only the lines that are needed are parsed."""
+    """The current page; only the needed lines of its megabyte are parsed."""
     text = httpx.get(f"{url}/metrics", timeout=60.0).raise_for_status().text
     wanted = "\n".join(line for line in text.splitlines() if line.startswith(_READ))
     sums = Counter[str]()
@@ -62,7 +62,7 @@ def read_page(url: str) -> Page:
 
 
 def seated(state: MachineState) -> list[int]:
-    """Chips that have a rank and compute, ascending."""
+    """Chips with a rank that compute, ascending."""
     return [chip.chip for chip in state.chips if _is_seated(chip)]
 
 
@@ -71,7 +71,7 @@ def _is_seated(chip: ChipState) -> bool:
 
 
 def check_now(state: MachineState) -> None:
-    """No stack holds more than it has, no rank is up without its chips, no fault is forgotten."""
+    """Assert that no stack is overfull, no rank is up without its chips, no fault is forgotten."""
     for chip in state.chips:
         for stack in chip.stacks:
             used = sum(stack.owner_bytes.values())
@@ -87,17 +87,17 @@ def check_now(state: MachineState) -> None:
 
 
 def moved_by_faults(state: MachineState) -> int:
-    """Requests that the faults say they have moved."""
+    """Requests moved, by the faults' count."""
     return sum(fault.recovery.requests_moved for fault in state.faults if fault.recovery)
 
 
 def moved_by_leases(state: MachineState) -> int:
-    """Requests that hand-overs say they have moved."""
+    """Requests moved, by the hand-overs' count."""
     return sum(lease.moved_requests for lease in state.leases)
 
 
 def check_faults(state: MachineState) -> None:
-    """Every fault that happened was foreseen to be survived, and was."""
+    """Assert that every fault was foreseen to be survived, and was."""
     for fault in state.faults:
         assert fault.survivable, fault
         assert fault.stage is not FaultStage.FAILED, fault
@@ -105,10 +105,9 @@ def check_faults(state: MachineState) -> None:
 
 
 def requests_named(record: FaultRecord) -> list[str]:
-    """The clients' names of the requests that a fault says it has moved.
+    """The clients' names of the requests that a fault has moved.
 
-    Asserts that they are as many as it counts, and none twice. The engine puts vLLM's words around
-    a name.
+    Asserts their number, and that none is twice. The engine puts vLLM's words around a name.
     """
     recovery = record.recovery
     assert recovery is not None, record
@@ -122,7 +121,7 @@ def requests_named(record: FaultRecord) -> list[str]:
 
 
 def check_at_rest(state: MachineState, before: MachineState) -> None:
-    """Nobody asks and all is repaired: the machine is what it was before the first fault."""
+    """Assert that an idle, repaired machine is as before the first fault."""
     check_now(state)
     for rank in state.ranks:
         assert rank.up, rank
@@ -144,7 +143,7 @@ def check_at_rest(state: MachineState, before: MachineState) -> None:
 
 
 def held(state: MachineState) -> Counter[str]:
-    """HBM of all chips together by its owner, bytes; a spare may sit where a chip was."""
+    """HBM of all chips by owner, bytes; a spare may replace a chip."""
     bytes_of = Counter[str]()
     for chip in state.chips:
         for stack in chip.stacks:
@@ -153,12 +152,12 @@ def held(state: MachineState) -> Counter[str]:
 
 
 def filled(state: MachineState) -> int:
-    """Slots that hold an expert, of all chips and layers."""
+    """Slots with an expert, of all chips and layers."""
     return sum(chip.expert_slots_filled for chip in state.chips)
 
 
 def check_counts(page: Page, state: MachineState, tally: Tally, *, calm: int) -> None:
-    """Clients, server and machine have counted the same; `calm` requests came before them."""
+    """Assert equal counts of clients, server and machine; `calm` requests came before them."""
     accepted = tally.accepted + calm
     assert page.failed == 0, page
     assert page.entered == accepted, (page, tally.accepted, calm)
@@ -168,13 +167,13 @@ def check_counts(page: Page, state: MachineState, tally: Tally, *, calm: int) ->
 
 
 def check_accounts(page: Page, state: MachineState) -> None:
-    """Every request that was moved is in the account of one fault or of one hand-over."""
+    """Assert that every moved request is in the account of one fault or one hand-over."""
     faults, leases = moved_by_faults(state), moved_by_leases(state)
     assert page.moved == faults + leases, (page.moved, faults, leases)
 
 
 def check_stages(stages: Mapping[int, Sequence[FaultStage]], state: MachineState) -> None:
-    """The events tell of every fault once that it has happened, was met, and is repaired."""
+    """Assert one event per stage of every fault: happened, met, repaired."""
     for fault in state.faults:
         told = list(stages.get(fault.number, ()))
         stands_still = (FaultStage.PENDING, FaultStage.RECOVERING)
@@ -182,6 +181,6 @@ def check_stages(stages: Mapping[int, Sequence[FaultStage]], state: MachineState
 
 
 def met_stage(record: FaultRecord) -> FaultStage:
-    """How a fault stands when requests go on, and before it is repaired."""
+    """The stage of a fault when requests go on, before its repair."""
     slow = record.fault.kind is FaultKind.SLOW_CHIP
     return FaultStage.DEGRADED if slow else FaultStage.RECOVERED

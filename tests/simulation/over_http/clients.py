@@ -1,4 +1,4 @@
-"""Clients that ask a server over HTTP all the time, and hold every answer against the right one."""
+"""Clients that ask a server over HTTP continuously, and check every answer."""
 
 import asyncio
 import itertools
@@ -18,7 +18,7 @@ from tests.simulation.over_http.question import Answer, Question
 ANSWER_S_MAX = 600.0
 IDLE_S_MAX = 300.0
 HANG_UP_CHANCE = 0.03
-"""Of each streamed request: its client goes away after the first tokens."""
+"""Of each streamed request: its client leaves after the first tokens."""
 REFUSED = (429, 503)
 RETRY_S = 0.5
 FAILURES_SHOWN = 5
@@ -26,7 +26,7 @@ FAILURES_SHOWN = 5
 
 @dataclass
 class Tally:
-    """What became of all requests, as their clients saw it."""
+    """Outcomes of all requests, as their clients saw them."""
 
     asked: int = 0
     whole: int = 0
@@ -39,7 +39,6 @@ class Tally:
 
     @property
     def accepted(self) -> int:
-        """Requests that the server has taken and that have ended, in whatever way."""
         return self.whole + self.hung_up + len(self.failures)
 
 
@@ -52,8 +51,8 @@ async def ask(
 ) -> tuple[int, Answer]:
     """The status, and the answer as far as it was read.
 
-    `hang_up_after` ends the connection after so many events. Raises aiohttp.ClientError, and
-    AssertionError for an error inside of a stream.
+    `hang_up_after` closes the connection after that many events. Raises aiohttp.ClientError, and
+    AssertionError for an error within a stream.
     """
     answer = Answer()
     headers = {"X-Request-Id": request_id}
@@ -81,7 +80,6 @@ async def ask(
 
 
 def session_of(url: str) -> aiohttp.ClientSession:
-    """Connections without a bound to their number."""
     return aiohttp.ClientSession(
         base_url=url,
         connector=aiohttp.TCPConnector(limit=0),
@@ -90,7 +88,7 @@ def session_of(url: str) -> aiohttp.ClientSession:
 
 
 async def answers_of(url: str, questions: Sequence[Question]) -> dict[str, Answer]:
-    """The right answers: what a quiet server says, asked one after another."""
+    """The right answers: a quiet server's, asked in turn."""
     found = {}
     async with session_of(url) as session:
         for question in questions:
@@ -103,10 +101,10 @@ async def answers_of(url: str, questions: Sequence[Question]) -> dict[str, Answe
 
 
 class Clients:
-    """`count` clients, each of which asks the next question when it has its answer.
+    """A context of `count` clients, each of which asks on when it has its answer.
 
-    Entering starts them, leaving stops them; between `pause` and `go_on` they ask nothing new.
-    `in_flight` has the questions of requests that have not ended, `spans_s` when others did.
+    Between `pause` and `go_on` they ask nothing. `in_flight` has the questions of unfinished
+    requests, `spans_s` the times of finished ones.
     """
 
     def __init__(
@@ -143,7 +141,7 @@ class Clients:
         assert not failures, f"{len(failures)}: " + "\n".join(failures[:FAILURES_SHOWN])
 
     def pause(self) -> None:
-        """Ask nothing new, and wait until all that was asked has ended."""
+        """Stop asking, and wait until every request has ended."""
         self._paused.set()
         time.sleep(0.1)  # one that had looked before has asked by then
         end_s = time.monotonic() + IDLE_S_MAX
@@ -153,15 +151,13 @@ class Clients:
         self.check()
 
     def go_on(self) -> None:
-        """Ask again."""
         self._paused.clear()
 
     def was_under_way(self, request_id: str, *, since_s: float) -> bool:
-        """Whether a request of this name is under way, or was after a moment."""
+        """Whether the request is under way, or was after a moment."""
         return request_id in self.in_flight or self.spans_s.get(request_id, (0, 0))[1] >= since_s
 
     def wait_for(self, answers: int, timeout_s: float = IDLE_S_MAX) -> None:
-        """Wait until so many more requests have ended whole."""
         wanted, end_s = self.tally.whole + answers, time.monotonic() + timeout_s
         while self.tally.whole < wanted:
             self.check()

@@ -1,7 +1,7 @@
-"""What a chaos run asks over HTTP, and what a client has got of an answer.
+"""A chaos run's questions over HTTP, and its clients' answers.
 
-Every question has one right answer, greedy or drawn with a seed, so the answers of a quiet server
-are the reference for those of a troubled one.
+Every question has one right answer, greedy or seeded, so a quiet server's answers are the reference
+for a troubled one's.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ import numpy as np
 
 MODEL: Final = "small-moe"
 FIRST_TOKEN, VOCABULARY = 300, 1024
-"""Prompts are made of ordinary tokens of the bundled model."""
+"""Prompts are ordinary tokens of the bundled model."""
 CONTEXT_TOKENS: Final = 256
 PREFIX_TOKENS: Final = 48
 COMPLETIONS: Final = "/v1/completions"
@@ -27,7 +27,7 @@ _SCHEMA: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One request by its path and body; it is streamed or not as the body says."""
+    """One request by path and body; the body says whether it streams."""
 
     name: str
     path: str
@@ -35,12 +35,11 @@ class Question:
 
     @property
     def is_streamed(self) -> bool:
-        """Whether the answer comes as events."""
         return bool(self.body.get("stream"))
 
 
 def make_questions(seed: int) -> tuple[Question, ...]:
-    """Short and long ones, with common prefixes and without; greedy ones are the most."""
+    """Short and long ones, with and without common prefixes; mostly greedy."""
     rng = np.random.default_rng(seed)
     prefixes = rng.integers(FIRST_TOKEN, VOCABULARY, (2, PREFIX_TOKENS)).tolist()
 
@@ -92,7 +91,7 @@ def _question(name: str, path: str, max_tokens: int, *, stream: bool, **more: An
 
 @dataclass(slots=True)
 class Answer:
-    """One text as far as it has come, piece after piece."""
+    """One text so far."""
 
     tokens: list[int] = field(default_factory=list)
     text: str = ""
@@ -100,7 +99,7 @@ class Answer:
     counted_tokens: int | None = None
 
     def take(self, payload: Mapping[str, Any]) -> None:
-        """Append what a whole answer, or one event of a stream, has brought."""
+        """Append a whole answer, or one event of a stream."""
         if usage := payload.get("usage"):
             self.counted_tokens = usage["completion_tokens"]
         for choice in payload["choices"]:
@@ -111,7 +110,7 @@ class Answer:
             self.end = choice.get("finish_reason")
 
     def differs(self, expected: "Answer", *, whole: bool) -> str | None:
-        """What is wrong with it; of one that is not `whole`, with its beginning."""
+        """Describe a difference; of one that is not `whole`, from the beginning."""
         if whole and self != expected:
             return f"{self} is not {expected}"
         if not whole and self.tokens != expected.tokens[: len(self.tokens)]:

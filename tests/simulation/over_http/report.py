@@ -1,4 +1,4 @@
-"""The figures of a chaos run, as lines of text."""
+"""A chaos run's figures, as lines of text."""
 
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +10,7 @@ from tests.simulation.over_http.trouble import Figures
 def report_lines(
     size: Size, seed: int, figures: Figures, tally: Tally, machine: ServedMachine
 ) -> Iterator[str]:
-    """What happened, what became of requests, and how long things took, in wall seconds."""
+    """Faults, outcomes of requests, and durations in wall seconds."""
     yield f"{size.chips} + {size.spares} chips, seed {seed}: {figures.wall_s:,.0f} s"
     yield (
         f"faults: {figures.faults:,} by {figures.struck.total():,} strikes; left out because they "

@@ -27,9 +27,9 @@ from tests.simulation.over_http.question import CONTEXT_TOKENS
 
 CALL_S_MAX: Final = 120.0
 FRESH_S_MAX: Final = 300.0
-"""An engine that starts half of its chips again answers when it has."""
+"""Bound for an engine that restarts half of its chips to answer."""
 HANG_TIMEOUT_S: Final = 0.2
-"""Emulated, and with the real clock also the wall's."""
+"""Emulated; with the real clock also wall seconds."""
 SILENCE_TIMEOUT_S: Final = 4.0
 """Wall seconds for which a chip may be stopped."""
 READY_S_MAX: Final = 600.0
@@ -52,7 +52,7 @@ RAY_SETTINGS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How large a run is: the partition, chips that change hands together, and clients."""
+    """A run's size: the partition, chips per hand-over, and clients."""
 
     chips: int
     spares: int
@@ -61,7 +61,6 @@ class Size:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Of `ultraserve serve`."""
         return (
             *("--chips", f"{self.chips}", "--spares", f"{self.spares}", "--clock", "real"),
             *("--max-num-batched-tokens", "256", "--max-model-len", f"{CONTEXT_TOKENS}"),
@@ -73,7 +72,7 @@ class Size:
 
 
 class EventReader:
-    """Reads the server's events from the start: the stages of each fault, in their order."""
+    """Reads the server's events from the start: the stages of each fault, in order."""
 
     def __init__(self, client: ControlClient) -> None:
         self.stages: dict[int, list[FaultStage]] = defaultdict(list)
@@ -90,7 +89,6 @@ class EventReader:
                     self.stages[event.fault.number].append(event.fault.stage)
 
     def wait_for(self, fault: int, stage: FaultStage, timeout_s: float = 30.0) -> None:
-        """Wait until a fault is said to be so far."""
         end_s = time.monotonic() + timeout_s
         while stage not in self.stages.get(fault, ()):
             assert time.monotonic() < end_s, f"fault {fault}: {self.stages.get(fault)}"
@@ -99,7 +97,7 @@ class EventReader:
 
 @dataclass(kw_only=True)
 class ServedMachine:
-    """All that a chaos run has in its hands; `call_s` are the times that each look took."""
+    """A chaos run's server and cluster; `call_s` are the durations of its state readings."""
 
     size: Size
     server: ServerProcess
@@ -110,11 +108,10 @@ class ServedMachine:
 
     @property
     def url(self) -> str:
-        """Where HTTP is."""
         return self.server.url
 
     def state(self) -> MachineState:
-        """The machine as the engine says it is now, not as it was when it last answered."""
+        """The machine's current state, not the engine's last answer."""
         end_s = time.monotonic() + FRESH_S_MAX
         while (state := self._state()).age_s > 0:
             assert time.monotonic() < end_s, f"the engine has said nothing for {state.age_s} s"
@@ -128,19 +125,19 @@ class ServedMachine:
         return state
 
     def chips(self) -> dict[int, psutil.Process]:
-        """The processes of chips, by id, whether they serve or train."""
+        """The processes of chips, serving or training, by id."""
         return {process.pid: process for process in self.cluster.workers()}
 
     def workers(self) -> set[int]:
-        """All that Ray has started, those included that are about to become chips."""
+        """All processes that Ray has started, including future chips."""
         return {each.pid for each in self.cluster.processes() if _is_worker(each)}
 
     def chips_of_other_node(self) -> int:
-        """How many processes of chips the node has that can be lost."""
+        """Number of chips' processes on the node that can be lost."""
         return len(self.cluster.workers(OTHER))
 
     def resident_bytes(self) -> int:
-        """Of the server and of all chips, shared pages counted once for each."""
+        """Of the server and all chips; shared pages count for each."""
         found = 0
         for process in [psutil.Process(self.server.pid), *self.chips().values()]:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -158,7 +155,7 @@ def _is_worker(process: psutil.Process) -> bool:
 
 @contextmanager
 def two_nodes() -> Iterator[TwoRayNodes]:
-    """A Ray cluster of two nodes on this machine; afterwards nothing of it is left."""
+    """A Ray cluster of two nodes on this machine; asserts afterwards that none of it is left."""
     directory = Path(tempfile.mkdtemp(prefix="cn", dir="/tmp"))  # Ray's sockets want a short path
     cluster = TwoRayNodes(directory, settings=RAY_SETTINGS)
     try:
@@ -171,7 +168,7 @@ def two_nodes() -> Iterator[TwoRayNodes]:
 
 
 def write_corpus(folder: Path) -> Path:
-    """Some text that a job can train on: enough files that some are held out."""
+    """Text to train on: enough files that some are held out."""
     folder.mkdir()
     for number in range(CORPUS_FILES):
         lines = (f"line {line} of file {number}: the bridge stands.\n" for line in range(100))
@@ -180,7 +177,7 @@ def write_corpus(folder: Path) -> Path:
 
 
 def patient_client(server: ServerProcess) -> ControlClient:
-    """One that asks for an outcome until there is one."""
+    """A client that waits for each outcome."""
     return ControlClient(
         ControlAddress(port=server.control_port),
         timeout_s=CALL_S_MAX,
@@ -191,7 +188,6 @@ def patient_client(server: ServerProcess) -> ControlClient:
 
 @contextmanager
 def served_machine(size: Size, scratch: Path) -> Iterator[ServedMachine]:
-    """Start nodes and server, and wait until it answers."""
     training = (
         *("--train-dir", str(scratch / "training")),
         *("--train-corpus", str(write_corpus(scratch / "corpus"))),
@@ -208,7 +204,7 @@ def served_machine(size: Size, scratch: Path) -> Iterator[ServedMachine]:
 
 
 def right_answers_arguments() -> tuple[str, ...]:
-    """A server of one chip, on which nothing happens: text does not depend on the partition."""
+    """A quiet server of one chip: text does not depend on the partition."""
     return (
         *("--chips", "1", "--clock", "real", "--max-model-len", f"{CONTEXT_TOKENS}"),
         *("--max-num-batched-tokens", "256", "--disable-uvicorn-access-log"),

@@ -1,7 +1,7 @@
-"""A seed becomes the list of everything that is done to a server in a chaos run. Pure.
+"""A chaos run's list of strikes on a server, from a seed. Pure.
 
-Which chips exist when a strike comes is known only then, so a plan names a chip by a share of those
-that serve: the same plan fits every machine, and the same seed gives the same list.
+The chips at a strike are known only then, so a plan names a chip by a share of those that serve:
+the same plan fits every machine.
 """
 
 from collections import Counter
@@ -18,18 +18,18 @@ from emulator.specs.health import TIERS
 
 SLOW_FACTOR_MAX: Final = 4.0
 SECOND_KILL_S_MAX: Final = 0.6
-"""Of a kill that is to come inside a recovery, where no starting process shows that it goes on."""
+"""Of a kill within a recovery, where no starting process shows its progress."""
 STRIKES_IN_HAND_OVER: Final = 2
 
 
 class Means(StrEnum):
-    """How a strike comes.
+    """The way of a strike.
 
     CALL: through the control service. KILL: SIGKILL to a chip's process. KILL_IN_RECOVERY: two
-    chips, the second while the first one's loss is recovered from. KILL_IN_HEAL: one while another
-    one's repair goes on. PAUSE: SIGSTOP, and SIGCONT before it has to be noticed. STOP: SIGSTOP for
-    good. LOSE_NODE: every process of a Ray node, its chips' too, at once; then a node comes back.
-    HAND_OVER: a group of chips goes to training, and comes back some strikes later.
+    chips, the second during the first one's recovery. KILL_IN_HEAL: one during another's repair.
+    PAUSE: SIGSTOP, and SIGCONT before it must be noticed. STOP: SIGSTOP for good. LOSE_NODE: every
+    process of a Ray node, its chips' too, at once; then a node comes back. HAND_OVER: a group of
+    chips goes to training, and returns some strikes later.
     """
 
     CALL = "call"
@@ -43,7 +43,7 @@ class Means(StrEnum):
 
 
 class Heal(StrEnum):
-    """What is repaired after a strike: nothing yet, what it broke, or everything."""
+    """Repair after a strike: none, its own damage, or everything."""
 
     NOTHING = "nothing"
     THIS = "this"
@@ -52,15 +52,14 @@ class Heal(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strike:
-    """One thing that happens.
+    """One strike.
 
     Attributes:
         kind: of the fault, for CALL.
-        chip_share, other_share: which of the serving chips, from 0 to below 1; the other is the
-            second one of a pair.
-        rack_share: which rack; `stack_share` which HBM stack.
+        chip_share, other_share: choose a serving chip, from 0 to below 1, and a pair's second one.
+        rack_share: chooses a rack; `stack_share` an HBM stack.
         factor, tier, lanes: as in Fault.
-        after_s: wall seconds from the strike before, in which requests are answered.
+        after_s: wall seconds since the strike before, in which requests are answered.
         second_after_s: wall seconds until the second kill, or of the pause.
     """
 
@@ -86,12 +85,11 @@ class Strike:
 
     @property
     def faults(self) -> int:
-        """How many it is at least; a node has as many as chips."""
+        """The least number of faults; a node has as many as chips."""
         pair = (Means.KILL_IN_RECOVERY, Means.KILL_IN_HEAL)
         return 2 if self.means in pair else 0 if self.means in _NO_FAULT else 1
 
     def fault(self, serving: Sequence[int], *, racks: int, stacks: int) -> Fault:
-        """What CALL asks for, where `serving` are the chips in service."""
         assert self.kind is not None
         if self.kind is FaultKind.PULL_SWITCH_TRAY:
             return Fault(kind=self.kind, rack=int(self.rack_share * racks))
@@ -110,13 +108,12 @@ _NO_FAULT: Final = (Means.PAUSE, Means.HAND_OVER)
 
 
 def picked(candidates: Sequence[int], share: float) -> int:
-    """The one that lies at `share` of them."""
     return candidates[int(share * len(candidates))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intensity:
-    """How much of everything: `calls` by kind, the others by means; links are cut tier by tier."""
+    """Numbers of strikes: `calls` by kind, the others by means; links are cut tier by tier."""
 
     calls: Mapping[FaultKind, int]
     others: Mapping[Means, int]
@@ -125,7 +122,6 @@ class Intensity:
 
     @property
     def strikes(self) -> int:
-        """All of them."""
         return sum(self.calls.values()) + sum(self.others.values())
 
 
@@ -173,7 +169,7 @@ SMALL: Final = Intensity(
 
 
 def plan_strikes(seed: int, intensity: Intensity) -> tuple[Strike, ...]:
-    """Everything that `intensity` asks for, in an order by chance."""
+    """All strikes of `intensity`, in random order."""
     rng = np.random.default_rng(seed)
     wanted: list[tuple[Means, FaultKind | None]] = [
         *((Means.CALL, kind) for kind, count in intensity.calls.items() for _ in range(count)),

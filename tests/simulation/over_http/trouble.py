@@ -1,7 +1,7 @@
-"""Does to a running server what a plan says, and asserts that everything is right after each thing.
+"""Applies a plan to a running server, and asserts the invariants after each strike.
 
-Before each strike the server is asked by a dry run whether it would be survived. What would not, or
-cannot be on the machine as it is by then, is left out and counted.
+A dry run first asks the server whether it would survive. Strikes that it would not, or that are
+impossible on the current machine, are left out and counted.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from tests.simulation.over_http.served_machine import ServedMachine
 from tests.simulation.over_http.strike import STRIKES_IN_HAND_OVER, Heal, Means, Strike, picked
 
 MET_S_MAX: Final = 300.0
-"""Wall seconds until a fault is recovered from: half of the chips may have to be started again."""
+"""Wall seconds until recovery from a fault: half of the chips may have to restart."""
 WAIT_S_MAX: Final = 240.0
 HANG_UP_S_MAX: Final = 3.0
 """Until the server knows that a client has gone."""
@@ -46,14 +46,14 @@ HEALED_ONE_BY_ONE: Final = 4
 STRIKES_TO_REST: Final = 20
 ANSWERS_AFTER: Final = 2
 BROKEN_MAX: Final = 0.25
-"""Share of the chips out of service from which everything is repaired before the next strike."""
+"""Share of chips out of service from which everything is repaired before the next strike."""
 _AWAY: Final = ("training", SERVING)
 _OPEN: Final = (FaultStage.PENDING, FaultStage.RECOVERING)
 
 
 @dataclass(kw_only=True)
 class Figures:
-    """What happened, and how long it took; wall seconds."""
+    """Counts and durations; wall seconds."""
 
     struck: Counter[str] = field(default_factory=Counter)
     left_out: Counter[str] = field(default_factory=Counter)
@@ -70,7 +70,7 @@ class Figures:
 
 
 class Trouble:
-    """One server under load, and what is done to it; `calm` requests were asked before."""
+    """One server under load, and its strikes; `calm` requests were asked before."""
 
     def __init__(self, machine: ServedMachine, clients: Clients, *, calm: int) -> None:
         self.figures = Figures()
@@ -92,7 +92,7 @@ class Trouble:
         }
 
     def go_through(self, strikes: Sequence[Strike]) -> None:
-        """Let all of them happen, and leave the server whole and idle."""
+        """Apply all of them, and leave the server whole and idle."""
         began_s = time.monotonic()
         for number, strike in enumerate(strikes, start=1):
             self._clients.check()
@@ -191,7 +191,7 @@ class Trouble:
         return self._lost(before, len(first.faults) - len(before.faults) + 1)
 
     def _second_kill(self, strike: Strike, first: int, new: int | None) -> None:
-        """End the one that is just being started, or any other."""
+        """Kill the process being started, or any other."""
         self.figures.killed_inside += new is not None
         others = sorted(set(self._machine.chips()) - {first})
         victim = picked(others, strike.other_share)
@@ -275,7 +275,7 @@ class Trouble:
         return report.survivable
 
     def _victim(self, state: MachineState, share: float) -> int | None:
-        """A chip's process; None where the loss of a chip would not be survived."""
+        """A chip's process; None if the chip's loss would not be survived."""
         chips = set(self._machine.chips())
         if self._lease is not None:  # processes that came later may be the training job's
             number = self._lease
@@ -288,7 +288,7 @@ class Trouble:
     def _wait_for_new(
         self, before: set[int], timeout_s: float, meanwhile: threading.Thread | None = None
     ) -> int | None:
-        """A process of Ray's that was not there before, once there is one: a chip's to be."""
+        """A new process of Ray's, a future chip; None after the timeout."""
         end_s = time.monotonic() + timeout_s
         while time.monotonic() < end_s and (meanwhile is None or meanwhile.is_alive()):
             new = self._machine.workers() - before
@@ -298,7 +298,7 @@ class Trouble:
         return None
 
     def _met(self, faults: int) -> list[FaultRecord]:
-        """All records, once there are so many and the engine is through with them."""
+        """All records, once there are that many and none is open."""
         end_s = time.monotonic() + MET_S_MAX
         while True:
             self._clients.check()
@@ -325,7 +325,6 @@ class Trouble:
             time.sleep(0.2)  # polls another process
 
     def _stuck(self, what: str) -> str:
-        """What is known where something does not come."""
         return f"{what}\n{self._state().leases}\n{self._machine.server.log()[-3000:]}"
 
     def _lease_now(self, number: int) -> LeaseState:
@@ -343,7 +342,7 @@ class Trouble:
         return found[0]
 
     def _go_on_with_lease(self) -> None:
-        """Call the chips back when enough has happened while they were away."""
+        """Recall the chips after enough strikes in their absence."""
         if self._lease is None:
             return
         self._strikes_in_lease += 1
@@ -360,7 +359,7 @@ class Trouble:
         self._wait_until(lambda: self._lease_now(number).phase == SERVING, "chips come back")
 
     def _has_trained(self, number: int) -> bool:
-        """Whether the job has done something with the chips, or they have been called back."""
+        """Whether the job has used the chips, or they have been recalled."""
         lease = self._lease_now(number)
         steps = lease.training.steps if lease.training else 0
         return steps > 0 or lease.phase == SERVING
@@ -385,7 +384,7 @@ class Trouble:
     # --- what has to hold -----------------------------------------------------------------------
 
     def _check(self, records: Sequence[FaultRecord]) -> None:
-        """After a strike: books that never close wrongly, and accounts that belong to it."""
+        """Check the invariants after a strike, and its accounts."""
         state = self._state()
         check_now(state)
         check_faults(state)
@@ -395,7 +394,7 @@ class Trouble:
             self._wait_until(self._processes_agree, "processes and state agree")
 
     def _check_moved(self, records: Sequence[FaultRecord], *, since_s: float, before: int) -> None:
-        """The requests that have moved since are those of the strike's faults, and ours."""
+        """Check that requests moved since are those of the strike's faults, and ours."""
         numbers = [record.number for record in records]
 
         def counted() -> tuple[int, int]:
@@ -420,7 +419,7 @@ class Trouble:
         return len(self._machine.chips()) == len(seated(self._state()))
 
     def rest(self) -> None:
-        """Repair everything, let every request end, and close the books."""
+        """Repair everything, let every request end, and check the accounts."""
         if self._lease is not None:
             self._resume()
         self._machine.client.call(control_call.HEAL)
@@ -446,7 +445,7 @@ class Trouble:
         self._clients.go_on()
 
     def _is_whole(self) -> bool:
-        """Whether all ranks are up: one that was repaired may have to be warmed up."""
+        """Whether all ranks are up: a repaired one may have to warm up."""
         self._machine.client.call(control_call.HEAL)
         return all(rank.up for rank in self._state().ranks)
 

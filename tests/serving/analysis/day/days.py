@@ -1,4 +1,4 @@
-"""Small machines whose days can be walked by hand."""
+"""Small machines whose days can be computed by hand."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -43,7 +43,7 @@ CURVE = ReplicaCurve(
     required_share=0.99,
     idle_watts=100.0,
 )
-"""A group of 100 W idle serves 2.1 requests/s within the target, and 4 at all."""
+"""A 100 W idle group serves 2.1 requests/s within the target, and at most 4."""
 
 
 def trained(groups: int = 4, *, least: int = 2) -> TrainingYield:

@@ -32,7 +32,7 @@ def terms(model: str = "qwen3-30b-a3b", calibration: Calibration = ROOFLINE) -> 
 
 
 @pytest.mark.long
-def test_lent_groups_train_at_least_what_the_cost_model_says_of_all_their_chips() -> None:
+def test_leased_groups_train_at_least_what_the_cost_model_says_of_all_their_chips() -> None:
     found = training_yield(terms(), group_chips=4, groups=4)
 
     least = smallest_training_chips(SYSTEM, MODEL, RECIPE)

@@ -1,4 +1,4 @@
-"""Questions of a plan that are simulated within a second or two."""
+"""Planning questions simulated within a second or two."""
 
 from dataclasses import replace
 from typing import Any
@@ -53,5 +53,4 @@ QUESTION = PlanQuestion(
 
 
 def question(**changes: Any) -> PlanQuestion:
-    """The question with some things changed."""
     return replace(QUESTION, **changes)

@@ -4,14 +4,14 @@ from typing import Any
 
 from emulator.ultraserver.ceilings import Ceilings
 from serving.analysis.profile.profiled_run import Moment, ProfiledChip, ProfiledRun
-from serving.wire.step_record import StepPhase, StepRelief
+from serving.wire.step_record import StepPhase, StepWhatIf
 from tests.serving.telemetry.step_records import MS, a_prefill, a_step
 
 CEILINGS = Ceilings(flops_format="bf16", flops_per_s=1e12, hbm_bytes_per_s=1e12, idle_watts=200.0)
 
 
 def a_chip(chip: int, rank: int | None) -> ProfiledChip:
-    """100 GB, of which weights have 30 and the KV pool 40."""
+    """100 GB, with 30 of weights and 40 of KV pool."""
     return ProfiledChip(
         chip=chip,
         rack=0,
@@ -25,7 +25,7 @@ def a_chip(chip: int, rank: int | None) -> ProfiledChip:
 
 
 def a_run(**given: Any) -> ProfiledRun:
-    """50 ms: steps at 0-10, 15-25 (held up before it) and 30-40; two chips and a spare."""
+    """50 ms: steps at 0-10, 15-25 (held up before) and 30-40; two chips and a spare."""
     fields: dict[str, Any] = {
         "source": "virtual",
         "system": "trn3-nl72x2",
@@ -43,21 +43,21 @@ def a_run(**given: Any) -> ProfiledRun:
             a_step(2, begin_ns=30 * MS),
         ),
         "moments": (Moment(name="hang-chip chip 2", at_ns=9 * MS, detail="a spare"),),
-        "reliefs": (
-            a_relief(0, StepPhase.DECODE, 10 * MS, memory=6 * MS, tensor=10 * MS),
-            a_relief(2, StepPhase.DECODE, 30 * MS, memory=24 * MS, tensor=28 * MS),
-            a_relief(1, StepPhase.PREFILL, 10 * MS, memory=10 * MS, tensor=5 * MS),
+        "what_ifs": (
+            a_what_if(0, StepPhase.DECODE, 10 * MS, memory=6 * MS, tensor=10 * MS),
+            a_what_if(2, StepPhase.DECODE, 30 * MS, memory=24 * MS, tensor=28 * MS),
+            a_what_if(1, StepPhase.PREFILL, 10 * MS, memory=10 * MS, tensor=5 * MS),
         ),
     }
     return ProfiledRun(**(fields | given))
 
 
-def a_relief(step: int, phase: StepPhase, duration_ns: int, **relieved_ns: int) -> StepRelief:
-    return StepRelief(
+def a_what_if(step: int, phase: StepPhase, duration_ns: int, **what_if_ns: int) -> StepWhatIf:
+    return StepWhatIf(
         step=step,
         phase=phase,
         duration_ns=duration_ns,
         factor=2.0,
-        relieved_ns=relieved_ns,
+        what_if_ns=what_if_ns,
         samples=3,
     )

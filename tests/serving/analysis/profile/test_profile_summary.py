@@ -8,11 +8,11 @@ from serving.analysis.profile.profile_summary import (
     EngineUse,
     PartShare,
     PhaseSummary,
-    Relief,
+    WhatIf,
     summarize,
 )
 from serving.wire.step_record import StepPhase
-from tests.serving.analysis.profile.profiled_runs import CEILINGS, a_relief, a_run
+from tests.serving.analysis.profile.profiled_runs import CEILINGS, a_run, a_what_if
 from tests.serving.telemetry.step_records import MS, a_prefill, a_step
 
 FULL_SPEED = "slow chips at full speed"
@@ -66,41 +66,41 @@ def test_the_bottleneck_is_what_shortens_the_sampled_steps_most() -> None:
     decode = phase_of(phases, StepPhase.DECODE)
     # 10 and 30 ms become 6 and 24 with memory twice as fast, 10 and 28 with the matrix engine.
     assert decode.samples == 2
-    assert decode.reliefs == (
-        Relief(what="memory", factor=2.0, shorter_share=pytest.approx(0.25)),
-        Relief(what="tensor", factor=2.0, shorter_share=pytest.approx(0.05)),
+    assert decode.what_ifs == (
+        WhatIf(what="memory", factor=2.0, shorter_share=pytest.approx(0.25)),
+        WhatIf(what="tensor", factor=2.0, shorter_share=pytest.approx(0.05)),
     )
-    assert decode.bottleneck == decode.reliefs[0]
+    assert decode.bottleneck == decode.what_ifs[0]
     prefill = phase_of(phases, StepPhase.PREFILL)
-    assert prefill.bottleneck == Relief(what="tensor", factor=2.0, shorter_share=0.5)
+    assert prefill.bottleneck == WhatIf(what="tensor", factor=2.0, shorter_share=0.5)
 
 
-def test_a_relief_that_some_steps_had_no_use_for_did_nothing_for_those() -> None:
-    reliefs = (
-        a_relief(0, StepPhase.DECODE, 10 * MS, memory=9 * MS),
-        a_relief(2, StepPhase.DECODE, 30 * MS, memory=27 * MS, **{FULL_SPEED: 10 * MS}),
+def test_a_resource_that_some_steps_were_not_tried_with_leaves_those_as_they_are() -> None:
+    what_ifs = (
+        a_what_if(0, StepPhase.DECODE, 10 * MS, memory=9 * MS),
+        a_what_if(2, StepPhase.DECODE, 30 * MS, memory=27 * MS, **{FULL_SPEED: 10 * MS}),
     )
-    decode = phase_of(summarize(a_run(reliefs=reliefs), CEILINGS).phases, StepPhase.DECODE)
+    decode = phase_of(summarize(a_run(what_ifs=what_ifs), CEILINGS).phases, StepPhase.DECODE)
 
-    assert decode.reliefs == (
-        Relief(what=FULL_SPEED, factor=None, shorter_share=0.5),
-        Relief(what="memory", factor=2.0, shorter_share=pytest.approx(0.1)),
+    assert decode.what_ifs == (
+        WhatIf(what=FULL_SPEED, factor=None, shorter_share=0.5),
+        WhatIf(what="memory", factor=2.0, shorter_share=pytest.approx(0.1)),
     )
 
 
 def test_nothing_is_named_where_nothing_was_tried_or_helps() -> None:
-    untried = summarize(a_run(reliefs=()), CEILINGS)
+    untried = summarize(a_run(what_ifs=()), CEILINGS)
     assert [phase.bottleneck for phase in untried.phases] == [None, None]
-    relief = a_run().reliefs[0]
-    same = type(relief)(
+    what_if = a_run().what_ifs[0]
+    same = type(what_if)(
         step=0,
         phase=StepPhase.DECODE,
         duration_ns=MS,
         factor=2.0,
-        relieved_ns={"memory": MS},
+        what_if_ns={"memory": MS},
         samples=1,
     )
-    decode = phase_of(summarize(a_run(reliefs=(same,)), CEILINGS).phases, StepPhase.DECODE)
+    decode = phase_of(summarize(a_run(what_ifs=(same,)), CEILINGS).phases, StepPhase.DECODE)
     assert (decode.samples, decode.bottleneck) == (1, None)
 
 

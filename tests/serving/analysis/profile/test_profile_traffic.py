@@ -95,7 +95,7 @@ def test_every_token_of_the_traffic_is_in_a_step() -> None:
 
     assert sum(sum(step.prefill_tokens) for step in steps) == 3_171
     assert sum(sum(step.decode_tokens) for step in steps) == 0 + 4 + 8 + 1
-    assert {relief.step for relief in profiled(traffic).reliefs} <= {s.step for s in steps}
+    assert {what_if.step for what_if in profiled(traffic).what_ifs} <= {s.step for s in steps}
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -1,7 +1,7 @@
-"""The rules of the Trace Event Format's JSON objects, as far as a reader may stumble over a file.
+"""The rules of the Trace Event Format's JSON objects that matter to readers.
 
-Chromium's "Trace Event Format" names the fields of each phase; Perfetto cuts times below a ns and
-drops a span that overlaps another of its thread without lying in it.
+Chromium's "Trace Event Format" names each phase's fields; Perfetto cuts times below a ns and drops
+a span that overlaps another of its thread without lying within it.
 """
 
 import math
@@ -25,7 +25,7 @@ _OPTIONAL = {"ph", "args", "cat", "tid", "id"}
 
 
 def faults_of(trace: Any) -> list[str]:
-    """Everything that is wrong with a trace; empty for a good one."""
+    """All violations of a trace."""
     if not isinstance(trace, dict) or not isinstance(trace.get("traceEvents"), list):
         return ["a trace is an object with a list of traceEvents"]
     faults = []
@@ -41,7 +41,7 @@ def faults_of(trace: Any) -> list[str]:
 
 
 def whole_ns(microseconds: float) -> int:
-    """A time as Perfetto reads it: what is below a ns is cut."""
+    """A time as Perfetto reads it, cut to ns."""
     return int(microseconds * 1_000.0)
 
 

@@ -1,4 +1,4 @@
-"""A made-up file of measurements with the columns of the public one."""
+"""A synthetic file of measurements with the public one's columns."""
 
 import csv
 import os
@@ -73,7 +73,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, str]] = VARIED) -> Path:
 
 
 def public_measurements() -> Path | None:
-    """The folder of the public files, where this host has one."""
+    """The folder of the public files; None without one."""
     named = os.environ.get("ULTRASERVE_MEASUREMENTS")
     beside = Path(__file__).resolve().parents[5] / "shared" / "measurements"
     for folder in ([Path(named)] if named else []) + [beside]:

@@ -1,17 +1,16 @@
-"""How much of the work that could be admitted within a target is, by searching in virtual time.
+"""Admitted share of the admissible work within a target, by search in virtual time.
 
-**The best that any admission could have admitted** is taken to be the most tokens (of prompts and
-answers) that any of these admitted, for the very same requests, with a p99 of the time to the first
-token within the target:
+The best admission is taken to be the most tokens (of prompts and answers) admitted, for the same
+requests and with a p99 TTFT within the target, by any of these:
 
-- every bound on waiting prompt tokens, on a grid of a fifth of an octave, alone and together with
-  bounds on the sequences inside: set with hindsight for this one sequence of arrivals;
-- with `oracle=True`, one that knows the engine: it lets a request in if and only if the simulation,
-  cloned at that moment, shows that it and everybody before it will be in time.
+- every bound on waiting prompt tokens, on a grid of a fifth of an octave, alone and with bounds on
+  the sequences inside: chosen with hindsight for this one sequence of arrivals;
+- with `oracle=True`, an admission that admits a request if and only if the simulation, cloned at
+  that moment, shows it and all before it in time.
 
-None looks at what a request asks for before it decides, as the product's does not: by preferring
-short prompts one could count more requests. It is no proof of an upper bound, and near one: the
-oracle leaves no room that it can see, and the bounds know the future.
+None looks at a request's size before it decides, as the product does not: preferring short prompts
+would count more requests. No proof of an upper bound, but near one: the oracle leaves no space that
+it can see, and the bounds know the future.
 """
 
 import math
@@ -46,7 +45,7 @@ from tests.serving.policy.admission.virtual_engine import (
 )
 
 WARM_UP_S, PAUSE_S = 10.0, 3.0
-"""Before a warm measurement: so long at nine tenths of the capacity, and then nobody."""
+"""Before a warm measurement: time at nine tenths of the capacity, then without load."""
 
 _WARM_LOAD = 0.9
 
@@ -91,7 +90,7 @@ class Setting:
 
     @cached_property
     def capacity(self) -> Capacity:
-        """As the product has it of a live engine."""
+        """The product's capacity of a live engine."""
         engine, limits = self.engine, self.engine.limits
         return Capacity(
             seats=limits.max_num_seqs * engine.ranks,
@@ -108,8 +107,8 @@ class Setting:
 
     @cached_property
     def capacity_per_s(self) -> float:
-        """Requests a second of the mix that are as many tokens as the best bound lets in of many
-        more, within the target.
+        """Requests per second of the mix with as many tokens as the best bound admits, within the
+        target, of an excess.
         """
         if self.known_capacity_per_s is not None:
             return self.known_capacity_per_s
@@ -120,7 +119,7 @@ class Setting:
         return found.tokens / float(mean_tokens) / (until_s - from_s)
 
     def load(self, times: float, *, warm: bool) -> Callable[[], Clients]:
-        """Clients that ask for so many times the capacity, fresh ones at each call."""
+        """Clients of that many times the capacity, fresh at each call."""
         begin_s = WARM_UP_S + PAUSE_S if warm else 0.0
         per_s = times * self.capacity_per_s
 
@@ -165,7 +164,7 @@ class Setting:
         oracle: bool = False,
         waiting_tokens: Sequence[float] = (),
     ) -> "Cell":
-        """The product and the best, side by side; of these bounds alone where some are given."""
+        """The product and the best, side by side; with given bounds, the best of those."""
         begin_s = WARM_UP_S + PAUSE_S if warm else 0.0
         end_s = begin_s + self.measured_s
         clients = self.load(times, warm=warm)
@@ -199,7 +198,7 @@ class Setting:
         until_s: float,
         waiting_tokens: Sequence[float] = (),
     ) -> "Served":
-        """The best of all bounds: of octaves first, then of what lies around the best of those."""
+        """The best of all bounds: of octaves first, then around the best octave."""
         best: Served | None = None
         found: BoundGate | None = None
         # Nobody enters twice, but in a closed loop. A percentile lies between two waits.
@@ -234,7 +233,7 @@ def _around(setting: Setting, found: BoundGate | None) -> Iterator[BoundGate]:
 
 
 def _seats(setting: Setting, found: BoundGate | None) -> Iterator[BoundGate]:
-    """Where there are few seats: some more than those inside, beside bounds on prompts."""
+    """With few seats: bounds on sequences somewhat above them, beside bounds on prompts."""
     if setting.seats >= _SEATS_ENOUGH or found is None:
         return
     for more in (0, 1, 2, 4, 8):
@@ -250,7 +249,7 @@ _SEARCHES = (_octaves, _around, _seats)
 
 @dataclass(frozen=True, kw_only=True)
 class Served:
-    """Of the requests that came in the measured time: tokens of those that entered, their p99."""
+    """Requests of the measured time: tokens of those admitted, and their p99."""
 
     tokens: int
     admitted: int
@@ -261,8 +260,6 @@ class Served:
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One load: the product and the best."""
-
     times: float
     warm: bool
     target_s: float
@@ -271,15 +268,13 @@ class Cell:
 
     @property
     def share(self) -> float:
-        """Of the best's admitted work."""
         return self.product.tokens / self.best.tokens
 
     def holds(self, share_min: float) -> bool:
-        """Whether the product admits so much of the best, and keeps the target."""
+        """Whether the product admits that share of the best, and keeps the target."""
         return self.share >= share_min and self.product.p99_s <= self.target_s
 
     def line(self) -> str:
-        """For a table."""
         return (
             f"{self.times:>5g} {'warm' if self.warm else 'cold':<5}"
             f"{self.product.admitted:>9,}{self.product.refused:>9,}{self.product.p99_s:>8.3f}"
@@ -294,11 +289,11 @@ HEADER = (
 
 
 class _TooLateError(Exception):
-    """So many were late that the rest cannot make up for it."""
+    """Too many were late for the target to be kept."""
 
 
 class _Hopeless:
-    """Another gate, until more than `late_max` that came since `from_s` are late."""
+    """Wraps a gate until more than `late_max` that came since `from_s` are late."""
 
     def __init__(self, gate: Gate, target_s: float, *, late_max: float, from_s: float) -> None:
         self._gate = gate
@@ -317,7 +312,7 @@ class _Hopeless:
 
 
 class OracleGate:
-    """Lets in whom a clone of the simulation, a forked process, shows to be in time."""
+    """Admits requests that a clone of the simulation, a forked process, shows to be in time."""
 
     def __init__(self, target_s: float) -> None:
         self.run: VirtualEngine | None = None
@@ -338,7 +333,7 @@ class OracleGate:
         return Refusal(message="oracle", retry_after_s=0.1)
 
     def first_token(self, call: Call, now_s: float) -> None:
-        """See `Gate`; a clone ends with the first that is late, or with whom it is about."""
+        """See `Gate`; a clone ends at the first late request, or at its own."""
         if self._tried is not None:
             if now_s - call.at_s > self._target_s:
                 os._exit(1)

@@ -1,4 +1,4 @@
-"""Admissions before a `VirtualEngine`: the product's, and bounds that a search can set."""
+"""Admissions before a `VirtualEngine`: the product's, and bounds for a search."""
 
 import math
 from dataclasses import dataclass, field
@@ -12,13 +12,12 @@ from tests.serving.policy.admission.virtual_engine import Call, Refusal
 
 @dataclass(slots=True)
 class AdmissionGate:
-    """The product's policy; the engine counts what is estimated exactly."""
+    """The product's policy; the engine counts exactly."""
 
     admission: Admission
     _entries: dict[int, Entry] = field(default_factory=dict)
 
     def enter(self, call: Call) -> Refusal | None:
-        """Interactive work enters or is refused."""
         work = Work(
             client=Client(),
             work_class=call.work_class,
@@ -38,15 +37,12 @@ class AdmissionGate:
         return None
 
     def first_token(self, call: Call, now_s: float) -> None:
-        """See `Gate`."""
         self.admission.first_token(self._entries[id(call)], now_s)
 
     def made(self, call: Call) -> None:
-        """See `Gate`."""
         self.admission.made(self._entries[id(call)], 1)
 
     def end(self, call: Call, now_s: float) -> None:
-        """See `Gate`."""
         entry = self._entries.pop(id(call))
         by_itself = call.answer_tokens < call.asked_tokens
         self.admission.end(entry, made_tokens=call.answer_tokens, by_itself=by_itself, now_s=now_s)
@@ -55,8 +51,8 @@ class AdmissionGate:
 
 @dataclass(slots=True, kw_only=True)
 class BoundGate:
-    """Lets in while prompts without a first token, its own included, and sequences stay within
-    bounds: with `inf` everybody. Who finds no prompt waiting is within the first bound.
+    """Bounds the prompts without a first token (the new one included) and the sequences; `inf`
+    admits all. The first bound admits any prompt when none waits.
     """
 
     waiting_tokens_max: float = math.inf
@@ -67,12 +63,10 @@ class BoundGate:
 
     @property
     def name(self) -> str:
-        """Its bounds."""
         sequences = "" if math.isinf(self.sequences_max) else f", {self.sequences_max:,.0f} inside"
         return f"{self.waiting_tokens_max:,.0f} tokens wait{sequences}"
 
     def enter(self, call: Call) -> Refusal | None:
-        """Whether it is within both bounds."""
         waiting_tokens = self._waiting_tokens + call.prompt_tokens
         if self._waiting_tokens and waiting_tokens > self.waiting_tokens_max:
             return Refusal(message="prompts", retry_after_s=self.retry_after_s)
@@ -83,7 +77,6 @@ class BoundGate:
         return None
 
     def first_token(self, call: Call, now_s: float) -> None:
-        """See `Gate`."""
         del now_s
         self._waiting_tokens -= call.prompt_tokens
 
@@ -91,6 +84,5 @@ class BoundGate:
         """See `Gate`."""
 
     def end(self, call: Call, now_s: float) -> None:
-        """See `Gate`."""
         del call, now_s
         self._sequences -= 1

@@ -1,8 +1,8 @@
-"""A slow, obvious engine in virtual time behind an admission, to see what requests live through.
+"""A slow, obvious engine in virtual time behind an admission.
 
-It works as vLLM's does: in steps, each as long as what it computes; a request needs a seat, its
-prompt is computed in chunks within a step's tokens, oldest interactive work first, and then it has
-one token a step.
+Like vLLM's it works in steps, each as long as its computing: a request needs a seat, its prompt is
+computed in chunks within a step's tokens, oldest interactive work first, then it has a token a
+step.
 """
 
 import heapq
@@ -22,7 +22,7 @@ from serving.policy.admission.work import PRIORITY, Client, Work, WorkClass
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """`step_s` + tokens of prompts and running sequences, each at its price, is a step."""
+    """A step takes `step_s` plus tokens of prompts and running sequences, each at its price."""
 
     seats: int = 64
     kv_tokens: int = 1_000_000
@@ -56,7 +56,7 @@ class Arrivals:
 
 @dataclass(kw_only=True)
 class Lived:
-    """What became of one class: the first tokens' times and waits, and what ended when."""
+    """One class's outcome: times and waits of first tokens, and ends."""
 
     at_s: list[float] = field(default_factory=list)
     ttft_s: list[float] = field(default_factory=list)
@@ -78,7 +78,7 @@ class _Running:
 
 
 class SteppingEngine:
-    """Serves arrivals; everything is let in when there is no admission."""
+    """Serves arrivals; without an admission all enter."""
 
     def __init__(self, machine: Machine, admission: Admission | None) -> None:
         self.machine = machine
@@ -163,7 +163,7 @@ class SteppingEngine:
         heapq.heappush(self._waiting, place)
 
     def _step(self) -> float:
-        """Begin a step; returns when it ends."""
+        """Begin a step; returns its end."""
         machine = self.machine
         tokens_left = machine.step_tokens - len(self._decoding)
         self._first: list[_Running] = []

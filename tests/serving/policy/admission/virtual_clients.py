@@ -8,14 +8,14 @@ import numpy as np
 from tests.serving.policy.admission.virtual_engine import Call, Refusal
 
 APART_S = 0.001
-"""Two clients do not come at one moment: a server takes about so long for each."""
+"""Two clients do not come at one moment: about a server's time per request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mix:
     """Lengths of requests: medians and spreads (sigma) of lognormal prompts and answers.
 
-    `asked_tokens` is everybody's `max_tokens`; None: what the answer takes.
+    `asked_tokens` is every `max_tokens`; None: the answer's length.
     """
 
     name: str
@@ -27,7 +27,6 @@ class Mix:
     asked_tokens: int | None = None
 
     def call(self, rng: np.random.Generator, *, client: int, at_s: float) -> Call:
-        """Draw one."""
         prompt = self.prompt_tokens * float(np.exp(self.prompt_spread * rng.standard_normal()))
         answer = self.answer_tokens * float(np.exp(self.answer_spread * rng.standard_normal()))
         answer_tokens = int(min(max(answer, 1.0), 4_000))
@@ -42,8 +41,8 @@ class Mix:
 
 @dataclass(slots=True, kw_only=True)
 class OpenLoop:
-    """Poisson arrivals at `per_s` from `from_s` to `until_s`; `comes_back`: a refused one comes
-    again when it was told to, so often at most.
+    """Poisson arrivals at `per_s` from `from_s` to `until_s`; a refused one retries after its
+    delay, at most `comes_back` times.
     """
 
     mix: Mix
@@ -65,10 +64,9 @@ class OpenLoop:
             number += 1
 
     def ended(self, call: Call, now_s: float) -> Call | None:
-        """Nobody sends another one for it."""
+        """An open loop sends nothing in return."""
 
     def refused(self, call: Call, refusal: Refusal) -> Call | None:
-        """Come again when told to."""
         tries = self._tries.get(call.client, 0)
         if tries >= self.comes_back:
             return None
@@ -78,9 +76,9 @@ class OpenLoop:
 
 @dataclass(slots=True, kw_only=True)
 class ClosedLoop:
-    """`clients` each send a request, `APART_S` after each other from `from_s` on, and the next
-    `think_s` after its end; refused, after what they were told, or at once with
-    `at_once_after_refusal`. `requests` in all, None: without end.
+    """`clients` each send a request, `APART_S` apart from `from_s` on, and the next `think_s` after
+    its end; refused, after the given delay, or at once with `at_once_after_refusal`. `requests` in
+    all, None: without end.
     """
 
     mix: Mix
@@ -97,18 +95,16 @@ class ClosedLoop:
         self._rng = np.random.default_rng(self.seed)
 
     def first(self) -> Iterable[Call]:
-        """One of each client."""
         calls = [
             self._next(client, self.from_s + APART_S * client) for client in range(self.clients)
         ]
         return [call for call in calls if call is not None]
 
     def ended(self, call: Call, now_s: float) -> Call | None:
-        """The next one."""
         return self._next(call.client, now_s + self.think_s)
 
     def refused(self, call: Call, refusal: Refusal) -> Call | None:
-        """The next one, a moment later at the least."""
+        """The next one, at least a moment later."""
         wait_s = self.think_s if self.at_once_after_refusal else refusal.retry_after_s
         return self._next(call.client, call.at_s + max(wait_s, APART_S))
 
@@ -127,19 +123,16 @@ class Together:
     _group: dict[int, OpenLoop | ClosedLoop] = field(default_factory=dict)
 
     def first(self) -> Iterator[Call]:
-        """All groups'."""
         for group in self.groups:
             for call in group.first():
                 yield self._of(group, call)
 
     def ended(self, call: Call, now_s: float) -> Call | None:
-        """What its group sends."""
         group = self._group.pop(id(call))
         following = group.ended(call, now_s)
         return None if following is None else self._of(group, following)
 
     def refused(self, call: Call, refusal: Refusal) -> Call | None:
-        """What its group sends."""
         group = self._group.pop(id(call))
         following = group.refused(call, refusal)
         return None if following is None else self._of(group, following)

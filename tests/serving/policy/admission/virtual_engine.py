@@ -1,10 +1,8 @@
 """An admission before vLLM's own schedulers, in virtual time.
 
-The cost model says how long each step takes; clients come at their times, or when their last
-request has ended, or when they were told to.
-
-What a request lives through is the emulated machine's alone and the same every time. Tokens are
-made up; nothing of the host takes time.
+The cost model gives each step's time; clients come at their times, after their last request, or
+when told to. A request's course depends on the emulated machine alone and is reproducible: tokens
+are synthetic, and the host takes no time.
 """
 
 import heapq
@@ -34,7 +32,7 @@ _PROMPT_TOKEN, _OUTPUT_TOKEN = 5, 7  # any will do: nothing computes them
 
 @dataclass(slots=True, kw_only=True)
 class Call:
-    """One request of a client, and what became of it; times are emulated seconds, None: never."""
+    """One request and its outcome; times are emulated seconds, None: never."""
 
     client: int
     prompt_tokens: int
@@ -49,28 +47,28 @@ class Call:
 
     @property
     def ttft_s(self) -> float:
-        """From its arrival to its first token; infinite when it never had one."""
+        """From arrival to first token; infinite without one."""
         return float("inf") if self.first_token_s is None else self.first_token_s - self.at_s
 
     @property
     def tokens(self) -> int:
-        """The work that it is: of its prompt and of its answer."""
+        """The work: tokens of prompt and answer."""
         return self.prompt_tokens + self.answer_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """What a client that may not enter is told."""
+    """The answer to a client that may not enter."""
 
     message: str
     retry_after_s: float
 
 
 class Gate(Protocol):
-    """Decides who enters, and hears what becomes of them."""
+    """Decides admissions, and observes requests."""
 
     def enter(self, call: Call) -> Refusal | None:
-        """Let `call` in now, which is `call.at_s`; or say why not."""
+        """Admit `call` now, at `call.at_s`, or return why not."""
 
     def first_token(self, call: Call, now_s: float) -> None:
         """It has its first token."""
@@ -83,32 +81,30 @@ class Gate(Protocol):
 
 
 class Clients(Protocol):
-    """Who sends requests."""
+    """Senders of requests."""
 
     def first(self) -> Iterable[Call]:
-        """What comes whatever becomes of anything."""
+        """The requests that come in any case."""
 
     def ended(self, call: Call, now_s: float) -> Call | None:
-        """What the client sends after its request has ended."""
+        """The client's next request after an end."""
 
     def refused(self, call: Call, refusal: Refusal) -> Call | None:
-        """What the client sends after it was refused."""
+        """The client's next request after a refusal."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Engine:
-    """A partition's cost model and the limits of its schedulers."""
+    """A partition's cost model and its schedulers' limits."""
 
     costs: StepCostModel
     limits: EngineLimits
 
     @property
     def ranks(self) -> int:
-        """Attention replicas."""
         return self.costs.partition.ranks
 
     def scheduler(self, context_tokens: int) -> LockstepScheduler:
-        """vLLM's schedulers, empty."""
         config = virtual_engine_config(
             self.costs.partition,
             self.limits,
@@ -128,7 +124,7 @@ class Engine:
 
 @dataclass(slots=True)
 class VirtualEngine:
-    """One run: `calls` are all that came by `until_s`, in the order of their coming."""
+    """One run: `calls` are all that came by `until_s`, in order."""
 
     engine: Engine
     gate: Gate
@@ -151,16 +147,14 @@ class VirtualEngine:
             self.send(call)
 
     def send(self, call: Call) -> None:
-        """Let it come at its time."""
         heapq.heappush(self._coming, (call.at_s, next(self._numbers), call))
 
     def clear(self) -> None:
-        """Nobody comes any more."""
         self._coming.clear()
         self._ended = True
 
     def run(self, until_s: float) -> None:
-        """Serve until then; then nobody comes any more, and what has entered gets first tokens."""
+        """Serve until then; then only give admitted requests their first tokens."""
         while self._next_step(until_s):
             self._step(until_s)
         while any(call.first_token_s is None for call, _ in self._living.values()):
@@ -168,7 +162,7 @@ class VirtualEngine:
         self._scheduler.shutdown()
 
     def _next_step(self, until_s: float) -> bool:
-        """Go to the begin of the next step; whether there is one before `until_s`."""
+        """Advance to the next step; whether there is one before `until_s`."""
         self._arrive(min(self.now_s, until_s))
         while not self._living and not self._entered:
             if not self._coming or self._coming[0][0] >= until_s:
@@ -179,7 +173,7 @@ class VirtualEngine:
         return self.now_s < until_s
 
     def _arrive(self, by_s: float) -> None:
-        """Put those before the gate who come by then; the engine has them with its next step."""
+        """Pass arrivals by then to the gate; the engine gets them with its next step."""
         while self._coming and self._coming[0][0] <= by_s:
             call = heapq.heappop(self._coming)[-1]
             self.calls.append(call)
@@ -267,5 +261,5 @@ def _tokens(output: LockstepOutput, given: list[str]) -> ModelRunnerOutput:
 
 
 def ttfts_s(calls: Iterable[Call]) -> NDArray[np.float64]:
-    """Of those that entered, [requests]."""
+    """TTFT of admitted requests, [requests]."""
     return np.array([call.ttft_s for call in calls if call.refused is None])

@@ -1,4 +1,4 @@
-"""Loads, placements and machines for the tests of this room."""
+"""Loads, placements and machines for tests of placement."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ Bools = NDArray[np.bool_]
 
 
 def zipf_load(*, layers: int, experts: int, exponent: float, seed: int) -> I64:
-    """A million pairs a layer, from a Zipf law over the experts in an order of the layer's own."""
+    """A million pairs a layer, from a Zipf law over the experts in each layer's own order."""
     random = np.random.default_rng(seed)
     share = 1 / np.arange(1, experts + 1) ** exponent
     share /= share.sum()
@@ -38,7 +38,6 @@ class Machine:
 
 
 def machine(*, racks: int, trays: int, chips: int) -> Machine:
-    """`racks` of `trays` each, of `chips` each."""
     chip = np.arange(racks * trays * chips)
     return Machine(tray_of_chip=chip // chips, rack_of_chip=chip // (chips * trays))
 
@@ -59,7 +58,7 @@ def placements(
 ) -> ExpertPlacement:
     """Any placement: experts anywhere, also twice on a chip, and empty slots.
 
-    `shape` is (layers, chips, slots) of one group; a complete one has every expert somewhere.
+    `shape` is (layers, chips, slots) of one group; a complete one holds every expert.
     """
     if shape is None:
         shape = draw(st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 3)))
@@ -77,7 +76,7 @@ def placements(
 
 
 def loads_for(placed: ExpertPlacement, *, by_group: bool = False) -> st.SearchStrategy[I64]:
-    """Small whole loads, with many ties and zeros among them."""
+    """Small whole loads, with many ties and zeros."""
     shape = (placed.layers, placed.experts)
     if by_group:
         shape = (placed.chips // placed.ep, *shape)  # type: ignore[assignment]
@@ -88,7 +87,7 @@ def loads_for(placed: ExpertPlacement, *, by_group: bool = False) -> st.SearchSt
 
 
 def imbalance(load: Load, placed: ExpertPlacement, usable: Bools | None = None) -> F64:
-    """The busiest usable chip's load over the mean of those: [layers]; 1.0 without load."""
+    """The busiest usable chip's load over the usable mean: [layers]; 1.0 without load."""
     loads = chip_loads(load, placed)
     if usable is not None:
         loads = loads[:, usable]

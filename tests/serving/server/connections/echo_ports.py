@@ -1,4 +1,4 @@
-"""A port of each kind, before a server that says which it is, and clients of bytes."""
+"""A port of each kind before a server that names it, and raw clients."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 def framed(payload: bytes) -> bytes:
-    """`payload` as frames of DATA, of a stream that never began."""
+    """`payload` as DATA frames of a stream that never began."""
     pieces = (payload[at : at + 16_384] for at in range(0, len(payload), 16_384))
     return b"".join(
         len(piece).to_bytes(3, "big") + b"\0\0" + (1).to_bytes(4, "big") + piece for piece in pieces
@@ -29,9 +29,9 @@ def framed(payload: bytes) -> bytes:
 
 
 class Echo(asyncio.Protocol):
-    """Says its name at once, as HTTP/2's servers may, then all that it is told; ends when told to.
+    """Sends its name at once, as HTTP/2 servers may, then echoes; ends on command.
 
-    `heard` is all that it was told, `ended` how often a client was done.
+    `heard` is all input, `ended` the number of ends.
     """
 
     def __init__(self, name: bytes) -> None:
@@ -58,7 +58,7 @@ class Echo(asyncio.Protocol):
 
 
 class Port:
-    """A port that runs; `echoes` are the protocols that were made of its connections."""
+    """A running port; `echoes` are its connections' protocols."""
 
     def __init__(self, listening: ListeningPort, number: int, echoes: list[Echo]) -> None:
         self.listening = listening
@@ -81,9 +81,7 @@ async def an_http_port(
     tls: RenewedContext | None = None,
     at_work: Set[bytes] = frozenset(),
 ) -> AsyncIterator[Port]:
-    """A port of HTTP on loopback, whose protocols are echoes; at work are those that have heard one
-    of `at_work`.
-    """
+    """An HTTP port on loopback, with echoes; those that heard one of `at_work` are at work."""
     echoes: list[Echo] = []
 
     def echo() -> Echo:
@@ -117,7 +115,7 @@ async def a_port(
     grpc: Callable[[], asyncio.Protocol] | None = None,
     names: NamedConnections | None = None,
 ) -> AsyncIterator[Port]:
-    """A port of gRPC on loopback before an echo, `h2`."""
+    """A gRPC port on loopback before an echo, `h2`."""
     echoes: list[Echo] = []
 
     def echo() -> Echo:
@@ -138,7 +136,6 @@ async def a_port(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what the port is about to do."""
     async with asyncio.timeout(10):
         while not condition():
             await asyncio.sleep(0.005)

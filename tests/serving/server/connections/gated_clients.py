@@ -1,4 +1,4 @@
-"""Clients behind a gate: a clock that passes when it is told to, and what a server hears."""
+"""Clients behind a gate, under a manual clock, and their server's input."""
 
 import heapq
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class Timer:
 
 
 class Clock:
-    """A loop's time, which passes when it is told to."""
+    """A loop's time, advanced by the test."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -52,7 +52,7 @@ class Clock:
 
 
 class Connection:
-    """A client, its gate, and what its server has heard of it."""
+    """A client, its gate, and its server's input."""
 
     def __init__(self, port: PortTurns, clock: Clock) -> None:
         self.heard = b""
@@ -67,7 +67,7 @@ class Connection:
         self.heard += self.gate.take(data)
 
     def calls(self, times: int = 1, *, takes_back: bool = False) -> None:
-        """Begin calls, and perhaps end them before they are answered."""
+        """Begin calls, and perhaps reset them before an answer."""
         for _ in range(times):
             self._stream += 2
             self.says(frame(HEADERS, self._stream, b"h" * 50))
@@ -76,5 +76,5 @@ class Connection:
 
     @property
     def begun(self) -> int:
-        """The calls that its server has heard of."""
+        """The calls that have reached its server."""
         return self.heard.count(frame(HEADERS, 0, b"h" * 50)[:5])

@@ -1,4 +1,4 @@
-"""Frames of HTTP/2 by hand, and where they are cut."""
+"""Hand-made HTTP/2 frames, and cuts of them."""
 
 from itertools import pairwise
 
@@ -31,6 +31,6 @@ CUTS = st.lists(st.integers(0, 1_000), max_size=12)
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
-    """`data` in several, cut at these places as far as it has them."""
+    """`data` cut at these places as far as it has them."""
     places = sorted({min(cut, len(data)) for cut in cuts} | {0, len(data)})
     return [data[begin:end] for begin, end in pairwise(places)]

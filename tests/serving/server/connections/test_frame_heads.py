@@ -23,7 +23,7 @@ def heads(frames: list[bytes]) -> list[tuple[int, int, int]]:
     ]
 
 
-def test_a_clients_first_bytes_by_hand() -> None:
+def test_a_client_s_preface_and_frames_by_hand() -> None:
     frames = HeldFrames()
     seen: list[tuple[int, int, int]] = []
 

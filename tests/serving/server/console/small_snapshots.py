@@ -1,4 +1,4 @@
-"""Looks at a made-up machine, and a reader that keeps what it is told."""
+"""Snapshots of a synthetic machine, and a reader that keeps its input."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -19,9 +19,9 @@ def an_event(number: int, kind: EventKind = EventKind.DOOR) -> MachineEvent:
 
 
 class SmallSnapshots:
-    """Events are what `events` holds; each look counts itself. Set `end` to end it.
+    """Events are those of `events`; each snapshot counts itself. `end` ends it.
 
-    Set `late_s` for an engine that does not answer: its last look, if any, is so old.
+    With `late_s` the engine does not answer: its last snapshot, if any, has that age.
     """
 
     run = "5f"
@@ -81,7 +81,7 @@ class SmallSnapshots:
 
 @dataclass
 class Told:
-    """One event of the stream as a browser reads it."""
+    """One event of the stream as a browser parses it."""
 
     name: str
     data: Any
@@ -106,7 +106,7 @@ def parsed(text: bytes) -> list[Told]:
 
 @dataclass
 class Reader:
-    """Keeps what is sent; `held` makes it a slow one."""
+    """Keeps its input; `held` makes it slow."""
 
     text: bytes = b""
     held: asyncio.Event = field(default_factory=asyncio.Event)

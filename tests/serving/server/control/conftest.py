@@ -7,7 +7,7 @@ from serving.server.control.control_client import ControlClient
 from tests.serving.server.control.small_engine import SmallEngine, connected, control_server
 from tests.serving.server.day_night.conftest import directory, lender
 
-__all__ = ["address", "client", "directory", "engine", "lender"]  # both rooms share some
+__all__ = ["address", "client", "directory", "engine", "lender"]  # shared with day_night
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Messages for a fuzzer: any that a method's type allows, and bytes near them."""
+"""Messages for a fuzzer: valid ones of a method's type, and bytes near them."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ _NAMES = {1: "DOUBLE", 3: "INT64", 5: "INT32", 8: "BOOL", 9: "STRING"}
 
 
 def messages(kind: type[Message]) -> st.SearchStrategy[Message]:
-    """Any message of the type; each field is there or not."""
+    """Any message of the type; each field may be missing."""
     fields = {field.name: _value(field) for field in kind.DESCRIPTOR.fields}
 
     def made(values: dict[str, Any]) -> Message:
@@ -41,7 +41,7 @@ def _value(field: Any) -> st.SearchStrategy[Any]:
 
 
 def raw(kind: type[Message]) -> st.SearchStrategy[bytes]:
-    """The bytes of a message, often hurt: cut, a byte changed, bytes put in; or any bytes."""
+    """A message's bytes, often damaged (cut, a byte changed, bytes inserted); or any bytes."""
     whole = messages(kind).map(lambda message: message.SerializeToString())
     hurt = st.builds(_hurt, whole, st.integers(0, 2**16), st.binary(max_size=4), st.booleans())
     return st.one_of(whole, whole, hurt, st.binary(max_size=64))

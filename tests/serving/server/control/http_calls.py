@@ -1,4 +1,4 @@
-"""The console's port as a browser, or a program without gRPC, uses it."""
+"""The console's port as used by a browser, or a program without gRPC."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ def browser(address: ControlAddress, **given: Any) -> Iterator[httpx.Client]:
 
 @contextlib.contextmanager
 def looking(address: ControlAddress) -> Iterator[httpx.Client]:
-    """One that has a session."""
+    """A client with a session."""
     with browser(address) as client:
         assert client.post("/session", json={"key": key_of(address)}).status_code == 204
         yield client

@@ -1,4 +1,4 @@
-"""Calls of the control service as another program makes them: messages, metadata, trailers."""
+"""Calls of the control service as other programs make them: messages, metadata, trailers."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from serving.server.control.control_address import ControlAddress
 
 
 def with_key(address: ControlAddress) -> tuple[tuple[str, str], ...]:
-    """The metadata of whoever has the key."""
+    """The metadata of a client with the key."""
     return (("authorization", f"Bearer {find_control_key(address.port, os.environ)}"),)
 
 
@@ -26,7 +26,6 @@ def stub_at(address: ControlAddress) -> Iterator[Any]:
 
 
 def failure(address: ControlAddress, method: str, request: Any) -> Any:
-    """How a call with the key fails."""
     with stub_at(address) as stub:
         try:
             getattr(stub, method)(request, timeout=10, metadata=with_key(address))
@@ -36,7 +35,7 @@ def failure(address: ControlAddress, method: str, request: Any) -> Any:
 
 
 def details_of(error: Any) -> list[Any]:
-    """google.rpc's details, as gRPC's own package reads them."""
+    """google.rpc's details, as read by gRPC's own package."""
     status = rpc_status.from_call(error)
     assert status is not None
     assert (status.code, status.message) == (error.code().value[0], error.details())

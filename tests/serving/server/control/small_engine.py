@@ -1,6 +1,6 @@
 """An engine of a few chips at the seam of vLLM's AsyncLLM, and a control server before it.
 
-The engine keeps real state and answers in the executor's lines; what it does not do is compute.
+It keeps real state and answers in the executor's lines, but computes nothing.
 """
 
 import asyncio
@@ -40,11 +40,11 @@ from serving.wire.control_call import (
     RecordRequest,
     Refusal,
     RefusalCode,
-    ReliefRequest,
     StateReply,
     StepsRequest,
     TelemetryReply,
     TelemetryRequest,
+    WhatIfRequest,
     request_from_json,
     to_json,
 )
@@ -67,13 +67,12 @@ _HEALTH = {
 
 
 class SmallEngine:
-    """Two chips and a spare; a fault is recovered from when the state is asked for once more.
+    """Two chips and a spare; a fault is recovered at the next reading of the state.
 
-    It steps forward by a step whenever it is looked at, and remembers every other call's line.
-    Recording, it takes a decode step and a prefill after each question about that; `steps` of them.
-
-    Nothing asks it to generate. Set `errored` to end it, `silent` to leave calls without an answer,
-    `failure` to fail in them, `nonsense` to say that when it is looked at.
+    Every snapshot advances it by a step; lines of other calls are recorded. While recording, each
+    question about that takes a decode step and a prefill, `steps` in all. It does not generate. Set
+    `errored` to end it, `silent` to leave calls unanswered, `failure` to fail them, `nonsense` as
+    the answer to snapshots.
     """
 
     generate = None
@@ -126,7 +125,7 @@ class SmallEngine:
         return False
 
     async def _look(self, after: int | None) -> Any:
-        """What the server asks by itself, now and then."""
+        """The server's own polling."""
         while self.silent:
             await asyncio.sleep(0.01)  # the test's thread ends it
         if self.look_failure is not None:
@@ -152,7 +151,7 @@ class SmallEngine:
         )
 
     def _fault_events(self) -> tuple[FaultEvent, ...]:
-        """Each stage of each fault that was seen at a look, as often as it was another one."""
+        """Each new stage of each fault at a snapshot."""
         for record in self.state.faults:
             if self._stages.get(record.number) is not record.stage:
                 self._stages[record.number] = record.stage
@@ -169,7 +168,7 @@ class SmallEngine:
                 return self._inject(request)
             if isinstance(request, HealRequest):
                 return self._heal(request)
-            if isinstance(request, RecordRequest | RecordingRequest | StepsRequest | ReliefRequest):
+            if isinstance(request, RecordRequest | RecordingRequest | StepsRequest | WhatIfRequest):
                 recorded = self._recording.answer(request)
                 self._step()
                 return recorded
@@ -261,7 +260,6 @@ class SmallEngine:
 
 
 def recovered(record: FaultRecord) -> FaultRecord:
-    """The record once the engine has met the fault."""
     if record.stage is not FaultStage.PENDING:
         return record
     recovery = Recovery(
@@ -276,7 +274,7 @@ def recovered(record: FaultRecord) -> FaultRecord:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for what another thread is about to do."""
+    """Wait for another thread."""
     end_s = time.monotonic() + 5
     while not condition():
         assert time.monotonic() < end_s, "it did not happen"
@@ -284,7 +282,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def free_port() -> int:
-    """A port that is free, and the one after it, which is a console's."""
+    """A free port whose next one, the console's, is free too."""
     while True:
         with socket.socket() as probe, socket.socket() as after, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", 0))
@@ -303,9 +301,9 @@ def control_server(
     served: Callable[[ControlServer], None] = lambda _: None,
     **given: Any,
 ) -> Iterator[ControlAddress]:
-    """Serve `engine` in a thread with the loop that vLLM's API process has.
+    """Serve `engine` in a thread with the loop of vLLM's API process.
 
-    `served` is called with the server. Its key lies where commands find it.
+    `served` is called with the server. Its key is where commands find it.
     """
     address = given.pop("address", None) or ControlAddress(port=free_port())
     started = threading.Event()
@@ -342,6 +340,5 @@ def connected(
     tls: ControlTls | None = None,
     **outcomes: Any,
 ) -> ControlClient:
-    """A client that has the key."""
     key = find_control_key(address.port, os.environ)
     return ControlClient(address, timeout_s, key=key, tls=tls, **outcomes)

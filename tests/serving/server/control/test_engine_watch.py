@@ -183,7 +183,7 @@ def test_one_poller_asks_for_all_watchers(
         stream.close()
 
 
-def test_who_asks_how_the_engine_rests_costs_it_no_look(
+def test_asking_whether_the_engine_sleeps_takes_no_telemetry(
     engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_watch, "_IDLE_S", 60.0)

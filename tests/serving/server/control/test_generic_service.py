@@ -27,7 +27,14 @@ from serving.server.control.generic_service import (
 from serving.server.control.last_replies import LastReplies
 from serving.server.gateway.snapshot_poller import SnapshotPoller
 from serving.wire import control_call
-from serving.wire.control_call import GET_REST, GET_STATE, HEAL, RPCS, ControlRequest
+from serving.wire.control_call import (
+    FORMER_NAMES,
+    GET_REST,
+    GET_STATE,
+    HEAL,
+    RPCS,
+    ControlRequest,
+)
 from tests.serving.server.control.small_engine import SmallEngine
 
 STREAMS = {method.name for method in SERVICE.methods if method.server_streaming}
@@ -41,8 +48,8 @@ class Call(NamedTuple):
 
 
 def test_every_unary_method_of_the_proto_has_a_row_and_every_row_a_method() -> None:
-    assert set(RPCS) | STREAMS == set(SERVICE.methods_by_name)
-    assert not set(RPCS) & STREAMS
+    assert set(RPCS) | STREAMS | set(FORMER_NAMES) == set(SERVICE.methods_by_name)
+    assert not set(RPCS) & (STREAMS | set(FORMER_NAMES))
 
 
 @pytest.mark.parametrize("name", RPCS)
@@ -69,12 +76,36 @@ def handlers(engine: SmallEngine, functions: object | None = None) -> Any:
 def test_every_method_of_the_proto_has_a_handler_that_reads_and_writes_its_messages() -> None:
     service = handlers(SmallEngine())
 
-    for method in SERVICE.methods:
+    for name in {*RPCS, *STREAMS}:
+        method = SERVICE.methods_by_name[name]
         handler = service.service(Call(f"/{SERVICE.full_name}/{method.name}"))
         request, response = map(GetMessageClass, (method.input_type, method.output_type))
         assert handler.response_streaming == method.server_streaming
         assert type(handler.request_deserializer(request().SerializeToString())) is request
         assert handler.response_serializer(response()) == b""
+
+
+def layout(message: Any) -> list[Any]:
+    """What sets a message's bytes: number, type and repetition of each field."""
+    return [
+        (each.number, each.type, each.is_repeated, each.message_type and layout(each.message_type))
+        for each in message.fields
+    ]
+
+
+@pytest.mark.parametrize(("old", "new"), FORMER_NAMES.items())
+def test_a_deprecated_method_has_the_handler_and_the_bytes_of_its_new_name(
+    old: str, new: str
+) -> None:
+    service = handlers(SmallEngine())
+    was, now = SERVICE.methods_by_name[old], SERVICE.methods_by_name[new]
+
+    assert was.GetOptions().deprecated
+    assert not now.GetOptions().deprecated
+    assert layout(was.input_type) == layout(now.input_type)
+    assert layout(was.output_type) == layout(now.output_type)
+    before, after = (service.service(Call(f"/{SERVICE.full_name}/{one}")) for one in (old, new))
+    assert before is after
 
 
 async def called(engine: SmallEngine, name: str, request: Message) -> Any:

@@ -55,7 +55,7 @@ class CountingEngine:
         return False
 
 
-def test_calls_and_pages_that_look_at_a_time_are_shown_one_look() -> None:
+def test_concurrent_calls_and_pages_share_one_snapshot() -> None:
     async def look() -> None:
         engine: Any = CountingEngine()
         watch = SnapshotPoller(engine)

@@ -9,7 +9,7 @@ from tests.serving.server.day_night.lending_engine import LendingEngine
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
-    """A job's directory, whose job does not outlive the test."""
+    """A job's directory; kills the job after the test."""
     yield tmp_path
     kill_job(tmp_path)
 

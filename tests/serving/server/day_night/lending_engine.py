@@ -1,7 +1,7 @@
-"""An engine that lends chips, at the seam of vLLM's AsyncLLM: it goes through the hand-over's own
-table and answers in the executor's lines. A phase on the way lasts until it is looked at again.
+"""An engine that lends chips, at the seam of vLLM's AsyncLLM, by the hand-over's own table.
 
-And a job: a real process of a few lines that writes a status, and saves and ends on SIGTERM.
+It answers in the executor's lines; a transient phase lasts until the next snapshot. Also a job: a
+real process of a few lines that writes a status, and saves and ends on SIGTERM.
 """
 
 import sys
@@ -38,14 +38,14 @@ from serving.wire.machine_state import FOR_MAINTENANCE, LeaseState, VersionState
 from tests.serving.telemetry.telemetry_snapshots import a_snapshot, a_telemetry
 
 HOUR_S = 1.0
-"""Of emulated time, in the days of these tests."""
+"""Of emulated time, in these tests' days."""
 
 
 class LendingEngine:
-    """`refuses` is what it answers to every drain; emulated time is the test's to set.
+    """`refuses` is its answer to every drain; the test sets emulated time.
 
-    Nothing asks it to generate. `fails` is called before and after each call with the request; what
-    it raises, the call raises.
+    It does not generate. `fails` is called before and after each call with the request; the call
+    raises its exception.
     """
 
     generate = None
@@ -179,7 +179,6 @@ class LendingEngine:
         return self.leases[number - 1]
 
     def lose(self, chip: int) -> None:
-        """A lent chip fails."""
         (lease,) = (one for one in self.going if chip in one.chips)
         lost = (*lease.lost_chips, chip)
         self.leases[lease.number - 1] = msgspec.structs.replace(lease, lost_chips=lost)
@@ -187,12 +186,10 @@ class LendingEngine:
 
     @property
     def going(self) -> list[LeaseState]:
-        """Leases that have not ended."""
         return [lease for lease in self.leases if lease.phase != HandoverPhase.SERVING]
 
 
 def no_failure(when: str, request: Any) -> None:
-    """All is well."""
     del when, request
 
 
@@ -273,7 +270,7 @@ JOB = textwrap.dedent(
 
 
 def job_command(directory: Path, how: str = "works") -> Callable[[Sequence[int], float], list[str]]:
-    """The job's command for a controller; `how` says how it ends."""
+    """The job's command for a controller; `how` is its way to end."""
 
     def command(chips: Sequence[int], dilation: float) -> list[str]:
         assert dilation == 10.0
@@ -283,7 +280,7 @@ def job_command(directory: Path, how: str = "works") -> Callable[[Sequence[int],
 
 
 def a_settings(directory: Path, **given: Any) -> DayNightSettings:
-    """Four groups of a chip, of which all but one train by night; the first day starts at noon."""
+    """Four groups of a chip, all but one training by night; the first day starts at noon."""
     training = TrainingSettings(
         directory=directory,
         weights_dir=Path("/weights"),

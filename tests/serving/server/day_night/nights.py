@@ -1,4 +1,4 @@
-"""What tests of a controller's nights share: the hours, the controller, and how to wait for it."""
+"""Hours, controllers and waiting for tests of a controller's nights."""
 
 import asyncio
 import time
@@ -44,7 +44,7 @@ def at(lender: LendingEngine, hours: float) -> None:
 
 
 async def until(controller: DayNight, condition: Callable[[], bool], *, wall_s: float = 30) -> None:
-    """Let the controller look and act until `condition` holds."""
+    """Tick the controller until `condition` holds."""
     end_s = time.monotonic() + wall_s
     while not condition():
         assert time.monotonic() < end_s
@@ -57,7 +57,7 @@ def phases(lender: LendingEngine) -> list[str]:
 
 
 def trains(controller: DayNight, chips: int = 3) -> Callable[[], bool]:
-    """Whether a job runs on so many chips and has taken a step."""
+    """Whether a job runs on that many chips and has taken a step."""
 
     def holds() -> bool:
         status = controller.job.status()

@@ -1,4 +1,4 @@
-"""Certificates of made-up authorities, in the files that a server reads."""
+"""Certificates of test authorities, in a server's files."""
 
 from pathlib import Path
 
@@ -8,14 +8,13 @@ from serving.access.tls_files import TlsFiles
 
 
 def pem(authority: trustme.CA) -> bytes:
-    """An authority's own certificate."""
     return authority.cert_pem.bytes()
 
 
 def written(
     directory: Path, authority: trustme.CA, client_ca: trustme.CA | None = None
 ) -> TlsFiles:
-    """The files of a new certificate of `authority` for this host, in place of those before."""
+    """The files of a new certificate of `authority` for this host, replacing earlier ones."""
     leaf = authority.issue_cert("127.0.0.1")
     files = TlsFiles(
         certificate=directory / "cert.pem",

@@ -1,8 +1,8 @@
-"""An engine at the seam of vLLM's AsyncLLM that makes tokens without computing them.
+"""An engine at the seam of vLLM's AsyncLLM that makes tokens without computing.
 
-vLLM's own output processor is in it, with its own requests and outputs, and `generate` is as
-AsyncLLM has it: requests are added, outputs come from a queue, a cancelled one is aborted. `step`
-is what the engine's process would do: each sequence that has a seat gets one token.
+It has vLLM's own output processor, requests and outputs; `generate` is as AsyncLLM's: requests are
+added, outputs come from a queue, cancelled ones are aborted. `step` plays the engine's process: a
+token for each sequence with a seat.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ CONTEXT_TOKENS = 4_096
 class GeneratingEngine:
     """`seats` sequences run at once, lowest priority number first; a token is 7.
 
-    With `stop_next` the first that runs ends by itself with its next token.
+    With `stop_next` the first running one ends by itself with its next token.
     """
 
     def __init__(self, *, seats: int = 4, policy: str = "priority") -> None:
@@ -101,7 +101,7 @@ class GeneratingEngine:
         )
 
     def step(self) -> int:
-        """One token for each sequence that has a seat; returns how many that were."""
+        """One token for each sequence with a seat; returns their number."""
         for name in list(self.waiting):
             if len(self.running) < self.seats:
                 params = self.waiting.pop(name).sampling_params

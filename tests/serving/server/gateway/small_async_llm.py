@@ -1,7 +1,7 @@
-"""vLLM's AsyncLLM, the real one, on a small engine core in this process.
+"""vLLM's real AsyncLLM on a small engine core in this process.
 
-What comes in is validated, fanned out, scheduled, aborted and detokenized by vLLM and by our
-lockstep scheduler, on KV pools that are checked at every step. Only the tokens are made up.
+Requests are validated, fanned out, scheduled, aborted and detokenized by vLLM and our lockstep
+scheduler, on KV pools checked at every step. Only the tokens are synthetic.
 """
 
 import asyncio
@@ -90,12 +90,12 @@ class SmallCore(Machine):
         return False
 
     def die(self) -> None:
-        """As vLLM's client does when the core's process is gone."""
+        """End like vLLM's client when the core's process is gone."""
         self.resources.engine_dead = True
         self._outputs.put_nowait(EngineDeadError())
 
     async def quiet(self) -> None:
-        """Until no request is left, and nothing of any is in a KV pool."""
+        """Wait until no request is left, then assert empty KV pools."""
         while self.requests or self.scheduler.has_requests():
             await asyncio.sleep(0.001)
         assert self.used_blocks == 0
@@ -122,7 +122,6 @@ class SmallCore(Machine):
 async def small_async_llm(
     ranks: int = 1, *, step_s: float = 0.0
 ) -> AsyncIterator[tuple[AsyncLLM, SmallCore]]:
-    """The engine's client and its core, until the block ends."""
     core = SmallCore(ranks, step_s=step_s)
     with (
         mock.patch.object(EngineCoreClient, "make_async_mp_client", return_value=core),

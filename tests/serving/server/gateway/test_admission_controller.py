@@ -173,7 +173,7 @@ def test_a_drain_tells_each_that_waits_of_its_own_key_and_each_of_its_prompts_an
     asyncio.run(drains())
 
 
-def test_many_ends_of_one_step_are_one_look() -> None:
+def test_many_ends_of_one_step_decide_admission_once() -> None:
     async def ends() -> None:
         admission = AdmissionController(AdmissionLimits(interactive_headroom=0.0), lambda: CAPACITY)
         full = admission.enter(work(sequences=8))

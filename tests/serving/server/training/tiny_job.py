@@ -1,4 +1,4 @@
-"""A training job that is small enough to be run whole many times, with chips in this process."""
+"""A training job small enough for many whole runs, with chips in this process."""
 
 import json
 import shutil
@@ -75,7 +75,7 @@ class Job:
         self._fails = fails
 
     def run(self, stop_after: int | None = None) -> JobStatus:
-        """Run it until it is done, or asked to stop after so many steps."""
+        """Run it to its end, or stop it after that many steps."""
         with JobDirectory(self.path, self.spec) as directory:
             job = TrainingJob(
                 self.spec,
@@ -111,5 +111,4 @@ class Job:
 
     @property
     def curve(self) -> bytes:
-        """Every step's line."""
         return (self.path / "curve.jsonl").read_bytes()

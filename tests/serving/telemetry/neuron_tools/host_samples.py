@@ -1,4 +1,4 @@
-"""Samples of a host with two vCPUs, by hand."""
+"""Samples of a host with two vCPUs."""
 
 from serving.telemetry.neuron_tools.host_sample import CpuTimes, HostSample, ServerSample
 
@@ -6,7 +6,7 @@ from serving.telemetry.neuron_tools.host_sample import CpuTimes, HostSample, Ser
 def a_host(
     wall_s: float, *, user_s: float = 0.0, idle_s: float = 0.0, server: ServerSample | None = None
 ) -> HostSample:
-    """Its first vCPU has computed for `user_s` of its time, the other has been idle."""
+    """Its first vCPU has computed for `user_s` of its time, the other was idle."""
     nothing = {"nice": 0.0, "io_wait": 0.0, "irq": 0.0, "soft_irq": 0.0, "system": 0.0}
     return HostSample(
         wall_s=wall_s,

@@ -1,4 +1,4 @@
-"""Looks at engines of any number of chips, by hand: every figure follows from the chip's number."""
+"""Snapshots of engines of any number of chips: every figure follows from the chip's number."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ ENGINES = ("tensor", "vector", "scalar", "gpsimd", "dma")
 
 
 def a_chip(chip: int, **given: Any) -> ChipState:
-    """A chip of an NL72x2 with a rank of its own; each of its four stacks is held alike."""
+    """A chip of an NL72x2 with its own rank; its four stacks are held alike."""
     state = ChipState(
         chip=chip,
         rack=chip // 72,
@@ -75,7 +75,7 @@ def a_chip(chip: int, **given: Any) -> ChipState:
 
 
 def meters_of(chip: int, *, emulated_s: float) -> ChipMeters:
-    """Busy for (chip + 1) / 200 of the time, at 2 TFLOPS for every chip number."""
+    """Busy for (chip + 1) / 200 of the time, at 2 TFLOPS times (chip + 1)."""
     share = (chip + 1) / 200
     return ChipMeters(
         chip=chip,

@@ -1,4 +1,4 @@
-"""neuron-monitor's JSON, field by field, as types that refuse one more, one less, another kind.
+"""neuron-monitor's JSON as types that refuse a field more, one less, or of another kind.
 
 Source: AWS Neuron SDK docs, neuron-monitor-user-guide.rst.
 """
@@ -14,7 +14,7 @@ Seconds = Annotated[float, Meta(ge=0)]
 
 
 class Exact(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Every field is there and no other."""
+    """Exactly these fields."""
 
 
 class PhysicalCore(Exact):
@@ -258,5 +258,5 @@ class MonitorLine(Exact):
 
 
 def read_line(line: str | bytes) -> MonitorLine:
-    """The line; raises msgspec.ValidationError that names the field which is wrong."""
+    """Parse the line; raises msgspec.ValidationError naming the wrong field."""
     return msgspec.json.decode(line, type=MonitorLine)

@@ -112,7 +112,7 @@ def test_wide_shows_who_uses_a_device() -> None:
     assert len(cells(narrow[4])[6]) == 40
 
 
-def test_all_processes_are_ruled_and_end_with_the_one_that_looks() -> None:
+def test_all_processes_are_ruled_and_end_with_the_tool_s_own() -> None:
     lines = process_table(an_inventory(SERVER, ENGINE), wide=False, everybody=True, looking=LOOKING)
 
     assert [line[:2] for line in lines[3:]] == [

@@ -156,7 +156,7 @@ def test_one_device_opens_by_itself() -> None:
 
 
 @pytest.mark.long
-def test_ranks_and_chips_are_tables_that_follow_the_looks() -> None:
+def test_ranks_and_chips_are_tables_that_follow_the_snapshots() -> None:
     looks = Looks(FOUR)
 
     async def play(pilot: Screen) -> None:

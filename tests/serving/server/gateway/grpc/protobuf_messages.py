@@ -1,4 +1,4 @@
-"""Any message of a protobuf type, with the values at which programs break: for fuzzers."""
+"""Any message of a protobuf type, with critical values: for fuzzers."""
 
 from typing import Any
 
@@ -17,14 +17,13 @@ _DEPTH_MAX = 3
 
 
 def messages(descriptor: Descriptor, depth: int = 0) -> st.SearchStrategy[Any]:
-    """Messages of the type, each field there or not."""
+    """Messages of the type; each field may be missing."""
     kind = GetMessageClass(descriptor)
     fields = fields_of(descriptor, depth)
     return st.fixed_dictionaries({}, optional=fields).map(lambda given: kind(**given))
 
 
 def fields_of(descriptor: Descriptor, depth: int = 0) -> dict[str, st.SearchStrategy[Any]]:
-    """The values of each field of the type, by its name."""
     fields = [each for each in descriptor.fields if depth < _DEPTH_MAX or not each.message_type]
     return {each.name: _field(each, depth) for each in fields}
 

@@ -1,4 +1,4 @@
-"""A gRPC gateway on the small AsyncLLM, on a free port, and the published stubs before it."""
+"""A gRPC gateway on the small AsyncLLM, on a free port, with the published stubs."""
 
 import socket
 from collections.abc import AsyncIterator, Iterable
@@ -29,7 +29,7 @@ CAPACITY = Capacity(seats=SEATS, kv_tokens=60 * 16, prefill_tokens_per_step=64)
 
 
 class Ready:
-    """A readiness that is told what to say."""
+    """A readiness set by the test."""
 
     def __init__(self) -> None:
         self.dead: str | None = None
@@ -58,8 +58,6 @@ def free_port() -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class ServedGrpc:
-    """One server, everything behind it, and a channel to it."""
-
     engine: Any
     core: SmallCore
     admission: AdmissionController
@@ -70,7 +68,7 @@ class ServedGrpc:
     stub: Any
 
     async def is_empty(self) -> None:
-        """Nothing of any request is left, in the gateway, the engine or its KV pools."""
+        """Wait until no request is left in the gateway, the engine or its KV pools."""
         await self.core.quiet()
         assert await self.admission.empty(5.0)
         assert self.admission.state().in_flight == 0
@@ -141,7 +139,6 @@ def asking(
 
 
 async def told(call: Any) -> list[Any]:
-    """Everything that a stream says."""
     answers = []
     while (answer := await call.read()) is not grpc.aio.EOF:
         answers.append(answer)
@@ -150,7 +147,7 @@ async def told(call: Any) -> list[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """How a call failed, with google.rpc's details by their type's name."""
+    """A call's failure, with google.rpc's details by type name."""
 
     code: grpc.StatusCode
     message: str
@@ -164,7 +161,7 @@ class Failure:
 
 
 async def failure(call: Any) -> Failure:
-    """How a call fails, which is a stream or has one answer; it must, and with details."""
+    """The failure of a unary or streamed call; asserts that it fails, with details."""
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await (told(call) if hasattr(call, "read") else call)
     error = raised.value

@@ -1,9 +1,8 @@
-"""All servers in a process of their own, whose memory can be read: `python -m` of this module.
+"""All servers in one process, whose memory can be read: `python -m` of this module.
 
 vLLM's own app behind the HTTP server, the published service behind the gRPC server, on the small
-AsyncLLM; the control service on a made-up one, in the same loop. The ports go to stdout as one line
-of JSON; the process ends when its stdin does. uvloop,
-as vLLM's server has it.
+AsyncLLM; the control service on a small engine, in the same loop (uvloop, as vLLM's). The ports go
+to stdout as a line of JSON; the process ends with its stdin.
 """
 
 import asyncio

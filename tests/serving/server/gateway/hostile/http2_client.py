@@ -1,4 +1,4 @@
-"""A client of HTTP/2 that keeps to the windows it is given and to nothing else: frames by hand.
+"""An HTTP/2 client that respects the windows and nothing else: hand-made frames.
 
 https://www.rfc-editor.org/rfc/rfc9113; headers go without compression (RFC 7541, section 6.2.2).
 """
@@ -33,7 +33,7 @@ def frame(kind: Kind, stream: int = 0, payload: bytes = b"", flags: int = 0) -> 
 
 
 def headers(method: str, *more: tuple[bytes, bytes]) -> bytes:
-    """Of a call of gRPC, as HPACK writes what is not to be remembered."""
+    """Of a gRPC call, as HPACK literals that are not indexed."""
     fields = (
         (b":method", b"POST"),
         (b":scheme", b"http"),
@@ -47,7 +47,7 @@ def headers(method: str, *more: tuple[bytes, bytes]) -> bytes:
 
 
 def _text(letters: bytes) -> bytes:
-    """A string with its length, in HPACK's integers of a prefix of 7 bits."""
+    """A string with its length, in HPACK's integers of a 7-bit prefix."""
     if len(letters) < 127:
         return bytes([len(letters)]) + letters
     rest, size = len(letters) - 127, bytearray([127])
@@ -58,7 +58,7 @@ def _text(letters: bytes) -> bytes:
 
 
 class Http2Client:
-    """One connection; a context manager. `frames` counts what came, by its kind."""
+    """One connection; a context manager. `frames` counts received ones by kind."""
 
     def __init__(self, port: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=5.0)
@@ -78,7 +78,7 @@ class Http2Client:
         self._socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send as it is; nothing once the server has closed."""
+        """Send unchanged; nothing after the server has closed."""
         if self.is_closed:
             return
         try:
@@ -88,12 +88,12 @@ class Http2Client:
             self.is_closed = True
 
     def call(self, stream: int, method: str, *more: tuple[bytes, bytes], size: int = 0) -> None:
-        """Begin a call with a message of `size` bytes, of which `push` sends all but the last."""
+        """Begin a call with a message of `size` bytes; `push` sends all but the last."""
         self.send(frame(Kind.HEADERS, stream, headers(method, *more), END_HEADERS))
         self.left[stream] = size
 
     def read(self, seconds: float) -> None:
-        """Take what comes, for so long."""
+        """Receive for that long."""
         end_s = time.monotonic() + seconds
         while not self.is_closed and (left_s := end_s - time.monotonic()) > 0:
             self._socket.settimeout(left_s)
@@ -108,7 +108,7 @@ class Http2Client:
             self._take_frames()
 
     def push(self, seconds: float) -> int:
-        """Send as much of all messages as the windows allow, for so long; the bytes sent."""
+        """Send what the windows allow of all messages, for that long; returns the bytes sent."""
         end_s, sent = time.monotonic() + seconds, 0
         while not self.is_closed and self.left and time.monotonic() < end_s:
             self.read(0.005)

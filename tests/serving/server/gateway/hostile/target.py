@@ -1,4 +1,4 @@
-"""A server in a process of its own, seen from outside: its ports and its memory."""
+"""A server in its own process, seen from outside: ports and memory."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The process, until the block of `target` ends."""
+    """The process, while the block of `target` runs."""
 
     http_port: int
     grpc_port: int
@@ -30,7 +30,6 @@ class Target:
 
 @contextlib.contextmanager
 def target() -> Iterator[Target]:
-    """Start it, and stop it at the end of the block."""
     command = [sys.executable, "-m", "tests.serving.server.gateway.hostile.hostile_target"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -45,8 +45,6 @@ MODEL = "small-moe"
 
 @dataclass(frozen=True, kw_only=True)
 class HttpServer:
-    """One server and everything behind it, and clients of it."""
-
     url: str
     engine: Any
     core: SmallCore
@@ -59,7 +57,7 @@ class HttpServer:
         return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key, **settings)
 
     async def is_empty(self) -> None:
-        """Nothing of any request is left, in the gateway, the engine or its KV pools."""
+        """Wait until no request is left in the gateway, the engine or its KV pools."""
         await asyncio.wait_for(self.core.quiet(), 5.0)
         assert await self.admission.empty(5.0)
         assert self.admission.state().in_flight == 0
@@ -68,7 +66,7 @@ class HttpServer:
 
 
 class Before:
-    """A middleware as ours, where vLLM puts one: inside of what answers what nobody has caught."""
+    """A middleware where vLLM puts ours: inside its handler of uncaught exceptions."""
 
     made: ClassVar[list["Before"]] = []
     admission: App
@@ -82,7 +80,6 @@ class Before:
 
 
 async def vllm_app(engine: Any) -> Any:
-    """vLLM's app as its server makes it."""
     parser = make_arg_parser(FlexibleArgumentParser())
     args = parser.parse_args(
         [
@@ -102,7 +99,7 @@ async def vllm_app(engine: Any) -> Any:
 
 @asynccontextmanager
 async def served(app: App, ingress: HttpIngress | None = None) -> AsyncIterator[str]:
-    """The address of `app` on a free port, until the block ends."""
+    """Serve `app` on a free port; gives its address."""
     config = uvicorn.Config(app, port=0, lifespan="off", log_level="error")
     server = uvicorn.Server(config)
     server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
@@ -131,7 +128,6 @@ async def http_server(
     account: IngressAccount | None = None,
     request_wall_s_max: float = 60.0,
 ) -> AsyncIterator[HttpServer]:
-    """Serve until the block ends."""
     async with AsyncExitStack() as held:
         engine, core = await held.enter_async_context(small_async_llm(step_s=step_s))
         admission = AdmissionController(limits or AdmissionLimits(), lambda: CAPACITY)

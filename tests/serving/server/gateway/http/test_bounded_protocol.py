@@ -7,7 +7,6 @@ import json
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -94,7 +93,7 @@ class Server:
             writer.close()
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def served(
     app: App, limits: IngressLimits, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Server]:
@@ -209,7 +208,6 @@ def test_what_two_servers_could_read_in_two_ways_is_no_request(head: bytes) -> N
     run(use)
 
 
-@pytest.mark.long
 def test_a_head_that_does_not_come_or_comes_by_the_byte_ends_the_connection() -> None:
     async def use(server: Server) -> None:
         assert await server.answer() == b""
@@ -222,7 +220,6 @@ def test_a_head_that_does_not_come_or_comes_by_the_byte_ends_the_connection() ->
     run(use)
 
 
-@pytest.mark.long
 def test_a_request_takes_its_time_and_the_next_head_on_its_connection_has_its_own() -> None:
     async def use(server: Server) -> None:
         begin_s = time.monotonic()
@@ -432,7 +429,6 @@ def test_vllm_s_flags_about_heads_hold_when_they_are_given() -> None:
         assert found == (expected or (64 * 2**10, 256))
 
 
-@pytest.mark.long
 def test_a_handshake_that_does_not_end_is_counted_and_ended_and_others_speak_tls() -> None:
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,4 +1,4 @@
-"""The house's style, as a test: what a linter cannot know about this repository.
+"""The codebase's style, as a test: what a linter cannot know about this repository.
 
 It looks at the files that git knows or would add, so scratch files that are ignored do not count.
 """
@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 pytestmark = pytest.mark.process
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = {"serving", "emulator", "loadgen", "deploy", "protos", "reporting", "startup", "tests"}
+PACKAGES = {"serving", "emulator", "loadgen", "deploy", "protos", "reporting", "startup", "tests"}
 PRODUCT = ("emulator", "serving", "loadgen", "protos", "reporting", "startup")
 SHAPELESS_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base"}
 TEXT = {"", ".cfg", ".ini", ".md", ".proto", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"}
@@ -78,7 +78,7 @@ def test_the_top_level_shows_the_rooms_and_no_other_folder(files: list[Path]) ->
     folders = {path.parts[0] for path in files if len(path.parts) > 1}
     visible = {folder for folder in folders if not folder.startswith(".")}
 
-    assert visible - ROOMS == set()
+    assert visible - PACKAGES == set()
 
 
 def test_every_file_is_named_after_what_it_holds(python_files: list[Path]) -> None:
