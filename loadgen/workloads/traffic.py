@@ -11,6 +11,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from loadgen.arrivals.arrival_spec import Gaps
 from loadgen.arrivals.gaps import RenewalArrivals
 from loadgen.errors import OptionError
 from loadgen.records.arrays import Float64s, Int64s
@@ -71,7 +72,7 @@ class Traffic:
         )
 
     @classmethod
-    def poisson(
+    def drawn(
         cls,
         *,
         rate_per_s: float,
@@ -79,17 +80,20 @@ class Traffic:
         seed: int,
         requests: int | None = None,
         duration_s: float | None = None,
+        gaps: Gaps = "poisson",
+        burstiness: float = 1.0,
     ) -> Self:
-        """Draw independent arrivals, `rate_per_s` on average.
+        """Draw arrivals, `rate_per_s` on average; `gaps` and `burstiness` as of `RenewalArrivals`.
 
         As many as `requests`, or as arrive in `duration_s`. Gaps and lengths come from separate
         streams of the seed: more requests or another rate leave the lengths unchanged. Raises
-        OptionError for a rate or extent not above 0, and for both extents or none.
+        OptionError for a rate, burstiness or extent not above 0, and for both extents or none.
         """
         _check_positive("rate_per_s", rate_per_s)
+        _check_positive("burstiness", burstiness)
         if (requests is None) == (duration_s is None):
             raise OptionError("requests", requests, expected="requests or duration_s, one of them")
-        arrivals = RenewalArrivals("poisson", burstiness=1.0, seed=seed)
+        arrivals = RenewalArrivals(gaps, burstiness=burstiness, seed=seed)
         if requests is not None:
             _check_positive("requests", requests)
             arrival_s = arrivals.next(requests) / rate_per_s
@@ -111,6 +115,10 @@ class Traffic:
             prompt_tokens=self.prompt_tokens[which],
             output_tokens=self.output_tokens[which],
         )
+
+    def first(self, requests: int) -> Self:
+        """The first so many requests."""
+        return self.chosen(np.arange(min(requests, len(self))))
 
     def window(self, begin_s: float, end_s: float) -> Self:
         """Requests arriving from `begin_s` to before `end_s`, with `begin_s` as time 0."""

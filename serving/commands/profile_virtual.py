@@ -81,6 +81,6 @@ def _traffic(options: VirtualOptions) -> Traffic:
         prompt=lognormal_of_median(median=options.prompt_tokens, sigma=options.spread),
         output=lognormal_of_median(median=options.output_tokens, sigma=options.spread),
     )
-    return Traffic.poisson(
+    return Traffic.drawn(
         rate_per_s=options.rate, lengths=lengths, seed=options.seed, requests=options.requests
     )

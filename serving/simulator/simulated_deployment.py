@@ -8,6 +8,7 @@ from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition, check_partition
 from emulator.specs.shipped_fits import FITTED, calibration_for
+from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import StepCostModel
@@ -28,7 +29,7 @@ class SimulatedDeployment:
     @classmethod
     def of(
         cls,
-        system: str,
+        system: str | SystemSpec,
         model: str,
         partition: Partition,
         *,
@@ -41,7 +42,8 @@ class SimulatedDeployment:
 
         Raises ConfigError for an unknown name, or a partition that the machine does not allow.
         """
-        machine, timed = system_by_name(system), model_by_name(model)
+        machine = system_by_name(system) if isinstance(system, str) else system
+        timed = model_by_name(model)
         check_partition(partition, machine, {timed.name: (timed.heads, timed.heads)})
         terms = HbmTerms(utilization=HBM_SHARE)
         return cls(

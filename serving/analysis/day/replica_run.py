@@ -138,7 +138,7 @@ def saturated_per_s(task: RateTask) -> float:
 
 
 def _drawn(task: RateTask, requests: int) -> Traffic:
-    return Traffic.poisson(
+    return Traffic.drawn(
         rate_per_s=task.rate_per_s,
         lengths=task.replica.lengths,
         seed=task.seed,

@@ -95,7 +95,7 @@ class RateDemand:
         return (share,)
 
     def _drawn(self, rate_per_s: float, requests: int, seed: int) -> Traffic:
-        traffic = Traffic.poisson(
+        traffic = Traffic.drawn(
             rate_per_s=rate_per_s, lengths=self.lengths, seed=seed, requests=requests
         )
         return traffic.within_context(self.context_tokens)

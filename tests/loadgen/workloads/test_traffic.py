@@ -57,7 +57,7 @@ def test_what_does_not_fit_in_the_context_can_be_left_out() -> None:
 
 
 def test_poisson_traffic_has_its_rate_and_the_gaps_of_chance() -> None:
-    made = Traffic.poisson(rate_per_s=20.0, lengths=LENGTHS, seed=5, requests=20_000)
+    made = Traffic.drawn(rate_per_s=20.0, lengths=LENGTHS, seed=5, requests=20_000)
 
     # 20,000 gaps: standard errors of 0.7 % (mean) and about 1 % (spread).
     gaps_s = np.diff(made.arrival_s)
@@ -70,7 +70,7 @@ def test_poisson_traffic_has_its_rate_and_the_gaps_of_chance() -> None:
 
 def test_more_requests_or_another_rate_keep_the_lengths() -> None:
     few, many, fast = (
-        Traffic.poisson(rate_per_s=rate, lengths=LENGTHS, seed=6, requests=requests)
+        Traffic.drawn(rate_per_s=rate, lengths=LENGTHS, seed=6, requests=requests)
         for rate, requests in ((1.0, 10), (1.0, 20), (50.0, 10))
     )
 
@@ -81,9 +81,9 @@ def test_more_requests_or_another_rate_keep_the_lengths() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_duration_takes_the_arrivals_before_its_end_and_no_fewer(seed: int) -> None:
-    by_count = Traffic.poisson(rate_per_s=3.0, lengths=LENGTHS, seed=seed, requests=450)
+    by_count = Traffic.drawn(rate_per_s=3.0, lengths=LENGTHS, seed=seed, requests=450)
     for duration_s in (0.01, 1.0, 20.0, 100.0):
-        made = Traffic.poisson(rate_per_s=3.0, lengths=LENGTHS, seed=seed, duration_s=duration_s)
+        made = Traffic.drawn(rate_per_s=3.0, lengths=LENGTHS, seed=seed, duration_s=duration_s)
         expected = by_count.arrival_s[by_count.arrival_s < duration_s]
         assert made.arrival_s == pytest.approx(expected, rel=1e-12)
 
@@ -96,7 +96,7 @@ def test_lengths_are_not_drawn_from_the_stream_of_the_gaps() -> None:
             tokens = (1 + 1_000 * rng.exponential(1.0, requests)).astype(np.int64)
             return tokens, tokens
 
-    made = Traffic.poisson(rate_per_s=1.0, lengths=Exponential(), seed=3, requests=10_000)
+    made = Traffic.drawn(rate_per_s=1.0, lengths=Exponential(), seed=3, requests=10_000)
     gaps_s = np.diff(made.arrival_s, prepend=0.0)
 
     # Five standard errors of a correlation of 10,000 pairs; of one stream it would be 1.
@@ -105,8 +105,7 @@ def test_lengths_are_not_drawn_from_the_stream_of_the_gaps() -> None:
 
 def test_the_seed_decides() -> None:
     one, again, other = (
-        Traffic.poisson(rate_per_s=3.0, lengths=LENGTHS, seed=seed, requests=50)
-        for seed in (8, 8, 9)
+        Traffic.drawn(rate_per_s=3.0, lengths=LENGTHS, seed=seed, requests=50) for seed in (8, 8, 9)
     )
 
     assert one.arrival_s.tolist() == again.arrival_s.tolist()
@@ -124,7 +123,7 @@ def test_two_windows_that_meet_hold_every_request_once(whole: Traffic, cut_s: fl
 
 def test_the_lengths_seen_make_more_requests_like_them() -> None:
     seen = traffic(0.0, 0.0, 0.0)
-    more = Traffic.poisson(rate_per_s=1.0, lengths=seen.lengths, seed=1, requests=60)
+    more = Traffic.drawn(rate_per_s=1.0, lengths=seen.lengths, seed=1, requests=60)
 
     assert set(prompts(more)) == {10, 11, 12}
 
@@ -162,15 +161,15 @@ def test_the_lengths_seen_make_more_requests_like_them() -> None:
         ),
         (lambda: traffic(0.0).window(1.0, 1.0), "window"),
         (lambda: traffic(0.0, 1.0).sped_up(0.0), "factor"),
-        (lambda: Traffic.poisson(rate_per_s=1, lengths=LENGTHS, seed=1), "requests"),
+        (lambda: Traffic.drawn(rate_per_s=1, lengths=LENGTHS, seed=1), "requests"),
         (
-            lambda: Traffic.poisson(
+            lambda: Traffic.drawn(
                 rate_per_s=1, lengths=LENGTHS, seed=1, requests=1, duration_s=1.0
             ),
             "requests",
         ),
         (
-            lambda: Traffic.poisson(rate_per_s=0, lengths=LENGTHS, seed=1, requests=1),
+            lambda: Traffic.drawn(rate_per_s=0, lengths=LENGTHS, seed=1, requests=1),
             "rate_per_s",
         ),
     ],

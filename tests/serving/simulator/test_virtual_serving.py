@@ -156,7 +156,7 @@ def test_a_request_that_comes_during_a_step_waits_for_its_end(one_chip: StepCost
 def test_every_request_gets_the_tokens_it_asked_for_and_time_adds_up(
     four_chips: StepCostModel, seed: int, rate_per_s: float, policy: str | None, blocks: int
 ) -> None:
-    asked = Traffic.poisson(rate_per_s=rate_per_s, lengths=SHORT, seed=seed, requests=60)
+    asked = Traffic.drawn(rate_per_s=rate_per_s, lengths=SHORT, seed=seed, requests=60)
     limits = replace(LIMITS, prefill_policy=policy, kv_blocks_per_rank=blocks)
     run = served(asked, four_chips, limits)
 
@@ -177,7 +177,7 @@ def test_every_request_gets_the_tokens_it_asked_for_and_time_adds_up(
 
 @pytest.mark.long
 def test_the_same_traffic_is_served_the_same_every_time(four_chips: StepCostModel) -> None:
-    asked = Traffic.poisson(rate_per_s=1_000, lengths=SHORT, seed=1, requests=80)
+    asked = Traffic.drawn(rate_per_s=1_000, lengths=SHORT, seed=1, requests=80)
 
     assert arrays(served(asked, four_chips, LIMITS)) == arrays(served(asked, four_chips, LIMITS))
 
@@ -190,7 +190,7 @@ def test_one_seat_and_replies_of_one_token_make_the_queue_of_the_textbook(
     service_ns = step_ns(one_chip, (32, 0), logits=1)
     service_s, load = service_ns / NS_PER_S, 0.7
     lengths = IndependentLengths(prompt=Uniform(least=32, most=32), output=Uniform(least=1, most=1))
-    asked = Traffic.poisson(rate_per_s=load / service_s, lengths=lengths, seed=4, requests=6_000)
+    asked = Traffic.drawn(rate_per_s=load / service_s, lengths=lengths, seed=4, requests=6_000)
     run = served(asked, one_chip, replace(LIMITS, max_num_seqs=1))
 
     # Each begins when it has come and the one before is done: exactly, in ns (Lindley).
@@ -208,7 +208,7 @@ def test_one_seat_and_replies_of_one_token_make_the_queue_of_the_textbook(
 
 @pytest.mark.long
 def test_one_rank_is_served_as_by_the_scheduler_of_vllm_alone(one_chip: StepCostModel) -> None:
-    asked = Traffic.poisson(rate_per_s=400, lengths=SHORT, seed=5, requests=60)
+    asked = Traffic.drawn(rate_per_s=400, lengths=SHORT, seed=5, requests=60)
     limits = replace(LIMITS, kv_blocks_per_rank=40)
     run = served(asked, one_chip, limits)
     first_s, last_s = served_by_vllm(asked, one_chip, limits)
@@ -297,7 +297,7 @@ def test_few_blocks_preempt_and_cost_time_but_no_token(one_chip: StepCostModel) 
 def test_a_run_is_that_of_vllm_s_schedulers(
     four_chips: StepCostModel, policy: str, kv_blocks: int
 ) -> None:
-    asked = Traffic.poisson(rate_per_s=3_000, lengths=SHORT, seed=6, requests=90)
+    asked = Traffic.drawn(rate_per_s=3_000, lengths=SHORT, seed=6, requests=90)
     limits = replace(LIMITS, prefill_policy=policy, max_num_seqs=4, kv_blocks_per_rank=kv_blocks)
     reference = vllm_serving.serve_in_virtual_time(asked, four_chips, limits)
 
@@ -311,7 +311,7 @@ def just_kept(name: str, limit_s: float, *, percentile: float) -> Bound:
 
 @pytest.mark.long
 def test_what_is_hopeless_ends_early_and_would_have_been_missed(one_chip: StepCostModel) -> None:
-    asked = Traffic.poisson(rate_per_s=2_000, lengths=SHORT, seed=7, requests=200)
+    asked = Traffic.drawn(rate_per_s=2_000, lengths=SHORT, seed=7, requests=200)
     full = served(asked, one_chip, LIMITS)
     level = just_kept("ttft", percentile(full.ttft_s, 50), percentile=90)
     run = served(asked, one_chip, LIMITS, levels=[Bound(measure="ttft_ms", limit=1e9), level])
@@ -327,7 +327,7 @@ def test_what_is_hopeless_ends_early_and_would_have_been_missed(one_chip: StepCo
 
 @pytest.mark.long
 def test_levels_may_be_about_some_of_the_requests_only(one_chip: StepCostModel) -> None:
-    asked = Traffic.poisson(rate_per_s=2_000, lengths=SHORT, seed=7, requests=200)
+    asked = Traffic.drawn(rate_per_s=2_000, lengths=SHORT, seed=7, requests=200)
     full = served(asked, one_chip, LIMITS)
     level = just_kept("ttft", percentile(full.ttft_s, 30), percentile=90)
     early = np.arange(200) < 20
@@ -347,7 +347,7 @@ def test_levels_may_be_about_some_of_the_requests_only(one_chip: StepCostModel) 
 
 @pytest.mark.long
 def test_levels_that_can_be_met_change_nothing(one_chip: StepCostModel) -> None:
-    asked = Traffic.poisson(rate_per_s=2_000, lengths=SHORT, seed=8, requests=100)
+    asked = Traffic.drawn(rate_per_s=2_000, lengths=SHORT, seed=8, requests=100)
     full = served(asked, one_chip, LIMITS)
     levels = [
         just_kept("ttft", percentile(full.ttft_s, 99), percentile=99),
@@ -360,7 +360,7 @@ def test_levels_that_can_be_met_change_nothing(one_chip: StepCostModel) -> None:
 
 @pytest.mark.long
 def test_no_step_begins_when_the_time_is_up(one_chip: StepCostModel) -> None:
-    asked = Traffic.poisson(rate_per_s=10_000, lengths=SHORT, seed=9, requests=50)
+    asked = Traffic.drawn(rate_per_s=10_000, lengths=SHORT, seed=9, requests=50)
     full = served(asked, one_chip, LIMITS)
     assert full.busy_s == pytest.approx(full.emulated_s - asked.arrival_s[0])  # never idle
     step, until_s = 20, float(full.step_end_s[20])
@@ -374,7 +374,7 @@ def test_no_step_begins_when_the_time_is_up(one_chip: StepCostModel) -> None:
 
 @pytest.mark.long
 def test_an_observer_sees_every_step_as_it_was_costed(four_chips: StepCostModel) -> None:
-    asked = Traffic.poisson(rate_per_s=3_000, lengths=SHORT, seed=10, requests=30)
+    asked = Traffic.drawn(rate_per_s=3_000, lengths=SHORT, seed=10, requests=30)
     begins_ns, seen = [], []
 
     def look(

@@ -1,0 +1,148 @@
+"""What a simulated run comes to, and how it is shown."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emulator.power.efficiency import PowerBasis, TokenRates, tokens_per_megawatt
+from emulator.power.system_power import SystemPower
+from loadgen.measures.slo import Slo
+from reporting.document import Column, Document, Facts, table_of
+from reporting.numbers import number
+from serving.simulator import Run, SimulatedDeployment, known_percentile
+
+Float64s = NDArray[np.float64]
+
+PERCENTILES: Final = (50, 90, 99)
+_MS: Final = 1e3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyPercentiles:
+    """Of requests that have them, in milliseconds; None without one."""
+
+    p50: float | None
+    p90: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedReport:
+    """A run's figures.
+
+    Attributes:
+        emulated_s: end of the last step; `wall_s` is what the simulation took here, `compile_s`
+            what compiling before it took, or reading what an earlier run had compiled.
+        ttft_ms, tpot_ms, e2e_ms: of completed requests, TPOT of those with more than one token.
+        joules: of the chips; tokens/s/MW divide by the utility's meter, cooling included.
+        kept: share of the requests that keep the target in TTFT, TPOT, and both.
+    """
+
+    requests: int
+    completed_requests: int
+    output_tokens: int
+    prompt_tokens: int
+    steps: int
+    preemptions: int
+    emulated_s: float
+    wall_s: float
+    compile_s: float
+    ttft_ms: LatencyPercentiles
+    tpot_ms: LatencyPercentiles
+    e2e_ms: LatencyPercentiles
+    output_tokens_per_s: float
+    busy_share: float
+    joules: float
+    chip_watts: float
+    facility_watts: float
+    output_tokens_per_s_per_mw: float
+    slo: str | None = None
+    kept: tuple[float, float, float] | None = None
+
+
+def simulated_report(
+    run: Run, deployment: SimulatedDeployment, *, slo: Slo | None, compile_s: float, wall_s: float
+) -> SimulatedReport:
+    """The figures of `run`."""
+    served, traffic = run.served, run.served.traffic
+    done = served.finished
+    chips = deployment.cost_model.partition.chips
+    power = SystemPower(deployment.cost_model.system)
+    drawn_watts = power.facility_watts(run.chip_watts, chips=chips).total_watts
+    rates = TokenRates(output_tokens_per_s=served.tokens_per_s)
+    bases = tokens_per_megawatt(power, rates, chips=chips, drawn_watts=drawn_watts)
+    several = done & (traffic.output_tokens > 1)
+    return SimulatedReport(
+        requests=len(traffic),
+        completed_requests=int(done.sum()),
+        output_tokens=served.tokens,
+        prompt_tokens=int(traffic.prompt_tokens[done].sum()),
+        steps=served.steps,
+        preemptions=served.preemptions,
+        emulated_s=served.emulated_s,
+        wall_s=wall_s,
+        compile_s=compile_s,
+        ttft_ms=_percentiles(served.ttft_s[done]),
+        tpot_ms=_percentiles(served.tpot_s[several]),
+        e2e_ms=_percentiles((served.last_token_s - traffic.arrival_s)[done]),
+        output_tokens_per_s=served.tokens_per_s,
+        busy_share=run.busy_share,
+        joules=served.joules,
+        chip_watts=run.chip_watts,
+        facility_watts=drawn_watts,
+        output_tokens_per_s_per_mw=next(
+            each.output for each in bases if each.basis is PowerBasis.DRAWN
+        ),
+        slo=None if slo is None else slo.words,
+        kept=None if slo is None else run.shares(slo),
+    )
+
+
+def _percentiles(times_s: Float64s) -> LatencyPercentiles:
+    found = (known_percentile(times_s, q) for q in PERCENTILES)
+    return LatencyPercentiles(
+        **{
+            f"p{q}": None if time_s is None else time_s * _MS
+            for q, time_s in zip(PERCENTILES, found, strict=True)
+        }
+    )
+
+
+def simulated_document(report: SimulatedReport) -> Document:
+    """The report to be read."""
+    rows: Sequence[tuple[str, LatencyPercentiles]] = (
+        ("TTFT", report.ttft_ms),
+        ("TPOT", report.tpot_ms),
+        ("E2E", report.e2e_ms),
+    )
+    facts = [
+        ("requests", f"{report.completed_requests:,} of {report.requests:,} completed"),
+        ("tokens", f"{report.prompt_tokens:,} in, {report.output_tokens:,} out"),
+        ("throughput", f"{number(report.output_tokens_per_s)} output tokens/s"),
+        ("emulated", f"{number(report.emulated_s)} s, {report.steps:,} steps, busy "
+         f"{report.busy_share:.0%}, {report.preemptions:,} preemptions"),
+        ("power", f"{number(report.chip_watts)} W at the chips, "
+         f"{number(report.facility_watts)} W at the meter; {number(report.joules)} J"),
+        ("efficiency", f"{number(report.output_tokens_per_s_per_mw)} output tokens/s/MW"),
+        ("simulated in", f"{number(report.wall_s)} s, and {number(report.compile_s)} s to compile"),
+    ]  # fmt: skip
+    if report.slo is not None and report.kept is not None:
+        ttft, tpot, both = report.kept
+        facts.append((report.slo, f"{both:.2%} keep it (TTFT {ttft:.2%}, TPOT {tpot:.2%})"))
+    latencies = table_of(
+        (
+            Column("latency", lambda row: row[0], align="left"),
+            Column("p50", lambda row: row[1].p50, unit="ms"),
+            Column("p90", lambda row: row[1].p90, unit="ms"),
+            Column("p99", lambda row: row[1].p99, unit="ms"),
+        ),
+        rows,
+    )
+    return Document(
+        title="Simulated run",
+        subtitle="modelled, not measured",
+        sections=(Facts(title="", rows=tuple(facts)), latencies),
+    )

@@ -1,0 +1,164 @@
+"""`ultraserve simulate`: serve traffic in virtual time, on a machine that is not there.
+
+vLLM's scheduler, compiled, decides every step; the cost model times it. No server, no chips.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from emulator.errors import ConfigError
+from loadgen.arrivals.arrival_spec import Gaps
+from reporting.data_forms import json_text
+from serving.commands.analysis_options import JsonOptions, check_least, one_of
+from serving.settings import PartitionOptions
+from serving.traffic.engine_limits import SchedulerLimits
+from startup.typed_options import REQUIRED, add_options, option, read_options
+
+if TYPE_CHECKING:
+    from loadgen.workloads.traffic import Traffic
+    from serving.simulator import SimulatedDeployment
+
+_REQUESTS, _LENGTHS = 1_000, "512"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedTrafficOptions:
+    """The traffic, in the load generator's words."""
+
+    GROUP = "traffic"
+
+    trace: Path | None = option(
+        None,
+        "recorded, at its own times: Azure's CSV, Mooncake's JSON lines or BurstGPT's CSV",
+        one_of="source",
+        needs_one=True,
+    )
+    rate: float | None = option(None, "requests per second", metavar="R", one_of="source")
+    speedup: float = option(1.0, "of a trace: its times over X", metavar="X")
+    gaps: Gaps = option(
+        "poisson", "gaps at a rate: exponential, even, or gamma distributed", "--arrivals"
+    )
+    burstiness: float = option(1.0, "shape of the gamma gaps: CV 1 / sqrt(K)", metavar="K")
+    requests: int | None = option(
+        None, f"of a rate, or the first of a trace (default: {_REQUESTS:,}, or all)"
+    )
+    input: str | None = option(
+        None, f"prompt tokens, as of `ultraserve-loadgen` (default: {_LENGTHS})", metavar="LENGTHS"
+    )
+    output: str | None = option(None, f"reply tokens (default: {_LENGTHS})", metavar="LENGTHS")
+    seed: int = option(0, "of arrivals and lengths")
+
+    def __post_init__(self) -> None:
+        check_least("seed", self.seed, 0)
+        check_least("requests", self.requests, 1)
+        for name in ("input", "output"):
+            value = getattr(self, name)
+            if self.trace is not None and value is not None:
+                raise ConfigError(field=name, value=value, expected="nothing beside --trace")
+
+    def traffic(self) -> Traffic:
+        """The requests; raises LoadError."""
+        from loadgen.workloads.length_pairs import IndependentLengths
+        from loadgen.workloads.lengths import parse_lengths
+        from loadgen.workloads.traffic import Traffic
+
+        if self.trace is not None:
+            recorded = Traffic.recorded(self.trace).sped_up(self.speedup)
+            return recorded if self.requests is None else recorded.first(self.requests)
+        assert self.rate is not None  # the parser asks for it or for a trace
+        lengths = IndependentLengths(
+            prompt=parse_lengths(self.input or _LENGTHS, option="--input"),
+            output=parse_lengths(self.output or _LENGTHS, option="--output"),
+        )
+        return Traffic.drawn(
+            rate_per_s=self.rate,
+            lengths=lengths,
+            seed=self.seed,
+            requests=_REQUESTS if self.requests is None else self.requests,
+            gaps=self.gaps,
+            burstiness=self.burstiness,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions(SimulatedTrafficOptions, JsonOptions, PartitionOptions):
+    """All of a simulated run."""
+
+    GROUP = PartitionOptions.GROUP
+
+    model: str = option(REQUIRED, "a model of the catalog", metavar="NAME")
+    slo: str | None = option(
+        None, "a target, such as ttft=500ms,tpot=30ms@p99: the share that keeps it", metavar="SLO"
+    )
+
+    def deployment(self, schedulers: SchedulerLimits) -> SimulatedDeployment:
+        """The machine; raises ConfigError."""
+        from emulator.specs.assumptions import with_assumptions
+        from emulator.specs.overlap import Overlap
+        from emulator.specs.partition import Partition
+        from emulator.specs.systems import system_by_name
+        from serving.simulator import SimulatedDeployment
+
+        system = with_assumptions(system_by_name(self.system), self.assumptions)
+        return SimulatedDeployment.of(
+            system,
+            self.model,
+            Partition(
+                chips=self.chips,
+                tp=self.tp,
+                ep=self.chips if self.ep is None else self.ep,
+                lnc=system.chip.default_lnc.count if self.lnc is None else self.lnc,
+            ),
+            calibration=self.calibration,
+            overlap=one_of(Overlap, "overlap", self.overlap),
+            routing=self.routing or "uniform",
+            schedulers=schedulers,
+        )
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the `simulate` command."""
+    parser = subparsers.add_parser(
+        "simulate",
+        help="serve traffic in virtual time: latencies, joules and tokens/s/MW in seconds",
+        description="Serve traffic in virtual time on a machine of the catalog: vLLM's scheduler "
+        "decides every step, the cost model times it. No server, no chips; modelled, not measured.",
+        epilog="Example: ultraserve simulate --model qwen3-30b-a3b --chips 144 --requests 50000 "
+        "--rate 1440 --input 512 --output 512 --json",
+    )
+    add_options(parser, SimulateOptions)
+    add_options(parser, SchedulerLimits, defaults={"max_num_seqs": 256})
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate and print; returns 0. Raises UltraServeError, LoadError."""
+    from reporting.plain_text import document_lines
+    from serving.analysis.simulate.simulated_report import simulated_document, simulated_report
+    from serving.simulator import simulate
+    from serving.traffic.slo import parse_slo
+
+    options = read_options(SimulateOptions, args)
+    slo = None if options.slo is None else parse_slo(options.slo)
+    deployment = options.deployment(read_options(SchedulerLimits, args))
+    traffic = options.traffic()
+    begun_s = time.perf_counter()
+    simulate(deployment, traffic.first(1))  # compiles, or reads what was compiled before
+    compiled_s = time.perf_counter()
+    found = simulate(deployment, traffic)
+    report = simulated_report(
+        found,
+        deployment,
+        slo=slo,
+        compile_s=compiled_s - begun_s,
+        wall_s=time.perf_counter() - compiled_s,
+    )
+    print(
+        json_text(report) if options.json else "\n".join(document_lines(simulated_document(report)))
+    )
+    return 0
