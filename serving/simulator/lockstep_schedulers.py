@@ -25,7 +25,9 @@ from serving.simulator.scheduler_arrays import (
 )
 from serving.traffic.engine_limits import EngineLimits
 
+Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
+Float64s = NDArray[np.float64]
 
 
 class LockstepSchedulers:
@@ -50,12 +52,13 @@ class LockstepSchedulers:
         self._ranks = ranks
         self._coming = 0
         self._rows = 0
+        self._ended = 0  # in the last step
         self._all_blocks = int(arrays.ranks["free_blocks"].max())
         self._pending = np.zeros(ranks, dtype=np.int64)
         self._decodes = np.zeros(ranks, dtype=np.int64)
         self._waited_steps = np.zeros(ranks, dtype=np.int64)
         self._unlimited = np.full(ranks, UNLIMITED, dtype=np.int64)
-        self._given = np.zeros(len(arrays.rows), dtype=np.int64)
+        self._given = np.zeros(len(arrays.rows), dtype=np.int32)
 
     @classmethod
     def of(cls, traffic: Traffic, limits: EngineLimits, ranks: int) -> Self:
@@ -84,10 +87,14 @@ class LockstepSchedulers:
         return int(self.arrays.requests[self._coming]["arrival_ns"])
 
     @property
-    def tokens_left(self) -> Int64s:
-        """Output tokens that each request has yet to get, [requests]."""
-        left: Int64s = self.arrays.requests["tokens_left"]
-        return left
+    def first_token_s(self) -> Float64s:
+        """Of each request, [requests]; NaN without one."""
+        return _seconds(self.arrays.requests["first_token_ns"])
+
+    @property
+    def last_token_s(self) -> Float64s:
+        """Of each request, [requests]; NaN for what is not finished."""
+        return _seconds(self.arrays.requests["last_token_ns"])
 
     @property
     def preemptions(self) -> int:
@@ -147,11 +154,22 @@ class LockstepSchedulers:
         self._waited_steps = demand.waited_after(budgets)
         return budgets
 
-    def give_tokens(self) -> Int64s:
-        """End the step: the requests that get a token by it, in its order: [tokens]."""
-        tokens, ended = kernel.give_tokens(self.arrays, self.cache, self._rows, self._given)
+    def give_tokens(self, end_ns: int) -> Int32s:
+        """End the step at `end_ns`: the requests that get a token by it, in its order: [tokens].
+
+        The next step writes them anew.
+        """
+        tokens, ended = kernel.give_tokens(self.arrays, self.cache, self._rows, end_ns, self._given)
+        self._ended = ended
         self.requests -= ended
-        return self._given[:tokens].copy()
+        return self._given[:tokens]
+
+    def ended_among(self, given: Int32s) -> Int32s:
+        """Those of the last step's `given` that have their last token."""
+        if not self._ended:
+            return given[:0]
+        ended: Int32s = given[self.arrays.requests["tokens_left"][given] == 0]
+        return ended
 
     def abort(self, request: int) -> None:
         """End a request that runs or waits; of others, nothing changes."""
@@ -170,3 +188,7 @@ class LockstepSchedulers:
     def bring_up(self, rank: int) -> None:
         """Put a rank into service again."""
         self.arrays.ranks["up"][rank] = True
+
+
+def _seconds(times_ns: Int64s) -> Float64s:
+    return np.where(times_ns == NONE, np.nan, times_ns / NS_PER_S)

@@ -29,6 +29,8 @@ REQUEST: Final = np.dtype(
         ("is_prefill", np.bool_),  # vLLM's is_prefill_chunk
         ("is_running", np.bool_),
         ("waiting_next", np.int64),  # the request behind it in its rank's queue
+        ("first_token_ns", np.int64),  # NONE without it
+        ("last_token_ns", np.int64),
         # With prefix caching:
         ("key_begin", np.int64),  # of its blocks' keys
         ("hashed", np.int64),  # its blocks that are in the cache's index
@@ -36,6 +38,7 @@ REQUEST: Final = np.dtype(
         ("seat", np.int64),  # row of `table`
     ]
 )
+_NONE_YET: Final = ("rank", "waiting_next", "first_token_ns", "last_token_ns")
 RANK: Final = np.dtype(
     [
         ("up", np.bool_),
@@ -125,7 +128,7 @@ def scheduler_arrays(
         level: [requests], 0 the most urgent; None is one level.
     """
     levels = 1 if level is None or not len(level) else int(level.max()) + 1
-    requests = _records(REQUEST, len(arrival_ns), rank=NONE, waiting_next=NONE)
+    requests = _records(REQUEST, len(arrival_ns), **dict.fromkeys(_NONE_YET, NONE))
     requests["arrival_ns"] = arrival_ns
     requests["tokens"] = prompt_tokens
     requests["tokens_left"] = output_tokens

@@ -24,6 +24,7 @@ from serving.simulator.kv_blocks import (
 )
 from serving.simulator.scheduler_arrays import NONE, PrefixCache, SchedulerArrays, SchedulerBounds
 
+Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 
 
@@ -407,12 +408,12 @@ def _schedule_waiting(
 
 @njit(cache=True)
 def give_tokens(
-    s: SchedulerArrays, c: PrefixCache | None, rows: int, given: Int64s
+    s: SchedulerArrays, c: PrefixCache | None, rows: int, end_ns: int, given: Int32s
 ) -> tuple[int, int]:
-    """`update_from_output`: a token for each row that computed all of its request.
+    """`update_from_output` of a step that ends at `end_ns`.
 
-    Writes those requests to `given` [rows]; returns how many they are, and how many of them have
-    their last token and are gone.
+    Each row that computed all of its request gets a token. Writes those requests to `given` [rows];
+    returns how many they are, and how many of them have their last token and are gone.
     """
     tokens = ended = 0
     for row in range(rows):
@@ -422,11 +423,14 @@ def give_tokens(
         rank = s.rows[row].rank
         given[tokens] = request
         tokens += 1
+        if s.requests[request].first_token_ns == NONE:
+            s.requests[request].first_token_ns = end_ns
         s.requests[request].tokens += 1
         s.requests[request].tokens_left -= 1
         s.ranks[rank].running_tokens += 1
         if s.requests[request].tokens_left == 0:
             ended += 1
+            s.requests[request].last_token_ns = end_ns
             _stop_running(s, c, rank, request)
             s.requests[request].rank = NONE
     return tokens, ended

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from emulator.ultraserver.step_cost import THROTTLE, StepCost, StepCostModel
+from emulator.ultraserver.step_cost import THROTTLE, StepCostModel
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Bound
 from loadgen.workloads.traffic import Traffic
@@ -110,19 +110,17 @@ class _VirtualServing:
         limits: EngineLimits,
         on_step: StepWatcher | None,
     ) -> None:
-        requests = len(traffic)
         self._traffic = traffic
         self._cost_model = cost_model
         self._schedulers = LockstepSchedulers.of(traffic, limits, cost_model.partition.ranks)
         self._on_step = on_step
         self._now_ns = 0
-        self._first_token_s = np.full(requests, np.nan)
-        self._last_token_s = np.full(requests, np.nan)
         self._judged = judged
         self._judged_left = int(judged.sum())
         self._token_request = np.empty(int(traffic.output_tokens.sum()), dtype=np.int32)
         self._tokens = 0
-        self._steps: list[tuple[int, int, int, float, float]] = []  # as the log, and tokens
+        self._steps: list[tuple[int, int, float, float]] = []  # as the log
+        self._step_tokens: list[int] = []
         self._idle_ns = 0
         self._kv_blocks_used_max = 0
         self._empty_steps = 0
@@ -142,7 +140,8 @@ class _VirtualServing:
             self._step()
             if len(self._steps) % HOPE_STEPS == 0 and self._is_hopeless(levels):
                 return Ending.HOPELESS
-        return Ending.JUDGED if np.isnan(self._last_token_s).any() else Ending.SERVED
+        is_over = not np.isnan(schedulers.last_token_s).any()
+        return Ending.SERVED if is_over else Ending.JUDGED
 
     def _step(self) -> None:
         """Schedule one lockstep, advance the clock by its time, and give out its tokens."""
@@ -159,20 +158,15 @@ class _VirtualServing:
         if self._on_step is not None:
             queues = self._schedulers.queues
             self._on_step(cost, batch, begin_ns=self._now_ns, queues=queues)
-        begin_ns, self._now_ns = self._now_ns, self._now_ns + cost.duration_ns
-        self._record(begin_ns, cost, self._schedulers.give_tokens())
-
-    def _record(self, begin_ns: int, cost: StepCost, given: Int64s) -> None:
-        """Record a step that ends now, and the requests that it gives a token: [tokens]."""
-        tokens, now_s = len(given), self._now_ns / NS_PER_S
         self._steps.append(
-            (begin_ns, cost.duration_ns, tokens, cost.parts_ns[THROTTLE], cost.chip_joules)
+            (self._now_ns, cost.duration_ns, cost.parts_ns[THROTTLE], cost.chip_joules)
         )
-        self._token_request[self._tokens : self._tokens + tokens] = given
-        self._tokens += tokens
-        self._first_token_s[given[np.isnan(self._first_token_s[given])]] = now_s
-        ended = given[self._schedulers.tokens_left[given] == 0]
-        self._last_token_s[ended] = now_s
+        self._now_ns += cost.duration_ns
+        given = self._schedulers.give_tokens(self._now_ns)
+        self._step_tokens.append(len(given))
+        self._token_request[self._tokens : self._tokens + len(given)] = given
+        self._tokens += len(given)
+        ended = self._schedulers.ended_among(given)
         self._judged_left -= int(self._judged[ended].sum())
 
     def _is_hopeless(self, levels: Sequence[Bound]) -> bool:
@@ -182,8 +176,8 @@ class _VirtualServing:
             missed = missed_by(
                 level,
                 self._traffic,
-                first_token_s=self._first_token_s,
-                last_token_s=self._last_token_s,
+                first_token_s=self._schedulers.first_token_s,
+                last_token_s=self._schedulers.last_token_s,
                 now_s=self._now_ns / NS_PER_S,
             )
             if requests and (requests - int(missed[self._judged].sum())) / requests < level.share:
@@ -192,32 +186,29 @@ class _VirtualServing:
 
     def log(self) -> StepLog:
         """The steps so far."""
-        begin, duration, _, throttled, joules = self._columns()
+        # Nanoseconds below 2**53 are exact in float64.
+        columns = np.array(self._steps, dtype=np.float64).reshape(-1, 4).T
         return StepLog(
-            begin_ns=begin.astype(np.int64),
-            duration_ns=duration.astype(np.int64),
-            throttled_ns=throttled,
-            joules=joules,
+            begin_ns=columns[0].astype(np.int64),
+            duration_ns=columns[1].astype(np.int64),
+            throttled_ns=columns[2],
+            joules=columns[3],
         )
-
-    def _columns(self) -> Float64s:
-        """[columns of the log and tokens, steps]; nanoseconds below 2**53 are exact."""
-        return np.array(self._steps, dtype=np.float64).reshape(-1, 5).T
 
     def result(self, ending: Ending) -> ServingRun:
         """The run so far."""
-        begin_ns, duration_ns, tokens, _, joules = self._columns()
+        log = self.log()
         idle_watts = self._cost_model.idle_chip_watts * self._cost_model.partition.chips
         return ServingRun(
             traffic=self._traffic,
             ending=ending,
-            first_token_s=self._first_token_s,
-            last_token_s=self._last_token_s,
+            first_token_s=self._schedulers.first_token_s,
+            last_token_s=self._schedulers.last_token_s,
             token_request=self._token_request[: self._tokens],
-            step_end_s=(begin_ns + duration_ns) / NS_PER_S,
-            step_tokens=tokens.astype(np.int64),
-            busy_s=float(duration_ns.sum()) / NS_PER_S,
-            joules=sum(joules.tolist()) + idle_watts * self._idle_ns / NS_PER_S,
+            step_end_s=(log.begin_ns + log.duration_ns) / NS_PER_S,
+            step_tokens=np.array(self._step_tokens, dtype=np.int64),
+            busy_s=int(log.duration_ns.sum()) / NS_PER_S,
+            joules=sum(log.joules.tolist()) + idle_watts * self._idle_ns / NS_PER_S,
             preemptions=self._schedulers.preemptions,
             kv_blocks_used_max=self._kv_blocks_used_max,
             empty_rank_steps=self._schedulers.empty_rank_steps,

@@ -108,7 +108,7 @@ def compiled_decisions(
         columns = (batch.rank, request, batch.new_tokens, batch.context_tokens)
         rows = list(zip(*(column.tolist() for column in columns), strict=True))
         yield rows, schedulers.queues
-        schedulers.give_tokens()
+        schedulers.give_tokens(step)
 
 
 def _name(number: int) -> str:
