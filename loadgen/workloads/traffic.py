@@ -4,7 +4,9 @@ Three arrays; operations return another object. Prompts have lengths only and sh
 Simulators take it; a load is sent from a `WorkloadPlan`. Must not know the server.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -24,6 +26,42 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PromptBlocks:
+    """Names of prompts' leading blocks of `tokens` tokens.
+
+    A name stands for its block and all before it: prompts with an equal name begin with the same
+    text, to the end of that block.
+
+    Attributes:
+        names: request by request, [blocks of all].
+        begin: of each request's names, [requests + 1].
+    """
+
+    names: Int64s
+    begin: Int64s
+    tokens: int
+
+    @classmethod
+    def of(cls, blocks: Sequence[Sequence[int]], tokens: int) -> Self:
+        """From each request's names."""
+        counts = [len(each) for each in blocks]
+        return cls(
+            names=np.fromiter(chain.from_iterable(blocks), dtype=np.int64, count=sum(counts)),
+            begin=np.cumsum([0, *counts], dtype=np.int64),
+            tokens=tokens,
+        )
+
+    def chosen(self, which: Bools | Int64s) -> Self:
+        """Those of the chosen requests: a mask [requests], or ascending numbers."""
+        requests = np.flatnonzero(which) if which.dtype == np.bool_ else which
+        counts = np.diff(self.begin)[requests]
+        begin = np.concatenate([[0], counts.cumsum()])
+        within = np.arange(begin[-1]) - np.repeat(begin[:-1], counts)
+        names = self.names[np.repeat(self.begin[requests], counts) + within]
+        return replace(self, names=names, begin=begin)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Traffic:
     """Requests in order of arrival, from time 0; possibly none.
 
@@ -34,6 +72,8 @@ class Traffic:
     arrival_s: Float64s  # [requests]
     prompt_tokens: Int64s  # [requests]
     output_tokens: Int64s  # [requests]
+    blocks: PromptBlocks | None = None
+    """None where it is not known what prompts share: then no two do."""
 
     def __post_init__(self) -> None:
         arrival_s = self.arrival_s
@@ -69,6 +109,9 @@ class Traffic:
             arrival_s=recording.arrivals_ns / NS_PER_S,
             prompt_tokens=recording.input_tokens,
             output_tokens=recording.output_tokens,
+            blocks=None
+            if recording.blocks is None
+            else PromptBlocks.of(recording.blocks, tokens=recording.block_tokens),
         )
 
     @classmethod
@@ -114,6 +157,7 @@ class Traffic:
             arrival_s=self.arrival_s[which],
             prompt_tokens=self.prompt_tokens[which],
             output_tokens=self.output_tokens[which],
+            blocks=self.blocks and self.blocks.chosen(which),
         )
 
     def first(self, requests: int) -> Self:

@@ -16,11 +16,13 @@ from serving.policy.prefill_throttle import (
     parse_prefill_policy,
 )
 from serving.simulator import scheduler_kernel as kernel
+from serving.simulator.block_keys import block_keys
 from serving.simulator.scheduler_arrays import (
     NONE,
     PrefixCache,
     SchedulerArrays,
     SchedulerBounds,
+    prefix_cache,
     scheduler_arrays,
 )
 from serving.traffic.engine_limits import EngineLimits
@@ -79,7 +81,11 @@ class LockstepSchedulers:
             kv_blocks=limits.kv_blocks_per_rank,
             bounds=bounds,
         )
-        return cls(arrays, bounds, parse_prefill_policy(limits.prefill_policy))
+        cache = None
+        if limits.prefix_caching and traffic.blocks is not None:
+            keys = block_keys(traffic, limits.block_tokens)
+            cache = prefix_cache(keys, arrays, bounds, limits.kv_blocks_per_rank)
+        return cls(arrays, bounds, parse_prefill_policy(limits.prefill_policy), cache)
 
     @property
     def next_arrival_ns(self) -> int:
@@ -95,6 +101,11 @@ class LockstepSchedulers:
     def last_token_s(self) -> Float64s:
         """Of each request, [requests]; NaN for what is not finished."""
         return _seconds(self.arrays.requests["last_token_ns"])
+
+    @property
+    def hit_tokens(self) -> int:
+        """Prompt tokens that were cached when their requests began."""
+        return int(self.arrays.requests["hits"].sum())
 
     @property
     def preemptions(self) -> int:

@@ -212,4 +212,5 @@ class _VirtualServing:
             preemptions=self._schedulers.preemptions,
             kv_blocks_used_max=self._kv_blocks_used_max,
             empty_rank_steps=self._schedulers.empty_rank_steps,
+            hit_tokens=self._schedulers.hit_tokens,
         )

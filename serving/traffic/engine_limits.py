@@ -12,7 +12,8 @@ class EngineLimits:
     """Per rank: tokens of a step, concurrent requests, KV blocks, and the prefill policy.
 
     `kv_blocks_per_rank` counts as vLLM's `num_gpu_blocks`, of which vLLM keeps one. `max_model_len`
-    None is the model's context; `prefill_policy` None the default one.
+    None is the model's context; `prefill_policy` None the default one. `prefix_caching` finds what
+    traffic says that prompts share.
 
     Raises ConfigError for a number below 1, fewer than 2 blocks, block tokens that are no power of
     two, and a step with fewer tokens than requests, which vLLM refuses.
@@ -24,6 +25,7 @@ class EngineLimits:
     block_tokens: int
     max_model_len: int | None = None
     prefill_policy: str | None = None
+    prefix_caching: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -56,6 +58,11 @@ class SchedulerLimits(PrefillOptions):
     max_num_batched_tokens: int = option(8_192, "new tokens of a rank in a step")
     block_tokens: int = option(16, "tokens of a KV block", "--block-size")
     max_model_len: int | None = None
+    prefix_caching: bool = option(
+        True,
+        "compute beginnings that prompts of a trace share anew each time",
+        "--no-prefix-caching",
+    )
 
     def with_kv(self, capacity_tokens: int) -> EngineLimits:
         """A rank's limits with so many tokens of KV, at least two blocks; raises ConfigError."""

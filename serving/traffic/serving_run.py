@@ -34,7 +34,7 @@ class ServingRun:
     `token_request` is the request of every token, in the order of steps; a step's tokens come with
     its end. `joules` are the partition's until `emulated_s`, idle times included.
     `kv_blocks_used_max` is of one rank, after a scheduling; `empty_rank_steps` sums, over steps,
-    the ranks without a token.
+    the ranks without a token. `hit_tokens` are those of prompts that were cached.
 
     Raises ValueError for arrays that contradict each other.
     """
@@ -51,6 +51,7 @@ class ServingRun:
     preemptions: int
     kv_blocks_used_max: int
     empty_rank_steps: int
+    hit_tokens: int = 0
 
     def __post_init__(self) -> None:
         requests = (len(self.traffic),)

@@ -36,6 +36,7 @@ class SimulatedReport:
     Attributes:
         emulated_s: end of the last step; `wall_s` is what the simulation took here, `compile_s`
             what compiling before it took, or reading what an earlier run had compiled.
+        hit_tokens: of prompts, found in the prefix cache.
         ttft_ms, tpot_ms, e2e_ms: of completed requests, TPOT of those with more than one token.
         joules: of the chips; tokens/s/MW divide by the utility's meter, cooling included.
         kept: share of the requests that keep the target in TTFT, TPOT, and both.
@@ -47,6 +48,7 @@ class SimulatedReport:
     prompt_tokens: int
     steps: int
     preemptions: int
+    hit_tokens: int
     emulated_s: float
     wall_s: float
     compile_s: float
@@ -82,6 +84,7 @@ def simulated_report(
         prompt_tokens=int(traffic.prompt_tokens[done].sum()),
         steps=served.steps,
         preemptions=served.preemptions,
+        hit_tokens=served.hit_tokens,
         emulated_s=served.emulated_s,
         wall_s=wall_s,
         compile_s=compile_s,
@@ -120,7 +123,8 @@ def simulated_document(report: SimulatedReport) -> Document:
     )
     facts = [
         ("requests", f"{report.completed_requests:,} of {report.requests:,} completed"),
-        ("tokens", f"{report.prompt_tokens:,} in, {report.output_tokens:,} out"),
+        ("tokens", f"{report.prompt_tokens:,} in ({report.hit_tokens:,} of them cached), "
+         f"{report.output_tokens:,} out"),
         ("throughput", f"{number(report.output_tokens_per_s)} output tokens/s"),
         ("emulated", f"{number(report.emulated_s)} s, {report.steps:,} steps, busy "
          f"{report.busy_share:.0%}, {report.preemptions:,} preemptions"),
