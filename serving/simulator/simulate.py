@@ -56,7 +56,7 @@ def simulate(
     length_ns = (end_s - begin_s) * NS_PER_S
     busy_ns = int(steps.duration_ns[within].sum())
     idle_ns = max(0.0, length_ns - busy_ns)
-    joules = steps.joules[within].sum() + deployment.idle_watts * idle_ns / NS_PER_S
+    joules = float(steps.joules[within].sum()) + deployment.idle_watts * idle_ns / NS_PER_S
     throttled_ns = float(steps.throttled_ns[within].sum())
     return Run(
         served=served,
