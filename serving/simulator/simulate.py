@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
-from emulator.ultraserver.step_cost import THROTTLE, StepCost
+from emulator.ultraserver.step_cost import StepCost
+from emulator.ultraserver.step_parts import THROTTLE
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Bound
 from loadgen.workloads.traffic import Traffic
