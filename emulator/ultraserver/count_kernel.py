@@ -22,6 +22,7 @@ PARTS_OF_EXPERTS: Final = 5  # pairs, experts, rows issued, any pair, pairs that
 # A quotient of whole numbers is a product with 2^40 over the divisor, rounded up, over 2^40: exact
 # for numbers below 2^23 divisors, which no context reaches, and many times as fast.
 SHIFT: Final = 40
+STRIDE: Final = 32
 
 # Columns of the sums over a rank's requests; those from FIRST_SUM on are multiplied by a table.
 TOKENS: Final = 0
@@ -48,8 +49,9 @@ class HeadTables(NamedTuple):
     """One head's products: see `rank_totals`.
 
     `plain` (and `unfolded`, of a latent that is) are what `_issued_pairs` charges: MACs of a query
-    and a tile of keys, of one and a tile of values, and the least rows of either over the heads
-    that share them. `folds_from` is the context from which a decoding token folds its latent.
+    and a tile of keys, of one and a tile of values, the least rows of either over the heads that
+    share them, and the window or 0. `decodes_from` is the context from which a token decodes, and
+    folds its latent.
     """
 
     tile_columns: int
@@ -58,15 +60,15 @@ class HeadTables(NamedTuple):
     rows_magic: int
     window: int
     latent: bool
-    folds_from: int
+    decodes_from: int
     pair_macs: float  # of one that is attended to: of the latent as it lies, where there is one
     unfolded_pair_macs: float
     up_macs: float
     least_up_rows: float
     issued_up_macs: float
-    plain: Float64s  # [of keys, of values, least rows]
-    unfolded: Float64s  # [of keys, of values, least rows]
-    windowed: Float64s  # [of keys, of values, least rows]
+    plain: Float64s  # [of keys, of values, least rows, window]
+    unfolded: Float64s  # [of keys, of values, least rows, window]
+    windowed: Float64s  # [of keys, of values, least rows, window]
     window_pair_macs: float
 
 
@@ -78,21 +80,18 @@ class RankTables(NamedTuple):
     known_tokens: Bools  # [blocks of tokens]
     known_logits: Bools  # [blocks of rows of logits]
     by_sum: Float64s  # [rows, SUMS, FIELDS]
-    rows_with_sums: Int64s  # [rows that have any]
+    sums_of_rows: Int64s  # [(row, sum) that are not 0, 2]
     kind_of_rank: Int64s  # [ranks]
     up: Bools  # [ranks]
-    dummies: bool  # whether an idle rank of a busy domain computes a token
+    dummy: Int64s  # [new tokens, context] that an idle rank of a busy domain computes
     ranks_per_domain: int
     tp: int
-    ramp_share: float
-    ramp_ns: float
+    ramp: Float64s  # of the matrix engine's clock, see `_ramp_loss_ns`
 
 
 class ExpertTables(NamedTuple):
     """Experts of a placement. A column is what all chips of a group with equal slots have."""
 
-    present: bool
-    column_of: Int64s  # [kinds, chips]
     group_of: Int64s  # [columns]
     pairs_per_token: Float64s  # [columns]
     chance_of_slot: Int64s  # [columns, slots], each a place in `chances`
@@ -134,7 +133,11 @@ class CountTables(NamedTuple):
 
 
 class GivenExperts(NamedTuple):
-    """Loads that were counted, and exchanges that were timed; see `Counted`."""
+    """Loads that were counted, and exchanges that were timed; see `Counted`.
+
+    Without loads, `pairs` and `distinct` are where the expected ones are put; without links, the
+    arrays of links say the shapes.
+    """
 
     has_loads: bool
     pairs: Float64s  # [columns]
@@ -144,6 +147,7 @@ class GivenExperts(NamedTuple):
     link_ns: Float64s  # [kinds, chips]
     rest_ns: Float64s  # [kinds]
     link_bytes: Float64s  # [kinds, chips]
+    collectives: Float64s  # [kinds]
 
 
 class Counted(NamedTuple):
@@ -179,8 +183,9 @@ def _tile_rows(new: int, context: int, tile: int, window: int) -> tuple[int, int
 
 
 @compiled_part
-def _issued(heads: HeadTables, macs: Float64s, new: int, context: int, window: int) -> float:
+def _issued(heads: HeadTables, macs: Float64s, new: int, context: int) -> float:
     """MACs issued for scores and weighted sums of one head of a request."""
+    window = int(macs[3])
     key_tiles, key_queries = _tile_rows(new, context, heads.tile_columns, window)
     value_tiles, value_queries = _tile_rows(new, context, heads.tile_rows, window)
     of_keys = max(float(key_queries), macs[2] * key_tiles) * macs[0]
@@ -198,13 +203,13 @@ def _add_request(heads: HeadTables, new: int, context: int, sums: Float64s) -> N
     macs = pairs * heads.pair_macs
     if not heads.latent:
         sums[HEAD] += macs
-        sums[ISSUED] += _issued(heads, heads.plain, new, context, 0)
+        sums[ISSUED] += _issued(heads, heads.plain, new, context)
     else:
         keys = context + new
         folded, unfolded = macs + new * heads.up_macs, pairs * heads.unfolded_pair_macs
         unfolded += keys * heads.up_macs
         if folded <= unfolded:
-            issued = _issued(heads, heads.plain, new, context, 0)
+            issued = _issued(heads, heads.plain, new, context)
             sums[HEAD] += folded
             sums[ISSUED] += issued
             sums[CACHED] += macs
@@ -212,7 +217,7 @@ def _add_request(heads: HeadTables, new: int, context: int, sums: Float64s) -> N
             sums[UP_ROWS] += new
         else:
             sums[HEAD] += unfolded
-            sums[ISSUED] += _issued(heads, heads.unfolded, new, context, 0)
+            sums[ISSUED] += _issued(heads, heads.unfolded, new, context)
             sums[UP_ROWS] += keys
     if heads.window > 0:
         seen = min(context, heads.window - 1)
@@ -222,55 +227,37 @@ def _add_request(heads: HeadTables, new: int, context: int, sums: Float64s) -> N
         sums[WINDOW_CONTEXT] += seen
         sums[WINDOW_ATTENDED] += attended
         sums[WINDOW_HEAD] += heads.window_pair_macs * attended
-        sums[WINDOW_ISSUED] += _issued(heads, heads.windowed, new, seen, heads.window)
+        sums[WINDOW_ISSUED] += _issued(heads, heads.windowed, new, seen)
 
 
 @compiled_part
 def _add_decodes(
-    heads: HeadTables, new: Int64s, context: Int64s, first: int, end: int, sums: Float64s
+    heads: HeadTables,
+    new: Int64s,
+    context: Int64s,
+    first: np.uint64,
+    end: np.uint64,
+    sums: Float64s,
 ) -> int:
-    """Add requests [first, end) that decode; returns how many.
+    """Add those of requests [first, end) that decode; returns how many.
 
     A decoding token passes every tile of its keys, and the last tile's number is the context's
     quotient: so all that is summed are whole numbers, without a branch.
     """
     count = contexts = column_tiles = row_tiles = 0
-    columns_magic, rows_magic, folds_from = heads.columns_magic, heads.rows_magic, heads.folds_from
     for place in range(first, end):
-        seen = context[place]
-        one = int((new[place] == 1) & (seen >= folds_from))
-        seen *= one
+        one = int(new[place] == 1) * int(context[place] >= heads.decodes_from)
+        seen = context[place] * one
         count += one
         contexts += seen
-        column_tiles += (seen * columns_magic) >> SHIFT
-        row_tiles += (seen * rows_magic) >> SHIFT
+        column_tiles += (seen * heads.columns_magic) >> SHIFT
+        row_tiles += (seen * heads.rows_magic) >> SHIFT
+    column_tiles, row_tiles = column_tiles + count, row_tiles + count
+    macs = (contexts + count) * heads.pair_macs
+    issued = _issued_tiles(heads.plain, column_tiles, row_tiles)
     sums[TOKENS] += count
     sums[CONTEXT] += contexts
-    _add_decode_sums(heads, count, contexts + count, column_tiles + count, row_tiles + count, sums)
-    if heads.window > 0 and count > 0:
-        last = heads.window - 1
-        contexts = column_tiles = row_tiles = 0
-        for place in range(first, end):
-            seen = context[place]
-            seen = min(seen, last) * int((new[place] == 1) & (seen >= folds_from))
-            contexts += seen
-            column_tiles += (seen * columns_magic) >> SHIFT
-            row_tiles += (seen * rows_magic) >> SHIFT
-        sums[WINDOW_CONTEXT] += contexts
-        sums[WINDOW_ATTENDED] += contexts + count
-        sums[WINDOW_HEAD] += heads.window_pair_macs * (contexts + count)
-        sums[WINDOW_ISSUED] += _issued_tiles(
-            heads.windowed, column_tiles + count, row_tiles + count
-        )
-    return count
-
-
-@compiled_part
-def _add_decode_sums(
-    heads: HeadTables, count: int, pairs: int, column_tiles: int, row_tiles: int, sums: Float64s
-) -> None:
-    macs, issued = pairs * heads.pair_macs, _issued_tiles(heads.plain, column_tiles, row_tiles)
-    sums[ATTENDED] += pairs
+    sums[ATTENDED] += contexts + count
     sums[HEAD] += macs
     sums[ISSUED] += issued
     if heads.latent:
@@ -278,6 +265,34 @@ def _add_decode_sums(
         sums[CACHED] += macs
         sums[ISSUED_CACHED] += issued
         sums[UP_ROWS] += count
+    if heads.window > 0:
+        _add_windowed_decodes(heads, new, context, first, end, sums)
+    return count
+
+
+@compiled_part
+def _add_windowed_decodes(
+    heads: HeadTables,
+    new: Int64s,
+    context: Int64s,
+    first: np.uint64,
+    end: np.uint64,
+    sums: Float64s,
+) -> None:
+    """Add what the same attend to inside a window."""
+    count = contexts = column_tiles = row_tiles = 0
+    for place in range(first, end):
+        one = int(new[place] == 1) * int(context[place] >= heads.decodes_from)
+        seen = min(context[place], heads.window - 1) * one
+        count += one
+        contexts += seen
+        column_tiles += (seen * heads.columns_magic) >> SHIFT
+        row_tiles += (seen * heads.rows_magic) >> SHIFT
+    column_tiles, row_tiles = column_tiles + count, row_tiles + count
+    sums[WINDOW_CONTEXT] += contexts
+    sums[WINDOW_ATTENDED] += contexts + count
+    sums[WINDOW_HEAD] += heads.window_pair_macs * (contexts + count)
+    sums[WINDOW_ISSUED] += _issued_tiles(heads.windowed, column_tiles, row_tiles)
 
 
 @compiled_part
@@ -288,28 +303,47 @@ def _issued_tiles(macs: Float64s, column_tiles: int, row_tiles: int) -> float:
 
 
 @compiled_part
+def _stride(rank: Int64s) -> int:
+    """How many of a rank's requests may be skipped to find its last: 1 unless they are in order."""
+    falls = 0
+    for place in range(len(rank) - 1):
+        falls += int(rank[place + 1] < rank[place])
+    return 1 if falls else STRIDE
+
+
+@compiled_part
 def _sums(
-    tables: CountTables,
+    heads: HeadTables,
     rank: Int64s,
     new: Int64s,
     context: Int64s,
     requests: Float64s,
     prefills: Float64s,
 ) -> Float64s:
-    """Sums over each rank's requests, which come in runs of one rank: [ranks, SUM_COLUMNS]."""
-    heads = tables.heads
-    sums = np.zeros((len(tables.ranks.kind_of_rank), SUM_COLUMNS))
-    first, count = 0, len(rank)
+    """Sums over each rank's requests, which come in runs of one rank: [ranks, SUM_COLUMNS].
+
+    Places are unsigned, since a signed one may mean one from the end: what asks which is not made
+    vector instructions. New requests, the most likely prompts, come last.
+    """
+    sums = np.zeros((len(requests), SUM_COLUMNS))
+    one, stride, count = np.uint64(1), np.uint64(_stride(rank)), np.uint64(len(rank))
+    first = end = np.uint64(0)
     while first < count:
-        own, end = rank[first], first + 1
+        own = rank[first]
+        while end + stride <= count and rank[end + stride - one] == own:
+            end += stride
         while end < count and rank[end] == own:
-            end += 1
-        requests[own] += end - first
-        if _add_decodes(heads, new, context, first, end, sums[own]) < end - first:
-            for place in range(first, end):
-                if new[place] != 1 or context[place] < heads.folds_from:
-                    _add_request(heads, new[place], context[place], sums[own])
-                prefills[own] += new[place] > 1 or context[place] == 0
+            end += one
+        others = int(end - first)
+        requests[own] += others
+        others -= _add_decodes(heads, new, context, first, end, sums[own])
+        place = end
+        while others > 0:
+            place -= one
+            if new[place] != 1 or context[place] < heads.decodes_from:
+                others -= 1
+                _add_request(heads, new[place], context[place], sums[own])
+                prefills[own] += int(new[place] > 1) | int(context[place] == 0)
         first = end
     return sums
 
@@ -324,28 +358,33 @@ def _add_up_projections(heads: HeadTables, sums: Float64s) -> None:
 
 
 @compiled_part
-def _add_dummies(tables: CountTables, sums: Float64s) -> None:
-    """Add a token to each rank that is up, idle, and shares experts with a busy one."""
+def _add_dummies(tables: CountTables, sums: Float64s) -> Float64s:
+    """Add a token to each rank that is up, idle, and shares experts with a busy one.
+
+    Returns the tokens of each rank, [ranks], without it.
+    """
     ranks = tables.ranks
-    width = ranks.ranks_per_domain
-    for first in range(0, len(sums), width):
-        busy = False
-        for rank in range(first, first + width):
-            busy |= sums[rank, TOKENS] > 0
-        for rank in range(first, first + width):
-            if busy and ranks.up[rank] and sums[rank, TOKENS] == 0:
-                _add_request(tables.heads, 1, 0, sums[rank])
+    tokens, width, new = np.empty(len(sums)), ranks.ranks_per_domain, ranks.dummy[0]
+    for rank in range(len(sums)):
+        tokens[rank] = sums[rank, TOKENS]
+    for rank in range(len(sums)):
+        if tokens[rank] == 0 and ranks.up[rank] and new > 0:
+            busy_tokens = 0.0
+            first = rank - rank % width
+            for other in range(first, first + width):
+                busy_tokens += tokens[other]
+            if busy_tokens > 0:
+                _add_request(tables.heads, new, ranks.dummy[1], sums[rank])
+    return tokens
 
 
 @compiled_part
-def _ramp_loss_ns(share: float, ramp_ns: float, burst_ns: float) -> float:
-    """As `clock_ramp.ramp_loss_ns`."""
-    if share >= 1 or ramp_ns == 0:
+def _ramp_loss_ns(ramp: Float64s, burst_ns: float) -> float:
+    """As `clock_ramp.ramp_loss_ns`; `ramp` is [share, its square, steepness, work inside]."""
+    if ramp[2] == 0 or burst_ns == 0:
         return 0.0
-    whole_loss_ns = (1 - share) * ramp_ns / 2
-    steepness = (1 - share) / ramp_ns
-    inside_ns = min(burst_ns, ramp_ns - whole_loss_ns)
-    lasts_ns = (np.sqrt(share**2 + 2 * steepness * inside_ns) - share) / steepness
+    inside_ns = min(burst_ns, ramp[3])
+    lasts_ns = (np.sqrt(ramp[1] + 2 * ramp[2] * inside_ns) - ramp[0]) / ramp[2]
     return float(lasts_ns - inside_ns)
 
 
@@ -370,43 +409,37 @@ def _rank_terms(tables: CountTables, sums: Float64s, logit_rows: Int64s) -> Floa
             for field in range(FIELDS):
                 own = ranks.by_tokens[kind, tokens, row, field]
                 terms[rank, row, field] = own + ranks.by_logits[kind, logits, row, field]
-        for row in ranks.rows_with_sums:
-            for place in range(len(SUMS)):
-                amount = sums[rank, FIRST_SUM + place]
-                for field in range(FIELDS):
-                    terms[rank, row, field] += amount * ranks.by_sum[row, place, field]
+        for each in range(len(ranks.sums_of_rows)):
+            row, place = ranks.sums_of_rows[each, 0], ranks.sums_of_rows[each, 1]
+            amount = sums[rank, FIRST_SUM + place]
+            for field in range(FIELDS):
+                terms[rank, row, field] += amount * ranks.by_sum[row, place, field]
         for row in range(rows):
             tensor_ns = terms[rank, row, TENSOR_NS]
-            terms[rank, row, RAMP_NS] = _ramp_loss_ns(ranks.ramp_share, ranks.ramp_ns, tensor_ns)
+            terms[rank, row, RAMP_NS] = _ramp_loss_ns(ranks.ramp, tensor_ns)
     return terms
 
 
 @compiled_part
-def _group_tokens(tables: CountTables, tokens: Float64s) -> Float64s:
-    """Tokens that each expert group's chips dispatch: [groups]; a chip has its rank's tp-th."""
-    chips, tp = tables.experts.group_chips, tables.ranks.tp
-    groups = np.zeros(max(len(tokens) * tp // chips, 1))
-    for chip in range(len(tokens) * tp):
-        groups[chip // chips] += tokens[chip // tp] / tp
-    return groups
-
-
-@compiled_part
-def _expected_loads(tables: CountTables, tokens: Float64s) -> tuple[Float64s, Float64s]:
-    """Pairs and different experts of each column, [columns] each."""
-    experts = tables.experts
-    of_group = _group_tokens(tables, tokens)
-    hit = np.empty((len(of_group), len(experts.chances)))
-    for group in range(len(of_group)):
+def _expected_loads(
+    tables: CountTables, tokens: Float64s, pairs: Float64s, distinct: Float64s
+) -> None:
+    """Fill the pairs and the different experts of each column, [columns] each."""
+    experts, tp = tables.experts, tables.ranks.tp
+    groups = len(tokens) * tp // experts.group_chips
+    hit = np.empty((groups, len(experts.chances)))
+    of_group = np.zeros(groups)
+    for chip in range(len(tokens) * tp):  # each dispatches its part of its rank's
+        of_group[chip // experts.group_chips] += tokens[chip // tp] / tp
+    for group in range(groups):
         for place in range(len(experts.chances)):
             hit[group, place] = 1 - (1 - experts.chances[place]) ** of_group[group]
-    pairs, distinct = np.empty(len(experts.group_of)), np.zeros(len(experts.group_of))
     for column in range(len(experts.group_of)):
         group = experts.group_of[column]
         pairs[column] = experts.pairs_per_token[column] * of_group[group]
+        distinct[column] = 0.0
         for slot in range(experts.chance_of_slot.shape[1]):
             distinct[column] += hit[group, experts.chance_of_slot[column, slot]]
-    return pairs, distinct
 
 
 @compiled_part
@@ -424,56 +457,65 @@ def _column_terms(tables: CountTables, pairs: Float64s, distinct: Float64s) -> F
         for part in range(PARTS_OF_EXPERTS):
             for field in range(FIELDS):
                 terms[column, field] += parts[part] * experts.by_part[part, field]
-        terms[column, RAMP_NS] = _ramp_loss_ns(
-            tables.ranks.ramp_share, tables.ranks.ramp_ns, terms[column, TENSOR_NS]
-        )
+        terms[column, RAMP_NS] = _ramp_loss_ns(tables.ranks.ramp, terms[column, TENSOR_NS])
     return terms
 
 
 @compiled_part
-def _senders_tokens(exchange: ExchangeTables, by_chip: Float64s) -> Float64s:
-    """Tokens of all that send to each receiver over each tier: [tiers, receivers]."""
+def _arriving_tokens(exchange: ExchangeTables, by_chip: Float64s, arriving: Float64s) -> None:
+    """Fill the tokens of all that send to each receiver over each tier, [tiers, receivers]."""
     of_set = np.zeros(len(exchange.first_member) - 1)
     for each in range(len(of_set)):
         for place in range(exchange.first_member[each], exchange.first_member[each + 1]):
             of_set[each] += by_chip[exchange.members[place]]
-    tiers, chips = exchange.set_of.shape
-    tokens = np.empty((tiers, chips))
-    for tier in range(tiers):
-        for chip in range(chips):
+    for tier in range(len(arriving)):
+        for chip in range(len(by_chip)):
             own = exchange.itself[tier, chip] * by_chip[chip]
-            tokens[tier, chip] = of_set[exchange.set_of[tier, chip]] - own
-    return tokens
+            arriving[tier, chip] = of_set[exchange.set_of[tier, chip]] - own
 
 
 @compiled_part
-def _exchanged(
-    tables: CountTables, tokens: Float64s, link_ns: Float64s, rest_ns: Float64s, out: Float64s
-) -> None:
-    """Fill [kinds, chips], [kinds] and [kinds, chips] as in `Counted`.
+def _tokens_by_chip(exchange: ExchangeTables, tokens: Float64s, tp: int) -> Float64s:
+    """The part of its rank's tokens, [ranks], that each chip dispatches: [chips].
 
-    Raises ConnectionError for bytes between chips without links.
+    Raises ConnectionError for a chip without links to one that needs them.
     """
-    exchange, tp = tables.exchange, tables.ranks.tp
+    by_chip = np.empty(len(tokens) * tp)
+    for chip in range(len(by_chip)):
+        by_chip[chip] = tokens[chip // tp] / tp
+        if by_chip[chip] > 0 and exchange.stuck[chip]:
+            raise ConnectionError
+    return by_chip
+
+
+@compiled_part
+def _exchange(
+    exchange: ExchangeTables,
+    by_chip: Float64s,
+    link_ns: Float64s,
+    rest_ns: Float64s,
+    link_bytes: Float64s,
+    collectives: Float64s,
+) -> None:
+    """Fill the exchanges of a step, as in `Counted`."""
     kinds, tiers, chips = exchange.sent_bytes.shape
-    by_chip = np.repeat(tokens / tp, tp)
-    arriving = _senders_tokens(exchange, by_chip)
-    if (exchange.stuck & (by_chip > 0)).any():
-        raise ConnectionError
     nodes = exchange.ns_per_byte.shape[1]
+    arriving = np.empty((tiers, chips))
+    _arriving_tokens(exchange, by_chip, arriving)
     egress, ingress = np.zeros((tiers, nodes)), np.zeros((tiers, nodes))
     for kind in range(kinds):
         for tier in range(tiers):
             for chip in range(chips):
                 egress[tier, chip] = by_chip[chip] * exchange.sent_bytes[kind, tier, chip]
                 ingress[tier, chip] = arriving[tier, chip] * exchange.received_bytes[kind, chip]
-            egress[tier, chips:] = 0.0
-            ingress[tier, chips:] = 0.0
+            for relay in range(chips, nodes):
+                egress[tier, relay] = ingress[tier, relay] = 0.0
         for leg in range(len(exchange.legs)):
-            sender, receiver, tier, begin, end = exchange.legs[leg]
-            moved = by_chip[sender] * exchange.received_bytes[kind, receiver]
-            egress[tier, begin] += moved
-            ingress[tier, end] += moved
+            moved = by_chip[exchange.legs[leg, 0]]
+            moved *= exchange.received_bytes[kind, exchange.legs[leg, 1]]
+            tier = exchange.legs[leg, 2]
+            egress[tier, exchange.legs[leg, 3]] += moved
+            ingress[tier, exchange.legs[leg, 4]] += moved
         longest_ns = busiest_ns = 0.0
         for node in range(nodes):
             busy_ns = 0.0
@@ -484,9 +526,10 @@ def _exchanged(
             if node < chips:
                 link_ns[kind, node] = busy_ns
                 busiest_ns = max(busiest_ns, busy_ns)
-                out[kind, node] = by_chip[node] * exchange.left_bytes[kind, node]
+                link_bytes[kind, node] = by_chip[node] * exchange.left_bytes[kind, node]
         if longest_ns > 0:
-            rest_ns[kind] = max(longest_ns + exchange.latency_ns - busiest_ns, 0.0)
+            rest_ns[kind] = longest_ns + exchange.latency_ns - busiest_ns
+            collectives[kind] = exchange.doublings
 
 
 @compiled
@@ -502,39 +545,29 @@ def count(
 
     Raises LookupError where the tables have not a rank's number of tokens or rows yet.
     """
-    ranks = len(logit_rows)
-    requests, prefills = np.zeros(ranks), np.zeros(ranks)
-    sums = _sums(tables, rank, new, context, requests, prefills)
-    tokens = sums[:, TOKENS].copy()
-    if tables.ranks.dummies:
-        _add_dummies(tables, sums)
-    if tables.heads.latent:
-        _add_up_projections(tables.heads, sums)
+    requests, prefills = np.zeros(len(logit_rows)), np.zeros(len(logit_rows))
+    sums = _sums(tables.heads, rank, new, context, requests, prefills)
+    tokens = _add_dummies(tables, sums)
+    _add_up_projections(tables.heads, sums)
     rank_terms = _rank_terms(tables, sums, logit_rows)
-    column_of = given.column_of if given.has_loads else tables.experts.column_of
-    if given.has_loads:
-        pairs, distinct = given.pairs, given.distinct
-    elif tables.experts.present:
-        pairs, distinct = _expected_loads(tables, tokens)
-    else:
-        pairs = distinct = np.zeros(0)
-    kinds, chips = column_of.shape
-    link_ns, rest_ns = np.zeros((kinds, chips)), np.zeros(kinds)
-    link_bytes, collectives = np.zeros((kinds, chips)), np.zeros(kinds)
-    if given.has_links:
-        link_ns, rest_ns, link_bytes = given.link_ns, given.rest_ns, given.link_bytes
-    elif tables.exchange.carried:
-        _exchanged(tables, tokens, link_ns, rest_ns, link_bytes)
-    for kind in range(kinds):
-        if link_ns[kind].max() + rest_ns[kind] > 0:
-            collectives[kind] = tables.exchange.doublings
+    if not given.has_loads:
+        _expected_loads(tables, tokens, given.pairs, given.distinct)
+    kinds, chips = given.link_ns.shape
+    link_ns, rest_ns, link_bytes = given.link_ns, given.rest_ns, given.link_bytes
+    collectives = given.collectives
+    if not given.has_links:
+        link_ns, rest_ns = np.zeros((kinds, chips)), np.zeros(kinds)
+        link_bytes, collectives = np.zeros((kinds, chips)), np.zeros(kinds)
+        if tables.exchange.carried:
+            by_chip = _tokens_by_chip(tables.exchange, tokens, tables.ranks.tp)
+            _exchange(tables.exchange, by_chip, link_ns, rest_ns, link_bytes, collectives)
     return Counted(
         rank_terms=rank_terms,
         tokens=tokens,
         requests=requests,
         prefills=prefills,
-        column_terms=_column_terms(tables, pairs, distinct),
-        column_of=column_of,
+        column_terms=_column_terms(tables, given.pairs, given.distinct),
+        column_of=given.column_of,
         link_ns=link_ns,
         rest_ns=rest_ns,
         link_bytes=link_bytes,

@@ -10,6 +10,7 @@ import numpy as np
 
 from emulator.arrays import Bools, Float64s, Int64s
 from emulator.specs.batch import StepBatch
+from emulator.specs.matrix_engine import MatrixEngine
 from emulator.specs.model import ModelSpec
 from emulator.specs.partition import Partition
 from emulator.timing.issue_shape import IssueShape
@@ -45,7 +46,7 @@ def head_tables(model: ModelSpec, shape: IssueShape) -> kernel.HeadTables:
     def macs(group: int, contracted: int, made: int) -> Float64s:
         score = float(contraction_rows(engine, np.array(float(contracted))))
         value = float(output_columns(engine, np.array(float(made))))
-        return np.array([columns * score, rows * value, least / group])
+        return np.array([columns * score, rows * value, least / group, 0.0])
 
     own = macs(shape.query_group, model.head_dim, model.head_dim)
     return kernel.HeadTables(
@@ -55,7 +56,7 @@ def head_tables(model: ModelSpec, shape: IssueShape) -> kernel.HeadTables:
         rows_magic=(1 << kernel.SHIFT) // rows + 1,
         window=model.window_tokens,
         latent=latent is not None,
-        folds_from=_folds_from(model),
+        decodes_from=_decodes_from(model),
         pair_macs=float(2 * model.head_dim if latent is None else latent.folded_macs_per_score),
         unfolded_pair_macs=0.0 if latent is None else float(latent.unfolded_macs_per_score),
         up_macs=layer_weights(model).kv_up_macs / model.heads,
@@ -65,16 +66,16 @@ def head_tables(model: ModelSpec, shape: IssueShape) -> kernel.HeadTables:
         if latent is None
         else macs(shape.query_group, latent.cached_width, latent.kv_rank),
         unfolded=own if latent is None else macs(1, latent.query_width_per_head, latent.value_dim),
-        windowed=own,
+        windowed=np.append(own[:3], model.window_tokens),
         window_pair_macs=float(2 * model.head_dim),
     )
 
 
-def _folds_from(model: ModelSpec) -> int:
-    """The shortest context over which a decoding token folds its latent, and any longer one does.
+def _decodes_from(model: ModelSpec) -> int:
+    """The shortest context over which one token decodes, and so it does over any longer one.
 
-    At least 1: what has no context is a prompt. With k keys it folds where k x folded + up is at
-    most k x (unfolded + up).
+    At least 1: what has no context is a prompt. And a latent has to be folded, which it is over k
+    keys where k x folded + up is at most k x (unfolded + up).
     """
     latent = model.latent
     if latent is None:
@@ -99,21 +100,19 @@ class RankTableStore:
         self._kinds = int(kind_of_rank.max()) + 1
         self._rows = len(phases.rows)
         by_sum = self._by_sum()
-        matrix = layout.system.chip.matrix
         self.tables = kernel.RankTables(
             by_tokens=self._nothing(0),
             by_logits=self._nothing(0),
             known_tokens=np.zeros(0, dtype=np.bool_),
             known_logits=np.zeros(0, dtype=np.bool_),
             by_sum=by_sum,
-            rows_with_sums=np.flatnonzero(by_sum.any(axis=(1, 2))),
+            sums_of_rows=np.argwhere(by_sum.any(axis=2)),
             kind_of_rank=kind_of_rank,
             up=np.asarray(layout.chips_up.reshape(-1, layout.partition.tp).all(axis=1)),
-            dummies=layout.model.moe_layers > 0,
+            dummy=np.array([int(layout.model.moe_layers > 0), 0]),
             ranks_per_domain=ranks_per_domain,
             tp=layout.partition.tp,
-            ramp_share=matrix.ramp_share.value,
-            ramp_ns=matrix.ramp_ns.value,
+            ramp=_ramp(layout.system.chip.matrix),
         )
 
     def learn(self, batch: StepBatch) -> None:
@@ -163,19 +162,33 @@ class RankTableStore:
         return terms.reshape(len(amounts), self._kinds, self._rows, FIELDS).swapaxes(0, 1)
 
 
+def _ramp(matrix: MatrixEngine) -> Float64s:
+    """Share of the rate to begin with, its square, steepness, and work of a whole ramp; or zeros.
+
+    See `clock_ramp`.
+    """
+    share, ramp_ns = matrix.ramp_share.value, matrix.ramp_ns.value
+    if share >= 1 or ramp_ns == 0:
+        return np.zeros(4)
+    whole_loss_ns = (1 - share) * ramp_ns / 2
+    return np.array([share, share**2, (1 - share) / ramp_ns, ramp_ns - whole_loss_ns])
+
+
 def _totals(amounts: Float64s, name: str) -> RankTotals:
     nothing = np.zeros_like(amounts)
     values = dict.fromkeys(RankTotals.__dataclass_fields__, nothing) | {name: amounts}
     return RankTotals(**values)
 
 
-def expert_tables(experts: ExpertPhaseModel | None, layout: MachineLayout) -> kernel.ExpertTables:
-    """Columns of equal slots; none for a model without routed experts."""
+def expert_tables(
+    experts: ExpertPhaseModel | None, layout: MachineLayout
+) -> tuple[kernel.ExpertTables, Int64s]:
+    """Columns of equal slots, none for a model without routed experts; and each chip's column in
+    each kind of layer, [kinds, chips].
+    """
     chips, group = layout.partition.chips, layout.partition.expert_group
     if experts is None:
-        return kernel.ExpertTables(
-            present=False,
-            column_of=np.zeros((0, chips), dtype=np.int64),
+        none = kernel.ExpertTables(
             group_of=np.zeros(0, dtype=np.int64),
             pairs_per_token=np.zeros(0),
             chance_of_slot=np.zeros((0, 0), dtype=np.int64),
@@ -185,15 +198,14 @@ def expert_tables(experts: ExpertPhaseModel | None, layout: MachineLayout) -> ke
             pairs_in_sbuf=0.0,
             group_chips=chips,
         )
+        return none, np.zeros((0, chips), dtype=np.int64)
     pairs, slots = experts.routed_slots  # [kinds, chips], [kinds, chips, slots]
     groups = np.broadcast_to(np.arange(chips) // group, pairs.shape)
     each = np.concatenate([groups[..., None], pairs[..., None], slots], axis=2)
     columns, column_of = np.unique(each.reshape(-1, each.shape[2]), axis=0, return_inverse=True)
     chances, chance_of_slot = np.unique(columns[:, 2:], return_inverse=True)
     by_part, pairs_in_sbuf = _by_part(experts)
-    return kernel.ExpertTables(
-        present=True,
-        column_of=column_of.reshape(pairs.shape),
+    tables = kernel.ExpertTables(
         group_of=columns[:, 0].astype(np.int64),
         pairs_per_token=np.ascontiguousarray(columns[:, 1]),
         chance_of_slot=chance_of_slot.reshape(len(columns), -1),
@@ -203,6 +215,7 @@ def expert_tables(experts: ExpertPhaseModel | None, layout: MachineLayout) -> ke
         pairs_in_sbuf=pairs_in_sbuf,
         group_chips=group,
     )
+    return tables, column_of.reshape(pairs.shape)
 
 
 def _by_part(experts: ExpertPhaseModel) -> tuple[Float64s, float]:

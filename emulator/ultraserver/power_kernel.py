@@ -43,6 +43,7 @@ class Rounded(NamedTuple):
     rank_ns: Int64s  # [ranks]
     busy_ns: Int64s  # [engines + 1, chips]
     chip_watts: Float64s  # [chips]
+    watts: float  # of all chips
     flops: Float64s  # [chips]
     hbm_bytes: Float64s  # [chips]
     link_bytes: Float64s  # [chips]
@@ -59,8 +60,8 @@ def rounded(
     """
     chips = len(work)
     busy_ns = np.empty((ENGINE_COUNT + 1, chips), dtype=np.int64)
-    dynamic, flops = np.empty(chips), np.zeros(chips)
-    factor = 1.0
+    dynamic, flops, chip_watts = np.empty(chips), np.zeros(chips), np.empty(chips)
+    factor, watts_sum = 1.0, 0.0
     for chip in range(chips):
         watts = 0.0
         for column in range(len(tables.watts)):
@@ -72,6 +73,9 @@ def rounded(
         for engine in range(ENGINE_COUNT):
             busy_ns[engine, chip] = int(slow[chip] * work[chip, engine] * (1 + ROUNDING))
         busy_ns[ENGINE_COUNT, chip] = int(work[chip, WORK_LINK_NS] * (1 + ROUNDING))
+    for chip in range(chips):
+        chip_watts[chip] = tables.idle_watts + dynamic[chip] / factor
+        watts_sum += chip_watts[chip]
     whole_ns = np.empty(len(rank_ns), dtype=np.int64)
     for rank in range(len(rank_ns)):
         whole_ns[rank] = int(np.ceil(factor * rank_ns[rank] * (1 - ROUNDING)))
@@ -80,7 +84,8 @@ def rounded(
         throttled_ns=(factor - 1) * duration_ns,
         rank_ns=whole_ns,
         busy_ns=busy_ns,
-        chip_watts=tables.idle_watts + dynamic / factor,
+        chip_watts=chip_watts,
+        watts=watts_sum,
         flops=flops,
         hbm_bytes=work[:, WORK_HBM].copy(),
         link_bytes=work[:, WORK_LINK_BYTES].copy(),

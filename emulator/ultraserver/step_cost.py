@@ -204,13 +204,12 @@ class StepCostModel:
             self._kernels = self._compiled()
         step = self._kernels.step(batch, loads, slow, self.overlap)
         rounded = step.rounded
-        watts = rounded.chip_watts
         return StepCost(
             duration_ns=rounded.duration_ns,
             rank_ns=rounded.rank_ns,
             engine_ns=dict(zip(ENGINE_NAMES, rounded.busy_ns, strict=True)),
-            chip_watts=watts,
-            chip_joules=float(watts.sum()) * rounded.duration_ns / NS_PER_S,
+            chip_watts=rounded.chip_watts,
+            chip_joules=rounded.watts * rounded.duration_ns / NS_PER_S,
             parts_ns=step.parts_ns,
             bound=step.bound,
             flops=rounded.flops,

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from emulator.arrays import Float64s
+from emulator.arrays import Float64s, Int64s
 from emulator.power.draw import full_rate_watts, limit_watts
 from emulator.specs.batch import StepBatch
 from emulator.specs.calibration import Calibration
@@ -67,10 +67,11 @@ class StepKernel:
         chips = layout.partition.chips
         exchange = exchange_tables(counter.experts, layout)
         self._carries = exchange is not None
+        experts, column_of = expert_tables(counter.experts, layout)
         self._tables = CountTables(
             heads=head_tables(layout.model, counter.phases.shape),
             ranks=self._store.tables,
-            experts=expert_tables(counter.experts, layout),
+            experts=experts,
             exchange=nothing_carried(layout.partition) if exchange is None else exchange,
         )
         self._time = _time_tables(counter, layout, calibration)
@@ -79,7 +80,7 @@ class StepKernel:
             kind_of_layer=layers, kind_runs=np.ones(len(layers))
         )
         self._column_by_layer = np.arange(len(layers) * chips).reshape(-1, chips)
-        self._given = _nothing_given(chips)
+        self._given = _nothing_given(column_of, columns=len(experts.group_of))
         self._tp = layout.partition.tp
         self.parts = tuple(dict.fromkeys(counter.parts))
         self.has_experts = counter.experts is not None
@@ -145,6 +146,9 @@ class StepKernel:
             link_ns=np.ascontiguousarray(link_ns),
             rest_ns=np.ascontiguousarray(latency_ns[:, 0]),
             link_bytes=np.ascontiguousarray(link_bytes),
+            collectives=np.where(
+                link_ns.max(axis=1) + latency_ns[:, 0] > 0, self._tables.exchange.doublings, 0.0
+            ),
         )
 
 
@@ -254,17 +258,19 @@ def _power_tables(chip: ChipSpec, dtype: str, cap_watts: float | None) -> PowerT
     )
 
 
-def _nothing_given(chips: int) -> GivenExperts:
-    by_chip, nothing = np.zeros((0, chips)), np.zeros(0)
+def _nothing_given(column_of: Int64s, *, columns: int) -> GivenExperts:
+    """Expected loads and exchanges over lanes."""
+    by_chip, by_kind = np.zeros(column_of.shape), np.zeros(len(column_of))
     return GivenExperts(
         has_loads=False,
-        pairs=nothing,
-        distinct=nothing,
-        column_of=np.zeros((0, chips), dtype=np.int64),
+        pairs=np.zeros(columns),
+        distinct=np.zeros(columns),
+        column_of=column_of,
         has_links=False,
         link_ns=by_chip,
-        rest_ns=nothing,
+        rest_ns=by_kind,
         link_bytes=by_chip,
+        collectives=by_kind,
     )
 
 

@@ -253,24 +253,24 @@ def _timed(tables: TimeTables, counted: Counted, slow: Float64s) -> Timed:
 
 
 @compiled_part
-def _slowest(by_rank: Float64s, domain: int, width: int) -> int:
-    """The first of a domain's ranks with the longest time, of [ranks]."""
-    best = domain * width
-    for rank in range(best, best + width):
-        if by_rank[rank] > by_rank[best]:
-            best = rank
-    return best
+def _slowest(times_ns: Float64s, first: int, count: int) -> int:
+    """The first with the longest time of `count` from `first` on."""
+    slowest = first
+    for place in range(first, first + count):
+        if times_ns[place] > times_ns[slowest]:
+            slowest = place
+    return slowest
 
 
 @compiled_part
 def _domain_ns(tables: TimeTables, by_rank: Float64s, shared_ns: Float64s) -> Float64s:
     """Segments [segments, ranks] of each domain's slowest rank, and what it shares: [domains]."""
-    segments = len(by_rank)
+    segments, width = len(by_rank), tables.ranks_per_domain
     total = np.empty(len(shared_ns))
     for domain in range(len(shared_ns)):
         own_ns = 0.0
         for segment in range(segments):
-            slowest = _slowest(by_rank[segment], domain, tables.ranks_per_domain)
+            slowest = _slowest(by_rank[segment], domain * width, width)
             own_ns += tables.runs[segment] * by_rank[segment, slowest]
         total[domain] = own_ns + shared_ns[domain]
     return total
@@ -292,9 +292,10 @@ def _add_compute(
     Collectives of ranks too; `engines` [parts of rows + 1, engines] gets each engine's time.
     """
     segments, rows = tables.times.shape
+    width = tables.ranks_per_domain
     first, times, host = tables.row_parts, np.empty(TIMES), np.empty(HOST_COUNT)
     for segment in range(segments):
-        rank = _slowest(segment_ns[segment], domain, tables.ranks_per_domain)
+        rank = _slowest(segment_ns[segment], domain * width, width)
         own_slow = _rank_slow(slow, tables.tp, rank)
         for row in range(rows):
             weight = runs[segment] * tables.times[segment, row]
@@ -311,7 +312,7 @@ def _add_compute(
                 parts[first + OWN_PART + overhead] += weight * times[OWN + overhead]
             parts[first + TP_PART] += weight * times[LINK]
             parts[first + COLLECTIVE_PART] += weight * times[LAUNCH]
-    rank = _slowest(segment_ns[segments - 1], domain, tables.ranks_per_domain)
+    rank = _slowest(segment_ns[segments - 1], domain * width, width)
     _host_ns(tables, counted, rank, host)
     for overhead in range(HOST_COUNT):
         parts[first + HOST_PART + overhead] += host[overhead] * runs[segments - 1]
@@ -343,9 +344,9 @@ def _add_experts(
 @compiled_part
 def _bound(engines: Float64s) -> Int64s:
     """The engine with the longest time of each part: [parts, engines] -> [parts], -1 for none."""
-    bound = np.full(len(engines), -1)
+    bound = np.empty(len(engines), dtype=np.int64)
     for part in range(len(engines)):
-        longest_ns = 0.0
+        bound[part], longest_ns = -1, 0.0
         for engine in range(ENGINE_COUNT):
             if engines[part, engine] > longest_ns:
                 longest_ns = engines[part, engine]
@@ -421,7 +422,7 @@ def time_alone(tables: TimeTables, counted: Counted, slow: Float64s) -> Passed:
         for segment in range(segments):
             rank_ns[rank] += tables.runs[segment] * segment_ns[segment, rank]
         rank_ns[rank] += shared_ns[rank // tables.ranks_per_domain]
-    domain = int(domain_ns.argmax())
+    domain = _slowest(domain_ns, 0, domains)
     parts = np.zeros(tables.row_parts + FURTHER_PARTS)
     engines = np.zeros((tables.row_parts + 1, ENGINE_COUNT))
     _add_compute(tables, counted, slow, segment_ns, domain, tables.runs, parts, engines)
@@ -466,7 +467,7 @@ def time_overlapped(tables: TimeTables, counted: Counted, slow: Float64s) -> Pas
             talk_ns += tables.runs[segment] * timed.talk_ns[segment, rank]
         domain = rank // tables.ranks_per_domain
         rank_ns[rank] = max(own_ns + experts_ns[domain], talk_ns + exchanges_ns[domain])
-    domain = int(domain_ns.argmax())
+    domain = _slowest(domain_ns, 0, domains)
     parts, talking = (
         np.zeros(tables.row_parts + FURTHER_PARTS),
         np.zeros(tables.row_parts + FURTHER_PARTS),
@@ -524,20 +525,21 @@ def time_halves(
     pair = (_timed(tables, halves[0], slow), _timed(tables, halves[1], slow))
     segments, ranks = timed.compute_ns.shape
     domains, tail_ns = timed.expert_ns.shape[1], timed.compute_ns[-1] + timed.talk_ns[-1]
+    width = tables.ranks_per_domain
     slowest, columns = np.zeros((2, segments), dtype=np.int64), np.zeros((2, segments), np.int64)
     domain_ns, rank_ns = np.empty(domains), np.empty(ranks)
     for domain in range(domains):
         for half in range(2):
             for segment in range(segments):
                 own_ns = pair[half].compute_ns[segment] + pair[half].talk_ns[segment]
-                slowest[half, segment] = _slowest(own_ns, domain, tables.ranks_per_domain)
-        tail = tail_ns[_slowest(tail_ns, domain, tables.ranks_per_domain)]
+                slowest[half, segment] = _slowest(own_ns, domain * width, width)
+        tail = tail_ns[_slowest(tail_ns, domain * width, width)]
         domain_ns[domain] = _in_turns_ns(tables, pair, slowest, domain) + tail
     for rank in range(ranks):
         columns[:] = rank
         in_turns_ns = _in_turns_ns(tables, pair, columns, rank // tables.ranks_per_domain)
         rank_ns[rank] = tail_ns[rank] + in_turns_ns
-    domain = int(domain_ns.argmax())
+    domain = _slowest(domain_ns, 0, domains)
     tail_runs, layer_runs = np.zeros(segments), tables.runs.copy()
     tail_runs[-1], layer_runs[-1] = tables.runs[-1], 0.0
     parts = np.zeros(tables.row_parts + FURTHER_PARTS)
