@@ -1,5 +1,8 @@
 """Collectives of tensor parallelism, over the chips of each rank."""
 
+from copy import copy
+from typing import Self
+
 from emulator.arrays import Float64s, Int64s
 from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.collectives import CollectiveModel, CollectiveTime, Operation
@@ -24,6 +27,16 @@ class RankAllReduce:
         self.tp = tp
         self._ranks = len(physical) // tp
         self._model = CollectiveModel(system, physical.reshape(-1, tp), all_to_all=all_to_all)
+
+    def one_of_each_kind(self) -> tuple[Self, Int64s]:
+        """The same of one rank of each kind, and every rank's kind, int64[ranks].
+
+        Collectives of ranks of a kind take equally long.
+        """
+        first, kind_of_rank = self._model.kinds((Operation.ALL_GATHER, Operation.ALL_REDUCE))
+        only = copy(self)
+        only._ranks, only._model = len(first), self._model.of_groups(first)
+        return only, kind_of_rank
 
     def moving_ns(self, payload_bytes: Float64s) -> Float64s:
         """Busy time of each chip's links in an all-gather, one phase of an all-reduce."""

@@ -92,6 +92,16 @@ class AllToAll:
         """
         return self._paths.latency_ns.copy()
 
+    @property
+    def tier_paths(self) -> TierPaths | None:
+        """The lanes of tiers, where they are all that can be short."""
+        return self._paths if isinstance(self._paths, TierPaths) else None
+
+    @property
+    def longest_latency_ns(self) -> float:
+        """Between the two positions that are farthest from each other."""
+        return self._latency_ns
+
     def exchange(self, payload_bytes: Float64s) -> ExchangeTime:
         """Time the exchange of payload_bytes[sender, receiver]; a chip's own share is free.
 

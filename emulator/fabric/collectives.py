@@ -8,9 +8,11 @@ Several ranks of a chip, such as logical cores, take part through it: bytes to o
 cross the links once, and are spread or summed on the chip.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Self
 
 import numpy as np
 
@@ -133,6 +135,30 @@ class CollectiveModel:
         factor = {Operation.ALL_REDUCE: 2 * part, Operation.PERMUTE: 1.0}.get(operation, part)
         rate: Float64s = factor * size_bytes / duration_ns * 1e9
         return rate
+
+    def kinds(self, operations: Sequence[Operation]) -> tuple[Int64s, Int64s]:
+        """The first group of each kind, and every group's kind; a kind takes equally long."""
+        costs = [cost for operation in operations for cost in self._costs_of(operation)]
+        each = [array for cost in costs for array in (cost.latency_ns, cost.link_ns_per_byte)]
+        _, first, kind = np.unique(np.array(each), axis=1, return_index=True, return_inverse=True)
+        return first, kind.ravel()
+
+    def of_groups(self, groups: Int64s) -> Self:
+        """The same for some of the groups, for the operations that were timed."""
+        only = copy(self)
+        only._groups = len(groups)
+        only._costs = {
+            operation: tuple(
+                replace(
+                    cost,
+                    latency_ns=cost.latency_ns[groups],
+                    link_ns_per_byte=cost.link_ns_per_byte[groups],
+                )
+                for cost in costs
+            )
+            for operation, costs in self._costs.items()
+        }
+        return only
 
     def _costs_of(self, operation: Operation) -> tuple[_Cost, ...]:
         if operation not in self._costs:

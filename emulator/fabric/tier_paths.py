@@ -36,6 +36,21 @@ class TierPaths:
             np.divide(NS_PER_S, rate, out=row, where=rate > 0)
         self._detours = _Detours(routes, chips, self._tiers)
 
+    @property
+    def uses(self) -> Float64s:
+        """One where a pair talks over a tier: [tiers, sending position, receiving position]."""
+        return self._uses
+
+    @property
+    def ns_per_byte(self) -> Float64s:
+        """Of each node's lanes: [tiers, nodes]."""
+        return self._ns_per_byte
+
+    @property
+    def legs(self) -> Int64s:
+        """Of detours: [legs, (sender, receiver, row of the tier, leg's sender and receiver)]."""
+        return self._detours.legs
+
     def busy_ns(self, payload_bytes: Float64s) -> Float64s:
         """Time of each chip's busiest tier and direction: [layers, nodes].
 
@@ -68,6 +83,12 @@ class _Detours:
         self._pair = pair
         self._leg_tier = row_of_tier[routes.direct[leg_sender, leg_receiver]]
         self._leg_sender, self._leg_receiver = leg_sender, leg_receiver
+
+    @property
+    def legs(self) -> Int64s:
+        """See `TierPaths.legs`."""
+        ends = (self._sender[self._pair], self._receiver[self._pair])
+        return np.stack([*ends, self._leg_tier, self._leg_sender, self._leg_receiver], axis=1)
 
     def add(self, payload_bytes: Float64s, *, egress: Float64s, ingress: Float64s) -> None:
         """Add the detoured bytes to egress and ingress[layers, tiers, nodes], in place."""

@@ -72,13 +72,21 @@ def throttle_factor(
 ) -> Float64s:
     """Slowdown of each chip, at least 1: [chips] wanted watts -> [chips].
 
-    `cap_watts`: a chip's limit, its budget or its rack's lower limit
-    (`SystemPower.chip_cap_watts`). Raises ConfigError for a cap not above idle.
+    Limits and errors are those of `limit_watts`.
     """
     idle = chip.idle_watts.value
-    budget = chip.budget_watts.value
+    cap = limit_watts(chip, cap_watts)
+    factor: Float64s = np.maximum((wanted - idle) / (cap - idle), 1.0)
+    return factor
+
+
+def limit_watts(chip: ChipSpec, cap_watts: float | None) -> float:
+    """What a chip may draw: its budget, or `cap_watts` where its rack allows less.
+
+    See `SystemPower.chip_cap_watts`. Raises ConfigError for a cap at which the chip cannot work.
+    """
+    idle, budget = chip.idle_watts.value, chip.budget_watts.value
     cap = budget if cap_watts is None else min(cap_watts, budget)
     if cap <= idle:
         raise ConfigError("cap_watts", cap, f"above {idle:g}, its idle watts")
-    factor: Float64s = np.maximum((wanted - idle) / (cap - idle), 1.0)
-    return factor
+    return cap

@@ -66,6 +66,16 @@ def flops_per_ns(chip: ChipSpec, dtype: str) -> Float64s:
     return np.array(rates) / NS_PER_S
 
 
+def products_by_rate(dtype: str) -> dict[ProductRate, str]:
+    """The format that each rate multiplies in, where plain products are in `dtype`."""
+    return {
+        ProductRate.PLAIN: dtype,
+        ProductRate.SPARSE: "bf16",
+        ProductRate.FP8: "fp8",
+        ProductRate.FP4: "fp4",
+    }
+
+
 def check_formats(model: ModelSpec, chip: ChipSpec) -> None:
     """Raise ConfigError for weights that `chip` cannot hold in their format.
 

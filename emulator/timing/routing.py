@@ -52,6 +52,11 @@ class ExpectedRouting:
             ]
         ).reshape(len(first), placement.chips)
 
+    @property
+    def slot_chance(self) -> Float64s:
+        """That a token's pair goes to each slot: [kinds, chips, slots]."""
+        return self._slot_chance
+
     def pairs(self, group_tokens: Float64s) -> Float64s:
         """(token, expert) pairs that each chip computes: [chips] -> [kinds, chips]."""
         return self.pairs_per_token * group_tokens

@@ -14,6 +14,7 @@ from emulator.arrays import Float64s, Int64s
 from emulator.fabric.all_to_all import LayerExchanges
 from emulator.fabric.core_all_reduce import CoreAllReduce
 from emulator.specs.expert_loads import ExpertLoads
+from emulator.timing.activation_traffic import ACTIVATION_BYTES
 from emulator.timing.clock_ramp import ramp_loss_ns
 from emulator.timing.feed_forward_work import expert_work
 from emulator.timing.issue_shape import IssueShape
@@ -31,7 +32,10 @@ QUANTISED_BYTES_PER_ELEMENT: Final = 1 + 1 / 32
 
 
 class ExpertPhaseModel:
-    """Routed experts of one model on one placement; `exchanges`: whether tokens travel."""
+    """Counts the routed experts of one model on one placement and fabric.
+
+    `exchanges`: whether tokens go to other chips at all; `exchange`: how.
+    """
 
     _sequences: int = FEED_FORWARD_SEQUENCES
 
@@ -47,7 +51,7 @@ class ExpertPhaseModel:
         self._expected = ExpectedRouting(layout.distribution, layout.placement)
         self._token_bytes = model.hidden * HIDDEN_BYTES_PER_ELEMENT
         self.exchanges = not sums_experts_in_rank(partition) and partition.expert_group > 1
-        self._exchange = TokenExchange(
+        self.exchange = TokenExchange(
             system,
             partition,
             layout.all_to_all,
@@ -55,7 +59,7 @@ class ExpertPhaseModel:
             row_bytes=self._token_bytes,
         )
         if system.units > 1:
-            self._exchange.may_forward(layout.distribution, layout.placement)
+            self.exchange.may_forward(layout.distribution, layout.placement)
 
     @property
     def dispatch_share(self) -> float:
@@ -72,32 +76,69 @@ class ExpertPhaseModel:
         """Row of `expected` for each MoE layer: [MoE layers]."""
         return self._expected.kind_of_layer
 
+    @property
+    def routed_slots(self) -> tuple[Float64s, Float64s]:
+        """A token's pairs on each chip of its group, [kinds, chips], and by slot, [..., slots]."""
+        expert_tp = self._partition.expert_tp
+        pairs = self._on_each_chip(self._expected.pairs_per_token)
+        return pairs, np.repeat(self._expected.slot_chance, expert_tp, axis=1)
+
+    @property
+    def pairs_in_sbuf(self) -> float:
+        """Pairs whose rows fit in the memory beside a chip's engines; see `activation_traffic`."""
+        width = self._model.expert_intermediate / self._partition.expert_tp
+        return self._shape.beside_bytes / (ACTIVATION_BYTES * (self._model.hidden + width))
+
+    def on_one_chip(self, pairs: float, distinct: float) -> PhaseTerms:
+        """Terms of one layer on one chip without the exchange: one row, one column."""
+        loads = np.array([[pairs]]), np.array([[distinct]])
+        return self._terms(pairs=loads[0], distinct=loads[1], exchanged=None)
+
     def _on_each_chip(self, by_block: Float64s) -> Float64s:
         """[..., blocks] -> [..., chips]."""
         return np.repeat(by_block, self._partition.expert_tp, axis=-1)
 
     def expected(self, tokens: Float64s) -> PhaseTerms:
         """Terms under expected loads of `tokens` [chips] that chips dispatch; rows are kinds."""
-        group_tokens = self._exchange.same_group @ tokens  # [chips]
+        group_tokens = self.exchange.same_group @ tokens  # [chips]
         block_tokens = group_tokens[:: self._partition.expert_tp]
         return self._terms(
             pairs=self._on_each_chip(self._expected.pairs(block_tokens)),
             distinct=self._on_each_chip(self._expected.distinct(block_tokens)),
-            exchanged=self._exchange.of_tokens(tokens) if self.exchanges else None,
+            exchanged=self.exchange.of_tokens(tokens) if self.exchanges else None,
         )
 
     def counted(self, loads: ExpertLoads) -> PhaseTerms:
-        """Terms under counted loads, a row for each MoE layer; ValueError for other shapes."""
-        shape = (self._model.moe_layers, self._partition.chips)
-        if loads.pairs.shape != shape:
-            raise ValueError(f"loads of {loads.pairs.shape} layers and chips for {shape}")
+        """Terms under counted loads, a row for each MoE layer.
+
+        Raises ValueError for another model's or partition's loads.
+        """
+        self._check(loads)
         return self._terms(
             pairs=loads.pairs.astype(np.float64),
             distinct=loads.distinct.astype(np.float64),
-            exchanged=self._exchange.of_bytes(loads.sent.astype(np.float64) * self._token_bytes)
-            if self.exchanges
-            else None,
+            exchanged=self._counted_exchange(loads),
         )
+
+    def links(self, tokens: Float64s) -> tuple[Float64s, Float64s, Float64s]:
+        """See `_links`: of an exchange of `tokens` [chips] under expected loads."""
+        exchanged = self.exchange.of_tokens(tokens) if self.exchanges else None
+        return _links(exchanged, (len(self._expected.pairs_per_token), len(tokens)))
+
+    def counted_links(self, loads: ExpertLoads) -> tuple[Float64s, Float64s, Float64s]:
+        """See `_links`: under counted loads; raises ValueError as `counted`."""
+        self._check(loads)
+        return _links(self._counted_exchange(loads), loads.pairs.shape)
+
+    def _check(self, loads: ExpertLoads) -> None:
+        shape = (self._model.moe_layers, self._partition.chips)
+        if loads.pairs.shape != shape:
+            raise ValueError(f"loads of {loads.pairs.shape} layers and chips for {shape}")
+
+    def _counted_exchange(self, loads: ExpertLoads) -> tuple[LayerExchanges, Float64s] | None:
+        if not self.exchanges:
+            return None
+        return self.exchange.of_bytes(loads.sent.astype(np.float64) * self._token_bytes)
 
     def _work(self, pairs: Float64s, distinct: Float64s) -> EngineWork:
         return expert_work(

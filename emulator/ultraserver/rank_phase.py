@@ -4,13 +4,14 @@ Attention, then a dense network or the router with shared experts; partial sums 
 chip's logical cores and the rank's chips.
 """
 
+from copy import copy
 from dataclasses import dataclass
 from math import log2
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
-from emulator.arrays import Float64s
+from emulator.arrays import Float64s, Int64s
 from emulator.fabric.all_reduce import RankAllReduce
 from emulator.fabric.core_all_reduce import CoreAllReduce
 from emulator.specs.partition import Partition
@@ -61,6 +62,16 @@ class RankPhases:
         self._sums_experts = sums_experts_in_rank(partition)
         self.rows = rows_of(model, draft=draft)
         self.times = times_of(model, self.rows)
+
+    def one_of_each_kind(self) -> tuple[Self, Int64s]:
+        """The same for one rank of each kind, and every rank's kind: int64[ranks].
+
+        Ranks of a kind have collectives that take equally long.
+        """
+        chips, kind_of_rank = self._chips.one_of_each_kind()
+        only = copy(self)
+        only._chips = chips
+        return only, kind_of_rank
 
     def terms(self, totals: RankTotals) -> PhaseTerms:
         """All rows of a step, once each: [rows, ranks]."""

@@ -7,7 +7,7 @@ counts a batch, `step_time` times the counts.
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
@@ -25,20 +25,21 @@ from emulator.specs.partition import Partition, check_partition
 from emulator.specs.placement import ExpertPlacement
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
-from emulator.timing.product_rate import ProductRate, check_formats, flops_per_ns
+from emulator.timing.product_rate import check_formats, flops_per_ns, products_by_rate
 from emulator.timing.rank_totals import prefill_requests
 from emulator.timing.roofline import ENGINES
 from emulator.timing.speculation import draft_module, draft_passes, verified
 from emulator.ultraserver.machine_layout import MachineLayout
 from emulator.ultraserver.step_counter import StepCounter
 from emulator.ultraserver.step_terms import StepTerms
-from emulator.ultraserver.step_time import StepTime, combine
-from emulator.ultraserver.step_work import StepWork, step_work
+from emulator.ultraserver.step_work import StepWork
 from emulator.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from emulator.ultraserver.step_kernel import StepKernels
 
 COLLECTIVES: Final = "collectives"
 ENGINE_NAMES: Final = (*ENGINES, COLLECTIVES)
-THROTTLE: Final = "throttle"
 DRAFT_TOKENS_MAX: Final = 16  # no stack drafts more in one line of guesses
 
 
@@ -114,6 +115,7 @@ class StepCostModel:
         self.draft_tokens = draft_tokens
         chips, first = partition.chips, partition.first_chip
         self._rates = flops_per_ns(system.chip, model.dtype)
+        self._even = np.ones(chips)  # no chip is slow
         self._count_on(
             MachineLayout(
                 system=system,
@@ -136,9 +138,10 @@ class StepCostModel:
     def _count_on(self, layout: MachineLayout) -> None:
         self.layout = layout
         self._counter = StepCounter(layout)
-        self._draft_counter = self._counter_of_drafts() if self.draft_tokens else None
+        self._drafting = self._drafts() if self.draft_tokens else None
+        self._kernels: StepKernels | None = None
 
-    def _counter_of_drafts(self) -> StepCounter:
+    def _drafts(self) -> tuple[MachineLayout, StepCounter]:
         """Experts of the draft module are placed and picked as the last layer's."""
         placement, distribution = self.layout.placement, self.layout.distribution
         last = ExpertPlacement(
@@ -150,10 +153,10 @@ class StepCostModel:
             probability=distribution.probability[-1:],
             odds=distribution.odds[-1:],
         )
-        drafting = replace(
+        layout = replace(
             self.layout, model=draft_module(self.model), placement=last, distribution=picked
         )
-        return StepCounter(drafting, draft=True)
+        return layout, StepCounter(layout, draft=True)
 
     @property
     def routing(self) -> str:
@@ -191,27 +194,53 @@ class StepCostModel:
         `loads`: counted expert loads, expected ones by default; `slow_factor` [chips]: multiplies
         engines' times. Raises ValueError for another number of ranks, chips or layers.
         """
-        terms = self.terms(batch, loads, slow_factor)
-        if terms is None:
+        slow = self._checked_slow(batch, slow_factor)
+        if not len(batch.rank):
             return self._idle_cost()
-        time = combine(terms, self.calibration, self.overlap)
-        return self._finished(time, step_work(terms), terms.slow)
+        if self._kernels is None:
+            self._kernels = self._compiled()
+        step = self._kernels.step(batch, loads, slow, self.overlap)
+        rounded = step.rounded
+        return StepCost(
+            duration_ns=rounded.duration_ns,
+            rank_ns=rounded.rank_ns,
+            engine_ns=dict(zip(ENGINE_NAMES, rounded.busy_ns, strict=True)),
+            chip_watts=rounded.chip_watts,
+            chip_joules=rounded.watts * rounded.duration_ns / NS_PER_S,
+            parts_ns=step.parts_ns,
+            bound=step.bound,
+            flops=rounded.flops,
+            hbm_bytes=rounded.hbm_bytes,
+            link_bytes=rounded.link_bytes,
+            dispatched_bytes=rounded.dispatched_bytes,
+        )
 
     def costs(self, batches: Sequence[StepBatch]) -> list[StepCost]:
-        """`cost` of several steps with expected loads, in less time; the same errors."""
-        if not batches:
-            return []
-        if self._draft_counter is not None or not all(len(batch.rank) for batch in batches):
-            return [self.cost(batch) for batch in batches]
-        for batch in batches:
-            self._check_ranks(batch)
-        slow = np.ones(self.partition.chips)
-        two_batch = self.overlap is Overlap.TWO_BATCH
-        counted = self._counter.terms_of_each(batches, None, slow, two_batch=two_batch)
-        return [
-            self._finished(combine(terms, self.calibration, self.overlap), step_work(terms), slow)
-            for terms in counted
-        ]
+        """`cost` of several steps with expected loads.
+
+        Raises ValueError as `cost`.
+        """
+        return [self.cost(batch) for batch in batches]
+
+    def _compiled(self) -> "StepKernels":
+        """The kernels of this machine; Numba takes long to import, and few commands cost a step."""
+        from emulator.ultraserver.step_kernel import step_kernels  # noqa: PLC0415
+
+        return step_kernels(
+            self.layout,
+            self._counter,
+            drafting=self._drafting,
+            calibration=self.calibration,
+            draft_tokens=self.draft_tokens,
+            cap_watts=self._cap_watts,
+        )
+
+    def _checked_slow(self, batch: StepBatch, slow_factor: Float64s | None) -> Float64s:
+        self._check_ranks(batch)
+        slow = self._even if slow_factor is None else slow_factor
+        if slow.shape != (self.partition.chips,):
+            raise ValueError(f"{slow.shape} slow factors for {self.partition.chips} chips")
+        return slow
 
     def _check_ranks(self, batch: StepBatch) -> None:
         if batch.ranks != self.partition.ranks:
@@ -223,52 +252,24 @@ class StepCostModel:
         loads: ExpertLoads | None = None,
         slow_factor: Float64s | None = None,
     ) -> StepTerms | None:
-        """The terms that `cost` times, with half batches under TWO_BATCH; None without requests."""
-        partition = self.partition
-        self._check_ranks(batch)
-        slow = np.ones(partition.chips) if slow_factor is None else slow_factor
-        if slow.shape != (partition.chips,):
-            raise ValueError(f"{slow.shape} slow factors for {partition.chips} chips")
+        """The terms that `cost` times; None for a step without requests.
+
+        Arguments and errors are those of `cost`. Half batches are counted where the model's overlap
+        is of two batches.
+        """
+        slow = self._checked_slow(batch, slow_factor)
         if not len(batch.rank):
             return None
         two_batch = self.overlap is Overlap.TWO_BATCH
-        if self._draft_counter is None:
+        if self._drafting is None:
             return self._counter.terms(batch, loads, slow, two_batch=two_batch)
         drafts = tuple(
-            self._draft_counter.terms(each, None, slow, two_batch=two_batch)
+            self._drafting[1].terms(each, None, slow, two_batch=two_batch)
             for each in draft_passes(batch, self.draft_tokens)
         )
         checked = verified(batch, self.draft_tokens)
         terms = self._counter.terms(checked, loads, slow, drafts=drafts, two_batch=two_batch)
         return replace(terms, prefills=prefill_requests(batch))  # a decode's guesses are none
-
-    def _finished(self, time: StepTime, work: StepWork, slow: Float64s) -> StepCost:
-        """Add power and round: times up to whole ns, busy times down.
-
-        A slow chip draws for its work, not its time (assumed: each operation once, as a throttled
-        chip). A chip over its budget, or its even part of its rack's, stretches the whole step:
-        chips wait for each other.
-        """
-        free_ns = time.duration_ns
-        wanted = self.wanted_watts(work, free_ns)
-        factor = self._throttle(wanted)
-        whole_ns = int(np.ceil(factor * free_ns))
-        busy = dict(zip(ENGINES, slow * work.engine_ns, strict=True))
-        busy[COLLECTIVES] = work.link_ns
-        watts = self.idle_chip_watts + (wanted - self.idle_chip_watts) / factor
-        return StepCost(
-            duration_ns=whole_ns,
-            rank_ns=np.ceil(factor * time.rank_ns).astype(np.int64),
-            engine_ns={name: ns.astype(np.int64) for name, ns in busy.items()},
-            chip_watts=watts,
-            chip_joules=float(watts.sum()) * whole_ns / NS_PER_S,
-            parts_ns={**time.parts_ns, THROTTLE: (factor - 1) * free_ns},
-            bound=time.bound,
-            flops=work.flops.sum(axis=0),
-            hbm_bytes=work.hbm_bytes,
-            link_bytes=work.link_bytes,
-            dispatched_bytes=np.broadcast_to(work.dispatched_bytes, work.link_bytes.shape),
-        )
 
     def throttle(self, work: StepWork, free_ns: float) -> float:
         """Stretch, at least 1, of a step of `free_ns` that keeps every chip within its power."""
@@ -287,15 +288,9 @@ class StepCostModel:
         The matrix engine's are of real flops, by format: partial rows and tiles draw nothing
         (assumed: their multipliers get zeros).
         """
-        formats = {
-            ProductRate.PLAIN: self.model.dtype,
-            ProductRate.SPARSE: "bf16",
-            ProductRate.FP8: "fp8",
-            ProductRate.FP4: "fp4",
-        }
         shares = dict(zip(ENGINES, work.engine_ns / duration_ns, strict=True))
         del shares["tensor"]
-        for rate, dtype in formats.items():
+        for rate, dtype in products_by_rate(self.model.dtype).items():
             name = f"tensor_{dtype}"
             share = work.flops[rate] / self._rates[rate] / duration_ns
             shares[name] = shares[name] + share if name in shares else share

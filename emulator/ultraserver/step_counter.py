@@ -32,21 +32,32 @@ class StepCounter:
         self._model = model
         self._partition = layout.partition
         self._chips_up = layout.chips_up
-        self._launch_ns = step_launch_ns(layout.system.chip)
-        self._ranks = RankPhases(layout, draft=draft)
+        self.launch_ns = step_launch_ns(layout.system.chip)
+        self.phases = RankPhases(layout, draft=draft)
         segments, tail = segments_of(model)
-        self._runs = np.array([segment.times for segment in (*segments, tail)], dtype=np.float64)
-        self._segment_of_layer = segment_of_layer(model)
-        rows = self._ranks.rows
-        self._parts = tuple(row.part for row in rows)
-        self._layers = np.array([row.part == "attention" for row in rows], dtype=np.float64)
-        self._expert_layers = np.array([row.part == "router" for row in rows], dtype=np.float64)
-        self._experts = ExpertPhaseModel(layout, self._ranks.shape) if model.moe_layers else None
+        self.runs = np.array([segment.times for segment in (*segments, tail)], dtype=np.float64)
+        self.segment_of_layer = segment_of_layer(model)
+        rows = self.phases.rows
+        self.parts = tuple(row.part for row in rows)
+        self.layers = np.array([row.part == "attention" for row in rows], dtype=np.float64)
+        self.expert_layers = np.array([row.part == "router" for row in rows], dtype=np.float64)
+        self.experts = ExpertPhaseModel(layout, self.phases.shape) if model.moe_layers else None
 
     @property
     def exchanges(self) -> bool:
         """Whether tokens go to the experts of other chips and come back."""
-        return self._experts is not None and self._experts.exchanges
+        return self.experts is not None and self.experts.exchanges
+
+    @property
+    def dispatch_share(self) -> float:
+        """Bytes of a dispatched row over those of a combined one; 1 without experts."""
+        return 1.0 if self.experts is None else self.experts.dispatch_share
+
+    @property
+    def kind_of_layer(self) -> Int64s:
+        """The kind of each MoE layer under expected loads: [MoE layers]."""
+        nothing = np.zeros(0, dtype=np.int64)
+        return nothing if self.experts is None else self.experts.kind_of_layer
 
     def terms(
         self,
@@ -95,10 +106,10 @@ class StepCounter:
         totals = rank_totals(
             StepBatch.side_by_side(batches),
             self._model,
-            self._ranks.shape,
+            self.phases.shape,
             dummy=np.concatenate([self._dummy_tokens(each) for each in tokens]),
         )
-        ranks = self._ranks.terms(totals)
+        ranks = self.phases.terms(totals)
         count = self._partition.ranks
         own = [slice(step * count, (step + 1) * count) for step in range(len(batches))]
         return [
@@ -125,47 +136,48 @@ class StepCounter:
     ) -> StepTerms:
         experts, kinds = self._expert_terms(tokens, loads)
         return StepTerms(
-            parts=self._parts,
+            parts=self.parts,
             rank=rank,
-            layers=self._layers,
-            expert_layers=self._expert_layers,
-            times=self._ranks.times,
-            runs=self._runs,
-            segment_of_layer=self._segment_of_layer,
+            layers=self.layers,
+            expert_layers=self.expert_layers,
+            times=self.phases.times,
+            runs=self.runs,
+            segment_of_layer=self.segment_of_layer,
             kind_of_layer=kinds,
             experts=experts,
-            dispatch_share=1.0 if self._experts is None else self._experts.dispatch_share,
+            dispatch_share=self.dispatch_share,
             slow=slow,
             tp=self._partition.tp,
-            ranks_per_domain=self._ranks_per_domain,
+            ranks_per_domain=self.ranks_per_domain,
             requests=requests,
             prefills=prefills,
             busy=tokens > 0,
-            launch_ns=self._launch_ns,
+            launch_ns=self.launch_ns,
         )
 
     def _expert_terms(
         self, tokens: Int64s, loads: ExpertLoads | None
     ) -> tuple[PhaseTerms | None, Int64s]:
-        if self._experts is None:
+        """With the row of each MoE layer."""
+        if self.experts is None:
             return None, np.zeros(0, dtype=np.int64)
         if loads is not None:
-            return self._experts.counted(loads), np.arange(self._model.moe_layers)
+            return self.experts.counted(loads), np.arange(self._model.moe_layers)
         by_chip = np.repeat(tokens / self._partition.tp, self._partition.tp)
-        return self._experts.expected(by_chip), self._experts.kind_of_layer
+        return self.experts.expected(by_chip), self.experts.kind_of_layer
 
     def _dummy_tokens(self, tokens: Int64s) -> Int64s:
         """One for each rank that is up, idle, and shares experts with a busy one."""
-        if self._experts is None:
+        if self.experts is None:
             return np.zeros_like(tokens)
         rank_is_up = self._chips_up.reshape(-1, self._partition.tp).all(axis=1)
-        domain_tokens = tokens.reshape(-1, self._ranks_per_domain).sum(axis=1)
-        busy_domain = np.repeat(domain_tokens > 0, self._ranks_per_domain)  # [ranks]
+        domain_tokens = tokens.reshape(-1, self.ranks_per_domain).sum(axis=1)
+        busy_domain = np.repeat(domain_tokens > 0, self.ranks_per_domain)  # [ranks]
         dummy: Int64s = (rank_is_up & (tokens == 0) & busy_domain).astype(np.int64)
         return dummy
 
     @property
-    def _ranks_per_domain(self) -> int:
+    def ranks_per_domain(self) -> int:
         """Ranks that wait for each other in every layer: those that share an expert group."""
         group, tp = self._partition.expert_group, self._partition.tp
         if group % tp == 0:

@@ -18,6 +18,7 @@ EXPERTS: Final = "experts"
 DISPATCH_COMBINE: Final = "dispatch_combine"
 TP_COLLECTIVES: Final = "tp_collectives"
 COLLECTIVE_LAUNCH: Final = "collective_launch"
+THROTTLE: Final = "throttle"  # by which the whole step is stretched
 BOTH_WAYS: Final = 2  # dispatch and combine
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from emulator.arrays import Float64s
 from emulator.fabric.all_to_all import AllToAll, LayerExchanges
+from emulator.fabric.tier_paths import TierPaths
 from emulator.fabric.tiers import Tier, tier_latency_ns
 from emulator.specs.partition import Partition
 from emulator.specs.placement import ExpertPlacement
@@ -58,6 +59,26 @@ class TokenExchange:
         )
         by_domain = ExpectedRouting(distribution, domains).chance_needed  # [kinds, domains]
         self._domain_needed = np.repeat(by_domain, width, axis=1)  # [kinds, chips]
+
+    def lanes(self) -> TierPaths | None:
+        """The lanes that carry all bytes straight from sender to receiver, where none forwards."""
+        return None if self._domain_needed is not None else self._all_to_all.tier_paths
+
+    @property
+    def longest_latency_ns(self) -> float:
+        """Of an exchange, beside its bytes."""
+        return self._all_to_all.longest_latency_ns
+
+    @property
+    def received_bytes(self) -> Float64s:
+        """Bytes that each chip receives of one token of its group, [kinds, chips]."""
+        return self._row_bytes * self._needed
+
+    @property
+    def per_token(self) -> Float64s:
+        """Bytes of one token from each chip to each, [kinds, senders, receivers]."""
+        per_token: Float64s = self._per_token
+        return per_token
 
     def of_tokens(self, tokens: Float64s) -> tuple[LayerExchanges, Float64s]:
         """Exchanges of `tokens` [chips] by kind, and bytes [kinds, chips] that leave each chip."""

@@ -43,8 +43,13 @@ from emulator.timing.rank_totals import rank_totals
 from emulator.timing.roofline import DMA, ENGINES, TENSOR, busy_ns, engine_rates
 from emulator.ultraserver.gradient_collectives import GradientCollectives, Talk
 from emulator.ultraserver.half_batches import half_batches
-from emulator.ultraserver.step_cost import THROTTLE, StepCostModel
-from emulator.ultraserver.step_parts import COLLECTIVE_LAUNCH, DISPATCH_COMBINE, TP_COLLECTIVES
+from emulator.ultraserver.step_cost import StepCostModel
+from emulator.ultraserver.step_parts import (
+    COLLECTIVE_LAUNCH,
+    DISPATCH_COMBINE,
+    THROTTLE,
+    TP_COLLECTIVES,
+)
 from emulator.ultraserver.step_rows import together_ns
 from emulator.ultraserver.step_terms import StepTerms
 from emulator.ultraserver.step_time import StepTime, combine, without_host

@@ -13,7 +13,7 @@ from emulator.specs.model import ModelSpec
 from emulator.specs.rack_power import Season
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
-from emulator.ultraserver.step_cost import THROTTLE
+from emulator.ultraserver.step_parts import THROTTLE
 from emulator.units import NS_PER_S
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import PartitionCandidate

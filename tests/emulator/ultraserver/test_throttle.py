@@ -10,7 +10,8 @@ from emulator.specs.models import MODELS
 from emulator.specs.partition import Partition
 from emulator.specs.systems import SYSTEMS
 from emulator.ultraserver.machine import StepCosting
-from emulator.ultraserver.step_cost import THROTTLE, StepCost, StepCostModel
+from emulator.ultraserver.step_cost import StepCost, StepCostModel
+from emulator.ultraserver.step_parts import THROTTLE
 from emulator.ultraserver.what_if import POWER, what_if_ns
 from tests.emulator.ultraserver.tiny_steps import same_on_each
 

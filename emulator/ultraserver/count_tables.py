@@ -1,0 +1,321 @@
+"""The tables that a step is counted from: built when the model, placement or machine changes.
+
+Whatever a rank's rows take is asked of `RankPhases`, and what a chip's experts take of
+`ExpertPhaseModel`, once: by tokens, by rows of logits, and for one of each sum over requests.
+"""
+
+from math import log2
+
+import numpy as np
+
+from emulator.arrays import Bools, Float64s, Int64s
+from emulator.specs.batch import StepBatch
+from emulator.specs.matrix_engine import MatrixEngine
+from emulator.specs.model import ModelSpec
+from emulator.specs.partition import Partition
+from emulator.timing.issue_shape import IssueShape
+from emulator.timing.layer_weights import layer_weights
+from emulator.timing.matrix_time import contraction_rows, output_columns
+from emulator.timing.rank_totals import RankTotals
+from emulator.ultraserver import count_kernel as kernel
+from emulator.ultraserver.expert_phase import ExpertPhaseModel
+from emulator.ultraserver.machine_layout import MachineLayout
+from emulator.ultraserver.rank_phase import RankPhases
+from emulator.ultraserver.terms_layout import (
+    CORE_MOVING_NS,
+    CORE_NS,
+    DMA_NS,
+    ENGINE_COUNT,
+    FIELDS,
+    FILL_DRAIN_NS,
+    FLOPS,
+    HBM_BYTES,
+    LAUNCH_NS,
+    RATES,
+    TENSOR_NS,
+    side_by_side,
+)
+
+
+def head_tables(model: ModelSpec, shape: IssueShape) -> kernel.HeadTables:
+    """The constants of `rank_totals`."""
+    engine, latent = shape.engine, model.latent
+    columns, rows = engine.tile_columns.count, engine.tile_rows.count
+    least = engine.moving_rows_min.value
+
+    def macs(group: int, contracted: int, made: int) -> Float64s:
+        score = float(contraction_rows(engine, np.array(float(contracted))))
+        value = float(output_columns(engine, np.array(float(made))))
+        return np.array([columns * score, rows * value, least / group, 0.0])
+
+    own = macs(shape.query_group, model.head_dim, model.head_dim)
+    return kernel.HeadTables(
+        tile_columns=columns,
+        tile_rows=rows,
+        columns_magic=(1 << kernel.SHIFT) // columns + 1,
+        rows_magic=(1 << kernel.SHIFT) // rows + 1,
+        window=model.window_tokens,
+        latent=latent is not None,
+        decodes_from=_decodes_from(model),
+        pair_macs=float(2 * model.head_dim if latent is None else latent.folded_macs_per_score),
+        unfolded_pair_macs=0.0 if latent is None else float(latent.unfolded_macs_per_score),
+        up_macs=layer_weights(model).kv_up_macs / model.heads,
+        least_up_rows=least,
+        issued_up_macs=shape.kv_up_macs,
+        plain=own
+        if latent is None
+        else macs(shape.query_group, latent.cached_width, latent.kv_rank),
+        unfolded=own if latent is None else macs(1, latent.query_width_per_head, latent.value_dim),
+        windowed=np.append(own[:3], model.window_tokens),
+        window_pair_macs=float(2 * model.head_dim),
+    )
+
+
+def _decodes_from(model: ModelSpec) -> int:
+    """The shortest context over which one token decodes, and so it does over any longer one.
+
+    At least 1: what has no context is a prompt. And a latent has to be folded, which it is over k
+    keys where k x folded + up is at most k x (unfolded + up).
+    """
+    latent = model.latent
+    if latent is None:
+        return 1
+    up_macs = layer_weights(model).kv_up_macs / model.heads
+    spared = latent.unfolded_macs_per_score + up_macs - latent.folded_macs_per_score
+    never = np.iinfo(np.int64).max
+    return max(1, int(np.ceil(up_macs / spared))) if spared > 0 else never
+
+
+class RankTableStore:
+    """Terms of a rank's rows by tokens and by rows of logits; a block of them is made when asked.
+
+    Blocks that are not known hold anything.
+    """
+
+    def __init__(self, phases: RankPhases, layout: MachineLayout, *, ranks_per_domain: int) -> None:
+        if layout.partition.tp > 1:
+            self._phases, kind_of_rank = phases.one_of_each_kind()
+        else:
+            self._phases, kind_of_rank = phases, np.zeros(layout.partition.ranks, dtype=np.int64)
+        self._kinds = int(kind_of_rank.max()) + 1
+        self._rows = len(phases.rows)
+        by_sum = self._by_sum()
+        self.tables = kernel.RankTables(
+            by_tokens=self._nothing(0),
+            by_logits=self._nothing(0),
+            known_tokens=np.zeros(0, dtype=np.bool_),
+            known_logits=np.zeros(0, dtype=np.bool_),
+            by_sum=by_sum,
+            sums_of_rows=np.argwhere(by_sum.any(axis=2)),
+            kind_of_rank=kind_of_rank,
+            up=np.asarray(layout.chips_up.reshape(-1, layout.partition.tp).all(axis=1)),
+            dummy=np.array([int(layout.model.moe_layers > 0), 0]),
+            ranks_per_domain=ranks_per_domain,
+            tp=layout.partition.tp,
+            ramp=_ramp(layout.system.chip.matrix),
+        )
+
+    def learn(self, batch: StepBatch) -> None:
+        """Make the blocks that the ranks of `batch` need."""
+        tables = self.tables
+        by_tokens, known_tokens = self._with(
+            tables.by_tokens, tables.known_tokens, np.append(batch.tokens_by_rank(), 1), "tokens"
+        )
+        by_logits, known_logits = self._with(
+            tables.by_logits, tables.known_logits, batch.logit_rows, "logit_rows"
+        )
+        self.tables = tables._replace(
+            by_tokens=by_tokens,
+            known_tokens=known_tokens,
+            by_logits=by_logits,
+            known_logits=known_logits,
+        )
+
+    def _with(
+        self, table: Float64s, known: Bools, counts: Int64s, name: str
+    ) -> tuple[Float64s, Bools]:
+        """`table` [kinds, counts, rows, FIELDS] and the blocks that it knows, with more of both."""
+        blocks = np.unique(counts // kernel.BLOCK)
+        if blocks[-1] >= len(known):
+            wider = 1 << int(blocks[-1]).bit_length()
+            grown = self._nothing(wider * kernel.BLOCK)
+            grown[:, : table.shape[1]] = table
+            table, known = grown, np.append(known, np.zeros(wider - len(known), dtype=np.bool_))
+        for block in blocks[~known[blocks]].tolist():
+            own = slice(block * kernel.BLOCK, (block + 1) * kernel.BLOCK)
+            table[:, own] = self._terms(name, np.arange(own.start, own.stop, dtype=np.float64))
+            known[block] = True
+        return table, known
+
+    def _nothing(self, counts: int) -> Float64s:
+        return np.empty((self._kinds, counts, self._rows, FIELDS))
+
+    def _by_sum(self) -> Float64s:
+        """What one of each sum over a rank's requests takes: [rows, SUMS, FIELDS]."""
+        one = [self._terms(name, np.ones(1))[0, 0] for name in kernel.SUMS]
+        return np.ascontiguousarray(np.stack(one, axis=1))
+
+    def _terms(self, name: str, amounts: Float64s) -> Float64s:
+        """Of ranks that have so much of one total and nothing else: [kinds, amounts, rows, ...]."""
+        held = np.repeat(amounts, self._kinds)  # a kind's ranks are columns in turn
+        terms = side_by_side(self._phases.terms(_totals(held, name)))
+        return terms.reshape(len(amounts), self._kinds, self._rows, FIELDS).swapaxes(0, 1)
+
+
+def _ramp(matrix: MatrixEngine) -> Float64s:
+    """Share of the rate to begin with, its square, steepness, and work of a whole ramp; or zeros.
+
+    See `clock_ramp`.
+    """
+    share, ramp_ns = matrix.ramp_share.value, matrix.ramp_ns.value
+    if share >= 1 or ramp_ns == 0:
+        return np.zeros(4)
+    whole_loss_ns = (1 - share) * ramp_ns / 2
+    return np.array([share, share**2, (1 - share) / ramp_ns, ramp_ns - whole_loss_ns])
+
+
+def _totals(amounts: Float64s, name: str) -> RankTotals:
+    nothing = np.zeros_like(amounts)
+    values = dict.fromkeys(RankTotals.__dataclass_fields__, nothing) | {name: amounts}
+    return RankTotals(**values)
+
+
+def expert_tables(
+    experts: ExpertPhaseModel | None, layout: MachineLayout
+) -> tuple[kernel.ExpertTables, Int64s]:
+    """Columns of equal slots, none for a model without routed experts; and each chip's column in
+    each kind of layer, [kinds, chips].
+    """
+    chips, group = layout.partition.chips, layout.partition.expert_group
+    if experts is None:
+        none = kernel.ExpertTables(
+            group_of=np.zeros(0, dtype=np.int64),
+            pairs_per_token=np.zeros(0),
+            chance_of_slot=np.zeros((0, 0), dtype=np.int64),
+            chances=np.zeros(0),
+            by_part=np.zeros((kernel.PARTS_OF_EXPERTS, FIELDS)),
+            least_rows=0.0,
+            pairs_in_sbuf=0.0,
+            group_chips=chips,
+        )
+        return none, np.zeros((0, chips), dtype=np.int64)
+    pairs, slots = experts.routed_slots  # [kinds, chips], [kinds, chips, slots]
+    groups = np.broadcast_to(np.arange(chips) // group, pairs.shape)
+    each = np.concatenate([groups[..., None], pairs[..., None], slots], axis=2)
+    columns, column_of = np.unique(each.reshape(-1, each.shape[2]), axis=0, return_inverse=True)
+    chances, chance_of_slot = np.unique(columns[:, 2:], return_inverse=True)
+    by_part, pairs_in_sbuf = _by_part(experts)
+    tables = kernel.ExpertTables(
+        group_of=columns[:, 0].astype(np.int64),
+        pairs_per_token=np.ascontiguousarray(columns[:, 1]),
+        chance_of_slot=chance_of_slot.reshape(len(columns), -1),
+        chances=chances,
+        by_part=by_part,
+        least_rows=layout.system.chip.matrix.moving_rows_min.value,
+        pairs_in_sbuf=pairs_in_sbuf,
+        group_chips=group,
+    )
+    return tables, column_of.reshape(pairs.shape)
+
+
+def _by_part(experts: ExpertPhaseModel) -> tuple[Float64s, float]:
+    """What each of a chip's parts takes, [PARTS_OF_EXPERTS, FIELDS], and pairs that fit in SBUF.
+
+    The matrix engine is taken by rows issued; a transfer's start and what is done once are taken by
+    any pair at all.
+    """
+    pair, expert = (_alone(experts, *loads) for loads in ((1.0, 0.0), (0.0, 1.0)))
+    pairs_in_sbuf = experts.pairs_in_sbuf
+    twice = _alone(experts, 2 * pairs_in_sbuf, 0.0)
+    by_part = np.zeros((kernel.PARTS_OF_EXPERTS, FIELDS))
+    linear = [*range(1, ENGINE_COUNT), CORE_MOVING_NS, *range(FLOPS, FLOPS + RATES), HBM_BYTES]
+    by_part[0, linear] = pair[linear]
+    by_part[0, CORE_NS] = pair[CORE_MOVING_NS]
+    by_part[1, linear] = expert[linear]
+    by_part[2, TENSOR_NS] = pair[TENSOR_NS]
+    by_part[3, [FILL_DRAIN_NS, LAUNCH_NS]] = pair[[FILL_DRAIN_NS, LAUNCH_NS]]
+    by_part[3, CORE_NS] = pair[CORE_NS] - by_part[0, CORE_NS]
+    spilled = [DMA_NS, HBM_BYTES]
+    by_part[4, spilled] = twice[spilled] / pairs_in_sbuf - 2 * pair[spilled]
+    return by_part, pairs_in_sbuf
+
+
+def _alone(experts: ExpertPhaseModel, pairs: float, distinct: float) -> Float64s:
+    """Terms of one chip without an exchange: [FIELDS]."""
+    terms = experts.on_one_chip(pairs, distinct)
+    fields: Float64s = side_by_side(terms)[0, 0]
+    return fields
+
+
+def exchange_tables(
+    experts: ExpertPhaseModel | None, layout: MachineLayout
+) -> kernel.ExchangeTables | None:
+    """Lanes of the tiers; None where the exchange takes other ways, see `TokenExchange.lanes`."""
+    chips = layout.partition.chips
+    if experts is None or not experts.exchanges:
+        return nothing_carried(layout.partition)
+    lanes = experts.exchange.lanes()
+    if lanes is None:
+        return None
+    per_token = experts.exchange.per_token  # [kinds, senders, receivers]
+    same_group = experts.exchange.same_group
+    tiers = [_senders(uses * same_group) for uses in lanes.uses]
+    sets = [senders for held, _, _ in tiers for senders in held]
+    before = np.cumsum([0, *(len(held) for held, _, _ in tiers)])
+    sizes = [np.count_nonzero(senders) for senders in sets]
+    none = np.zeros((0, chips))
+    return kernel.ExchangeTables(
+        carried=True,
+        received_bytes=experts.exchange.received_bytes,
+        sent_bytes=np.einsum("ksr,tsr->kts", per_token, lanes.uses),
+        stuck=np.asarray((per_token.any(axis=0) & ~lanes.reachable).any(axis=1)),
+        left_bytes=per_token.sum(axis=2) - np.einsum("kcc->kc", per_token),
+        set_of=np.array(
+            [first + own for first, (_, own, _) in zip(before, tiers, strict=False)] or none
+        ).astype(np.int64),
+        itself=np.array([itself for _, _, itself in tiers] or none),
+        members=np.concatenate([np.zeros(0, np.int64), *(np.flatnonzero(each) for each in sets)]),
+        first_member=np.cumsum([0, *sizes]),
+        ns_per_byte=lanes.ns_per_byte,
+        latency_ns=experts.exchange.longest_latency_ns,
+        legs=_legs_in_groups(lanes.legs, same_group),
+        doublings=log2(layout.partition.expert_group),
+    )
+
+
+def _senders(uses: Float64s) -> tuple[Float64s, Int64s, Float64s]:
+    """The different sets of chips that send to a receiver, of uses [senders, receivers].
+
+    Returns the sets [sets, senders], the set of each receiver, and 1 where it has the receiver
+    itself, which does not send. With themselves, chips of a tray have one set, else one each.
+    """
+    found = []
+    for itself in (0.0, 1.0):
+        sets, own = np.unique(uses.T + itself * np.eye(len(uses)), axis=0, return_inverse=True)
+        found.append((sets, own.ravel(), np.full(len(uses), itself)))
+    return min(found, key=lambda each: len(each[0]))
+
+
+def _legs_in_groups(legs: Int64s, same_group: Float64s) -> Int64s:
+    """Legs of the detours between chips of one expert group."""
+    return np.ascontiguousarray(legs[same_group[legs[:, 0], legs[:, 1]] > 0])
+
+
+def nothing_carried(partition: Partition) -> kernel.ExchangeTables:
+    """No exchange, or one that is timed elsewhere."""
+    chips, whole = partition.chips, np.zeros(0, dtype=np.int64)
+    return kernel.ExchangeTables(
+        carried=False,
+        received_bytes=np.zeros((0, chips)),
+        sent_bytes=np.zeros((0, 0, chips)),
+        stuck=np.zeros(chips, dtype=np.bool_),
+        left_bytes=np.zeros((0, chips)),
+        set_of=np.zeros((0, chips), dtype=np.int64),
+        itself=np.zeros((0, chips)),
+        members=whole,
+        first_member=np.zeros(1, dtype=np.int64),
+        ns_per_byte=np.zeros((0, chips)),
+        latency_ns=0.0,
+        legs=np.zeros((0, 5), dtype=np.int64),
+        doublings=log2(partition.expert_group),
+    )

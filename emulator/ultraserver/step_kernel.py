@@ -1,0 +1,307 @@
+"""One model's steps on one machine, counted and timed by compiled kernels.
+
+Holds the tables that they read. `StepCounter` and `step_time` are the same in arrays, for whoever
+changes terms or calibrations; tests hold the two against each other.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from emulator.arrays import Float64s, Int64s
+from emulator.power.draw import full_rate_watts, limit_watts
+from emulator.specs.batch import StepBatch
+from emulator.specs.calibration import Calibration
+from emulator.specs.chip import ChipSpec
+from emulator.specs.expert_loads import ExpertLoads
+from emulator.specs.overlap import Overlap
+from emulator.timing.product_rate import flops_per_ns, products_by_rate
+from emulator.timing.rank_totals import prefill_requests
+from emulator.timing.roofline import ENGINES
+from emulator.timing.speculation import draft_passes, verified
+from emulator.ultraserver import count_kernel, power_kernel, time_kernel
+from emulator.ultraserver.count_kernel import Counted, CountTables, GivenExperts
+from emulator.ultraserver.count_tables import (
+    RankTableStore,
+    exchange_tables,
+    expert_tables,
+    head_tables,
+    nothing_carried,
+)
+from emulator.ultraserver.half_batches import half_batches, half_loads
+from emulator.ultraserver.machine_layout import MachineLayout
+from emulator.ultraserver.power_kernel import PowerTables, Rounded
+from emulator.ultraserver.step_counter import StepCounter
+from emulator.ultraserver.step_parts import (
+    COLLECTIVE_LAUNCH,
+    DISPATCH_COMBINE,
+    EXPERTS,
+    THROTTLE,
+    TP_COLLECTIVES,
+)
+from emulator.ultraserver.step_rows import HOST_OVERHEADS, OWN_OVERHEADS
+from emulator.ultraserver.step_time import DRAFT, without_host
+from emulator.ultraserver.time_kernel import Passed, TimeTables
+
+# In the order of the kernel's parts.
+_PARTS_AFTER_EXPERTS: Final = (
+    *OWN_OVERHEADS,
+    *HOST_OVERHEADS,
+    TP_COLLECTIVES,
+    COLLECTIVE_LAUNCH,
+    DISPATCH_COMBINE,
+)
+
+
+class StepKernel:
+    """Steps that `counter` counts, under one calibration."""
+
+    def __init__(
+        self, counter: StepCounter, layout: MachineLayout, calibration: Calibration
+    ) -> None:
+        self._counter = counter
+        self._store = RankTableStore(
+            counter.phases, layout, ranks_per_domain=counter.ranks_per_domain
+        )
+        chips = layout.partition.chips
+        exchange = exchange_tables(counter.experts, layout)
+        self._carries = exchange is not None
+        experts, column_of = expert_tables(counter.experts, layout)
+        self._tables = CountTables(
+            heads=head_tables(layout.model, counter.phases.shape),
+            ranks=self._store.tables,
+            experts=experts,
+            exchange=nothing_carried(layout.partition) if exchange is None else exchange,
+        )
+        self._time = _time_tables(counter, layout, calibration)
+        layers = np.arange(layout.model.moe_layers)
+        self._time_by_layer = self._time._replace(
+            kind_of_layer=layers, kind_runs=np.ones(len(layers))
+        )
+        self._column_by_layer = np.arange(len(layers) * chips).reshape(-1, chips)
+        self._given = _nothing_given(column_of, columns=len(experts.group_of))
+        self._tp = layout.partition.tp
+        self.parts = tuple(dict.fromkeys(counter.parts))
+        self.has_experts = counter.experts is not None
+
+    def passed(
+        self,
+        batch: StepBatch,
+        loads: ExpertLoads | None,
+        slow: Float64s,
+        overlap: Overlap,
+        *,
+        prefills: Float64s | None = None,
+    ) -> Passed:
+        """One pass over `batch`, whose ranks compute prompts as `prefills` says, or as it shows.
+
+        Raises ValueError as `StepCostModel.cost`.
+        """
+        tables = self._time if loads is None else self._time_by_layer
+        counted = self._counted(batch, loads)
+        if prefills is not None:
+            counted = counted._replace(prefills=prefills)
+        if overlap is Overlap.FULL:
+            return time_kernel.time_overlapped(tables, counted, slow)
+        exchanges = overlap is Overlap.TWO_BATCH and self._counter.exchanges
+        halves = half_batches(batch) if exchanges else None
+        if halves is None:
+            return time_kernel.time_alone(tables, counted, slow)
+        half = None if loads is None else half_loads(loads)
+        pair = (self._counted(halves[0], half), self._counted(halves[1], half))
+        return time_kernel.time_halves(tables, counted, pair, slow)
+
+    def _counted(self, batch: StepBatch, loads: ExpertLoads | None) -> Counted:
+        given = self._given if loads is None and self._carries else self._links(batch, loads)
+        arrays = batch.rank, batch.new_tokens, batch.context_tokens, batch.logit_rows
+        try:
+            return count_kernel.count(self._tables, given, *arrays)
+        except LookupError:
+            self._store.learn(batch)
+            self._tables = self._tables._replace(ranks=self._store.tables)
+        except ConnectionError:
+            self._links(batch, None)  # says which chips
+        return count_kernel.count(self._tables, given, *arrays)
+
+    def _links(self, batch: StepBatch, loads: ExpertLoads | None) -> GivenExperts:
+        """Counted loads, and exchanges that are not between tiers' lanes alone."""
+        experts = self._counter.experts
+        if experts is None:
+            return self._given
+        given = self._given
+        if loads is None:
+            tokens = np.repeat(batch.tokens_by_rank() / self._tp, self._tp)
+            link_ns, latency_ns, link_bytes = experts.links(tokens)
+        else:
+            link_ns, latency_ns, link_bytes = experts.counted_links(loads)
+            given = given._replace(
+                has_loads=True,
+                pairs=loads.pairs.astype(np.float64).ravel(),
+                distinct=loads.distinct.astype(np.float64).ravel(),
+                column_of=self._column_by_layer,
+            )
+        return given._replace(
+            has_links=True,
+            link_ns=np.ascontiguousarray(link_ns),
+            rest_ns=np.ascontiguousarray(latency_ns[:, 0]),
+            link_bytes=np.ascontiguousarray(link_bytes),
+            collectives=np.where(
+                link_ns.max(axis=1) + latency_ns[:, 0] > 0, self._tables.exchange.doublings, 0.0
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class KernelStep:
+    """A step's cost, but for what follows from it; see `StepCost`."""
+
+    rounded: Rounded
+    parts_ns: dict[str, float]
+    bound: dict[str, str]
+
+
+class StepKernels:
+    """Whole steps: a pass over what is verified, those of a draft module, and their power."""
+
+    def __init__(
+        self, whole: StepKernel, drafts: StepKernel | None, power: PowerTables, *, draft_tokens: int
+    ) -> None:
+        self._whole = whole
+        self._drafts = drafts
+        self._power = power
+        self._draft_tokens = draft_tokens
+        has_experts = EXPERTS if whole.has_experts else ""
+        self._bound_names = (*whole.parts, has_experts)
+        draft = DRAFT if drafts is not None else ""
+        self._names = (*self._bound_names, *_PARTS_AFTER_EXPERTS, THROTTLE, draft)
+
+    def step(
+        self, batch: StepBatch, loads: ExpertLoads | None, slow: Float64s, overlap: Overlap
+    ) -> KernelStep:
+        """The step of `batch`, which has requests; raises ValueError as `StepCostModel.cost`."""
+        if self._drafts is None:
+            passed = self._whole.passed(batch, loads, slow, overlap)
+        else:
+            passed = self._with_drafts(self._drafts, batch, loads, slow, overlap)
+        rounded = power_kernel.rounded(
+            self._power, passed.duration_ns, passed.rank_ns, passed.work, slow
+        )
+        parts = dict(zip(self._names, passed.parts_ns.tolist(), strict=True))
+        parts[THROTTLE] = rounded.throttled_ns
+        parts.pop("", None)
+        bound = zip(self._bound_names, passed.bound.tolist(), strict=True)
+        return KernelStep(
+            rounded=rounded,
+            parts_ns=parts,
+            bound={name: ENGINES[engine] for name, engine in bound if engine >= 0},
+        )
+
+    def _with_drafts(
+        self,
+        drafts: StepKernel,
+        batch: StepBatch,
+        loads: ExpertLoads | None,
+        slow: Float64s,
+        overlap: Overlap,
+    ) -> Passed:
+        checked = verified(batch, self._draft_tokens)
+        prefills = prefill_requests(batch)  # a decode's guesses are none
+        own = self._whole.passed(checked, loads, slow, overlap, prefills=prefills)
+        further = [
+            drafts.passed(each, None, slow, overlap)
+            for each in draft_passes(batch, self._draft_tokens)
+        ]
+        parts_ns = own.parts_ns.copy()
+        parts_ns[-1] = sum(each.duration_ns for each in further)
+        return own._replace(
+            duration_ns=own.duration_ns + parts_ns[-1],
+            rank_ns=own.rank_ns + np.sum([each.rank_ns for each in further], axis=0),
+            parts_ns=parts_ns,
+            work=np.sum([own.work, *(each.work for each in further)], axis=0),
+        )
+
+
+def step_kernels(
+    layout: MachineLayout,
+    counter: StepCounter,
+    *,
+    drafting: tuple[MachineLayout, StepCounter] | None,
+    calibration: Calibration,
+    draft_tokens: int,
+    cap_watts: float | None,
+) -> StepKernels:
+    """Those of a machine; `drafting` is what counts the passes of its draft module.
+
+    Raises ConfigError for a power cap at which a chip cannot work.
+    """
+    return StepKernels(
+        StepKernel(counter, layout, calibration),
+        None if drafting is None else StepKernel(*drafting[::-1], without_host(calibration)),
+        _power_tables(layout.system.chip, layout.model.dtype, cap_watts),
+        draft_tokens=draft_tokens,
+    )
+
+
+def _power_tables(chip: ChipSpec, dtype: str, cap_watts: float | None) -> PowerTables:
+    """Products draw by the format that they run in, as `StepCostModel.wanted_watts` says."""
+    by_name = full_rate_watts(chip)
+    watts = np.zeros(time_kernel.WORK_COLUMNS)
+    for place, engine in enumerate(ENGINES):
+        watts[place] = 0.0 if engine == "tensor" else by_name[engine]
+    watts[time_kernel.WORK_LINK_NS] = by_name["collectives"]
+    rates = flops_per_ns(chip, dtype)
+    for rate, product in products_by_rate(dtype).items():
+        watts[time_kernel.WORK_FLOPS + rate] = by_name[f"tensor_{product}"] / rates[rate]
+    return PowerTables(
+        watts=watts, idle_watts=chip.idle_watts.value, cap_watts=limit_watts(chip, cap_watts)
+    )
+
+
+def _nothing_given(column_of: Int64s, *, columns: int) -> GivenExperts:
+    """Expected loads and exchanges over lanes."""
+    by_chip, by_kind = np.zeros(column_of.shape), np.zeros(len(column_of))
+    return GivenExperts(
+        has_loads=False,
+        pairs=np.zeros(columns),
+        distinct=np.zeros(columns),
+        column_of=column_of,
+        has_links=False,
+        link_ns=by_chip,
+        rest_ns=by_kind,
+        link_bytes=by_chip,
+        collectives=by_kind,
+    )
+
+
+def _time_tables(
+    counter: StepCounter, layout: MachineLayout, calibration: Calibration
+) -> TimeTables:
+    names = list(dict.fromkeys(counter.parts))
+    kinds = counter.kind_of_layer
+    return TimeTables(
+        tensor_share=calibration.tensor_share.value,
+        memory_share=calibration.memory_share.value,
+        link_share=calibration.link_share.value,
+        exchange_share=calibration.exchange_share.value,
+        collective_ns=calibration.collective_ns.value,
+        step_ns=calibration.step_ns.value,
+        layer_ns=calibration.layer_ns.value,
+        expert_layer_ns=calibration.expert_layer_ns.value,
+        request_ns=calibration.request_ns.value,
+        prefill_step_ns=calibration.prefill_step_ns.value,
+        turn_taking=calibration.turn_taking.value,
+        launch_ns=counter.launch_ns,
+        layers=counter.layers,
+        expert_layers=counter.expert_layers,
+        part_of_row=np.array([names.index(part) for part in counter.parts]),
+        row_parts=len(names),
+        times=counter.phases.times,
+        runs=counter.runs,
+        segment_of_layer=counter.segment_of_layer,
+        kind_of_layer=kinds,
+        kind_runs=np.bincount(kinds).astype(np.float64),
+        dispatch_share=counter.dispatch_share,
+        tp=layout.partition.tp,
+        ranks_per_domain=counter.ranks_per_domain,
+    )

@@ -1,0 +1,560 @@
+"""Times a counted step, compiled: duration, its parts, and the work of each chip.
+
+The arithmetic is that of `step_time`, `step_rows`, `step_parts` and `step_work`, rank by rank and
+in the order of their sums; times of a part are made once more for the few that a step waits for.
+"""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from emulator.arrays import Float64s, Int64s
+from emulator.ultraserver.compiled import compiled, compiled_part
+from emulator.ultraserver.count_kernel import Counted
+from emulator.ultraserver.terms_layout import (
+    COLLECTIVES,
+    CORE_MOVING_NS,
+    CORE_NS,
+    DMA_NS,
+    DMA_START_NS,
+    ENGINE_COUNT,
+    FIELDS,
+    FILL_DRAIN_NS,
+    FLOPS,
+    HBM_BYTES,
+    LATENCY_NS,
+    LAUNCH_NS,
+    LINK_BYTES,
+    LINK_NS,
+    RAMP_NS,
+    RATES,
+    TENSOR_NS,
+)
+
+# What a row's time is made of: engines, then `OWN_OVERHEADS` in their order, then communication.
+BUSIEST: Final = ENGINE_COUNT
+OWN: Final = BUSIEST + 1
+OWN_COUNT: Final = 7
+LINK: Final = OWN + OWN_COUNT
+LAUNCH: Final = LINK + 1
+TIMES: Final = LAUNCH + 1
+HOST_COUNT: Final = 4
+
+# Parts of a step behind those of its rows, in the order of their names in `step_cost`.
+EXPERTS_PART: Final = 0
+OWN_PART: Final = 1
+HOST_PART: Final = OWN_PART + OWN_COUNT
+TP_PART: Final = HOST_PART + HOST_COUNT
+COLLECTIVE_PART: Final = TP_PART + 1
+EXCHANGE_PART: Final = TP_PART + 2
+THROTTLE_PART: Final = TP_PART + 3
+DRAFT_PART: Final = TP_PART + 4
+FURTHER_PARTS: Final = TP_PART + 5
+
+# Columns of a chip's work: the engines, then these.
+WORK_LINK_NS: Final = ENGINE_COUNT
+WORK_FLOPS: Final = WORK_LINK_NS + 1
+WORK_HBM: Final = WORK_FLOPS + RATES
+WORK_LINK_BYTES: Final = WORK_HBM + 1
+WORK_DISPATCHED: Final = WORK_HBM + 2
+WORK_COLUMNS: Final = WORK_HBM + 3
+
+
+class TimeTables(NamedTuple):
+    """A calibration, and how rows make a step; see `StepTerms` for the arrays."""
+
+    tensor_share: float
+    memory_share: float
+    link_share: float
+    exchange_share: float
+    collective_ns: float
+    step_ns: float
+    layer_ns: float
+    expert_layer_ns: float
+    request_ns: float
+    prefill_step_ns: float
+    turn_taking: float
+    launch_ns: float
+    layers: Float64s  # [rows]
+    expert_layers: Float64s  # [rows]
+    part_of_row: Int64s  # [rows]
+    row_parts: int
+    times: Float64s  # [segments, rows]
+    runs: Float64s  # [segments]
+    segment_of_layer: Int64s  # [MoE layers]
+    kind_of_layer: Int64s  # [MoE layers]
+    kind_runs: Float64s  # [kinds]
+    dispatch_share: float
+    tp: int
+    ranks_per_domain: int
+
+
+class Timed(NamedTuple):
+    """A counted step's segments, experts and exchanges, before any overlap."""
+
+    compute_ns: Float64s  # [segments, ranks]
+    talk_ns: Float64s  # [segments, ranks]
+    expert_ns: Float64s  # [kinds, domains]
+    slowest_chip: Int64s  # [kinds, domains]
+    dispatch_ns: Float64s  # [kinds]
+    combine_ns: Float64s  # [kinds]
+
+
+class Passed(NamedTuple):
+    """A pass through the model: see `StepTime` and `StepWork`. `bound` is -1 for no engine."""
+
+    duration_ns: float
+    rank_ns: Float64s  # [ranks]
+    parts_ns: Float64s  # [parts of rows + FURTHER_PARTS]
+    bound: Int64s  # [parts of rows + 1], the last of the experts
+    work: Float64s  # [chips, WORK_COLUMNS]
+
+
+@compiled_part
+def _together_ns(times: Float64s, turn_taking: float) -> float:
+    """How long the engines take together; see `Calibration.turn_taking`."""
+    longest = 0.0
+    for engine in range(ENGINE_COUNT):
+        longest = max(longest, times[engine])
+    if turn_taking == 0 or longest == 0:
+        return longest
+    total = 0.0
+    if turn_taking == 0.5:
+        for engine in range(ENGINE_COUNT):
+            total += (times[engine] / longest) * (times[engine] / longest)
+        return float(longest * np.sqrt(total))
+    for engine in range(ENGINE_COUNT):
+        total += (times[engine] / longest) ** (1 / turn_taking)
+    return float(longest * total**turn_taking)
+
+
+@compiled_part
+def _time_row(
+    tables: TimeTables,
+    terms: Float64s,
+    slow: float,
+    layer: float,
+    expert_layer: float,
+    times: Float64s,
+) -> float:
+    """Fill `times` [TIMES] of one row; returns its computing. Experts' links are not in it."""
+    for engine in range(ENGINE_COUNT):
+        times[engine] = terms[engine]
+    times[TENSOR_NS] /= tables.tensor_share
+    times[DMA_NS] /= tables.memory_share
+    busiest_ns = _together_ns(times, tables.turn_taking)
+    ramped_ns = max(busiest_ns, times[TENSOR_NS] + terms[RAMP_NS])
+    present = 1.0 if busiest_ns > 0 else 0.0
+    times[BUSIEST] = slow * busiest_ns
+    times[OWN] = slow * (ramped_ns - busiest_ns)
+    times[OWN + 1] = slow * terms[CORE_NS]
+    times[OWN + 2] = terms[FILL_DRAIN_NS]
+    times[OWN + 3] = terms[DMA_START_NS]
+    times[OWN + 4] = terms[LAUNCH_NS]
+    times[OWN + 5] = tables.layer_ns * layer * present
+    times[OWN + 6] = tables.expert_layer_ns * expert_layer * present
+    times[LINK] = terms[LINK_NS] / tables.link_share + terms[LATENCY_NS]
+    times[LAUNCH] = terms[COLLECTIVES] * tables.collective_ns
+    own_ns = times[OWN]
+    for overhead in range(OWN + 1, OWN + OWN_COUNT):
+        own_ns += times[overhead]
+    return float(times[BUSIEST] + own_ns)
+
+
+@compiled_part
+def _host_ns(tables: TimeTables, counted: Counted, rank: int, host: Float64s) -> float:
+    """Fill `host` [HOST_COUNT] of one rank; returns the sum."""
+    busy = 1.0 if counted.tokens[rank] > 0 else 0.0
+    host[0] = tables.step_ns * busy
+    host[1] = tables.request_ns * counted.requests[rank]
+    host[2] = tables.prefill_step_ns if counted.prefills[rank] > 0 else 0.0
+    host[3] = tables.launch_ns * busy
+    return float(host[0] + host[1] + host[2] + host[3])
+
+
+@compiled_part
+def _rank_slow(slow: Float64s, tp: int, rank: int) -> float:
+    """Of a rank's slowest chip."""
+    slowest = slow[rank * tp]
+    for chip in range(rank * tp, (rank + 1) * tp):
+        slowest = max(slowest, slow[chip])
+    return float(slowest)
+
+
+@compiled_part
+def _time_ranks(tables: TimeTables, counted: Counted, slow: Float64s) -> tuple[Float64s, Float64s]:
+    """Computing and communication of each rank's segments, [segments, ranks] both."""
+    segments, rows = tables.times.shape
+    ranks = len(counted.tokens)
+    compute_ns, talk_ns = np.zeros((segments, ranks)), np.zeros((segments, ranks))
+    times, host = np.empty(TIMES), np.empty(HOST_COUNT)
+    for rank in range(ranks):
+        own_slow = _rank_slow(slow, tables.tp, rank)
+        for row in range(rows):
+            terms = counted.rank_terms[rank, row]
+            row_ns = _time_row(
+                tables, terms, own_slow, tables.layers[row], tables.expert_layers[row], times
+            )
+            for segment in range(segments):
+                compute_ns[segment, rank] += tables.times[segment, row] * row_ns
+                talk_ns[segment, rank] += tables.times[segment, row] * (times[LINK] + times[LAUNCH])
+        compute_ns[segments - 1, rank] += _host_ns(tables, counted, rank, host)
+    return compute_ns, talk_ns
+
+
+@compiled_part
+def _time_experts(
+    tables: TimeTables, counted: Counted, slow: Float64s, domains: int
+) -> tuple[Float64s, Int64s]:
+    """Each domain's slowest chip: its time and place, [kinds, domains] both."""
+    kinds, chips = counted.column_of.shape
+    width = chips // domains
+    expert_ns = np.zeros((kinds, domains))
+    slowest_chip = np.zeros((kinds, domains), dtype=np.int64)
+    times = np.empty(TIMES)
+    for kind in range(kinds):
+        last_column, last_slow, own_ns = -1, 0.0, 0.0
+        for chip in range(chips):
+            column = counted.column_of[kind, chip]
+            if column != last_column or slow[chip] != last_slow:
+                terms = counted.column_terms[column]
+                own_ns = _time_row(tables, terms, slow[chip], 0.0, 0.0, times)
+                last_column, last_slow = column, slow[chip]
+            domain = chip // width
+            if chip % width == 0 or own_ns > expert_ns[kind, domain]:
+                expert_ns[kind, domain] = own_ns
+                slowest_chip[kind, domain] = chip
+    return expert_ns, slowest_chip
+
+
+@compiled_part
+def _timed(tables: TimeTables, counted: Counted, slow: Float64s) -> Timed:
+    compute_ns, talk_ns = _time_ranks(tables, counted, slow)
+    domains = len(counted.tokens) // tables.ranks_per_domain
+    expert_ns, slowest_chip = _time_experts(tables, counted, slow, domains)
+    kinds = len(counted.collectives)
+    dispatch_ns, combine_ns = np.zeros(kinds), np.zeros(kinds)
+    for kind in range(kinds):
+        link_ns = 0.0
+        for chip in range(counted.link_ns.shape[1]):
+            link_ns = max(link_ns, counted.link_ns[kind, chip])
+        launch_ns = counted.collectives[kind] * tables.collective_ns
+        combine_ns[kind] = link_ns / tables.exchange_share + counted.rest_ns[kind] + launch_ns
+        spared_ns = (1 - tables.dispatch_share) * link_ns
+        dispatch_ns[kind] = combine_ns[kind] - spared_ns / tables.exchange_share
+    return Timed(
+        compute_ns=compute_ns,
+        talk_ns=talk_ns,
+        expert_ns=expert_ns,
+        slowest_chip=slowest_chip,
+        dispatch_ns=dispatch_ns,
+        combine_ns=combine_ns,
+    )
+
+
+@compiled_part
+def _slowest(times_ns: Float64s, first: int, count: int) -> int:
+    """The first with the longest time of `count` from `first` on."""
+    slowest = first
+    for place in range(first, first + count):
+        if times_ns[place] > times_ns[slowest]:
+            slowest = place
+    return slowest
+
+
+@compiled_part
+def _domain_ns(tables: TimeTables, by_rank: Float64s, shared_ns: Float64s) -> Float64s:
+    """Segments [segments, ranks] of each domain's slowest rank, and what it shares: [domains]."""
+    segments, width = len(by_rank), tables.ranks_per_domain
+    total = np.empty(len(shared_ns))
+    for domain in range(len(shared_ns)):
+        own_ns = 0.0
+        for segment in range(segments):
+            slowest = _slowest(by_rank[segment], domain * width, width)
+            own_ns += tables.runs[segment] * by_rank[segment, slowest]
+        total[domain] = own_ns + shared_ns[domain]
+    return total
+
+
+@compiled_part
+def _add_compute(
+    tables: TimeTables,
+    counted: Counted,
+    slow: Float64s,
+    segment_ns: Float64s,
+    domain: int,
+    runs: Float64s,
+    parts: Float64s,
+    engines: Float64s,
+) -> None:
+    """Add to `parts` what the slowest ranks of `domain` do in segments that run `runs` times.
+
+    Collectives of ranks too; `engines` [parts of rows + 1, engines] gets each engine's time.
+    """
+    segments, rows = tables.times.shape
+    width = tables.ranks_per_domain
+    first, times, host = tables.row_parts, np.empty(TIMES), np.empty(HOST_COUNT)
+    for segment in range(segments):
+        rank = _slowest(segment_ns[segment], domain * width, width)
+        own_slow = _rank_slow(slow, tables.tp, rank)
+        for row in range(rows):
+            weight = runs[segment] * tables.times[segment, row]
+            if weight == 0:
+                continue
+            terms = counted.rank_terms[rank, row]
+            layer, expert_layer = tables.layers[row], tables.expert_layers[row]
+            _time_row(tables, terms, own_slow, layer, expert_layer, times)
+            part = tables.part_of_row[row]
+            parts[part] += weight * times[BUSIEST]
+            for engine in range(ENGINE_COUNT):
+                engines[part, engine] += weight * times[engine]
+            for overhead in range(OWN_COUNT):
+                parts[first + OWN_PART + overhead] += weight * times[OWN + overhead]
+            parts[first + TP_PART] += weight * times[LINK]
+            parts[first + COLLECTIVE_PART] += weight * times[LAUNCH]
+    rank = _slowest(segment_ns[segments - 1], domain * width, width)
+    _host_ns(tables, counted, rank, host)
+    for overhead in range(HOST_COUNT):
+        parts[first + HOST_PART + overhead] += host[overhead] * runs[segments - 1]
+
+
+@compiled_part
+def _add_experts(
+    tables: TimeTables,
+    counted: Counted,
+    slow: Float64s,
+    timed: Timed,
+    domain: int,
+    parts: Float64s,
+    engines: Float64s,
+) -> None:
+    """Add to `parts` the experts of the slowest chips of `domain`, over all layers."""
+    first, times = tables.row_parts, np.empty(TIMES)
+    for kind in range(len(tables.kind_runs)):
+        weight, chip = tables.kind_runs[kind], timed.slowest_chip[kind, domain]
+        terms = counted.column_terms[counted.column_of[kind, chip]]
+        _time_row(tables, terms, slow[chip], 0.0, 0.0, times)
+        parts[first + EXPERTS_PART] += weight * times[BUSIEST]
+        for engine in range(ENGINE_COUNT):
+            engines[tables.row_parts, engine] += weight * times[engine]
+        for overhead in range(OWN_COUNT):
+            parts[first + OWN_PART + overhead] += weight * times[OWN + overhead]
+
+
+@compiled_part
+def _bound(engines: Float64s) -> Int64s:
+    """The engine with the longest time of each part: [parts, engines] -> [parts], -1 for none."""
+    bound = np.empty(len(engines), dtype=np.int64)
+    for part in range(len(engines)):
+        bound[part], longest_ns = -1, 0.0
+        for engine in range(ENGINE_COUNT):
+            if engines[part, engine] > longest_ns:
+                longest_ns = engines[part, engine]
+                bound[part] = engine
+    return bound
+
+
+@compiled_part
+def _add_work(
+    tables: TimeTables, counted: Counted, runs: Float64s, experts: bool, work: Float64s
+) -> None:
+    """Add to `work` [chips, WORK_COLUMNS] segments that run `runs` times, and experts' layers."""
+    segments, rows = tables.times.shape
+    total = np.empty(FIELDS)
+    for rank in range(len(counted.tokens)):
+        total[:] = 0.0
+        for row in range(rows):
+            weight = 0.0
+            for segment in range(segments):
+                weight += runs[segment] * tables.times[segment, row]
+            for field in range(FIELDS):
+                total[field] += weight * counted.rank_terms[rank, row, field]
+        for chip in range(rank * tables.tp, (rank + 1) * tables.tp):
+            _add_row(total, work[chip])
+    if not experts:
+        return
+    exchanges = 1 + tables.dispatch_share
+    for chip in range(counted.column_of.shape[1]):
+        total[:] = 0.0
+        link_ns = link_bytes = 0.0
+        for kind in range(len(tables.kind_runs)):
+            weight = tables.kind_runs[kind]
+            terms = counted.column_terms[counted.column_of[kind, chip]]
+            for field in range(FIELDS):
+                total[field] += weight * terms[field]
+            link_ns += weight * counted.link_ns[kind, chip]
+            link_bytes += weight * counted.link_bytes[kind, chip]
+        _add_row(total, work[chip])
+        work[chip, WORK_LINK_NS] += exchanges * link_ns
+        work[chip, WORK_LINK_BYTES] += exchanges * link_bytes
+        work[chip, WORK_DISPATCHED] += tables.dispatch_share * link_bytes
+
+
+@compiled_part
+def _add_row(total: Float64s, work: Float64s) -> None:
+    """Add summed terms [FIELDS] to a chip's work [WORK_COLUMNS]."""
+    for engine in range(ENGINE_COUNT):
+        work[engine] += total[engine]
+    work[TENSOR_NS] += total[RAMP_NS]
+    work[DMA_NS] += total[CORE_MOVING_NS]
+    work[WORK_LINK_NS] += total[LINK_NS]
+    for rate in range(RATES):
+        work[WORK_FLOPS + rate] += total[FLOPS + rate]
+    work[WORK_HBM] += total[HBM_BYTES]
+    work[WORK_LINK_BYTES] += total[LINK_BYTES]
+
+
+@compiled
+def time_alone(tables: TimeTables, counted: Counted, slow: Float64s) -> Passed:
+    """One thing after the other: every exchange and collective is exposed."""
+    timed = _timed(tables, counted, slow)
+    segments, ranks = timed.compute_ns.shape
+    domains = timed.expert_ns.shape[1]
+    segment_ns = timed.compute_ns + timed.talk_ns
+    shared_ns = np.zeros(domains)
+    for kind in range(len(tables.kind_runs)):
+        both_ns = timed.dispatch_ns[kind] + timed.combine_ns[kind]
+        for domain in range(domains):
+            shared_ns[domain] += tables.kind_runs[kind] * (timed.expert_ns[kind, domain] + both_ns)
+    domain_ns = _domain_ns(tables, segment_ns, shared_ns)
+    rank_ns = np.zeros(ranks)
+    for rank in range(ranks):
+        for segment in range(segments):
+            rank_ns[rank] += tables.runs[segment] * segment_ns[segment, rank]
+        rank_ns[rank] += shared_ns[rank // tables.ranks_per_domain]
+    domain = _slowest(domain_ns, 0, domains)
+    parts = np.zeros(tables.row_parts + FURTHER_PARTS)
+    engines = np.zeros((tables.row_parts + 1, ENGINE_COUNT))
+    _add_compute(tables, counted, slow, segment_ns, domain, tables.runs, parts, engines)
+    _add_experts(tables, counted, slow, timed, domain, parts, engines)
+    _add_exchanges(tables, counted, timed, parts)
+    work = np.zeros((ranks * tables.tp, WORK_COLUMNS))
+    _add_work(tables, counted, tables.runs, True, work)
+    return Passed(domain_ns[domain], rank_ns, parts, _bound(engines), work)
+
+
+@compiled_part
+def _add_exchanges(tables: TimeTables, counted: Counted, timed: Timed, parts: Float64s) -> None:
+    """Add dispatches and combines of all layers, and their launches, to `parts`."""
+    first = tables.row_parts
+    for kind in range(len(tables.kind_runs)):
+        launch_ns = 2 * counted.collectives[kind] * tables.collective_ns
+        both_ns = timed.dispatch_ns[kind] + timed.combine_ns[kind]
+        parts[first + EXCHANGE_PART] += tables.kind_runs[kind] * (both_ns - launch_ns)
+        parts[first + COLLECTIVE_PART] += tables.kind_runs[kind] * launch_ns
+
+
+@compiled
+def time_overlapped(tables: TimeTables, counted: Counted, slow: Float64s) -> Passed:
+    """The longer of all computing and all communication of each domain."""
+    timed = _timed(tables, counted, slow)
+    segments, ranks = timed.compute_ns.shape
+    domains = timed.expert_ns.shape[1]
+    experts_ns, exchanges_ns = np.zeros(domains), np.zeros(domains)
+    for kind in range(len(tables.kind_runs)):
+        both_ns = timed.dispatch_ns[kind] + timed.combine_ns[kind]
+        for domain in range(domains):
+            experts_ns[domain] += tables.kind_runs[kind] * timed.expert_ns[kind, domain]
+            exchanges_ns[domain] += tables.kind_runs[kind] * both_ns
+    computing_ns = _domain_ns(tables, timed.compute_ns, experts_ns)
+    talking_ns = _domain_ns(tables, timed.talk_ns, exchanges_ns)
+    domain_ns = np.maximum(computing_ns, talking_ns)
+    rank_ns = np.zeros(ranks)
+    for rank in range(ranks):
+        own_ns = talk_ns = 0.0
+        for segment in range(segments):
+            own_ns += tables.runs[segment] * timed.compute_ns[segment, rank]
+            talk_ns += tables.runs[segment] * timed.talk_ns[segment, rank]
+        domain = rank // tables.ranks_per_domain
+        rank_ns[rank] = max(own_ns + experts_ns[domain], talk_ns + exchanges_ns[domain])
+    domain = _slowest(domain_ns, 0, domains)
+    parts, talking = (
+        np.zeros(tables.row_parts + FURTHER_PARTS),
+        np.zeros(tables.row_parts + FURTHER_PARTS),
+    )
+    engines = np.zeros((tables.row_parts + 1, ENGINE_COUNT))
+    unused = np.zeros((tables.row_parts + 1, ENGINE_COUNT))
+    _add_compute(tables, counted, slow, timed.compute_ns, domain, tables.runs, parts, engines)
+    _add_experts(tables, counted, slow, timed, domain, parts, engines)
+    _add_compute(tables, counted, slow, timed.talk_ns, domain, tables.runs, talking, unused)
+    _add_exchanges(tables, counted, timed, talking)
+    hidden_ns = min(computing_ns[domain], talking_ns[domain])
+    shown = 1 - hidden_ns / talking_ns[domain] if talking_ns[domain] > 0 else 0.0
+    for part in range(tables.row_parts + TP_PART, tables.row_parts + EXCHANGE_PART + 1):
+        parts[part] = shown * talking[part]
+    work = np.zeros((ranks * tables.tp, WORK_COLUMNS))
+    _add_work(tables, counted, tables.runs, True, work)
+    return Passed(domain_ns[domain], rank_ns, parts, _bound(engines), work)
+
+
+@compiled_part
+def _in_turns_ns(
+    tables: TimeTables, halves: tuple[Timed, Timed], columns: Int64s, domain: int
+) -> float:
+    """All MoE layers of two half batches in turns, see `step_time.two_batch_ns`.
+
+    `columns` [2, segments] are the ranks whose segments count, `domain` is theirs.
+    """
+    first, second = halves
+    own_a, own_b = first.compute_ns + first.talk_ns, second.compute_ns + second.talk_ns
+    total = between = 0.0
+    layers = len(tables.kind_of_layer)
+    for layer in range(layers):
+        segment, kind = tables.segment_of_layer[layer], tables.kind_of_layer[layer]
+        attending_a, attending_b = (
+            own_a[segment, columns[0, segment]],
+            own_b[segment, columns[1, segment]],
+        )
+        if layer == 0:
+            between += attending_a
+        else:
+            last = tables.kind_of_layer[layer - 1]
+            between += max(attending_a, second.combine_ns[last])
+        total += max(attending_b, first.dispatch_ns[kind])
+        total += max(first.expert_ns[kind, domain], second.dispatch_ns[kind])
+        total += max(second.expert_ns[kind, domain], first.combine_ns[kind])
+    return float(between + total + second.combine_ns[tables.kind_of_layer[layers - 1]])
+
+
+@compiled
+def time_halves(
+    tables: TimeTables, counted: Counted, halves: tuple[Counted, Counted], slow: Float64s
+) -> Passed:
+    """Layers of both half batches in turns, then tail and host of the whole one."""
+    timed = _timed(tables, counted, slow)
+    pair = (_timed(tables, halves[0], slow), _timed(tables, halves[1], slow))
+    segments, ranks = timed.compute_ns.shape
+    domains, tail_ns = timed.expert_ns.shape[1], timed.compute_ns[-1] + timed.talk_ns[-1]
+    width = tables.ranks_per_domain
+    slowest, columns = np.zeros((2, segments), dtype=np.int64), np.zeros((2, segments), np.int64)
+    domain_ns, rank_ns = np.empty(domains), np.empty(ranks)
+    for domain in range(domains):
+        for half in range(2):
+            for segment in range(segments):
+                own_ns = pair[half].compute_ns[segment] + pair[half].talk_ns[segment]
+                slowest[half, segment] = _slowest(own_ns, domain * width, width)
+        tail = tail_ns[_slowest(tail_ns, domain * width, width)]
+        domain_ns[domain] = _in_turns_ns(tables, pair, slowest, domain) + tail
+    for rank in range(ranks):
+        columns[:] = rank
+        in_turns_ns = _in_turns_ns(tables, pair, columns, rank // tables.ranks_per_domain)
+        rank_ns[rank] = tail_ns[rank] + in_turns_ns
+    domain = _slowest(domain_ns, 0, domains)
+    tail_runs, layer_runs = np.zeros(segments), tables.runs.copy()
+    tail_runs[-1], layer_runs[-1] = tables.runs[-1], 0.0
+    parts = np.zeros(tables.row_parts + FURTHER_PARTS)
+    engines = np.zeros((tables.row_parts + 1, ENGINE_COUNT))
+    work = np.zeros((ranks * tables.tp, WORK_COLUMNS))
+    _add_compute(
+        tables, counted, slow, timed.compute_ns + timed.talk_ns, domain, tail_runs, parts, engines
+    )
+    _add_work(tables, counted, tail_runs, False, work)
+    for half in range(2):
+        engines[:] = 0.0
+        own = pair[half]
+        own_ns = own.compute_ns + own.talk_ns
+        _add_compute(tables, halves[half], slow, own_ns, domain, layer_runs, parts, engines)
+        _add_experts(tables, halves[half], slow, own, domain, parts, engines)
+        _add_work(tables, halves[half], layer_runs, True, work)
+    parts[tables.row_parts + EXCHANGE_PART] = domain_ns[domain] - parts.sum()
+    return Passed(domain_ns[domain], rank_ns, parts, _bound(engines), work)
