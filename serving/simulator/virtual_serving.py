@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from emulator.ultraserver.step_cost import THROTTLE, StepCostModel
+from emulator.ultraserver.step_cost import StepCostModel
+from emulator.ultraserver.step_parts import THROTTLE
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Bound
 from loadgen.workloads.traffic import Traffic
