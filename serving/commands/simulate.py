@@ -92,6 +92,13 @@ class SimulateOptions(SimulatedTrafficOptions, JsonOptions, PartitionOptions):
     GROUP = PartitionOptions.GROUP
 
     model: str = option(REQUIRED, "a model of the catalog", metavar="NAME")
+    replicas: int = option(1, "equal engines, each of so many chips")
+    router: str = option(
+        "round-robin",
+        "where a request goes that arrives: round-robin, least-loaded (fewest tokens held) or "
+        "prefix-aware (fewest, less those of its prompt that are cached)",
+        metavar="NAME",
+    )
     slo: str | None = option(
         None, "a target, such as ttft=500ms,tpot=30ms@p99: the share that keeps it", metavar="SLO"
     )
@@ -102,7 +109,7 @@ class SimulateOptions(SimulatedTrafficOptions, JsonOptions, PartitionOptions):
         from emulator.specs.overlap import Overlap
         from emulator.specs.partition import Partition
         from emulator.specs.systems import system_by_name
-        from serving.simulator import SimulatedDeployment
+        from serving.simulator import ReplicaSet, SimulatedDeployment
 
         system = with_assumptions(system_by_name(self.system), self.assumptions)
         return SimulatedDeployment.of(
@@ -118,6 +125,7 @@ class SimulateOptions(SimulatedTrafficOptions, JsonOptions, PartitionOptions):
             overlap=one_of(Overlap, "overlap", self.overlap),
             routing=self.routing or "uniform",
             schedulers=schedulers,
+            replicas=ReplicaSet(count=self.replicas, router=self.router),
         )
 
 

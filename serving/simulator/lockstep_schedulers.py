@@ -17,19 +17,20 @@ from serving.policy.prefill_throttle import (
 )
 from serving.simulator import scheduler_kernel as kernel
 from serving.simulator.block_keys import block_keys
+from serving.simulator.rank_queues import most_hit_tokens
 from serving.simulator.scheduler_arrays import (
     NONE,
     PrefixCache,
     SchedulerArrays,
     SchedulerBounds,
     prefix_cache,
+    request_records,
     scheduler_arrays,
 )
 from serving.traffic.engine_limits import EngineLimits
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
 
 
 class LockstepSchedulers:
@@ -52,7 +53,7 @@ class LockstepSchedulers:
         """Requests that run or wait."""
         ranks = len(arrays.ranks)
         self._ranks = ranks
-        self._coming = 0
+        self._inbox: list[int] = []
         self._rows = 0
         self._ended = 0  # in the last step
         self._all_blocks = int(arrays.ranks["free_blocks"].max())
@@ -63,8 +64,8 @@ class LockstepSchedulers:
         self._given = np.zeros(len(arrays.rows), dtype=np.int32)
 
     @classmethod
-    def of(cls, traffic: Traffic, limits: EngineLimits, ranks: int) -> Self:
-        """Make those that serve `traffic`.
+    def replicas(cls, traffic: Traffic, limits: EngineLimits, ranks: int, count: int) -> list[Self]:
+        """Those of `count` engines of `ranks` ranks each, on one table of `traffic`'s requests.
 
         Raises ConfigError for an unknown prefill policy.
         """
@@ -73,44 +74,34 @@ class LockstepSchedulers:
             step_tokens=limits.max_num_batched_tokens,
             block_tokens=limits.block_tokens,
         )
-        arrays = scheduler_arrays(
+        policy = parse_prefill_policy(limits.prefill_policy)
+        kv_blocks = limits.kv_blocks_per_rank
+        requests = request_records(
             arrival_ns=np.rint(traffic.arrival_s * NS_PER_S).astype(np.int64),
             prompt_tokens=traffic.prompt_tokens,
             output_tokens=traffic.output_tokens,
-            ranks=ranks,
-            kv_blocks=limits.kv_blocks_per_rank,
-            bounds=bounds,
+            block_tokens=limits.block_tokens,
         )
-        cache = None
+        keys = None
         if limits.prefix_caching and traffic.blocks is not None:
             keys = block_keys(traffic, limits.block_tokens)
-            cache = prefix_cache(keys, arrays, bounds, limits.kv_blocks_per_rank)
-        return cls(arrays, bounds, parse_prefill_policy(limits.prefill_policy), cache)
+        made = []
+        for _ in range(count):
+            arrays = scheduler_arrays(requests, ranks=ranks, kv_blocks=kv_blocks, bounds=bounds)
+            cache = None if keys is None else prefix_cache(keys, arrays, bounds, kv_blocks)
+            made.append(cls(arrays, bounds, policy, cache))
+        return made
 
     @property
-    def next_arrival_ns(self) -> int:
-        """Of the next request to come."""
-        return int(self.arrays.requests[self._coming]["arrival_ns"])
+    def load_tokens(self) -> int:
+        """Tokens that requests hold or have yet to compute."""
+        arrays = self.arrays
+        held = arrays.ranks["running_tokens"].sum() + arrays.waiting_tokens.sum()
+        return int(held + arrays.requests["tokens"][self._inbox].sum())
 
-    @property
-    def first_token_s(self) -> Float64s:
-        """Of each request, [requests]; NaN without one."""
-        return _seconds(self.arrays.requests["first_token_ns"])
-
-    @property
-    def last_token_s(self) -> Float64s:
-        """Of each request, [requests]; NaN for what is not finished."""
-        return _seconds(self.arrays.requests["last_token_ns"])
-
-    @property
-    def hit_tokens(self) -> int:
-        """Prompt tokens that were cached when their requests began."""
-        return int(self.arrays.requests["hits"].sum())
-
-    @property
-    def preemptions(self) -> int:
-        """Of all requests so far."""
-        return int(self.arrays.requests["preemptions"].sum())
+    def hit_tokens(self, request: int) -> int:
+        """Prompt tokens of `request` in the cache of the rank that has most of them."""
+        return int(most_hit_tokens(self.arrays, self.bounds, self.cache, request))
 
     @property
     def queues(self) -> tuple[RankQueues, ...]:
@@ -127,11 +118,24 @@ class LockstepSchedulers:
             )
         )
 
-    def admit(self, now_ns: int) -> None:
-        """Send what has arrived by now to ranks."""
-        coming = kernel.admit(self.arrays, self.bounds, self.cache, self._coming, now_ns)
-        self.requests += coming - self._coming
-        self._coming = coming
+    def admit(self, first: int, now_ns: int) -> int:
+        """Send all requests from `first` on that have arrived by now; returns the next to come."""
+        coming: int = kernel.admit(self.arrays, self.bounds, self.cache, first, now_ns)
+        self.requests += coming - first
+        return coming
+
+    def put(self, request: int, *, begins: bool) -> None:
+        """Take a request: at once where a step `begins` now, else when the one under way ends."""
+        self._inbox.append(request)
+        if begins:
+            self.take_inbox()
+
+    def take_inbox(self) -> None:
+        """Send what came during a step to ranks."""
+        for request in self._inbox:
+            kernel.send(self.arrays, self.bounds, self.cache, request)
+        self.requests += len(self._inbox)
+        self._inbox.clear()
 
     def schedule(self) -> StepBatch:
         """Decide a step; a batch without rows when no rank has anything to compute."""
@@ -199,7 +203,3 @@ class LockstepSchedulers:
     def bring_up(self, rank: int) -> None:
         """Put a rank into service again."""
         self.arrays.ranks["up"][rank] = True
-
-
-def _seconds(times_ns: Int64s) -> Float64s:
-    return np.where(times_ns == NONE, np.nan, times_ns / NS_PER_S)

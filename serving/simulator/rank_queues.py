@@ -38,6 +38,16 @@ def hit_tokens(
 
 
 @njit(cache=True)
+def most_hit_tokens(
+    s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, request: int
+) -> int:
+    """Tokens of `request` in the cache of the rank that has most of them."""
+    hits = np.empty(len(s.ranks), np.int64)
+    hit_tokens(s, bounds, c, request, hits)
+    return hits.max()
+
+
+@njit(cache=True)
 def chosen_rank(
     s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, request: int
 ) -> int:

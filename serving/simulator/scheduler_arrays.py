@@ -110,31 +110,33 @@ class PrefixCache(NamedTuple):
     table: Int32s  # blocks of a running request, [ranks, seats, blocks of the longest]
 
 
-def scheduler_arrays(
+def request_records(
     *,
     arrival_ns: Int64s,
     prompt_tokens: Int64s,
     output_tokens: Int64s,
-    ranks: int,
-    kv_blocks: int,
-    bounds: SchedulerBounds,
+    block_tokens: int,
     level: Int64s | None = None,
-) -> SchedulerArrays:
-    """Schedulers before the first arrival.
+) -> Records:
+    """REQUEST [requests] before the first arrival, of [requests] in its order.
 
-    Arguments:
-        arrival_ns, prompt_tokens, output_tokens: [requests], in order of arrival.
-        kv_blocks: of a rank, vLLM's null block included.
-        level: [requests], 0 the most urgent; None is one level.
+    `level`: of priority, 0 the most urgent; None is one level.
     """
-    levels = 1 if level is None or not len(level) else int(level.max()) + 1
     requests = _records(REQUEST, len(arrival_ns), **dict.fromkeys(_NONE_YET, NONE))
     requests["arrival_ns"] = arrival_ns
     requests["tokens"] = prompt_tokens
     requests["tokens_left"] = output_tokens
     requests["level"] = 0 if level is None else level
-    full_blocks = (prompt_tokens + output_tokens) // bounds.block_tokens
+    full_blocks = (prompt_tokens + output_tokens) // block_tokens
     requests["key_begin"] = full_blocks.cumsum() - full_blocks
+    return requests
+
+
+def scheduler_arrays(
+    requests: Records, *, ranks: int, kv_blocks: int, bounds: SchedulerBounds
+) -> SchedulerArrays:
+    """Schedulers of `ranks` idle ranks, with `kv_blocks` each, vLLM's null block included."""
+    levels = int(requests["level"].max(initial=0)) + 1
     queue_ends = {"waiting_first": NONE, "waiting_last": NONE}
     return SchedulerArrays(
         requests=requests,

@@ -35,9 +35,15 @@ def admit(
 ) -> int:
     """Send requests from `first` on that have arrived by now to ranks; returns the next to come."""
     while first < len(s.requests) and s.requests[first].arrival_ns <= now_ns:
-        put_in(s, bounds, first, chosen_rank(s, bounds, c, first))
+        send(s, bounds, c, first)
         first += 1
     return first
+
+
+@njit(cache=True)
+def send(s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, request: int) -> None:
+    """Send a request to a rank, of which one is up."""
+    put_in(s, bounds, request, chosen_rank(s, bounds, c, request))
 
 
 @njit(cache=True)
@@ -394,10 +400,12 @@ def _of_rank(s: SchedulerArrays, rank: int, also_running: bool) -> Int64s:
     """A rank's requests in their order of arrival."""
     found = np.empty(s.ranks[rank].waiting_count + s.ranks[rank].running_count, np.int64)
     count = 0
-    for request in range(len(s.requests)):
-        if s.requests[request].rank == rank and (
-            also_running or not s.requests[request].is_running
-        ):
-            found[count] = request
-            count += 1
-    return found[:count]
+    if also_running:
+        count = s.ranks[rank].running_count
+        found[:count] = s.running[rank, :count]
+    request = s.ranks[rank].waiting_first
+    while request != NONE:
+        found[count] = request
+        count += 1
+        request = s.requests[request].waiting_next
+    return np.sort(found[:count])

@@ -50,21 +50,24 @@ def simulate(
         among=judged,
         until_s=until_s,
         on_step=on_step,
+        replicas=deployment.replicas,
     )
     end_s = served.emulated_s if np.isinf(end_s) else end_s
     within = (steps.begin_ns >= begin_s * NS_PER_S) & (steps.begin_ns < end_s * NS_PER_S)
-    length_ns = (end_s - begin_s) * NS_PER_S
+    engines = deployment.replicas.count
+    length_ns = (end_s - begin_s) * NS_PER_S * engines
     busy_ns = int(steps.duration_ns[within].sum())
-    idle_ns = max(0.0, length_ns - busy_ns)
-    joules = float(steps.joules[within].sum()) + deployment.idle_watts * idle_ns / NS_PER_S
+    # A step may outlast the window in which it begins.
+    engine_ns = max(length_ns, busy_ns)
+    joules = float(steps.joules[within].sum())
+    joules += deployment.idle_watts * (engine_ns - busy_ns) / NS_PER_S
     throttled_ns = float(steps.throttled_ns[within].sum())
     return Run(
         served=served,
         judged=np.ones(len(traffic), dtype=np.bool_) if judged is None else judged,
         begin_s=begin_s,
         end_s=end_s,
-        chip_watts=joules / (busy_ns + idle_ns) * NS_PER_S if busy_ns + idle_ns else 0.0,
-        # A step may outlast the window in which it begins.
+        chip_watts=engines * joules / engine_ns * NS_PER_S if engine_ns else 0.0,
         busy_share=min(1.0, busy_ns / length_ns) if length_ns else 0.0,
         throttled_share=throttled_ns / busy_ns if busy_ns else 0.0,
     )

@@ -12,6 +12,8 @@ from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import StepCostModel
+from serving.simulator.routers import ReplicaSet
+from serving.simulator.virtual_serving import ONE_ENGINE
 from serving.traffic.engine_limits import EngineLimits, SchedulerLimits
 
 HBM_SHARE: Final = 0.92
@@ -25,6 +27,7 @@ class SimulatedDeployment:
 
     cost_model: StepCostModel
     limits: EngineLimits
+    replicas: ReplicaSet = ONE_ENGINE
 
     @classmethod
     def of(
@@ -37,6 +40,7 @@ class SimulatedDeployment:
         overlap: str = Overlap.NONE,
         routing: str = "uniform",
         schedulers: SchedulerLimits | None = None,
+        replicas: ReplicaSet = ONE_ENGINE,
     ) -> Self:
         """From catalog names; other words and defaults are those of `ultraserve serve`.
 
@@ -58,9 +62,10 @@ class SimulatedDeployment:
             limits=(schedulers or SchedulerLimits()).with_kv(
                 kv_capacity_tokens(timed, machine, partition, terms=terms)
             ),
+            replicas=replicas,
         )
 
     @property
     def idle_watts(self) -> float:
-        """Of all chips of the partition together."""
+        """Of all chips of one replica together."""
         return self.cost_model.idle_chip_watts * self.cost_model.partition.chips

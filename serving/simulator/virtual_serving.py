@@ -20,6 +20,8 @@ from loadgen.measures.slo import Bound
 from loadgen.workloads.traffic import Traffic
 from serving.engine.step_batch import StepWatcher
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
+from serving.simulator.routers import ReplicaSet
+from serving.simulator.scheduler_arrays import NONE
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending, ServingRun, missed_by
 
@@ -30,6 +32,8 @@ Bools = NDArray[np.bool_]
 
 HOPE_STEPS: Final = 32
 """Steps between two checks of whether a level can still be met."""
+
+ONE_ENGINE: Final = ReplicaSet()
 
 EMPTY_STEPS_MAX: Final = 3
 """Steps without a token, one after another, after which nothing would ever change."""
@@ -57,22 +61,27 @@ def serve_in_virtual_time(
     among: Bools | None = None,
     until_s: float = float("inf"),
     on_step: StepWatcher | None = None,
+    replicas: ReplicaSet = ONE_ENGINE,
 ) -> tuple[ServingRun, StepLog]:
     """Serve `traffic` on the cost model's partition until all requests, or those in the mask
     `among` [requests], have their tokens.
 
-    Ends earlier when one of `levels` is certain to be missed by those requests, or when no step
+    Of several `replicas` of the partition one is chosen for each request when it arrives. A run
+    ends earlier when one of `levels` is certain to be missed by those requests, or when no step
     begins before `until_s`; the result says which. Levels change nothing else. `on_step` gets every
     step.
 
-    Raises ConfigError for a request longer than the context or a rank's KV, and for an unknown
-    prefill policy.
+    Raises ConfigError for a request longer than the context or a rank's KV, for an unknown prefill
+    policy.
     """
     _refuse_what_never_fits(
         traffic, limits, limits.max_model_len or cost_model.model.max_context_tokens
     )
     judged = np.ones(len(traffic), dtype=np.bool_) if among is None else among
-    serving = _VirtualServing(traffic, judged, cost_model, limits, on_step)
+    engines = LockstepSchedulers.replicas(
+        traffic, limits, cost_model.partition.ranks, replicas.count
+    )
+    serving = _VirtualServing(traffic, judged, cost_model, engines, replicas, on_step)
     ending = serving.serve(levels, until_ns=until_s * NS_PER_S)
     return serving.result(ending), serving.log()
 
@@ -101,74 +110,108 @@ def _refuse_what_never_fits(traffic: Traffic, limits: EngineLimits, max_model_le
 
 
 class _VirtualServing:
-    """One run: the clock and each request's tokens so far; about the `judged`, [requests]."""
+    """One run: the engines' clocks and steps; about the `judged`, [requests].
+
+    An engine takes what came during a step when it ends, as a live one does.
+    """
 
     def __init__(
         self,
         traffic: Traffic,
         judged: Bools,
         cost_model: StepCostModel,
-        limits: EngineLimits,
+        engines: Sequence[LockstepSchedulers],
+        replicas: ReplicaSet,
         on_step: StepWatcher | None,
     ) -> None:
         self._traffic = traffic
         self._cost_model = cost_model
-        self._schedulers = LockstepSchedulers.of(traffic, limits, cost_model.partition.ranks)
+        self._engines = engines
+        self._end_ns: list[int | None] = [None] * len(engines)  # of the step under way
+        self._replicas = replicas
         self._on_step = on_step
+        self._requests = engines[0].arrays.requests
+        self._arrival_ns = self._requests["arrival_ns"]
+        self._coming = 0  # the next request to arrive
         self._now_ns = 0
         self._judged = judged
         self._judged_left = int(judged.sum())
         self._token_request = np.empty(int(traffic.output_tokens.sum()), dtype=np.int32)
         self._tokens = 0
         self._steps: list[tuple[int, int, float, float]] = []  # as the log
-        self._step_tokens: list[int] = []
-        self._idle_ns = 0
+        self._ended: list[tuple[int, int]] = []  # end of each step, in ns, and its tokens
         self._kv_blocks_used_max = 0
-        self._empty_steps = 0
 
     def serve(self, levels: Sequence[Bound], *, until_ns: float) -> Ending:
         """Step until the end; levels concern the judged requests."""
-        schedulers = self._schedulers
         while self._judged_left:
-            begin_ns = self._now_ns
-            if not schedulers.requests:
-                begin_ns = max(begin_ns, schedulers.next_arrival_ns)
-            if begin_ns >= until_ns:
+            self._now_ns = self._next_ns()
+            for number, end_ns in enumerate(self._end_ns):
+                if end_ns == self._now_ns:
+                    self._finish(number)
+                    if len(self._ended) % HOPE_STEPS == 0 and self._is_hopeless(levels):
+                        return Ending.HOPELESS
+            if self._now_ns < until_ns:
+                self._take_arrivals()
+                for number, engine in enumerate(self._engines):
+                    if self._end_ns[number] is None and engine.requests:
+                        self._begin(number)
+            elif self._judged_left and not self._is_busy:
                 return Ending.TIME_UP
-            self._idle_ns += begin_ns - self._now_ns
-            self._now_ns = begin_ns
-            schedulers.admit(begin_ns)
-            self._step()
-            if len(self._steps) % HOPE_STEPS == 0 and self._is_hopeless(levels):
-                return Ending.HOPELESS
-        is_over = not np.isnan(schedulers.last_token_s).any()
+        is_over = bool((self._requests["last_token_ns"] != NONE).all())
         return Ending.SERVED if is_over else Ending.JUDGED
 
-    def _step(self) -> None:
-        """Schedule one lockstep, advance the clock by its time, and give out its tokens."""
-        batch = self._schedulers.schedule()
-        self._kv_blocks_used_max = max(
-            self._kv_blocks_used_max, self._schedulers.kv_blocks_used_max
-        )
-        if not len(batch.rank):
-            self._empty_steps += 1
-            assert self._empty_steps < EMPTY_STEPS_MAX, "requests wait and no rank takes any"
+    @property
+    def _is_busy(self) -> bool:
+        return any(end_ns is not None for end_ns in self._end_ns)
+
+    def _next_ns(self) -> int:
+        """When the next step ends, or the next request comes to an engine that could take it."""
+        times_ns = [end_ns for end_ns in self._end_ns if end_ns is not None]
+        waits_for_all = len(self._engines) == 1 and times_ns
+        if self._coming < len(self._arrival_ns) and not waits_for_all:
+            times_ns.append(max(self._now_ns, int(self._arrival_ns[self._coming])))
+        return min(times_ns)
+
+    def _take_arrivals(self) -> None:
+        """Send on what has arrived by now."""
+        if len(self._engines) == 1:
+            self._coming = self._engines[0].admit(self._coming, self._now_ns)
             return
-        self._empty_steps = 0
+        while (
+            self._coming < len(self._arrival_ns) and self._arrival_ns[self._coming] <= self._now_ns
+        ):
+            number = self._replicas.choose(self._coming, self._engines)
+            self._engines[number].put(self._coming, begins=self._end_ns[number] is None)
+            self._coming += 1
+
+    def _begin(self, number: int) -> None:
+        """Decide an engine's next step, and when it ends."""
+        engine = self._engines[number]
+        for _ in range(EMPTY_STEPS_MAX):
+            batch = engine.schedule()
+            if len(batch.rank):
+                break
+        assert len(batch.rank), "requests wait and no rank takes any"
+        self._kv_blocks_used_max = max(self._kv_blocks_used_max, engine.kv_blocks_used_max)
         cost = self._cost_model.cost(batch)
         if self._on_step is not None:
-            queues = self._schedulers.queues
-            self._on_step(cost, batch, begin_ns=self._now_ns, queues=queues)
+            self._on_step(cost, batch, begin_ns=self._now_ns, queues=engine.queues)
         self._steps.append(
             (self._now_ns, cost.duration_ns, cost.parts_ns[THROTTLE], cost.chip_joules)
         )
-        self._now_ns += cost.duration_ns
-        given = self._schedulers.give_tokens(self._now_ns)
-        self._step_tokens.append(len(given))
+        self._end_ns[number] = self._now_ns + cost.duration_ns
+
+    def _finish(self, number: int) -> None:
+        """Give out the tokens of an engine's step, which ends now."""
+        engine = self._engines[number]
+        given = engine.give_tokens(self._now_ns)
+        self._end_ns[number] = None
+        self._ended.append((self._now_ns, len(given)))
         self._token_request[self._tokens : self._tokens + len(given)] = given
         self._tokens += len(given)
-        ended = self._schedulers.ended_among(given)
-        self._judged_left -= int(self._judged[ended].sum())
+        self._judged_left -= int(self._judged[engine.ended_among(given)].sum())
+        engine.take_inbox()
 
     def _is_hopeless(self, levels: Sequence[Bound]) -> bool:
         """Whether more requests have missed a level than it allows."""
@@ -177,8 +220,8 @@ class _VirtualServing:
             missed = missed_by(
                 level,
                 self._traffic,
-                first_token_s=self._schedulers.first_token_s,
-                last_token_s=self._schedulers.last_token_s,
+                first_token_s=_seconds(self._requests["first_token_ns"]),
+                last_token_s=_seconds(self._requests["last_token_ns"]),
                 now_s=self._now_ns / NS_PER_S,
             )
             if requests and (requests - int(missed[self._judged].sum())) / requests < level.share:
@@ -199,19 +242,28 @@ class _VirtualServing:
     def result(self, ending: Ending) -> ServingRun:
         """The run so far."""
         log = self.log()
-        idle_watts = self._cost_model.idle_chip_watts * self._cost_model.partition.chips
+        chips = self._cost_model.partition.chips
+        end_ns, step_tokens = np.array(self._ended, dtype=np.int64).reshape(-1, 2).T
+        busy_ns = int(log.duration_ns.sum())
+        idle_ns = len(self._engines) * int(end_ns.max(initial=0)) - busy_ns
+        idle_watts = self._cost_model.idle_chip_watts * chips
         return ServingRun(
             traffic=self._traffic,
             ending=ending,
-            first_token_s=self._schedulers.first_token_s,
-            last_token_s=self._schedulers.last_token_s,
+            first_token_s=_seconds(self._requests["first_token_ns"]),
+            last_token_s=_seconds(self._requests["last_token_ns"]),
             token_request=self._token_request[: self._tokens],
-            step_end_s=(log.begin_ns + log.duration_ns) / NS_PER_S,
-            step_tokens=np.array(self._step_tokens, dtype=np.int64),
-            busy_s=int(log.duration_ns.sum()) / NS_PER_S,
-            joules=sum(log.joules.tolist()) + idle_watts * self._idle_ns / NS_PER_S,
-            preemptions=self._schedulers.preemptions,
+            step_end_s=end_ns / NS_PER_S,
+            step_tokens=step_tokens,
+            busy_s=busy_ns / NS_PER_S,
+            joules=sum(log.joules.tolist()) + idle_watts * idle_ns / NS_PER_S,
+            preemptions=int(self._requests["preemptions"].sum()),
             kv_blocks_used_max=self._kv_blocks_used_max,
-            empty_rank_steps=self._schedulers.empty_rank_steps,
-            hit_tokens=self._schedulers.hit_tokens,
+            empty_rank_steps=sum(engine.empty_rank_steps for engine in self._engines),
+            hit_tokens=int(self._requests["hits"].sum()),
         )
+
+
+def _seconds(times_ns: Int64s) -> Float64s:
+    """Of each request, [requests]; NaN where there is none."""
+    return np.where(times_ns == NONE, np.nan, times_ns / NS_PER_S)

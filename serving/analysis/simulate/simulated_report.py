@@ -71,10 +71,11 @@ def simulated_report(
     """The figures of `run`."""
     served, traffic = run.served, run.served.traffic
     done = served.finished
-    chips = deployment.cost_model.partition.chips
+    # Replicas are equal, and together more chips than a machine has: one of them stands for all.
+    chips, replicas = deployment.cost_model.partition.chips, deployment.replicas.count
     power = SystemPower(deployment.cost_model.system)
-    drawn_watts = power.facility_watts(run.chip_watts, chips=chips).total_watts
-    rates = TokenRates(output_tokens_per_s=served.tokens_per_s)
+    drawn_watts = power.facility_watts(run.chip_watts / replicas, chips=chips).total_watts
+    rates = TokenRates(output_tokens_per_s=served.tokens_per_s / replicas)
     bases = tokens_per_megawatt(power, rates, chips=chips, drawn_watts=drawn_watts)
     several = done & (traffic.output_tokens > 1)
     return SimulatedReport(
@@ -95,7 +96,7 @@ def simulated_report(
         busy_share=run.busy_share,
         joules=served.joules,
         chip_watts=run.chip_watts,
-        facility_watts=drawn_watts,
+        facility_watts=drawn_watts * replicas,
         output_tokens_per_s_per_mw=next(
             each.output for each in bases if each.basis is PowerBasis.DRAWN
         ),

@@ -14,7 +14,12 @@ from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput
 from serving.policy.prefill_throttle import parse_prefill_policy
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
-from serving.simulator.scheduler_arrays import SchedulerBounds, prefix_cache, scheduler_arrays
+from serving.simulator.scheduler_arrays import (
+    SchedulerBounds,
+    prefix_cache,
+    request_records,
+    scheduler_arrays,
+)
 from tests.serving.plugin.engine_config import block_hasher, engine_config, kv_pool
 
 Row = tuple[int, int, int, int]
@@ -84,22 +89,24 @@ def compiled_decisions(
     priorities = np.array([each.priority for each in asked], dtype=np.int64)
     bounds = config.bounds
     level = np.unique(priorities, return_inverse=True)[1] if bounds.by_priority else None
-    arrays = scheduler_arrays(
+    requests = request_records(
         arrival_ns=np.array([each.step for each in asked], dtype=np.int64),
         prompt_tokens=np.array([len(each.prompt) for each in asked], dtype=np.int64),
         output_tokens=np.array([each.output_tokens for each in asked], dtype=np.int64),
-        ranks=config.ranks,
-        kv_blocks=config.kv_blocks,
-        bounds=bounds,
+        block_tokens=bounds.block_tokens,
         level=level,
+    )
+    arrays = scheduler_arrays(
+        requests, ranks=config.ranks, kv_blocks=config.kv_blocks, bounds=bounds
     )
     cache = None
     if config.caching:
         keys = _block_keys(asked, bounds.block_tokens)
         cache = prefix_cache(keys, arrays, bounds, config.kv_blocks)
     schedulers = LockstepSchedulers(arrays, bounds, parse_prefill_policy(config.policy), cache)
+    coming = 0
     for step in range(steps):
-        schedulers.admit(step)
+        coming = schedulers.admit(coming, step)
         for number, each in enumerate(asked):
             if each.abort_step == step:
                 schedulers.abort(number)

@@ -1,0 +1,132 @@
+"""Several engines behind a router: each serves its requests as if it were alone."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulator.errors import ConfigError
+from emulator.specs.partition import Partition
+from loadgen.workloads.length_pairs import IndependentLengths
+from loadgen.workloads.lengths import Uniform
+from loadgen.workloads.traffic import PromptBlocks, Traffic
+from serving.simulator import ReplicaSet, Run, SchedulerLimits, SimulatedDeployment, simulate
+from serving.simulator.lockstep_schedulers import LockstepSchedulers
+
+DEPLOYMENT = SimulatedDeployment.of(
+    "trn3-nl72x2",
+    "qwen3-30b-a3b",
+    Partition(chips=2, ep=2, lnc=2),
+    schedulers=SchedulerLimits(max_num_seqs=4, max_num_batched_tokens=128),
+)
+LENGTHS = IndependentLengths(prompt=Uniform(least=1, most=300), output=Uniform(least=1, most=20))
+
+
+def run_on(replicas: ReplicaSet, traffic: Traffic, **how: float) -> Run:
+    return simulate(replace(DEPLOYMENT, replicas=replicas), traffic, **how)  # type: ignore[arg-type]
+
+
+@settings(max_examples=15)
+@given(
+    seed=st.integers(0, 99),
+    count=st.integers(2, 4),
+    rate_per_s=st.sampled_from([20.0, 200.0, 5_000.0]),
+)
+def test_by_turns_each_replica_s_requests_are_served_as_alone(
+    seed: int, count: int, rate_per_s: float
+) -> None:
+    traffic = Traffic.drawn(rate_per_s=rate_per_s, lengths=LENGTHS, seed=seed, requests=40)
+    together = run_on(ReplicaSet(count=count), traffic).served
+
+    assert together.finished.all()
+    joules = busy_s = 0.0
+    for number in range(count):
+        mine = np.arange(number, 40, count)
+        alone = simulate(DEPLOYMENT, traffic.chosen(mine)).served
+        assert together.first_token_s[mine].tolist() == alone.first_token_s.tolist()
+        assert together.last_token_s[mine].tolist() == alone.last_token_s.tolist()
+        idle_s = together.emulated_s - alone.emulated_s
+        joules += alone.joules + idle_s * DEPLOYMENT.idle_watts
+        busy_s += alone.busy_s
+    assert together.joules == pytest.approx(joules)
+    assert together.busy_s == pytest.approx(busy_s)
+    assert (np.diff(together.step_end_s) >= 0).all()
+
+
+def test_a_function_of_one_s_own_is_a_router() -> None:
+    traffic = Traffic.drawn(rate_per_s=500, lengths=LENGTHS, seed=1, requests=30)
+    seen: list[int] = []
+
+    def to_the_last(request: int, engines: Sequence[LockstepSchedulers]) -> int:
+        seen.append(request)
+        return len(engines) - 1
+
+    run = run_on(ReplicaSet(count=3, router=to_the_last), traffic)
+    alone = simulate(DEPLOYMENT, traffic)
+    assert seen == list(range(30))
+    np.testing.assert_array_equal(run.ttft_s, alone.ttft_s)
+
+
+def test_the_least_loaded_replica_gets_what_comes_also_during_a_step() -> None:
+    long_and_short = Traffic(
+        arrival_s=np.array([0.0, 1e-6, 2e-6, 3e-6]),
+        prompt_tokens=np.array([300, 10, 10, 10]),
+        output_tokens=np.array([20, 20, 20, 20]),
+    )
+    chosen: list[int] = []
+
+    def kept(request: int, engines: Sequence[LockstepSchedulers]) -> int:
+        loads = [engine.load_tokens for engine in engines]
+        chosen.append(loads.index(min(loads)))
+        return chosen[-1]
+
+    run_on(ReplicaSet(count=2, router=kept), long_and_short)
+    run = run_on(ReplicaSet(count=2, router="least-loaded"), long_and_short)
+    # All short ones fit beside each other: the other replica has 300 tokens and more.
+    assert chosen == [0, 1, 1, 1]
+    assert run.served.finished.all()
+
+
+def test_prompts_that_begin_alike_go_where_their_beginning_is() -> None:
+    requests = 12
+    traffic = Traffic(
+        arrival_s=np.arange(requests) * 1.0,  # each is done before the next comes
+        prompt_tokens=np.full(requests, 256),
+        output_tokens=np.full(requests, 2),
+        blocks=PromptBlocks.of([(number % 2,) for number in range(requests)], tokens=192),
+    )
+    # Without equal turns of the two kinds, by turns would be as good.
+    traffic = traffic.chosen(np.array([0, 1, 3, 4, 5, 7, 8, 9, 11]))
+    by_turns, aware = (
+        run_on(ReplicaSet(count=2, router=router), traffic).served.hit_tokens
+        for router in ("round-robin", "prefix-aware")
+    )
+    assert aware == 7 * 192  # all but the first of each kind
+    assert by_turns < aware
+
+
+def test_a_run_that_is_stopped_ends_the_steps_that_have_begun() -> None:
+    traffic = Traffic.drawn(rate_per_s=200, lengths=LENGTHS, seed=3, requests=60)
+    whole = run_on(ReplicaSet(count=3), traffic).served
+    until_s = whole.emulated_s / 2
+    part = run_on(ReplicaSet(count=3), traffic, until_s=until_s).served
+
+    assert part.emulated_s >= until_s
+    steps = int((whole.step_end_s <= until_s).sum())
+    assert part.step_end_s[:steps].tolist() == whole.step_end_s[:steps].tolist()
+    assert steps < part.steps <= steps + 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"count": 0}, "replicas=0: expected at least 1"),
+        ({"router": "best"}, "router=best: expected one of round-robin"),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong: dict[str, object], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        ReplicaSet(**wrong)  # type: ignore[arg-type]
