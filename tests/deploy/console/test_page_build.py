@@ -71,7 +71,7 @@ def test_a_clean_clone_builds_the_page_that_is_checked_in(tmp_path: Path) -> Non
         lacking("npm's registry", "or what deploy/console/package-lock.json names in npm's cache")
 
     assert made.returncode == 0, said
-    built = digests(tmp_path / "serving" / "console" / "page")
+    built = digests(tmp_path / PAGE.relative_to(ROOT))
     assert len(built) > 5
     assert built == digests(PAGE)
 
