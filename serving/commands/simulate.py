@@ -6,15 +6,17 @@ vLLM's scheduler, compiled, decides every step; the cost model times it. No serv
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, Self
 
 from emulator.errors import ConfigError
 from loadgen.arrivals.arrival_spec import Gaps
 from reporting.data_forms import json_text
-from serving.commands.analysis_options import JsonOptions, check_least, one_of
+from serving.commands.analysis_options import JsonOptions, check_least, one_of, say
 from serving.settings import PartitionOptions
 from serving.traffic.engine_limits import SchedulerLimits
 from startup.typed_options import REQUIRED, add_options, option, read_options
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from serving.simulator import SimulatedDeployment
 
 _REQUESTS, _LENGTHS = 1_000, "512"
+_SHOWN_EVERY_S: Final = 0.5
+_INTERRUPTED: Final = 130
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +149,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Simulate and print; returns 0. Raises UltraServeError, LoadError."""
+    """Simulate and print; returns 0, or 130 for a part of the run.
+
+    Raises UltraServeError, LoadError.
+    """
     from reporting.plain_text import document_lines
     from serving.analysis.simulate.simulated_report import simulated_document, simulated_report
     from serving.simulator import simulate
@@ -158,7 +165,8 @@ def run(args: argparse.Namespace) -> int:
     begun_s = time.perf_counter()
     simulate(deployment, traffic.first(1))  # compiles, or reads what was compiled before
     compiled_s = time.perf_counter()
-    found = simulate(deployment, traffic)
+    with _Watch(len(traffic)) as watch:
+        found = simulate(deployment, traffic, progress=watch.look)
     report = simulated_report(
         found,
         deployment,
@@ -166,7 +174,42 @@ def run(args: argparse.Namespace) -> int:
         compile_s=compiled_s - begun_s,
         wall_s=time.perf_counter() - compiled_s,
     )
-    print(
-        json_text(report) if options.json else "\n".join(document_lines(simulated_document(report)))
-    )
-    return 0
+    lines = document_lines(simulated_document(report))
+    print(json_text(report) if options.json else "\n".join(lines))
+    if watch.stopped:
+        say(f"ultraserve simulate: interrupted, {report.completed_requests:,} requests were served")
+    return _INTERRUPTED if watch.stopped else 0
+
+
+class _Watch:
+    """Shows how far a run is, on a terminal; the first Ctrl-C ends it with what there is."""
+
+    def __init__(self, requests: int) -> None:
+        self.stopped = False
+        self._requests = requests
+        self._shown_s = time.perf_counter()
+        self._shows = sys.stderr.isatty()
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGINT, self._stop)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+        if self._shows:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def _stop(self, *_: object) -> None:
+        self.stopped = True
+        signal.signal(signal.SIGINT, self._before)  # a second one does not wait
+
+    def look(self, done: int, emulated_s: float) -> None:
+        """Show progress twice a second; raises StopSimulation after a Ctrl-C."""
+        from serving.simulator import StopSimulation
+
+        if self.stopped:
+            raise StopSimulation
+        if self._shows and time.perf_counter() - self._shown_s > _SHOWN_EVERY_S:
+            self._shown_s = time.perf_counter()
+            shown = f"\r{done:,} of {self._requests:,} requests, {emulated_s:,.1f} s emulated"
+            print(shown, end="", file=sys.stderr, flush=True)

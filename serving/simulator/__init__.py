@@ -6,6 +6,7 @@ from serving.simulator.run import Run, known_percentile
 from serving.simulator.simulate import simulate
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulation_workers import SimulationWorkers
+from serving.simulator.virtual_serving import StopSimulation
 from serving.traffic.engine_limits import SchedulerLimits
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "SimulatedDeployment",
     "SimulationWorkers",
     "StepWatcher",
+    "StopSimulation",
     "known_percentile",
     "simulate",
 ]

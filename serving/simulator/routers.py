@@ -57,3 +57,6 @@ class ReplicaSet:
         """The engine for a request that arrives."""
         router = ROUTERS[self.router] if isinstance(self.router, str) else self.router
         return router(request, engines)
+
+
+ONE_ENGINE: Final = ReplicaSet()

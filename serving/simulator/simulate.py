@@ -12,7 +12,7 @@ from loadgen.workloads.traffic import Traffic
 from serving.engine.step_batch import StepWatcher
 from serving.simulator.run import Run
 from serving.simulator.simulated_deployment import SimulatedDeployment
-from serving.simulator.virtual_serving import serve_in_virtual_time
+from serving.simulator.virtual_serving import Progress, serve_in_virtual_time
 
 Bools = NDArray[np.bool_]
 
@@ -26,6 +26,7 @@ def simulate(
     levels: Sequence[Bound] = (),
     until_s: float = float("inf"),
     on_step: StepWatcher | None = None,
+    progress: Progress | None = None,
 ) -> Run:
     """Serve `traffic` on `deployment` step by step, in virtual time.
 
@@ -37,20 +38,21 @@ def simulate(
         levels: the run ends early once judged requests are certain to miss one of these.
         until_s: no step begins later.
         on_step: called with every step.
+        progress: called every few steps with the requests that are done and the emulated seconds;
+            it may raise StopSimulation, and the run has what there is.
 
     Deterministic. Raises ConfigError for an empty mask, a request above the context or a rank's KV,
     and an unknown prefill policy.
     """
     begin_s, end_s = _window_of(traffic, judged) if window_s is None else window_s
     served, steps = serve_in_virtual_time(
+        deployment,
         traffic,
-        deployment.cost_model,
-        deployment.limits,
         levels=levels,
         among=judged,
         until_s=until_s,
         on_step=on_step,
-        replicas=deployment.replicas,
+        progress=progress,
     )
     end_s = served.emulated_s if np.isinf(end_s) else end_s
     within = (steps.begin_ns >= begin_s * NS_PER_S) & (steps.begin_ns < end_s * NS_PER_S)

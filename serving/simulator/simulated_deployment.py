@@ -12,8 +12,7 @@ from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import StepCostModel
-from serving.simulator.routers import ReplicaSet
-from serving.simulator.virtual_serving import ONE_ENGINE
+from serving.simulator.routers import ONE_ENGINE, ReplicaSet
 from serving.traffic.engine_limits import EngineLimits, SchedulerLimits
 
 HBM_SHARE: Final = 0.92

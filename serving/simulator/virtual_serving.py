@@ -5,7 +5,7 @@ machine alone and repeats exactly. Every step is scheduled. The clock counts who
 arrive during a step wait for its end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,16 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from emulator.ultraserver.step_cost import StepCostModel
 from emulator.ultraserver.step_parts import THROTTLE
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Bound
 from loadgen.workloads.traffic import Traffic
 from serving.engine.step_batch import StepWatcher
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
-from serving.simulator.routers import ReplicaSet
 from serving.simulator.scheduler_arrays import NONE
-from serving.traffic.engine_limits import EngineLimits
+from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.traffic.serving_run import Ending, ServingRun, missed_by
 
 Int32s = NDArray[np.int32]
@@ -32,8 +30,6 @@ Bools = NDArray[np.bool_]
 
 HOPE_STEPS: Final = 32
 """Steps between two checks of whether a level can still be met."""
-
-ONE_ENGINE: Final = ReplicaSet()
 
 EMPTY_STEPS_MAX: Final = 3
 """Steps without a token, one after another, after which nothing would ever change."""
@@ -52,44 +48,50 @@ class StepLog:
     joules: Float64s
 
 
+class StopSimulation(Exception):
+    """Raised by a watcher of progress: the run ends with what there is."""
+
+
+Progress = Callable[[int, float], None]
+"""Called now and then with the requests that have all their tokens, and the emulated seconds."""
+
+
 def serve_in_virtual_time(
+    deployment: SimulatedDeployment,
     traffic: Traffic,
-    cost_model: StepCostModel,
-    limits: EngineLimits,
     *,
     levels: Sequence[Bound] = (),
     among: Bools | None = None,
     until_s: float = float("inf"),
     on_step: StepWatcher | None = None,
-    replicas: ReplicaSet = ONE_ENGINE,
+    progress: Progress | None = None,
 ) -> tuple[ServingRun, StepLog]:
-    """Serve `traffic` on the cost model's partition until all requests, or those in the mask
-    `among` [requests], have their tokens.
+    """Serve `traffic` until all requests, or those in the mask `among` [requests], have their
+    tokens.
 
-    Of several `replicas` of the partition one is chosen for each request when it arrives. A run
-    ends earlier when one of `levels` is certain to be missed by those requests, or when no step
-    begins before `until_s`; the result says which. Levels change nothing else. `on_step` gets every
-    step.
+    A run ends earlier when one of `levels` is certain to be missed by those requests, when no step
+    begins before `until_s`, or when `progress` raises StopSimulation; the result says which.
+    `on_step` gets every step.
 
-    Raises ConfigError for a request longer than the context or a rank's KV, for an unknown prefill
-    policy.
+    Raises ConfigError for a request longer than the context or a rank's KV, and for an unknown
+    prefill policy.
     """
-    _refuse_what_never_fits(
-        traffic, limits, limits.max_model_len or cost_model.model.max_context_tokens
-    )
+    _refuse_what_never_fits(deployment, traffic)
     judged = np.ones(len(traffic), dtype=np.bool_) if among is None else among
-    engines = LockstepSchedulers.replicas(
-        traffic, limits, cost_model.partition.ranks, replicas.count
-    )
-    serving = _VirtualServing(traffic, judged, cost_model, engines, replicas, on_step)
-    ending = serving.serve(levels, until_ns=until_s * NS_PER_S)
+    serving = _VirtualServing(deployment, traffic, judged, on_step, progress)
+    try:
+        ending = serving.serve(levels, until_ns=until_s * NS_PER_S)
+    except StopSimulation:
+        ending = Ending.STOPPED
     return serving.result(ending), serving.log()
 
 
-def _refuse_what_never_fits(traffic: Traffic, limits: EngineLimits, max_model_len: int) -> None:
+def _refuse_what_never_fits(deployment: SimulatedDeployment, traffic: Traffic) -> None:
     """Raise ConfigError for requests that would wait for ever; an engine refuses them."""
     if not len(traffic):
         return
+    limits, model = deployment.limits, deployment.cost_model.model
+    max_model_len = limits.max_model_len or model.max_context_tokens
     total_tokens = traffic.prompt_tokens + traffic.output_tokens  # [requests]
     longest = int(total_tokens.argmax())
     tokens = int(total_tokens[longest])
@@ -117,18 +119,23 @@ class _VirtualServing:
 
     def __init__(
         self,
+        deployment: SimulatedDeployment,
         traffic: Traffic,
         judged: Bools,
-        cost_model: StepCostModel,
-        engines: Sequence[LockstepSchedulers],
-        replicas: ReplicaSet,
         on_step: StepWatcher | None,
+        progress: Progress | None,
     ) -> None:
         self._traffic = traffic
-        self._cost_model = cost_model
-        self._engines = engines
+        self._cost_model = deployment.cost_model
+        self._replicas = deployment.replicas
+        self._engines = engines = LockstepSchedulers.replicas(
+            traffic,
+            deployment.limits,
+            deployment.cost_model.partition.ranks,
+            deployment.replicas.count,
+        )
+        self._progress = progress
         self._end_ns: list[int | None] = [None] * len(engines)  # of the step under way
-        self._replicas = replicas
         self._on_step = on_step
         self._requests = engines[0].arrays.requests
         self._arrival_ns = self._requests["arrival_ns"]
@@ -149,8 +156,10 @@ class _VirtualServing:
             for number, end_ns in enumerate(self._end_ns):
                 if end_ns == self._now_ns:
                     self._finish(number)
-                    if len(self._ended) % HOPE_STEPS == 0 and self._is_hopeless(levels):
-                        return Ending.HOPELESS
+                    if len(self._ended) % HOPE_STEPS == 0:
+                        self._report()
+                        if self._is_hopeless(levels):
+                            return Ending.HOPELESS
             if self._now_ns < until_ns:
                 self._take_arrivals()
                 for number, engine in enumerate(self._engines):
@@ -160,6 +169,11 @@ class _VirtualServing:
                 return Ending.TIME_UP
         is_over = bool((self._requests["last_token_ns"] != NONE).all())
         return Ending.SERVED if is_over else Ending.JUDGED
+
+    def _report(self) -> None:
+        if self._progress is not None:
+            done = int((self._requests["last_token_ns"] != NONE).sum())
+            self._progress(done, self._now_ns / NS_PER_S)
 
     @property
     def _is_busy(self) -> bool:

@@ -24,6 +24,7 @@ class Ending(StrEnum):
     SERVED = "served"  # every request has its last token
     JUDGED = "judged"  # every request that the run was about has; others have not
     HOPELESS = "hopeless"  # a level is missed whatever comes
+    STOPPED = "stopped"  # by whom it was shown to
     TIME_UP = "time is up"  # the emulated time it was given
 
 

@@ -17,7 +17,7 @@ from emulator.specs.systems import system_by_name
 from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.workloads.traffic import Traffic
 from serving.settings import Settings
-from serving.simulator.virtual_serving import serve_in_virtual_time
+from serving.simulator import SimulatedDeployment, simulate
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import ServingRun
 
@@ -69,7 +69,7 @@ def play(policy: str, load: Traffic, cost_model: StepCostModel) -> ServingRun:
         block_tokens=BLOCK_TOKENS,
         prefill_policy=policy,
     )
-    return serve_in_virtual_time(load, cost_model, limits)[0]
+    return simulate(SimulatedDeployment(cost_model=cost_model, limits=limits), load).served
 
 
 HEADER = (

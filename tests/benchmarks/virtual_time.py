@@ -16,8 +16,7 @@ import numpy as np
 
 from emulator.specs.partition import Partition
 from loadgen.workloads.traffic import Traffic
-from serving.simulator import SchedulerLimits, SimulatedDeployment
-from serving.simulator.virtual_serving import serve_in_virtual_time
+from serving.simulator import SchedulerLimits, SimulatedDeployment, simulate
 from tests.serving.simulator import vllm_serving
 
 RANKS, RATE_PER_S, TOKENS = 144, 1_440, 512
@@ -47,9 +46,10 @@ def run() -> None:
         Partition(chips=RANKS, ep=RANKS, lnc=2),
         schedulers=SchedulerLimits(max_num_seqs=256),
     )
-    terms = (traffic(FEW), deployment.cost_model, deployment.limits)
-    serve_in_virtual_time(*terms)  # compiles
-    compiled_s = min(seconds_of(lambda: serve_in_virtual_time(*terms)) for _ in range(3))
+    few = traffic(FEW)
+    simulate(deployment, few)  # compiles
+    compiled_s = min(seconds_of(lambda: simulate(deployment, few)) for _ in range(3))
+    terms = (few, deployment.cost_model, deployment.limits)
     vllm_s = seconds_of(lambda: vllm_serving.serve_in_virtual_time(*terms))
     print(f"{FEW} requests on {RANKS} ranks, compiled schedulers   {compiled_s:8.2f} s")
     print(f"{FEW} requests on {RANKS} ranks, vLLM's schedulers     {vllm_s:8.2f} s")

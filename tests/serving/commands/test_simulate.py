@@ -1,6 +1,8 @@
 """`ultraserve simulate` from its arguments to its text and JSON."""
 
 import json
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -84,6 +86,22 @@ def test_prompts_of_a_trace_share_their_beginnings(
     # Two ranks: at most the first request of each computes the 1,024 tokens that all share.
     assert cached["hit_tokens"] in (4 * 1_024, 5 * 1_024)
     assert cached["ttft_ms"]["p50"] < anew["ttft_ms"]["p50"]
+
+
+def test_an_interrupt_leaves_a_report_of_what_was_served(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    threading.Timer(1.5, signal.raise_signal, [signal.SIGINT]).start()
+    many = (*SMALL, "--rate", "40", "--requests", "200000", "--input", "300", "--output", "20")
+    before = signal.getsignal(signal.SIGINT)
+
+    assert main([*many, "--json"]) == 130
+    said = capsys.readouterr()
+    data = json.loads(said.out)
+    assert 0 < data["completed_requests"] < data["requests"] == 200_000
+    assert data["ttft_ms"]["p99"] > 0
+    assert "interrupted" in said.err
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 @pytest.mark.parametrize(

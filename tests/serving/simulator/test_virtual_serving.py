@@ -27,6 +27,7 @@ from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform, lognormal_of_median
 from loadgen.workloads.traffic import Traffic
 from serving.engine.scheduler_state import RankQueues
+from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.virtual_serving import serve_in_virtual_time
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending, ServingRun
@@ -66,8 +67,9 @@ def four_chips() -> StepCostModel:
     return cost_model_on(4)
 
 
-def served(*asked: Any, **how: Any) -> ServingRun:
-    return serve_in_virtual_time(*asked, **how)[0]
+def served(asked: Traffic, costs: StepCostModel, limits: EngineLimits, **how: Any) -> ServingRun:
+    deployment = SimulatedDeployment(cost_model=costs, limits=limits)
+    return serve_in_virtual_time(deployment, asked, **how)[0]
 
 
 def traffic(*requests: tuple[float, int, int]) -> Traffic:

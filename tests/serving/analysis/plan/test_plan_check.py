@@ -12,7 +12,7 @@ from loadgen.measures.slo import Bound, Slo
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.plan_check import Check, SizeTask, check_size
 from serving.analysis.plan.plan_demand import Share, TraceDemand
-from serving.simulator.virtual_serving import serve_in_virtual_time
+from serving.simulator import SimulatedDeployment, simulate
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending
 from tests.serving.analysis.plan.planned import CHECK, DEMAND, QUESTION, SWEEP
@@ -54,7 +54,7 @@ def test_a_check_is_the_simulation_of_one_share(twenty: Check) -> None:
         kv_blocks_per_rank=ONE_CHIP.kv_capacity_tokens // 32,
         block_tokens=32,
     )
-    run = serve_in_virtual_time(share.traffic, costs, limits)[0]
+    run = simulate(SimulatedDeployment(cost_model=costs, limits=limits), share.traffic).served
 
     assert twenty.ending is Ending.JUDGED
     assert twenty.requests == 40
