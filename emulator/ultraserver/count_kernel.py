@@ -45,31 +45,27 @@ WINDOW_CONTEXT, WINDOW_ATTENDED, WINDOW_HEAD, WINDOW_ISSUED = range(FIRST_SUM + 
 SUM_COLUMNS: Final = FIRST_SUM + len(SUMS)
 
 
+# A head's whole numbers: a quotient by a tile is a product with its magic number.
+(TILE_COLUMNS, TILE_ROWS, COLUMNS_MAGIC, ROWS_MAGIC, DECODES_FROM, WINDOW) = range(6)
+# MACs of one head: of a pair of query and key, as a latent lies and unfolded, and inside a window;
+# of a row of a latent's up-projection as it is and as it is issued, with the fewest rows issued.
+(PAIR, UNFOLDED_PAIR, WINDOW_PAIR, UP, ISSUED_UP, LEAST_UP_ROWS) = range(6)
+# What an issue is charged for: the forms of scores, and what of each: MACs of a query and a tile of
+# keys, of one and a tile of values, fewest rows over the heads that share them, and the window.
+(PLAIN, UNFOLDED, WINDOWED) = range(3)
+(OF_KEYS, OF_VALUES, LEAST_ROWS, IN_WINDOW) = range(4)
+
+
 class HeadTables(NamedTuple):
     """One head's products: see `rank_totals`.
 
-    `plain` (and `unfolded`, of a latent that is) are what `_issued_pairs` charges: MACs of a query
-    and a tile of keys, of one and a tile of values, the least rows of either over the heads that
-    share them, and the window or 0. `decodes_from` is the context from which a token decodes, and
-    folds its latent.
+    A token decodes from a context of DECODES_FROM on, which folds a latent. A window of 0 is none,
+    and an UNFOLDED_PAIR of 0 no latent.
     """
 
-    tile_columns: int
-    tile_rows: int
-    columns_magic: int  # what a number is multiplied with instead of being divided by a tile
-    rows_magic: int
-    window: int
-    latent: bool
-    decodes_from: int
-    pair_macs: float  # of one that is attended to: of the latent as it lies, where there is one
-    unfolded_pair_macs: float
-    up_macs: float
-    least_up_rows: float
-    issued_up_macs: float
-    plain: Float64s  # [of keys, of values, least rows, window]
-    unfolded: Float64s  # [of keys, of values, least rows, window]
-    windowed: Float64s  # [of keys, of values, least rows, window]
-    window_pair_macs: float
+    numbers: Int64s  # [6]
+    macs: Float64s  # [6]
+    issued: Float64s  # [forms, 4]
 
 
 class RankTables(NamedTuple):
@@ -183,51 +179,43 @@ def _tile_rows(new: int, context: int, tile: int, window: int) -> tuple[int, int
 
 
 @compiled_part
-def _issued(heads: HeadTables, macs: Float64s, new: int, context: int) -> float:
+def _issued(heads: HeadTables, form: int, new: int, context: int) -> float:
     """MACs issued for scores and weighted sums of one head of a request."""
-    window = int(macs[3])
-    key_tiles, key_queries = _tile_rows(new, context, heads.tile_columns, window)
-    value_tiles, value_queries = _tile_rows(new, context, heads.tile_rows, window)
-    of_keys = max(float(key_queries), macs[2] * key_tiles) * macs[0]
-    of_values = max(float(value_queries), macs[2] * value_tiles) * macs[1]
-    return float(of_keys + of_values)
+    macs, window = heads.issued[form], int(heads.issued[form, IN_WINDOW])
+    tiles, queries = _tile_rows(new, context, heads.numbers[TILE_COLUMNS], window)
+    of_keys = max(float(queries), macs[LEAST_ROWS] * tiles) * macs[OF_KEYS]
+    tiles, queries = _tile_rows(new, context, heads.numbers[TILE_ROWS], window)
+    return float(of_keys + max(float(queries), macs[LEAST_ROWS] * tiles) * macs[OF_VALUES])
 
 
 @compiled_part
 def _add_request(heads: HeadTables, new: int, context: int, sums: Float64s) -> None:
     """Add one request, of any kind, to its rank's `sums` [SUM_COLUMNS]."""
-    pairs = new * context + new * (new + 1) // 2
+    macs_of, window = heads.macs, heads.numbers[WINDOW]
+    pairs, keys = new * context + new * (new + 1) // 2, context + new
+    macs = pairs * macs_of[PAIR]
+    folded, unfolded = macs + new * macs_of[UP], pairs * macs_of[UNFOLDED_PAIR]
+    unfolded += keys * macs_of[UP]
+    is_latent = macs_of[UNFOLDED_PAIR] > 0
+    folds = is_latent and folded <= unfolded
+    issued = _issued(heads, UNFOLDED if is_latent and not folds else PLAIN, new, context)
     sums[TOKENS] += new
     sums[CONTEXT] += context
     sums[ATTENDED] += pairs
-    macs = pairs * heads.pair_macs
-    if not heads.latent:
-        sums[HEAD] += macs
-        sums[ISSUED] += _issued(heads, heads.plain, new, context)
-    else:
-        keys = context + new
-        folded, unfolded = macs + new * heads.up_macs, pairs * heads.unfolded_pair_macs
-        unfolded += keys * heads.up_macs
-        if folded <= unfolded:
-            issued = _issued(heads, heads.plain, new, context)
-            sums[HEAD] += folded
-            sums[ISSUED] += issued
-            sums[CACHED] += macs
-            sums[ISSUED_CACHED] += issued
-            sums[UP_ROWS] += new
-        else:
-            sums[HEAD] += unfolded
-            sums[ISSUED] += _issued(heads, heads.unfolded, new, context)
-            sums[UP_ROWS] += keys
-    if heads.window > 0:
-        seen = min(context, heads.window - 1)
-        growing = min(max(heads.window - context, 0), new)
-        attended = growing * context + growing * (growing + 1) // 2
-        attended += (new - growing) * heads.window
+    sums[HEAD] += unfolded if is_latent and not folds else folded
+    sums[ISSUED] += issued
+    if is_latent:
+        sums[CACHED] += macs if folds else 0.0
+        sums[ISSUED_CACHED] += issued if folds else 0.0
+        sums[UP_ROWS] += new if folds else keys
+    if window > 0:
+        seen = min(context, window - 1)
+        growing = min(max(window - context, 0), new)
+        attended = growing * context + growing * (growing + 1) // 2 + (new - growing) * window
         sums[WINDOW_CONTEXT] += seen
         sums[WINDOW_ATTENDED] += attended
-        sums[WINDOW_HEAD] += heads.window_pair_macs * attended
-        sums[WINDOW_ISSUED] += _issued(heads, heads.windowed, new, seen)
+        sums[WINDOW_HEAD] += macs_of[WINDOW_PAIR] * attended
+        sums[WINDOW_ISSUED] += _issued(heads, WINDOWED, new, seen)
 
 
 @compiled_part
@@ -244,62 +232,47 @@ def _add_decodes(
     A decoding token passes every tile of its keys, and the last tile's number is the context's
     quotient: so all that is summed are whole numbers, without a branch.
     """
-    count = contexts = column_tiles = row_tiles = 0
+    columns_magic, rows_magic = heads.numbers[COLUMNS_MAGIC], heads.numbers[ROWS_MAGIC]
+    decodes_from, window = heads.numbers[DECODES_FROM], heads.numbers[WINDOW]
+    count = contexts = columns = rows = 0
     for place in range(first, end):
-        one = int(new[place] == 1) * int(context[place] >= heads.decodes_from)
+        one = int(new[place] == 1) * int(context[place] >= decodes_from)
         seen = context[place] * one
         count += one
         contexts += seen
-        column_tiles += (seen * heads.columns_magic) >> SHIFT
-        row_tiles += (seen * heads.rows_magic) >> SHIFT
-    column_tiles, row_tiles = column_tiles + count, row_tiles + count
-    macs = (contexts + count) * heads.pair_macs
-    issued = _issued_tiles(heads.plain, column_tiles, row_tiles)
+        columns += (seen * columns_magic) >> SHIFT
+        rows += (seen * rows_magic) >> SHIFT
+    pairs = contexts + count
+    issued = _issued_tiles(heads.issued[PLAIN], columns + count, rows + count)
     sums[TOKENS] += count
     sums[CONTEXT] += contexts
-    sums[ATTENDED] += contexts + count
-    sums[HEAD] += macs
+    sums[ATTENDED] += pairs
+    sums[HEAD] += pairs * heads.macs[PAIR] + count * heads.macs[UP]
     sums[ISSUED] += issued
-    if heads.latent:
-        sums[HEAD] += count * heads.up_macs
-        sums[CACHED] += macs
+    if heads.macs[UNFOLDED_PAIR] > 0:
+        sums[CACHED] += pairs * heads.macs[PAIR]
         sums[ISSUED_CACHED] += issued
         sums[UP_ROWS] += count
-    if heads.window > 0:
-        _add_windowed_decodes(heads, new, context, first, end, sums)
+    if window > 0:
+        contexts = columns = rows = 0
+        for place in range(first, end):
+            one = int(new[place] == 1) * int(context[place] >= decodes_from)
+            seen = min(context[place], window - 1) * one
+            contexts += seen
+            columns += (seen * columns_magic) >> SHIFT
+            rows += (seen * rows_magic) >> SHIFT
+        sums[WINDOW_CONTEXT] += contexts
+        sums[WINDOW_ATTENDED] += contexts + count
+        sums[WINDOW_HEAD] += heads.macs[WINDOW_PAIR] * (contexts + count)
+        sums[WINDOW_ISSUED] += _issued_tiles(heads.issued[WINDOWED], columns + count, rows + count)
     return count
-
-
-@compiled_part
-def _add_windowed_decodes(
-    heads: HeadTables,
-    new: Int64s,
-    context: Int64s,
-    first: np.uint64,
-    end: np.uint64,
-    sums: Float64s,
-) -> None:
-    """Add what the same attend to inside a window."""
-    count = contexts = column_tiles = row_tiles = 0
-    for place in range(first, end):
-        one = int(new[place] == 1) * int(context[place] >= heads.decodes_from)
-        seen = min(context[place], heads.window - 1) * one
-        count += one
-        contexts += seen
-        column_tiles += (seen * heads.columns_magic) >> SHIFT
-        row_tiles += (seen * heads.rows_magic) >> SHIFT
-    column_tiles, row_tiles = column_tiles + count, row_tiles + count
-    sums[WINDOW_CONTEXT] += contexts
-    sums[WINDOW_ATTENDED] += contexts + count
-    sums[WINDOW_HEAD] += heads.window_pair_macs * (contexts + count)
-    sums[WINDOW_ISSUED] += _issued_tiles(heads.windowed, column_tiles, row_tiles)
 
 
 @compiled_part
 def _issued_tiles(macs: Float64s, column_tiles: int, row_tiles: int) -> float:
     """MACs issued for tokens that pass each of so many tiles once."""
-    rows = max(1.0, macs[2])
-    return float(rows * column_tiles * macs[0] + rows * row_tiles * macs[1])
+    rows = max(1.0, macs[LEAST_ROWS])
+    return float(rows * column_tiles * macs[OF_KEYS] + rows * row_tiles * macs[OF_VALUES])
 
 
 @compiled_part
@@ -326,6 +299,7 @@ def _sums(
     vector instructions. New requests, the most likely prompts, come last.
     """
     sums = np.zeros((len(requests), SUM_COLUMNS))
+    decodes_from = heads.numbers[DECODES_FROM]
     one, stride, count = np.uint64(1), np.uint64(_stride(rank)), np.uint64(len(rank))
     first = end = np.uint64(0)
     while first < count:
@@ -340,7 +314,7 @@ def _sums(
         place = end
         while others > 0:
             place -= one
-            if new[place] != 1 or context[place] < heads.decodes_from:
+            if new[place] != 1 or context[place] < decodes_from:
                 others -= 1
                 _add_request(heads, new[place], context[place], sums[own])
                 prefills[own] += int(new[place] > 1) | int(context[place] == 0)
@@ -353,8 +327,8 @@ def _add_up_projections(heads: HeadTables, sums: Float64s) -> None:
     """Add what a latent's up-projection is issued for, which all requests of a rank share."""
     for rank in range(len(sums)):
         if sums[rank, UP_ROWS] > 0:
-            up_rows = max(sums[rank, UP_ROWS], heads.least_up_rows)
-            sums[rank, ISSUED] += up_rows * heads.issued_up_macs
+            up_rows = max(sums[rank, UP_ROWS], heads.macs[LEAST_UP_ROWS])
+            sums[rank, ISSUED] += up_rows * heads.macs[ISSUED_UP]
 
 
 @compiled_part

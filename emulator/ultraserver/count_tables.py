@@ -49,25 +49,20 @@ def head_tables(model: ModelSpec, shape: IssueShape) -> kernel.HeadTables:
         return np.array([columns * score, rows * value, least / group, 0.0])
 
     own = macs(shape.query_group, model.head_dim, model.head_dim)
+    plain, unfolded = own, own
+    pair_macs, unfolded_pair_macs = 2 * model.head_dim, 0
+    if latent is not None:
+        plain = macs(shape.query_group, latent.cached_width, latent.kv_rank)
+        unfolded = macs(1, latent.query_width_per_head, latent.value_dim)
+        pair_macs = latent.folded_macs_per_score
+        unfolded_pair_macs = latent.unfolded_macs_per_score
+    magic = [(1 << kernel.SHIFT) // tile + 1 for tile in (columns, rows)]
+    up_macs = layer_weights(model).kv_up_macs / model.heads
+    by_head = (pair_macs, unfolded_pair_macs, 2 * model.head_dim, up_macs, shape.kv_up_macs, least)
     return kernel.HeadTables(
-        tile_columns=columns,
-        tile_rows=rows,
-        columns_magic=(1 << kernel.SHIFT) // columns + 1,
-        rows_magic=(1 << kernel.SHIFT) // rows + 1,
-        window=model.window_tokens,
-        latent=latent is not None,
-        decodes_from=_decodes_from(model),
-        pair_macs=float(2 * model.head_dim if latent is None else latent.folded_macs_per_score),
-        unfolded_pair_macs=0.0 if latent is None else float(latent.unfolded_macs_per_score),
-        up_macs=layer_weights(model).kv_up_macs / model.heads,
-        least_up_rows=least,
-        issued_up_macs=shape.kv_up_macs,
-        plain=own
-        if latent is None
-        else macs(shape.query_group, latent.cached_width, latent.kv_rank),
-        unfolded=own if latent is None else macs(1, latent.query_width_per_head, latent.value_dim),
-        windowed=np.append(own[:3], model.window_tokens),
-        window_pair_macs=float(2 * model.head_dim),
+        numbers=np.array([columns, rows, *magic, _decodes_from(model), model.window_tokens]),
+        macs=np.array(by_head, dtype=np.float64),
+        issued=np.stack([plain, unfolded, np.append(own[:3], model.window_tokens)]),
     )
 
 

@@ -48,7 +48,9 @@ class Machine:
             model,
             self.partition,
             distribution=ExpertDistribution.parse(self.routing, model, seed=3),
-            calibration=calibration_for(SYSTEMS[self.system].chip.name) if self.fitted else ROOFLINE,
+            calibration=calibration_for(SYSTEMS[self.system].chip.name)
+            if self.fitted
+            else ROOFLINE,
             overlap=overlap,
             draft_tokens=self.draft_tokens,
         )
