@@ -47,13 +47,13 @@ SUM_COLUMNS: Final = FIRST_SUM + len(SUMS)
 
 # A head's whole numbers: a quotient by a tile is a product with its magic number.
 (TILE_COLUMNS, TILE_ROWS, COLUMNS_MAGIC, ROWS_MAGIC, DECODES_FROM, WINDOW) = range(6)
-# MACs of one head: of a pair of query and key, as a latent lies and unfolded, and inside a window;
-# of a row of a latent's up-projection as it is and as it is issued, with the fewest rows issued.
-(PAIR, UNFOLDED_PAIR, WINDOW_PAIR, UP, ISSUED_UP, LEAST_UP_ROWS) = range(6)
-# What an issue is charged for: the forms of scores, and what of each: MACs of a query and a tile of
+# The rows of its MACs. What scores are charged for, by their form: MACs of a query and a tile of
 # keys, of one and a tile of values, fewest rows over the heads that share them, and the window.
-(PLAIN, UNFOLDED, WINDOWED) = range(3)
+(PLAIN, UNFOLDED, WINDOWED, OWN) = range(4)
 (OF_KEYS, OF_VALUES, LEAST_ROWS, IN_WINDOW) = range(4)
+# And its own: of a pair of query and key, as a latent lies and unfolded, and inside a window; of a
+# row of a latent's up-projection as it is and as it is issued, with the fewest rows issued.
+(PAIR, UNFOLDED_PAIR, WINDOW_PAIR, UP, ISSUED_UP, LEAST_UP_ROWS) = range(6)
 
 
 class HeadTables(NamedTuple):
@@ -64,8 +64,7 @@ class HeadTables(NamedTuple):
     """
 
     numbers: Int64s  # [6]
-    macs: Float64s  # [6]
-    issued: Float64s  # [forms, 4]
+    macs: Float64s  # [4, 6]
 
 
 class RankTables(NamedTuple):
@@ -157,7 +156,7 @@ class Counted(NamedTuple):
     tokens: Float64s  # [ranks], without dummies
     requests: Float64s  # [ranks]
     prefills: Float64s  # [ranks]
-    column_terms: Float64s  # [columns, FIELDS]
+    column_terms: Float64s  # [columns, 1, FIELDS]
     column_of: Int64s  # [kinds, chips]
     link_ns: Float64s  # [kinds, chips]
     rest_ns: Float64s  # [kinds]
@@ -179,61 +178,70 @@ def _tile_rows(new: int, context: int, tile: int, window: int) -> tuple[int, int
 
 
 @compiled_part
-def _issued(heads: HeadTables, form: int, new: int, context: int) -> float:
+def _issued(numbers: Int64s, macs_of: Float64s, form: int, new: int, context: int) -> float:
     """MACs issued for scores and weighted sums of one head of a request."""
-    macs, window = heads.issued[form], int(heads.issued[form, IN_WINDOW])
-    tiles, queries = _tile_rows(new, context, heads.numbers[TILE_COLUMNS], window)
-    of_keys = max(float(queries), macs[LEAST_ROWS] * tiles) * macs[OF_KEYS]
-    tiles, queries = _tile_rows(new, context, heads.numbers[TILE_ROWS], window)
-    return float(of_keys + max(float(queries), macs[LEAST_ROWS] * tiles) * macs[OF_VALUES])
+    least, window = macs_of[form, LEAST_ROWS], int(macs_of[form, IN_WINDOW])
+    tiles, queries = _tile_rows(new, context, numbers[TILE_COLUMNS], window)
+    of_keys = max(float(queries), least * tiles) * macs_of[form, OF_KEYS]
+    tiles, queries = _tile_rows(new, context, numbers[TILE_ROWS], window)
+    return float(of_keys + max(float(queries), least * tiles) * macs_of[form, OF_VALUES])
 
 
 @compiled_part
-def _add_request(heads: HeadTables, new: int, context: int, sums: Float64s) -> None:
-    """Add one request, of any kind, to its rank's `sums` [SUM_COLUMNS]."""
-    macs_of, window = heads.macs, heads.numbers[WINDOW]
+def _add_request(
+    numbers: Int64s,
+    macs_of: Float64s,
+    new: int,
+    context: int,
+    sums: Float64s,
+    rank: int,
+) -> None:
+    """Add one request, of any kind, to the `sums` [ranks, SUM_COLUMNS] of `rank`."""
+    window = numbers[WINDOW]
     pairs, keys = new * context + new * (new + 1) // 2, context + new
-    macs = pairs * macs_of[PAIR]
-    folded, unfolded = macs + new * macs_of[UP], pairs * macs_of[UNFOLDED_PAIR]
-    unfolded += keys * macs_of[UP]
-    is_latent = macs_of[UNFOLDED_PAIR] > 0
+    macs = pairs * macs_of[OWN, PAIR]
+    folded, unfolded = macs + new * macs_of[OWN, UP], pairs * macs_of[OWN, UNFOLDED_PAIR]
+    unfolded += keys * macs_of[OWN, UP]
+    is_latent = macs_of[OWN, UNFOLDED_PAIR] > 0
     folds = is_latent and folded <= unfolded
-    issued = _issued(heads, UNFOLDED if is_latent and not folds else PLAIN, new, context)
-    sums[TOKENS] += new
-    sums[CONTEXT] += context
-    sums[ATTENDED] += pairs
-    sums[HEAD] += unfolded if is_latent and not folds else folded
-    sums[ISSUED] += issued
+    issued = _issued(numbers, macs_of, UNFOLDED if is_latent and not folds else PLAIN, new, context)
+    sums[rank, TOKENS] += new
+    sums[rank, CONTEXT] += context
+    sums[rank, ATTENDED] += pairs
+    sums[rank, HEAD] += unfolded if is_latent and not folds else folded
+    sums[rank, ISSUED] += issued
     if is_latent:
-        sums[CACHED] += macs if folds else 0.0
-        sums[ISSUED_CACHED] += issued if folds else 0.0
-        sums[UP_ROWS] += new if folds else keys
+        sums[rank, CACHED] += macs if folds else 0.0
+        sums[rank, ISSUED_CACHED] += issued if folds else 0.0
+        sums[rank, UP_ROWS] += new if folds else keys
     if window > 0:
         seen = min(context, window - 1)
         growing = min(max(window - context, 0), new)
         attended = growing * context + growing * (growing + 1) // 2 + (new - growing) * window
-        sums[WINDOW_CONTEXT] += seen
-        sums[WINDOW_ATTENDED] += attended
-        sums[WINDOW_HEAD] += macs_of[WINDOW_PAIR] * attended
-        sums[WINDOW_ISSUED] += _issued(heads, WINDOWED, new, seen)
+        sums[rank, WINDOW_CONTEXT] += seen
+        sums[rank, WINDOW_ATTENDED] += attended
+        sums[rank, WINDOW_HEAD] += macs_of[OWN, WINDOW_PAIR] * attended
+        sums[rank, WINDOW_ISSUED] += _issued(numbers, macs_of, WINDOWED, new, seen)
 
 
 @compiled_part
 def _add_decodes(
-    heads: HeadTables,
+    numbers: Int64s,
+    macs_of: Float64s,
     new: Int64s,
     context: Int64s,
     first: np.uint64,
     end: np.uint64,
     sums: Float64s,
+    rank: int,
 ) -> int:
     """Add those of requests [first, end) that decode; returns how many.
 
     A decoding token passes every tile of its keys, and the last tile's number is the context's
     quotient: so all that is summed are whole numbers, without a branch.
     """
-    columns_magic, rows_magic = heads.numbers[COLUMNS_MAGIC], heads.numbers[ROWS_MAGIC]
-    decodes_from, window = heads.numbers[DECODES_FROM], heads.numbers[WINDOW]
+    columns_magic, rows_magic = numbers[COLUMNS_MAGIC], numbers[ROWS_MAGIC]
+    decodes_from, window = numbers[DECODES_FROM], numbers[WINDOW]
     count = contexts = columns = rows = 0
     for place in range(first, end):
         one = int(new[place] == 1) * int(context[place] >= decodes_from)
@@ -243,16 +251,16 @@ def _add_decodes(
         columns += (seen * columns_magic) >> SHIFT
         rows += (seen * rows_magic) >> SHIFT
     pairs = contexts + count
-    issued = _issued_tiles(heads.issued[PLAIN], columns + count, rows + count)
-    sums[TOKENS] += count
-    sums[CONTEXT] += contexts
-    sums[ATTENDED] += pairs
-    sums[HEAD] += pairs * heads.macs[PAIR] + count * heads.macs[UP]
-    sums[ISSUED] += issued
-    if heads.macs[UNFOLDED_PAIR] > 0:
-        sums[CACHED] += pairs * heads.macs[PAIR]
-        sums[ISSUED_CACHED] += issued
-        sums[UP_ROWS] += count
+    issued = _issued_tiles(macs_of, PLAIN, columns + count, rows + count)
+    sums[rank, TOKENS] += count
+    sums[rank, CONTEXT] += contexts
+    sums[rank, ATTENDED] += pairs
+    sums[rank, HEAD] += pairs * macs_of[OWN, PAIR] + count * macs_of[OWN, UP]
+    sums[rank, ISSUED] += issued
+    if macs_of[OWN, UNFOLDED_PAIR] > 0:
+        sums[rank, CACHED] += pairs * macs_of[OWN, PAIR]
+        sums[rank, ISSUED_CACHED] += issued
+        sums[rank, UP_ROWS] += count
     if window > 0:
         contexts = columns = rows = 0
         for place in range(first, end):
@@ -261,18 +269,19 @@ def _add_decodes(
             contexts += seen
             columns += (seen * columns_magic) >> SHIFT
             rows += (seen * rows_magic) >> SHIFT
-        sums[WINDOW_CONTEXT] += contexts
-        sums[WINDOW_ATTENDED] += contexts + count
-        sums[WINDOW_HEAD] += heads.macs[WINDOW_PAIR] * (contexts + count)
-        sums[WINDOW_ISSUED] += _issued_tiles(heads.issued[WINDOWED], columns + count, rows + count)
+        sums[rank, WINDOW_CONTEXT] += contexts
+        sums[rank, WINDOW_ATTENDED] += contexts + count
+        sums[rank, WINDOW_HEAD] += macs_of[OWN, WINDOW_PAIR] * (contexts + count)
+        sums[rank, WINDOW_ISSUED] += _issued_tiles(macs_of, WINDOWED, columns + count, rows + count)
     return count
 
 
 @compiled_part
-def _issued_tiles(macs: Float64s, column_tiles: int, row_tiles: int) -> float:
+def _issued_tiles(macs_of: Float64s, form: int, column_tiles: int, row_tiles: int) -> float:
     """MACs issued for tokens that pass each of so many tiles once."""
-    rows = max(1.0, macs[LEAST_ROWS])
-    return float(rows * column_tiles * macs[OF_KEYS] + rows * row_tiles * macs[OF_VALUES])
+    rows = max(1.0, macs_of[form, LEAST_ROWS])
+    of_values = rows * row_tiles * macs_of[form, OF_VALUES]
+    return float(rows * column_tiles * macs_of[form, OF_KEYS] + of_values)
 
 
 @compiled_part
@@ -299,7 +308,8 @@ def _sums(
     vector instructions. New requests, the most likely prompts, come last.
     """
     sums = np.zeros((len(requests), SUM_COLUMNS))
-    decodes_from = heads.numbers[DECODES_FROM]
+    numbers, macs_of = heads.numbers, heads.macs
+    decodes_from = numbers[DECODES_FROM]
     one, stride, count = np.uint64(1), np.uint64(_stride(rank)), np.uint64(len(rank))
     first = end = np.uint64(0)
     while first < count:
@@ -310,13 +320,13 @@ def _sums(
             end += one
         others = int(end - first)
         requests[own] += others
-        others -= _add_decodes(heads, new, context, first, end, sums[own])
+        others -= _add_decodes(numbers, macs_of, new, context, first, end, sums, own)
         place = end
         while others > 0:
             place -= one
             if new[place] != 1 or context[place] < decodes_from:
                 others -= 1
-                _add_request(heads, new[place], context[place], sums[own])
+                _add_request(numbers, macs_of, new[place], context[place], sums, own)
                 prefills[own] += int(new[place] > 1) | int(context[place] == 0)
         first = end
     return sums
@@ -327,8 +337,8 @@ def _add_up_projections(heads: HeadTables, sums: Float64s) -> None:
     """Add what a latent's up-projection is issued for, which all requests of a rank share."""
     for rank in range(len(sums)):
         if sums[rank, UP_ROWS] > 0:
-            up_rows = max(sums[rank, UP_ROWS], heads.macs[LEAST_UP_ROWS])
-            sums[rank, ISSUED] += up_rows * heads.macs[ISSUED_UP]
+            up_rows = max(sums[rank, UP_ROWS], heads.macs[OWN, LEAST_UP_ROWS])
+            sums[rank, ISSUED] += up_rows * heads.macs[OWN, ISSUED_UP]
 
 
 @compiled_part
@@ -337,7 +347,7 @@ def _add_dummies(tables: CountTables, sums: Float64s) -> Float64s:
 
     Returns the tokens of each rank, [ranks], without it.
     """
-    ranks = tables.ranks
+    ranks, heads = tables.ranks, tables.heads
     tokens, width, new = np.empty(len(sums)), ranks.ranks_per_domain, ranks.dummy[0]
     for rank in range(len(sums)):
         tokens[rank] = sums[rank, TOKENS]
@@ -348,7 +358,7 @@ def _add_dummies(tables: CountTables, sums: Float64s) -> Float64s:
             for other in range(first, first + width):
                 busy_tokens += tokens[other]
             if busy_tokens > 0:
-                _add_request(tables.heads, new, ranks.dummy[1], sums[rank])
+                _add_request(heads.numbers, heads.macs, new, ranks.dummy[1], sums, rank)
     return tokens
 
 
@@ -370,27 +380,31 @@ def _check_known(known: Bools, count: int) -> None:
 
 
 @compiled_part
-def _rank_terms(tables: CountTables, sums: Float64s, logit_rows: Int64s) -> Float64s:
-    """-> [ranks, rows, FIELDS]; raises LookupError where a table has not a rank's number."""
-    ranks = tables.ranks
-    rows = ranks.by_tokens.shape[2]
+def _rank_terms(ranks: RankTables, sums: Float64s, logit_rows: Int64s) -> Float64s:
+    """-> [ranks, rows, FIELDS]; raises LookupError where a table has not a rank's number.
+
+    Arrays have names of their own: one that is read from a tuple in a loop is counted there.
+    """
+    by_tokens, by_logits, by_sum = ranks.by_tokens, ranks.by_logits, ranks.by_sum
+    known_tokens, known_logits = ranks.known_tokens, ranks.known_logits
+    kind_of_rank, sums_of_rows, ramp = ranks.kind_of_rank, ranks.sums_of_rows, ranks.ramp
+    rows = by_tokens.shape[2]
     terms = np.empty((len(sums), rows, FIELDS))
     for rank in range(len(sums)):
-        tokens, logits, kind = int(sums[rank, TOKENS]), logit_rows[rank], ranks.kind_of_rank[rank]
-        _check_known(ranks.known_tokens, tokens)
-        _check_known(ranks.known_logits, logits)
+        tokens, logits, kind = int(sums[rank, TOKENS]), logit_rows[rank], kind_of_rank[rank]
+        _check_known(known_tokens, tokens)
+        _check_known(known_logits, logits)
         for row in range(rows):
             for field in range(FIELDS):
-                own = ranks.by_tokens[kind, tokens, row, field]
-                terms[rank, row, field] = own + ranks.by_logits[kind, logits, row, field]
-        for each in range(len(ranks.sums_of_rows)):
-            row, place = ranks.sums_of_rows[each, 0], ranks.sums_of_rows[each, 1]
+                own = by_tokens[kind, tokens, row, field]
+                terms[rank, row, field] = own + by_logits[kind, logits, row, field]
+        for each in range(len(sums_of_rows)):
+            row, place = sums_of_rows[each, 0], sums_of_rows[each, 1]
             amount = sums[rank, FIRST_SUM + place]
             for field in range(FIELDS):
-                terms[rank, row, field] += amount * ranks.by_sum[row, place, field]
+                terms[rank, row, field] += amount * by_sum[row, place, field]
         for row in range(rows):
-            tensor_ns = terms[rank, row, TENSOR_NS]
-            terms[rank, row, RAMP_NS] = _ramp_loss_ns(ranks.ramp, tensor_ns)
+            terms[rank, row, RAMP_NS] = _ramp_loss_ns(ramp, terms[rank, row, TENSOR_NS])
     return terms
 
 
@@ -418,9 +432,9 @@ def _expected_loads(
 
 @compiled_part
 def _column_terms(tables: CountTables, pairs: Float64s, distinct: Float64s) -> Float64s:
-    """-> [columns, FIELDS], without the exchange."""
+    """-> [columns, 1 row, FIELDS], without the exchange."""
     experts = tables.experts
-    terms = np.zeros((len(pairs), FIELDS))
+    terms = np.zeros((len(pairs), 1, FIELDS))
     parts = np.empty(PARTS_OF_EXPERTS)
     for column in range(len(pairs)):
         parts[0] = pairs[column]
@@ -430,22 +444,24 @@ def _column_terms(tables: CountTables, pairs: Float64s, distinct: Float64s) -> F
         parts[4] = max(pairs[column] - experts.pairs_in_sbuf, 0.0)
         for part in range(PARTS_OF_EXPERTS):
             for field in range(FIELDS):
-                terms[column, field] += parts[part] * experts.by_part[part, field]
-        terms[column, RAMP_NS] = _ramp_loss_ns(tables.ranks.ramp, terms[column, TENSOR_NS])
+                terms[column, 0, field] += parts[part] * experts.by_part[part, field]
+        terms[column, 0, RAMP_NS] = _ramp_loss_ns(tables.ranks.ramp, terms[column, 0, TENSOR_NS])
     return terms
 
 
 @compiled_part
 def _arriving_tokens(exchange: ExchangeTables, by_chip: Float64s, arriving: Float64s) -> None:
     """Fill the tokens of all that send to each receiver over each tier, [tiers, receivers]."""
-    of_set = np.zeros(len(exchange.first_member) - 1)
+    members, first_member = exchange.members, exchange.first_member
+    itself, set_of = exchange.itself, exchange.set_of
+    of_set = np.zeros(len(first_member) - 1)
     for each in range(len(of_set)):
-        for place in range(exchange.first_member[each], exchange.first_member[each + 1]):
-            of_set[each] += by_chip[exchange.members[place]]
+        for place in range(first_member[each], first_member[each + 1]):
+            of_set[each] += by_chip[members[place]]
     for tier in range(len(arriving)):
         for chip in range(len(by_chip)):
-            own = exchange.itself[tier, chip] * by_chip[chip]
-            arriving[tier, chip] = of_set[exchange.set_of[tier, chip]] - own
+            own = itself[tier, chip] * by_chip[chip]
+            arriving[tier, chip] = of_set[set_of[tier, chip]] - own
 
 
 @compiled_part
@@ -472,35 +488,37 @@ def _exchange(
     collectives: Float64s,
 ) -> None:
     """Fill the exchanges of a step, as in `Counted`."""
-    kinds, tiers, chips = exchange.sent_bytes.shape
-    nodes = exchange.ns_per_byte.shape[1]
+    sent_bytes, received_bytes = exchange.sent_bytes, exchange.received_bytes
+    left_bytes, ns_per_byte, legs = exchange.left_bytes, exchange.ns_per_byte, exchange.legs
+    kinds, tiers, chips = sent_bytes.shape
+    nodes = ns_per_byte.shape[1]
     arriving = np.empty((tiers, chips))
     _arriving_tokens(exchange, by_chip, arriving)
     egress, ingress = np.zeros((tiers, nodes)), np.zeros((tiers, nodes))
     for kind in range(kinds):
         for tier in range(tiers):
             for chip in range(chips):
-                egress[tier, chip] = by_chip[chip] * exchange.sent_bytes[kind, tier, chip]
-                ingress[tier, chip] = arriving[tier, chip] * exchange.received_bytes[kind, chip]
+                egress[tier, chip] = by_chip[chip] * sent_bytes[kind, tier, chip]
+                ingress[tier, chip] = arriving[tier, chip] * received_bytes[kind, chip]
             for relay in range(chips, nodes):
                 egress[tier, relay] = ingress[tier, relay] = 0.0
-        for leg in range(len(exchange.legs)):
-            moved = by_chip[exchange.legs[leg, 0]]
-            moved *= exchange.received_bytes[kind, exchange.legs[leg, 1]]
-            tier = exchange.legs[leg, 2]
-            egress[tier, exchange.legs[leg, 3]] += moved
-            ingress[tier, exchange.legs[leg, 4]] += moved
+        for leg in range(len(legs)):
+            moved = by_chip[legs[leg, 0]]
+            moved *= received_bytes[kind, legs[leg, 1]]
+            tier = legs[leg, 2]
+            egress[tier, legs[leg, 3]] += moved
+            ingress[tier, legs[leg, 4]] += moved
         longest_ns = busiest_ns = 0.0
         for node in range(nodes):
             busy_ns = 0.0
             for tier in range(tiers):
                 carried = max(egress[tier, node], ingress[tier, node])
-                busy_ns = max(busy_ns, carried * exchange.ns_per_byte[tier, node])
+                busy_ns = max(busy_ns, carried * ns_per_byte[tier, node])
             longest_ns = max(longest_ns, busy_ns)
             if node < chips:
                 link_ns[kind, node] = busy_ns
                 busiest_ns = max(busiest_ns, busy_ns)
-                link_bytes[kind, node] = by_chip[node] * exchange.left_bytes[kind, node]
+                link_bytes[kind, node] = by_chip[node] * left_bytes[kind, node]
         if longest_ns > 0:
             rest_ns[kind] = longest_ns + exchange.latency_ns - busiest_ns
             collectives[kind] = exchange.doublings
@@ -523,7 +541,7 @@ def count(
     sums = _sums(tables.heads, rank, new, context, requests, prefills)
     tokens = _add_dummies(tables, sums)
     _add_up_projections(tables.heads, sums)
-    rank_terms = _rank_terms(tables, sums, logit_rows)
+    rank_terms = _rank_terms(tables.ranks, sums, logit_rows)
     if not given.has_loads:
         _expected_loads(tables, tokens, given.pairs, given.distinct)
     kinds, chips = given.link_ns.shape

@@ -46,7 +46,7 @@ def head_tables(model: ModelSpec, shape: IssueShape) -> kernel.HeadTables:
     def macs(group: int, contracted: int, made: int) -> Float64s:
         score = float(contraction_rows(engine, np.array(float(contracted))))
         value = float(output_columns(engine, np.array(float(made))))
-        return np.array([columns * score, rows * value, least / group, 0.0])
+        return np.array([columns * score, rows * value, least / group, 0.0, 0.0, 0.0])
 
     own = macs(shape.query_group, model.head_dim, model.head_dim)
     plain, unfolded = own, own
@@ -59,10 +59,11 @@ def head_tables(model: ModelSpec, shape: IssueShape) -> kernel.HeadTables:
     magic = [(1 << kernel.SHIFT) // tile + 1 for tile in (columns, rows)]
     up_macs = layer_weights(model).kv_up_macs / model.heads
     by_head = (pair_macs, unfolded_pair_macs, 2 * model.head_dim, up_macs, shape.kv_up_macs, least)
+    windowed = own.copy()
+    windowed[kernel.IN_WINDOW] = model.window_tokens
     return kernel.HeadTables(
         numbers=np.array([columns, rows, *magic, _decodes_from(model), model.window_tokens]),
-        macs=np.array(by_head, dtype=np.float64),
-        issued=np.stack([plain, unfolded, np.append(own[:3], model.window_tokens)]),
+        macs=np.stack([plain, unfolded, windowed, np.array(by_head, dtype=np.float64)]),
     )
 
 

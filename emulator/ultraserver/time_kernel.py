@@ -131,30 +131,36 @@ def _together_ns(times: Float64s, turn_taking: float) -> float:
 @compiled_part
 def _time_row(
     tables: TimeTables,
-    terms: Float64s,
+    all_terms: Float64s,
+    column: int,
+    row: int,
     slow: float,
-    layer: float,
-    expert_layer: float,
+    layers: tuple[float, float],
     times: Float64s,
 ) -> float:
-    """Fill `times` [TIMES] of one row; returns its computing. Experts' links are not in it."""
+    """Fill `times` [TIMES] of one row of one column of [columns, rows, FIELDS]; -> its computing.
+
+    `layers` are how many layers' and expert layers' overheads it has. Places are passed instead of
+    slices, whose users would be counted.
+    """
     for engine in range(ENGINE_COUNT):
-        times[engine] = terms[engine]
+        times[engine] = all_terms[column, row, engine]
     times[TENSOR_NS] /= tables.tensor_share
     times[DMA_NS] /= tables.memory_share
     busiest_ns = _together_ns(times, tables.turn_taking)
-    ramped_ns = max(busiest_ns, times[TENSOR_NS] + terms[RAMP_NS])
+    ramped_ns = max(busiest_ns, times[TENSOR_NS] + all_terms[column, row, RAMP_NS])
     present = 1.0 if busiest_ns > 0 else 0.0
     times[BUSIEST] = slow * busiest_ns
     times[OWN] = slow * (ramped_ns - busiest_ns)
-    times[OWN + 1] = slow * terms[CORE_NS]
-    times[OWN + 2] = terms[FILL_DRAIN_NS]
-    times[OWN + 3] = terms[DMA_START_NS]
-    times[OWN + 4] = terms[LAUNCH_NS]
-    times[OWN + 5] = tables.layer_ns * layer * present
-    times[OWN + 6] = tables.expert_layer_ns * expert_layer * present
-    times[LINK] = terms[LINK_NS] / tables.link_share + terms[LATENCY_NS]
-    times[LAUNCH] = terms[COLLECTIVES] * tables.collective_ns
+    times[OWN + 1] = slow * all_terms[column, row, CORE_NS]
+    times[OWN + 2] = all_terms[column, row, FILL_DRAIN_NS]
+    times[OWN + 3] = all_terms[column, row, DMA_START_NS]
+    times[OWN + 4] = all_terms[column, row, LAUNCH_NS]
+    times[OWN + 5] = tables.layer_ns * layers[0] * present
+    times[OWN + 6] = tables.expert_layer_ns * layers[1] * present
+    latency_ns = all_terms[column, row, LATENCY_NS]
+    times[LINK] = all_terms[column, row, LINK_NS] / tables.link_share + latency_ns
+    times[LAUNCH] = all_terms[column, row, COLLECTIVES] * tables.collective_ns
     own_ns = times[OWN]
     for overhead in range(OWN + 1, OWN + OWN_COUNT):
         own_ns += times[overhead]
@@ -184,20 +190,20 @@ def _rank_slow(slow: Float64s, tp: int, rank: int) -> float:
 @compiled_part
 def _time_ranks(tables: TimeTables, counted: Counted, slow: Float64s) -> tuple[Float64s, Float64s]:
     """Computing and communication of each rank's segments, [segments, ranks] both."""
-    segments, rows = tables.times.shape
+    weights, terms = tables.times, counted.rank_terms
+    layers, expert_layers = tables.layers, tables.expert_layers
+    segments, rows = weights.shape
     ranks = len(counted.tokens)
     compute_ns, talk_ns = np.zeros((segments, ranks)), np.zeros((segments, ranks))
     times, host = np.empty(TIMES), np.empty(HOST_COUNT)
     for rank in range(ranks):
         own_slow = _rank_slow(slow, tables.tp, rank)
         for row in range(rows):
-            terms = counted.rank_terms[rank, row]
-            row_ns = _time_row(
-                tables, terms, own_slow, tables.layers[row], tables.expert_layers[row], times
-            )
+            overheads = (layers[row], expert_layers[row])
+            row_ns = _time_row(tables, terms, rank, row, own_slow, overheads, times)
             for segment in range(segments):
-                compute_ns[segment, rank] += tables.times[segment, row] * row_ns
-                talk_ns[segment, rank] += tables.times[segment, row] * (times[LINK] + times[LAUNCH])
+                compute_ns[segment, rank] += weights[segment, row] * row_ns
+                talk_ns[segment, rank] += weights[segment, row] * (times[LINK] + times[LAUNCH])
         compute_ns[segments - 1, rank] += _host_ns(tables, counted, rank, host)
     return compute_ns, talk_ns
 
@@ -217,8 +223,9 @@ def _time_experts(
         for chip in range(chips):
             column = counted.column_of[kind, chip]
             if column != last_column or slow[chip] != last_slow:
-                terms = counted.column_terms[column]
-                own_ns = _time_row(tables, terms, slow[chip], 0.0, 0.0, times)
+                own_ns = _time_row(
+                    tables, counted.column_terms, column, 0, slow[chip], (0.0, 0.0), times
+                )
                 last_column, last_slow = column, slow[chip]
             domain = chip // width
             if chip % width == 0 or own_ns > expert_ns[kind, domain]:
@@ -301,9 +308,8 @@ def _add_compute(
             weight = runs[segment] * tables.times[segment, row]
             if weight == 0:
                 continue
-            terms = counted.rank_terms[rank, row]
-            layer, expert_layer = tables.layers[row], tables.expert_layers[row]
-            _time_row(tables, terms, own_slow, layer, expert_layer, times)
+            layers = (tables.layers[row], tables.expert_layers[row])
+            _time_row(tables, counted.rank_terms, rank, row, own_slow, layers, times)
             part = tables.part_of_row[row]
             parts[part] += weight * times[BUSIEST]
             for engine in range(ENGINE_COUNT):
@@ -332,8 +338,8 @@ def _add_experts(
     first, times = tables.row_parts, np.empty(TIMES)
     for kind in range(len(tables.kind_runs)):
         weight, chip = tables.kind_runs[kind], timed.slowest_chip[kind, domain]
-        terms = counted.column_terms[counted.column_of[kind, chip]]
-        _time_row(tables, terms, slow[chip], 0.0, 0.0, times)
+        column = counted.column_of[kind, chip]
+        _time_row(tables, counted.column_terms, column, 0, slow[chip], (0.0, 0.0), times)
         parts[first + EXPERTS_PART] += weight * times[BUSIEST]
         for engine in range(ENGINE_COUNT):
             engines[tables.row_parts, engine] += weight * times[engine]
@@ -355,53 +361,55 @@ def _bound(engines: Float64s) -> Int64s:
 
 
 @compiled_part
-def _add_work(
-    tables: TimeTables, counted: Counted, runs: Float64s, experts: bool, work: Float64s
-) -> None:
-    """Add to `work` [chips, WORK_COLUMNS] segments that run `runs` times, and experts' layers."""
-    segments, rows = tables.times.shape
-    total = np.empty(FIELDS)
-    for rank in range(len(counted.tokens)):
+def _add_work(tables: TimeTables, counted: Counted, runs: Float64s, work: Float64s) -> None:
+    """Add to `work` [chips, WORK_COLUMNS] segments that run `runs` times."""
+    times, terms, tp = tables.times, counted.rank_terms, tables.tp
+    segments, rows = times.shape
+    total, weights = np.empty(FIELDS), np.zeros(rows)
+    for row in range(rows):
+        for segment in range(segments):
+            weights[row] += runs[segment] * times[segment, row]
+    for rank in range(len(terms)):
         total[:] = 0.0
         for row in range(rows):
-            weight = 0.0
-            for segment in range(segments):
-                weight += runs[segment] * tables.times[segment, row]
             for field in range(FIELDS):
-                total[field] += weight * counted.rank_terms[rank, row, field]
-        for chip in range(rank * tables.tp, (rank + 1) * tables.tp):
-            _add_row(total, work[chip])
-    if not experts:
-        return
-    exchanges = 1 + tables.dispatch_share
-    for chip in range(counted.column_of.shape[1]):
-        total[:] = 0.0
-        link_ns = link_bytes = 0.0
-        for kind in range(len(tables.kind_runs)):
-            weight = tables.kind_runs[kind]
-            terms = counted.column_terms[counted.column_of[kind, chip]]
-            for field in range(FIELDS):
-                total[field] += weight * terms[field]
-            link_ns += weight * counted.link_ns[kind, chip]
-            link_bytes += weight * counted.link_bytes[kind, chip]
-        _add_row(total, work[chip])
-        work[chip, WORK_LINK_NS] += exchanges * link_ns
-        work[chip, WORK_LINK_BYTES] += exchanges * link_bytes
-        work[chip, WORK_DISPATCHED] += tables.dispatch_share * link_bytes
+                total[field] += weights[row] * terms[rank, row, field]
+        for chip in range(rank * tp, (rank + 1) * tp):
+            _add_fields(total, work, chip)
 
 
 @compiled_part
-def _add_row(total: Float64s, work: Float64s) -> None:
-    """Add summed terms [FIELDS] to a chip's work [WORK_COLUMNS]."""
+def _add_expert_work(tables: TimeTables, counted: Counted, work: Float64s) -> None:
+    """Add to `work` [chips, WORK_COLUMNS] the experts of all layers, and their exchanges."""
+    share, total = tables.dispatch_share, np.empty(FIELDS)
+    kind_runs, column_of, column_terms = tables.kind_runs, counted.column_of, counted.column_terms
+    for chip in range(len(work)):
+        total[:] = 0.0
+        link_ns = link_bytes = 0.0
+        for kind in range(len(kind_runs)):
+            weight, column = kind_runs[kind], column_of[kind, chip]
+            for field in range(FIELDS):
+                total[field] += weight * column_terms[column, 0, field]
+            link_ns += weight * counted.link_ns[kind, chip]
+            link_bytes += weight * counted.link_bytes[kind, chip]
+        _add_fields(total, work, chip)
+        work[chip, WORK_LINK_NS] += (1 + share) * link_ns
+        work[chip, WORK_LINK_BYTES] += (1 + share) * link_bytes
+        work[chip, WORK_DISPATCHED] += share * link_bytes
+
+
+@compiled_part
+def _add_fields(total: Float64s, work: Float64s, chip: int) -> None:
+    """Add summed terms [FIELDS] to a chip's row of `work` [chips, WORK_COLUMNS]."""
     for engine in range(ENGINE_COUNT):
-        work[engine] += total[engine]
-    work[TENSOR_NS] += total[RAMP_NS]
-    work[DMA_NS] += total[CORE_MOVING_NS]
-    work[WORK_LINK_NS] += total[LINK_NS]
+        work[chip, engine] += total[engine]
+    work[chip, TENSOR_NS] += total[RAMP_NS]
+    work[chip, DMA_NS] += total[CORE_MOVING_NS]
+    work[chip, WORK_LINK_NS] += total[LINK_NS]
     for rate in range(RATES):
-        work[WORK_FLOPS + rate] += total[FLOPS + rate]
-    work[WORK_HBM] += total[HBM_BYTES]
-    work[WORK_LINK_BYTES] += total[LINK_BYTES]
+        work[chip, WORK_FLOPS + rate] += total[FLOPS + rate]
+    work[chip, WORK_HBM] += total[HBM_BYTES]
+    work[chip, WORK_LINK_BYTES] += total[LINK_BYTES]
 
 
 @compiled
@@ -429,7 +437,8 @@ def time_alone(tables: TimeTables, counted: Counted, slow: Float64s) -> Passed:
     _add_experts(tables, counted, slow, timed, domain, parts, engines)
     _add_exchanges(tables, counted, timed, parts)
     work = np.zeros((ranks * tables.tp, WORK_COLUMNS))
-    _add_work(tables, counted, tables.runs, True, work)
+    _add_work(tables, counted, tables.runs, work)
+    _add_expert_work(tables, counted, work)
     return Passed(domain_ns[domain], rank_ns, parts, _bound(engines), work)
 
 
@@ -483,7 +492,8 @@ def time_overlapped(tables: TimeTables, counted: Counted, slow: Float64s) -> Pas
     for part in range(tables.row_parts + TP_PART, tables.row_parts + EXCHANGE_PART + 1):
         parts[part] = shown * talking[part]
     work = np.zeros((ranks * tables.tp, WORK_COLUMNS))
-    _add_work(tables, counted, tables.runs, True, work)
+    _add_work(tables, counted, tables.runs, work)
+    _add_expert_work(tables, counted, work)
     return Passed(domain_ns[domain], rank_ns, parts, _bound(engines), work)
 
 
@@ -548,13 +558,14 @@ def time_halves(
     _add_compute(
         tables, counted, slow, timed.compute_ns + timed.talk_ns, domain, tail_runs, parts, engines
     )
-    _add_work(tables, counted, tail_runs, False, work)
+    _add_work(tables, counted, tail_runs, work)
     for half in range(2):
         engines[:] = 0.0
         own = pair[half]
         own_ns = own.compute_ns + own.talk_ns
         _add_compute(tables, halves[half], slow, own_ns, domain, layer_runs, parts, engines)
         _add_experts(tables, halves[half], slow, own, domain, parts, engines)
-        _add_work(tables, halves[half], layer_runs, True, work)
+        _add_work(tables, halves[half], layer_runs, work)
+        _add_expert_work(tables, halves[half], work)
     parts[tables.row_parts + EXCHANGE_PART] = domain_ns[domain] - parts.sum()
     return Passed(domain_ns[domain], rank_ns, parts, _bound(engines), work)
