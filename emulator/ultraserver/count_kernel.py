@@ -1,8 +1,8 @@
 """Counts a step, compiled: from requests to the terms of ranks and experts.
 
 What `StepCounter` counts with arrays of all ranks, rank by rank and from tables (`count_tables`):
-no formula of the work of attention, networks or experts stands here, only the sums over requests,
-whose formulas are those of `rank_totals`, and the exchange over lanes, as in `TierPaths`.
+no formula of the work of attention, networks or experts stands here, only the exchange over lanes,
+as in `TierPaths`.
 """
 
 from typing import Final, NamedTuple
@@ -10,7 +10,15 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from emulator.arrays import Bools, Float64s, Int64s
-from emulator.ultraserver.compiled import compiled, compiled_part
+from emulator.ultraserver.compiled import compiled
+from emulator.ultraserver.request_kernel import (
+    FIRST_SUM,
+    TOKENS,
+    HeadTables,
+    add_request,
+    add_up_projections,
+    request_sums,
+)
 from emulator.ultraserver.terms_layout import (
     FIELDS,
     RAMP_NS,
@@ -19,52 +27,6 @@ from emulator.ultraserver.terms_layout import (
 
 BLOCK: Final = 512  # token counts whose terms are tabulated together
 PARTS_OF_EXPERTS: Final = 5  # pairs, experts, rows issued, any pair, pairs that do not fit in SBUF
-# A quotient of whole numbers is a product with 2^40 over the divisor, rounded up, over 2^40: exact
-# for numbers below 2^23 divisors, which no context reaches, and many times as fast.
-SHIFT: Final = 40
-STRIDE: Final = 32
-
-# Columns of the sums over a rank's requests; those from FIRST_SUM on are multiplied by a table.
-TOKENS: Final = 0
-UP_ROWS: Final = 1
-FIRST_SUM: Final = 2
-SUMS: Final = (
-    "context_tokens",
-    "attended",
-    "head_macs",
-    "issued_head_macs",
-    "cached_macs",
-    "issued_cached_macs",
-    "window_context_tokens",
-    "window_attended",
-    "window_head_macs",
-    "window_issued_head_macs",
-)
-CONTEXT, ATTENDED, HEAD, ISSUED, CACHED, ISSUED_CACHED = range(FIRST_SUM, FIRST_SUM + 6)
-WINDOW_CONTEXT, WINDOW_ATTENDED, WINDOW_HEAD, WINDOW_ISSUED = range(FIRST_SUM + 6, FIRST_SUM + 10)
-SUM_COLUMNS: Final = FIRST_SUM + len(SUMS)
-
-
-# A head's whole numbers: a quotient by a tile is a product with its magic number.
-(TILE_COLUMNS, TILE_ROWS, COLUMNS_MAGIC, ROWS_MAGIC, DECODES_FROM, WINDOW) = range(6)
-# The rows of its MACs. What scores are charged for, by their form: MACs of a query and a tile of
-# keys, of one and a tile of values, fewest rows over the heads that share them, and the window.
-(PLAIN, UNFOLDED, WINDOWED, OWN) = range(4)
-(OF_KEYS, OF_VALUES, LEAST_ROWS, IN_WINDOW) = range(4)
-# And its own: of a pair of query and key, as a latent lies and unfolded, and inside a window; of a
-# row of a latent's up-projection as it is and as it is issued, with the fewest rows issued.
-(PAIR, UNFOLDED_PAIR, WINDOW_PAIR, UP, ISSUED_UP, LEAST_UP_ROWS) = range(6)
-
-
-class HeadTables(NamedTuple):
-    """One head's products: see `rank_totals`.
-
-    A token decodes from a context of DECODES_FROM on, which folds a latent. A window of 0 is none,
-    and an UNFOLDED_PAIR of 0 no latent.
-    """
-
-    numbers: Int64s  # [6]
-    macs: Float64s  # [4, 6]
 
 
 class RankTables(NamedTuple):
@@ -164,184 +126,7 @@ class Counted(NamedTuple):
     collectives: Float64s  # [kinds]
 
 
-@compiled_part
-def _tile_rows(new: int, context: int, tile: int, window: int) -> tuple[int, int]:
-    """Tiles of keys, and queries that pass any, summed over tiles: `rank_totals._tile_rows`."""
-    tiles = -(-(context + new) // tile)
-    first = context // tile + 1
-    spared_tiles = max(tiles - first, 0)
-    spared = tile * (first + tiles - 1) * spared_tiles // 2 - context * spared_tiles
-    queries = new * tiles - spared
-    if window > 0:
-        queries = min(queries, new * (-(-(window - 1) // tile) + 1))
-    return tiles, queries
-
-
-@compiled_part
-def _issued(numbers: Int64s, macs_of: Float64s, form: int, new: int, context: int) -> float:
-    """MACs issued for scores and weighted sums of one head of a request."""
-    least, window = macs_of[form, LEAST_ROWS], int(macs_of[form, IN_WINDOW])
-    tiles, queries = _tile_rows(new, context, numbers[TILE_COLUMNS], window)
-    of_keys = max(float(queries), least * tiles) * macs_of[form, OF_KEYS]
-    tiles, queries = _tile_rows(new, context, numbers[TILE_ROWS], window)
-    return float(of_keys + max(float(queries), least * tiles) * macs_of[form, OF_VALUES])
-
-
-@compiled_part
-def _add_request(
-    numbers: Int64s,
-    macs_of: Float64s,
-    new: int,
-    context: int,
-    sums: Float64s,
-    rank: int,
-) -> None:
-    """Add one request, of any kind, to the `sums` [ranks, SUM_COLUMNS] of `rank`."""
-    window = numbers[WINDOW]
-    pairs, keys = new * context + new * (new + 1) // 2, context + new
-    macs = pairs * macs_of[OWN, PAIR]
-    folded, unfolded = macs + new * macs_of[OWN, UP], pairs * macs_of[OWN, UNFOLDED_PAIR]
-    unfolded += keys * macs_of[OWN, UP]
-    is_latent = macs_of[OWN, UNFOLDED_PAIR] > 0
-    folds = is_latent and folded <= unfolded
-    issued = _issued(numbers, macs_of, UNFOLDED if is_latent and not folds else PLAIN, new, context)
-    sums[rank, TOKENS] += new
-    sums[rank, CONTEXT] += context
-    sums[rank, ATTENDED] += pairs
-    sums[rank, HEAD] += unfolded if is_latent and not folds else folded
-    sums[rank, ISSUED] += issued
-    if is_latent:
-        sums[rank, CACHED] += macs if folds else 0.0
-        sums[rank, ISSUED_CACHED] += issued if folds else 0.0
-        sums[rank, UP_ROWS] += new if folds else keys
-    if window > 0:
-        seen = min(context, window - 1)
-        growing = min(max(window - context, 0), new)
-        attended = growing * context + growing * (growing + 1) // 2 + (new - growing) * window
-        sums[rank, WINDOW_CONTEXT] += seen
-        sums[rank, WINDOW_ATTENDED] += attended
-        sums[rank, WINDOW_HEAD] += macs_of[OWN, WINDOW_PAIR] * attended
-        sums[rank, WINDOW_ISSUED] += _issued(numbers, macs_of, WINDOWED, new, seen)
-
-
-@compiled_part
-def _add_decodes(
-    numbers: Int64s,
-    macs_of: Float64s,
-    new: Int64s,
-    context: Int64s,
-    first: np.uint64,
-    end: np.uint64,
-    sums: Float64s,
-    rank: int,
-) -> int:
-    """Add those of requests [first, end) that decode; returns how many.
-
-    A decoding token passes every tile of its keys, and the last tile's number is the context's
-    quotient: so all that is summed are whole numbers, without a branch.
-    """
-    columns_magic, rows_magic = numbers[COLUMNS_MAGIC], numbers[ROWS_MAGIC]
-    decodes_from, window = numbers[DECODES_FROM], numbers[WINDOW]
-    count = contexts = columns = rows = 0
-    for place in range(first, end):
-        one = int(new[place] == 1) * int(context[place] >= decodes_from)
-        seen = context[place] * one
-        count += one
-        contexts += seen
-        columns += (seen * columns_magic) >> SHIFT
-        rows += (seen * rows_magic) >> SHIFT
-    pairs = contexts + count
-    issued = _issued_tiles(macs_of, PLAIN, columns + count, rows + count)
-    sums[rank, TOKENS] += count
-    sums[rank, CONTEXT] += contexts
-    sums[rank, ATTENDED] += pairs
-    sums[rank, HEAD] += pairs * macs_of[OWN, PAIR] + count * macs_of[OWN, UP]
-    sums[rank, ISSUED] += issued
-    if macs_of[OWN, UNFOLDED_PAIR] > 0:
-        sums[rank, CACHED] += pairs * macs_of[OWN, PAIR]
-        sums[rank, ISSUED_CACHED] += issued
-        sums[rank, UP_ROWS] += count
-    if window > 0:
-        contexts = columns = rows = 0
-        for place in range(first, end):
-            one = int(new[place] == 1) * int(context[place] >= decodes_from)
-            seen = min(context[place], window - 1) * one
-            contexts += seen
-            columns += (seen * columns_magic) >> SHIFT
-            rows += (seen * rows_magic) >> SHIFT
-        sums[rank, WINDOW_CONTEXT] += contexts
-        sums[rank, WINDOW_ATTENDED] += contexts + count
-        sums[rank, WINDOW_HEAD] += macs_of[OWN, WINDOW_PAIR] * (contexts + count)
-        sums[rank, WINDOW_ISSUED] += _issued_tiles(macs_of, WINDOWED, columns + count, rows + count)
-    return count
-
-
-@compiled_part
-def _issued_tiles(macs_of: Float64s, form: int, column_tiles: int, row_tiles: int) -> float:
-    """MACs issued for tokens that pass each of so many tiles once."""
-    rows = max(1.0, macs_of[form, LEAST_ROWS])
-    of_values = rows * row_tiles * macs_of[form, OF_VALUES]
-    return float(rows * column_tiles * macs_of[form, OF_KEYS] + of_values)
-
-
-@compiled_part
-def _stride(rank: Int64s) -> int:
-    """How many of a rank's requests may be skipped to find its last: 1 unless they are in order."""
-    falls = 0
-    for place in range(len(rank) - 1):
-        falls += int(rank[place + 1] < rank[place])
-    return 1 if falls else STRIDE
-
-
-@compiled_part
-def _sums(
-    heads: HeadTables,
-    rank: Int64s,
-    new: Int64s,
-    context: Int64s,
-    requests: Float64s,
-    prefills: Float64s,
-) -> Float64s:
-    """Sums over each rank's requests, which come in runs of one rank: [ranks, SUM_COLUMNS].
-
-    Places are unsigned, since a signed one may mean one from the end: what asks which is not made
-    vector instructions. New requests, the most likely prompts, come last.
-    """
-    sums = np.zeros((len(requests), SUM_COLUMNS))
-    numbers, macs_of = heads.numbers, heads.macs
-    decodes_from = numbers[DECODES_FROM]
-    one, stride, count = np.uint64(1), np.uint64(_stride(rank)), np.uint64(len(rank))
-    first = end = np.uint64(0)
-    while first < count:
-        own = rank[first]
-        while end + stride <= count and rank[end + stride - one] == own:
-            end += stride
-        while end < count and rank[end] == own:
-            end += one
-        others = int(end - first)
-        requests[own] += others
-        others -= _add_decodes(numbers, macs_of, new, context, first, end, sums, own)
-        place = end
-        while others > 0:
-            place -= one
-            if new[place] != 1 or context[place] < decodes_from:
-                others -= 1
-                _add_request(numbers, macs_of, new[place], context[place], sums, own)
-                prefills[own] += int(new[place] > 1) | int(context[place] == 0)
-        first = end
-    return sums
-
-
-@compiled_part
-def _add_up_projections(heads: HeadTables, sums: Float64s) -> None:
-    """Add what a latent's up-projection is issued for, which all requests of a rank share."""
-    for rank in range(len(sums)):
-        if sums[rank, UP_ROWS] > 0:
-            up_rows = max(sums[rank, UP_ROWS], heads.macs[OWN, LEAST_UP_ROWS])
-            sums[rank, ISSUED] += up_rows * heads.macs[OWN, ISSUED_UP]
-
-
-@compiled_part
+@compiled
 def _add_dummies(tables: CountTables, sums: Float64s) -> Float64s:
     """Add a token to each rank that is up, idle, and shares experts with a busy one.
 
@@ -358,11 +143,11 @@ def _add_dummies(tables: CountTables, sums: Float64s) -> Float64s:
             for other in range(first, first + width):
                 busy_tokens += tokens[other]
             if busy_tokens > 0:
-                _add_request(heads.numbers, heads.macs, new, ranks.dummy[1], sums, rank)
+                add_request(heads.numbers, heads.macs, new, ranks.dummy[1], sums, rank)
     return tokens
 
 
-@compiled_part
+@compiled
 def _ramp_loss_ns(ramp: Float64s, burst_ns: float) -> float:
     """As `clock_ramp.ramp_loss_ns`; `ramp` is [share, its square, steepness, work inside]."""
     if ramp[2] == 0 or burst_ns == 0:
@@ -372,14 +157,14 @@ def _ramp_loss_ns(ramp: Float64s, burst_ns: float) -> float:
     return float(lasts_ns - inside_ns)
 
 
-@compiled_part
+@compiled
 def _check_known(known: Bools, count: int) -> None:
     """Raise LookupError where a table does not know `count` yet."""
     if count // BLOCK >= len(known) or not known[count // BLOCK]:
         raise LookupError
 
 
-@compiled_part
+@compiled
 def _rank_terms(ranks: RankTables, sums: Float64s, logit_rows: Int64s) -> Float64s:
     """-> [ranks, rows, FIELDS]; raises LookupError where a table has not a rank's number.
 
@@ -408,7 +193,7 @@ def _rank_terms(ranks: RankTables, sums: Float64s, logit_rows: Int64s) -> Float6
     return terms
 
 
-@compiled_part
+@compiled
 def _expected_loads(
     tables: CountTables, tokens: Float64s, pairs: Float64s, distinct: Float64s
 ) -> None:
@@ -430,7 +215,7 @@ def _expected_loads(
             distinct[column] += hit[group, experts.chance_of_slot[column, slot]]
 
 
-@compiled_part
+@compiled
 def _column_terms(tables: CountTables, pairs: Float64s, distinct: Float64s) -> Float64s:
     """-> [columns, 1 row, FIELDS], without the exchange."""
     experts = tables.experts
@@ -449,7 +234,7 @@ def _column_terms(tables: CountTables, pairs: Float64s, distinct: Float64s) -> F
     return terms
 
 
-@compiled_part
+@compiled
 def _arriving_tokens(exchange: ExchangeTables, by_chip: Float64s, arriving: Float64s) -> None:
     """Fill the tokens of all that send to each receiver over each tier, [tiers, receivers]."""
     members, first_member = exchange.members, exchange.first_member
@@ -464,7 +249,7 @@ def _arriving_tokens(exchange: ExchangeTables, by_chip: Float64s, arriving: Floa
             arriving[tier, chip] = of_set[set_of[tier, chip]] - own
 
 
-@compiled_part
+@compiled
 def _tokens_by_chip(exchange: ExchangeTables, tokens: Float64s, tp: int) -> Float64s:
     """The part of its rank's tokens, [ranks], that each chip dispatches: [chips].
 
@@ -478,7 +263,7 @@ def _tokens_by_chip(exchange: ExchangeTables, tokens: Float64s, tp: int) -> Floa
     return by_chip
 
 
-@compiled_part
+@compiled
 def _exchange(
     exchange: ExchangeTables,
     by_chip: Float64s,
@@ -526,21 +311,17 @@ def _exchange(
 
 @compiled
 def count(
-    tables: CountTables,
-    given: GivenExperts,
-    rank: Int64s,
-    new: Int64s,
-    context: Int64s,
-    logit_rows: Int64s,
+    tables: CountTables, given: GivenExperts, batch: tuple[Int64s, Int64s, Int64s, Int64s]
 ) -> Counted:
-    """Count a step's requests, [requests] each, and rows of logits, [ranks].
+    """Count a batch: rank, new tokens and context, [requests] each; rows of logits, [ranks].
 
     Raises LookupError where the tables have not a rank's number of tokens or rows yet.
     """
+    rank, new, context, logit_rows = batch
     requests, prefills = np.zeros(len(logit_rows)), np.zeros(len(logit_rows))
-    sums = _sums(tables.heads, rank, new, context, requests, prefills)
+    sums = request_sums(tables.heads, rank, new, context, requests, prefills)
     tokens = _add_dummies(tables, sums)
-    _add_up_projections(tables.heads, sums)
+    add_up_projections(tables.heads, sums)
     rank_terms = _rank_terms(tables.ranks, sums, logit_rows)
     if not given.has_loads:
         _expected_loads(tables, tokens, given.pairs, given.distinct)

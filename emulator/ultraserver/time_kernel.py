@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
-from emulator.ultraserver.compiled import compiled, compiled_part
+from emulator.ultraserver.compiled import compiled
 from emulator.ultraserver.count_kernel import Counted
 from emulator.ultraserver.terms_layout import (
     COLLECTIVES,
@@ -110,7 +110,7 @@ class Passed(NamedTuple):
     work: Float64s  # [chips, WORK_COLUMNS]
 
 
-@compiled_part
+@compiled
 def _together_ns(times: Float64s, turn_taking: float) -> float:
     """How long the engines take together; see `Calibration.turn_taking`."""
     longest = 0.0
@@ -128,7 +128,7 @@ def _together_ns(times: Float64s, turn_taking: float) -> float:
     return float(longest * total**turn_taking)
 
 
-@compiled_part
+@compiled
 def _time_row(
     tables: TimeTables,
     all_terms: Float64s,
@@ -167,7 +167,7 @@ def _time_row(
     return float(times[BUSIEST] + own_ns)
 
 
-@compiled_part
+@compiled
 def _host_ns(tables: TimeTables, counted: Counted, rank: int, host: Float64s) -> float:
     """Fill `host` [HOST_COUNT] of one rank; returns the sum."""
     busy = 1.0 if counted.tokens[rank] > 0 else 0.0
@@ -178,7 +178,7 @@ def _host_ns(tables: TimeTables, counted: Counted, rank: int, host: Float64s) ->
     return float(host[0] + host[1] + host[2] + host[3])
 
 
-@compiled_part
+@compiled
 def _rank_slow(slow: Float64s, tp: int, rank: int) -> float:
     """Of a rank's slowest chip."""
     slowest = slow[rank * tp]
@@ -187,7 +187,7 @@ def _rank_slow(slow: Float64s, tp: int, rank: int) -> float:
     return float(slowest)
 
 
-@compiled_part
+@compiled
 def _time_ranks(tables: TimeTables, counted: Counted, slow: Float64s) -> tuple[Float64s, Float64s]:
     """Computing and communication of each rank's segments, [segments, ranks] both."""
     weights, terms = tables.times, counted.rank_terms
@@ -208,7 +208,7 @@ def _time_ranks(tables: TimeTables, counted: Counted, slow: Float64s) -> tuple[F
     return compute_ns, talk_ns
 
 
-@compiled_part
+@compiled
 def _time_experts(
     tables: TimeTables, counted: Counted, slow: Float64s, domains: int
 ) -> tuple[Float64s, Int64s]:
@@ -234,8 +234,9 @@ def _time_experts(
     return expert_ns, slowest_chip
 
 
-@compiled_part
-def _timed(tables: TimeTables, counted: Counted, slow: Float64s) -> Timed:
+@compiled
+def time_segments(tables: TimeTables, counted: Counted, slow: Float64s) -> Timed:
+    """A counted step under a calibration, on chips that are `slow` [chips] times as slow."""
     compute_ns, talk_ns = _time_ranks(tables, counted, slow)
     domains = len(counted.tokens) // tables.ranks_per_domain
     expert_ns, slowest_chip = _time_experts(tables, counted, slow, domains)
@@ -259,8 +260,8 @@ def _timed(tables: TimeTables, counted: Counted, slow: Float64s) -> Timed:
     )
 
 
-@compiled_part
-def _slowest(times_ns: Float64s, first: int, count: int) -> int:
+@compiled
+def first_longest(times_ns: Float64s, first: int, count: int) -> int:
     """The first with the longest time of `count` from `first` on."""
     slowest = first
     for place in range(first, first + count):
@@ -269,22 +270,22 @@ def _slowest(times_ns: Float64s, first: int, count: int) -> int:
     return slowest
 
 
-@compiled_part
-def _domain_ns(tables: TimeTables, by_rank: Float64s, shared_ns: Float64s) -> Float64s:
+@compiled
+def longest_of_domains(tables: TimeTables, by_rank: Float64s, shared_ns: Float64s) -> Float64s:
     """Segments [segments, ranks] of each domain's slowest rank, and what it shares: [domains]."""
     segments, width = len(by_rank), tables.ranks_per_domain
     total = np.empty(len(shared_ns))
     for domain in range(len(shared_ns)):
         own_ns = 0.0
         for segment in range(segments):
-            slowest = _slowest(by_rank[segment], domain * width, width)
+            slowest = first_longest(by_rank[segment], domain * width, width)
             own_ns += tables.runs[segment] * by_rank[segment, slowest]
         total[domain] = own_ns + shared_ns[domain]
     return total
 
 
-@compiled_part
-def _add_compute(
+@compiled
+def add_compute(
     tables: TimeTables,
     counted: Counted,
     slow: Float64s,
@@ -302,7 +303,7 @@ def _add_compute(
     width = tables.ranks_per_domain
     first, times, host = tables.row_parts, np.empty(TIMES), np.empty(HOST_COUNT)
     for segment in range(segments):
-        rank = _slowest(segment_ns[segment], domain * width, width)
+        rank = first_longest(segment_ns[segment], domain * width, width)
         own_slow = _rank_slow(slow, tables.tp, rank)
         for row in range(rows):
             weight = runs[segment] * tables.times[segment, row]
@@ -318,14 +319,14 @@ def _add_compute(
                 parts[first + OWN_PART + overhead] += weight * times[OWN + overhead]
             parts[first + TP_PART] += weight * times[LINK]
             parts[first + COLLECTIVE_PART] += weight * times[LAUNCH]
-    rank = _slowest(segment_ns[segments - 1], domain * width, width)
+    rank = first_longest(segment_ns[segments - 1], domain * width, width)
     _host_ns(tables, counted, rank, host)
     for overhead in range(HOST_COUNT):
         parts[first + HOST_PART + overhead] += host[overhead] * runs[segments - 1]
 
 
-@compiled_part
-def _add_experts(
+@compiled
+def add_experts(
     tables: TimeTables,
     counted: Counted,
     slow: Float64s,
@@ -347,8 +348,8 @@ def _add_experts(
             parts[first + OWN_PART + overhead] += weight * times[OWN + overhead]
 
 
-@compiled_part
-def _bound(engines: Float64s) -> Int64s:
+@compiled
+def bound_of(engines: Float64s) -> Int64s:
     """The engine with the longest time of each part: [parts, engines] -> [parts], -1 for none."""
     bound = np.empty(len(engines), dtype=np.int64)
     for part in range(len(engines)):
@@ -360,8 +361,8 @@ def _bound(engines: Float64s) -> Int64s:
     return bound
 
 
-@compiled_part
-def _add_work(tables: TimeTables, counted: Counted, runs: Float64s, work: Float64s) -> None:
+@compiled
+def add_work(tables: TimeTables, counted: Counted, runs: Float64s, work: Float64s) -> None:
     """Add to `work` [chips, WORK_COLUMNS] segments that run `runs` times."""
     times, terms, tp = tables.times, counted.rank_terms, tables.tp
     segments, rows = times.shape
@@ -378,8 +379,8 @@ def _add_work(tables: TimeTables, counted: Counted, runs: Float64s, work: Float6
             _add_fields(total, work, chip)
 
 
-@compiled_part
-def _add_expert_work(tables: TimeTables, counted: Counted, work: Float64s) -> None:
+@compiled
+def add_expert_work(tables: TimeTables, counted: Counted, work: Float64s) -> None:
     """Add to `work` [chips, WORK_COLUMNS] the experts of all layers, and their exchanges."""
     share, total = tables.dispatch_share, np.empty(FIELDS)
     kind_runs, column_of, column_terms = tables.kind_runs, counted.column_of, counted.column_terms
@@ -398,7 +399,7 @@ def _add_expert_work(tables: TimeTables, counted: Counted, work: Float64s) -> No
         work[chip, WORK_DISPATCHED] += share * link_bytes
 
 
-@compiled_part
+@compiled
 def _add_fields(total: Float64s, work: Float64s, chip: int) -> None:
     """Add summed terms [FIELDS] to a chip's row of `work` [chips, WORK_COLUMNS]."""
     for engine in range(ENGINE_COUNT):
@@ -415,7 +416,7 @@ def _add_fields(total: Float64s, work: Float64s, chip: int) -> None:
 @compiled
 def time_alone(tables: TimeTables, counted: Counted, slow: Float64s) -> Passed:
     """One thing after the other: every exchange and collective is exposed."""
-    timed = _timed(tables, counted, slow)
+    timed = time_segments(tables, counted, slow)
     segments, ranks = timed.compute_ns.shape
     domains = timed.expert_ns.shape[1]
     segment_ns = timed.compute_ns + timed.talk_ns
@@ -424,26 +425,26 @@ def time_alone(tables: TimeTables, counted: Counted, slow: Float64s) -> Passed:
         both_ns = timed.dispatch_ns[kind] + timed.combine_ns[kind]
         for domain in range(domains):
             shared_ns[domain] += tables.kind_runs[kind] * (timed.expert_ns[kind, domain] + both_ns)
-    domain_ns = _domain_ns(tables, segment_ns, shared_ns)
+    domain_ns = longest_of_domains(tables, segment_ns, shared_ns)
     rank_ns = np.zeros(ranks)
     for rank in range(ranks):
         for segment in range(segments):
             rank_ns[rank] += tables.runs[segment] * segment_ns[segment, rank]
         rank_ns[rank] += shared_ns[rank // tables.ranks_per_domain]
-    domain = _slowest(domain_ns, 0, domains)
+    domain = first_longest(domain_ns, 0, domains)
     parts = np.zeros(tables.row_parts + FURTHER_PARTS)
     engines = np.zeros((tables.row_parts + 1, ENGINE_COUNT))
-    _add_compute(tables, counted, slow, segment_ns, domain, tables.runs, parts, engines)
-    _add_experts(tables, counted, slow, timed, domain, parts, engines)
-    _add_exchanges(tables, counted, timed, parts)
+    add_compute(tables, counted, slow, segment_ns, domain, tables.runs, parts, engines)
+    add_experts(tables, counted, slow, timed, domain, parts, engines)
+    add_exchanges(tables, counted, timed, parts)
     work = np.zeros((ranks * tables.tp, WORK_COLUMNS))
-    _add_work(tables, counted, tables.runs, work)
-    _add_expert_work(tables, counted, work)
-    return Passed(domain_ns[domain], rank_ns, parts, _bound(engines), work)
+    add_work(tables, counted, tables.runs, work)
+    add_expert_work(tables, counted, work)
+    return Passed(domain_ns[domain], rank_ns, parts, bound_of(engines), work)
 
 
-@compiled_part
-def _add_exchanges(tables: TimeTables, counted: Counted, timed: Timed, parts: Float64s) -> None:
+@compiled
+def add_exchanges(tables: TimeTables, counted: Counted, timed: Timed, parts: Float64s) -> None:
     """Add dispatches and combines of all layers, and their launches, to `parts`."""
     first = tables.row_parts
     for kind in range(len(tables.kind_runs)):
@@ -451,121 +452,3 @@ def _add_exchanges(tables: TimeTables, counted: Counted, timed: Timed, parts: Fl
         both_ns = timed.dispatch_ns[kind] + timed.combine_ns[kind]
         parts[first + EXCHANGE_PART] += tables.kind_runs[kind] * (both_ns - launch_ns)
         parts[first + COLLECTIVE_PART] += tables.kind_runs[kind] * launch_ns
-
-
-@compiled
-def time_overlapped(tables: TimeTables, counted: Counted, slow: Float64s) -> Passed:
-    """The longer of all computing and all communication of each domain."""
-    timed = _timed(tables, counted, slow)
-    segments, ranks = timed.compute_ns.shape
-    domains = timed.expert_ns.shape[1]
-    experts_ns, exchanges_ns = np.zeros(domains), np.zeros(domains)
-    for kind in range(len(tables.kind_runs)):
-        both_ns = timed.dispatch_ns[kind] + timed.combine_ns[kind]
-        for domain in range(domains):
-            experts_ns[domain] += tables.kind_runs[kind] * timed.expert_ns[kind, domain]
-            exchanges_ns[domain] += tables.kind_runs[kind] * both_ns
-    computing_ns = _domain_ns(tables, timed.compute_ns, experts_ns)
-    talking_ns = _domain_ns(tables, timed.talk_ns, exchanges_ns)
-    domain_ns = np.maximum(computing_ns, talking_ns)
-    rank_ns = np.zeros(ranks)
-    for rank in range(ranks):
-        own_ns = talk_ns = 0.0
-        for segment in range(segments):
-            own_ns += tables.runs[segment] * timed.compute_ns[segment, rank]
-            talk_ns += tables.runs[segment] * timed.talk_ns[segment, rank]
-        domain = rank // tables.ranks_per_domain
-        rank_ns[rank] = max(own_ns + experts_ns[domain], talk_ns + exchanges_ns[domain])
-    domain = _slowest(domain_ns, 0, domains)
-    parts, talking = (
-        np.zeros(tables.row_parts + FURTHER_PARTS),
-        np.zeros(tables.row_parts + FURTHER_PARTS),
-    )
-    engines = np.zeros((tables.row_parts + 1, ENGINE_COUNT))
-    unused = np.zeros((tables.row_parts + 1, ENGINE_COUNT))
-    _add_compute(tables, counted, slow, timed.compute_ns, domain, tables.runs, parts, engines)
-    _add_experts(tables, counted, slow, timed, domain, parts, engines)
-    _add_compute(tables, counted, slow, timed.talk_ns, domain, tables.runs, talking, unused)
-    _add_exchanges(tables, counted, timed, talking)
-    hidden_ns = min(computing_ns[domain], talking_ns[domain])
-    shown = 1 - hidden_ns / talking_ns[domain] if talking_ns[domain] > 0 else 0.0
-    for part in range(tables.row_parts + TP_PART, tables.row_parts + EXCHANGE_PART + 1):
-        parts[part] = shown * talking[part]
-    work = np.zeros((ranks * tables.tp, WORK_COLUMNS))
-    _add_work(tables, counted, tables.runs, work)
-    _add_expert_work(tables, counted, work)
-    return Passed(domain_ns[domain], rank_ns, parts, _bound(engines), work)
-
-
-@compiled_part
-def _in_turns_ns(
-    tables: TimeTables, halves: tuple[Timed, Timed], columns: Int64s, domain: int
-) -> float:
-    """All MoE layers of two half batches in turns, see `step_time.two_batch_ns`.
-
-    `columns` [2, segments] are the ranks whose segments count, `domain` is theirs.
-    """
-    first, second = halves
-    own_a, own_b = first.compute_ns + first.talk_ns, second.compute_ns + second.talk_ns
-    total = between = 0.0
-    layers = len(tables.kind_of_layer)
-    for layer in range(layers):
-        segment, kind = tables.segment_of_layer[layer], tables.kind_of_layer[layer]
-        attending_a, attending_b = (
-            own_a[segment, columns[0, segment]],
-            own_b[segment, columns[1, segment]],
-        )
-        if layer == 0:
-            between += attending_a
-        else:
-            last = tables.kind_of_layer[layer - 1]
-            between += max(attending_a, second.combine_ns[last])
-        total += max(attending_b, first.dispatch_ns[kind])
-        total += max(first.expert_ns[kind, domain], second.dispatch_ns[kind])
-        total += max(second.expert_ns[kind, domain], first.combine_ns[kind])
-    return float(between + total + second.combine_ns[tables.kind_of_layer[layers - 1]])
-
-
-@compiled
-def time_halves(
-    tables: TimeTables, counted: Counted, halves: tuple[Counted, Counted], slow: Float64s
-) -> Passed:
-    """Layers of both half batches in turns, then tail and host of the whole one."""
-    timed = _timed(tables, counted, slow)
-    pair = (_timed(tables, halves[0], slow), _timed(tables, halves[1], slow))
-    segments, ranks = timed.compute_ns.shape
-    domains, tail_ns = timed.expert_ns.shape[1], timed.compute_ns[-1] + timed.talk_ns[-1]
-    width = tables.ranks_per_domain
-    slowest, columns = np.zeros((2, segments), dtype=np.int64), np.zeros((2, segments), np.int64)
-    domain_ns, rank_ns = np.empty(domains), np.empty(ranks)
-    for domain in range(domains):
-        for half in range(2):
-            for segment in range(segments):
-                own_ns = pair[half].compute_ns[segment] + pair[half].talk_ns[segment]
-                slowest[half, segment] = _slowest(own_ns, domain * width, width)
-        tail = tail_ns[_slowest(tail_ns, domain * width, width)]
-        domain_ns[domain] = _in_turns_ns(tables, pair, slowest, domain) + tail
-    for rank in range(ranks):
-        columns[:] = rank
-        in_turns_ns = _in_turns_ns(tables, pair, columns, rank // tables.ranks_per_domain)
-        rank_ns[rank] = tail_ns[rank] + in_turns_ns
-    domain = _slowest(domain_ns, 0, domains)
-    tail_runs, layer_runs = np.zeros(segments), tables.runs.copy()
-    tail_runs[-1], layer_runs[-1] = tables.runs[-1], 0.0
-    parts = np.zeros(tables.row_parts + FURTHER_PARTS)
-    engines = np.zeros((tables.row_parts + 1, ENGINE_COUNT))
-    work = np.zeros((ranks * tables.tp, WORK_COLUMNS))
-    _add_compute(
-        tables, counted, slow, timed.compute_ns + timed.talk_ns, domain, tail_runs, parts, engines
-    )
-    _add_work(tables, counted, tail_runs, work)
-    for half in range(2):
-        engines[:] = 0.0
-        own = pair[half]
-        own_ns = own.compute_ns + own.talk_ns
-        _add_compute(tables, halves[half], slow, own_ns, domain, layer_runs, parts, engines)
-        _add_experts(tables, halves[half], slow, own, domain, parts, engines)
-        _add_work(tables, halves[half], layer_runs, work)
-        _add_expert_work(tables, halves[half], work)
-    parts[tables.row_parts + EXCHANGE_PART] = domain_ns[domain] - parts.sum()
-    return Passed(domain_ns[domain], rank_ns, parts, _bound(engines), work)
