@@ -29,7 +29,9 @@ class TierPaths:
         direct = routes.direct
         self._tiers = [Tier(tier) for tier in np.unique(direct) if tier != Tier.SELF]
         # [tiers, sending position, receiving position]: one where a pair talks over the tier
-        self._uses = np.array([direct[:chips, :chips] == tier for tier in self._tiers], np.float64)
+        self._uses = np.zeros((len(self._tiers), chips, chips))
+        for uses, tier in zip(self._uses, self._tiers, strict=True):
+            uses[direct[:chips, :chips] == tier] = 1.0
         rates = [links.bytes_per_s(system, tier)[nodes] for tier in self._tiers]
         self._ns_per_byte = np.zeros((len(rates), len(nodes)))  # [tiers, nodes]
         for row, rate in zip(self._ns_per_byte, rates, strict=True):

@@ -1,6 +1,5 @@
 """The batch of one step for the cost model: a row per request, without token values."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,21 +47,6 @@ class StepBatch:
             raise ValueError("a scheduled request has at least one new token")
         if self.context_tokens.min() < 0:
             raise ValueError("a context is not negative")
-
-    @classmethod
-    def side_by_side(cls, batches: Sequence["StepBatch"]) -> "StepBatch":
-        """One batch with the ranks of all of `batches`, in their order."""
-        ranks = [batch.ranks for batch in batches]
-        first = np.cumsum([0, *ranks[:-1]])
-        return cls(
-            ranks=sum(ranks),
-            rank=np.concatenate(
-                [at + batch.rank for at, batch in zip(first, batches, strict=True)]
-            ),
-            new_tokens=np.concatenate([batch.new_tokens for batch in batches]),
-            context_tokens=np.concatenate([batch.context_tokens for batch in batches]),
-            logit_rows=np.concatenate([batch.logit_rows for batch in batches]),
-        )
 
     def tokens_by_rank(self) -> Int64s:
         """New tokens of each rank, int64[ranks]."""

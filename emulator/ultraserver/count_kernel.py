@@ -1,8 +1,8 @@
 """Counts a step, compiled: from requests to the terms of ranks and experts.
 
 What `StepCounter` counts with arrays of all ranks, rank by rank and from tables (`count_tables`):
-no formula of the work of attention, networks or experts stands here, only the sums over requests,
-whose formulas are those of `rank_totals`, and the exchange over lanes, as in `TierPaths`.
+no formula of the work of attention, networks or experts stands here, only the exchange over lanes,
+as in `TierPaths`.
 """
 
 from typing import Final, NamedTuple
@@ -10,7 +10,15 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from emulator.arrays import Bools, Float64s, Int64s
-from emulator.ultraserver.compiled import compiled, compiled_part
+from emulator.ultraserver.compiled import compiled
+from emulator.ultraserver.request_kernel import (
+    FIRST_SUM,
+    TOKENS,
+    HeadTables,
+    add_request,
+    add_up_projections,
+    request_sums,
+)
 from emulator.ultraserver.terms_layout import (
     FIELDS,
     RAMP_NS,
@@ -19,57 +27,6 @@ from emulator.ultraserver.terms_layout import (
 
 BLOCK: Final = 512  # token counts whose terms are tabulated together
 PARTS_OF_EXPERTS: Final = 5  # pairs, experts, rows issued, any pair, pairs that do not fit in SBUF
-# A quotient of whole numbers is a product with 2^40 over the divisor, rounded up, over 2^40: exact
-# for numbers below 2^23 divisors, which no context reaches, and many times as fast.
-SHIFT: Final = 40
-STRIDE: Final = 32
-
-# Columns of the sums over a rank's requests; those from FIRST_SUM on are multiplied by a table.
-TOKENS: Final = 0
-UP_ROWS: Final = 1
-FIRST_SUM: Final = 2
-SUMS: Final = (
-    "context_tokens",
-    "attended",
-    "head_macs",
-    "issued_head_macs",
-    "cached_macs",
-    "issued_cached_macs",
-    "window_context_tokens",
-    "window_attended",
-    "window_head_macs",
-    "window_issued_head_macs",
-)
-CONTEXT, ATTENDED, HEAD, ISSUED, CACHED, ISSUED_CACHED = range(FIRST_SUM, FIRST_SUM + 6)
-WINDOW_CONTEXT, WINDOW_ATTENDED, WINDOW_HEAD, WINDOW_ISSUED = range(FIRST_SUM + 6, FIRST_SUM + 10)
-SUM_COLUMNS: Final = FIRST_SUM + len(SUMS)
-
-
-class HeadTables(NamedTuple):
-    """One head's products: see `rank_totals`.
-
-    `plain` (and `unfolded`, of a latent that is) are what `_issued_pairs` charges: MACs of a query
-    and a tile of keys, of one and a tile of values, the least rows of either over the heads that
-    share them, and the window or 0. `decodes_from` is the context from which a token decodes, and
-    folds its latent.
-    """
-
-    tile_columns: int
-    tile_rows: int
-    columns_magic: int  # what a number is multiplied with instead of being divided by a tile
-    rows_magic: int
-    window: int
-    latent: bool
-    decodes_from: int
-    pair_macs: float  # of one that is attended to: of the latent as it lies, where there is one
-    unfolded_pair_macs: float
-    up_macs: float
-    least_up_rows: float
-    issued_up_macs: float
-    plain: Float64s  # [of keys, of values, least rows, window]
-    unfolded: Float64s  # [of keys, of values, least rows, window]
-    windowed: Float64s  # [of keys, of values, least rows, window]
-    window_pair_macs: float
 
 
 class RankTables(NamedTuple):
@@ -161,7 +118,7 @@ class Counted(NamedTuple):
     tokens: Float64s  # [ranks], without dummies
     requests: Float64s  # [ranks]
     prefills: Float64s  # [ranks]
-    column_terms: Float64s  # [columns, FIELDS]
+    column_terms: Float64s  # [columns, 1, FIELDS]
     column_of: Int64s  # [kinds, chips]
     link_ns: Float64s  # [kinds, chips]
     rest_ns: Float64s  # [kinds]
@@ -169,201 +126,13 @@ class Counted(NamedTuple):
     collectives: Float64s  # [kinds]
 
 
-@compiled_part
-def _tile_rows(new: int, context: int, tile: int, window: int) -> tuple[int, int]:
-    """Tiles of keys, and queries that pass any, summed over tiles: `rank_totals._tile_rows`."""
-    tiles = -(-(context + new) // tile)
-    first = context // tile + 1
-    spared_tiles = max(tiles - first, 0)
-    spared = tile * (first + tiles - 1) * spared_tiles // 2 - context * spared_tiles
-    queries = new * tiles - spared
-    if window > 0:
-        queries = min(queries, new * (-(-(window - 1) // tile) + 1))
-    return tiles, queries
-
-
-@compiled_part
-def _issued(heads: HeadTables, macs: Float64s, new: int, context: int) -> float:
-    """MACs issued for scores and weighted sums of one head of a request."""
-    window = int(macs[3])
-    key_tiles, key_queries = _tile_rows(new, context, heads.tile_columns, window)
-    value_tiles, value_queries = _tile_rows(new, context, heads.tile_rows, window)
-    of_keys = max(float(key_queries), macs[2] * key_tiles) * macs[0]
-    of_values = max(float(value_queries), macs[2] * value_tiles) * macs[1]
-    return float(of_keys + of_values)
-
-
-@compiled_part
-def _add_request(heads: HeadTables, new: int, context: int, sums: Float64s) -> None:
-    """Add one request, of any kind, to its rank's `sums` [SUM_COLUMNS]."""
-    pairs = new * context + new * (new + 1) // 2
-    sums[TOKENS] += new
-    sums[CONTEXT] += context
-    sums[ATTENDED] += pairs
-    macs = pairs * heads.pair_macs
-    if not heads.latent:
-        sums[HEAD] += macs
-        sums[ISSUED] += _issued(heads, heads.plain, new, context)
-    else:
-        keys = context + new
-        folded, unfolded = macs + new * heads.up_macs, pairs * heads.unfolded_pair_macs
-        unfolded += keys * heads.up_macs
-        if folded <= unfolded:
-            issued = _issued(heads, heads.plain, new, context)
-            sums[HEAD] += folded
-            sums[ISSUED] += issued
-            sums[CACHED] += macs
-            sums[ISSUED_CACHED] += issued
-            sums[UP_ROWS] += new
-        else:
-            sums[HEAD] += unfolded
-            sums[ISSUED] += _issued(heads, heads.unfolded, new, context)
-            sums[UP_ROWS] += keys
-    if heads.window > 0:
-        seen = min(context, heads.window - 1)
-        growing = min(max(heads.window - context, 0), new)
-        attended = growing * context + growing * (growing + 1) // 2
-        attended += (new - growing) * heads.window
-        sums[WINDOW_CONTEXT] += seen
-        sums[WINDOW_ATTENDED] += attended
-        sums[WINDOW_HEAD] += heads.window_pair_macs * attended
-        sums[WINDOW_ISSUED] += _issued(heads, heads.windowed, new, seen)
-
-
-@compiled_part
-def _add_decodes(
-    heads: HeadTables,
-    new: Int64s,
-    context: Int64s,
-    first: np.uint64,
-    end: np.uint64,
-    sums: Float64s,
-) -> int:
-    """Add those of requests [first, end) that decode; returns how many.
-
-    A decoding token passes every tile of its keys, and the last tile's number is the context's
-    quotient: so all that is summed are whole numbers, without a branch.
-    """
-    count = contexts = column_tiles = row_tiles = 0
-    for place in range(first, end):
-        one = int(new[place] == 1) * int(context[place] >= heads.decodes_from)
-        seen = context[place] * one
-        count += one
-        contexts += seen
-        column_tiles += (seen * heads.columns_magic) >> SHIFT
-        row_tiles += (seen * heads.rows_magic) >> SHIFT
-    column_tiles, row_tiles = column_tiles + count, row_tiles + count
-    macs = (contexts + count) * heads.pair_macs
-    issued = _issued_tiles(heads.plain, column_tiles, row_tiles)
-    sums[TOKENS] += count
-    sums[CONTEXT] += contexts
-    sums[ATTENDED] += contexts + count
-    sums[HEAD] += macs
-    sums[ISSUED] += issued
-    if heads.latent:
-        sums[HEAD] += count * heads.up_macs
-        sums[CACHED] += macs
-        sums[ISSUED_CACHED] += issued
-        sums[UP_ROWS] += count
-    if heads.window > 0:
-        _add_windowed_decodes(heads, new, context, first, end, sums)
-    return count
-
-
-@compiled_part
-def _add_windowed_decodes(
-    heads: HeadTables,
-    new: Int64s,
-    context: Int64s,
-    first: np.uint64,
-    end: np.uint64,
-    sums: Float64s,
-) -> None:
-    """Add what the same attend to inside a window."""
-    count = contexts = column_tiles = row_tiles = 0
-    for place in range(first, end):
-        one = int(new[place] == 1) * int(context[place] >= heads.decodes_from)
-        seen = min(context[place], heads.window - 1) * one
-        count += one
-        contexts += seen
-        column_tiles += (seen * heads.columns_magic) >> SHIFT
-        row_tiles += (seen * heads.rows_magic) >> SHIFT
-    column_tiles, row_tiles = column_tiles + count, row_tiles + count
-    sums[WINDOW_CONTEXT] += contexts
-    sums[WINDOW_ATTENDED] += contexts + count
-    sums[WINDOW_HEAD] += heads.window_pair_macs * (contexts + count)
-    sums[WINDOW_ISSUED] += _issued_tiles(heads.windowed, column_tiles, row_tiles)
-
-
-@compiled_part
-def _issued_tiles(macs: Float64s, column_tiles: int, row_tiles: int) -> float:
-    """MACs issued for tokens that pass each of so many tiles once."""
-    rows = max(1.0, macs[2])
-    return float(rows * column_tiles * macs[0] + rows * row_tiles * macs[1])
-
-
-@compiled_part
-def _stride(rank: Int64s) -> int:
-    """How many of a rank's requests may be skipped to find its last: 1 unless they are in order."""
-    falls = 0
-    for place in range(len(rank) - 1):
-        falls += int(rank[place + 1] < rank[place])
-    return 1 if falls else STRIDE
-
-
-@compiled_part
-def _sums(
-    heads: HeadTables,
-    rank: Int64s,
-    new: Int64s,
-    context: Int64s,
-    requests: Float64s,
-    prefills: Float64s,
-) -> Float64s:
-    """Sums over each rank's requests, which come in runs of one rank: [ranks, SUM_COLUMNS].
-
-    Places are unsigned, since a signed one may mean one from the end: what asks which is not made
-    vector instructions. New requests, the most likely prompts, come last.
-    """
-    sums = np.zeros((len(requests), SUM_COLUMNS))
-    one, stride, count = np.uint64(1), np.uint64(_stride(rank)), np.uint64(len(rank))
-    first = end = np.uint64(0)
-    while first < count:
-        own = rank[first]
-        while end + stride <= count and rank[end + stride - one] == own:
-            end += stride
-        while end < count and rank[end] == own:
-            end += one
-        others = int(end - first)
-        requests[own] += others
-        others -= _add_decodes(heads, new, context, first, end, sums[own])
-        place = end
-        while others > 0:
-            place -= one
-            if new[place] != 1 or context[place] < heads.decodes_from:
-                others -= 1
-                _add_request(heads, new[place], context[place], sums[own])
-                prefills[own] += int(new[place] > 1) | int(context[place] == 0)
-        first = end
-    return sums
-
-
-@compiled_part
-def _add_up_projections(heads: HeadTables, sums: Float64s) -> None:
-    """Add what a latent's up-projection is issued for, which all requests of a rank share."""
-    for rank in range(len(sums)):
-        if sums[rank, UP_ROWS] > 0:
-            up_rows = max(sums[rank, UP_ROWS], heads.least_up_rows)
-            sums[rank, ISSUED] += up_rows * heads.issued_up_macs
-
-
-@compiled_part
+@compiled
 def _add_dummies(tables: CountTables, sums: Float64s) -> Float64s:
     """Add a token to each rank that is up, idle, and shares experts with a busy one.
 
     Returns the tokens of each rank, [ranks], without it.
     """
-    ranks = tables.ranks
+    ranks, heads = tables.ranks, tables.heads
     tokens, width, new = np.empty(len(sums)), ranks.ranks_per_domain, ranks.dummy[0]
     for rank in range(len(sums)):
         tokens[rank] = sums[rank, TOKENS]
@@ -374,11 +143,11 @@ def _add_dummies(tables: CountTables, sums: Float64s) -> Float64s:
             for other in range(first, first + width):
                 busy_tokens += tokens[other]
             if busy_tokens > 0:
-                _add_request(tables.heads, new, ranks.dummy[1], sums[rank])
+                add_request(heads.numbers, heads.macs, new, ranks.dummy[1], sums, rank)
     return tokens
 
 
-@compiled_part
+@compiled
 def _ramp_loss_ns(ramp: Float64s, burst_ns: float) -> float:
     """As `clock_ramp.ramp_loss_ns`; `ramp` is [share, its square, steepness, work inside]."""
     if ramp[2] == 0 or burst_ns == 0:
@@ -388,39 +157,43 @@ def _ramp_loss_ns(ramp: Float64s, burst_ns: float) -> float:
     return float(lasts_ns - inside_ns)
 
 
-@compiled_part
+@compiled
 def _check_known(known: Bools, count: int) -> None:
     """Raise LookupError where a table does not know `count` yet."""
     if count // BLOCK >= len(known) or not known[count // BLOCK]:
         raise LookupError
 
 
-@compiled_part
-def _rank_terms(tables: CountTables, sums: Float64s, logit_rows: Int64s) -> Float64s:
-    """-> [ranks, rows, FIELDS]; raises LookupError where a table has not a rank's number."""
-    ranks = tables.ranks
-    rows = ranks.by_tokens.shape[2]
+@compiled
+def _rank_terms(ranks: RankTables, sums: Float64s, logit_rows: Int64s) -> Float64s:
+    """-> [ranks, rows, FIELDS]; raises LookupError where a table has not a rank's number.
+
+    Arrays have names of their own: one that is read from a tuple in a loop is counted there.
+    """
+    by_tokens, by_logits, by_sum = ranks.by_tokens, ranks.by_logits, ranks.by_sum
+    known_tokens, known_logits = ranks.known_tokens, ranks.known_logits
+    kind_of_rank, sums_of_rows, ramp = ranks.kind_of_rank, ranks.sums_of_rows, ranks.ramp
+    rows = by_tokens.shape[2]
     terms = np.empty((len(sums), rows, FIELDS))
     for rank in range(len(sums)):
-        tokens, logits, kind = int(sums[rank, TOKENS]), logit_rows[rank], ranks.kind_of_rank[rank]
-        _check_known(ranks.known_tokens, tokens)
-        _check_known(ranks.known_logits, logits)
+        tokens, logits, kind = int(sums[rank, TOKENS]), logit_rows[rank], kind_of_rank[rank]
+        _check_known(known_tokens, tokens)
+        _check_known(known_logits, logits)
         for row in range(rows):
             for field in range(FIELDS):
-                own = ranks.by_tokens[kind, tokens, row, field]
-                terms[rank, row, field] = own + ranks.by_logits[kind, logits, row, field]
-        for each in range(len(ranks.sums_of_rows)):
-            row, place = ranks.sums_of_rows[each, 0], ranks.sums_of_rows[each, 1]
+                own = by_tokens[kind, tokens, row, field]
+                terms[rank, row, field] = own + by_logits[kind, logits, row, field]
+        for each in range(len(sums_of_rows)):
+            row, place = sums_of_rows[each, 0], sums_of_rows[each, 1]
             amount = sums[rank, FIRST_SUM + place]
             for field in range(FIELDS):
-                terms[rank, row, field] += amount * ranks.by_sum[row, place, field]
+                terms[rank, row, field] += amount * by_sum[row, place, field]
         for row in range(rows):
-            tensor_ns = terms[rank, row, TENSOR_NS]
-            terms[rank, row, RAMP_NS] = _ramp_loss_ns(ranks.ramp, tensor_ns)
+            terms[rank, row, RAMP_NS] = _ramp_loss_ns(ramp, terms[rank, row, TENSOR_NS])
     return terms
 
 
-@compiled_part
+@compiled
 def _expected_loads(
     tables: CountTables, tokens: Float64s, pairs: Float64s, distinct: Float64s
 ) -> None:
@@ -442,11 +215,11 @@ def _expected_loads(
             distinct[column] += hit[group, experts.chance_of_slot[column, slot]]
 
 
-@compiled_part
+@compiled
 def _column_terms(tables: CountTables, pairs: Float64s, distinct: Float64s) -> Float64s:
-    """-> [columns, FIELDS], without the exchange."""
+    """-> [columns, 1 row, FIELDS], without the exchange."""
     experts = tables.experts
-    terms = np.zeros((len(pairs), FIELDS))
+    terms = np.zeros((len(pairs), 1, FIELDS))
     parts = np.empty(PARTS_OF_EXPERTS)
     for column in range(len(pairs)):
         parts[0] = pairs[column]
@@ -456,25 +229,27 @@ def _column_terms(tables: CountTables, pairs: Float64s, distinct: Float64s) -> F
         parts[4] = max(pairs[column] - experts.pairs_in_sbuf, 0.0)
         for part in range(PARTS_OF_EXPERTS):
             for field in range(FIELDS):
-                terms[column, field] += parts[part] * experts.by_part[part, field]
-        terms[column, RAMP_NS] = _ramp_loss_ns(tables.ranks.ramp, terms[column, TENSOR_NS])
+                terms[column, 0, field] += parts[part] * experts.by_part[part, field]
+        terms[column, 0, RAMP_NS] = _ramp_loss_ns(tables.ranks.ramp, terms[column, 0, TENSOR_NS])
     return terms
 
 
-@compiled_part
+@compiled
 def _arriving_tokens(exchange: ExchangeTables, by_chip: Float64s, arriving: Float64s) -> None:
     """Fill the tokens of all that send to each receiver over each tier, [tiers, receivers]."""
-    of_set = np.zeros(len(exchange.first_member) - 1)
+    members, first_member = exchange.members, exchange.first_member
+    itself, set_of = exchange.itself, exchange.set_of
+    of_set = np.zeros(len(first_member) - 1)
     for each in range(len(of_set)):
-        for place in range(exchange.first_member[each], exchange.first_member[each + 1]):
-            of_set[each] += by_chip[exchange.members[place]]
+        for place in range(first_member[each], first_member[each + 1]):
+            of_set[each] += by_chip[members[place]]
     for tier in range(len(arriving)):
         for chip in range(len(by_chip)):
-            own = exchange.itself[tier, chip] * by_chip[chip]
-            arriving[tier, chip] = of_set[exchange.set_of[tier, chip]] - own
+            own = itself[tier, chip] * by_chip[chip]
+            arriving[tier, chip] = of_set[set_of[tier, chip]] - own
 
 
-@compiled_part
+@compiled
 def _tokens_by_chip(exchange: ExchangeTables, tokens: Float64s, tp: int) -> Float64s:
     """The part of its rank's tokens, [ranks], that each chip dispatches: [chips].
 
@@ -488,7 +263,7 @@ def _tokens_by_chip(exchange: ExchangeTables, tokens: Float64s, tp: int) -> Floa
     return by_chip
 
 
-@compiled_part
+@compiled
 def _exchange(
     exchange: ExchangeTables,
     by_chip: Float64s,
@@ -498,35 +273,37 @@ def _exchange(
     collectives: Float64s,
 ) -> None:
     """Fill the exchanges of a step, as in `Counted`."""
-    kinds, tiers, chips = exchange.sent_bytes.shape
-    nodes = exchange.ns_per_byte.shape[1]
+    sent_bytes, received_bytes = exchange.sent_bytes, exchange.received_bytes
+    left_bytes, ns_per_byte, legs = exchange.left_bytes, exchange.ns_per_byte, exchange.legs
+    kinds, tiers, chips = sent_bytes.shape
+    nodes = ns_per_byte.shape[1]
     arriving = np.empty((tiers, chips))
     _arriving_tokens(exchange, by_chip, arriving)
     egress, ingress = np.zeros((tiers, nodes)), np.zeros((tiers, nodes))
     for kind in range(kinds):
         for tier in range(tiers):
             for chip in range(chips):
-                egress[tier, chip] = by_chip[chip] * exchange.sent_bytes[kind, tier, chip]
-                ingress[tier, chip] = arriving[tier, chip] * exchange.received_bytes[kind, chip]
+                egress[tier, chip] = by_chip[chip] * sent_bytes[kind, tier, chip]
+                ingress[tier, chip] = arriving[tier, chip] * received_bytes[kind, chip]
             for relay in range(chips, nodes):
                 egress[tier, relay] = ingress[tier, relay] = 0.0
-        for leg in range(len(exchange.legs)):
-            moved = by_chip[exchange.legs[leg, 0]]
-            moved *= exchange.received_bytes[kind, exchange.legs[leg, 1]]
-            tier = exchange.legs[leg, 2]
-            egress[tier, exchange.legs[leg, 3]] += moved
-            ingress[tier, exchange.legs[leg, 4]] += moved
+        for leg in range(len(legs)):
+            moved = by_chip[legs[leg, 0]]
+            moved *= received_bytes[kind, legs[leg, 1]]
+            tier = legs[leg, 2]
+            egress[tier, legs[leg, 3]] += moved
+            ingress[tier, legs[leg, 4]] += moved
         longest_ns = busiest_ns = 0.0
         for node in range(nodes):
             busy_ns = 0.0
             for tier in range(tiers):
                 carried = max(egress[tier, node], ingress[tier, node])
-                busy_ns = max(busy_ns, carried * exchange.ns_per_byte[tier, node])
+                busy_ns = max(busy_ns, carried * ns_per_byte[tier, node])
             longest_ns = max(longest_ns, busy_ns)
             if node < chips:
                 link_ns[kind, node] = busy_ns
                 busiest_ns = max(busiest_ns, busy_ns)
-                link_bytes[kind, node] = by_chip[node] * exchange.left_bytes[kind, node]
+                link_bytes[kind, node] = by_chip[node] * left_bytes[kind, node]
         if longest_ns > 0:
             rest_ns[kind] = longest_ns + exchange.latency_ns - busiest_ns
             collectives[kind] = exchange.doublings
@@ -534,22 +311,18 @@ def _exchange(
 
 @compiled
 def count(
-    tables: CountTables,
-    given: GivenExperts,
-    rank: Int64s,
-    new: Int64s,
-    context: Int64s,
-    logit_rows: Int64s,
+    tables: CountTables, given: GivenExperts, batch: tuple[Int64s, Int64s, Int64s, Int64s]
 ) -> Counted:
-    """Count a step's requests, [requests] each, and rows of logits, [ranks].
+    """Count a batch: rank, new tokens and context, [requests] each; rows of logits, [ranks].
 
     Raises LookupError where the tables have not a rank's number of tokens or rows yet.
     """
+    rank, new, context, logit_rows = batch
     requests, prefills = np.zeros(len(logit_rows)), np.zeros(len(logit_rows))
-    sums = _sums(tables.heads, rank, new, context, requests, prefills)
+    sums = request_sums(tables.heads, rank, new, context, requests, prefills)
     tokens = _add_dummies(tables, sums)
-    _add_up_projections(tables.heads, sums)
-    rank_terms = _rank_terms(tables, sums, logit_rows)
+    add_up_projections(tables.heads, sums)
+    rank_terms = _rank_terms(tables.ranks, sums, logit_rows)
     if not given.has_loads:
         _expected_loads(tables, tokens, given.pairs, given.distinct)
     kinds, chips = given.link_ns.shape

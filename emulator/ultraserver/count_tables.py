@@ -18,6 +18,7 @@ from emulator.timing.layer_weights import layer_weights
 from emulator.timing.matrix_time import contraction_rows, output_columns
 from emulator.timing.rank_totals import RankTotals
 from emulator.ultraserver import count_kernel as kernel
+from emulator.ultraserver import request_kernel
 from emulator.ultraserver.expert_phase import ExpertPhaseModel
 from emulator.ultraserver.machine_layout import MachineLayout
 from emulator.ultraserver.rank_phase import RankPhases
@@ -37,7 +38,7 @@ from emulator.ultraserver.terms_layout import (
 )
 
 
-def head_tables(model: ModelSpec, shape: IssueShape) -> kernel.HeadTables:
+def head_tables(model: ModelSpec, shape: IssueShape) -> request_kernel.HeadTables:
     """The constants of `rank_totals`."""
     engine, latent = shape.engine, model.latent
     columns, rows = engine.tile_columns.count, engine.tile_rows.count
@@ -46,28 +47,24 @@ def head_tables(model: ModelSpec, shape: IssueShape) -> kernel.HeadTables:
     def macs(group: int, contracted: int, made: int) -> Float64s:
         score = float(contraction_rows(engine, np.array(float(contracted))))
         value = float(output_columns(engine, np.array(float(made))))
-        return np.array([columns * score, rows * value, least / group, 0.0])
+        return np.array([columns * score, rows * value, least / group, 0.0, 0.0, 0.0])
 
     own = macs(shape.query_group, model.head_dim, model.head_dim)
-    return kernel.HeadTables(
-        tile_columns=columns,
-        tile_rows=rows,
-        columns_magic=(1 << kernel.SHIFT) // columns + 1,
-        rows_magic=(1 << kernel.SHIFT) // rows + 1,
-        window=model.window_tokens,
-        latent=latent is not None,
-        decodes_from=_decodes_from(model),
-        pair_macs=float(2 * model.head_dim if latent is None else latent.folded_macs_per_score),
-        unfolded_pair_macs=0.0 if latent is None else float(latent.unfolded_macs_per_score),
-        up_macs=layer_weights(model).kv_up_macs / model.heads,
-        least_up_rows=least,
-        issued_up_macs=shape.kv_up_macs,
-        plain=own
-        if latent is None
-        else macs(shape.query_group, latent.cached_width, latent.kv_rank),
-        unfolded=own if latent is None else macs(1, latent.query_width_per_head, latent.value_dim),
-        windowed=np.append(own[:3], model.window_tokens),
-        window_pair_macs=float(2 * model.head_dim),
+    plain, unfolded = own, own
+    pair_macs, unfolded_pair_macs = 2 * model.head_dim, 0
+    if latent is not None:
+        plain = macs(shape.query_group, latent.cached_width, latent.kv_rank)
+        unfolded = macs(1, latent.query_width_per_head, latent.value_dim)
+        pair_macs = latent.folded_macs_per_score
+        unfolded_pair_macs = latent.unfolded_macs_per_score
+    magic = [(1 << request_kernel.SHIFT) // tile + 1 for tile in (columns, rows)]
+    up_macs = layer_weights(model).kv_up_macs / model.heads
+    by_head = (pair_macs, unfolded_pair_macs, 2 * model.head_dim, up_macs, shape.kv_up_macs, least)
+    windowed = own.copy()
+    windowed[request_kernel.IN_WINDOW] = model.window_tokens
+    return request_kernel.HeadTables(
+        numbers=np.array([columns, rows, *magic, _decodes_from(model), model.window_tokens]),
+        macs=np.stack([plain, unfolded, windowed, np.array(by_head, dtype=np.float64)]),
     )
 
 
@@ -152,7 +149,7 @@ class RankTableStore:
 
     def _by_sum(self) -> Float64s:
         """What one of each sum over a rank's requests takes: [rows, SUMS, FIELDS]."""
-        one = [self._terms(name, np.ones(1))[0, 0] for name in kernel.SUMS]
+        one = [self._terms(name, np.ones(1))[0, 0] for name in request_kernel.SUMS]
         return np.ascontiguousarray(np.stack(one, axis=1))
 
     def _terms(self, name: str, amounts: Float64s) -> Float64s:

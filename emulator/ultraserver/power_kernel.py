@@ -5,12 +5,13 @@ it does each operation once, as a throttled chip). Where a chip would exceed its
 part of its rack's, the whole step is stretched: chips wait for each other.
 """
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
 from emulator.ultraserver.compiled import compiled
+from emulator.ultraserver.step_time import ROUNDING
 from emulator.ultraserver.terms_layout import ENGINE_COUNT, RATES
 from emulator.ultraserver.time_kernel import (
     WORK_DISPATCHED,
@@ -19,10 +20,6 @@ from emulator.ultraserver.time_kernel import (
     WORK_LINK_BYTES,
     WORK_LINK_NS,
 )
-
-ROUNDING: Final = 1e-12
-"""A sum in another order differs by less. What is that little above a whole number of nanoseconds
-is that number: no rounding depends on the order."""
 
 
 class PowerTables(NamedTuple):

@@ -6,7 +6,6 @@ idle rank in a busy group runs one dummy token through attention, so that the gr
 complete (as vLLM's data-parallel ranks do), without experts or logits.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -72,72 +71,24 @@ class StepCounter:
 
         `two_batch`: also those of its halves, if it exchanges tokens and can be halved.
         """
-        (counted,) = self.terms_of_each([batch], loads, slow, drafts=drafts, two_batch=two_batch)
-        return counted
-
-    def terms_of_each(
-        self,
-        batches: Sequence[StepBatch],
-        loads: ExpertLoads | None,
-        slow: Float64s,
-        *,
-        drafts: tuple[StepTerms, ...] = (),
-        two_batch: bool = False,
-    ) -> list[StepTerms]:
-        """The `terms` of several steps with the same loads and drafts, hardly slower than one."""
-        halves = [half_batches(each) if two_batch and self.exchanges else None for each in batches]
+        halves = half_batches(batch) if two_batch and self.exchanges else None
+        whole = replace(self._counted(batch, loads, slow), drafts=drafts)
+        if halves is None:
+            return whole
         part = None if loads is None else half_loads(loads)
-        halved = [half for pair in halves if pair is not None for half in pair]
-        counted_halves = iter(self._side_by_side(halved, part, slow)) if halved else iter(())
-        whole = self._side_by_side(batches, loads, slow)
-        return [
-            replace(
-                terms,
-                drafts=drafts,
-                halves=None if pair is None else (next(counted_halves), next(counted_halves)),
-            )
-            for terms, pair in zip(whole, halves, strict=True)
-        ]
+        first, second = (self._counted(half, part, slow) for half in halves)
+        return replace(whole, halves=(first, second))
 
-    def _side_by_side(
-        self, batches: Sequence[StepBatch], loads: ExpertLoads | None, slow: Float64s
-    ) -> list[StepTerms]:
-        tokens = [batch.tokens_by_rank() for batch in batches]
+    def _counted(self, batch: StepBatch, loads: ExpertLoads | None, slow: Float64s) -> StepTerms:
+        """The terms of one batch, without halves and drafts."""
+        tokens = batch.tokens_by_rank()
         totals = rank_totals(
-            StepBatch.side_by_side(batches),
-            self._model,
-            self.phases.shape,
-            dummy=np.concatenate([self._dummy_tokens(each) for each in tokens]),
+            batch, self._model, self.phases.shape, dummy=self._dummy_tokens(tokens)
         )
-        ranks = self.phases.terms(totals)
-        count = self._partition.ranks
-        own = [slice(step * count, (step + 1) * count) for step in range(len(batches))]
-        return [
-            self._step_terms(
-                rank=ranks.columns(columns),
-                tokens=step_tokens,
-                requests=totals.requests[columns],
-                prefills=totals.prefills[columns],
-                loads=loads,
-                slow=slow,
-            )
-            for columns, step_tokens in zip(own, tokens, strict=True)
-        ]
-
-    def _step_terms(
-        self,
-        *,
-        rank: PhaseTerms,
-        tokens: Int64s,
-        requests: Float64s,
-        prefills: Float64s,
-        loads: ExpertLoads | None,
-        slow: Float64s,
-    ) -> StepTerms:
         experts, kinds = self._expert_terms(tokens, loads)
         return StepTerms(
             parts=self.parts,
-            rank=rank,
+            rank=self.phases.terms(totals),
             layers=self.layers,
             expert_layers=self.expert_layers,
             times=self.phases.times,
@@ -149,8 +100,8 @@ class StepCounter:
             slow=slow,
             tp=self._partition.tp,
             ranks_per_domain=self.ranks_per_domain,
-            requests=requests,
-            prefills=prefills,
+            requests=totals.requests,
+            prefills=totals.prefills,
             busy=tokens > 0,
             launch_ns=self.launch_ns,
         )

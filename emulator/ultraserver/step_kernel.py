@@ -4,8 +4,9 @@ Holds the tables that they read. `StepCounter` and `step_time` are the same in a
 changes terms or calibrations; tests hold the two against each other.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -20,7 +21,8 @@ from emulator.timing.product_rate import flops_per_ns, products_by_rate
 from emulator.timing.rank_totals import prefill_requests
 from emulator.timing.roofline import ENGINES
 from emulator.timing.speculation import draft_passes, verified
-from emulator.ultraserver import count_kernel, power_kernel, time_kernel
+from emulator.ultraserver import time_kernel
+from emulator.ultraserver.cost_kernel import KERNEL, Batch
 from emulator.ultraserver.count_kernel import Counted, CountTables, GivenExperts
 from emulator.ultraserver.count_tables import (
     RankTableStore,
@@ -43,6 +45,8 @@ from emulator.ultraserver.step_parts import (
 from emulator.ultraserver.step_rows import HOST_OVERHEADS, OWN_OVERHEADS
 from emulator.ultraserver.step_time import DRAFT, without_host
 from emulator.ultraserver.time_kernel import Passed, TimeTables
+
+T = TypeVar("T")
 
 # In the order of the kernel's parts.
 _PARTS_AFTER_EXPERTS: Final = (
@@ -103,26 +107,51 @@ class StepKernel:
         if prefills is not None:
             counted = counted._replace(prefills=prefills)
         if overlap is Overlap.FULL:
-            return time_kernel.time_overlapped(tables, counted, slow)
+            return KERNEL.overlapped(tables, counted, slow)
         exchanges = overlap is Overlap.TWO_BATCH and self._counter.exchanges
         halves = half_batches(batch) if exchanges else None
         if halves is None:
-            return time_kernel.time_alone(tables, counted, slow)
+            return KERNEL.alone(tables, counted, slow)
         half = None if loads is None else half_loads(loads)
         pair = (self._counted(halves[0], half), self._counted(halves[1], half))
-        return time_kernel.time_halves(tables, counted, pair, slow)
+        return KERNEL.halves(tables, counted, pair, slow)
+
+    def alone(
+        self, batch: StepBatch, loads: ExpertLoads | None, slow: Float64s, power: PowerTables
+    ) -> tuple[Rounded, Float64s, Int64s]:
+        """`passed` and rounded without overlap, in one: the parts and bounds are those of `Passed`.
+
+        Raises ValueError as `StepCostModel.cost`.
+        """
+        time = self._time if loads is None else self._time_by_layer
+        return self._from_tables(
+            batch,
+            loads,
+            lambda given, arrays: KERNEL.step((self._tables, time, power), given, arrays, slow),
+        )
 
     def _counted(self, batch: StepBatch, loads: ExpertLoads | None) -> Counted:
+        return self._from_tables(
+            batch, loads, lambda given, arrays: KERNEL.counted(self._tables, given, arrays)
+        )
+
+    def _from_tables(
+        self,
+        batch: StepBatch,
+        loads: ExpertLoads | None,
+        function: Callable[[GivenExperts, Batch], T],
+    ) -> T:
+        """What `function` makes of `batch`, once the tables know its tokens."""
         given = self._given if loads is None and self._carries else self._links(batch, loads)
         arrays = batch.rank, batch.new_tokens, batch.context_tokens, batch.logit_rows
         try:
-            return count_kernel.count(self._tables, given, *arrays)
+            return function(given, arrays)
         except LookupError:
             self._store.learn(batch)
             self._tables = self._tables._replace(ranks=self._store.tables)
         except ConnectionError:
             self._links(batch, None)  # says which chips
-        return count_kernel.count(self._tables, given, *arrays)
+        return function(given, arrays)
 
     def _links(self, batch: StepBatch, loads: ExpertLoads | None) -> GivenExperts:
         """Counted loads, and exchanges that are not between tiers' lanes alone."""
@@ -180,17 +209,22 @@ class StepKernels:
         self, batch: StepBatch, loads: ExpertLoads | None, slow: Float64s, overlap: Overlap
     ) -> KernelStep:
         """The step of `batch`, which has requests; raises ValueError as `StepCostModel.cost`."""
-        if self._drafts is None:
-            passed = self._whole.passed(batch, loads, slow, overlap)
+        if self._drafts is None and overlap is Overlap.NONE:
+            rounded, parts_ns, bounds = self._whole.alone(batch, loads, slow, self._power)
         else:
-            passed = self._with_drafts(self._drafts, batch, loads, slow, overlap)
-        rounded = power_kernel.rounded(
-            self._power, passed.duration_ns, passed.rank_ns, passed.work, slow
-        )
-        parts = dict(zip(self._names, passed.parts_ns.tolist(), strict=True))
+            passed = (
+                self._whole.passed(batch, loads, slow, overlap)
+                if self._drafts is None
+                else self._with_drafts(self._drafts, batch, loads, slow, overlap)
+            )
+            parts_ns, bounds = passed.parts_ns, passed.bound
+            rounded = KERNEL.rounded(
+                self._power, passed.duration_ns, passed.rank_ns, passed.work, slow
+            )
+        parts = dict(zip(self._names, parts_ns.tolist(), strict=True))
         parts[THROTTLE] = rounded.throttled_ns
         parts.pop("", None)
-        bound = zip(self._bound_names, passed.bound.tolist(), strict=True)
+        bound = zip(self._bound_names, bounds.tolist(), strict=True)
         return KernelStep(
             rounded=rounded,
             parts_ns=parts,

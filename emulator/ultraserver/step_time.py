@@ -1,6 +1,7 @@
 """Duration of a counted step: terms, a calibration and an overlap policy. Pure and fast."""
 
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Final
 
 import numpy as np
@@ -13,6 +14,14 @@ from emulator.ultraserver.step_rows import TimedStep
 from emulator.ultraserver.step_terms import StepTerms
 
 DRAFT: Final = "draft"
+ROUNDING: Final = 1e-12
+"""A sum in another order differs by less. What is that little above a whole number of nanoseconds
+is that number: no rounding depends on the order."""
+
+
+def whole_ns(duration_ns: float) -> int:
+    """Rounded up."""
+    return ceil(duration_ns * (1 - ROUNDING))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
-from emulator.ultraserver.compiled import compiled, compiled_part
+from emulator.ultraserver.compiled import compiled
 from emulator.ultraserver.count_kernel import Counted
 from emulator.ultraserver.terms_layout import (
     COLLECTIVES,
@@ -110,7 +110,7 @@ class Passed(NamedTuple):
     work: Float64s  # [chips, WORK_COLUMNS]
 
 
-@compiled_part
+@compiled
 def _together_ns(times: Float64s, turn_taking: float) -> float:
     """How long the engines take together; see `Calibration.turn_taking`."""
     longest = 0.0
@@ -128,40 +128,46 @@ def _together_ns(times: Float64s, turn_taking: float) -> float:
     return float(longest * total**turn_taking)
 
 
-@compiled_part
+@compiled
 def _time_row(
     tables: TimeTables,
-    terms: Float64s,
+    all_terms: Float64s,
+    column: int,
+    row: int,
     slow: float,
-    layer: float,
-    expert_layer: float,
+    layers: tuple[float, float],
     times: Float64s,
 ) -> float:
-    """Fill `times` [TIMES] of one row; returns its computing. Experts' links are not in it."""
+    """Fill `times` [TIMES] of one row of one column of [columns, rows, FIELDS]; -> its computing.
+
+    `layers` are how many layers' and expert layers' overheads it has. Places are passed instead of
+    slices, whose users would be counted.
+    """
     for engine in range(ENGINE_COUNT):
-        times[engine] = terms[engine]
+        times[engine] = all_terms[column, row, engine]
     times[TENSOR_NS] /= tables.tensor_share
     times[DMA_NS] /= tables.memory_share
     busiest_ns = _together_ns(times, tables.turn_taking)
-    ramped_ns = max(busiest_ns, times[TENSOR_NS] + terms[RAMP_NS])
+    ramped_ns = max(busiest_ns, times[TENSOR_NS] + all_terms[column, row, RAMP_NS])
     present = 1.0 if busiest_ns > 0 else 0.0
     times[BUSIEST] = slow * busiest_ns
     times[OWN] = slow * (ramped_ns - busiest_ns)
-    times[OWN + 1] = slow * terms[CORE_NS]
-    times[OWN + 2] = terms[FILL_DRAIN_NS]
-    times[OWN + 3] = terms[DMA_START_NS]
-    times[OWN + 4] = terms[LAUNCH_NS]
-    times[OWN + 5] = tables.layer_ns * layer * present
-    times[OWN + 6] = tables.expert_layer_ns * expert_layer * present
-    times[LINK] = terms[LINK_NS] / tables.link_share + terms[LATENCY_NS]
-    times[LAUNCH] = terms[COLLECTIVES] * tables.collective_ns
+    times[OWN + 1] = slow * all_terms[column, row, CORE_NS]
+    times[OWN + 2] = all_terms[column, row, FILL_DRAIN_NS]
+    times[OWN + 3] = all_terms[column, row, DMA_START_NS]
+    times[OWN + 4] = all_terms[column, row, LAUNCH_NS]
+    times[OWN + 5] = tables.layer_ns * layers[0] * present
+    times[OWN + 6] = tables.expert_layer_ns * layers[1] * present
+    latency_ns = all_terms[column, row, LATENCY_NS]
+    times[LINK] = all_terms[column, row, LINK_NS] / tables.link_share + latency_ns
+    times[LAUNCH] = all_terms[column, row, COLLECTIVES] * tables.collective_ns
     own_ns = times[OWN]
     for overhead in range(OWN + 1, OWN + OWN_COUNT):
         own_ns += times[overhead]
     return float(times[BUSIEST] + own_ns)
 
 
-@compiled_part
+@compiled
 def _host_ns(tables: TimeTables, counted: Counted, rank: int, host: Float64s) -> float:
     """Fill `host` [HOST_COUNT] of one rank; returns the sum."""
     busy = 1.0 if counted.tokens[rank] > 0 else 0.0
@@ -172,7 +178,7 @@ def _host_ns(tables: TimeTables, counted: Counted, rank: int, host: Float64s) ->
     return float(host[0] + host[1] + host[2] + host[3])
 
 
-@compiled_part
+@compiled
 def _rank_slow(slow: Float64s, tp: int, rank: int) -> float:
     """Of a rank's slowest chip."""
     slowest = slow[rank * tp]
@@ -181,28 +187,28 @@ def _rank_slow(slow: Float64s, tp: int, rank: int) -> float:
     return float(slowest)
 
 
-@compiled_part
+@compiled
 def _time_ranks(tables: TimeTables, counted: Counted, slow: Float64s) -> tuple[Float64s, Float64s]:
     """Computing and communication of each rank's segments, [segments, ranks] both."""
-    segments, rows = tables.times.shape
+    weights, terms = tables.times, counted.rank_terms
+    layers, expert_layers = tables.layers, tables.expert_layers
+    segments, rows = weights.shape
     ranks = len(counted.tokens)
     compute_ns, talk_ns = np.zeros((segments, ranks)), np.zeros((segments, ranks))
     times, host = np.empty(TIMES), np.empty(HOST_COUNT)
     for rank in range(ranks):
         own_slow = _rank_slow(slow, tables.tp, rank)
         for row in range(rows):
-            terms = counted.rank_terms[rank, row]
-            row_ns = _time_row(
-                tables, terms, own_slow, tables.layers[row], tables.expert_layers[row], times
-            )
+            overheads = (layers[row], expert_layers[row])
+            row_ns = _time_row(tables, terms, rank, row, own_slow, overheads, times)
             for segment in range(segments):
-                compute_ns[segment, rank] += tables.times[segment, row] * row_ns
-                talk_ns[segment, rank] += tables.times[segment, row] * (times[LINK] + times[LAUNCH])
+                compute_ns[segment, rank] += weights[segment, row] * row_ns
+                talk_ns[segment, rank] += weights[segment, row] * (times[LINK] + times[LAUNCH])
         compute_ns[segments - 1, rank] += _host_ns(tables, counted, rank, host)
     return compute_ns, talk_ns
 
 
-@compiled_part
+@compiled
 def _time_experts(
     tables: TimeTables, counted: Counted, slow: Float64s, domains: int
 ) -> tuple[Float64s, Int64s]:
@@ -217,8 +223,9 @@ def _time_experts(
         for chip in range(chips):
             column = counted.column_of[kind, chip]
             if column != last_column or slow[chip] != last_slow:
-                terms = counted.column_terms[column]
-                own_ns = _time_row(tables, terms, slow[chip], 0.0, 0.0, times)
+                own_ns = _time_row(
+                    tables, counted.column_terms, column, 0, slow[chip], (0.0, 0.0), times
+                )
                 last_column, last_slow = column, slow[chip]
             domain = chip // width
             if chip % width == 0 or own_ns > expert_ns[kind, domain]:
@@ -227,8 +234,9 @@ def _time_experts(
     return expert_ns, slowest_chip
 
 
-@compiled_part
-def _timed(tables: TimeTables, counted: Counted, slow: Float64s) -> Timed:
+@compiled
+def time_segments(tables: TimeTables, counted: Counted, slow: Float64s) -> Timed:
+    """A counted step under a calibration, on chips that are `slow` [chips] times as slow."""
     compute_ns, talk_ns = _time_ranks(tables, counted, slow)
     domains = len(counted.tokens) // tables.ranks_per_domain
     expert_ns, slowest_chip = _time_experts(tables, counted, slow, domains)
@@ -252,8 +260,8 @@ def _timed(tables: TimeTables, counted: Counted, slow: Float64s) -> Timed:
     )
 
 
-@compiled_part
-def _slowest(times_ns: Float64s, first: int, count: int) -> int:
+@compiled
+def first_longest(times_ns: Float64s, first: int, count: int) -> int:
     """The first with the longest time of `count` from `first` on."""
     slowest = first
     for place in range(first, first + count):
@@ -262,22 +270,22 @@ def _slowest(times_ns: Float64s, first: int, count: int) -> int:
     return slowest
 
 
-@compiled_part
-def _domain_ns(tables: TimeTables, by_rank: Float64s, shared_ns: Float64s) -> Float64s:
+@compiled
+def longest_of_domains(tables: TimeTables, by_rank: Float64s, shared_ns: Float64s) -> Float64s:
     """Segments [segments, ranks] of each domain's slowest rank, and what it shares: [domains]."""
     segments, width = len(by_rank), tables.ranks_per_domain
     total = np.empty(len(shared_ns))
     for domain in range(len(shared_ns)):
         own_ns = 0.0
         for segment in range(segments):
-            slowest = _slowest(by_rank[segment], domain * width, width)
+            slowest = first_longest(by_rank[segment], domain * width, width)
             own_ns += tables.runs[segment] * by_rank[segment, slowest]
         total[domain] = own_ns + shared_ns[domain]
     return total
 
 
-@compiled_part
-def _add_compute(
+@compiled
+def add_compute(
     tables: TimeTables,
     counted: Counted,
     slow: Float64s,
@@ -295,15 +303,14 @@ def _add_compute(
     width = tables.ranks_per_domain
     first, times, host = tables.row_parts, np.empty(TIMES), np.empty(HOST_COUNT)
     for segment in range(segments):
-        rank = _slowest(segment_ns[segment], domain * width, width)
+        rank = first_longest(segment_ns[segment], domain * width, width)
         own_slow = _rank_slow(slow, tables.tp, rank)
         for row in range(rows):
             weight = runs[segment] * tables.times[segment, row]
             if weight == 0:
                 continue
-            terms = counted.rank_terms[rank, row]
-            layer, expert_layer = tables.layers[row], tables.expert_layers[row]
-            _time_row(tables, terms, own_slow, layer, expert_layer, times)
+            layers = (tables.layers[row], tables.expert_layers[row])
+            _time_row(tables, counted.rank_terms, rank, row, own_slow, layers, times)
             part = tables.part_of_row[row]
             parts[part] += weight * times[BUSIEST]
             for engine in range(ENGINE_COUNT):
@@ -312,14 +319,14 @@ def _add_compute(
                 parts[first + OWN_PART + overhead] += weight * times[OWN + overhead]
             parts[first + TP_PART] += weight * times[LINK]
             parts[first + COLLECTIVE_PART] += weight * times[LAUNCH]
-    rank = _slowest(segment_ns[segments - 1], domain * width, width)
+    rank = first_longest(segment_ns[segments - 1], domain * width, width)
     _host_ns(tables, counted, rank, host)
     for overhead in range(HOST_COUNT):
         parts[first + HOST_PART + overhead] += host[overhead] * runs[segments - 1]
 
 
-@compiled_part
-def _add_experts(
+@compiled
+def add_experts(
     tables: TimeTables,
     counted: Counted,
     slow: Float64s,
@@ -332,8 +339,8 @@ def _add_experts(
     first, times = tables.row_parts, np.empty(TIMES)
     for kind in range(len(tables.kind_runs)):
         weight, chip = tables.kind_runs[kind], timed.slowest_chip[kind, domain]
-        terms = counted.column_terms[counted.column_of[kind, chip]]
-        _time_row(tables, terms, slow[chip], 0.0, 0.0, times)
+        column = counted.column_of[kind, chip]
+        _time_row(tables, counted.column_terms, column, 0, slow[chip], (0.0, 0.0), times)
         parts[first + EXPERTS_PART] += weight * times[BUSIEST]
         for engine in range(ENGINE_COUNT):
             engines[tables.row_parts, engine] += weight * times[engine]
@@ -341,8 +348,8 @@ def _add_experts(
             parts[first + OWN_PART + overhead] += weight * times[OWN + overhead]
 
 
-@compiled_part
-def _bound(engines: Float64s) -> Int64s:
+@compiled
+def bound_of(engines: Float64s) -> Int64s:
     """The engine with the longest time of each part: [parts, engines] -> [parts], -1 for none."""
     bound = np.empty(len(engines), dtype=np.int64)
     for part in range(len(engines)):
@@ -354,60 +361,62 @@ def _bound(engines: Float64s) -> Int64s:
     return bound
 
 
-@compiled_part
-def _add_work(
-    tables: TimeTables, counted: Counted, runs: Float64s, experts: bool, work: Float64s
-) -> None:
-    """Add to `work` [chips, WORK_COLUMNS] segments that run `runs` times, and experts' layers."""
-    segments, rows = tables.times.shape
-    total = np.empty(FIELDS)
-    for rank in range(len(counted.tokens)):
+@compiled
+def add_work(tables: TimeTables, counted: Counted, runs: Float64s, work: Float64s) -> None:
+    """Add to `work` [chips, WORK_COLUMNS] segments that run `runs` times."""
+    times, terms, tp = tables.times, counted.rank_terms, tables.tp
+    segments, rows = times.shape
+    total, weights = np.empty(FIELDS), np.zeros(rows)
+    for row in range(rows):
+        for segment in range(segments):
+            weights[row] += runs[segment] * times[segment, row]
+    for rank in range(len(terms)):
         total[:] = 0.0
         for row in range(rows):
-            weight = 0.0
-            for segment in range(segments):
-                weight += runs[segment] * tables.times[segment, row]
             for field in range(FIELDS):
-                total[field] += weight * counted.rank_terms[rank, row, field]
-        for chip in range(rank * tables.tp, (rank + 1) * tables.tp):
-            _add_row(total, work[chip])
-    if not experts:
-        return
-    exchanges = 1 + tables.dispatch_share
-    for chip in range(counted.column_of.shape[1]):
+                total[field] += weights[row] * terms[rank, row, field]
+        for chip in range(rank * tp, (rank + 1) * tp):
+            _add_fields(total, work, chip)
+
+
+@compiled
+def add_expert_work(tables: TimeTables, counted: Counted, work: Float64s) -> None:
+    """Add to `work` [chips, WORK_COLUMNS] the experts of all layers, and their exchanges."""
+    share, total = tables.dispatch_share, np.empty(FIELDS)
+    kind_runs, column_of, column_terms = tables.kind_runs, counted.column_of, counted.column_terms
+    for chip in range(len(work)):
         total[:] = 0.0
         link_ns = link_bytes = 0.0
-        for kind in range(len(tables.kind_runs)):
-            weight = tables.kind_runs[kind]
-            terms = counted.column_terms[counted.column_of[kind, chip]]
+        for kind in range(len(kind_runs)):
+            weight, column = kind_runs[kind], column_of[kind, chip]
             for field in range(FIELDS):
-                total[field] += weight * terms[field]
+                total[field] += weight * column_terms[column, 0, field]
             link_ns += weight * counted.link_ns[kind, chip]
             link_bytes += weight * counted.link_bytes[kind, chip]
-        _add_row(total, work[chip])
-        work[chip, WORK_LINK_NS] += exchanges * link_ns
-        work[chip, WORK_LINK_BYTES] += exchanges * link_bytes
-        work[chip, WORK_DISPATCHED] += tables.dispatch_share * link_bytes
+        _add_fields(total, work, chip)
+        work[chip, WORK_LINK_NS] += (1 + share) * link_ns
+        work[chip, WORK_LINK_BYTES] += (1 + share) * link_bytes
+        work[chip, WORK_DISPATCHED] += share * link_bytes
 
 
-@compiled_part
-def _add_row(total: Float64s, work: Float64s) -> None:
-    """Add summed terms [FIELDS] to a chip's work [WORK_COLUMNS]."""
+@compiled
+def _add_fields(total: Float64s, work: Float64s, chip: int) -> None:
+    """Add summed terms [FIELDS] to a chip's row of `work` [chips, WORK_COLUMNS]."""
     for engine in range(ENGINE_COUNT):
-        work[engine] += total[engine]
-    work[TENSOR_NS] += total[RAMP_NS]
-    work[DMA_NS] += total[CORE_MOVING_NS]
-    work[WORK_LINK_NS] += total[LINK_NS]
+        work[chip, engine] += total[engine]
+    work[chip, TENSOR_NS] += total[RAMP_NS]
+    work[chip, DMA_NS] += total[CORE_MOVING_NS]
+    work[chip, WORK_LINK_NS] += total[LINK_NS]
     for rate in range(RATES):
-        work[WORK_FLOPS + rate] += total[FLOPS + rate]
-    work[WORK_HBM] += total[HBM_BYTES]
-    work[WORK_LINK_BYTES] += total[LINK_BYTES]
+        work[chip, WORK_FLOPS + rate] += total[FLOPS + rate]
+    work[chip, WORK_HBM] += total[HBM_BYTES]
+    work[chip, WORK_LINK_BYTES] += total[LINK_BYTES]
 
 
 @compiled
 def time_alone(tables: TimeTables, counted: Counted, slow: Float64s) -> Passed:
     """One thing after the other: every exchange and collective is exposed."""
-    timed = _timed(tables, counted, slow)
+    timed = time_segments(tables, counted, slow)
     segments, ranks = timed.compute_ns.shape
     domains = timed.expert_ns.shape[1]
     segment_ns = timed.compute_ns + timed.talk_ns
@@ -416,25 +425,26 @@ def time_alone(tables: TimeTables, counted: Counted, slow: Float64s) -> Passed:
         both_ns = timed.dispatch_ns[kind] + timed.combine_ns[kind]
         for domain in range(domains):
             shared_ns[domain] += tables.kind_runs[kind] * (timed.expert_ns[kind, domain] + both_ns)
-    domain_ns = _domain_ns(tables, segment_ns, shared_ns)
+    domain_ns = longest_of_domains(tables, segment_ns, shared_ns)
     rank_ns = np.zeros(ranks)
     for rank in range(ranks):
         for segment in range(segments):
             rank_ns[rank] += tables.runs[segment] * segment_ns[segment, rank]
         rank_ns[rank] += shared_ns[rank // tables.ranks_per_domain]
-    domain = _slowest(domain_ns, 0, domains)
+    domain = first_longest(domain_ns, 0, domains)
     parts = np.zeros(tables.row_parts + FURTHER_PARTS)
     engines = np.zeros((tables.row_parts + 1, ENGINE_COUNT))
-    _add_compute(tables, counted, slow, segment_ns, domain, tables.runs, parts, engines)
-    _add_experts(tables, counted, slow, timed, domain, parts, engines)
-    _add_exchanges(tables, counted, timed, parts)
+    add_compute(tables, counted, slow, segment_ns, domain, tables.runs, parts, engines)
+    add_experts(tables, counted, slow, timed, domain, parts, engines)
+    add_exchanges(tables, counted, timed, parts)
     work = np.zeros((ranks * tables.tp, WORK_COLUMNS))
-    _add_work(tables, counted, tables.runs, True, work)
-    return Passed(domain_ns[domain], rank_ns, parts, _bound(engines), work)
+    add_work(tables, counted, tables.runs, work)
+    add_expert_work(tables, counted, work)
+    return Passed(domain_ns[domain], rank_ns, parts, bound_of(engines), work)
 
 
-@compiled_part
-def _add_exchanges(tables: TimeTables, counted: Counted, timed: Timed, parts: Float64s) -> None:
+@compiled
+def add_exchanges(tables: TimeTables, counted: Counted, timed: Timed, parts: Float64s) -> None:
     """Add dispatches and combines of all layers, and their launches, to `parts`."""
     first = tables.row_parts
     for kind in range(len(tables.kind_runs)):
@@ -442,119 +452,3 @@ def _add_exchanges(tables: TimeTables, counted: Counted, timed: Timed, parts: Fl
         both_ns = timed.dispatch_ns[kind] + timed.combine_ns[kind]
         parts[first + EXCHANGE_PART] += tables.kind_runs[kind] * (both_ns - launch_ns)
         parts[first + COLLECTIVE_PART] += tables.kind_runs[kind] * launch_ns
-
-
-@compiled
-def time_overlapped(tables: TimeTables, counted: Counted, slow: Float64s) -> Passed:
-    """The longer of all computing and all communication of each domain."""
-    timed = _timed(tables, counted, slow)
-    segments, ranks = timed.compute_ns.shape
-    domains = timed.expert_ns.shape[1]
-    experts_ns, exchanges_ns = np.zeros(domains), np.zeros(domains)
-    for kind in range(len(tables.kind_runs)):
-        both_ns = timed.dispatch_ns[kind] + timed.combine_ns[kind]
-        for domain in range(domains):
-            experts_ns[domain] += tables.kind_runs[kind] * timed.expert_ns[kind, domain]
-            exchanges_ns[domain] += tables.kind_runs[kind] * both_ns
-    computing_ns = _domain_ns(tables, timed.compute_ns, experts_ns)
-    talking_ns = _domain_ns(tables, timed.talk_ns, exchanges_ns)
-    domain_ns = np.maximum(computing_ns, talking_ns)
-    rank_ns = np.zeros(ranks)
-    for rank in range(ranks):
-        own_ns = talk_ns = 0.0
-        for segment in range(segments):
-            own_ns += tables.runs[segment] * timed.compute_ns[segment, rank]
-            talk_ns += tables.runs[segment] * timed.talk_ns[segment, rank]
-        domain = rank // tables.ranks_per_domain
-        rank_ns[rank] = max(own_ns + experts_ns[domain], talk_ns + exchanges_ns[domain])
-    domain = _slowest(domain_ns, 0, domains)
-    parts, talking = (
-        np.zeros(tables.row_parts + FURTHER_PARTS),
-        np.zeros(tables.row_parts + FURTHER_PARTS),
-    )
-    engines = np.zeros((tables.row_parts + 1, ENGINE_COUNT))
-    unused = np.zeros((tables.row_parts + 1, ENGINE_COUNT))
-    _add_compute(tables, counted, slow, timed.compute_ns, domain, tables.runs, parts, engines)
-    _add_experts(tables, counted, slow, timed, domain, parts, engines)
-    _add_compute(tables, counted, slow, timed.talk_ns, domain, tables.runs, talking, unused)
-    _add_exchanges(tables, counted, timed, talking)
-    hidden_ns = min(computing_ns[domain], talking_ns[domain])
-    shown = 1 - hidden_ns / talking_ns[domain] if talking_ns[domain] > 0 else 0.0
-    for part in range(tables.row_parts + TP_PART, tables.row_parts + EXCHANGE_PART + 1):
-        parts[part] = shown * talking[part]
-    work = np.zeros((ranks * tables.tp, WORK_COLUMNS))
-    _add_work(tables, counted, tables.runs, True, work)
-    return Passed(domain_ns[domain], rank_ns, parts, _bound(engines), work)
-
-
-@compiled_part
-def _in_turns_ns(
-    tables: TimeTables, halves: tuple[Timed, Timed], columns: Int64s, domain: int
-) -> float:
-    """All MoE layers of two half batches in turns, see `step_time.two_batch_ns`.
-
-    `columns` [2, segments] are the ranks whose segments count, `domain` is theirs.
-    """
-    first, second = halves
-    own_a, own_b = first.compute_ns + first.talk_ns, second.compute_ns + second.talk_ns
-    total = between = 0.0
-    layers = len(tables.kind_of_layer)
-    for layer in range(layers):
-        segment, kind = tables.segment_of_layer[layer], tables.kind_of_layer[layer]
-        attending_a, attending_b = (
-            own_a[segment, columns[0, segment]],
-            own_b[segment, columns[1, segment]],
-        )
-        if layer == 0:
-            between += attending_a
-        else:
-            last = tables.kind_of_layer[layer - 1]
-            between += max(attending_a, second.combine_ns[last])
-        total += max(attending_b, first.dispatch_ns[kind])
-        total += max(first.expert_ns[kind, domain], second.dispatch_ns[kind])
-        total += max(second.expert_ns[kind, domain], first.combine_ns[kind])
-    return float(between + total + second.combine_ns[tables.kind_of_layer[layers - 1]])
-
-
-@compiled
-def time_halves(
-    tables: TimeTables, counted: Counted, halves: tuple[Counted, Counted], slow: Float64s
-) -> Passed:
-    """Layers of both half batches in turns, then tail and host of the whole one."""
-    timed = _timed(tables, counted, slow)
-    pair = (_timed(tables, halves[0], slow), _timed(tables, halves[1], slow))
-    segments, ranks = timed.compute_ns.shape
-    domains, tail_ns = timed.expert_ns.shape[1], timed.compute_ns[-1] + timed.talk_ns[-1]
-    width = tables.ranks_per_domain
-    slowest, columns = np.zeros((2, segments), dtype=np.int64), np.zeros((2, segments), np.int64)
-    domain_ns, rank_ns = np.empty(domains), np.empty(ranks)
-    for domain in range(domains):
-        for half in range(2):
-            for segment in range(segments):
-                own_ns = pair[half].compute_ns[segment] + pair[half].talk_ns[segment]
-                slowest[half, segment] = _slowest(own_ns, domain * width, width)
-        tail = tail_ns[_slowest(tail_ns, domain * width, width)]
-        domain_ns[domain] = _in_turns_ns(tables, pair, slowest, domain) + tail
-    for rank in range(ranks):
-        columns[:] = rank
-        in_turns_ns = _in_turns_ns(tables, pair, columns, rank // tables.ranks_per_domain)
-        rank_ns[rank] = tail_ns[rank] + in_turns_ns
-    domain = _slowest(domain_ns, 0, domains)
-    tail_runs, layer_runs = np.zeros(segments), tables.runs.copy()
-    tail_runs[-1], layer_runs[-1] = tables.runs[-1], 0.0
-    parts = np.zeros(tables.row_parts + FURTHER_PARTS)
-    engines = np.zeros((tables.row_parts + 1, ENGINE_COUNT))
-    work = np.zeros((ranks * tables.tp, WORK_COLUMNS))
-    _add_compute(
-        tables, counted, slow, timed.compute_ns + timed.talk_ns, domain, tail_runs, parts, engines
-    )
-    _add_work(tables, counted, tail_runs, False, work)
-    for half in range(2):
-        engines[:] = 0.0
-        own = pair[half]
-        own_ns = own.compute_ns + own.talk_ns
-        _add_compute(tables, halves[half], slow, own_ns, domain, layer_runs, parts, engines)
-        _add_experts(tables, halves[half], slow, own, domain, parts, engines)
-        _add_work(tables, halves[half], layer_runs, True, work)
-    parts[tables.row_parts + EXCHANGE_PART] = domain_ns[domain] - parts.sum()
-    return Passed(domain_ns[domain], rank_ns, parts, _bound(engines), work)

@@ -6,7 +6,6 @@ includes all overlap and waiting; it is no share of time.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import ceil
 from typing import Final
 
 import numpy as np
@@ -19,7 +18,7 @@ from emulator.specs.expert_loads import ExpertLoads
 from emulator.timing.roofline import ENGINES
 from emulator.ultraserver.machine import StepCosting
 from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
-from emulator.ultraserver.step_time import combine
+from emulator.ultraserver.step_time import combine, whole_ns
 from emulator.ultraserver.step_work import step_work
 
 
@@ -80,7 +79,7 @@ def what_if_ns(
     def held_ns(faster: StepTerms, calibration: Calibration = model.calibration) -> int:
         # a faster engine does the same work, with the same joules
         free_ns = combine(faster, calibration, model.overlap).duration_ns
-        return ceil(model.throttle(work, free_ns) * free_ns)
+        return whole_ns(model.throttle(work, free_ns) * free_ns)
 
     answers = {
         name: held_ns(
@@ -95,7 +94,7 @@ def what_if_ns(
         answers[FULL_SPEED] = held_ns(at_full_speed(terms))
     free_ns = combine(terms, model.calibration, model.overlap).duration_ns
     if (throttle := model.throttle(work, free_ns)) > 1:
-        answers[POWER] = ceil(max(1.0, throttle / factor) * free_ns)
+        answers[POWER] = whole_ns(max(1.0, throttle / factor) * free_ns)
     return answers
 
 

@@ -19,6 +19,7 @@ NAMES = (
     "admission_cost",
     "grpc_gate",
     "metrics_page",
+    "step_cost",
     "virtual_time",
 )
 LONG_NAMES = ("soak", "load_tools", "console_page", "admission", "clock")

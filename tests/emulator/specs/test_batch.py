@@ -53,17 +53,3 @@ def test_a_batch_may_be_empty() -> None:
 def test_nonsense_is_refused_when_the_batch_is_made(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         a_batch(**changes)
-
-
-def test_batches_side_by_side_have_all_their_ranks_one_after_the_other() -> None:
-    idle = a_batch(
-        rank=int64s(), new_tokens=int64s(), context_tokens=int64s(), logit_rows=int64s(0, 0, 0)
-    )
-
-    both = StepBatch.side_by_side([a_batch(), idle, a_batch()])
-
-    assert both.ranks == 9
-    assert both.rank.tolist() == [0, 2, 0, 6, 8, 6]
-    assert both.new_tokens.tolist() == [1, 5, 2, 1, 5, 2]
-    assert both.context_tokens.tolist() == [7, 0, 3, 7, 0, 3]
-    assert both.logit_rows.tolist() == [2, 0, 1, 0, 0, 0, 2, 0, 1]

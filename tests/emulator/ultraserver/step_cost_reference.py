@@ -9,10 +9,9 @@ from emulator.arrays import Float64s
 from emulator.specs.batch import StepBatch
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.timing.roofline import ENGINES
-from emulator.ultraserver.power_kernel import ROUNDING
 from emulator.ultraserver.step_cost import COLLECTIVES, StepCost, StepCostModel
 from emulator.ultraserver.step_parts import THROTTLE
-from emulator.ultraserver.step_time import combine
+from emulator.ultraserver.step_time import ROUNDING, combine, whole_ns
 from emulator.ultraserver.step_work import step_work
 from emulator.units import NS_PER_S
 
@@ -29,16 +28,16 @@ def cost_slowly(
     time, work = combine(terms, costs.calibration, costs.overlap), step_work(terms)
     free_ns, idle_watts = time.duration_ns, costs.idle_chip_watts
     factor = costs.throttle(work, free_ns)
-    whole_ns = int(np.ceil(factor * free_ns * (1 - ROUNDING)))
+    duration_ns = whole_ns(factor * free_ns)
     busy = dict(zip(ENGINES, terms.slow * work.engine_ns, strict=True))
     busy[COLLECTIVES] = work.link_ns
     watts = idle_watts + (costs.wanted_watts(work, free_ns) - idle_watts) / factor
     return StepCost(
-        duration_ns=whole_ns,
+        duration_ns=duration_ns,
         rank_ns=np.ceil(factor * time.rank_ns * (1 - ROUNDING)).astype(np.int64),
         engine_ns={name: (ns * (1 + ROUNDING)).astype(np.int64) for name, ns in busy.items()},
         chip_watts=watts,
-        chip_joules=float(watts.sum()) * whole_ns / NS_PER_S,
+        chip_joules=float(watts.sum()) * duration_ns / NS_PER_S,
         parts_ns={**time.parts_ns, THROTTLE: (factor - 1) * free_ns},
         bound=time.bound,
         flops=work.flops.sum(axis=0),
