@@ -60,15 +60,16 @@ class HeadTables(NamedTuple):
 
 
 @compiled
-def _tile_rows(new: int, context: int, tile: int, window: int) -> tuple[int, int]:
+def _tile_rows(new: int, context: int, tile: int, magic: int, window: int) -> tuple[int, int]:
     """Tiles of keys, and queries that pass any, summed over tiles: `rank_totals._tile_rows`."""
-    tiles = -(-(context + new) // tile)
-    first = context // tile + 1
+    tiles = ((context + new + tile - 1) * magic) >> SHIFT
+    first = ((context * magic) >> SHIFT) + 1
     spared_tiles = max(tiles - first, 0)
     spared = tile * (first + tiles - 1) * spared_tiles // 2 - context * spared_tiles
     queries = new * tiles - spared
     if window > 0:
-        queries = min(queries, new * (-(-(window - 1) // tile) + 1))
+        touched = (((window + tile - 2) * magic) >> SHIFT) + 1
+        queries = min(queries, new * touched)
     return tiles, queries
 
 
@@ -76,9 +77,12 @@ def _tile_rows(new: int, context: int, tile: int, window: int) -> tuple[int, int
 def _issued(numbers: Int64s, macs_of: Float64s, form: int, new: int, context: int) -> float:
     """MACs issued for scores and weighted sums of one head of a request."""
     least, window = macs_of[form, LEAST_ROWS], int(macs_of[form, IN_WINDOW])
-    tiles, queries = _tile_rows(new, context, numbers[TILE_COLUMNS], window)
+    tile, magic = numbers[TILE_COLUMNS], numbers[COLUMNS_MAGIC]
+    tiles, queries = _tile_rows(new, context, tile, magic, window)
     of_keys = max(float(queries), least * tiles) * macs_of[form, OF_KEYS]
-    tiles, queries = _tile_rows(new, context, numbers[TILE_ROWS], window)
+    if numbers[TILE_ROWS] != tile:
+        tile, magic = numbers[TILE_ROWS], numbers[ROWS_MAGIC]
+        tiles, queries = _tile_rows(new, context, tile, magic, window)
     return float(of_keys + max(float(queries), least * tiles) * macs_of[form, OF_VALUES])
 
 

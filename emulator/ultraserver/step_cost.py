@@ -1,7 +1,8 @@
 """Cost of a step: nanoseconds, busy engines, watts and joules.
 
-The one place where counted work, the roofline, the fabric and power meet. Pure. `step_counter`
-counts a batch, `step_time` times the counts.
+The one place where counted work, the roofline, the fabric and power meet. Pure: the same batch
+costs the same. Compiled kernels count and time a batch (`step_kernel`); `step_counter` and
+`step_time` do so in arrays, for fits and what-ifs, which change counts or calibrations.
 """
 
 from collections.abc import Sequence
@@ -240,7 +241,7 @@ class StepCostModel:
         slow = self._even if slow_factor is None else slow_factor
         if slow.shape != (self.partition.chips,):
             raise ValueError(f"{slow.shape} slow factors for {self.partition.chips} chips")
-        return slow
+        return np.ascontiguousarray(slow)
 
     def _check_ranks(self, batch: StepBatch) -> None:
         if batch.ranks != self.partition.ranks:

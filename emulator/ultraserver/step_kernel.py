@@ -143,15 +143,18 @@ class StepKernel:
     ) -> T:
         """What `function` makes of `batch`, once the tables know its tokens."""
         given = self._given if loads is None and self._carries else self._links(batch, loads)
-        arrays = batch.rank, batch.new_tokens, batch.context_tokens, batch.logit_rows
+        whole = np.ascontiguousarray  # a kernel for arrays with gaps would be compiled anew
+        rows = whole(batch.rank), whole(batch.new_tokens), whole(batch.context_tokens)
+        arrays = (*rows, whole(batch.logit_rows))
         try:
             return function(given, arrays)
         except LookupError:
             self._store.learn(batch)
             self._tables = self._tables._replace(ranks=self._store.tables)
+            return self._from_tables(batch, loads, function)
         except ConnectionError:
-            self._links(batch, None)  # says which chips
-        return function(given, arrays)
+            self._links(batch, None)  # its error says which chips
+            raise
 
     def _links(self, batch: StepBatch, loads: ExpertLoads | None) -> GivenExperts:
         """Counted loads, and exchanges that are not between tiers' lanes alone."""

@@ -9,20 +9,20 @@ cached block that is hit leaves the queue.
 # Fields of records have no type that mypy knows.
 
 import numpy as np
-from numba import njit
 
+from emulator.ultraserver.compiled import compiled
 from serving.simulator.scheduler_arrays import PrefixCache, SchedulerArrays
 
 _MIX = -7046029254386353131  # 2**64 over the golden ratio: spreads keys over buckets
 
 
-@njit(cache=True)
+@compiled
 def _bucket_of(c: PrefixCache, key: int) -> int:
     mixed = key * _MIX
     return (mixed ^ (mixed >> 32)) & (c.buckets.shape[1] - 1)
 
 
-@njit(cache=True)
+@compiled
 def _cached(c: PrefixCache, rank: int, key: int) -> int:
     """The block that has been in the index longest under `key`; 0 without one."""
     block = c.buckets[rank, _bucket_of(c, key)]
@@ -31,7 +31,7 @@ def _cached(c: PrefixCache, rank: int, key: int) -> int:
     return block
 
 
-@njit(cache=True)
+@compiled
 def _insert(c: PrefixCache, rank: int, block: int, key: int) -> None:
     c.blocks[rank, block].key = key
     c.blocks[rank, block].is_hashed = True
@@ -46,7 +46,7 @@ def _insert(c: PrefixCache, rank: int, block: int, key: int) -> None:
     c.blocks[rank, last].chain_next = block
 
 
-@njit(cache=True)
+@compiled
 def _remove(c: PrefixCache, rank: int, block: int) -> None:
     c.blocks[rank, block].is_hashed = False
     bucket = _bucket_of(c, c.blocks[rank, block].key)
@@ -59,7 +59,7 @@ def _remove(c: PrefixCache, rank: int, block: int) -> None:
     c.blocks[rank, before].chain_next = c.blocks[rank, block].chain_next
 
 
-@njit(cache=True)
+@compiled
 def hit_blocks(
     s: SchedulerArrays, c: PrefixCache, rank: int, request: int, block_tokens: int
 ) -> int:
@@ -72,7 +72,7 @@ def hit_blocks(
     return hits
 
 
-@njit(cache=True)
+@compiled
 def free_hit_blocks(s: SchedulerArrays, c: PrefixCache, rank: int, request: int, hits: int) -> int:
     """How many of the first `hits` blocks are free, and would leave the queue."""
     begin, free = s.requests[request].key_begin, 0
@@ -81,7 +81,7 @@ def free_hit_blocks(s: SchedulerArrays, c: PrefixCache, rank: int, request: int,
     return free
 
 
-@njit(cache=True)
+@compiled
 def take_hits(s: SchedulerArrays, c: PrefixCache, rank: int, request: int, hits: int) -> None:
     """Give a request that starts its seat, and the first `hits` blocks from the cache."""
     s.requests[request].seat = c.free_seats[rank, s.ranks[rank].running_count]
@@ -104,7 +104,7 @@ def take_hits(s: SchedulerArrays, c: PrefixCache, rank: int, request: int, hits:
     s.requests[request].blocks = s.requests[request].hashed = hits
 
 
-@njit(cache=True)
+@compiled
 def take_new(s: SchedulerArrays, c: PrefixCache, rank: int, request: int, count: int) -> None:
     """Append `count` blocks from the front of the free queue; content that they had is evicted."""
     for _ in range(count):
@@ -129,7 +129,7 @@ def take_new(s: SchedulerArrays, c: PrefixCache, rank: int, request: int, count:
     s.ranks[rank].free_blocks -= count
 
 
-@njit(cache=True)
+@compiled
 def index_full_blocks(
     s: SchedulerArrays, c: PrefixCache, rank: int, request: int, tokens: int, block_tokens: int
 ) -> None:
@@ -141,7 +141,7 @@ def index_full_blocks(
         s.requests[request].hashed = number + 1
 
 
-@njit(cache=True)
+@compiled
 def give_back(s: SchedulerArrays, c: PrefixCache, rank: int, request: int) -> None:
     """Return a request's blocks, its last first, and its seat, once it does not run any more."""
     unhashed_first = unhashed_last = np.int32(0)
@@ -170,13 +170,3 @@ def give_back(s: SchedulerArrays, c: PrefixCache, rank: int, request: int) -> No
         s.ranks[rank].unhashed_top = unhashed_first
     s.requests[request].blocks = s.requests[request].hashed = 0
     c.free_seats[rank, s.ranks[rank].running_count] = s.requests[request].seat
-
-
-@njit(cache=True)
-def forget_content(s: SchedulerArrays, c: PrefixCache, rank: int) -> None:
-    """Empty the cache of a rank without requests: all of its blocks are as at the start."""
-    c.buckets[rank] = 0
-    for block in range(c.blocks.shape[1]):
-        c.blocks[rank, block].is_hashed = False
-    s.ranks[rank].unhashed_top = s.ranks[rank].cached_first = s.ranks[rank].cached_last = 0
-    s.ranks[rank].fresh = 1

@@ -15,9 +15,8 @@ from serving.policy.prefill_throttle import (
     PrefillPolicy,
     parse_prefill_policy,
 )
-from serving.simulator import scheduler_kernel as kernel
 from serving.simulator.block_keys import block_keys
-from serving.simulator.rank_queues import most_hit_tokens
+from serving.simulator.compiled_schedulers import KERNEL
 from serving.simulator.scheduler_arrays import (
     NONE,
     PrefixCache,
@@ -54,8 +53,10 @@ class LockstepSchedulers:
         ranks = len(arrays.ranks)
         self._ranks = ranks
         self._inbox: list[int] = []
+        self._inbox_tokens = 0
         self._rows = 0
-        self._ended = 0  # in the last step
+        self.ended = 0
+        """Requests that had their last token in the last step."""
         self._all_blocks = int(arrays.ranks["free_blocks"].max())
         self._pending = np.zeros(ranks, dtype=np.int64)
         self._decodes = np.zeros(ranks, dtype=np.int64)
@@ -83,7 +84,9 @@ class LockstepSchedulers:
             block_tokens=limits.block_tokens,
         )
         keys = None
-        if limits.prefix_caching and traffic.blocks is not None:
+        if limits.prefix_caching and (
+            traffic.blocks is not None or kv_blocks < _blocks_in_use_max(traffic, limits)
+        ):
             keys = block_keys(traffic, limits.block_tokens)
         made = []
         for _ in range(count):
@@ -97,11 +100,11 @@ class LockstepSchedulers:
         """Tokens that requests hold or have yet to compute."""
         arrays = self.arrays
         held = arrays.ranks["running_tokens"].sum() + arrays.waiting_tokens.sum()
-        return int(held + arrays.requests["tokens"][self._inbox].sum())
+        return int(held) + self._inbox_tokens
 
     def hit_tokens(self, request: int) -> int:
         """Prompt tokens of `request` in the cache of the rank that has most of them."""
-        return int(most_hit_tokens(self.arrays, self.bounds, self.cache, request))
+        return int(KERNEL.most_hit_tokens(self.arrays, self.bounds, self.cache, request))
 
     @property
     def queues(self) -> tuple[RankQueues, ...]:
@@ -120,27 +123,29 @@ class LockstepSchedulers:
 
     def admit(self, first: int, now_ns: int) -> int:
         """Send all requests from `first` on that have arrived by now; returns the next to come."""
-        coming: int = kernel.admit(self.arrays, self.bounds, self.cache, first, now_ns)
+        coming = KERNEL.admit(self.arrays, self.bounds, self.cache, first, now_ns)
         self.requests += coming - first
         return coming
 
     def put(self, request: int, *, begins: bool) -> None:
         """Take a request: at once where a step `begins` now, else when the one under way ends."""
         self._inbox.append(request)
+        self._inbox_tokens += int(self.arrays.requests[request]["tokens"])
         if begins:
             self.take_inbox()
 
     def take_inbox(self) -> None:
         """Send what came during a step to ranks."""
         for request in self._inbox:
-            kernel.send(self.arrays, self.bounds, self.cache, request)
+            KERNEL.send(self.arrays, self.bounds, self.cache, request)
         self.requests += len(self._inbox)
         self._inbox.clear()
+        self._inbox_tokens = 0
 
     def schedule(self) -> StepBatch:
         """Decide a step; a batch without rows when no rank has anything to compute."""
         arrays = self.arrays
-        self._rows = rows = kernel.schedule(
+        self._rows = rows = KERNEL.schedule(
             arrays, self.bounds, self.cache, self._budgets(), self._decodes
         )
         self.kv_blocks_used_max = self._all_blocks - int(arrays.ranks["free_blocks"].min())
@@ -159,7 +164,7 @@ class LockstepSchedulers:
     def _budgets(self) -> Int64s:
         if not self.policy.pending_tokens_max:
             return self._unlimited
-        kernel.demand(
+        KERNEL.demand(
             self.arrays, self.bounds, self.policy.pending_tokens_max, self._pending, self._decodes
         )
         demand = PrefillDemand(
@@ -174,14 +179,14 @@ class LockstepSchedulers:
 
         The next step writes them anew.
         """
-        tokens, ended = kernel.give_tokens(self.arrays, self.cache, self._rows, end_ns, self._given)
-        self._ended = ended
+        tokens, ended = KERNEL.give_tokens(self.arrays, self.cache, self._rows, end_ns, self._given)
+        self.ended = ended
         self.requests -= ended
         return self._given[:tokens]
 
     def ended_among(self, given: Int32s) -> Int32s:
         """Those of the last step's `given` that have their last token."""
-        if not self._ended:
+        if not self.ended:
             return given[:0]
         ended: Int32s = given[self.arrays.requests["tokens_left"][given] == 0]
         return ended
@@ -189,17 +194,13 @@ class LockstepSchedulers:
     def abort(self, request: int) -> None:
         """End a request that runs or waits; of others, nothing changes."""
         self.requests -= int(self.arrays.requests[request]["rank"] != NONE)
-        kernel.abort(self.arrays, self.cache, request)
+        KERNEL.abort(self.arrays, self.cache, request)
 
-    def take_down(self, rank: int) -> None:
-        """Take a rank out of service; its requests move to others, which compute them again.
 
-        Raises ValueError for the last rank that is up, while requests are there.
-        """
-        left_over = kernel.evacuate(self.arrays, self.bounds, self.cache, rank)
-        if left_over != NONE:
-            raise ValueError(f"no rank is up for request {left_over}")
+def _blocks_in_use_max(traffic: Traffic, limits: EngineLimits) -> int:
+    """KV blocks from which on a rank never preempts, vLLM's own block included.
 
-    def bring_up(self, rank: int) -> None:
-        """Put a rank into service again."""
-        self.arrays.ranks["up"][rank] = True
+    Where prompts share nothing, only a preempted request finds blocks in the cache, its own.
+    """
+    blocks = -(-(traffic.prompt_tokens + traffic.output_tokens) // limits.block_tokens)
+    return int(np.sort(blocks)[::-1][: limits.max_num_seqs].sum()) + 1

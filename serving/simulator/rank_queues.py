@@ -4,16 +4,16 @@
 # Fields of records have no type that mypy knows.
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from emulator.ultraserver.compiled import compiled
 from serving.simulator.kv_blocks import hit_blocks
 from serving.simulator.scheduler_arrays import NONE, PrefixCache, SchedulerArrays, SchedulerBounds
 
 Int64s = NDArray[np.int64]
 
 
-@njit(cache=True)
+@compiled
 def loads(s: SchedulerArrays, request: int, rank_tokens: Int64s, rank_requests: Int64s) -> None:
     """`RankLoads.before`: tokens and requests of each rank that go before `request`: [ranks]."""
     for rank in range(len(s.ranks)):
@@ -24,7 +24,7 @@ def loads(s: SchedulerArrays, request: int, rank_tokens: Int64s, rank_requests: 
             rank_requests[rank] += s.waiting_requests[rank, level]
 
 
-@njit(cache=True)
+@compiled
 def hit_tokens(
     s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, request: int, tokens: Int64s
 ) -> None:
@@ -37,7 +37,7 @@ def hit_tokens(
             )
 
 
-@njit(cache=True)
+@compiled
 def most_hit_tokens(
     s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, request: int
 ) -> int:
@@ -47,7 +47,7 @@ def most_hit_tokens(
     return hits.max()
 
 
-@njit(cache=True)
+@compiled
 def chosen_rank(
     s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, request: int
 ) -> int:
@@ -77,7 +77,7 @@ def chosen_rank(
     return best
 
 
-@njit(cache=True)
+@compiled
 def put_in(s: SchedulerArrays, bounds: SchedulerBounds, request: int, rank: int) -> None:
     """Queue a request on `rank`: at the end, or by priority and arrival."""
     s.requests[request].rank = rank
@@ -90,7 +90,7 @@ def put_in(s: SchedulerArrays, bounds: SchedulerBounds, request: int, rank: int)
     link(s, rank, request, before, behind)
 
 
-@njit(cache=True)
+@compiled
 def goes_before(s: SchedulerArrays, request: int, other: int) -> bool:
     """By priority, then by arrival."""
     if s.requests[request].level != s.requests[other].level:
@@ -98,7 +98,7 @@ def goes_before(s: SchedulerArrays, request: int, other: int) -> bool:
     return request < other
 
 
-@njit(cache=True)
+@compiled
 def link(s: SchedulerArrays, rank: int, request: int, before: int, behind: int) -> None:
     """Put a request between two of a rank's queue, or NONE at an end."""
     s.requests[request].waiting_next = behind
@@ -113,7 +113,7 @@ def link(s: SchedulerArrays, rank: int, request: int, before: int, behind: int) 
     s.waiting_requests[rank, s.requests[request].level] += 1
 
 
-@njit(cache=True)
+@compiled
 def unlink(s: SchedulerArrays, rank: int, request: int) -> None:
     """Take a request out of a rank's queue."""
     before, found = NONE, s.ranks[rank].waiting_first

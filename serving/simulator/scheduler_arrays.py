@@ -84,8 +84,6 @@ class SchedulerBounds(NamedTuple):
     step_tokens: int
     block_tokens: int
     long_prefill_tokens: int = 0
-    adaptive_long_prefill: bool = False
-    chunked_prefill: bool = True
     by_priority: bool = False
 
 

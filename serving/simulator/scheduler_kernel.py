@@ -9,12 +9,11 @@ input, KV connectors, speculation) has no arrays here.
 # Fields of records have no type that mypy knows.
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from emulator.ultraserver.compiled import compiled
 from serving.policy.prefill_throttle import UNLIMITED
 from serving.simulator.kv_blocks import (
-    forget_content,
     free_hit_blocks,
     give_back,
     hit_blocks,
@@ -29,7 +28,7 @@ Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 
 
-@njit(cache=True)
+@compiled
 def admit(
     s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, first: int, now_ns: int
 ) -> int:
@@ -40,13 +39,13 @@ def admit(
     return first
 
 
-@njit(cache=True)
+@compiled
 def send(s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, request: int) -> None:
     """Send a request to a rank, of which one is up."""
     put_in(s, bounds, request, chosen_rank(s, bounds, c, request))
 
 
-@njit(cache=True)
+@compiled
 def demand(
     s: SchedulerArrays, bounds: SchedulerBounds, enough: int, pending: Int64s, decodes: Int64s
 ) -> None:
@@ -71,7 +70,7 @@ def demand(
         pending[rank] = min(pending[rank] + waiting, enough)
 
 
-@njit(cache=True)
+@compiled
 def schedule(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
@@ -86,8 +85,6 @@ def schedule(
     rows = 0
     for rank in range(len(s.ranks)):
         budget = budgets[rank]
-        if budget > 0 and not bounds.chunked_prefill:
-            budget = UNLIMITED
         tokens = bounds.step_tokens
         if budget != UNLIMITED:
             tokens = min(tokens, decodes[rank] + budget)
@@ -106,7 +103,7 @@ def schedule(
     return rows
 
 
-@njit(cache=True)
+@compiled
 def _piece_max(s: SchedulerArrays, bounds: SchedulerBounds, rank: int, budget: int) -> int:
     """Tokens of one prefill in a step at most; 0 is no limit, as for a rank's only request."""
     requests = s.ranks[rank].running_count + s.ranks[rank].waiting_count
@@ -115,12 +112,10 @@ def _piece_max(s: SchedulerArrays, bounds: SchedulerBounds, rank: int, budget: i
     piece = bounds.long_prefill_tokens
     if budget > 0:
         return min(piece, budget) if piece else budget
-    if piece and bounds.adaptive_long_prefill and budget == UNLIMITED:
-        piece = max(piece, bounds.step_tokens // requests)
     return piece
 
 
-@njit(cache=True)
+@compiled
 def _holds_back(s: SchedulerArrays, rank: int, budget: int) -> bool:
     """Whether prefills wait: vLLM's `throttle_prefills` while a request decodes."""
     if budget:
@@ -131,7 +126,7 @@ def _holds_back(s: SchedulerArrays, rank: int, budget: int) -> bool:
     return False
 
 
-@njit(cache=True)
+@compiled
 def _schedule_running(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
@@ -188,7 +183,7 @@ def _schedule_running(
     return rows, tokens, preempted
 
 
-@njit(cache=True)
+@compiled
 def _victim(s: SchedulerArrays, bounds: SchedulerBounds, rank: int) -> int:
     """The place of the running request to preempt: the last, or the first of the least urgent."""
     if not bounds.by_priority:
@@ -204,7 +199,7 @@ def _victim(s: SchedulerArrays, bounds: SchedulerBounds, rank: int) -> int:
     return victim
 
 
-@njit(cache=True)
+@compiled
 def _preempt(
     s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, rank: int, place: int
 ) -> None:
@@ -219,7 +214,7 @@ def _preempt(
         link(s, rank, request, NONE, s.ranks[rank].waiting_first)
 
 
-@njit(cache=True)
+@compiled
 def _stop_running(s: SchedulerArrays, c: PrefixCache | None, rank: int, request: int) -> None:
     left = 0
     for place in range(s.ranks[rank].running_count):
@@ -236,7 +231,7 @@ def _stop_running(s: SchedulerArrays, c: PrefixCache | None, rank: int, request:
         s.requests[request].blocks = 0
 
 
-@njit(cache=True)
+@compiled
 def _take(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
@@ -255,14 +250,14 @@ def _take(
         s.requests[request].blocks += count
 
 
-@njit(cache=True)
+@compiled
 def _add_row(s: SchedulerArrays, rank: int, request: int, new: int, context: int, row: int) -> int:
     s.rows[row].rank, s.rows[row].request = rank, request
     s.rows[row].new, s.rows[row].context = new, context
     return row + 1
 
 
-@njit(cache=True)
+@compiled
 def _schedule_waiting(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
@@ -286,8 +281,6 @@ def _schedule_waiting(
         new = s.requests[request].tokens - context
         if 0 < piece < new:
             new = piece
-        if not bounds.chunked_prefill and new > tokens:
-            break
         new = min(new, tokens)
         # vLLM's scheduler_reserve_full_isl: it starts once all of its tokens have blocks.
         whole = -(-s.requests[request].tokens // bounds.block_tokens) - hits + free_hits
@@ -309,7 +302,7 @@ def _schedule_waiting(
     return rows
 
 
-@njit(cache=True)
+@compiled
 def give_tokens(
     s: SchedulerArrays, c: PrefixCache | None, rows: int, end_ns: int, given: Int32s
 ) -> tuple[int, int]:
@@ -339,7 +332,7 @@ def give_tokens(
     return tokens, ended
 
 
-@njit(cache=True)
+@compiled
 def abort(s: SchedulerArrays, c: PrefixCache | None, request: int) -> None:
     """`finish_requests`: a request that runs or waits is gone; of others, nothing changes."""
     rank = s.requests[request].rank
@@ -350,62 +343,3 @@ def abort(s: SchedulerArrays, c: PrefixCache | None, request: int) -> None:
     else:
         unlink(s, rank, request)
     s.requests[request].rank = NONE
-
-
-@njit(cache=True)
-def evacuate(s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, rank: int) -> int:
-    """Take a rank out of service; its requests move to others in their order of arrival.
-
-    They compute their tokens again. Returns the first that found no rank up, or NONE.
-    """
-    s.ranks[rank].up = False
-    moving = _of_rank(s, rank, True)
-    for request in moving:
-        if s.requests[request].is_running:
-            s.requests[request].preemptions += 1
-        abort(s, c, request)
-        s.requests[request].computed = 0
-        s.requests[request].is_prefill = False
-    if c is not None:
-        forget_content(s, c, rank)
-    reached = np.zeros(len(s.ranks), np.bool_)
-    for request in moving:
-        to = chosen_rank(s, bounds, c, request)
-        if to == NONE:
-            return request
-        put_in(s, bounds, request, to)
-        reached[to] = True
-    if not bounds.by_priority:
-        for to in np.flatnonzero(reached):
-            _sort_queue(s, to)
-    return NONE
-
-
-@njit(cache=True)
-def _sort_queue(s: SchedulerArrays, rank: int) -> None:
-    """`restore_order`: a rank's waiting requests in their order of arrival."""
-    before = NONE
-    for request in _of_rank(s, rank, False):
-        if before == NONE:
-            s.ranks[rank].waiting_first = request
-        else:
-            s.requests[before].waiting_next = request
-        before = request
-    s.requests[before].waiting_next = NONE
-    s.ranks[rank].waiting_last = before
-
-
-@njit(cache=True)
-def _of_rank(s: SchedulerArrays, rank: int, also_running: bool) -> Int64s:
-    """A rank's requests in their order of arrival."""
-    found = np.empty(s.ranks[rank].waiting_count + s.ranks[rank].running_count, np.int64)
-    count = 0
-    if also_running:
-        count = s.ranks[rank].running_count
-        found[:count] = s.running[rank, :count]
-    request = s.ranks[rank].waiting_first
-    while request != NONE:
-        found[count] = request
-        count += 1
-        request = s.requests[request].waiting_next
-    return np.sort(found[:count])

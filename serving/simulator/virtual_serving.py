@@ -5,6 +5,7 @@ machine alone and repeats exactly. Every step is scheduled. The clock counts who
 arrive during a step wait for its end.
 """
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -83,7 +84,7 @@ def serve_in_virtual_time(
         ending = serving.serve(levels, until_ns=until_s * NS_PER_S)
     except StopSimulation:
         ending = Ending.STOPPED
-    return serving.result(ending), serving.log()
+    return serving.result(serving.ended(ending)), serving.log()
 
 
 def _refuse_what_never_fits(deployment: SimulatedDeployment, traffic: Traffic) -> None:
@@ -145,47 +146,62 @@ class _VirtualServing:
         self._judged_left = int(judged.sum())
         self._token_request = np.empty(int(traffic.output_tokens.sum()), dtype=np.int32)
         self._tokens = 0
-        self._steps: list[tuple[int, int, float, float]] = []  # as the log
-        self._ended: list[tuple[int, int]] = []  # end of each step, in ns, and its tokens
+        self._done = 0  # requests with all their tokens
+        self._next_check = HOPE_STEPS
+        # Of each step, by its begin: as the log.
+        self._begin_ns, self._duration_ns = array("q"), array("q")
+        self._throttled_ns, self._joules = array("d"), array("d")
+        # And by its end.
+        self._step_end_ns, self._step_tokens = array("q"), array("q")
         self._kv_blocks_used_max = 0
 
     def serve(self, levels: Sequence[Bound], *, until_ns: float) -> Ending:
         """Step until the end; levels concern the judged requests."""
         while self._judged_left:
-            self._now_ns = self._next_ns()
-            for number, end_ns in enumerate(self._end_ns):
-                if end_ns == self._now_ns:
-                    self._finish(number)
-                    if len(self._ended) % HOPE_STEPS == 0:
-                        self._report()
-                        if self._is_hopeless(levels):
-                            return Ending.HOPELESS
+            self._now_ns = self._next_ns(arrivals=self._now_ns < until_ns)
+            self._finish_due()
+            if self._judged_left and self._steps_ended >= self._next_check:
+                self._next_check += HOPE_STEPS
+                if self._progress is not None:
+                    self._progress(self._done, self._now_ns / NS_PER_S)
+                if levels and self._is_hopeless(levels):
+                    return Ending.HOPELESS
             if self._now_ns < until_ns:
                 self._take_arrivals()
-                for number, engine in enumerate(self._engines):
-                    if self._end_ns[number] is None and engine.requests:
-                        self._begin(number)
+                self._begin_steps()
             elif self._judged_left and not self._is_busy:
                 return Ending.TIME_UP
-        is_over = bool((self._requests["last_token_ns"] != NONE).all())
-        return Ending.SERVED if is_over else Ending.JUDGED
+        return Ending.JUDGED
 
-    def _report(self) -> None:
-        if self._progress is not None:
-            done = int((self._requests["last_token_ns"] != NONE).sum())
-            self._progress(done, self._now_ns / NS_PER_S)
+    def ended(self, ending: Ending) -> Ending:
+        """End the steps that are under way; returns SERVED where all requests have their tokens."""
+        while self._is_busy:
+            self._now_ns = self._next_ns(arrivals=False)
+            self._finish_due()
+        is_over = bool((self._requests["last_token_ns"] != NONE).all())
+        return Ending.SERVED if is_over else ending
 
     @property
     def _is_busy(self) -> bool:
         return any(end_ns is not None for end_ns in self._end_ns)
 
-    def _next_ns(self) -> int:
+    def _next_ns(self, *, arrivals: bool) -> int:
         """When the next step ends, or the next request comes to an engine that could take it."""
         times_ns = [end_ns for end_ns in self._end_ns if end_ns is not None]
         waits_for_all = len(self._engines) == 1 and times_ns
-        if self._coming < len(self._arrival_ns) and not waits_for_all:
+        if arrivals and self._coming < len(self._arrival_ns) and not waits_for_all:
             times_ns.append(max(self._now_ns, int(self._arrival_ns[self._coming])))
-        return min(times_ns)
+        return min(times_ns, default=self._now_ns)
+
+    def _begin_steps(self) -> None:
+        for number, engine in enumerate(self._engines):
+            if self._end_ns[number] is None and engine.requests:
+                self._begin(number)
+
+    def _finish_due(self) -> None:
+        for number, end_ns in enumerate(self._end_ns):
+            if end_ns == self._now_ns:
+                self._finish(number)
 
     def _take_arrivals(self) -> None:
         """Send on what has arrived by now."""
@@ -211,9 +227,10 @@ class _VirtualServing:
         cost = self._cost_model.cost(batch)
         if self._on_step is not None:
             self._on_step(cost, batch, begin_ns=self._now_ns, queues=engine.queues)
-        self._steps.append(
-            (self._now_ns, cost.duration_ns, cost.parts_ns[THROTTLE], cost.chip_joules)
-        )
+        self._begin_ns.append(self._now_ns)
+        self._duration_ns.append(cost.duration_ns)
+        self._throttled_ns.append(cost.parts_ns[THROTTLE])
+        self._joules.append(cost.chip_joules)
         self._end_ns[number] = self._now_ns + cost.duration_ns
 
     def _finish(self, number: int) -> None:
@@ -221,7 +238,9 @@ class _VirtualServing:
         engine = self._engines[number]
         given = engine.give_tokens(self._now_ns)
         self._end_ns[number] = None
-        self._ended.append((self._now_ns, len(given)))
+        self._step_end_ns.append(self._now_ns)
+        self._step_tokens.append(len(given))
+        self._done += engine.ended
         self._token_request[self._tokens : self._tokens + len(given)] = given
         self._tokens += len(given)
         self._judged_left -= int(self._judged[engine.ended_among(given)].sum())
@@ -244,20 +263,22 @@ class _VirtualServing:
 
     def log(self) -> StepLog:
         """The steps so far."""
-        # Nanoseconds below 2**53 are exact in float64.
-        columns = np.array(self._steps, dtype=np.float64).reshape(-1, 4).T
         return StepLog(
-            begin_ns=columns[0].astype(np.int64),
-            duration_ns=columns[1].astype(np.int64),
-            throttled_ns=columns[2],
-            joules=columns[3],
+            begin_ns=np.array(self._begin_ns, dtype=np.int64),
+            duration_ns=np.array(self._duration_ns, dtype=np.int64),
+            throttled_ns=np.array(self._throttled_ns),
+            joules=np.array(self._joules),
         )
+
+    @property
+    def _steps_ended(self) -> int:
+        return len(self._step_end_ns)
 
     def result(self, ending: Ending) -> ServingRun:
         """The run so far."""
         log = self.log()
         chips = self._cost_model.partition.chips
-        end_ns, step_tokens = np.array(self._ended, dtype=np.int64).reshape(-1, 2).T
+        end_ns = np.array(self._step_end_ns, dtype=np.int64)
         busy_ns = int(log.duration_ns.sum())
         idle_ns = len(self._engines) * int(end_ns.max(initial=0)) - busy_ns
         idle_watts = self._cost_model.idle_chip_watts * chips
@@ -268,7 +289,7 @@ class _VirtualServing:
             last_token_s=_seconds(self._requests["last_token_ns"]),
             token_request=self._token_request[: self._tokens],
             step_end_s=end_ns / NS_PER_S,
-            step_tokens=step_tokens,
+            step_tokens=np.array(self._step_tokens, dtype=np.int64),
             busy_s=busy_ns / NS_PER_S,
             joules=sum(log.joules.tolist()) + idle_watts * idle_ns / NS_PER_S,
             preemptions=int(self._requests["preemptions"].sum()),

@@ -1,6 +1,5 @@
 """Compiled kernels cost a step as arrays do: to the nanosecond, and to the microjoule a chip."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.tiers import Tier
-from emulator.specs.batch import StepBatch
 from emulator.specs.calibration import ROOFLINE
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.models import MODELS
@@ -40,11 +38,12 @@ class Machine:
     fitted: bool = False
     routing: str = "uniform"
     draft_tokens: int = 0
+    units: int = 1  # systems of a cluster
 
     def costs(self, overlap: Overlap) -> StepCostModel:
-        model = MODELS[self.model]
+        model, system = MODELS[self.model], SYSTEMS[self.system]
         return StepCostModel(
-            SYSTEMS[self.system],
+            system if self.units == 1 else system.cluster(self.units),
             model,
             self.partition,
             distribution=ExpertDistribution.parse(self.routing, model, seed=3),
@@ -100,6 +99,13 @@ MACHINES: Final[dict[str, Machine]] = {
     "dense": Machine(model="llama-3.1-8b", partition=Partition(chips=16, tp=2, ep=1), fitted=True),
     "a torus": Machine(
         model="mixtral-8x7b", system="trn2.48xlarge", partition=Partition(chips=16, ep=8)
+    ),
+    "domains of a cluster that forward": Machine(
+        model="gpt-oss-20b",
+        system="dgx-h100",
+        partition=Partition(chips=16, ep=16, lnc=132),
+        fitted=True,
+        units=2,
     ),
     "a mesh": Machine(
         model="gpt-oss-20b",
@@ -214,13 +220,20 @@ def test_a_table_grows_to_any_number_of_tokens(tokens: int) -> None:
     assert_alike(costs.cost(batch), cost_slowly(costs, batch))
 
 
-def without_logits(batch: StepBatch) -> StepBatch:
-    return replace(batch, logit_rows=np.zeros_like(batch.logit_rows))
-
-
-@pytest.mark.parametrize("change", [without_logits])
-def test_a_chunk_of_a_prompt_makes_no_logits(change: Callable[[StepBatch], StepBatch]) -> None:
+def test_a_chunk_of_a_prompt_makes_no_logits() -> None:
     costs = costs_of("experts on every chip", Overlap.NONE)
-    batch = change(batch_of(16, [(3, 700, 9), (5, 300, 0)]))
+    batch = batch_of(16, [(3, 700, 9), (5, 300, 0)])
+    batch = replace(batch, logit_rows=np.zeros_like(batch.logit_rows))
 
     assert_alike(costs.cost(batch), cost_slowly(costs, batch))
+
+
+def test_bytes_for_a_chip_without_links_are_refused_by_their_positions() -> None:
+    links = LinkHealth.whole(TRN3)
+    links.share[2] = 0.0
+    fabric = AllToAll(TRN3, 16, links=links)
+    costs = costs_of("experts on every chip", Overlap.NONE)
+    alone = costs.with_machine(all_to_all=fabric, chips_up=np.ones(16, dtype=np.bool_))
+
+    with pytest.raises(ValueError, match="no links lead from position 0 to 2"):
+        alone.cost(batch_of(16, [(0, 1, 9)]))
