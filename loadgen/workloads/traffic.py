@@ -1,6 +1,7 @@
 """Requests over time: arrivals, and tokens of prompt and reply.
 
-Three arrays; operations return another object. Prompts have lengths only and share no prefix.
+Three arrays; operations return another object. Prompts have lengths and, from some traces, the
+names of the blocks that they share.
 Simulators take it; a load is sent from a `WorkloadPlan`. Must not know the server.
 """
 
@@ -102,7 +103,7 @@ class Traffic:
     def recorded(cls, path: Path) -> Self:
         """Read a trace with arrival times, in any format; the first request arrives at 0.
 
-        Shared prefixes are left out. Raises FileError for an unusable file.
+        Raises FileError for an unusable file.
         """
         recording = read_recording(path)
         return cls(

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from serving.simulator import SimulatedDeployment
 
 _REQUESTS, _LENGTHS = 1_000, "512"
+_OF_RATE: Final = ("input", "output", "gaps", "burstiness")
+_OF_TRACE: Final = ("speedup",)
 _SHOWN_EVERY_S: Final = 0.5
 _INTERRUPTED: Final = 130
 
@@ -43,11 +45,15 @@ class SimulatedTrafficOptions:
         needs_one=True,
     )
     rate: float | None = option(None, "requests per second", metavar="R", one_of="source")
-    speedup: float = option(1.0, "of a trace: its times over X", metavar="X")
-    gaps: Gaps = option(
-        "poisson", "gaps at a rate: exponential, even, or gamma distributed", "--arrivals"
+    speedup: float | None = option(None, "of a trace: its times over X", metavar="X")
+    gaps: Gaps | None = option(
+        None,
+        "gaps at a rate: exponential, even, or gamma distributed (default: poisson)",
+        "--arrivals",
     )
-    burstiness: float = option(1.0, "shape of the gamma gaps: CV 1 / sqrt(K)", metavar="K")
+    burstiness: float | None = option(
+        None, "shape of the gamma gaps: CV 1 / sqrt(K) (default: 1)", metavar="K"
+    )
     requests: int | None = option(
         None, f"of a rate, or the first of a trace (default: {_REQUESTS:,}, or all)"
     )
@@ -60,20 +66,28 @@ class SimulatedTrafficOptions:
     def __post_init__(self) -> None:
         check_least("seed", self.seed, 0)
         check_least("requests", self.requests, 1)
-        for name in ("input", "output"):
+        # An option of the other kind of traffic would silently do nothing.
+        names, source = (_OF_RATE, "--trace") if self.trace else (_OF_TRACE, "--rate")
+        for name in names:
             value = getattr(self, name)
-            if self.trace is not None and value is not None:
-                raise ConfigError(field=name, value=value, expected="nothing beside --trace")
+            if value is not None:
+                field = "arrivals" if name == "gaps" else name
+                raise ConfigError(field=field, value=value, expected=f"nothing beside {source}")
 
-    def traffic(self) -> Traffic:
-        """The requests; raises LoadError."""
+    def traffic(self, context_tokens: int) -> Traffic:
+        """The requests, of a trace those within the context; raises LoadError, ConfigError."""
         from loadgen.workloads.length_pairs import IndependentLengths
         from loadgen.workloads.lengths import parse_lengths
         from loadgen.workloads.traffic import Traffic
 
         if self.trace is not None:
-            recorded = Traffic.recorded(self.trace).sped_up(self.speedup)
-            return recorded if self.requests is None else recorded.first(self.requests)
+            recorded = Traffic.recorded(self.trace)
+            recorded = recorded if self.requests is None else recorded.first(self.requests)
+            within = recorded.within_context(context_tokens)
+            if len(within) < len(recorded):
+                dropped = len(recorded) - len(within)
+                say(f"ultraserve simulate: {dropped:,} requests longer than the context left out")
+            return within if self.speedup is None else within.sped_up(self.speedup)
         assert self.rate is not None  # the parser asks for it or for a trace
         lengths = IndependentLengths(
             prompt=parse_lengths(self.input or _LENGTHS, option="--input"),
@@ -84,8 +98,8 @@ class SimulatedTrafficOptions:
             lengths=lengths,
             seed=self.seed,
             requests=_REQUESTS if self.requests is None else self.requests,
-            gaps=self.gaps,
-            burstiness=self.burstiness,
+            gaps=self.gaps or "poisson",
+            burstiness=1.0 if self.burstiness is None else self.burstiness,
         )
 
 
@@ -161,7 +175,7 @@ def run(args: argparse.Namespace) -> int:
     options = read_options(SimulateOptions, args)
     slo = None if options.slo is None else parse_slo(options.slo)
     deployment = options.deployment(read_options(SchedulerLimits, args))
-    traffic = options.traffic()
+    traffic = options.traffic(deployment.cost_model.model.max_context_tokens)
     begun_s = time.perf_counter()
     simulate(deployment, traffic.first(1))  # compiles, or reads what was compiled before
     compiled_s = time.perf_counter()

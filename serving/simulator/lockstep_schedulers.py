@@ -1,10 +1,11 @@
 """The schedulers of a partition's ranks in lockstep: `LockstepScheduler` in virtual time."""
 
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
 from emulator.units import NS_PER_S
 from loadgen.workloads.traffic import Traffic
@@ -30,6 +31,10 @@ from serving.traffic.engine_limits import EngineLimits
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
+
+
+ARRIVAL_S_MAX: Final = 1e9
+"""Nanoseconds of the clock are 64-bit."""
 
 
 class LockstepSchedulers:
@@ -68,7 +73,7 @@ class LockstepSchedulers:
     def replicas(cls, traffic: Traffic, limits: EngineLimits, ranks: int, count: int) -> list[Self]:
         """Those of `count` engines of `ranks` ranks each, on one table of `traffic`'s requests.
 
-        Raises ConfigError for an unknown prefill policy.
+        Raises ConfigError for an unknown prefill policy, and arrivals after `ARRIVAL_S_MAX`.
         """
         bounds = SchedulerBounds(
             seats=limits.max_num_seqs,
@@ -77,6 +82,12 @@ class LockstepSchedulers:
         )
         policy = parse_prefill_policy(limits.prefill_policy)
         kv_blocks = limits.kv_blocks_per_rank
+        if len(traffic) and traffic.arrival_s[-1] > ARRIVAL_S_MAX:
+            raise ConfigError(
+                field="arrival_s",
+                value=float(traffic.arrival_s[-1]),
+                expected=f"at most {ARRIVAL_S_MAX:g} s, some thirty years",
+            )
         requests = request_records(
             arrival_ns=np.rint(traffic.arrival_s * NS_PER_S).astype(np.int64),
             prompt_tokens=traffic.prompt_tokens,

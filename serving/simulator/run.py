@@ -21,7 +21,7 @@ class Run:
         served: every request, token and step, and the joules of the whole run.
         judged: requests of the figures, [requests]; the others are load.
         begin_s, end_s: the window of the next three, in the traffic's own time.
-        chip_watts: of all chips of the partition, idle times included.
+        chip_watts: of all chips of all replicas, idle times included.
         busy_share: of the window, the part with a step.
         throttled_share: of the steps' time, the lengthening by a power budget.
     """
@@ -59,7 +59,8 @@ class Run:
 
     @property
     def _open_s(self) -> float:
-        return np.nan if self.served.ending is Ending.HOPELESS else np.inf
+        is_open = self.served.ending in (Ending.HOPELESS, Ending.STOPPED)
+        return np.nan if is_open else np.inf
 
     def ttft_percentile_s(self, q: float) -> float | None:
         """Of judged requests; None when unknown."""

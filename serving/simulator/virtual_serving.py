@@ -160,7 +160,9 @@ class _VirtualServing:
         while self._judged_left:
             self._now_ns = self._next_ns(arrivals=self._now_ns < until_ns)
             self._finish_due()
-            if self._judged_left and self._steps_ended >= self._next_check:
+            if not self._judged_left:
+                break
+            if self._steps_ended >= self._next_check:
                 self._next_check += HOPE_STEPS
                 if self._progress is not None:
                     self._progress(self._done, self._now_ns / NS_PER_S)
@@ -169,7 +171,7 @@ class _VirtualServing:
             if self._now_ns < until_ns:
                 self._take_arrivals()
                 self._begin_steps()
-            elif self._judged_left and not self._is_busy:
+            elif not self._is_busy:
                 return Ending.TIME_UP
         return Ending.JUDGED
 

@@ -25,7 +25,7 @@ class EngineLimits:
     block_tokens: int
     max_model_len: int | None = None
     prefill_policy: str | None = None
-    prefix_caching: bool = False
+    prefix_caching: bool = True
 
     def __post_init__(self) -> None:
         for name, least in (

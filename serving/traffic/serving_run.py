@@ -24,7 +24,7 @@ class Ending(StrEnum):
     SERVED = "served"  # every request has its last token
     JUDGED = "judged"  # every request that the run was about has; others have not
     HOPELESS = "hopeless"  # a level is missed whatever comes
-    STOPPED = "stopped"  # by whom it was shown to
+    STOPPED = "stopped"  # by the watcher of its progress
     TIME_UP = "time is up"  # the emulated time it was given
 
 
@@ -33,7 +33,7 @@ class ServingRun:
     """Times of each request of `traffic`, each token and each step.
 
     `token_request` is the request of every token, in the order of steps; a step's tokens come with
-    its end. `joules` are the partition's until `emulated_s`, idle times included.
+    its end. `joules` are of all chips until `emulated_s`, idle times included.
     `kv_blocks_used_max` is of one rank, after a scheduling; `empty_rank_steps` sums, over steps,
     the ranks without a token. `hit_tokens` are those of prompts that were cached.
 

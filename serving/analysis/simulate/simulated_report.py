@@ -1,4 +1,4 @@
-"""What a simulated run comes to, and how it is shown."""
+"""Figures of a simulated run, and their report."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from loadgen.measures.slo import Slo
 from reporting.document import Column, Document, Facts, table_of
 from reporting.numbers import number
 from serving.simulator import Run, SimulatedDeployment, known_percentile
+from serving.traffic.serving_run import Ending
 
 Float64s = NDArray[np.float64]
 
@@ -39,7 +40,8 @@ class SimulatedReport:
         hit_tokens: of prompts, found in the prefix cache.
         ttft_ms, tpot_ms, e2e_ms: of completed requests, TPOT of those with more than one token.
         joules: of the chips; tokens/s/MW divide by the utility's meter, cooling included.
-        kept: share of the requests that keep the target in TTFT, TPOT, and both.
+        kept: share of the requests that keep the target in TTFT, TPOT, and both; None for a run
+            that was stopped, whose other requests are not known.
     """
 
     requests: int
@@ -71,7 +73,7 @@ def simulated_report(
     """The figures of `run`."""
     served, traffic = run.served, run.served.traffic
     done = served.finished
-    # Replicas are equal, and together more chips than a machine has: one of them stands for all.
+    # Replicas are equal, and may have more chips together than a machine: one stands for all.
     chips, replicas = deployment.cost_model.partition.chips, deployment.replicas.count
     power = SystemPower(deployment.cost_model.system)
     drawn_watts = power.facility_watts(run.chip_watts / replicas, chips=chips).total_watts
@@ -101,7 +103,7 @@ def simulated_report(
             each.output for each in bases if each.basis is PowerBasis.DRAWN
         ),
         slo=None if slo is None else slo.words,
-        kept=None if slo is None else run.shares(slo),
+        kept=None if slo is None or served.ending is Ending.STOPPED else run.shares(slo),
     )
 
 

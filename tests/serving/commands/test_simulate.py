@@ -116,7 +116,12 @@ def test_an_interrupt_leaves_a_report_of_what_was_served(
         (["--rate", "1", "--input", "99999"], "max_model_len=40960: expected at least"),
         (["--rate", "1", "--prefill-policy", "x"], "prefill_policy=x: expected"),
         (["--trace", "no/such", "--input", "5"], "input=5: expected nothing beside --trace"),
+        (["--trace", "no/such", "--burstiness", "2"], "burstiness=2.0: expected nothing beside"),
         (["--trace", "no/such"], "no/such"),
+        (["--rate", "1", "--speedup", "2"], "speedup=2.0: expected nothing beside --rate"),
+        (["--rate", "1e-12"], "arrival_s="),
+        (["--rate", "1", "--replicas", "0"], "replicas=0: expected at least 1"),
+        (["--rate", "1", "--router", "best"], "router=best: expected one of round-robin"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(

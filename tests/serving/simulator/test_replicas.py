@@ -13,8 +13,16 @@ from emulator.specs.partition import Partition
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform
 from loadgen.workloads.traffic import PromptBlocks, Traffic
-from serving.simulator import ReplicaSet, Run, SchedulerLimits, SimulatedDeployment, simulate
+from serving.simulator import (
+    ReplicaSet,
+    Run,
+    SchedulerLimits,
+    SimulatedDeployment,
+    StopSimulation,
+    simulate,
+)
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
+from serving.traffic.serving_run import Ending, ServingRun
 
 DEPLOYMENT = SimulatedDeployment.of(
     "trn3-nl72x2",
@@ -70,24 +78,32 @@ def test_a_function_of_one_s_own_is_a_router() -> None:
     np.testing.assert_array_equal(run.ttft_s, alone.ttft_s)
 
 
-def test_the_least_loaded_replica_gets_what_comes_also_during_a_step() -> None:
-    long_and_short = Traffic(
-        arrival_s=np.array([0.0, 1e-6, 2e-6, 3e-6]),
-        prompt_tokens=np.array([300, 10, 10, 10]),
-        output_tokens=np.array([20, 20, 20, 20]),
+@pytest.mark.parametrize(
+    ("router", "chosen"),
+    [("least-loaded", [0, 1, 1, 1, 0]), ("round-robin", [0, 1, 0, 1, 0])],
+)
+def test_where_requests_go_that_come_within_a_step(router: str, chosen: list[int]) -> None:
+    """The first holds 320 tokens, which three more together exceed."""
+    traffic = Traffic(
+        arrival_s=np.arange(5) * 1e-6,
+        prompt_tokens=np.array([320, 110, 110, 101, 10]),
+        output_tokens=np.full(5, 20),
     )
-    chosen: list[int] = []
+    seen: list[list[int]] = []
 
     def kept(request: int, engines: Sequence[LockstepSchedulers]) -> int:
-        loads = [engine.load_tokens for engine in engines]
-        chosen.append(loads.index(min(loads)))
-        return chosen[-1]
+        number = ReplicaSet(count=2, router=router).choose(request, engines)
+        seen.append([engine.load_tokens for engine in engines])
+        went.append(number)
+        return number
 
-    run_on(ReplicaSet(count=2, router=kept), long_and_short)
-    run = run_on(ReplicaSet(count=2, router="least-loaded"), long_and_short)
-    # All short ones fit beside each other: the other replica has 300 tokens and more.
-    assert chosen == [0, 1, 1, 1]
-    assert run.served.finished.all()
+    went: list[int] = []
+    run_on(ReplicaSet(count=2, router=kept), traffic)
+    assert went == chosen
+    assert seen[1] == [320, 0]
+    named = run_on(ReplicaSet(count=2, router=router), traffic)
+    again = run_on(ReplicaSet(count=2, router=lambda request, _: chosen[request]), traffic)
+    np.testing.assert_array_equal(named.ttft_s, again.ttft_s)
 
 
 def test_prompts_that_begin_alike_go_where_their_beginning_is() -> None:
@@ -111,13 +127,44 @@ def test_prompts_that_begin_alike_go_where_their_beginning_is() -> None:
 def test_a_run_that_is_stopped_ends_the_steps_that_have_begun() -> None:
     traffic = Traffic.drawn(rate_per_s=200, lengths=LENGTHS, seed=3, requests=60)
     whole = run_on(ReplicaSet(count=3), traffic).served
-    until_s = whole.emulated_s / 2
+    for until_s in whole.emulated_s * np.array([0.001, 0.01, 0.5]):
+        check_part(whole, traffic, float(until_s))
+
+
+def check_part(whole: ServingRun, traffic: Traffic, until_s: float) -> None:
     part = run_on(ReplicaSet(count=3), traffic, until_s=until_s).served
 
-    assert part.emulated_s >= until_s
+    assert not part.steps or part.emulated_s >= until_s
     steps = int((whole.step_end_s <= until_s).sum())
     assert part.step_end_s[:steps].tolist() == whole.step_end_s[:steps].tolist()
-    assert steps < part.steps <= steps + 3
+    assert steps <= part.steps <= steps + 3
+
+
+def test_steps_under_way_are_ended_when_the_judged_have_their_tokens() -> None:
+    traffic = Traffic.drawn(rate_per_s=500, lengths=LENGTHS, seed=5, requests=40)
+    judged = np.arange(40) == 3
+    run = simulate(replace(DEPLOYMENT, replicas=ReplicaSet(count=2)), traffic, judged=judged)
+
+    served = run.served
+    assert served.ending is Ending.JUDGED
+    idle_s = 2 * served.emulated_s - served.busy_s
+    assert 0 <= idle_s < served.emulated_s
+    assert served.joules >= 2 * served.emulated_s * DEPLOYMENT.idle_watts
+
+
+@pytest.mark.parametrize("tokens", [31, 32, 33, 64])
+def test_a_run_that_is_stopped_at_its_last_token_is_served(tokens: int) -> None:
+    traffic = Traffic(
+        arrival_s=np.zeros(1), prompt_tokens=np.array([9]), output_tokens=np.array([tokens])
+    )
+
+    def stop(done: int, emulated_s: float) -> None:
+        del done, emulated_s
+        raise StopSimulation
+
+    run = simulate(DEPLOYMENT, traffic, progress=stop).served
+    assert run.ending is (Ending.SERVED if tokens <= 32 else Ending.STOPPED)
+    assert run.tokens == min(tokens, 32)
 
 
 @pytest.mark.parametrize(

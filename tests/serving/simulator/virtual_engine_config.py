@@ -25,8 +25,7 @@ def virtual_engine_config(
 ) -> VllmConfig:
     """The config of an engine on `partition`, with `kv_blocks` a rank.
 
-    Prefix caching is off: prompts known by length share nothing. Raises UltraServeError for
-    settings that the platform refuses.
+    Raises UltraServeError for settings that the platform refuses.
     """
     with _only_errors():
         config = EngineArgs(
@@ -34,7 +33,7 @@ def virtual_engine_config(
             max_num_batched_tokens=limits.max_num_batched_tokens,
             max_num_seqs=limits.max_num_seqs,
             block_size=limits.block_tokens,
-            enable_prefix_caching=False,
+            enable_prefix_caching=limits.prefix_caching,
             dtype="float32",
             logging_config=LoggingConfig(configure_logging=False, pylogging_config_file=None),
             additional_config={KEY: {"chips": 1}},

@@ -24,6 +24,7 @@ from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending, ServingRun, missed_by
+from tests.serving.plugin.engine_config import block_hasher
 from tests.serving.simulator.virtual_engine_config import virtual_engine_config, virtual_kv_pool
 
 Int64s = NDArray[np.int64]
@@ -35,7 +36,8 @@ HOPE_STEPS = 32
 EMPTY_STEPS_MAX = 3
 """Consecutive steps without a token after which nothing would ever change."""
 
-_PROMPT_TOKEN, _OUTPUT_TOKEN = 5, 7  # any will do: nothing computes them, and none ends a reply
+_OUTPUT_TOKEN = 7
+_PROMPT_TOKEN = 8  # and the number of the request: no two prompts share a block
 
 
 def serve_in_virtual_time(
@@ -128,6 +130,7 @@ class _VirtualServing:
         self._traffic = traffic
         self._cost_model = cost_model
         self._scheduler = scheduler
+        self._block_hasher = block_hasher(scheduler.ranks[0].block_size)
         self._on_step = on_step
         self._arrival_ns: list[int] = np.rint(traffic.arrival_s * NS_PER_S).astype(int).tolist()
         self._coming = 0  # number of the next request to arrive
@@ -171,12 +174,13 @@ class _VirtualServing:
             number = self._coming
             request = Request(
                 str(number),
-                [_PROMPT_TOKEN] * int(self._traffic.prompt_tokens[number]),
+                [_PROMPT_TOKEN + number] * int(self._traffic.prompt_tokens[number]),
                 SamplingParams(
                     max_tokens=int(self._traffic.output_tokens[number]), ignore_eos=True
                 ),
                 None,
                 arrival_time=self._arrival_ns[number] / NS_PER_S,
+                block_hasher=self._block_hasher,
             )
             self._scheduler.add_request(request)
             self._living[number] = request
