@@ -424,7 +424,7 @@ class Trouble:
             self._resume()
         self._machine.client.call(control_call.HEAL)
         self._clients.wait_for(ANSWERS_AFTER)
-        self._clients.call(control_call.PAUSE_GENERATION)
+        self._clients.pause()
         self._wait_until(self._is_whole, "the machine is whole")
         self._wait_until(self._processes_agree, "processes and state agree")
         failure: list[AssertionError] = []
