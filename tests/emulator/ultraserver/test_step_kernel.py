@@ -237,3 +237,16 @@ def test_bytes_for_a_chip_without_links_are_refused_by_their_positions() -> None
 
     with pytest.raises(ValueError, match="no links lead from position 0 to 2"):
         alone.cost(batch_of(16, [(0, 1, 9)]))
+
+
+def test_bytes_that_go_around_a_cut_load_every_chip_on_their_way() -> None:
+    whole = StepCostModel(TRN3, MODELS["qwen3-30b-a3b"], Partition(chips=4, ep=4, first_chip=70))
+    links = LinkHealth.whole(TRN3)
+    links.share[70, Tier.CROSS_RACK] = 0.0  # its rows for the other rack pass its neighbour
+    fabric = AllToAll(TRN3, 4, first_chip=70, links=links)
+    costs = whole.with_machine(all_to_all=fabric, chips_up=np.ones(4, dtype=np.bool_))
+    batch = batch_of(4, [(0, 900, 0), (1, 700, 5), (2, 1, 60), (3, 40, 0)])
+
+    around = costs.cost(batch)
+    assert around.duration_ns > whole.cost(batch).duration_ns
+    assert_alike(around, cost_slowly(costs, batch))
