@@ -16,7 +16,7 @@ from emulator.ultraserver import (
     time_kernel,
 )
 from emulator.ultraserver.compiled import kept, sources_of
-from emulator.ultraserver.count_kernel import Counted, CountTables, GivenExperts, count
+from emulator.ultraserver.count_kernel import CountTables, GivenExperts, StepCounts, count
 from emulator.ultraserver.overlap_kernel import time_halves, time_overlapped
 from emulator.ultraserver.power_kernel import PowerTables, Rounded, rounded
 from emulator.ultraserver.time_kernel import Passed, TimeTables, time_alone
@@ -28,10 +28,10 @@ class CostKernel(NamedTuple):
     """The functions; what each does, the compiled one of its name says."""
 
     step: Callable[..., tuple[Rounded, Float64s, Int64s]]
-    counted: Callable[[CountTables, GivenExperts, Batch], Counted]
-    alone: Callable[[TimeTables, Counted, Float64s], Passed]
-    overlapped: Callable[[TimeTables, Counted, Float64s], Passed]
-    halves: Callable[[TimeTables, Counted, tuple[Counted, Counted], Float64s], Passed]
+    counted: Callable[[CountTables, GivenExperts, Batch], StepCounts]
+    alone: Callable[[TimeTables, StepCounts, Float64s], Passed]
+    overlapped: Callable[[TimeTables, StepCounts, Float64s], Passed]
+    halves: Callable[[TimeTables, StepCounts, tuple[StepCounts, StepCounts], Float64s], Passed]
     rounded: Callable[[PowerTables, float, Float64s, Float64s, Float64s], Rounded]
 
 
@@ -52,23 +52,26 @@ def _cost_kernel(sources: int) -> CostKernel:
         return whole, passed.parts_ns, passed.bound
 
     @kept
-    def counted(tables: CountTables, given: GivenExperts, batch: Batch) -> Counted:
+    def counted(tables: CountTables, given: GivenExperts, batch: Batch) -> StepCounts:
         assert sources >= 0
         return count(tables, given, batch)
 
     @kept
-    def alone(tables: TimeTables, counted: Counted, slow: Float64s) -> Passed:
+    def alone(tables: TimeTables, counted: StepCounts, slow: Float64s) -> Passed:
         assert sources >= 0
         return time_alone(tables, counted, slow)
 
     @kept
-    def overlapped(tables: TimeTables, counted: Counted, slow: Float64s) -> Passed:
+    def overlapped(tables: TimeTables, counted: StepCounts, slow: Float64s) -> Passed:
         assert sources >= 0
         return time_overlapped(tables, counted, slow)
 
     @kept
     def halves(
-        tables: TimeTables, counted: Counted, pair: tuple[Counted, Counted], slow: Float64s
+        tables: TimeTables,
+        counted: StepCounts,
+        pair: tuple[StepCounts, StepCounts],
+        slow: Float64s,
     ) -> Passed:
         assert sources >= 0
         return time_halves(tables, counted, pair, slow)

@@ -107,7 +107,7 @@ class GivenExperts(NamedTuple):
     collectives: Float64s  # [kinds]
 
 
-class Counted(NamedTuple):
+class StepCounts(NamedTuple):
     """A counted step; terms are laid out by `terms_layout`.
 
     Links of the exchange are beside the experts' terms: `link_ns` of each chip, `rest_ns` of an
@@ -312,7 +312,7 @@ def _exchange(
 @compiled
 def count(
     tables: CountTables, given: GivenExperts, batch: tuple[Int64s, Int64s, Int64s, Int64s]
-) -> Counted:
+) -> StepCounts:
     """Count a batch: rank, new tokens and context, [requests] each; rows of logits, [ranks].
 
     Raises LookupError where the tables have not a rank's number of tokens or rows yet.
@@ -334,7 +334,7 @@ def count(
         if tables.exchange.carried:
             by_chip = _tokens_by_chip(tables.exchange, tokens, tables.ranks.tp)
             _exchange(tables.exchange, by_chip, link_ns, rest_ns, link_bytes, collectives)
-    return Counted(
+    return StepCounts(
         rank_terms=rank_terms,
         tokens=tokens,
         requests=requests,

@@ -4,7 +4,7 @@ import numpy as np
 
 from emulator.arrays import Float64s, Int64s
 from emulator.ultraserver.compiled import compiled
-from emulator.ultraserver.count_kernel import Counted
+from emulator.ultraserver.count_kernel import StepCounts
 from emulator.ultraserver.terms_layout import ENGINE_COUNT
 from emulator.ultraserver.time_kernel import (
     EXCHANGE_PART,
@@ -27,7 +27,7 @@ from emulator.ultraserver.time_kernel import (
 
 
 @compiled
-def time_overlapped(tables: TimeTables, counted: Counted, slow: Float64s) -> Passed:
+def time_overlapped(tables: TimeTables, counted: StepCounts, slow: Float64s) -> Passed:
     """The longer of all computing and all communication of each domain."""
     timed = time_segments(tables, counted, slow)
     segments, ranks = timed.compute_ns.shape
@@ -101,7 +101,10 @@ def _in_turns_ns(
 
 @compiled
 def time_halves(
-    tables: TimeTables, counted: Counted, halves: tuple[Counted, Counted], slow: Float64s
+    tables: TimeTables,
+    counted: StepCounts,
+    halves: tuple[StepCounts, StepCounts],
+    slow: Float64s,
 ) -> Passed:
     """Layers of both half batches in turns, then tail and host of the whole one."""
     timed = time_segments(tables, counted, slow)

@@ -23,7 +23,7 @@ from emulator.timing.roofline import ENGINES
 from emulator.timing.speculation import draft_passes, verified
 from emulator.ultraserver import time_kernel
 from emulator.ultraserver.cost_kernel import KERNEL, Batch
-from emulator.ultraserver.count_kernel import Counted, CountTables, GivenExperts
+from emulator.ultraserver.count_kernel import CountTables, GivenExperts, StepCounts
 from emulator.ultraserver.count_tables import (
     RankTableStore,
     exchange_tables,
@@ -130,7 +130,7 @@ class StepKernel:
             lambda given, arrays: KERNEL.step((self._tables, time, power), given, arrays, slow),
         )
 
-    def _counted(self, batch: StepBatch, loads: ExpertLoads | None) -> Counted:
+    def _counted(self, batch: StepBatch, loads: ExpertLoads | None) -> StepCounts:
         return self._from_tables(
             batch, loads, lambda given, arrays: KERNEL.counted(self._tables, given, arrays)
         )

@@ -10,7 +10,7 @@ import numpy as np
 
 from emulator.arrays import Float64s, Int64s
 from emulator.ultraserver.compiled import compiled
-from emulator.ultraserver.count_kernel import Counted
+from emulator.ultraserver.count_kernel import StepCounts
 from emulator.ultraserver.terms_layout import (
     COLLECTIVES,
     CORE_MOVING_NS,
@@ -168,7 +168,7 @@ def _time_row(
 
 
 @compiled
-def _host_ns(tables: TimeTables, counted: Counted, rank: int, host: Float64s) -> float:
+def _host_ns(tables: TimeTables, counted: StepCounts, rank: int, host: Float64s) -> float:
     """Fill `host` [HOST_COUNT] of one rank; returns the sum."""
     busy = 1.0 if counted.tokens[rank] > 0 else 0.0
     host[0] = tables.step_ns * busy
@@ -188,7 +188,9 @@ def _rank_slow(slow: Float64s, tp: int, rank: int) -> float:
 
 
 @compiled
-def _time_ranks(tables: TimeTables, counted: Counted, slow: Float64s) -> tuple[Float64s, Float64s]:
+def _time_ranks(
+    tables: TimeTables, counted: StepCounts, slow: Float64s
+) -> tuple[Float64s, Float64s]:
     """Computing and communication of each rank's segments, [segments, ranks] both."""
     weights, terms = tables.times, counted.rank_terms
     layers, expert_layers = tables.layers, tables.expert_layers
@@ -210,7 +212,7 @@ def _time_ranks(tables: TimeTables, counted: Counted, slow: Float64s) -> tuple[F
 
 @compiled
 def _time_experts(
-    tables: TimeTables, counted: Counted, slow: Float64s, domains: int
+    tables: TimeTables, counted: StepCounts, slow: Float64s, domains: int
 ) -> tuple[Float64s, Int64s]:
     """Each domain's slowest chip: its time and place, [kinds, domains] both."""
     kinds, chips = counted.column_of.shape
@@ -235,7 +237,7 @@ def _time_experts(
 
 
 @compiled
-def time_segments(tables: TimeTables, counted: Counted, slow: Float64s) -> Timed:
+def time_segments(tables: TimeTables, counted: StepCounts, slow: Float64s) -> Timed:
     """A counted step under a calibration, on chips that are `slow` [chips] times as slow."""
     compute_ns, talk_ns = _time_ranks(tables, counted, slow)
     domains = len(counted.tokens) // tables.ranks_per_domain
@@ -287,7 +289,7 @@ def longest_of_domains(tables: TimeTables, by_rank: Float64s, shared_ns: Float64
 @compiled
 def add_compute(
     tables: TimeTables,
-    counted: Counted,
+    counted: StepCounts,
     slow: Float64s,
     segment_ns: Float64s,
     domain: int,
@@ -328,7 +330,7 @@ def add_compute(
 @compiled
 def add_experts(
     tables: TimeTables,
-    counted: Counted,
+    counted: StepCounts,
     slow: Float64s,
     timed: Timed,
     domain: int,
@@ -362,7 +364,7 @@ def bound_of(engines: Float64s) -> Int64s:
 
 
 @compiled
-def add_work(tables: TimeTables, counted: Counted, runs: Float64s, work: Float64s) -> None:
+def add_work(tables: TimeTables, counted: StepCounts, runs: Float64s, work: Float64s) -> None:
     """Add to `work` [chips, WORK_COLUMNS] segments that run `runs` times."""
     times, terms, tp = tables.times, counted.rank_terms, tables.tp
     segments, rows = times.shape
@@ -380,7 +382,7 @@ def add_work(tables: TimeTables, counted: Counted, runs: Float64s, work: Float64
 
 
 @compiled
-def add_expert_work(tables: TimeTables, counted: Counted, work: Float64s) -> None:
+def add_expert_work(tables: TimeTables, counted: StepCounts, work: Float64s) -> None:
     """Add to `work` [chips, WORK_COLUMNS] the experts of all layers, and their exchanges."""
     share, total = tables.dispatch_share, np.empty(FIELDS)
     kind_runs, column_of, column_terms = tables.kind_runs, counted.column_of, counted.column_terms
@@ -414,7 +416,7 @@ def _add_fields(total: Float64s, work: Float64s, chip: int) -> None:
 
 
 @compiled
-def time_alone(tables: TimeTables, counted: Counted, slow: Float64s) -> Passed:
+def time_alone(tables: TimeTables, counted: StepCounts, slow: Float64s) -> Passed:
     """One thing after the other: every exchange and collective is exposed."""
     timed = time_segments(tables, counted, slow)
     segments, ranks = timed.compute_ns.shape
@@ -444,7 +446,7 @@ def time_alone(tables: TimeTables, counted: Counted, slow: Float64s) -> Passed:
 
 
 @compiled
-def add_exchanges(tables: TimeTables, counted: Counted, timed: Timed, parts: Float64s) -> None:
+def add_exchanges(tables: TimeTables, counted: StepCounts, timed: Timed, parts: Float64s) -> None:
     """Add dispatches and combines of all layers, and their launches, to `parts`."""
     first = tables.row_parts
     for kind in range(len(tables.kind_runs)):
