@@ -85,6 +85,7 @@ class Setting:
             max_num_seqs=self.seats,
             kv_blocks_per_rank=16_000,
             block_tokens=32,
+            prefix_caching=False,
         )
         return Engine(costs=costs, limits=limits)
 
