@@ -41,7 +41,7 @@ demo: .venv/.installed ## serve on one emulated compute tray, load it, report to
 test-fast test test-slow mutations: export PYTHONDONTWRITEBYTECODE =
 
 test-fast: .venv/.installed ## run the tests that start no process and take no time (90 s)
-	$(BIN)/pytest --fast -n logical --dist loadfile $(ARGS)
+	$(BIN)/pytest --fast -n $(WORKERS) --dist loadfile $(ARGS)
 
 test: .venv/.installed ## run the everyday tests: those without chips on all cores, then the others (10 min)
 	$(BIN)/pytest -m "not slow and not engine and not fleet" -n $(WORKERS) --dist loadfile $(ARGS)

@@ -1,5 +1,6 @@
 """The compiled schedulers decide as vLLM's do, step by step."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,6 +51,7 @@ def requests(draw: st.DrawFn) -> AskedRequest:
     )
 
 
+@pytest.mark.long
 @settings(max_examples=40)
 @given(config=configs(), asked=st.lists(requests(), min_size=1, max_size=24))
 def test_every_decision_is_vllm_s(config: RankConfig, asked: list[AskedRequest]) -> None:
