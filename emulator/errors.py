@@ -64,6 +64,10 @@ class HbmExhausted(UltraServeError):
         return _rebuild, (type(self), vars(self))
 
 
+class WorkersLost(UltraServeError):
+    """Processes that computed for this one are gone, and their results with them."""
+
+
 class ChannelError(UltraServeError):
     """Step data did not arrive between the executor and a chip; indefinite: it may have run."""
 

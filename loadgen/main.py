@@ -69,7 +69,7 @@ def _run(words: Sequence[str]) -> int:
     command = import_module(f"loadgen.commands.{name}_command")
     own = command.add(commands)
     if name in SEND:
-        current = import_module("loadgen.commands.traffic_class_spec").current_spelling(words)
+        current = import_module("loadgen.workloads.traffic_class_spec").current_spelling(words)
         if current != words:
             print(f"{PROGRAM}: {_OLD_CLASSES}", file=sys.stderr)
         given = parser.parse_args(current)

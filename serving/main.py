@@ -32,8 +32,8 @@ _MODULES: Final = (
 def command_parser() -> argparse.ArgumentParser:
     """The parser of every subcommand.
 
-    `run` of its result takes the parsed arguments, returns an exit code, and raises UltraServeError
-    for a wrong argument or a server that refuses or does not answer.
+    `run` of its result takes the parsed arguments, their `words` with them, returns an exit code,
+    and raises UltraServeError for a wrong argument or a server that refuses or does not answer.
     """
     parser = argparse.ArgumentParser(
         prog="ultraserve",
@@ -83,14 +83,15 @@ def _run(arguments: list[str]) -> int:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
     parser = command_parser()
-    args, unknown = parser.parse_known_args(with_new_names(arguments))
-    if unknown and not getattr(args, "passes_through", False):
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    args.unknown = unknown
     try:
+        words = with_new_names(arguments)
+        args, unknown = parser.parse_known_args(words)
+        if unknown and not getattr(args, "passes_through", False):
+            parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        args.words, args.unknown = words, unknown
         return int(args.run(args))
     except (UltraServeError, LoadError) as error:
-        print(f"ultraserve {args.command}: {error}", file=sys.stderr)
+        print(f"ultraserve {arguments[0]}: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, UltraServeError) else UltraServeError.exit_code
     except KeyboardInterrupt:
         return 130

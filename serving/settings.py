@@ -8,13 +8,17 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from emulator.errors import ConfigError
 from emulator.specs.overlap import Overlap
 from emulator.specs.shipped_fits import CALIBRATIONS, calibration_name
 from serving.policy.prefill_throttle import DEFAULT_PREFILL_POLICY, PREFILL_POLICIES
 from startup.typed_options import option
+
+if TYPE_CHECKING:
+    from emulator.specs.partition import Partition
+    from emulator.specs.system import SystemSpec
 
 KEY = "ultraserve"
 """Key of the settings in vLLM's additional config."""
@@ -149,6 +153,17 @@ class PartitionOptions(MachineOptions):
         "physical NeuronCores of a logical one: 1, 2 or 8 (default: the chip's; 8 is announced by "
         "the vendor, not released)",
     )
+
+    def partition(self, system: "SystemSpec") -> "Partition":
+        """The partition on `system`, with what its options leave open; raises ConfigError."""
+        from emulator.specs.partition import Partition
+
+        return Partition(
+            chips=self.chips,
+            tp=self.tp,
+            ep=self.chips if self.ep is None else self.ep,
+            lnc=system.chip.default_lnc.count if self.lnc is None else self.lnc,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

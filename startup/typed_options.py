@@ -139,6 +139,19 @@ def flag_of(name: str) -> str:
     return "--" + name.removesuffix("_s").replace("_", "-")
 
 
+def without_options(words: Sequence[str], flags: Collection[str]) -> list[str]:
+    """The words of a command line without the options `flags`, each of one value."""
+    kept = []
+    rest = iter(words)
+    for word in rest:
+        name, equals, _ = word.partition("=")
+        if name not in flags:
+            kept.append(word)
+        elif not equals:
+            next(rest, None)
+    return kept
+
+
 def _group_of(kind: type, name: str) -> tuple[str, str]:
     """The group of the most basic class with the field."""
     owner = next(

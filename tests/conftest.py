@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Generator, Mapping
 from pathlib import Path
 
@@ -44,6 +45,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[GUARD] = ProcessGuard()
+    # A shell has what it runs in the background ignore SIGINT, and so all that tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()  # until all is collected: objects of libraries and tests that stay to the end
     if config.getoption("--fast"):
         settings.load_profile("fast")

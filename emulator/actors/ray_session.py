@@ -19,6 +19,7 @@ from typing import Any
 
 import ray
 from ray._private.authentication.authentication_utils import is_token_auth_enabled
+from ray._private.services import get_ray_address_from_environment
 from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -114,12 +115,14 @@ class RaySession:
     """The Ray that chips are started in, with token authentication.
 
     `start` and `stop` are called once each; `stop` is idempotent and removes the session's files.
-    `ray_address`: "host:port" of a running cluster with a node on this machine; its token comes
-    from RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or the user's file. None starts a private Ray.
+    `ray_address`: "host:port" of a running cluster with a node on this machine, or "auto" as Ray
+    finds one; its token comes from RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or the user's file. None
+    starts a private Ray that counts `cpus` for tasks; chips ask for none.
     """
 
-    def __init__(self, ray_address: str | None = None) -> None:
+    def __init__(self, ray_address: str | None = None, *, cpus: int = 1) -> None:
         self._ray_address = ray_address
+        self._cpus = cpus
         self._directory: ScratchDirectory | None = None
         self._fork_server: ForkServer | None = None
         self._chips: list[ChipProcess] = []
@@ -165,7 +168,7 @@ class RaySession:
                 ray.init(
                     address="local",
                     job_config=_InstalledCode(),
-                    num_cpus=1,
+                    num_cpus=self._cpus,
                     num_gpus=0,
                     include_dashboard=False,
                     configure_logging=True,
@@ -181,10 +184,11 @@ class RaySession:
         forget_token()
         is_closed = False
         try:
-            _check_listens(ray_address)
-            is_closed = wants_token(ray_address)
+            address = address_of(ray_address)
+            check_listens(address)
+            is_closed = wants_token(address)
             if is_closed:
-                _connect(ray_address)
+                _connect(address)
         except Exception as error:
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise ConfigError(
@@ -198,8 +202,8 @@ class RaySession:
             raise ConfigError(
                 "ray_address",
                 ray_address,
-                "a Ray cluster with token authentication (RAY_AUTH_MODE=token): the "
-                "chips' key travels over its calls",
+                "a Ray cluster with token authentication (RAY_AUTH_MODE=token): a client of "
+                "another could read the chips' key, and run code here",
             )
 
     def nodes(self) -> tuple[RayNode, ...]:
@@ -302,7 +306,15 @@ def _code_paths() -> list[str]:
     return [] if CODE_ROOT in site.getsitepackages() else [CODE_ROOT]
 
 
-def _check_listens(ray_address: str) -> None:
+def address_of(ray_address: str) -> str:
+    """Host and port of a cluster; those of "auto" as Ray has them. Raises ConnectionError."""
+    if ray_address != "auto":
+        return ray_address
+    found: str = get_ray_address_from_environment(ray_address, None)
+    return found
+
+
+def check_listens(ray_address: str) -> None:
     """Raise OSError or ValueError at once, where Ray would try for most of a minute."""
     host, _, port = ray_address.rpartition(":")
     socket.create_connection((host, int(port)), _LISTENS_TIMEOUT_S).close()

@@ -5,6 +5,7 @@ import numpy as np
 from emulator.arrays import Float64s, Int64s
 from emulator.errors import ConfigError
 from emulator.fabric.all_to_all import AllToAll
+from emulator.specs.model import ModelSpec
 from emulator.specs.system import SystemSpec
 
 
@@ -34,6 +35,35 @@ def kv_transfer_ns(
     fabric = AllToAll(system, len(both), physical=both)
     busy_ns = fabric.exchange(payload).link_busy_ns.max()
     return float(busy_ns + fabric.latency_ns()[payload > 0].max())
+
+
+def prompt_kv_bytes(model: ModelSpec, prompt_tokens: Int64s) -> Int64s:
+    """Of each prompt: all of it in full-attention layers, the window's part in the others."""
+    in_window = np.minimum(prompt_tokens, model.window_tokens)
+    layer_tokens = model.full_layers * prompt_tokens + model.window_layers * in_window
+    total: Int64s = layer_tokens * model.kv_bytes_per_token_layer
+    return total
+
+
+def prompt_transfer_ns(
+    system: SystemSpec, model: ModelSpec, *, prompt_tokens: int, from_chips: int, to_chips: int
+) -> float:
+    """From the end of a prompt on a rank of `from_chips` until one of `to_chips` can decode it.
+
+    Assumed: links are idle, and the ranks lie half a unit apart (the other rack of two, the middle
+    of a torus), in a cluster in two units. Raises ConfigError where they do not fit.
+    """
+    unit_chips = system.chips.count // system.units
+    if system.units > 1:
+        first = -(-from_chips // unit_chips) * unit_chips  # the next unit that is free
+    else:
+        first = min(max(unit_chips // 2, from_chips), unit_chips - to_chips)
+    return kv_transfer_ns(
+        system,
+        bytes_per_request=float(prompt_kv_bytes(model, np.array(prompt_tokens))),
+        from_chips=np.arange(from_chips, dtype=np.int64),
+        to_chips=first + np.arange(to_chips, dtype=np.int64),
+    )
 
 
 def _common_part(senders: int, receivers: int) -> Float64s:

@@ -17,4 +17,4 @@ def kernel_launch_ns(chip: ChipSpec) -> float:
 
 def step_launch_ns(chip: ChipSpec) -> float:
     """Once per step: to start a compiled graph, or the first kernel."""
-    return chip.launch_ns.value
+    return float(chip.launch_ns.value)

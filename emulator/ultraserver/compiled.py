@@ -1,11 +1,13 @@
 """Functions that Numba compiles to machine code, when they are first called, and keeps on disk.
 
-Numba takes a function from the disk again while its own file is as it was and the variables around
-it are, whatever became of the functions that it calls: so one that is kept is made inside another,
-to which `sources_of` all of these is a variable.
+Numba takes a function from the disk again while its own file is as it was, whatever became of the
+functions that it calls; and a file that names a type which is gone cannot be read at all. So the
+name of one that is kept, and with it that of its file, has a checksum of all that it is made of.
 """
 
-from collections.abc import Callable
+import fcntl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ParamSpec, TypeVar
@@ -17,24 +19,62 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def kept(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """`function`, compiled for calls from Python and kept on disk with all that it calls."""
-    made: Callable[_P, _R] = njit(cache=True, error_model="numpy")(function)
-    return made
+def kept(sources: int) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Compile a function for calls from Python, and keep it on disk with all that it calls.
+
+    `sources` is the checksum of the modules that define what it calls, and its arguments' types. Of
+    processes that need it at the same time one compiles, and the others wait to read.
+    """
+
+    def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        function.__qualname__ += f".{sources:08x}"
+        made: Any = njit(cache=True, error_model="numpy")(function)
+        lock = Path(made.stats.cache_path) / f"{function.__qualname__}.lock"
+        compile_or_read = made.compile
+
+        def alone(signature: object) -> object:
+            with _held(lock):
+                return compile_or_read(signature)
+
+        made.compile = alone
+        kept_one: Callable[_P, _R] = made
+        return kept_one
+
+    return decorate
 
 
 def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """`function`, compiled for calls from compiled ones alone, which takes half as long."""
-    jit: Any = njit  # its types know no options of wrappers
-    made: Callable[_P, _R] = jit(
-        error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True
-    )(function)
+    """`function`, compiled for calls from compiled ones alone, which takes half as long.
+
+    It makes no arrays, nor calls what returns new ones, so that it counts none: to count those
+    that it is given is most of what a short function takes.
+    """
+    made: Callable[_P, _R] = _inner(_nrt=False)(function)
     return made
 
 
+def allocating(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """`compiled`, for one that makes arrays."""
+    made: Callable[_P, _R] = _inner(_nrt=True)(function)
+    return made
+
+
+def _inner(**options: bool) -> Any:
+    jit: Any = njit  # its types know no options of wrappers
+    return jit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, **options)
+
+
+@contextmanager
+def _held(lock: Path) -> Iterator[None]:
+    """Numba itself locks no file: two that write lose what one of them has compiled."""
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def sources_of(*modules: ModuleType) -> int:
-    """A checksum of the modules' text."""
-    checksum = 0
+    """A checksum of the modules' text, and of how it is compiled."""
+    checksum = crc32(Path(__file__).read_bytes())
     for module in modules:
         assert module.__file__ is not None, module
         checksum = crc32(Path(module.__file__).read_bytes(), checksum)

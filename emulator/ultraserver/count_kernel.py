@@ -10,11 +10,13 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from emulator.arrays import Bools, Float64s, Int64s
-from emulator.ultraserver.compiled import compiled
+from emulator.ultraserver.compiled import allocating, compiled
 from emulator.ultraserver.request_kernel import (
     FIRST_SUM,
+    SUM_COLUMNS,
     TOKENS,
     HeadTables,
+    RequestSums,
     add_request,
     add_up_projections,
     request_sums,
@@ -24,6 +26,9 @@ from emulator.ultraserver.terms_layout import (
     RAMP_NS,
     TENSOR_NS,
 )
+
+Batch = tuple[Int64s, Int64s, Int64s, Int64s]
+"""Rank, new tokens and context, [requests] each; rows of logits, [ranks]."""
 
 BLOCK: Final = 512  # token counts whose terms are tabulated together
 PARTS_OF_EXPERTS: Final = 5  # pairs, experts, rows issued, any pair, pairs that do not fit in SBUF
@@ -107,18 +112,21 @@ class GivenExperts(NamedTuple):
     collectives: Float64s  # [kinds]
 
 
-class StepCounts(NamedTuple):
-    """A counted step; terms are laid out by `terms_layout`.
+class RankCounts(NamedTuple):
+    """What ranks do themselves; terms are laid out by `terms_layout`."""
 
-    Links of the exchange are beside the experts' terms: `link_ns` of each chip, `rest_ns` of an
-    exchange beside its busiest link, `collective` how often a collective is launched.
+    terms: Float64s  # [ranks, rows, FIELDS]
+    of: RequestSums
+
+
+class ExpertCounts(NamedTuple):
+    """Experts of columns and their exchanges.
+
+    Links are beside the terms: `link_ns` of each chip, `rest_ns` of an exchange beside its busiest
+    link, `collective` how often a collective is launched.
     """
 
-    rank_terms: Float64s  # [ranks, rows, FIELDS]
-    tokens: Float64s  # [ranks], without dummies
-    requests: Float64s  # [ranks]
-    prefills: Float64s  # [ranks]
-    column_terms: Float64s  # [columns, 1, FIELDS]
+    terms: Float64s  # [columns, 1, FIELDS]
     column_of: Int64s  # [kinds, chips]
     link_ns: Float64s  # [kinds, chips]
     rest_ns: Float64s  # [kinds]
@@ -126,14 +134,21 @@ class StepCounts(NamedTuple):
     collectives: Float64s  # [kinds]
 
 
+class StepCounts(NamedTuple):
+    """A counted step."""
+
+    ranks: RankCounts
+    experts: ExpertCounts
+
+
 @compiled
-def _add_dummies(tables: CountTables, sums: Float64s) -> Float64s:
+def _add_dummies(tables: CountTables, sums: Float64s, tokens: Float64s) -> None:
     """Add a token to each rank that is up, idle, and shares experts with a busy one.
 
-    Returns the tokens of each rank, [ranks], without it.
+    Fills the `tokens` of each rank, [ranks], without it.
     """
     ranks, heads = tables.ranks, tables.heads
-    tokens, width, new = np.empty(len(sums)), ranks.ranks_per_domain, ranks.dummy[0]
+    width, new = ranks.ranks_per_domain, ranks.dummy[0]
     for rank in range(len(sums)):
         tokens[rank] = sums[rank, TOKENS]
     for rank in range(len(sums)):
@@ -144,7 +159,6 @@ def _add_dummies(tables: CountTables, sums: Float64s) -> Float64s:
                 busy_tokens += tokens[other]
             if busy_tokens > 0:
                 add_request(heads.numbers, heads.macs, new, ranks.dummy[1], sums, rank)
-    return tokens
 
 
 @compiled
@@ -158,42 +172,46 @@ def _ramp_loss_ns(ramp: Float64s, burst_ns: float) -> float:
 
 
 @compiled
+def is_known(known: Bools, count: int) -> bool:
+    """Whether a table knows `count`."""
+    return bool(count // BLOCK < len(known) and known[count // BLOCK])
+
+
+@compiled
 def _check_known(known: Bools, count: int) -> None:
     """Raise LookupError where a table does not know `count` yet."""
-    if count // BLOCK >= len(known) or not known[count // BLOCK]:
+    if not is_known(known, count):
         raise LookupError
 
 
 @compiled
-def _rank_terms(ranks: RankTables, sums: Float64s, logit_rows: Int64s) -> Float64s:
-    """-> [ranks, rows, FIELDS]; raises LookupError where a table has not a rank's number.
+def rank_terms(
+    ranks: RankTables, sums: Float64s, logit_rows: Int64s, rank: int, terms: Float64s
+) -> None:
+    """Fill one rank's of `terms` [ranks, rows, FIELDS]; raises LookupError as `count`.
 
     Arrays have names of their own: one that is read from a tuple in a loop is counted there.
     """
     by_tokens, by_logits, by_sum = ranks.by_tokens, ranks.by_logits, ranks.by_sum
-    known_tokens, known_logits = ranks.known_tokens, ranks.known_logits
-    kind_of_rank, sums_of_rows, ramp = ranks.kind_of_rank, ranks.sums_of_rows, ranks.ramp
+    sums_of_rows, ramp = ranks.sums_of_rows, ranks.ramp
     rows = by_tokens.shape[2]
-    terms = np.empty((len(sums), rows, FIELDS))
-    for rank in range(len(sums)):
-        tokens, logits, kind = int(sums[rank, TOKENS]), logit_rows[rank], kind_of_rank[rank]
-        _check_known(known_tokens, tokens)
-        _check_known(known_logits, logits)
-        for row in range(rows):
-            for field in range(FIELDS):
-                own = by_tokens[kind, tokens, row, field]
-                terms[rank, row, field] = own + by_logits[kind, logits, row, field]
-        for each in range(len(sums_of_rows)):
-            row, place = sums_of_rows[each, 0], sums_of_rows[each, 1]
-            amount = sums[rank, FIRST_SUM + place]
-            for field in range(FIELDS):
-                terms[rank, row, field] += amount * by_sum[row, place, field]
-        for row in range(rows):
-            terms[rank, row, RAMP_NS] = _ramp_loss_ns(ramp, terms[rank, row, TENSOR_NS])
-    return terms
+    tokens, logits, kind = int(sums[rank, TOKENS]), logit_rows[rank], ranks.kind_of_rank[rank]
+    _check_known(ranks.known_tokens, tokens)
+    _check_known(ranks.known_logits, logits)
+    for row in range(rows):
+        for field in range(FIELDS):
+            own = by_tokens[kind, tokens, row, field]
+            terms[rank, row, field] = own + by_logits[kind, logits, row, field]
+    for each in range(len(sums_of_rows)):
+        row, place = sums_of_rows[each, 0], sums_of_rows[each, 1]
+        amount = sums[rank, FIRST_SUM + place]
+        for field in range(FIELDS):
+            terms[rank, row, field] += amount * by_sum[row, place, field]
+    for row in range(rows):
+        terms[rank, row, RAMP_NS] = _ramp_loss_ns(ramp, terms[rank, row, TENSOR_NS])
 
 
-@compiled
+@allocating
 def _expected_loads(
     tables: CountTables, tokens: Float64s, pairs: Float64s, distinct: Float64s
 ) -> None:
@@ -215,7 +233,7 @@ def _expected_loads(
             distinct[column] += hit[group, experts.chance_of_slot[column, slot]]
 
 
-@compiled
+@allocating
 def _column_terms(tables: CountTables, pairs: Float64s, distinct: Float64s) -> Float64s:
     """-> [columns, 1 row, FIELDS], without the exchange."""
     experts = tables.experts
@@ -234,7 +252,7 @@ def _column_terms(tables: CountTables, pairs: Float64s, distinct: Float64s) -> F
     return terms
 
 
-@compiled
+@allocating
 def _arriving_tokens(exchange: ExchangeTables, by_chip: Float64s, arriving: Float64s) -> None:
     """Fill the tokens of all that send to each receiver over each tier, [tiers, receivers]."""
     members, first_member = exchange.members, exchange.first_member
@@ -249,7 +267,7 @@ def _arriving_tokens(exchange: ExchangeTables, by_chip: Float64s, arriving: Floa
             arriving[tier, chip] = of_set[set_of[tier, chip]] - own
 
 
-@compiled
+@allocating
 def _tokens_by_chip(exchange: ExchangeTables, tokens: Float64s, tp: int) -> Float64s:
     """The part of its rank's tokens, [ranks], that each chip dispatches: [chips].
 
@@ -263,7 +281,7 @@ def _tokens_by_chip(exchange: ExchangeTables, tokens: Float64s, tp: int) -> Floa
     return by_chip
 
 
-@compiled
+@allocating
 def _exchange(
     exchange: ExchangeTables,
     by_chip: Float64s,
@@ -310,19 +328,35 @@ def _exchange(
 
 
 @compiled
-def count(
-    tables: CountTables, given: GivenExperts, batch: tuple[Int64s, Int64s, Int64s, Int64s]
-) -> StepCounts:
-    """Count a batch: rank, new tokens and context, [requests] each; rows of logits, [ranks].
+def sum_requests(tables: CountTables, batch: Batch, into: RequestSums) -> None:
+    """Fill the sums over each rank's requests, and over a dummy's where it has none."""
+    rank, new, context, _ = batch
+    request_sums(tables.heads, rank, new, context, into)
+    _add_dummies(tables, into.sums, into.tokens)
+    add_up_projections(tables.heads, into.sums)
 
-    Raises LookupError where the tables have not a rank's number of tokens or rows yet.
-    """
-    rank, new, context, logit_rows = batch
-    requests, prefills = np.zeros(len(logit_rows)), np.zeros(len(logit_rows))
-    sums = request_sums(tables.heads, rank, new, context, requests, prefills)
-    tokens = _add_dummies(tables, sums)
-    add_up_projections(tables.heads, sums)
-    rank_terms = _rank_terms(tables.ranks, sums, logit_rows)
+
+@allocating
+def _count_ranks(tables: CountTables, batch: Batch) -> RankCounts:
+    """Count what each rank does itself; raises LookupError as `count`."""
+    logit_rows = batch[3]
+    ranks, rows = len(logit_rows), tables.ranks.by_tokens.shape[2]
+    of_ranks = RequestSums(
+        sums=np.empty((ranks, SUM_COLUMNS)),
+        tokens=np.empty(ranks),
+        requests=np.empty(ranks),
+        prefills=np.empty(ranks),
+    )
+    sum_requests(tables, batch, of_ranks)
+    terms = np.empty((ranks, rows, FIELDS))
+    for rank in range(ranks):
+        rank_terms(tables.ranks, of_ranks.sums, logit_rows, rank, terms)
+    return RankCounts(terms, of_ranks)
+
+
+@allocating
+def count_experts(tables: CountTables, given: GivenExperts, tokens: Float64s) -> ExpertCounts:
+    """Count experts and their exchanges; without what is given, it depends on `tokens` alone."""
     if not given.has_loads:
         _expected_loads(tables, tokens, given.pairs, given.distinct)
     kinds, chips = given.link_ns.shape
@@ -334,15 +368,21 @@ def count(
         if tables.exchange.carried:
             by_chip = _tokens_by_chip(tables.exchange, tokens, tables.ranks.tp)
             _exchange(tables.exchange, by_chip, link_ns, rest_ns, link_bytes, collectives)
-    return StepCounts(
-        rank_terms=rank_terms,
-        tokens=tokens,
-        requests=requests,
-        prefills=prefills,
-        column_terms=_column_terms(tables, given.pairs, given.distinct),
+    return ExpertCounts(
+        terms=_column_terms(tables, given.pairs, given.distinct),
         column_of=given.column_of,
         link_ns=link_ns,
         rest_ns=rest_ns,
         link_bytes=link_bytes,
         collectives=collectives,
     )
+
+
+@allocating
+def count(tables: CountTables, given: GivenExperts, batch: Batch) -> StepCounts:
+    """Count a batch.
+
+    Raises LookupError where the tables have not a rank's number of tokens or rows yet.
+    """
+    ranks = _count_ranks(tables, batch)
+    return StepCounts(ranks=ranks, experts=count_experts(tables, given, ranks.of.tokens))

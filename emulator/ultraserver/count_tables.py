@@ -115,12 +115,20 @@ class RankTableStore:
     def learn(self, batch: StepBatch) -> None:
         """Make the blocks that the ranks of `batch` need."""
         tables = self.tables
-        by_tokens, known_tokens = self._with(
-            tables.by_tokens, tables.known_tokens, np.append(batch.tokens_by_rank(), 1), "tokens"
+        by_tokens, known_tokens, tokens = self._wider(
+            tables.by_tokens, tables.known_tokens, np.append(batch.tokens_by_rank(), 1)
         )
-        by_logits, known_logits = self._with(
-            tables.by_logits, tables.known_logits, batch.logit_rows, "logit_rows"
+        by_logits, known_logits, logits = self._wider(
+            tables.by_logits, tables.known_logits, batch.logit_rows
         )
+        if not len(tokens) + len(logits):
+            return
+        terms = self._terms(
+            tokens=np.concatenate([tokens, np.zeros_like(logits)]),
+            logit_rows=np.concatenate([np.zeros_like(tokens), logits]),
+        )
+        by_tokens[:, tokens] = terms[:, : len(tokens)]
+        by_logits[:, logits] = terms[:, len(tokens) :]
         self.tables = tables._replace(
             by_tokens=by_tokens,
             known_tokens=known_tokens,
@@ -128,35 +136,42 @@ class RankTableStore:
             known_logits=known_logits,
         )
 
-    def _with(
-        self, table: Float64s, known: Bools, counts: Int64s, name: str
-    ) -> tuple[Float64s, Bools]:
-        """`table` [kinds, counts, rows, FIELDS] and the blocks that it knows, with more of both."""
+    def _wider(
+        self, table: Float64s, known: Bools, counts: Int64s
+    ) -> tuple[Float64s, Bools, Int64s]:
+        """`table` [kinds, counts, rows, FIELDS] with room, blocks that it is going to know, and the
+        counts that it does not know yet.
+        """
         blocks = np.unique(counts // kernel.BLOCK)
         if blocks[-1] >= len(known):
             wider = 1 << int(blocks[-1]).bit_length()
             grown = self._nothing(wider * kernel.BLOCK)
             grown[:, : table.shape[1]] = table
             table, known = grown, np.append(known, np.zeros(wider - len(known), dtype=np.bool_))
-        for block in blocks[~known[blocks]].tolist():
-            own = slice(block * kernel.BLOCK, (block + 1) * kernel.BLOCK)
-            table[:, own] = self._terms(name, np.arange(own.start, own.stop, dtype=np.float64))
-            known[block] = True
-        return table, known
+        new = blocks[~known[blocks]]
+        known[new] = True
+        return table, known, (new[:, None] * kernel.BLOCK + np.arange(kernel.BLOCK)).ravel()
 
     def _nothing(self, counts: int) -> Float64s:
         return np.empty((self._kinds, counts, self._rows, FIELDS))
 
     def _by_sum(self) -> Float64s:
         """What one of each sum over a rank's requests takes: [rows, SUMS, FIELDS]."""
-        one = [self._terms(name, np.ones(1))[0, 0] for name in request_kernel.SUMS]
-        return np.ascontiguousarray(np.stack(one, axis=1))
+        one = np.eye(len(request_kernel.SUMS))
+        terms = self._terms(**dict(zip(request_kernel.SUMS, one, strict=True)))
+        return np.ascontiguousarray(terms[0].swapaxes(0, 1))
 
-    def _terms(self, name: str, amounts: Float64s) -> Float64s:
-        """Of ranks that have so much of one total and nothing else: [kinds, amounts, rows, ...]."""
-        held = np.repeat(amounts, self._kinds)  # a kind's ranks are columns in turn
-        terms = side_by_side(self._phases.terms(_totals(held, name)))
-        return terms.reshape(len(amounts), self._kinds, self._rows, FIELDS).swapaxes(0, 1)
+    def _terms(self, **totals: Float64s | Int64s) -> Float64s:
+        """Of ranks with these totals, each [ranks], and no others: [kinds, ranks, rows, FIELDS]."""
+        ranks = len(next(iter(totals.values())))
+        # A kind's ranks are columns in turn.
+        nothing = np.zeros(ranks * self._kinds)
+        given = {
+            name: np.repeat(each.astype(np.float64), self._kinds) for name, each in totals.items()
+        }
+        values = dict.fromkeys(RankTotals.__dataclass_fields__, nothing) | given
+        terms = side_by_side(self._phases.terms(RankTotals(**values)))
+        return terms.reshape(ranks, self._kinds, self._rows, FIELDS).swapaxes(0, 1)
 
 
 def _ramp(matrix: MatrixEngine) -> Float64s:
@@ -169,12 +184,6 @@ def _ramp(matrix: MatrixEngine) -> Float64s:
         return np.zeros(4)
     whole_loss_ns = (1 - share) * ramp_ns / 2
     return np.array([share, share**2, (1 - share) / ramp_ns, ramp_ns - whole_loss_ns])
-
-
-def _totals(amounts: Float64s, name: str) -> RankTotals:
-    nothing = np.zeros_like(amounts)
-    values = dict.fromkeys(RankTotals.__dataclass_fields__, nothing) | {name: amounts}
-    return RankTotals(**values)
 
 
 def expert_tables(
@@ -208,7 +217,7 @@ def expert_tables(
         chance_of_slot=chance_of_slot.reshape(len(columns), -1),
         chances=chances,
         by_part=by_part,
-        least_rows=layout.system.chip.matrix.moving_rows_min.value,
+        least_rows=float(layout.system.chip.matrix.moving_rows_min.value),
         pairs_in_sbuf=pairs_in_sbuf,
         group_chips=group,
     )

@@ -3,40 +3,38 @@
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
-from emulator.ultraserver.compiled import compiled
+from emulator.ultraserver.compiled import allocating
 from emulator.ultraserver.count_kernel import StepCounts
+from emulator.ultraserver.pass_kernel import Passed
 from emulator.ultraserver.terms_layout import ENGINE_COUNT
 from emulator.ultraserver.time_kernel import (
     EXCHANGE_PART,
     FURTHER_PARTS,
     TP_PART,
-    WORK_COLUMNS,
-    Passed,
     Timed,
     TimeTables,
     add_compute,
     add_exchanges,
-    add_expert_work,
     add_experts,
-    add_work,
     bound_of,
     first_longest,
     longest_of_domains,
     time_segments,
 )
+from emulator.ultraserver.work_kernel import WORK_COLUMNS, add_work, expert_work
 
 
-@compiled
+@allocating
 def time_overlapped(tables: TimeTables, counted: StepCounts, slow: Float64s) -> Passed:
     """The longer of all computing and all communication of each domain."""
     timed = time_segments(tables, counted, slow)
     segments, ranks = timed.compute_ns.shape
-    domains = timed.expert_ns.shape[1]
+    domains = timed.experts.expert_ns.shape[1]
     experts_ns, exchanges_ns = np.zeros(domains), np.zeros(domains)
     for kind in range(len(tables.kind_runs)):
-        both_ns = timed.dispatch_ns[kind] + timed.combine_ns[kind]
+        both_ns = timed.experts.dispatch_ns[kind] + timed.experts.combine_ns[kind]
         for domain in range(domains):
-            experts_ns[domain] += tables.kind_runs[kind] * timed.expert_ns[kind, domain]
+            experts_ns[domain] += tables.kind_runs[kind] * timed.experts.expert_ns[kind, domain]
             exchanges_ns[domain] += tables.kind_runs[kind] * both_ns
     computing_ns = longest_of_domains(tables, timed.compute_ns, experts_ns)
     talking_ns = longest_of_domains(tables, timed.talk_ns, exchanges_ns)
@@ -56,21 +54,21 @@ def time_overlapped(tables: TimeTables, counted: StepCounts, slow: Float64s) -> 
     )
     engines = np.zeros((tables.row_parts + 1, ENGINE_COUNT))
     unused = np.zeros((tables.row_parts + 1, ENGINE_COUNT))
-    add_compute(tables, counted, slow, timed.compute_ns, domain, tables.runs, parts, engines)
-    add_experts(tables, counted, slow, timed, domain, parts, engines)
-    add_compute(tables, counted, slow, timed.talk_ns, domain, tables.runs, talking, unused)
-    add_exchanges(tables, counted, timed, talking)
+    add_compute(tables, counted.ranks, slow, timed.compute_ns, domain, tables.runs, parts, engines)
+    add_experts(tables, counted.experts, slow, timed.experts, domain, parts, engines)
+    add_compute(tables, counted.ranks, slow, timed.talk_ns, domain, tables.runs, talking, unused)
+    add_exchanges(tables, counted.experts, timed.experts, talking)
     hidden_ns = min(computing_ns[domain], talking_ns[domain])
     shown = 1 - hidden_ns / talking_ns[domain] if talking_ns[domain] > 0 else 0.0
     for part in range(tables.row_parts + TP_PART, tables.row_parts + EXCHANGE_PART + 1):
         parts[part] = shown * talking[part]
     work = np.zeros((ranks * tables.tp, WORK_COLUMNS))
-    add_work(tables, counted, tables.runs, work)
-    add_expert_work(tables, counted, work)
+    add_work(tables, counted.ranks, tables.runs, work)
+    work += expert_work(tables, counted.experts)
     return Passed(domain_ns[domain], rank_ns, parts, bound_of(engines), work)
 
 
-@compiled
+@allocating
 def _in_turns_ns(
     tables: TimeTables, halves: tuple[Timed, Timed], columns: Int64s, domain: int
 ) -> float:
@@ -92,14 +90,14 @@ def _in_turns_ns(
             between += attending_a
         else:
             last = tables.kind_of_layer[layer - 1]
-            between += max(attending_a, second.combine_ns[last])
-        total += max(attending_b, first.dispatch_ns[kind])
-        total += max(first.expert_ns[kind, domain], second.dispatch_ns[kind])
-        total += max(second.expert_ns[kind, domain], first.combine_ns[kind])
-    return float(between + total + second.combine_ns[tables.kind_of_layer[layers - 1]])
+            between += max(attending_a, second.experts.combine_ns[last])
+        total += max(attending_b, first.experts.dispatch_ns[kind])
+        total += max(first.experts.expert_ns[kind, domain], second.experts.dispatch_ns[kind])
+        total += max(second.experts.expert_ns[kind, domain], first.experts.combine_ns[kind])
+    return float(between + total + second.experts.combine_ns[tables.kind_of_layer[layers - 1]])
 
 
-@compiled
+@allocating
 def time_halves(
     tables: TimeTables,
     counted: StepCounts,
@@ -110,7 +108,7 @@ def time_halves(
     timed = time_segments(tables, counted, slow)
     pair = (time_segments(tables, halves[0], slow), time_segments(tables, halves[1], slow))
     segments, ranks = timed.compute_ns.shape
-    domains, tail_ns = timed.expert_ns.shape[1], timed.compute_ns[-1] + timed.talk_ns[-1]
+    domains, tail_ns = timed.experts.expert_ns.shape[1], timed.compute_ns[-1] + timed.talk_ns[-1]
     width = tables.ranks_per_domain
     slowest, columns = np.zeros((2, segments), dtype=np.int64), np.zeros((2, segments), np.int64)
     domain_ns, rank_ns = np.empty(domains), np.empty(ranks)
@@ -132,16 +130,23 @@ def time_halves(
     engines = np.zeros((tables.row_parts + 1, ENGINE_COUNT))
     work = np.zeros((ranks * tables.tp, WORK_COLUMNS))
     add_compute(
-        tables, counted, slow, timed.compute_ns + timed.talk_ns, domain, tail_runs, parts, engines
+        tables,
+        counted.ranks,
+        slow,
+        timed.compute_ns + timed.talk_ns,
+        domain,
+        tail_runs,
+        parts,
+        engines,
     )
-    add_work(tables, counted, tail_runs, work)
+    add_work(tables, counted.ranks, tail_runs, work)
     for half in range(2):
         engines[:] = 0.0
         own = pair[half]
         own_ns = own.compute_ns + own.talk_ns
-        add_compute(tables, halves[half], slow, own_ns, domain, layer_runs, parts, engines)
-        add_experts(tables, halves[half], slow, own, domain, parts, engines)
-        add_work(tables, halves[half], layer_runs, work)
-        add_expert_work(tables, halves[half], work)
+        add_compute(tables, halves[half].ranks, slow, own_ns, domain, layer_runs, parts, engines)
+        add_experts(tables, halves[half].experts, slow, own.experts, domain, parts, engines)
+        add_work(tables, halves[half].ranks, layer_runs, work)
+        work += expert_work(tables, halves[half].experts)
     parts[tables.row_parts + EXCHANGE_PART] = domain_ns[domain] - parts.sum()
     return Passed(domain_ns[domain], rank_ns, parts, bound_of(engines), work)

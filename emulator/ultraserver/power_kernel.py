@@ -10,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
-from emulator.ultraserver.compiled import compiled
+from emulator.ultraserver.compiled import allocating, compiled
 from emulator.ultraserver.step_time import ROUNDING
 from emulator.ultraserver.terms_layout import ENGINE_COUNT, RATES
-from emulator.ultraserver.time_kernel import (
+from emulator.ultraserver.work_kernel import (
     WORK_DISPATCHED,
     WORK_FLOPS,
     WORK_HBM,
@@ -32,6 +32,14 @@ class PowerTables(NamedTuple):
     cap_watts: float
 
 
+class Drawn(NamedTuple):
+    """A step of all chips; see `StepCost`."""
+
+    duration_ns: int
+    throttled_ns: float
+    watts: float
+
+
 class Rounded(NamedTuple):
     """See `StepCost`; `busy_ns` are the engines' and the links'."""
 
@@ -48,41 +56,70 @@ class Rounded(NamedTuple):
 
 
 @compiled
+def dynamic_energy(tables: PowerTables, work: Float64s, chip: int) -> float:
+    """Above idle, of a chip of `work` [chips, columns of work], in W ns."""
+    energy = 0.0
+    for column in range(len(tables.watts)):
+        energy += tables.watts[column] * work[chip, column]
+    return energy
+
+
+@compiled
+def _stretch(tables: PowerTables, duration_ns: float, energy: Float64s) -> float:
+    """By how much power limits stretch a step; `energy` [chips] as `dynamic_energy`."""
+    factor = 1.0
+    for chip in range(len(energy)):
+        watts = energy[chip] / duration_ns
+        factor = max(factor, watts / (tables.cap_watts - tables.idle_watts))
+    return factor
+
+
+@compiled
+def drawn(tables: PowerTables, duration_ns: float, energy: Float64s) -> Drawn:
+    """A step that takes `duration_ns` at full rate; `energy` [chips] as `dynamic_energy`."""
+    factor, watts = _stretch(tables, duration_ns, energy), 0.0
+    for chip in range(len(energy)):
+        watts += tables.idle_watts + energy[chip] / duration_ns / factor
+    return Drawn(
+        duration_ns=int(np.ceil(factor * duration_ns * (1 - ROUNDING))),
+        throttled_ns=(factor - 1) * duration_ns,
+        watts=watts,
+    )
+
+
+@allocating
 def rounded(
     tables: PowerTables, duration_ns: float, rank_ns: Float64s, work: Float64s, slow: Float64s
 ) -> Rounded:
-    """A step that takes `duration_ns` at full rate, and its ranks `rank_ns` [ranks].
+    """`drawn`, and each rank and chip; ranks take `rank_ns` [ranks] at full rate.
 
     `work` is [chips, columns of work]. Times are rounded up, busy times down.
     """
     chips = len(work)
-    busy_ns = np.empty((ENGINE_COUNT + 1, chips), dtype=np.int64)
-    dynamic, flops, chip_watts = np.empty(chips), np.zeros(chips), np.empty(chips)
-    factor, watts_sum = 1.0, 0.0
+    energy = np.empty(chips)
     for chip in range(chips):
-        watts = 0.0
-        for column in range(len(tables.watts)):
-            watts += tables.watts[column] * work[chip, column]
-        dynamic[chip] = watts / duration_ns
-        factor = max(factor, dynamic[chip] / (tables.cap_watts - tables.idle_watts))
+        energy[chip] = dynamic_energy(tables, work, chip)
+    factor = _stretch(tables, duration_ns, energy)
+    busy_ns = np.empty((ENGINE_COUNT + 1, chips), dtype=np.int64)
+    flops, chip_watts = np.zeros(chips), np.empty(chips)
+    for chip in range(chips):
         for rate in range(RATES):
             flops[chip] += work[chip, WORK_FLOPS + rate]
         for engine in range(ENGINE_COUNT):
             busy_ns[engine, chip] = int(slow[chip] * work[chip, engine] * (1 + ROUNDING))
         busy_ns[ENGINE_COUNT, chip] = int(work[chip, WORK_LINK_NS] * (1 + ROUNDING))
-    for chip in range(chips):
-        chip_watts[chip] = tables.idle_watts + dynamic[chip] / factor
-        watts_sum += chip_watts[chip]
+        chip_watts[chip] = tables.idle_watts + energy[chip] / duration_ns / factor
     whole_ns = np.empty(len(rank_ns), dtype=np.int64)
     for rank in range(len(rank_ns)):
         whole_ns[rank] = int(np.ceil(factor * rank_ns[rank] * (1 - ROUNDING)))
+    whole = drawn(tables, duration_ns, energy)
     return Rounded(
-        duration_ns=int(np.ceil(factor * duration_ns * (1 - ROUNDING))),
-        throttled_ns=(factor - 1) * duration_ns,
+        duration_ns=whole.duration_ns,
+        throttled_ns=whole.throttled_ns,
         rank_ns=whole_ns,
         busy_ns=busy_ns,
         chip_watts=chip_watts,
-        watts=watts_sum,
+        watts=whole.watts,
         flops=flops,
         hbm_bytes=work[:, WORK_HBM].copy(),
         link_bytes=work[:, WORK_LINK_BYTES].copy(),

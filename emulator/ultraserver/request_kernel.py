@@ -59,6 +59,15 @@ class HeadTables(NamedTuple):
     macs: Float64s  # [4, 6]
 
 
+class RequestSums(NamedTuple):
+    """Sums over each rank's requests."""
+
+    sums: Float64s  # [ranks, SUM_COLUMNS], with dummies
+    tokens: Float64s  # [ranks], without them
+    requests: Float64s  # [ranks]
+    prefills: Float64s  # requests that are, [ranks]
+
+
 @compiled
 def _tile_rows(new: int, context: int, tile: int, magic: int, window: int) -> tuple[int, int]:
     """Tiles of keys, and queries that pass any, summed over tiles: `rank_totals._tile_rows`."""
@@ -198,15 +207,17 @@ def request_sums(
     rank: Int64s,
     new: Int64s,
     context: Int64s,
-    requests: Float64s,
-    prefills: Float64s,
-) -> Float64s:
-    """Sums over each rank's requests, which come in runs of one rank: [ranks, SUM_COLUMNS].
+    into: RequestSums,
+) -> None:
+    """Fill all but `tokens`, of requests that come in runs of one rank.
 
     Places are unsigned, since a signed one may mean one from the end: what asks which is not made
     vector instructions. New requests, the most likely prompts, come last.
     """
-    sums = np.zeros((len(requests), SUM_COLUMNS))
+    sums, requests, prefills = into.sums, into.requests, into.prefills
+    sums[:] = 0.0
+    requests[:] = 0.0
+    prefills[:] = 0.0
     numbers, macs_of = heads.numbers, heads.macs
     decodes_from = numbers[DECODES_FROM]
     one, stride, count = np.uint64(1), np.uint64(_stride(rank)), np.uint64(len(rank))
@@ -228,7 +239,6 @@ def request_sums(
                 add_request(numbers, macs_of, new[place], context[place], sums, own)
                 prefills[own] += int(new[place] > 1) | int(context[place] == 0)
         first = end
-    return sums
 
 
 @compiled

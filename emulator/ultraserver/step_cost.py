@@ -37,6 +37,7 @@ from emulator.ultraserver.step_work import StepWork
 from emulator.units import NS_PER_S
 
 if TYPE_CHECKING:
+    from emulator.ultraserver.cost_kernel import StepTables
     from emulator.ultraserver.step_kernel import StepKernels
 
 COLLECTIVES: Final = "collectives"
@@ -215,6 +216,18 @@ class StepCostModel:
             link_bytes=rounded.link_bytes,
             dispatched_bytes=rounded.dispatched_bytes,
         )
+
+    def step_tables(self, batch: StepBatch | None = None) -> "StepTables | None":
+        """What a compiled loop costs steps from, as `cost` with expected loads and even chips does.
+
+        The tables know the tokens of `batch`. None where a step needs more: drafts, an overlap, an
+        exchange over another fabric.
+        """
+        if self.overlap is not Overlap.NONE:
+            return None
+        if self._kernels is None:
+            self._kernels = self._compiled()
+        return self._kernels.step_tables(self._even, batch)
 
     def costs(self, batches: Sequence[StepBatch]) -> list[StepCost]:
         """`cost` of several steps with expected loads.

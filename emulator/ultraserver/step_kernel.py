@@ -21,9 +21,9 @@ from emulator.timing.product_rate import flops_per_ns, products_by_rate
 from emulator.timing.rank_totals import prefill_requests
 from emulator.timing.roofline import ENGINES
 from emulator.timing.speculation import draft_passes, verified
-from emulator.ultraserver import time_kernel
-from emulator.ultraserver.cost_kernel import KERNEL, Batch
-from emulator.ultraserver.count_kernel import CountTables, GivenExperts, StepCounts
+from emulator.ultraserver import cost_kernel, work_kernel
+from emulator.ultraserver.cost_kernel import StepTables
+from emulator.ultraserver.count_kernel import Batch, CountTables, GivenExperts, StepCounts
 from emulator.ultraserver.count_tables import (
     RankTableStore,
     exchange_tables,
@@ -33,6 +33,7 @@ from emulator.ultraserver.count_tables import (
 )
 from emulator.ultraserver.half_batches import half_batches, half_loads
 from emulator.ultraserver.machine_layout import MachineLayout
+from emulator.ultraserver.pass_kernel import Passed
 from emulator.ultraserver.power_kernel import PowerTables, Rounded
 from emulator.ultraserver.step_counter import StepCounter
 from emulator.ultraserver.step_parts import (
@@ -44,7 +45,7 @@ from emulator.ultraserver.step_parts import (
 )
 from emulator.ultraserver.step_rows import HOST_OVERHEADS, OWN_OVERHEADS
 from emulator.ultraserver.step_time import DRAFT, without_host
-from emulator.ultraserver.time_kernel import Passed, TimeTables
+from emulator.ultraserver.time_kernel import TimeTables
 
 T = TypeVar("T")
 
@@ -105,16 +106,16 @@ class StepKernel:
         tables = self._time if loads is None else self._time_by_layer
         counted = self._counted(batch, loads)
         if prefills is not None:
-            counted = counted._replace(prefills=prefills)
+            counted = _with_prefills(counted, prefills)
         if overlap is Overlap.FULL:
-            return KERNEL.overlapped(tables, counted, slow)
+            return cost_kernel.time_overlapped(tables, counted, slow)
         exchanges = overlap is Overlap.TWO_BATCH and self._counter.exchanges
         halves = half_batches(batch) if exchanges else None
         if halves is None:
-            return KERNEL.alone(tables, counted, slow)
+            return cost_kernel.time_alone(tables, counted, slow)
         half = None if loads is None else half_loads(loads)
         pair = (self._counted(halves[0], half), self._counted(halves[1], half))
-        return KERNEL.halves(tables, counted, pair, slow)
+        return cost_kernel.time_halves(tables, counted, pair, slow)
 
     def alone(
         self, batch: StepBatch, loads: ExpertLoads | None, slow: Float64s, power: PowerTables
@@ -127,12 +128,25 @@ class StepKernel:
         return self._from_tables(
             batch,
             loads,
-            lambda given, arrays: KERNEL.step((self._tables, time, power), given, arrays, slow),
+            lambda given, arrays: cost_kernel.step(
+                (self._tables, time, power), given, arrays, slow
+            ),
         )
+
+    def step_tables(self, power: PowerTables, slow: Float64s) -> StepTables | None:
+        """What `cost_kernel.drawn` needs of expected loads; None where it needs more each step."""
+        if self.has_experts and (not self._carries or self._tables.exchange.stuck.any()):
+            return None
+        return StepTables(tables=(self._tables, self._time, power), given=self._given, slow=slow)
+
+    def learn(self, batch: StepBatch) -> None:
+        """Make tables know the tokens of `batch`."""
+        self._store.learn(batch)
+        self._tables = self._tables._replace(ranks=self._store.tables)
 
     def _counted(self, batch: StepBatch, loads: ExpertLoads | None) -> StepCounts:
         return self._from_tables(
-            batch, loads, lambda given, arrays: KERNEL.counted(self._tables, given, arrays)
+            batch, loads, lambda given, arrays: cost_kernel.count(self._tables, given, arrays)
         )
 
     def _from_tables(
@@ -149,8 +163,7 @@ class StepKernel:
         try:
             return function(given, arrays)
         except LookupError:
-            self._store.learn(batch)
-            self._tables = self._tables._replace(ranks=self._store.tables)
+            self.learn(batch)
             return self._from_tables(batch, loads, function)
         except ConnectionError:
             self._links(batch, None)  # its error says which chips
@@ -208,6 +221,14 @@ class StepKernels:
         draft = DRAFT if drafts is not None else ""
         self._names = (*self._bound_names, *_PARTS_AFTER_EXPERTS, THROTTLE, draft)
 
+    def step_tables(self, slow: Float64s, batch: StepBatch | None) -> StepTables | None:
+        """Arguments of `cost_kernel.drawn`; see `StepCostModel.step_tables`."""
+        if self._drafts is not None:
+            return None
+        if batch is not None:
+            self._whole.learn(batch)
+        return self._whole.step_tables(self._power, slow)
+
     def step(
         self, batch: StepBatch, loads: ExpertLoads | None, slow: Float64s, overlap: Overlap
     ) -> KernelStep:
@@ -221,7 +242,7 @@ class StepKernels:
                 else self._with_drafts(self._drafts, batch, loads, slow, overlap)
             )
             parts_ns, bounds = passed.parts_ns, passed.bound
-            rounded = KERNEL.rounded(
+            rounded = cost_kernel.rounded(
                 self._power, passed.duration_ns, passed.rank_ns, passed.work, slow
             )
         parts = dict(zip(self._names, parts_ns.tolist(), strict=True))
@@ -283,16 +304,21 @@ def step_kernels(
 def _power_tables(chip: ChipSpec, dtype: str, cap_watts: float | None) -> PowerTables:
     """Products draw by the format that they run in, as `StepCostModel.wanted_watts` says."""
     by_name = full_rate_watts(chip)
-    watts = np.zeros(time_kernel.WORK_COLUMNS)
+    watts = np.zeros(work_kernel.WORK_COLUMNS)
     for place, engine in enumerate(ENGINES):
         watts[place] = 0.0 if engine == "tensor" else by_name[engine]
-    watts[time_kernel.WORK_LINK_NS] = by_name["collectives"]
+    watts[work_kernel.WORK_LINK_NS] = by_name["collectives"]
     rates = flops_per_ns(chip, dtype)
     for rate, product in products_by_rate(dtype).items():
-        watts[time_kernel.WORK_FLOPS + rate] = by_name[f"tensor_{product}"] / rates[rate]
+        watts[work_kernel.WORK_FLOPS + rate] = by_name[f"tensor_{product}"] / rates[rate]
     return PowerTables(
         watts=watts, idle_watts=chip.idle_watts.value, cap_watts=limit_watts(chip, cap_watts)
     )
+
+
+def _with_prefills(counted: StepCounts, prefills: Float64s) -> StepCounts:
+    of_ranks = counted.ranks.of._replace(prefills=prefills)
+    return counted._replace(ranks=counted.ranks._replace(of=of_ranks))
 
 
 def _nothing_given(column_of: Int64s, *, columns: int) -> GivenExperts:

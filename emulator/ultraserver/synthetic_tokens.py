@@ -152,3 +152,15 @@ def _words_of(weights_dir: Path) -> tuple[int, Int64s]:
     if not words:
         raise CheckpointError(f"{path}: no token is text of its own")
     return vocab, np.array(words, dtype=np.int64)
+
+
+class NoTokens:
+    """In the place of tokens where requests have none, only numbers of them."""
+
+    def step(self, steps: Sequence[RankStep], bitmasks: Mapping[int, Int32s]) -> StepResult:
+        """No outputs."""
+        del steps, bitmasks
+        return StepResult(outputs={})
+
+    def forget(self, ranks: Collection[int]) -> None:
+        """Nothing to drop."""

@@ -1,4 +1,4 @@
-"""Times a counted step, compiled: duration, its parts, and the work of each chip.
+"""Times a counted step, compiled: its segments, experts and exchanges, and their parts.
 
 The arithmetic is that of `step_time`, `step_rows`, `step_parts` and `step_work`, rank by rank and
 in the order of their sums; times of a part are made once more for the few that a step waits for.
@@ -9,25 +9,19 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
-from emulator.ultraserver.compiled import compiled
-from emulator.ultraserver.count_kernel import StepCounts
+from emulator.ultraserver.compiled import allocating, compiled
+from emulator.ultraserver.count_kernel import ExpertCounts, RankCounts, StepCounts
 from emulator.ultraserver.terms_layout import (
     COLLECTIVES,
-    CORE_MOVING_NS,
     CORE_NS,
     DMA_NS,
     DMA_START_NS,
     ENGINE_COUNT,
-    FIELDS,
     FILL_DRAIN_NS,
-    FLOPS,
-    HBM_BYTES,
     LATENCY_NS,
     LAUNCH_NS,
-    LINK_BYTES,
     LINK_NS,
     RAMP_NS,
-    RATES,
     TENSOR_NS,
 )
 
@@ -47,17 +41,7 @@ HOST_PART: Final = OWN_PART + OWN_COUNT
 TP_PART: Final = HOST_PART + HOST_COUNT
 COLLECTIVE_PART: Final = TP_PART + 1
 EXCHANGE_PART: Final = TP_PART + 2
-THROTTLE_PART: Final = TP_PART + 3
-DRAFT_PART: Final = TP_PART + 4
-FURTHER_PARTS: Final = TP_PART + 5
-
-# Columns of a chip's work: the engines, then these.
-WORK_LINK_NS: Final = ENGINE_COUNT
-WORK_FLOPS: Final = WORK_LINK_NS + 1
-WORK_HBM: Final = WORK_FLOPS + RATES
-WORK_LINK_BYTES: Final = WORK_HBM + 1
-WORK_DISPATCHED: Final = WORK_HBM + 2
-WORK_COLUMNS: Final = WORK_HBM + 3
+FURTHER_PARTS: Final = TP_PART + 5  # the last two, power limits and drafts, are filled elsewhere
 
 
 class TimeTables(NamedTuple):
@@ -89,25 +73,21 @@ class TimeTables(NamedTuple):
     ranks_per_domain: int
 
 
-class Timed(NamedTuple):
-    """A counted step's segments, experts and exchanges, before any overlap."""
+class TimedExperts(NamedTuple):
+    """Experts and exchanges before any overlap."""
 
-    compute_ns: Float64s  # [segments, ranks]
-    talk_ns: Float64s  # [segments, ranks]
     expert_ns: Float64s  # [kinds, domains]
     slowest_chip: Int64s  # [kinds, domains]
     dispatch_ns: Float64s  # [kinds]
     combine_ns: Float64s  # [kinds]
 
 
-class Passed(NamedTuple):
-    """A pass through the model: see `StepTime` and `StepWork`. `bound` is -1 for no engine."""
+class Timed(NamedTuple):
+    """A counted step before any overlap: its segments, and what they share."""
 
-    duration_ns: float
-    rank_ns: Float64s  # [ranks]
-    parts_ns: Float64s  # [parts of rows + FURTHER_PARTS]
-    bound: Int64s  # [parts of rows + 1], the last of the experts
-    work: Float64s  # [chips, WORK_COLUMNS]
+    compute_ns: Float64s  # [segments, ranks]
+    talk_ns: Float64s  # [segments, ranks]
+    experts: TimedExperts
 
 
 @compiled
@@ -168,12 +148,12 @@ def _time_row(
 
 
 @compiled
-def _host_ns(tables: TimeTables, counted: StepCounts, rank: int, host: Float64s) -> float:
+def _host_ns(tables: TimeTables, counted: RankCounts, rank: int, host: Float64s) -> float:
     """Fill `host` [HOST_COUNT] of one rank; returns the sum."""
-    busy = 1.0 if counted.tokens[rank] > 0 else 0.0
+    busy = 1.0 if counted.of.tokens[rank] > 0 else 0.0
     host[0] = tables.step_ns * busy
-    host[1] = tables.request_ns * counted.requests[rank]
-    host[2] = tables.prefill_step_ns if counted.prefills[rank] > 0 else 0.0
+    host[1] = tables.request_ns * counted.of.requests[rank]
+    host[2] = tables.prefill_step_ns if counted.of.prefills[rank] > 0 else 0.0
     host[3] = tables.launch_ns * busy
     return float(host[0] + host[1] + host[2] + host[3])
 
@@ -188,78 +168,84 @@ def _rank_slow(slow: Float64s, tp: int, rank: int) -> float:
 
 
 @compiled
+def time_rank(
+    tables: TimeTables,
+    counted: RankCounts,
+    slow: Float64s,
+    rank: int,
+    room: tuple[Float64s, Float64s],
+    compute_ns: Float64s,
+    talk_ns: Float64s,
+) -> None:
+    """Fill one rank's of `compute_ns` and `talk_ns`, [segments, ranks].
+
+    `room` is for [TIMES] and [HOST_COUNT] numbers.
+    """
+    weights, layers, expert_layers = tables.times, tables.layers, tables.expert_layers
+    segments, rows = weights.shape
+    times, host = room
+    for segment in range(segments):
+        compute_ns[segment, rank] = talk_ns[segment, rank] = 0.0
+    own_slow = _rank_slow(slow, tables.tp, rank)
+    for row in range(rows):
+        overheads = (layers[row], expert_layers[row])
+        row_ns = _time_row(tables, counted.terms, rank, row, own_slow, overheads, times)
+        for segment in range(segments):
+            compute_ns[segment, rank] += weights[segment, row] * row_ns
+            talk_ns[segment, rank] += weights[segment, row] * (times[LINK] + times[LAUNCH])
+    compute_ns[segments - 1, rank] += _host_ns(tables, counted, rank, host)
+
+
+@allocating
 def _time_ranks(
-    tables: TimeTables, counted: StepCounts, slow: Float64s
+    tables: TimeTables, counted: RankCounts, slow: Float64s
 ) -> tuple[Float64s, Float64s]:
     """Computing and communication of each rank's segments, [segments, ranks] both."""
-    weights, terms = tables.times, counted.rank_terms
-    layers, expert_layers = tables.layers, tables.expert_layers
-    segments, rows = weights.shape
-    ranks = len(counted.tokens)
-    compute_ns, talk_ns = np.zeros((segments, ranks)), np.zeros((segments, ranks))
-    times, host = np.empty(TIMES), np.empty(HOST_COUNT)
-    for rank in range(ranks):
-        own_slow = _rank_slow(slow, tables.tp, rank)
-        for row in range(rows):
-            overheads = (layers[row], expert_layers[row])
-            row_ns = _time_row(tables, terms, rank, row, own_slow, overheads, times)
-            for segment in range(segments):
-                compute_ns[segment, rank] += weights[segment, row] * row_ns
-                talk_ns[segment, rank] += weights[segment, row] * (times[LINK] + times[LAUNCH])
-        compute_ns[segments - 1, rank] += _host_ns(tables, counted, rank, host)
+    shape = (len(tables.times), len(counted.terms))
+    compute_ns, talk_ns = np.empty(shape), np.empty(shape)
+    room = (np.empty(TIMES), np.empty(HOST_COUNT))
+    for rank in range(len(counted.terms)):
+        time_rank(tables, counted, slow, rank, room, compute_ns, talk_ns)
     return compute_ns, talk_ns
 
 
-@compiled
-def _time_experts(
-    tables: TimeTables, counted: StepCounts, slow: Float64s, domains: int
-) -> tuple[Float64s, Int64s]:
-    """Each domain's slowest chip: its time and place, [kinds, domains] both."""
+@allocating
+def time_experts(
+    tables: TimeTables, counted: ExpertCounts, slow: Float64s, domains: int
+) -> TimedExperts:
+    """Each domain's slowest chip, and the exchanges, under a calibration."""
     kinds, chips = counted.column_of.shape
     width = chips // domains
     expert_ns = np.zeros((kinds, domains))
     slowest_chip = np.zeros((kinds, domains), dtype=np.int64)
+    dispatch_ns, combine_ns = np.zeros(kinds), np.zeros(kinds)
     times = np.empty(TIMES)
     for kind in range(kinds):
-        last_column, last_slow, own_ns = -1, 0.0, 0.0
+        last_column, last_slow, own_ns, link_ns = -1, 0.0, 0.0, 0.0
         for chip in range(chips):
             column = counted.column_of[kind, chip]
             if column != last_column or slow[chip] != last_slow:
-                own_ns = _time_row(
-                    tables, counted.column_terms, column, 0, slow[chip], (0.0, 0.0), times
-                )
+                own_ns = _time_row(tables, counted.terms, column, 0, slow[chip], (0.0, 0.0), times)
                 last_column, last_slow = column, slow[chip]
             domain = chip // width
             if chip % width == 0 or own_ns > expert_ns[kind, domain]:
                 expert_ns[kind, domain] = own_ns
                 slowest_chip[kind, domain] = chip
-    return expert_ns, slowest_chip
-
-
-@compiled
-def time_segments(tables: TimeTables, counted: StepCounts, slow: Float64s) -> Timed:
-    """A counted step under a calibration, on chips that are `slow` [chips] times as slow."""
-    compute_ns, talk_ns = _time_ranks(tables, counted, slow)
-    domains = len(counted.tokens) // tables.ranks_per_domain
-    expert_ns, slowest_chip = _time_experts(tables, counted, slow, domains)
-    kinds = len(counted.collectives)
-    dispatch_ns, combine_ns = np.zeros(kinds), np.zeros(kinds)
-    for kind in range(kinds):
-        link_ns = 0.0
-        for chip in range(counted.link_ns.shape[1]):
             link_ns = max(link_ns, counted.link_ns[kind, chip])
         launch_ns = counted.collectives[kind] * tables.collective_ns
         combine_ns[kind] = link_ns / tables.exchange_share + counted.rest_ns[kind] + launch_ns
         spared_ns = (1 - tables.dispatch_share) * link_ns
         dispatch_ns[kind] = combine_ns[kind] - spared_ns / tables.exchange_share
-    return Timed(
-        compute_ns=compute_ns,
-        talk_ns=talk_ns,
-        expert_ns=expert_ns,
-        slowest_chip=slowest_chip,
-        dispatch_ns=dispatch_ns,
-        combine_ns=combine_ns,
-    )
+    return TimedExperts(expert_ns, slowest_chip, dispatch_ns, combine_ns)
+
+
+@allocating
+def time_segments(tables: TimeTables, counted: StepCounts, slow: Float64s) -> Timed:
+    """A counted step under a calibration, on chips that are `slow` [chips] times as slow."""
+    compute_ns, talk_ns = _time_ranks(tables, counted.ranks, slow)
+    domains = len(counted.ranks.terms) // tables.ranks_per_domain
+    experts = time_experts(tables, counted.experts, slow, domains)
+    return Timed(compute_ns=compute_ns, talk_ns=talk_ns, experts=experts)
 
 
 @compiled
@@ -273,23 +259,30 @@ def first_longest(times_ns: Float64s, first: int, count: int) -> int:
 
 
 @compiled
+def longest_ns(tables: TimeTables, by_rank: Float64s, shared_ns: float, domain: int) -> float:
+    """Segments [segments, ranks] of a domain's slowest ranks, and what it shares."""
+    own_ns, width = 0.0, tables.ranks_per_domain
+    for segment in range(len(by_rank)):
+        slowest_ns = 0.0
+        for rank in range(domain * width, (domain + 1) * width):
+            slowest_ns = max(slowest_ns, by_rank[segment, rank])
+        own_ns += tables.runs[segment] * slowest_ns
+    return own_ns + shared_ns
+
+
+@allocating
 def longest_of_domains(tables: TimeTables, by_rank: Float64s, shared_ns: Float64s) -> Float64s:
-    """Segments [segments, ranks] of each domain's slowest rank, and what it shares: [domains]."""
-    segments, width = len(by_rank), tables.ranks_per_domain
+    """`longest_ns` of each: [domains]."""
     total = np.empty(len(shared_ns))
     for domain in range(len(shared_ns)):
-        own_ns = 0.0
-        for segment in range(segments):
-            slowest = first_longest(by_rank[segment], domain * width, width)
-            own_ns += tables.runs[segment] * by_rank[segment, slowest]
-        total[domain] = own_ns + shared_ns[domain]
+        total[domain] = longest_ns(tables, by_rank, shared_ns[domain], domain)
     return total
 
 
-@compiled
+@allocating
 def add_compute(
     tables: TimeTables,
-    counted: StepCounts,
+    counted: RankCounts,
     slow: Float64s,
     segment_ns: Float64s,
     domain: int,
@@ -312,7 +305,7 @@ def add_compute(
             if weight == 0:
                 continue
             layers = (tables.layers[row], tables.expert_layers[row])
-            _time_row(tables, counted.rank_terms, rank, row, own_slow, layers, times)
+            _time_row(tables, counted.terms, rank, row, own_slow, layers, times)
             part = tables.part_of_row[row]
             parts[part] += weight * times[BUSIEST]
             for engine in range(ENGINE_COUNT):
@@ -327,12 +320,12 @@ def add_compute(
         parts[first + HOST_PART + overhead] += host[overhead] * runs[segments - 1]
 
 
-@compiled
+@allocating
 def add_experts(
     tables: TimeTables,
-    counted: StepCounts,
+    counted: ExpertCounts,
     slow: Float64s,
-    timed: Timed,
+    timed: TimedExperts,
     domain: int,
     parts: Float64s,
     engines: Float64s,
@@ -342,7 +335,7 @@ def add_experts(
     for kind in range(len(tables.kind_runs)):
         weight, chip = tables.kind_runs[kind], timed.slowest_chip[kind, domain]
         column = counted.column_of[kind, chip]
-        _time_row(tables, counted.column_terms, column, 0, slow[chip], (0.0, 0.0), times)
+        _time_row(tables, counted.terms, column, 0, slow[chip], (0.0, 0.0), times)
         parts[first + EXPERTS_PART] += weight * times[BUSIEST]
         for engine in range(ENGINE_COUNT):
             engines[tables.row_parts, engine] += weight * times[engine]
@@ -350,7 +343,7 @@ def add_experts(
             parts[first + OWN_PART + overhead] += weight * times[OWN + overhead]
 
 
-@compiled
+@allocating
 def bound_of(engines: Float64s) -> Int64s:
     """The engine with the longest time of each part: [parts, engines] -> [parts], -1 for none."""
     bound = np.empty(len(engines), dtype=np.int64)
@@ -363,90 +356,22 @@ def bound_of(engines: Float64s) -> Int64s:
     return bound
 
 
-@compiled
-def add_work(tables: TimeTables, counted: StepCounts, runs: Float64s, work: Float64s) -> None:
-    """Add to `work` [chips, WORK_COLUMNS] segments that run `runs` times."""
-    times, terms, tp = tables.times, counted.rank_terms, tables.tp
-    segments, rows = times.shape
-    total, weights = np.empty(FIELDS), np.zeros(rows)
-    for row in range(rows):
-        for segment in range(segments):
-            weights[row] += runs[segment] * times[segment, row]
-    for rank in range(len(terms)):
-        total[:] = 0.0
-        for row in range(rows):
-            for field in range(FIELDS):
-                total[field] += weights[row] * terms[rank, row, field]
-        for chip in range(rank * tp, (rank + 1) * tp):
-            _add_fields(total, work, chip)
-
-
-@compiled
-def add_expert_work(tables: TimeTables, counted: StepCounts, work: Float64s) -> None:
-    """Add to `work` [chips, WORK_COLUMNS] the experts of all layers, and their exchanges."""
-    share, total = tables.dispatch_share, np.empty(FIELDS)
-    kind_runs, column_of, column_terms = tables.kind_runs, counted.column_of, counted.column_terms
-    for chip in range(len(work)):
-        total[:] = 0.0
-        link_ns = link_bytes = 0.0
-        for kind in range(len(kind_runs)):
-            weight, column = kind_runs[kind], column_of[kind, chip]
-            for field in range(FIELDS):
-                total[field] += weight * column_terms[column, 0, field]
-            link_ns += weight * counted.link_ns[kind, chip]
-            link_bytes += weight * counted.link_bytes[kind, chip]
-        _add_fields(total, work, chip)
-        work[chip, WORK_LINK_NS] += (1 + share) * link_ns
-        work[chip, WORK_LINK_BYTES] += (1 + share) * link_bytes
-        work[chip, WORK_DISPATCHED] += share * link_bytes
-
-
-@compiled
-def _add_fields(total: Float64s, work: Float64s, chip: int) -> None:
-    """Add summed terms [FIELDS] to a chip's row of `work` [chips, WORK_COLUMNS]."""
-    for engine in range(ENGINE_COUNT):
-        work[chip, engine] += total[engine]
-    work[chip, TENSOR_NS] += total[RAMP_NS]
-    work[chip, DMA_NS] += total[CORE_MOVING_NS]
-    work[chip, WORK_LINK_NS] += total[LINK_NS]
-    for rate in range(RATES):
-        work[chip, WORK_FLOPS + rate] += total[FLOPS + rate]
-    work[chip, WORK_HBM] += total[HBM_BYTES]
-    work[chip, WORK_LINK_BYTES] += total[LINK_BYTES]
-
-
-@compiled
-def time_alone(tables: TimeTables, counted: StepCounts, slow: Float64s) -> Passed:
-    """One thing after the other: every exchange and collective is exposed."""
-    timed = time_segments(tables, counted, slow)
-    segments, ranks = timed.compute_ns.shape
+@allocating
+def shared_ns(tables: TimeTables, timed: TimedExperts) -> Float64s:
+    """What all ranks of a domain wait for, one thing after the other: [domains]."""
     domains = timed.expert_ns.shape[1]
-    segment_ns = timed.compute_ns + timed.talk_ns
-    shared_ns = np.zeros(domains)
+    total_ns = np.zeros(domains)
     for kind in range(len(tables.kind_runs)):
         both_ns = timed.dispatch_ns[kind] + timed.combine_ns[kind]
         for domain in range(domains):
-            shared_ns[domain] += tables.kind_runs[kind] * (timed.expert_ns[kind, domain] + both_ns)
-    domain_ns = longest_of_domains(tables, segment_ns, shared_ns)
-    rank_ns = np.zeros(ranks)
-    for rank in range(ranks):
-        for segment in range(segments):
-            rank_ns[rank] += tables.runs[segment] * segment_ns[segment, rank]
-        rank_ns[rank] += shared_ns[rank // tables.ranks_per_domain]
-    domain = first_longest(domain_ns, 0, domains)
-    parts = np.zeros(tables.row_parts + FURTHER_PARTS)
-    engines = np.zeros((tables.row_parts + 1, ENGINE_COUNT))
-    add_compute(tables, counted, slow, segment_ns, domain, tables.runs, parts, engines)
-    add_experts(tables, counted, slow, timed, domain, parts, engines)
-    add_exchanges(tables, counted, timed, parts)
-    work = np.zeros((ranks * tables.tp, WORK_COLUMNS))
-    add_work(tables, counted, tables.runs, work)
-    add_expert_work(tables, counted, work)
-    return Passed(domain_ns[domain], rank_ns, parts, bound_of(engines), work)
+            total_ns[domain] += tables.kind_runs[kind] * (timed.expert_ns[kind, domain] + both_ns)
+    return total_ns
 
 
 @compiled
-def add_exchanges(tables: TimeTables, counted: StepCounts, timed: Timed, parts: Float64s) -> None:
+def add_exchanges(
+    tables: TimeTables, counted: ExpertCounts, timed: TimedExperts, parts: Float64s
+) -> None:
     """Add dispatches and combines of all layers, and their launches, to `parts`."""
     first = tables.row_parts
     for kind in range(len(tables.kind_runs)):

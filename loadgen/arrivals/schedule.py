@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
 from loadgen.arrivals.gaps import RenewalArrivals
 from loadgen.arrivals.rate_shape import RateShape
+from loadgen.errors import OptionError
 from loadgen.records.arrays import Int64s
+
+DUE_S_MAX: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,6 +58,7 @@ def by_rate(
 
     Arrival i is due where the rate has summed to it: gaps are short at a high rate and keep their
     spread. At most `sessions` (one of the two is given), fewer where the rate falls to 0 for good.
+    Raises OptionError for one that is due after `DUE_S_MAX`.
     """
     if sessions is not None:
         due_s = rate.inverse(arrivals.next(sessions))
@@ -62,6 +66,9 @@ def by_rate(
         assert duration_s is not None, "a schedule ends by a number or by a time"
         due_s = rate.inverse(arrivals.until(float(rate.cumulative(np.array([duration_s]))[0])))
     due_s = due_s[due_s < (np.inf if duration_s is None else duration_s)]
+    if due_s.size and due_s[-1] > DUE_S_MAX:
+        expected = f"one at which all sessions begin within {DUE_S_MAX:g} s, some thirty years"
+        raise OptionError("--rate", f"{sessions} sessions in {due_s[-1]:.3g} s", expected=expected)
     # Rounding within a shape's inverse may swap two times that are a nanosecond apart.
     due_ns = np.maximum.accumulate(np.rint(due_s * 1e9).astype(np.int64))
     return ArrivalSchedule(due_ns=due_ns, rate=rate)

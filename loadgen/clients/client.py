@@ -33,6 +33,7 @@ class ClientSpec:
     key: str = field(default="", repr=False)
     temperature: float = 0.0
     ignore_eos: bool = True
+    priority: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     extra_body: Mapping[str, Any] = field(default_factory=dict)
 

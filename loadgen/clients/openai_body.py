@@ -1,7 +1,7 @@
 """The JSON body of a request for an OpenAI-compatible server. Pure.
 
-`ignore_eos`, token ids as a prompt, `structured_outputs` and `return_token_ids` are vLLM's, each
-sent only where needed.
+`ignore_eos`, token ids as a prompt, `structured_outputs`, `return_token_ids` and `priority` are
+vLLM's, each sent only where needed.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,6 +31,8 @@ def body_maker(spec: ClientSpec) -> Callable[[Request], bytes]:
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    if spec.priority:
+        common["priority"] = spec.priority
 
     def body(request: Request) -> bytes:
         fields: dict[str, Any] = {**common, "max_tokens": request.output_tokens}

@@ -23,7 +23,7 @@ def open_session(*, key: str = "", ca: Path | None = None) -> aiohttp.ClientSess
 
     Raises as `trusted`.
     """
-    connector = aiohttp.TCPConnector(ssl=trusted(ca))
+    connector = aiohttp.TCPConnector(ssl=True if ca is None else trusted(ca))
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     return aiohttp.ClientSession(connector=connector, headers=headers)
 

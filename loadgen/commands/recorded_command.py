@@ -5,13 +5,14 @@ becomes `NAME:@VARIABLE`, which reads it from the environment.
 """
 
 import shlex
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from loadgen.commands.traffic_class_spec import FILE_OPTION, SPEC_OPTION, TrafficClassSpec
 from loadgen.durations import duration_words, parse_duration_s
 from loadgen.runs.options import ClassOptions, RunOptions
 from loadgen.secret_names import open_header
+from loadgen.workloads.traffic_class_spec import FILE_OPTION, SPEC_OPTION, TrafficClassSpec
+from startup.typed_options import without_options
 
 PROGRAM: Final = "ultraserve-loadgen"
 HEADER: Final = "--header"
@@ -28,7 +29,7 @@ _LOADS: Final = frozenset(("--rate", "--concurrency"))
 
 def recorded_command(words: Sequence[str]) -> str:
     """The command of `words`, those of a process without its name."""
-    return shlex.join([PROGRAM, *_without_secrets(_without(words, OUTPUTS))])
+    return shlex.join([PROGRAM, *_without_secrets(without_options(words, OUTPUTS))])
 
 
 def recorded_command_of_point(
@@ -39,7 +40,7 @@ def recorded_command_of_point(
     `words` and `classes` are the sweep's; `asked` are the options of that run.
     """
     dropped = OUTPUTS | OF_SWEEPS | _SIZES | {"--seed", SPEC_OPTION, FILE_OPTION}
-    made = ["run", *_without(words[1:], dropped), "--seed", f"{asked.seed}"]
+    made = ["run", *without_options(words[1:], dropped), "--seed", f"{asked.seed}"]
     if not classes:
         made += (
             word
@@ -70,19 +71,6 @@ def _time(seconds: float) -> str:
     """Exact to the last digit: the sent requests depend on it."""
     words = duration_words(seconds)
     return words if parse_duration_s(words) == seconds else f"{seconds:.17f}"
-
-
-def _without(words: Sequence[str], options: Collection[str]) -> list[str]:
-    """Drop options that take one value, with their values."""
-    kept = []
-    rest = iter(words)
-    for word in rest:
-        name, equals, _ = word.partition("=")
-        if name not in options:
-            kept.append(word)
-        elif not equals:
-            next(rest, None)
-    return kept
 
 
 def _without_secrets(words: Sequence[str]) -> Iterator[str]:

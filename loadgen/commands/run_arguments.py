@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from loadgen.commands.class_arguments import add_class_arguments
 from loadgen.commands.class_options import class_options
-from loadgen.commands.traffic_class_spec import TrafficClassSpec, class_values, given_classes
 from loadgen.runs.options import RunOptions, ServerOptions
+from loadgen.workloads.traffic_class_spec import TrafficClassSpec, class_values, given_classes
 from startup.typed_options import add_options, given_options
 
 KEY_VARIABLE: Final = "ULTRASERVE_API_KEY"
@@ -42,7 +43,10 @@ def run_options(
     classes = given_classes(given) if classes is None else classes
     if classes:
         made = tuple(
-            class_options(class_values(values, each, program=parser.prog), name=each.name)
+            class_options(
+                class_values(values, each, program=parser.prog, add_options=add_class_arguments),
+                name=each.name,
+            )
             for each in classes
         )
     else:

@@ -19,7 +19,6 @@ from loadgen.commands.run_arguments import (
     files_read,
     run_options,
 )
-from loadgen.commands.traffic_class_spec import add_traffic_class_arguments
 from loadgen.live.live_counts import LiveCounts
 from loadgen.live.live_view import live_view
 from loadgen.measures.definitions import help_text
@@ -29,6 +28,7 @@ from loadgen.records.run_record import RunRecord
 from loadgen.reports.run_report import RunReport
 from loadgen.runs.options import RunOptions
 from loadgen.runs.run import run
+from loadgen.workloads.traffic_class_spec import add_traffic_class_arguments
 from startup.typed_options import add_options
 
 NAME: Final = "run"

@@ -23,11 +23,6 @@ from loadgen.commands.run_arguments import (
     run_options,
 )
 from loadgen.commands.run_command import watched_run
-from loadgen.commands.traffic_class_spec import (
-    TrafficClassSpec,
-    add_traffic_class_arguments,
-    given_classes,
-)
 from loadgen.errors import LoadError, OptionError
 from loadgen.measures.definitions import help_text
 from loadgen.option_values import above_zero
@@ -39,6 +34,11 @@ from loadgen.runs.options import RunOptions
 from loadgen.sweeps.load_grid import FORMS, load_words, loads_up_to, parse_loads
 from loadgen.sweeps.options import SweepOptions
 from loadgen.sweeps.sweep import run_sweep
+from loadgen.workloads.traffic_class_spec import (
+    TrafficClassSpec,
+    add_traffic_class_arguments,
+    given_classes,
+)
 from startup.typed_options import add_options
 
 NAME: Final = "sweep"

@@ -14,18 +14,29 @@ comparisons of 300 requests each and in 6 of 100 of 1,000; it should be 5.
 
 
 def apart_settings(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> Mapping[str, tuple[str, str]]:
-    """Settings that differ between the sides, with both values."""
+    """Settings that differ between the sides, with both values.
+
+    Between measured and simulated runs only those that both have: a simulator has no client, and
+    says more of its schedulers than a server does.
+    """
     on_a, on_b = ([_settings(run.header) for run in side] for side in (a, b))
     names = dict.fromkeys(name for settings in (*on_a, *on_b) for name in settings)
+    if len({run.header.simulated for run in (*a, *b)}) > 1:
+        names = {name: None for name in names if all(name in each for each in (*on_a, *on_b))}
     found = {name: (_values(on_a, name), _values(on_b, name)) for name in names}
     return {name: (left, right) for name, (left, right) in found.items() if left != right}
 
 
 def comparison_notes(
-    a: Sequence[RunMeasures], b: Sequence[RunMeasures], *, fewest: int, enough: int
+    a: Sequence[RunMeasures],
+    b: Sequence[RunMeasures],
+    *,
+    fewest: int,
+    enough: int,
+    simulated: bool = False,
 ) -> Iterator[str]:
-    """Yield every reason why a verdict may not hold."""
-    if fewest < enough:
+    """Yield every reason why a verdict may not hold; `simulated`: no server is on either side."""
+    if fewest < enough and not simulated:
         yield (
             "a restart of the server, another placement or a busier host are not in this noise: "
             f"{enough} runs or more a side show how far equal runs lie apart"
@@ -52,21 +63,23 @@ def comparison_notes(
 def _settings(header: RunHeader) -> Mapping[str, str]:
     """Every option of a run, and the server's facts."""
     settings = {
+        "run": "simulated" if header.simulated else "measured",
         "model": header.model,
         "seed": str(header.seed),
-        "workers": str(header.workers),
         "skip": f"{header.skip_s:g} s",
     }
-    if header.start.info.get("clock") != FOLLOWING_CLOCK:  # there it is the load's
-        dilation = header.start.dilation
-        settings["dilation"] = "wall" if dilation is None else f"{dilation:g}"
+    if not header.simulated:
+        settings["workers"] = str(header.workers)
+        if header.start.info.get("clock") != FOLLOWING_CLOCK:  # there it is the load's
+            dilation = header.start.dilation
+            settings["dilation"] = "wall" if dilation is None else f"{dilation:g}"
     settings |= {f"server {name}": value for name, value in header.start.info.items()}
     for each in header.classes:
         prefix = "" if len(header.classes) == 1 else f"{each.name}: "
+        if each.api is not None:
+            settings |= {f"{prefix}api": each.api, f"{prefix}prompts": each.prompts}
         settings |= {
-            f"{prefix}api": each.api,
             f"{prefix}workload": each.workload,
-            f"{prefix}prompts": each.prompts,
             f"{prefix}arrivals": each.arrivals.words,
             f"{prefix}requests": "as many as fit" if each.requests is None else str(each.requests),
             f"{prefix}slo": each.slo,

@@ -69,6 +69,8 @@ def _sending_warnings(
     # Of a run that ended early only the beginning is known: another rate than the whole's.
     if summary is None or summary.interrupted or record.header.skip_s:
         return
+    if record.header.simulated:  # nothing was late
+        return
     drawn, kept = header.arrivals.rate_per_s, found.arrivals.rate_per_s
     # Of n sessions there are n - 1 gaps: one session more or less is no shortfall.
     if drawn is None or kept is None or found.requests < 2:

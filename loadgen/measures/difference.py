@@ -81,6 +81,7 @@ def compare(a: Sequence[RunRecord], b: Sequence[RunRecord]) -> Comparison:
                 [run.measures for run in figures_b],
                 fewest=min(len(a), len(b)),
                 enough=RUNS_THAT_VARY,
+                simulated=all(run.header.simulated for run in (*a, *b)),
             )
         ),
     )

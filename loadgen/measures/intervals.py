@@ -48,6 +48,15 @@ def mean_estimate(samples: Samples) -> Estimate:
     return _by_student(mean, sums, len(samples), signed=bool(samples.values.min() < 0))
 
 
+def independent_estimate(values: Float64s) -> Estimate:
+    """Estimate the mean of at least one independent value, as of runs that differ by their seed."""
+    mean = float(values.mean())
+    if values.size < 2:
+        return Estimate(value=mean)
+    half = _student(values.size - 1) * float(values.std(ddof=1)) / math.sqrt(values.size)
+    return Estimate(value=mean, low=mean - half, high=mean + half)
+
+
 def rate_estimate(amounts: Float64s, window_s: float, *, events: float) -> Estimate:
     """Estimate a rate, never negative, from equally long cells of the window.
 

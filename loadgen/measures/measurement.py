@@ -107,7 +107,7 @@ def measures_of(
         time="emulated" if server.emulated else "wall",
         dilation=dilation,
         window_s=window_s,
-        wall_s=None if window is None else _wall_s(record, window),
+        wall_s=None if window is None or record.header.simulated else _wall_s(record, window),
         lag_s=server.growth().lag_s,
         total=whole,
         classes=found,
@@ -203,7 +203,7 @@ def _measured(
         columns=columns,
         measured=measured,
         rows=rows,
-        samples=samples_of(rows, dilation),
+        samples=samples_of(rows, dilation, simulated=header.simulated),
         judgement=judgement,
         amounts=amounts,
     )

@@ -114,7 +114,8 @@ class RunMeasures:
     """All figures of a run.
 
     `time`, "emulated" or "wall", is that of every duration not named wall. `window_s` and `wall_s`
-    are the measured window in the run's and in wall time; `lag_s` the emulation's own lateness.
+    are the measured window in the run's and in wall time, which a simulated run does not take;
+    `lag_s` the emulation's own lateness.
     `busy`: a process of the load generator had too little of a core left; `late`: its event loop
     was too late, for whatever reason. `warnings` are caveats of figures, with the cure.
     """

@@ -25,6 +25,9 @@ OF_A_REPLY: Final = (
 )
 """Latencies with at most one value per reply."""
 
+OF_THE_CLIENT: Final = ("ttft_from_send_ms", "e2e_from_send_ms", "queueing_ms")
+"""Latencies that tell of the load generator's own delay, which a simulated run has not."""
+
 EDGE_SAMPLES: Final = 200_000  # places of so many samples say where the cells' edges lie
 
 
@@ -60,11 +63,13 @@ class Samples:
         return self.values.size
 
 
-def samples_of(columns: Columns, dilation: float) -> Mapping[str, Samples]:
+def samples_of(
+    columns: Columns, dilation: float, *, simulated: bool = False
+) -> Mapping[str, Samples]:
     """Samples by name of `definitions.DISTRIBUTIONS`, empty ones left out.
 
     Of completed requests; `queueing_ms` of all sent ones. Durations are in ms of the run's time, a
-    wall second of which is 1 / `dilation`.
+    wall second of which is 1 / `dilation`. A `simulated` run has none of OF_THE_CLIENT.
     """
     rows = columns.where(columns.streamed)
     found = {name: values_ms(rows, name, dilation) for name in OF_A_REPLY}
@@ -73,7 +78,11 @@ def samples_of(columns: Columns, dilation: float) -> Mapping[str, Samples]:
     found["interactivity"] = 1e3 / tpot_ms[tpot_ms > 0]
     found["interactivity_e2e"] = 1e3 / ntpot_ms[ntpot_ms > 0]
     found["queueing_ms"] = values_ms(columns, "queueing_ms", dilation)
-    samples = {name: Samples.in_order(values) for name, values in found.items()}
+    samples = {
+        name: Samples.in_order(values)
+        for name, values in found.items()
+        if not (simulated and name in OF_THE_CLIENT)
+    }
     gaps_ms, at_ns, _ = token_gaps(rows, dilation)
     samples["itl_ms"] = Samples.at(gaps_ms, at_ns)
     return {name: each for name, each in samples.items() if len(each)}
@@ -118,5 +127,6 @@ def token_gaps(columns: Columns, dilation: float) -> tuple[Float64s, Int64s, Int
     within = np.ones(kept.chunk_ns.size - 1, dtype=np.bool_)  # [chunks - 1]
     within[np.cumsum(kept.chunks)[:-1] - 1] = False  # from one request to the next is no gap
     gaps_ns = np.diff(kept.chunk_ns)[within]  # [gaps]
-    owner = np.repeat(np.arange(rows.size), kept.chunks - 1)  # [gaps]
-    return gaps_ns * share[owner] / (1e6 * dilation), kept.chunk_ns[1:][within], rows[owner]
+    gaps_ms = np.repeat(share / (1e6 * dilation), kept.chunks - 1)  # [gaps]
+    gaps_ms *= gaps_ns  # in place: a long run has tens of millions
+    return gaps_ms, kept.chunk_ns[1:][within], np.repeat(rows, kept.chunks - 1)

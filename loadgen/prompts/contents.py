@@ -19,10 +19,10 @@ from loadgen.prompts.recorded_texts import recorded_ids, recorded_texts
 from loadgen.prompts.single_token_words import find_single_token_words
 from loadgen.prompts.template_cost import Roles, TemplateCost, chat_cost, completion_cost
 from loadgen.prompts.token_run import token_run, word_run
-from loadgen.prompts.word_tokenizer import WordTokenizer
 from loadgen.prompts.wording import IdWording, TextWording, Wording
 from loadgen.records.run_record import Api, PromptKind
 from loadgen.records.tokenizer import Tokenizer
+from loadgen.tokenizers.word_tokenizer import WordTokenizer
 from loadgen.workloads.session_plan import WorkloadPlan
 
 POOL_TOKENS_MIN: Final = 1 << 16  # prompts of usual lengths repeat nothing

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from loadgen.errors import LoadError
-from loadgen.prompts.word_tokenizer import WordTokenizer
 from loadgen.records.result import Result
 from loadgen.records.run_record import Recount
 from loadgen.records.tokenizer import Tokenizer
+from loadgen.tokenizers.word_tokenizer import WordTokenizer
 
 
 async def recount(results: Sequence[Result], tokenizer: Tokenizer, *, limit: int) -> Recount:

@@ -44,11 +44,12 @@ class ClassHeader:
     arrivals' time, None without such a limit; `sessions` and `requests` are None where that time is
     the only one. `input_tokens` is the sum of planned prompts, `reused_tokens` the part that also
     begins an earlier prompt, so that a prefix cache may have it; None if unknown. With
-    `free_length` a reply may end before the asked length.
+    `free_length` a reply may end before the asked length. A simulated run sends nothing: `api` is
+    None, and `prompts` empty.
     """
 
     name: str
-    api: Api
+    api: Api | None
     workload: str
     prompts: str
     arrivals: AskedArrivals
@@ -69,6 +70,9 @@ class RunHeader:
 
     `skip_s` is the part at the start, in the run's time, that is sent and not measured.
     `started_at` is wall time, ISO 8601 in UTC; `label` the user's name for the run.
+
+    `simulated`: the times are a simulator's, in emulated time of dilation 1. There is no load
+    generator and no server: `url` is empty, `workers` 0, and every request is sent when it is due.
     """
 
     command: str
@@ -82,6 +86,7 @@ class RunHeader:
     skip_s: float = 0.0
     label: str = ""
     notes: tuple[str, ...] = ()
+    simulated: bool = False
 
     @property
     def dilation(self) -> float:

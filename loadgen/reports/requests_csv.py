@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from loadgen.measures.columns import Columns
-from loadgen.measures.samples import values_ms
+from loadgen.measures.samples import OF_THE_CLIENT, values_ms
 from loadgen.records.arrays import Float64s
 from loadgen.records.result import Result
 from loadgen.records.run_record import RunRecord
@@ -30,7 +30,7 @@ def request_lines(record: RunRecord) -> Iterator[str]:
 
     Times are seconds since the run's start, latencies ms, of the run's time (emulated if the server
     keeps it); latencies are `measures.samples`', those of broken-off replies included. Unknown
-    values are empty.
+    values are empty, and so is what a simulated run has no client for.
     """
     yield _line(COLUMNS)
     if not record.results:
@@ -39,11 +39,16 @@ def request_lines(record: RunRecord) -> Iterator[str]:
     columns = Columns.of(record.results)
     results = sorted(record.results, key=attrgetter("intended_ns"))  # the order of `columns`
     ns_per_s = 1e9 * dilation
+    latencies = {
+        "queueing_ms": values_ms(columns, "queueing_ms", dilation),
+        **{name: _known(columns, name, dilation) for name in _OF_REPLIES},
+    }
+    if record.header.simulated:
+        latencies |= {name: np.full(len(columns), np.nan) for name in OF_THE_CLIENT}
     rows = zip(
         results,
         *(at_ns / ns_per_s for at_ns in (columns.intended_ns, columns.sent_ns, columns.ended_ns)),
-        values_ms(columns, "queueing_ms", dilation),
-        *(_known(columns, name, dilation) for name in _OF_REPLIES),
+        *(latencies[name] for name in ("queueing_ms", *_OF_REPLIES)),
         strict=True,
     )
     for result, *values in rows:

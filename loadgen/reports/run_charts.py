@@ -8,7 +8,7 @@ import numpy as np
 
 from loadgen.measures.columns import Columns
 from loadgen.measures.run_measures import RunMeasures
-from loadgen.measures.samples import samples_of
+from loadgen.measures.samples import Samples, samples_of, values_ms
 from loadgen.records.arrays import Float64s
 from loadgen.records.run_record import ClassHeader, RunRecord
 from loadgen.reports.run_series import (
@@ -34,63 +34,83 @@ _CURVES: Final = {
 
 
 def run_charts(record: RunRecord, measures: RunMeasures) -> Iterator[charts.TitledChart]:
-    """Draw all with data."""
+    """Draw all with data; of a simulated run nothing of its sending."""
     if not record.results:
         return
-    dilation = measures.dilation
+    dilation, simulated = measures.dilation, record.header.simulated
     whole = Columns.of(record.results)
     bins = Bins.of(whole, dilation)
     headers = record.header.classes
-    of_class = {
-        header.name: Columns.of([r for r in record.results if r.traffic_class == header.name])
-        for header in headers
-    }
+    of_class = {headers[0].name: whole}
+    if len(headers) > 1:
+        of_class = {
+            header.name: Columns.of([r for r in record.results if r.traffic_class == header.name])
+            for header in headers
+        }
     shown = [header for header in headers if len(of_class[header.name])]
     whose = {each.name: f" of {each.name}" if len(headers) > 1 else "" for each in shown}
     for header in shown:
         if of_class[header.name].streamed.any():
-            columns = of_class[header.name]
-            yield latency_over_time(columns, bins, measures.time, whose[header.name])
+            columns, of = of_class[header.name], whose[header.name]
+            yield ttft_over_time(columns, bins, measures.time, of, simulated=simulated)
+            if columns.spread.any():
+                yield tpot_over_time(columns, bins, measures.time, of)
     for header in shown:
         columns = of_class[header.name]
-        yield rates_over_time(header, columns, bins, measures.time, whose[header.name])
+        yield rates_over_time(
+            header, columns, bins, measures.time, whose[header.name], simulated=simulated
+        )
     yield tokens_over_time({each.name: of_class[each.name] for each in shown}, bins, measures.time)
-    yield in_flight_over_time(whole, bins, measures.time)
+    yield in_flight_over_time(whole, bins, measures.time, simulated=simulated)
     for header in shown:
-        columns = of_class[header.name]
-        if columns.streamed.any():
-            yield latency_distributions(columns, measures, header.name, whose[header.name])
-        gaps = samples_of(columns, dilation).get("itl_ms")
+        samples = samples_of(of_class[header.name], dilation, simulated=simulated)
+        if of_class[header.name].streamed.any():
+            yield latency_distributions(samples, measures, header.name, whose[header.name])
+        gaps = samples.get("itl_ms")
         if gaps is not None and (gaps.values > 0).any():
             yield gap_histogram(gaps.values, measures.time, whose[header.name])
 
 
-def latency_over_time(columns: Columns, bins: Bins, time: str, whose: str) -> charts.TitledChart:
+def ttft_over_time(
+    columns: Columns, bins: Bins, time: str, whose: str, *, simulated: bool
+) -> charts.TitledChart:
     """TTFT from due time and from the send; at least one request streamed a reply."""
     kept = columns.where(columns.streamed)
-    ns_per_ms = 1e6 * bins.dilation
-    due_ms = np.maximum((kept.first_ns - kept.intended_ns) / ns_per_ms, 1e-3)
-    sent_ms = np.maximum((kept.first_ns - kept.sent_ns) / ns_per_ms, 1e-3)
-    lines = {
-        words: charts.series_rows(
-            ("at_s", bins.middles_s),
-            "ms",
-            {
-                f"p{each}": percentile_in_bins(bins, kept.intended_ns, values, each)
-                for each in (50, 99)
-            },
-            what="line",
+    kinds = {DUE: values_ms(kept, "ttft_ms", bins.dilation)}
+    about = ""
+    if not simulated:
+        kinds[SENT] = values_ms(kept, "ttft_from_send_ms", bins.dilation)
+        about = (
+            " Where the lines part, requests were sent late: what is counted from the send alone "
+            "does not show it."
         )
-        for words, values in ((DUE, due_ms), (SENT, sent_ms))
-    }
-    chosen = shown_points(bins, kept.intended_ns, due_ms)
+    return _over_time(f"Time to first token{whose}", "TTFT", kept, bins, time, kinds, about)
+
+
+def tpot_over_time(columns: Columns, bins: Bins, time: str, whose: str) -> charts.TitledChart:
+    """TPOT of replies with a time between tokens, at least one."""
+    kept = columns.where(columns.spread)
+    kinds = {DUE: values_ms(kept, "tpot_ms", bins.dilation)}
+    return _over_time(f"Time per output token{whose}", "TPOT", kept, bins, time, kinds)
+
+
+def _over_time(
+    title: str,
+    label: str,
+    kept: Columns,
+    bins: Bins,
+    time: str,
+    kinds: Mapping[str, Float64s],
+    about: str = "",
+) -> charts.TitledChart:
+    """A latency of `kept` by when they were due: dots of the first of `kinds`, lines of each."""
+    shown = {words: np.maximum(values, 1e-3) for words, values in kinds.items()}
+    first, *_ = shown.values()
+    chosen = shown_points(bins, kept.intended_ns, first)
     at_s = kept.intended_ns[chosen] / (1e9 * bins.dilation)
-    points = charts.rows_of(at_s=at_s, ms=due_ms[chosen])
-    y = alt.Y(
-        "ms:Q",
-        title=f"TTFT, {time} ms",
-        **charts.logarithmic(float(min(due_ms.min(), sent_ms.min())), float(due_ms.max())),
-    )
+    points = charts.rows_of(at_s=at_s, ms=first[chosen])
+    low, high = min(float(each.min()) for each in shown.values()), float(first.max())
+    y = alt.Y("ms:Q", title=f"{label}, {time} ms", **charts.logarithmic(low, high))
     x = _x(bins, time)
     dots = (
         charts.chart_of(points)
@@ -99,29 +119,35 @@ def latency_over_time(columns: Columns, bins: Bins, time: str, whose: str) -> ch
     )
     # The one from the send is thin and goes on top: where both are the same, both are seen.
     of_each = [
-        charts.chart_of({**line, "counted": words} for line in lines[words])
+        charts.chart_of({**row, "counted": words} for row in _percentile_rows(bins, kept, values))
         .mark_line(interpolate="linear", strokeWidth=width, opacity=1)
         .encode(
             x=x,
             y=y,
-            color=charts.colour("counted", (DUE, SENT), (charts.LIGHT_BLUE, charts.NAVY)),
+            color=charts.colour("counted", [*shown], (charts.LIGHT_BLUE, charts.NAVY)),
             strokeDash=charts.dashes("line", ("p50", "p99")),
             tooltip=["at_s:Q", "ms:Q", "counted:N", "line:N"],
         )
-        for words, width in ((DUE, 4.5), (SENT, 1.4))
+        for (words, values), width in zip(shown.items(), (4.5, 1.4), strict=False)
     ]
     some = "" if len(points) == len(kept) else f" ({len(points):,} of {len(kept):,})"
     return charts.titled(
-        f"Time to first token{whose} over time",
-        f"Dots: requests{some}, at the time when they were due. Where the lines part, "
-        "requests were sent late: what is counted from the send alone does not show it.",
+        f"{title} over time",
+        f"Dots: requests{some}, at the time when they were due.{about}",
         dots,
         *of_each,
     )
 
 
+def _percentile_rows(bins: Bins, kept: Columns, values: Float64s) -> list[charts.Row]:
+    percentiles = {
+        f"p{each}": percentile_in_bins(bins, kept.intended_ns, values, each) for each in (50, 99)
+    }
+    return charts.series_rows(("at_s", bins.middles_s), "ms", percentiles, what="line")
+
+
 def rates_over_time(
-    header: ClassHeader, columns: Columns, bins: Bins, time: str, whose: str
+    header: ClassHeader, columns: Columns, bins: Bins, time: str, whose: str, *, simulated: bool
 ) -> charts.TitledChart:
     """Requests of a class due, sent, completed and failed per second."""
     kinds = {
@@ -132,6 +158,8 @@ def rates_over_time(
     }
     if not columns.failed.any():
         del kinds["failed"]
+    if simulated:
+        del kinds["sent"]
     rates = {what: values for what, (values, _) in kinds.items()}
     rows = charts.series_rows(("at_s", bins.middles_s), "per_s", rates)
     drawn = {
@@ -180,12 +208,16 @@ def tokens_over_time(of_class: Mapping[str, Columns], bins: Bins, time: str) -> 
     )
 
 
-def in_flight_over_time(columns: Columns, bins: Bins, time: str) -> charts.TitledChart:
+def in_flight_over_time(
+    columns: Columns, bins: Bins, time: str, *, simulated: bool
+) -> charts.TitledChart:
     """Concurrent requests, and due ones not yet sent."""
     kinds = {
         "in flight": (under_way(bins, columns.sent_ns, columns.ended_ns), charts.BLUE),
         "due, not yet sent": (under_way(bins, columns.intended_ns, columns.sent_ns), charts.ORANGE),
     }
+    if simulated:
+        del kinds["due, not yet sent"]
     rows: list[charts.Row] = [
         {**row, "what": what}
         for what, ((means, mosts), _) in kinds.items()
@@ -221,10 +253,9 @@ def _x(bins: Bins, time: str) -> alt.X:
 
 
 def latency_distributions(
-    columns: Columns, measures: RunMeasures, name: str, whose: str
+    samples: Mapping[str, Samples], measures: RunMeasures, name: str, whose: str
 ) -> charts.TitledChart:
     """TTFT, TPOT and E2E as cumulative curves, with the SLO's limits."""
-    samples = samples_of(columns, measures.dilation)
     labels = {key: label for key, (label, _) in _CURVES.items() if key in samples}
     rows: list[charts.Row] = []
     low, high = np.inf, 0.0

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from loadgen.measures.definitions import DISTRIBUTIONS, ENERGY, RATES
 from loadgen.measures.run_measures import PERCENTILES, ClassMeasures, Distribution, RunMeasures
 from loadgen.records.estimate import Estimate
-from loadgen.records.run_record import ClassHeader, RunRecord
+from loadgen.records.run_record import ClassHeader, RunHeader, RunRecord
 from loadgen.reports.run_facts import SERVER_LABELS
 from loadgen.reports.run_tables import shown_classes
 from reporting.document import FigureRow
@@ -59,23 +59,28 @@ def run_fields(record: RunRecord, measures: RunMeasures) -> Mapping[str, object]
             }
             for each in header.classes
         },
-        "client": {
-            "workers": header.workers,
-            "loop_lag_p99_wall_ms": measures.loop_lag_p99_ms,
-            "cpu_share": measures.cpu_share,
-            "saturated": measures.saturated,
-            "busy": measures.busy,
-            "late": measures.late,
-        },
+        "simulated": header.simulated,
+        "client": None if header.simulated else _client_fields(header, measures),
         "recount": None if end is None else end.recount,
         "interrupted": None if end is None else end.interrupted,
-        "url": header.url,
+        "url": header.url or None,
         "model": header.model,
         "seed": header.seed,
         "label": header.label,
         "started_at": header.started_at,
         "notes": list(measures.warnings),
         "command": header.command,
+    }
+
+
+def _client_fields(header: RunHeader, measures: RunMeasures) -> dict[str, object]:
+    return {
+        "workers": header.workers,
+        "loop_lag_p99_wall_ms": measures.loop_lag_p99_ms,
+        "cpu_share": measures.cpu_share,
+        "saturated": measures.saturated,
+        "busy": measures.busy,
+        "late": measures.late,
     }
 
 

@@ -14,8 +14,20 @@ SERVER_LABELS: Final = ("system", "time_model", "weights", "routing")
 
 
 def server_facts(record: RunRecord, measures: RunMeasures) -> Facts:
-    """The server, its emulated system, and its clock."""
+    """The server, its emulated system, and its clock; or what was simulated."""
+    if record.header.simulated:
+        return Facts(title="simulated", rows=tuple(_simulated(record, measures)))
     return Facts(title="server", rows=tuple(_server(record, measures)))
+
+
+def _simulated(record: RunRecord, measures: RunMeasures) -> Iterator[tuple[str, str]]:
+    yield "model", record.header.model
+    for label, value in record.header.start.info.items():
+        yield label.replace("_", " "), value
+    if measures.window_s is not None:
+        yield "window", f"{measures.window_s:,.3f} {measures.time} s"
+    if record.end is not None:
+        yield "simulated in", f"{number(record.end.wall_s)} wall s"
 
 
 def _server(record: RunRecord, measures: RunMeasures) -> Iterator[tuple[str, str]]:
@@ -54,12 +66,11 @@ def dilation_words(record: RunRecord, measures: RunMeasures) -> str:
 
 def class_facts(header: ClassHeader, *, several: bool) -> Facts:
     """A class's workload and arrivals."""
-    rows = [
-        ("workload", header.workload),
-        ("", f"{_limit(header)}, by {header.api}"),
-        ("prompts", header.prompts),
-        ("arrivals", header.arrivals.words),
-    ]
+    sent = "" if header.api is None else f", by {header.api}"
+    rows = [("workload", header.workload), ("", f"{_limit(header)}{sent}")]
+    if header.prompts:
+        rows.append(("prompts", header.prompts))
+    rows.append(("arrivals", header.arrivals.words))
     if header.slo:
         rows.append(("SLO", header.slo))
     rows.extend(("note", note) for note in header.notes)
@@ -104,6 +115,9 @@ def _ended(measures: ClassMeasures) -> str:
 
 def client_facts(record: RunRecord, measures: RunMeasures) -> Facts:
     """The load generator's own load; its lag is part of every figure above."""
+    if record.header.simulated:
+        words = f"none: every request arrives when it is due; seed {record.header.seed}"
+        return Facts(title="load generator", rows=(("simulated", words),))
     workers = record.header.workers
     rows = [("workers", f"{workers}, seed {record.header.seed}")]
     if measures.loop_lag_p99_ms is not None:

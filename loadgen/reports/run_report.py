@@ -52,12 +52,12 @@ class RunReport:
             user_table(measures),
             throughput_table(measures),
             *slo_tables(measures),
-            energy_section(measures),
+            energy_section(record, measures),
             client_facts(record, measures),
         )
         return Document(
-            title=f"UltraServe load report{label}",
-            subtitle=f"{header.model} at {header.url} · {header.started_at} · {_time(self)}",
+            title=f"UltraServe {'simulated run' if header.simulated else 'load report'}{label}",
+            subtitle=f"{_subject(self)} · {header.started_at} · {_time(self)}",
             sections=tuple(section for section in sections if section.rows),  # of what completed
             verdict=run_verdict(record, measures),
             notes=measures.warnings,
@@ -79,8 +79,15 @@ class RunReport:
         return tuple(run_charts(self.record, self.measures))
 
 
+def _subject(report: RunReport) -> str:
+    header = report.record.header
+    return header.model if header.simulated else f"{header.model} at {header.url}"
+
+
 def _time(report: RunReport) -> str:
     measures = report.measures
+    if report.record.header.simulated:
+        return "emulated time: modelled, not measured"
     if measures.time == "emulated":
         return f"emulated time, 1 s is {dilation_words(report.record, measures)}"
     return "wall time"

@@ -200,11 +200,14 @@ def _attained(slo: SloKept, time: str) -> str:
     return "; ".join(parts)
 
 
-def energy_section(measures: RunMeasures) -> Facts:
-    """Figures from the server's meters."""
+def energy_section(record: RunRecord, measures: RunMeasures) -> Facts:
+    """Figures from the server's meters, or a simulation's model."""
     found = {each: getattr(measures.energy, each.name) for each in ENERGY}
     title = "from the server's meters"
-    if all(value is None for value in found.values()):
+    if record.header.simulated:
+        title = "from the cost model"
+        found = {each: value for each, value in found.items() if value is not None}
+    elif all(value is None for value in found.values()):
         words = f"power, energy and tokens/s per MW and per chip are {UNKNOWN}"
         return Facts(title=title, rows=(("energy", words),))
     rows = tuple((each.label, _metered(each, value)) for each, value in found.items())

@@ -5,24 +5,19 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-import numpy as np
-
 from loadgen.arrivals.closed_loop import ClosedLoop
-from loadgen.arrivals.make_pacer import asked, make_pacer
+from loadgen.arrivals.make_pacer import asked
 from loadgen.arrivals.pacer import Pacer
 from loadgen.dispatch.dispatched_class import DispatchedClass
-from loadgen.errors import OptionError
 from loadgen.prompts.contents import make_workload
 from loadgen.prompts.prompted_workload import PromptedWorkload
 from loadgen.records.plain_number import counted
 from loadgen.records.run_record import ClassHeader
 from loadgen.records.tokenizer import Tokenizer
-from loadgen.runs.class_draft import ClassDraft
 from loadgen.runs.options import ClassOptions
-from loadgen.workloads.plan import plan_workload
+from loadgen.workloads.class_draft import ClassDraft, unpaced_words
 from loadgen.workloads.prefix_reuse import prefix_reuse
-from loadgen.workloads.session_plan import CallPlan, LengthCuts, WorkloadPlan
-from loadgen.workloads.sharegpt import Conversations
+from loadgen.workloads.session_plan import CallPlan, WorkloadPlan
 
 IN_FLIGHT_MAX: Final = 512
 """Default limit of a class's concurrent requests."""
@@ -58,7 +53,7 @@ class ClassPlan:
             wall_per_pace=wall_per_pace,
             max_in_flight=self._in_flight_max(),
             start_ns=round(self.options.arrivals.start_s * 1e9 * wall_per_pace),
-            served_history=self.options.history == "served",
+            served_history=self.options.workload.history == "served",
             follows_server=not self.options.arrivals.wall_time,
         )
 
@@ -84,8 +79,8 @@ class ClassPlan:
             slo=options.slo.words if options.slo is not None else "",
             notes=(
                 *self.plan.notes,
-                *_cut_words(self.plan.cuts),
-                *self._unpaced_words(),
+                *self.plan.cuts.words,
+                *unpaced_words(options.arrivals, self.pacer, len(self.plan.sessions)),
                 *self.workload.notes,
                 *self._long_words(context_tokens),
             ),
@@ -104,15 +99,6 @@ class ClassPlan:
         at_once = int(max(self.pacer.concurrency.rates_per_s)) * (fan_out[0] if fan_out else 1)
         return max(IN_FLIGHT_MAX, at_once)
 
-    def _unpaced_words(self) -> Iterator[str]:
-        """Warn of sessions without times: the rate falls to 0."""
-        planned = len(self.plan.sessions)
-        if self.options.arrivals.duration_s is None and self.sessions < planned:
-            yield (
-                f"the rate falls to 0 after {self.sessions:,} of {planned:,} sessions: "
-                "the others are not sent"
-            )
-
     def _long_words(self, context_tokens: int | None) -> Iterator[str]:
         if context_tokens is None:
             return
@@ -126,19 +112,16 @@ class ClassPlan:
             )
 
 
-def class_seeds(seed: int, count: int) -> list[int]:
-    """Seeds of the classes, the first the run's: with one seed lengths and gaps would be alike."""
-    others = [np.random.SeedSequence((seed, at)) for at in range(1, count)]
-    return [seed, *(int(each.generate_state(1)[0]) for each in others)]
-
-
-async def plan_class(draft: ClassDraft, *, tokenizer: Tokenizer, recount: int) -> ClassPlan:
+async def plan_class(
+    options: ClassOptions, draft: ClassDraft, *, tokenizer: Tokenizer, recount: int
+) -> ClassPlan:
     """Plan sessions, times and words from the draft's seed.
 
     The first `recount` requests keep their replies. Raises LoadError for an unusable draft.
     """
-    options = draft.options
-    plan, pacer = await _plan_and_pacer(draft, tokenizer)
+    if draft.texts:
+        draft = draft.counted([len(ids) for ids in await tokenizer.encode(draft.texts)])
+    plan, pacer = draft.planned()
     workload = await make_workload(
         plan,
         tokenizer=tokenizer,
@@ -147,42 +130,6 @@ async def plan_class(draft: ClassDraft, *, tokenizer: Tokenizer, recount: int) -
         api=options.api,
         seed=draft.seed,
         keep_replies=recount,
-        served_history=options.history == "served",
+        served_history=options.workload.history == "served",
     )
     return ClassPlan(options=options, pacer=pacer, plan=plan, workload=workload)
-
-
-async def _plan_and_pacer(draft: ClassDraft, tokenizer: Tokenizer) -> tuple[WorkloadPlan, Pacer]:
-    spec, trace, pacer = draft.options.workload, draft.trace, draft.pacer
-    if isinstance(trace, Conversations):
-        trace = trace.counted([len(ids) for ids in await tokenizer.encode(trace.texts)])
-    plan = plan_workload(
-        spec,
-        sessions=draft.sessions,
-        seed=draft.seed,
-        trace=trace,
-        pool=pacer is not None and pacer.sessions is None,
-    )
-    if pacer is not None:
-        return plan, pacer
-    arrivals = draft.options.arrivals
-    timed = arrivals.rate is not None or arrivals.concurrency is not None
-    if not timed and trace is not None and plan.arrivals_ns is None and draft.sessions is not None:
-        expected = f"at most {len(trace):,}, the rows of {spec.trace}, or a --rate"
-        if draft.sessions > len(trace):
-            raise OptionError("--requests", draft.sessions, expected=expected)
-    pacer = make_pacer(
-        arrivals, sessions=len(plan.sessions), recorded_ns=plan.arrivals_ns, seed=draft.seed
-    )
-    return plan, pacer
-
-
-def _cut_words(cuts: LengthCuts) -> Iterator[str]:
-    for option, requests, tokens in (
-        ("--max-input-tokens", cuts.input_cut_requests, cuts.input_tokens_cut),
-        ("--max-output-tokens", cuts.output_cut_requests, cuts.output_tokens_cut),
-    ):
-        if requests:
-            yield (
-                f"{option} cut {counted(requests, 'request')} by {counted(tokens, 'token')} in all"
-            )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 from loadgen import option_values
@@ -13,8 +13,6 @@ from loadgen.measures.slo import Slo
 from loadgen.records.run_record import Api, PromptKind
 from loadgen.workloads.workload_spec import WorkloadSpec
 from startup.typed_options import RepeatedOption, option
-
-History = Literal["planned", "served"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,11 +31,6 @@ class ClassOptions:
         "token-ids",
         "token ids, or text that the tokenizer counts as many tokens (default: token-ids; text "
         "with --api chat)",
-    )
-    history: History = option(
-        "planned",
-        "what stands for earlier replies in a later turn: what was planned, the same in every run, "
-        "or what the server said",
     )
     headers: Mapping[str, str] = option(
         dict,
@@ -72,6 +65,9 @@ class ClassOptions:
             raise OptionError("--prompts", "token-ids", expected="text with --api chat")
         if self.api == "grpc" and self.prompts == "text":
             raise OptionError("--prompts", "text", expected="token-ids with --api grpc")
+        if self.api == "grpc" and self.workload.priority:
+            expected = "0 with --api grpc, whose messages have none"
+            raise OptionError("--priority", self.workload.priority, expected=expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

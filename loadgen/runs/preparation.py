@@ -23,13 +23,13 @@ from loadgen.clients.server_tokenizer import ServerTokenizer
 from loadgen.dispatch.job import Job
 from loadgen.errors import OptionError
 from loadgen.live.live_counts import LiveCounts
-from loadgen.prompts.local_tokenizer import LocalTokenizer
-from loadgen.prompts.word_tokenizer import WordTokenizer
 from loadgen.records.run_record import RunHeader
 from loadgen.records.tokenizer import Tokenizer
-from loadgen.runs.class_draft import ClassDraft, draft_class
-from loadgen.runs.class_plan import ClassPlan, class_seeds, plan_class
+from loadgen.runs.class_plan import ClassPlan, plan_class
 from loadgen.runs.options import ClassOptions, RunOptions, ServerOptions
+from loadgen.tokenizers.local_tokenizer import LocalTokenizer
+from loadgen.tokenizers.word_tokenizer import WordTokenizer
+from loadgen.workloads.class_draft import ClassDraft, class_seeds, draft_class
 
 STEP_TIMEOUT_S: Final = 10.0
 """A server slower than this for two tokens is not waited for: the run will show it."""
@@ -59,7 +59,8 @@ async def prepare(
     """
     seeds = class_seeds(options.seed, len(options.classes))
     drafts = [
-        draft_class(each, seed=seed) for each, seed in zip(options.classes, seeds, strict=True)
+        draft_class(each.workload, each.arrivals, seed=seed)
+        for each, seed in zip(options.classes, seeds, strict=True)
     ]
     local = _local_tokenizer(options.server)
     live.say("asking the server")
@@ -116,7 +117,8 @@ async def _plans(
     gc.disable()
     try:
         plans = [
-            await plan_class(each, tokenizer=tokenizer, recount=options.recount) for each in drafts
+            await plan_class(each, draft, tokenizer=tokenizer, recount=options.recount)
+            for each, draft in zip(options.classes, drafts, strict=True)
         ]
     finally:
         gc.enable()
@@ -138,6 +140,7 @@ def _client_spec(options: ClassOptions, server: ServerOptions, model: str, key: 
         key=key,
         temperature=options.temperature,
         ignore_eos=options.ignore_eos,
+        priority=options.workload.priority,
         headers=options.headers,
         extra_body=options.extra_body,
     )

@@ -5,13 +5,22 @@ The same spec, trace and seed give the same first sessions, however many there a
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from loadgen.errors import OptionError
+from loadgen.records.arrays import Int64s
 from loadgen.records.request import Role
 from loadgen.workloads.call_writer import CallWriter, Segments
 from loadgen.workloads.plan_words import plan_words
 from loadgen.workloads.recording import Recording
 from loadgen.workloads.session_draws import SessionDraws, draw_groups, draw_sessions, draw_turns
-from loadgen.workloads.session_plan import CallPlan, PromptSegment, WorkloadPlan
+from loadgen.workloads.session_plan import (
+    CallPlan,
+    LengthCuts,
+    PromptSegment,
+    SingleRequests,
+    WorkloadPlan,
+)
 from loadgen.workloads.session_shapes import Turn, conversation, fan_out
 from loadgen.workloads.sharegpt import Conversations
 from loadgen.workloads.trace_file import Trace, read_trace
@@ -37,31 +46,104 @@ def plan_workload(
     unusable files and options.
     """
     if trace is None:
-        trace = read_trace(spec, sessions=spec.sessions if sessions is None else sessions)
+        count = spec.sessions if sessions is None else sessions
+        trace = read_trace(spec, sessions=count, seed=seed)
     _check(spec, trace)
-    sessions = spec.sessions if sessions is None else sessions
-    if sessions is None:
-        if trace is None:
-            expected = "how many, or a --rate with a --duration, beside --input and --output"
-            raise OptionError("--requests", None, expected=expected)
-        sessions = len(trace)
+    sessions = _session_count(spec, sessions, trace)
     writer = CallWriter(spec)
     if isinstance(trace, Conversations):
         made = list(_recorded_conversations(writer, spec, trace, sessions=sessions, seed=seed))
     else:
         draws = draw_sessions(spec, sessions=sessions, seed=seed, recording=trace)
         made = list(_drawn_sessions(writer, spec, trace, draws))
-    arrivals_ns = None
-    if isinstance(trace, Recording) and sessions <= len(trace):
-        arrivals_ns = trace.arrivals_ns[:sessions].tolist()
+    calls = [call for session in made for call in session]
     return WorkloadPlan(
         sessions=made,
-        arrivals_ns=arrivals_ns,
+        arrivals_ns=_arrivals_ns(trace, sessions),
         keys=writer.keys,
-        words=plan_words(spec, trace, made, pool=pool),
+        words=plan_words(
+            spec,
+            trace,
+            [call.input_tokens for call in calls],
+            [call.output_tokens for call in calls],
+            sessions=None if pool else len(made),
+        ),
         cuts=writer.cuts(),
         notes=tuple(_notes(spec, trace, sessions, writer.left_out_calls)),
     )
+
+
+def plan_single_requests(
+    spec: WorkloadSpec, *, sessions: int | None, seed: int, trace: Trace | None
+) -> SingleRequests | None:
+    """The lengths that `plan_workload` plans, where each session is one request; else None.
+
+    Also None for prompts that share a system prompt. `trace` is `read_trace` of the same spec.
+    """
+    if spec.turns is not None or spec.fan_out is not None or spec.shared_prefix_tokens:
+        return None
+    if isinstance(trace, Conversations):
+        return None
+    _check(spec, trace)
+    sessions = _session_count(spec, sessions, trace)
+    draws = draw_sessions(spec, sessions=sessions, seed=seed, recording=trace)
+    input_tokens, input_cuts = _capped(draws.input_tokens, spec.max_input_tokens)
+    output_tokens, output_cuts = _capped(draws.output_tokens, spec.max_output_tokens)
+    return SingleRequests(
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        blocks=None if trace is None else _named_blocks(trace, draws),
+        block_tokens=0 if trace is None else trace.block_tokens,
+        arrivals_ns=_arrivals_ns(trace, sessions),
+        words=plan_words(spec, trace, input_tokens, output_tokens, sessions=sessions),
+        cuts=LengthCuts(
+            max_input_tokens=spec.max_input_tokens,
+            max_output_tokens=spec.max_output_tokens,
+            input_cut_requests=int((input_cuts > 0).sum()),
+            input_tokens_cut=int(input_cuts.sum()),
+            output_cut_requests=int((output_cuts > 0).sum()),
+            output_tokens_cut=int(output_cuts.sum()),
+        ),
+        notes=tuple(_notes(spec, trace, sessions, 0)),
+    )
+
+
+def _capped(tokens: Int64s, cap: int | None) -> tuple[Int64s, Int64s]:
+    """Lengths up to `cap`, and what was cut off, each [sessions]."""
+    kept = tokens if cap is None else np.minimum(tokens, cap)
+    return kept, tokens - kept
+
+
+def _named_blocks(recording: Recording, draws: SessionDraws) -> list[tuple[int, ...]] | None:
+    """Each prompt's blocks; a repeated row has other ones, a long context none."""
+    if recording.blocks is None:
+        return None
+    rows = recording.blocks
+    apart = max((name for row in rows for name in row), default=0) + 1
+    named = []
+    for index, long in enumerate(draws.long.tolist()):
+        again, row = divmod(index, len(rows))
+        blocks = () if long else rows[row]
+        named.append(tuple(name + again * apart for name in blocks) if again else blocks)
+    return named
+
+
+def _session_count(spec: WorkloadSpec, sessions: int | None, trace: Trace | None) -> int:
+    sessions = spec.sessions if sessions is None else sessions
+    if sessions is None:
+        if trace is None:
+            expected = "how many, or a --rate with a --duration, beside --input and --output"
+            raise OptionError("--requests", None, expected=expected)
+        sessions = len(trace)
+    return sessions
+
+
+def _arrivals_ns(trace: Trace | None, sessions: int) -> list[int] | None:
+    """Recorded times, where there are as many."""
+    if isinstance(trace, Recording) and sessions <= len(trace):
+        times_ns: list[int] = trace.arrivals_ns[:sessions].tolist()
+        return times_ns
+    return None
 
 
 def _check(spec: WorkloadSpec, trace: Trace | None) -> None:

@@ -2,18 +2,28 @@
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+
+from loadgen.records.arrays import Int64s
 from loadgen.records.plain_number import counted
 from loadgen.workloads.recording import Recording
-from loadgen.workloads.session_plan import CallPlan
 from loadgen.workloads.trace_file import BUNDLED_TRACE, Trace
 from loadgen.workloads.workload_spec import WorkloadSpec
 
+Tokens = Sequence[int] | Int64s
+
 
 def plan_words(
-    spec: WorkloadSpec, trace: Trace | None, sessions: Sequence[tuple[CallPlan, ...]], *, pool: bool
+    spec: WorkloadSpec,
+    trace: Trace | None,
+    input_tokens: Tokens,
+    output_tokens: Tokens,
+    *,
+    sessions: int | None,
 ) -> str:
-    """One line on at least one session; time alone limits a `pool`."""
-    return "; ".join([_source(spec, trace), _amount(sessions, pool=pool), *_laid_over(spec)])
+    """One line on at least one request, of their tokens; time alone limits `sessions` of None."""
+    amount = _amount(np.asarray(input_tokens), np.asarray(output_tokens), sessions)
+    return "; ".join([_source(spec, trace), amount, *_laid_over(spec)])
 
 
 def _source(spec: WorkloadSpec, trace: Trace | None) -> str:
@@ -33,22 +43,20 @@ def _source(spec: WorkloadSpec, trace: Trace | None) -> str:
     return source
 
 
-def _amount(sessions: Sequence[tuple[CallPlan, ...]], *, pool: bool) -> str:
-    inputs = [call.input_tokens for calls in sessions for call in calls]
-    outputs = [call.output_tokens for calls in sessions for call in calls]
+def _amount(inputs: Int64s, outputs: Int64s, sessions: int | None) -> str:
     requests = counted(len(inputs), "request")
-    if pool:
+    if sessions is None:
         requests = "as many requests as time allows"
-    elif len(inputs) > len(sessions):
-        requests += f" in {counted(len(sessions), 'session')}"
+    elif len(inputs) > sessions:
+        requests += f" in {counted(sessions, 'session')}"
     return f"{requests}, prompts of {_spread(inputs)} and replies of {_spread(outputs)} tokens"
 
 
-def _spread(tokens: Sequence[int]) -> str:
-    least, most = min(tokens), max(tokens)
+def _spread(tokens: Int64s) -> str:
+    least, most = tokens.min(), tokens.max()
     if least == most:
         return f"{least:,}"
-    return f"{least:,} to {most:,} (mean {sum(tokens) / len(tokens):,.0f})"
+    return f"{least:,} to {most:,} (mean {tokens.mean():,.0f})"
 
 
 def _laid_over(spec: WorkloadSpec) -> Iterator[str]:
@@ -66,5 +74,7 @@ def _laid_over(spec: WorkloadSpec) -> Iterator[str]:
         yield f"a fan-out of {width} calls at once, {depth} {'level' if depth == 1 else 'levels'}"
     if spec.think_s:
         yield f"{spec.think_s:g} s to think between calls"
+    if spec.priority:
+        yield f"priority {spec.priority}"
     if spec.output_schema is not None:
         yield "replies keep to a JSON schema"

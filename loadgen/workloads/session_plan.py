@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from loadgen.records.arrays import Int64s
+from loadgen.records.plain_number import counted
 from loadgen.records.request import Role
 
 
@@ -62,6 +64,19 @@ class LengthCuts:
     output_cut_requests: int = 0
     output_tokens_cut: int = 0
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """A sentence for each cap that cut."""
+        caps = (
+            ("--max-input-tokens", self.input_cut_requests, self.input_tokens_cut),
+            ("--max-output-tokens", self.output_cut_requests, self.output_tokens_cut),
+        )
+        return tuple(
+            f"{option} cut {counted(requests, 'request')} by {counted(tokens, 'token')} in all"
+            for option, requests, tokens in caps
+            if requests
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WorkloadPlan:
@@ -82,3 +97,21 @@ class WorkloadPlan:
     def requests(self) -> int:
         """Number of calls."""
         return sum(len(calls) for calls in self.sessions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SingleRequests:
+    """A plan whose sessions are single requests, as columns: the same lengths, and no words.
+
+    `blocks` names each prompt's blocks of `block_tokens` tokens, if recorded; otherwise prompts
+    share nothing. The rest is as of `WorkloadPlan`.
+    """
+
+    input_tokens: Int64s  # [sessions]
+    output_tokens: Int64s  # [sessions]
+    blocks: Sequence[Sequence[int]] | None
+    block_tokens: int
+    arrivals_ns: Sequence[int] | None
+    words: str
+    cuts: LengthCuts
+    notes: tuple[str, ...] = ()

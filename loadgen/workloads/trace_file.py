@@ -10,6 +10,7 @@ from loadgen.workloads.azure2023 import read_azure2023
 from loadgen.workloads.burstgpt import read_burstgpt
 from loadgen.workloads.mooncake import read_mooncake
 from loadgen.workloads.recording import Recording
+from loadgen.workloads.servegen import read_servegen
 from loadgen.workloads.sharegpt import Conversations, read_sharegpt
 from loadgen.workloads.trace_lines import read_bytes
 from loadgen.workloads.workload_spec import TraceFormat, WorkloadSpec
@@ -27,11 +28,11 @@ _READERS: Final[Mapping[str, Callable[[Path], Recording]]] = {
 _HEAD_BYTES: Final = 65_536  # an entry of a conversation file names its fields within it
 
 
-def read_trace(spec: WorkloadSpec, *, sessions: int | None = None) -> Trace | None:
+def read_trace(spec: WorkloadSpec, *, sessions: int | None = None, seed: int = 0) -> Trace | None:
     """Read the workload's trace and keep its window; None without a trace.
 
-    Of conversations only the first `sessions` are read. Raises FileError for an unusable file,
-    OptionError for a window on a file without times.
+    Of conversations and clients only the first `sessions` are read or drawn, these by `seed`.
+    Raises FileError for an unusable file, OptionError for a window on a file without times.
     """
     if spec.trace is None:
         return None
@@ -42,6 +43,8 @@ def read_trace(spec: WorkloadSpec, *, sessions: int | None = None) -> Trace | No
             expected = f"a trace with times, which {spec.trace} has not"
             raise OptionError("--window", window, expected=expected)
         return read_sharegpt(spec.trace, limit=sessions)
+    if kind == "servegen":
+        return read_servegen(spec.trace, seed=seed, window_s=spec.window_s, sessions=sessions)
     recording = read_recording(spec.trace, kind=kind)
     if spec.window_s is None:
         return recording
@@ -62,7 +65,12 @@ def read_recording(path: Path, *, kind: TraceFormat = "auto") -> Recording:
 
 
 def trace_format(path: Path) -> TraceFormat:
-    """The format by the file's beginning; raises FileError for an unknown one."""
+    """The format by the file's beginning; raises FileError for an unknown one.
+
+    A folder is a mix of clients.
+    """
+    if path.is_dir():
+        return "servegen"
     head = read_bytes(path, _HEAD_BYTES).decode("utf-8-sig", errors="replace")
     first = head.lstrip()[:1]
     if first == "[" or (first == "{" and '"conversations"' in head):

@@ -19,7 +19,8 @@ from startup.typed_options import option
 # more is a slip of the hand, not a run.
 COUNT_MAX: Final = 10_000_000
 
-TraceFormat = Literal["auto", "azure2023", "mooncake", "sharegpt", "burstgpt"]
+History = Literal["planned", "served"]
+TraceFormat = Literal["auto", "azure2023", "mooncake", "sharegpt", "burstgpt", "servegen"]
 
 
 class Lengths(Protocol):
@@ -65,6 +66,7 @@ class WorkloadSpec:
     - `fan_out` is (width, depth): a call, then `depth` times `width` concurrent calls that begin
       with all before, and one that joins their replies.
     - `long_share` of the sessions, drawn at random, begin with `long_tokens`.
+    - `priority` of each request, the lowest the most urgent, as vLLM has it.
     - `max_input_tokens` cuts prompts at their end, and ends a session whose history fills it.
 
     Raises OptionError for contradictions.
@@ -74,8 +76,9 @@ class WorkloadSpec:
 
     trace: Path | None = option(
         None,
-        "recorded workload: Azure 2023 CSV, Mooncake JSONL, ShareGPT JSON, BurstGPT CSV (default: "
-        "a synthetic one in the Azure format that comes with this tool)",
+        "recorded workload: Azure 2023 CSV, Mooncake JSONL, ShareGPT JSON, BurstGPT CSV, "
+        "or a folder of ServeGen's clients, drawn by the seed (default of ultraserve-loadgen: a "
+        "synthetic one in the Azure format that comes with it)",
     )
     trace_format: TraceFormat = option("auto", "format of --trace (default: auto, by its content)")
     input_lengths: Lengths | None = None
@@ -101,6 +104,11 @@ class WorkloadSpec:
         type=option_values.duration_s,
         metavar="TIME",
     )
+    history: History = option(
+        "planned",
+        "what stands for earlier replies in a later turn: what was planned, the same in every run, "
+        "or what the server said",
+    )
     fan_out: tuple[int, int] | None = option(
         None,
         "an agent: a plan, WIDTH calls at once that share its context, a join; DEPTH times",
@@ -115,6 +123,12 @@ class WorkloadSpec:
         "--schema",
         type=lambda text: read_output_schema(Path(text)),
         metavar="FILE",
+    )
+    priority: int = option(
+        0,
+        "vLLM's priority of each request: the lowest goes first, where the scheduling policy is "
+        "priority; ultraserve serves all above 0 as batch work",
+        type=option_values.count_or_zero,
     )
     max_input_tokens: int | None = option(
         None, "cut longer prompts to N tokens", type=option_values.count

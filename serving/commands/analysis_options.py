@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from emulator.errors import ConfigError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from emulator.specs.system import SystemSpec
     from serving.analysis.steady_state.request_shape import RequestShape
     from serving.analysis.steady_state.sweep import Sweep
+    from serving.simulator import SimulationWorkers
     from serving.traffic.engine_limits import SchedulerLimits
 
     Int64s = npt.NDArray[np.int64]
@@ -178,18 +180,44 @@ class JsonOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SimulationOptions(JsonOptions):
+class WorkerOptions:
+    """Processes that share the work."""
+
+    GROUP = "where it is computed; results do not depend on it"
+
+    processes: int | None = option(
+        None, "processes of this machine (default: one a core)", one_of="workers"
+    )
+    ray_address: str | None = option(
+        None,
+        "the CPUs of a Ray cluster with this code: host:port, auto, or local for one of its own",
+        metavar="ADDRESS",
+        one_of="workers",
+    )
+
+    def __post_init__(self) -> None:
+        check_least("processes", self.processes, 1)
+
+    def workers(self) -> SimulationWorkers:
+        """They start with the `with`."""
+        from serving.simulator import SimulationWorkers
+
+        count = self.processes or os.cpu_count() or 1
+        return SimulationWorkers(count, ray_address=self.ray_address)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulationOptions(JsonOptions, WorkerOptions):
     """Length and processes of simulations."""
 
     GROUP = "simulation"
 
     requests: int = option(600, "to judge by")
     seed: int = option(0, "of arrivals and lengths")
-    processes: int | None = option(None, "that simulate at once (default: up to 2)")
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_least("seed", self.seed, 0)
-        check_least("processes", self.processes, 1)
 
 
 def check_least(name: str, value: int | None, least: int) -> None:
@@ -198,13 +226,27 @@ def check_least(name: str, value: int | None, least: int) -> None:
         raise ConfigError(field=name.replace("_", "-"), value=value, expected=f"at least {least}")
 
 
+def check_folder(name: str, path: Path) -> None:
+    """Raise ConfigError for a file in a folder that does not exist, before the work."""
+    if not path.absolute().parent.is_dir():
+        raise ConfigError(field=name, value=path, expected="a path in a folder that exists")
+
+
+def check_absent(options: object, names: Iterable[str], *, expected: str) -> None:
+    """Raise ConfigError for the first of `names` that was given: it would silently do nothing."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None:
+            raise ConfigError(field=name.replace("_", "-"), value=value, expected=expected)
+
+
 def interruptible(
-    work: Callable[..., Found], asked: object, *, processes: int | None, ended: str
+    work: Callable[..., Found], asked: object, *, options: WorkerOptions, ended: str
 ) -> Found:
     """Run `work` with progress on stderr; says `ended` when interrupted."""
-    at_once = min(2, os.cpu_count() or 1) if processes is None else processes
     try:
-        return work(asked, processes=at_once, progress=say)
+        with options.workers() as workers:
+            return work(asked, workers=workers, progress=say)
     except KeyboardInterrupt:
         say(ended)
         raise

@@ -18,7 +18,7 @@ from serving.commands.analysis_options import (
     interruptible,
     say,
 )
-from serving.traffic.engine_limits import SchedulerLimits
+from serving.traffic.engine_limits import DRAFT_LIMITS, SchedulerLimits
 from startup.typed_options import add_options, option, read_options
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 1_155, 211  # means of the Azure 2023 conversatio
 _SPREAD, _SYNTHETIC_PAIRS = 0.8, 20_000
 _DAY_S: Final = 86_400.0
 _HEADLINE_SHARE: Final = 0.7
-_SCHEDULERS: Final = {"max_num_seqs": 1_024, "block_tokens": 32}
+_SCHEDULERS: Final = {"max_num_seqs": 1_024, "max_num_batched_tokens": 8_192}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "day.png",
     )
     add_options(parser, DayOptions, defaults={"requests": 800})
-    add_options(parser, SchedulerLimits, defaults=_SCHEDULERS)
+    add_options(parser, SchedulerLimits, without=DRAFT_LIMITS, defaults=_SCHEDULERS)
     parser.set_defaults(run=run)
 
 
@@ -154,7 +154,8 @@ def run(args: argparse.Namespace) -> int:
 
         check_chart_path(args.plot, field="plot")
     ended = "ultraserve day: interrupted, no day was walked"
-    found = interruptible(virtual_day, settings_of(args), processes=args.processes, ended=ended)
+    options = read_options(DayOptions, args)
+    found = interruptible(virtual_day, settings_of(args), options=options, ended=ended)
     if args.plot is not None:
         from serving.analysis.chart_file import write_chart
         from serving.analysis.day.day_chart import day_chart

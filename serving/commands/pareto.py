@@ -16,6 +16,8 @@ from serving.analysis.steady_state.request_shape import BATCHED_TOKENS_MAX
 from serving.commands.analysis_options import (
     PartitionSweepOptions,
     PriceOptions,
+    WorkerOptions,
+    check_folder,
     check_least,
     one_of,
     say,
@@ -47,7 +49,7 @@ class RequestOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OutputOptions:
+class OutputOptions(WorkerOptions):
     """Destinations of the answer."""
 
     GROUP = "output"
@@ -56,20 +58,19 @@ class OutputOptions:
     json: str | None = option(None, "write every point; - for standard output", metavar="FILE")
     png: Path | None = option(None, "write a picture")
     html: Path | None = option(None, "a page that needs no network")
-    processes: int | None = option(None, "that share the work (default: one a core)")
 
     def __post_init__(self) -> None:
         """Refuse unwritable paths before a minute's work."""
+        super().__post_init__()
         check_least("rows", self.rows, 2)
-        check_least("processes", self.processes, 1)
         for name, suffix in _PICTURE_SUFFIXES.items():
             path = getattr(self, name)
             if path is not None and path.suffix.lower() != suffix:
                 raise ConfigError(field=name, value=path, expected=f"a path that ends in {suffix}")
         for name in ("json", "png", "html"):
             path = getattr(self, name)
-            if path is not None and str(path) != "-" and not Path(path).absolute().parent.is_dir():
-                raise ConfigError(field=name, value=path, expected="a path in a folder that exists")
+            if path is not None and str(path) != "-":
+                check_folder(name, Path(path))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +116,14 @@ def run(args: argparse.Namespace) -> int:
 
     options = read_options(ParetoOptions, args)
     prices = options.prices()
-    found = pareto(
-        sweeps_of(options),
-        basis=one_of(PowerBasis, "power", options.power),
-        aggregated=options.serving != "disaggregated",
-        pools=options.serving != "aggregated",
-        processes=options.processes,
-    )
+    with options.workers() as workers:
+        found = pareto(
+            sweeps_of(options),
+            basis=one_of(PowerBasis, "power", options.power),
+            aggregated=options.serving != "disaggregated",
+            pools=options.serving != "aggregated",
+            workers=workers,
+        )
     if options.json:
         _write_json(found, options.json, prices)
     if options.json != "-":

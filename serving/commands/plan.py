@@ -17,10 +17,11 @@ from serving.commands.analysis_options import (
     PriceOptions,
     ReplicaOptions,
     SimulationOptions,
+    check_absent,
     check_least,
     interruptible,
 )
-from serving.traffic.engine_limits import SchedulerLimits
+from serving.traffic.engine_limits import DRAFT_LIMITS, SchedulerLimits
 from startup.typed_options import REQUIRED, add_options, option, read_options
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _OF_RATE: Final = ("isl", "osl", "spread", "lengths")
 _OF_TRACE: Final = ("speed_up", "scale", "window")
 _WINDOW_S: Final = 300.0
 _ISL, _OSL, _SPREAD = 1_024, 256, 0.5
-_SCHEDULERS: Final = {"max_num_seqs": 1_024, "block_tokens": 32}
+_SCHEDULERS: Final = {"max_num_seqs": 1_024, "max_num_batched_tokens": 8_192}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,15 +90,10 @@ class PlanOptions(TrafficOptions, PriceOptions, SimulationOptions, ReplicaOption
         super().__post_init__()
         for name in ("requests", "tries", "effort"):
             check_least(name, getattr(self, name), 1)
-        # An option of the other kind of traffic would silently do nothing.
         names, source = (_OF_RATE, "--rate") if self.trace else (_OF_TRACE, "--trace")
         if self.lengths is not None:
             names = (*names, "isl", "osl", "spread")
-        for name in names:
-            value = getattr(self, name)
-            if value is not None:
-                expected = f"nothing without {source}, or beside --lengths"
-                raise ConfigError(field=name.replace("_", "-"), value=value, expected=expected)
+        check_absent(self, names, expected=f"nothing without {source}, or beside --lengths")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -112,7 +108,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "ttft=1s,tpot=30ms@p99 --price-hour 500 --price-kwh 0.08",
     )
     add_options(parser, PlanOptions)
-    add_options(parser, SchedulerLimits, defaults=_SCHEDULERS)
+    add_options(parser, SchedulerLimits, without=DRAFT_LIMITS, defaults=_SCHEDULERS)
     parser.set_defaults(run=run)
 
 
@@ -124,7 +120,8 @@ def run(args: argparse.Namespace) -> int:
 
     question = question_of(args)
     ended = "ultraserve plan: interrupted, nothing was planned"
-    found = interruptible(plan, question, processes=args.processes, ended=ended)
+    options = read_options(PlanOptions, args)
+    found = interruptible(plan, question, options=options, ended=ended)
     lines = document_lines(plan_document(found))
     print(json_text(plan_data(found)) if args.json else "\n".join(lines))
     return 0

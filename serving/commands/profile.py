@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
 from reporting.data_forms import json_text
-from serving.commands.analysis_options import say
+from serving.commands.analysis_options import check_folder, say
 from serving.commands.control_connection import add_connection_arguments
 from serving.commands.profile_virtual import VirtualOptions, profile_virtual
-from serving.traffic.engine_limits import SchedulerLimits
+from serving.traffic.engine_limits import DRAFT_LIMITS, SchedulerLimits
 from startup.typed_options import add_options, given_options, option
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
     add_connection_arguments(parser)
     add_options(parser, LiveOptions)
-    for kind in (VirtualOptions, SchedulerLimits):
-        add_options(parser, kind, defaults=None)
+    add_options(parser, VirtualOptions, defaults=None)
+    add_options(parser, SchedulerLimits, without=DRAFT_LIMITS, defaults=None)
     parser.set_defaults(run=run)
 
 
@@ -84,8 +84,7 @@ def run(args: argparse.Namespace) -> int:
             else "nothing with --model: a simulation ends with its requests"
         )
         raise ConfigError(field=name.replace("_", "-"), value=value, expected=expected)
-    if not args.out.absolute().parent.is_dir():  # refused before the run
-        raise ConfigError(field="out", value=args.out, expected="a path in a folder that exists")
+    check_folder("out", args.out)
     if is_live:
         from serving.commands.profile_server import profile_server as profile
     else:

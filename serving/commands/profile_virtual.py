@@ -39,7 +39,6 @@ def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
     from emulator.specs.assumptions import with_assumptions
     from emulator.specs.models import model_by_name
     from emulator.specs.overlap import Overlap
-    from emulator.specs.partition import Partition
     from emulator.specs.shipped_fits import calibration_for
     from emulator.specs.systems import system_by_name
     from emulator.timing.expert_distribution import ExpertDistribution
@@ -51,17 +50,11 @@ def profile_virtual(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
     assert options.model is not None
     system = with_assumptions(system_by_name(options.system), options.assumptions)
     model = model_by_name(options.model)
-    partition = Partition(
-        chips=options.chips,
-        tp=options.tp,
-        ep=options.chips if options.ep is None else options.ep,
-        lnc=system.chip.default_lnc.count if options.lnc is None else options.lnc,
-    )
     return profile_traffic(
         _traffic(options),
         system,
         model,
-        partition,
+        options.partition(system),
         distribution=ExpertDistribution.parse(options.routing or "uniform", model, seed=0),
         limits=read_options(SchedulerLimits, args),
         steps_max=STEPS_DEFAULT if args.steps is None else args.steps,

@@ -26,6 +26,7 @@ from serving.commands.gateway_arguments import (
 from serving.commands.serve_arguments import add_arguments, resolve_arguments
 from serving.server.control.control_address import ENVIRONMENT as CONTROL_ENVIRONMENT
 from serving.server.control.control_address import MIDDLEWARE, NO_SERVICE, ControlAddress
+from serving.traffic.engine_limits import HBM_SHARE, SchedulerLimits
 
 if TYPE_CHECKING:
     from serving.engine.deployment import Deployment
@@ -33,12 +34,6 @@ if TYPE_CHECKING:
 
 _SAVE_S: Final = 20.0
 """Wall seconds for a job of an earlier server to save."""
-
-_SEATS: Final = 256
-"""vLLM's default of a rank's requests at once."""
-
-_HBM_SHARE: Final = 0.92
-"""vLLM's default of --gpu-memory-utilization."""
 
 _Number = TypeVar("_Number", int, float)
 
@@ -67,10 +62,10 @@ def run(args: argparse.Namespace) -> int:
     from serving.engine.deployment import resolve_deployment
 
     deployment = resolve_deployment(settings, weights_dir)
-    utilization = _peeked(args.unknown, "--gpu-memory-utilization", _HBM_SHARE)
+    utilization = _peeked(args.unknown, "--gpu-memory-utilization", HBM_SHARE)
     deployment.machine(utilization)  # refuses a model that does not fit
     if day_night is not None:
-        seats = max(1, _peeked(args.unknown, "--max-num-seqs", _SEATS))
+        seats = max(1, _peeked(args.unknown, "--max-num-seqs", SchedulerLimits.max_num_seqs))
         day_night = with_cost_model(
             day_night, args, deployment, seats=seats, utilization=utilization
         )

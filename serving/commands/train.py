@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,10 +62,9 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError as error:
         note_refused(args.output, error)
         raise
-    asked = _stop_signals()
     # Ray prints too when a chip is lost.
     talk = contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext()
-    with talk, JobDirectory(args.output, spec) as directory:
+    with _stop_signals() as asked, talk, JobDirectory(args.output, spec) as directory:
 
         def say(line: str) -> None:
             print(line, flush=True)
@@ -90,8 +89,9 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _stop_signals() -> list[int]:
-    """Stop signals received from now on; a second Ctrl-C ends at once."""
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[list[int]]:
+    """Stop signals received meanwhile; a second Ctrl-C ends at once."""
     asked: list[int] = []
 
     def ask(which: int, _frame: object) -> None:
@@ -101,9 +101,12 @@ def _stop_signals() -> list[int]:
         # A handler may interrupt a print, so it writes past its buffer.
         os.write(2, b"stops after this step, with a checkpoint; Ctrl-C again ends at once\n")
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, ask)
-    return asked
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def progress_line(point: CurvePoint, status: JobStatus) -> str:

@@ -8,10 +8,12 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
+from typing import Final
 
-from emulator.errors import ConfigError
 from reporting.data_forms import json_text
-from serving.commands.analysis_options import say
+from serving.commands.analysis_options import check_absent, check_folder, say
+
+_IN_MEASUREMENTS: Final = ""
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,11 +38,22 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--refit", type=Path, metavar="FILE", help="also fit to the data anew, and write that here"
     )
+    parser.add_argument(
+        "--kernels",
+        nargs="?",
+        const=_IN_MEASUREMENTS,
+        metavar="FOLDER",
+        help="instead of serving runs: fit laws of kernels to a folder of measured ones, and print "
+        "their errors with each machine and stack left out (default: kernels beside the "
+        "measurements); one to three minutes. --refit then writes the laws' constants",
+    )
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Predict, print, write the requested picture and fits; returns 0. Raises ConfigError."""
+    if args.kernels is not None:
+        return _run_kernels(args)
     from serving.analysis.validate.measured_row import measurements_file
     from serving.analysis.validate.reference_points import reference_data
     from serving.analysis.validate.validation import validation_of
@@ -68,12 +81,35 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _run_kernels(args: argparse.Namespace) -> int:
+    """Fit and print the laws of kernels; returns 0. Raises ConfigError."""
+    from serving.analysis.validate.kernels.kernel_report import as_data, report_lines
+    from serving.analysis.validate.kernels.kernel_validation import (
+        kernel_validation,
+        kernels_folder,
+        write_constants,
+    )
+
+    check_absent(args, ("data", "plot"), expected="no such option with --kernels")
+    if args.refit is not None:
+        check_folder("refit", args.refit)
+    folder = kernels_folder(None if args.kernels == _IN_MEASUREMENTS else Path(args.kernels))
+    scores = kernel_validation(folder)
+    if args.json:
+        print(json_text(as_data(scores)))
+    else:
+        print("\n".join(report_lines(scores)))
+    if args.refit is not None:
+        write_constants(scores, folder, args.refit)
+        say(f"wrote {args.refit}")
+    return 0
+
+
 def _check_outputs(args: argparse.Namespace) -> None:
     """Refuse unwritable paths before the work."""
     if args.plot is not None:
         from serving.analysis.chart_file import check_chart_path
 
         check_chart_path(args.plot, field="plot")
-    if args.refit is not None and not args.refit.absolute().parent.is_dir():
-        expected = "a path in a folder that exists"
-        raise ConfigError(field="refit", value=args.refit, expected=expected)
+    if args.refit is not None:
+        check_folder("refit", args.refit)

@@ -8,7 +8,7 @@ its chips to read their weights.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +16,13 @@ from numpy.typing import NDArray
 from emulator.errors import ConfigError, HbmExhausted
 from emulator.specs.hbm_usage import HbmOwner
 from emulator.units import NS_PER_S, gib_text
-from serving.engine.engine_time import EngineTime
+from serving.engine.engine_time import Present
 from serving.engine.expert_moves import ExpertMoves
 from serving.engine.lease_checks import chips_that_can_leave
 from serving.engine.lease_ledger import LeaseLedger, LeaseTotals
 from serving.engine.lease_record import Lease, listed, new_lease_state, requests_on
 from serving.engine.ledger import Ledger
 from serving.engine.live_machine import LiveMachine
-from serving.engine.model_versions import ModelVersions
 from serving.engine.scheduler_state import RankQueues
 from serving.errors import LeaseRefused
 from serving.policy.day_night.handover import CHANGING_HANDS, HandoverEvent, HandoverPhase
@@ -48,6 +47,24 @@ class WarmUp:
     joules: float
 
 
+class ServedVersions(Protocol):
+    """The weights that ranks serve: `ModelVersions`, or the same on all."""
+
+    @property
+    def waiting_blocks(self) -> int:
+        """Blocks that are to serve others."""
+        ...
+
+    @property
+    def closed_ranks(self) -> tuple[int, ...]:
+        """Ranks that are about to."""
+        ...
+
+    def number_of(self, rank: int) -> int:
+        """The version that a rank serves."""
+        ...
+
+
 class ChipLeases:
     """All leases of a live machine; `warm_up` computes a step on ranks."""
 
@@ -55,9 +72,9 @@ class ChipLeases:
         self,
         live: LiveMachine,
         experts: ExpertMoves,
-        versions: ModelVersions,
+        versions: ServedVersions,
         *,
-        time: EngineTime,
+        time: Present,
         training_hbm: TrainingHbm,
         warm_up: Callable[[Sequence[int]], WarmUp],
         ledger: Ledger,
@@ -123,6 +140,12 @@ class ChipLeases:
     def waits(self) -> bool:
         """Whether a lease advances once time has passed."""
         return any(lease.phase in CHANGING_HANDS for lease in self._ongoing())
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the first wait of an ongoing lease ends; None without one."""
+        waits = [lease.until_ns for lease in self._going_on if lease.phase in CHANGING_HANDS]
+        return min(waits, default=None)
 
     def _ongoing(self, phase: HandoverPhase | None = None) -> list[Lease]:
         return [lease for lease in self._going_on if phase in (None, lease.phase)]

@@ -83,9 +83,7 @@ class Deployment:
     @property
     def routing(self) -> str:
         """The timed model's routing, in words."""
-        if not self.time_model.experts:
-            return "none (dense)"
-        return COMPUTED if self.distribution is None else f"{self.distribution.name} (expected)"
+        return routing_words(self.time_model, self.distribution)
 
     @property
     def weights_name(self) -> str:
@@ -156,6 +154,13 @@ class Deployment:
         )
 
 
+def routing_words(model: ModelSpec, distribution: ExpertDistribution | None) -> str:
+    """Where a timed model's tokens go; `distribution` None is its own routers."""
+    if not model.experts:
+        return "none (dense)"
+    return COMPUTED if distribution is None else f"{distribution.name} (expected)"
+
+
 def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
     """Resolve names and check the rules that tie chips, ranks, heads and experts.
 
@@ -168,13 +173,8 @@ def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
     if settings.computes:
         check_weights(weights_dir)
     time_model = model_by_name(settings.model) if settings.model else weights
-    partition = Partition(
-        chips=settings.chips,
-        tp=settings.tp,
-        ep=settings.chips if settings.ep is None else settings.ep,
-        lnc=system.chip.default_lnc.count if settings.lnc is None else settings.lnc,
-        first_chip=settings.first_chip,
-        spares=settings.spares,
+    partition = replace(
+        settings.partition(system), first_chip=settings.first_chip, spares=settings.spares
     )
     # A timed model's key and value heads are repeated where tp exceeds them, and a stand-in's head
     # groups lie on as many chips of a rank as they divide over; weights that are both are divided.

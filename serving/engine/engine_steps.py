@@ -169,12 +169,17 @@ class EngineSteps:
     def warm_up(
         self, steps: Sequence[RankStep], queues: tuple[RankQueues, ...], *, continues: bool
     ) -> tuple[LiveStep, StepCost]:
-        """Compute a warm-up step and wait for its end; a long pause is left to the next step."""
+        """Compute a warm-up step and wait for its end.
+
+        A long pause is left to the next step, which begins when the warm-up would have ended after
+        it: how long a wait is for the host changes no time.
+        """
         begin_ns = self._time.begin_ns(continues=continues)
         held = _HeldStep(steps=steps, bitmasks={}, queues=queues, begin_ns=begin_ns)
         done = self._compute(held, made_up=True)
         if self._time.wall_left_s(begin_ns + done.pause_ns) > WAIT_WALL_S_MAX:
             done = self._carry_pause(held, done)
+            self.hold(done.cost.duration_ns)
         self._finish(done, begin_ns, queues, made_up=True)
         return done.live, done.cost
 

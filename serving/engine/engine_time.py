@@ -2,8 +2,10 @@
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from emulator.sim.clock import Clock, DilatedClock, VirtualClock
 from emulator.sim.epochs import Epoch, EpochMap
@@ -40,6 +42,20 @@ def _warn_of_slow(dilation: float, before: float = 0.0) -> None:
         )
 
 
+class Present(Protocol):
+    """The emulated present: of a running engine, or of a simulated one."""
+
+    @property
+    def now_ns(self) -> int:
+        """In ns since the start."""
+        ...
+
+    @property
+    def now_s(self) -> float:
+        """The same in seconds."""
+        ...
+
+
 class EngineTime:
     """Paces steps by a clock.
 
@@ -60,6 +76,7 @@ class EngineTime:
         self._unix_epochs: tuple[Epoch, ...] = ()  # those, by Unix time
         self._pacer = StepPacer(clock)
         self.start_ns = clock.now_ns()
+        self._moment_ns: int | None = None
         self.accounted_ns = self.start_ns  # the end of the last step
         self._begin_ns = self.accounted_ns
         self.steps = 0
@@ -147,10 +164,23 @@ class EngineTime:
         left_ns = max(0, deadline_ns - self._clock.now_ns())
         return left_ns / NS_PER_S * self._clock.dilation
 
+    @contextmanager
+    def one_moment(self) -> Iterator[None]:
+        """Let the present stand still: a control call takes time of the host, not of the machine.
+
+        Steps that are made meanwhile move it on.
+        """
+        self._moment_ns = self.now_ns
+        try:
+            yield
+        finally:
+            self._moment_ns = None
+
     @property
     def now_ns(self) -> int:
         """The end of the last step, or the clock's present when later."""
-        return max(self.accounted_ns, self._clock.now_ns())
+        present_ns = self._clock.now_ns() if self._moment_ns is None else self._moment_ns
+        return max(self.accounted_ns, present_ns)
 
     @property
     def now_s(self) -> float:

@@ -102,7 +102,7 @@ class EngineViews:
             output_tokens=tokens.output_tokens,
             requests_arrived=heard.arrived_requests,
             requests_running=sum(queue.running for queue in queues),
-            requests_waiting=sum(queue.waiting for queue in queues),
+            requests_waiting=heard.waiting,
             requests_moved=heard.moved_requests,
             empty_rank_steps=heard.empty_rank_steps,
             kv_blocks_used=sum(queue.kv_blocks_used for queue in queues),

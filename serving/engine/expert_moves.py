@@ -5,7 +5,8 @@ really move between the chips' memories. One model may be both.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +14,16 @@ from numpy.typing import NDArray
 from emulator.errors import ChipLost
 from emulator.fleet import Fleet
 from emulator.specs.batch import StepBatch
+from emulator.specs.model import ModelSpec
+from emulator.specs.partition import Partition
 from emulator.specs.placement import ExpertPlacement
+from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.lockstep import StepResult
 from serving.engine.deployment import ROUTING_SEED, Deployment
 from serving.engine.expert_balancer import ExpertBalancer, Move
 from serving.engine.live_machine import LiveMachine
 from serving.policy.placement.chip_loads import chip_loads
+from serving.policy.placement.eplb_settings import EplbSettings
 from serving.policy.placement.migration import migration, transfer_bytes
 from serving.wire.machine_snapshot import ExpertChoices
 from serving.wire.machine_state import ExpertBalance
@@ -38,13 +43,31 @@ class MovedExperts:
     joules: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeployedExperts:
+    """Whose experts move, and where they lie: from a `Deployment`, which explains the fields."""
+
+    partition: Partition
+    time_model: ModelSpec
+    weights: ModelSpec
+    distribution: ExpertDistribution | None
+    eplb: EplbSettings | None
+    tray_of_chip: I64
+    rack_of_chip: I64
+
+    @classmethod
+    def of(cls, deployment: Deployment) -> Self:
+        """Those of `deployment`."""
+        return cls(**{each.name: getattr(deployment, each.name) for each in fields(cls)})
+
+
 class ExpertMoves:
     """Balances the experts of a live machine as its deployment asks."""
 
-    def __init__(self, deployment: Deployment, live: LiveMachine) -> None:
+    def __init__(self, deployment: DeployedExperts, live: LiveMachine) -> None:
         self._deployment = deployment
         self._live = live
-        self._same_model = deployment.same_model
+        self._same_model = deployment.distribution is None
         self.moved_bytes = 0
         self._draws = np.random.default_rng(ROUTING_SEED)
         if deployment.distribution is not None:

@@ -8,19 +8,22 @@ from emulator.errors import ConfigError
 from emulator.memory.training_memory import check_training_fits
 from emulator.specs.hbm_usage import HbmOwner, HbmUse
 from emulator.specs.health import Health
+from emulator.specs.model import ModelSpec
 from emulator.specs.seating import VACANT
+from emulator.specs.system import SystemSpec
 from emulator.specs.training_recipe import TrainingRecipe
 from emulator.ultraserver.machine import Machine
-from serving.engine.deployment import Deployment
 from serving.errors import LeaseRefused
 
 
-def training_hbm(deployment: Deployment) -> Callable[[int], Mapping[HbmOwner, int]]:
+def training_hbm(
+    system: SystemSpec, model: ModelSpec, *, lnc: int
+) -> Callable[[int], Mapping[HbmOwner, int]]:
     """Training's bytes per chip by owner, given the number of chips; that raises HbmExhausted."""
 
     def needs(chips: int) -> Mapping[HbmOwner, int]:
-        recipe = TrainingRecipe(lnc=deployment.partition.lnc)
-        memory = check_training_fits(deployment.system, deployment.time_model, chips, recipe)
+        recipe = TrainingRecipe(lnc=lnc)
+        memory = check_training_fits(system, model, chips, recipe)
         # The runtime's microcode is there whatever the chips do.
         return {o: size for o, size in memory.owners if o.use is HbmUse.TRAINING}
 

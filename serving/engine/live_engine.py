@@ -28,7 +28,7 @@ from serving.engine.engine_sleep import EngineSleep
 from serving.engine.engine_steps import EngineSteps
 from serving.engine.engine_time import EngineTime
 from serving.engine.engine_views import EngineViews
-from serving.engine.expert_moves import ExpertMoves
+from serving.engine.expert_moves import DeployedExperts, ExpertMoves
 from serving.engine.lease_checks import training_hbm
 from serving.engine.live_machine import LiveMachine
 from serving.engine.live_recording import LiveRecording, RecordingQuestion
@@ -79,7 +79,7 @@ class LiveEngine:
             time=self._time,
             on_change=self._chips_changed,
         )
-        self._experts = ExpertMoves(deployment, self._live)
+        self._experts = ExpertMoves(DeployedExperts.of(deployment), self._live)
         self._recording = LiveRecording(self._time, ceilings_of(machine.cost_model))
         self._steps = EngineSteps(
             deployment,
@@ -100,7 +100,9 @@ class LiveEngine:
             self._experts,
             self._versions,
             time=self._time,
-            training_hbm=training_hbm(deployment),
+            training_hbm=training_hbm(
+                deployment.system, deployment.time_model, lnc=deployment.partition.lnc
+            ),
             warm_up=self._warm_up,
             ledger=self._meters.ledger,
         )
@@ -259,7 +261,7 @@ class LiveEngine:
             dilation=self._time.dilation,
             arrived_requests=self._heard.arrived_requests,
             running=sum(queue.running for queue in self._heard.rank_states),
-            waiting=sum(queue.waiting for queue in self._heard.rank_states),
+            waiting=self._heard.waiting,
             leases=self._leases.states,
             versions=self._versions.states(),
         )
@@ -307,6 +309,10 @@ class LiveEngine:
 
     def control(self, request: str) -> str:
         """Answer the control service: JSON in, JSON out; a refusal is an answer too."""
+        with self._time.one_moment():
+            return self._answer(request)
+
+    def _answer(self, request: str) -> str:
         try:
             self._finish_faults()
             self._go_on_between_steps()
@@ -371,9 +377,11 @@ class LiveEngine:
         """Let a fault happen; raises ConfigError for one that cannot."""
         stall_ns = self._live.stall_ns(request.fault)
         number, recovery = self._live.inject(request.fault, dry_run=request.dry_run)
+        self._views.note_lost()
         # Where time passes, the next look at an idle engine goes on with it: chips that start take
         # seconds, and whoever asked for the fault need not wait for them.
-        if number is not None and self._is_idle and not self._time.passes:
+        at_once = self._live.silence is None and not self._live.has_processes
+        if number is not None and self._is_idle and (at_once or not self._time.passes):
             self._live.settle_pending()
         stall_s = stall_ns / NS_PER_S
         return calls.FaultReport(

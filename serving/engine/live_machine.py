@@ -22,9 +22,9 @@ from emulator.specs.seating import VACANT, Seating
 from emulator.specs.step import RankStep
 from emulator.ultraserver.lockstep import StepResult
 from emulator.ultraserver.machine import Machine, RecoveryPlan, StepCosting
-from emulator.ultraserver.synthetic_tokens import SyntheticTokens
+from emulator.ultraserver.synthetic_tokens import NoTokens, SyntheticTokens
 from emulator.units import NS_PER_S
-from serving.engine.engine_time import EngineTime
+from serving.engine.engine_time import Present
 from serving.engine.fault_log import FaultLog, Moved
 from serving.engine.fleet_recovery import follow, positions_vacated, ranks_without_kv
 from serving.engine.live_step import LiveStep, Silence
@@ -35,7 +35,7 @@ _TAKES_CHIP = (FaultKind.LOSE_CHIP, FaultKind.HANG_CHIP, FaultKind.FAIL_STACK)
 
 
 class LiveMachine:
-    """`machine` with its `tokens`, computed or synthetic; `on_change`: chips have come or gone.
+    """`machine` with its `tokens`, if any; `on_change`: chips have come or gone.
 
     `same_model`: the weights that compute tokens are those of the machine's own model.
     """
@@ -43,10 +43,10 @@ class LiveMachine:
     def __init__(
         self,
         machine: Machine,
-        tokens: Fleet | SyntheticTokens,
+        tokens: Fleet | SyntheticTokens | NoTokens,
         *,
         same_model: bool,
-        time: EngineTime,
+        time: Present,
         on_change: Callable[[], None],
     ) -> None:
         self.machine = machine
@@ -64,6 +64,11 @@ class LiveMachine:
         self._told: dict[int, int | None] = {}  # of the reports since the last `credit`
         self._last_told: dict[int, int | None] = {}  # of those before it
         self._silences: dict[int, Silence] = {}
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether processes stand for its chips."""
+        return isinstance(self.tokens, Fleet)
 
     @property
     def owes_ranks(self) -> bool:
@@ -93,12 +98,12 @@ class LiveMachine:
     def _stepped(
         self, steps: Sequence[RankStep], bitmasks: Mapping[int, NDArray[np.int32]]
     ) -> LiveStep:
-        if isinstance(self.tokens, SyntheticTokens):
+        if isinstance(self.tokens, Fleet):
+            result, machine = self._compute(self.tokens, steps, bitmasks)
+        else:
             self.settle_pending()  # there is no process to miss
             up = [step for step in steps if step.rank not in self._lost_ranks]
             result, machine = self.tokens.step(up, bitmasks), self._machine_now()
-        else:
-            result, machine = self._compute(self.tokens, steps, bitmasks)
         self.settle_pending()  # of a chip that this step did not need any more
         lost = self.take_lost_ranks()
         repeats, self._repeats = self._repeats, 0
@@ -270,7 +275,7 @@ class LiveMachine:
         before, partition = self.machine.seating, self.machine.partition
         lost_ranks = ranks_without_kv(before, recovery_plan.recovery, partition)
         gone: Collection[int] = ()
-        if isinstance(self.tokens, SyntheticTokens):
+        if not isinstance(self.tokens, Fleet):
             self.tokens.forget(lost_ranks)
         else:
             leaving = positions_vacated(before, recovery_plan.recovery).tolist()
@@ -295,7 +300,7 @@ class LiveMachine:
 
     def forget_requests(self, ranks: Collection[int]) -> None:
         """Drop the requests' state on the chips of `ranks`."""
-        if isinstance(self.tokens, SyntheticTokens):
+        if not isinstance(self.tokens, Fleet):
             self.tokens.forget(ranks)
             return
         try:
@@ -377,7 +382,7 @@ class LiveMachine:
             before, partition = self.machine.seating, self.machine.partition
             lost_ranks = ranks_without_kv(before, recovery, partition)
             try:
-                if isinstance(self.tokens, SyntheticTokens):
+                if not isinstance(self.tokens, Fleet):
                     self.tokens.forget(lost_ranks)
                 else:
                     follow(

@@ -19,18 +19,25 @@ class SchedulerState:
     """The ranks' queues, and counts since the start.
 
     `empty_rank_steps` counts, over all locksteps, ranks without a token while another rank had
-    some; `arrived_requests` requests ever added; `moved_requests` those that lost ranks handed to
-    others; `moved` left a rank since the decision before. `closed_ranks` take no new request, as
-    the engine asked. `has_tokens`: the decision has something to compute.
+    some; `arrived_requests` requests ever added; `unplaced_requests` those that wait for a rank, as
+    all are closed or a step is under way; `moved_requests` those that lost ranks handed to others;
+    `moved` left a rank since the decision before. `closed_ranks` take no new request, as the engine
+    asked. `has_tokens`: the decision has something to compute.
     """
 
     rank_states: tuple[RankQueues, ...] = ()
     arrived_requests: int = 0
+    unplaced_requests: int = 0
     moved_requests: int = 0
     empty_rank_steps: int = 0
     moved: tuple[Moved, ...] = ()
     closed_ranks: tuple[int, ...] = ()
     has_tokens: bool = False
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait, on a rank or for one."""
+        return sum(queues.waiting for queues in self.rank_states) + self.unplaced_requests
 
     @property
     def has_requests(self) -> bool:

@@ -16,6 +16,8 @@ Int64s = NDArray[np.int64]
 
 WARM_UP: Final = "warm-up"
 """The request of a warm-up step; differs from clients', whose ids end in random letters."""
+WARM_UP_TOKENS: Final = 8
+"""Of its prompt."""
 
 
 class StepWatcher(Protocol):
@@ -29,7 +31,7 @@ class StepWatcher(Protocol):
 
 def warm_up_step(rank: int) -> RankStep:
     """A short prompt on a rank without requests."""
-    tokens = list(range(1, 9))
+    tokens = list(range(1, WARM_UP_TOKENS + 1))
     request = NewRequest(
         request_id=WARM_UP,
         token_ids=tokens,

@@ -14,7 +14,7 @@ from vllm.multimodal import MULTIMODAL_REGISTRY, MultiModalRegistry
 from vllm.v1.core.sched.interface import PauseState, SchedulerInterface
 from vllm.v1.core.sched.output import GrammarOutput, SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
+from vllm.v1.engine import EngineCoreEventType, EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.metrics.stats import SchedulerStats
 from vllm.v1.request import Request, RequestStatus
 
@@ -51,8 +51,9 @@ if TYPE_CHECKING:
 class LockstepScheduler(SchedulerInterface):
     """N vLLM schedulers behind the interface of one.
 
-    Invariants: a request lives in exactly one rank, or waits for an open rank, or came when no rank
-    was up and ends in the next step; a rank that is down has none; merged counts are sums.
+    Invariants: a request lives in exactly one rank, or waits for an open rank or the end of a step
+    under way, or came when no rank was up and ends in the next step; a rank that is down has none;
+    merged counts are sums.
     """
 
     connector = None
@@ -96,6 +97,7 @@ class LockstepScheduler(SchedulerInterface):
         self._traced = TracedRequests(self.ranks, self._places, traces=traces)
         self._arrivals = 0
         self._turned_away: dict[str, Request] = {}
+        self._came: list[Request] = []  # to ranks since the last step ended
         self._closed: NDArray[np.bool_] = np.zeros(len(self.ranks), dtype=np.bool_)
         self._weights: tuple[str, ...] = ()
         self._wake = wake_request_of(vllm_config.instance_id)
@@ -115,7 +117,11 @@ class LockstepScheduler(SchedulerInterface):
         """Schedule every rank and merge; a step under way is handed out again (`StillHeld`)."""
         self._announced = True
         if self._under_way is not None:
-            self._under_way.hand_out_again(self.ranks, arrived_requests=self._arrivals)
+            self._under_way.hand_out_again(
+                self.ranks,
+                arrived_requests=self._arrivals,
+                unplaced_requests=len(self._turned_away),
+            )
             return self._under_way
         self._wake.grant()
         by_rank = self._throttle.schedule(throttle_prefills)
@@ -134,6 +140,7 @@ class LockstepScheduler(SchedulerInterface):
         state = SchedulerState(
             rank_states=tuple(map(queues_of, self.ranks)),
             arrived_requests=self._arrivals,
+            unplaced_requests=len(self._turned_away),
             moved_requests=self._moved_requests,
             empty_rank_steps=int(self.empty_steps.sum()),
             moved=moved,
@@ -158,6 +165,7 @@ class LockstepScheduler(SchedulerInterface):
             self._under_way = scheduler_output
             return {}
         self._under_way = None
+        came, self._came = self._came, []
         report = None
         if isinstance(model_runner_output, TimedOutput):
             self._report = report = model_runner_output.report
@@ -186,7 +194,7 @@ class LockstepScheduler(SchedulerInterface):
             self._end(merged, self._evacuate(report))
             self._forget_prefixes(report.renewed_ranks)
         self._end(merged, self._dismiss_turned_away())
-        self._stamp(merged, scheduler_output.by_rank)
+        self._stamp(merged, scheduler_output.by_rank, came)
         self._traced.tell(report, merged.values())
         if self._log_stats:
             first = next(iter(merged), 0)
@@ -271,8 +279,13 @@ class LockstepScheduler(SchedulerInterface):
             )
             merge_client(merged, request.client_index, EngineCoreOutputs(outputs=[last]))
 
-    def _stamp(self, merged: dict[int, EngineCoreOutputs], by_rank: list[SchedulerOutput]) -> None:
-        """Replace vLLM's wall stamps by emulated seconds."""
+    def _stamp(
+        self,
+        merged: dict[int, EngineCoreOutputs],
+        by_rank: list[SchedulerOutput],
+        came: list[Request],
+    ) -> None:
+        """Replace vLLM's wall stamps by emulated seconds; those that `came` did so by its begin."""
         report = self._report
         if report is None:
             return
@@ -284,14 +297,21 @@ class LockstepScheduler(SchedulerInterface):
                 stamp_events((output.events or [])[first:], report)
                 if place:
                     place.stamped_events = 0
+        for request in came:
+            self._stamp_kept(request, report)
         # A prompt computed in several steps keeps its events until the last: they are of this one.
         for rank, decision in zip(self.ranks, by_rank, strict=True):
             for request_id in decision.num_scheduled_tokens:
                 request = rank.requests.get(request_id)
-                if request is not None and request.events:
-                    place = self._places[request_id]
-                    stamp_events(request.events[place.stamped_events :], report)
-                    place.stamped_events = len(request.events)
+                if request is not None:
+                    self._stamp_kept(request, report)
+
+    def _stamp_kept(self, request: Request, report: StepReport) -> None:
+        """Stamp events that have not gone to the client yet."""
+        place = self._places.get(request.request_id)
+        if place is not None and request.events:
+            stamp_events(request.events[place.stamped_events :], report)
+            place.stamped_events = len(request.events)
 
     def make_stats(self) -> SchedulerStats | None:
         """Sum the ranks' stats; None when stats are off."""
@@ -320,17 +340,24 @@ class LockstepScheduler(SchedulerInterface):
             arrival=self._arrivals,
             has_stop_strings=params is not None and bool(params.stop),
         )
+        if self._log_stats:
+            request.record_event(EngineCoreEventType.QUEUED)
         self._send(request)
 
     def _send(self, request: Request) -> None:
-        """Give a request a rank; it waits when all are closed."""
-        number = self._choose(request)
+        """Give a request a rank; it waits while all are closed, or a step is under way.
+
+        Requests that come in a short step get to the scheduler after it: in a long one they wait
+        too, or their ranks would depend on the host's time for a step.
+        """
+        number = None if self._under_way is not None else self._choose(request)
         if number is None:
             self._turned_away[request.request_id] = request
             return
         self._places[request.request_id].rank = number
         migration.put_in(self.ranks[number], request)
         self._loads.add(number, request)
+        self._came.append(request)
 
     def _open_ranks(self, request: Request) -> NDArray[np.bool_]:
         """Ranks that may take it; for one with tokens, those with its last weights, if any."""

@@ -49,7 +49,9 @@ class LockstepOutput(SchedulerOutput):
             for request_id in output.num_scheduled_tokens
         )
 
-    def hand_out_again(self, ranks: Sequence[Scheduler], *, arrived_requests: int) -> None:
+    def hand_out_again(
+        self, ranks: Sequence[Scheduler], *, arrived_requests: int, unplaced_requests: int
+    ) -> None:
         """Refresh a decision under way."""
         self.abandoned = not self.is_awaited(ranks)
         now_s = time.monotonic()
@@ -58,6 +60,7 @@ class LockstepOutput(SchedulerOutput):
             self.state = replace(
                 self.state,
                 arrived_requests=arrived_requests,
+                unplaced_requests=unplaced_requests,
                 rank_states=tuple(map(queues_of, ranks)),
             )
 

@@ -18,6 +18,7 @@ from serving.errors import UnsupportedFlag
 from serving.plugin.histogram_buckets import fine_buckets
 from serving.process.start_signals import keep_ending_start_on_signals
 from serving.settings import Settings
+from serving.traffic.engine_limits import SchedulerLimits
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -30,9 +31,6 @@ _QUIET = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
 
 MAX_BLOCK_TOKENS = 128
 """The chips read contexts in chunks of this many tokens, which hold whole blocks."""
-
-DEFAULT_BLOCK_TOKENS = 32
-"""The vendor's plugin has KV blocks of 32 tokens (HARDWARE: vllm-neuron, block_size 32)."""
 
 
 class UltraServePlatform(Platform):
@@ -247,7 +245,7 @@ def _configure_engine(vllm_config: "VllmConfig") -> None:
     scheduler.async_scheduling = False
     cache = vllm_config.cache_config
     if not cache.user_specified_block_size:
-        cache.block_size = DEFAULT_BLOCK_TOKENS
+        cache.block_size = SchedulerLimits.block_tokens
     if cache.block_size & (cache.block_size - 1) or cache.block_size > MAX_BLOCK_TOKENS:
         raise UnsupportedFlag(
             flag=f"--block-size {cache.block_size}",

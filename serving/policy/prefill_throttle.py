@@ -8,7 +8,7 @@ prefill gets a budget: none starves.
 
 from abc import ABC, abstractmethod
 from dataclasses import astuple, dataclass, fields
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,19 @@ I64 = NDArray[np.int64]
 
 UNLIMITED: Final = -1
 """The budget of a rank without a limit."""
+
+
+class EvenLevel(NamedTuple):
+    """One level for all ranks, at which the longest backlog takes `steps` locksteps, in bounds."""
+
+    steps: int
+    floor_tokens: int
+    ceiling_tokens: int
+
+
+def even_level(longest: int, level: EvenLevel) -> int:
+    """The level for the longest backlog; the simulator compiles it."""
+    return min(max(-(-longest // level.steps), level.floor_tokens), level.ceiling_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,6 +94,14 @@ class PrefillPolicy(ABC):
         """Bound up to which pending tokens need counting: 1 for any or none, 0 for no counting."""
         return 1
 
+    @property
+    def even_level(self) -> EvenLevel | None:
+        """`budgets` where a decode would wait, if they are such a level; None for other budgets.
+
+        Where none would, such a policy sets no limit.
+        """
+        return None
+
     @abstractmethod
     def budgets(self, demand: PrefillDemand) -> I64:
         """Prefill tokens of each rank in the next lockstep, [ranks].
@@ -99,6 +120,11 @@ class NoThrottle(PrefillPolicy):
     def pending_tokens_max(self) -> int:
         """No counting."""
         return 0
+
+    @property
+    def even_level(self) -> EvenLevel:
+        """Never a limit."""
+        return EvenLevel(steps=1, floor_tokens=UNLIMITED, ceiling_tokens=UNLIMITED)
 
     def budgets(self, demand: PrefillDemand) -> I64:
         """No limits."""
@@ -136,6 +162,11 @@ class Capped(PrefillPolicy):
 
     tokens: int
 
+    @property
+    def even_level(self) -> EvenLevel:
+        """The cap."""
+        return EvenLevel(steps=1, floor_tokens=self.tokens, ceiling_tokens=self.tokens)
+
     def budgets(self, demand: PrefillDemand) -> I64:
         """The same cap for all; none when no decode would wait."""
         return _same_for_all(demand, self.tokens if demand.stalls_decodes else UNLIMITED)
@@ -165,13 +196,16 @@ class Balanced(PrefillPolicy):
         """A larger backlog has the ceiling for its level anyway."""
         return self.steps * self.ceiling_tokens
 
+    @property
+    def even_level(self) -> EvenLevel:
+        """Its fields."""
+        return EvenLevel(*astuple(self))
+
     def budgets(self, demand: PrefillDemand) -> I64:
         """The same level for all; no limit when no decode would wait."""
         if not demand.stalls_decodes:
             return _same_for_all(demand, UNLIMITED)
-        longest = int(demand.pending_tokens.max())
-        level = min(max(-(-longest // self.steps), self.floor_tokens), self.ceiling_tokens)
-        return _same_for_all(demand, level)
+        return _same_for_all(demand, even_level(int(demand.pending_tokens.max()), self.even_level))
 
 
 def _same_for_all(demand: PrefillDemand, budget: int) -> I64:

@@ -1,79 +1,120 @@
 """The scheduler's functions that Python calls. Each is kept on disk; see `compiled`."""
 
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
+from emulator.arrays import Bools, Int32s, Int64s
+from emulator.ultraserver import cost_kernel
 from emulator.ultraserver.compiled import kept, sources_of
-from serving.simulator import kv_blocks, rank_queues, scheduler_arrays
-from serving.simulator import scheduler_kernel as made_of
+from serving.policy import prefill_throttle
+from serving.simulator import (
+    kv_blocks,
+    rank_queues,
+    scheduler_arrays,
+    step_run_kernel,
+    verified_drafts,
+)
+from serving.simulator import scheduler_kernel as kernel
 from serving.simulator.scheduler_arrays import (
-    Int32s,
-    Int64s,
+    Acceptance,
     PrefixCache,
     SchedulerArrays,
     SchedulerBounds,
 )
+from serving.simulator.step_run_kernel import StepRules, StepRunRecord, Stops
 
 Cache = PrefixCache | None
 
-
-class SchedulerKernel(NamedTuple):
-    """The functions; what each does, the compiled one of its name says."""
-
-    admit: Callable[[SchedulerArrays, SchedulerBounds, Cache, int, int], int]
-    send: Callable[[SchedulerArrays, SchedulerBounds, Cache, int], None]
-    most_hit_tokens: Callable[[SchedulerArrays, SchedulerBounds, Cache, int], int]
-    demand: Callable[[SchedulerArrays, SchedulerBounds, int, Int64s, Int64s], None]
-    schedule: Callable[[SchedulerArrays, SchedulerBounds, Cache, Int64s, Int64s], int]
-    give_tokens: Callable[[SchedulerArrays, Cache, int, int, Int32s], tuple[int, int]]
-    abort: Callable[[SchedulerArrays, Cache, int], None]
+SOURCES: Final = sources_of(scheduler_arrays, kv_blocks, rank_queues, verified_drafts, kernel)
 
 
-def _scheduler_kernel(sources: int) -> SchedulerKernel:
-    """Made of what is in `sources`."""
-
-    @kept
-    def admit(s: SchedulerArrays, bounds: SchedulerBounds, c: Cache, first: int, now: int) -> int:
-        assert sources >= 0
-        return made_of.admit(s, bounds, c, first, now)
-
-    @kept
-    def send(s: SchedulerArrays, bounds: SchedulerBounds, c: Cache, request: int) -> None:
-        assert sources >= 0
-        made_of.send(s, bounds, c, request)
-
-    @kept
-    def most_hit_tokens(s: SchedulerArrays, bounds: SchedulerBounds, c: Cache, request: int) -> int:
-        assert sources >= 0
-        return rank_queues.most_hit_tokens(s, bounds, c, request)
-
-    @kept
-    def demand(
-        s: SchedulerArrays, bounds: SchedulerBounds, enough: int, pending: Int64s, decodes: Int64s
-    ) -> None:
-        assert sources >= 0
-        made_of.demand(s, bounds, enough, pending, decodes)
-
-    @kept
-    def schedule(
-        s: SchedulerArrays, bounds: SchedulerBounds, c: Cache, budgets: Int64s, decodes: Int64s
-    ) -> int:
-        assert sources >= 0
-        return made_of.schedule(s, bounds, c, budgets, decodes)
-
-    @kept
-    def give_tokens(
-        s: SchedulerArrays, c: Cache, rows: int, end_ns: int, given: Int32s
-    ) -> tuple[int, int]:
-        assert sources >= 0
-        return made_of.give_tokens(s, c, rows, end_ns, given)
-
-    @kept
-    def abort(s: SchedulerArrays, c: Cache, request: int) -> None:
-        assert sources >= 0
-        made_of.abort(s, c, request)
-
-    return SchedulerKernel(admit, send, most_hit_tokens, demand, schedule, give_tokens, abort)
+@kept(SOURCES)
+def admit(s: SchedulerArrays, bounds: SchedulerBounds, c: Cache, first: int, now_ns: int) -> int:
+    """`scheduler_kernel.admit`."""
+    return kernel.admit(s, bounds, c, first, now_ns)
 
 
-KERNEL: Final = _scheduler_kernel(sources_of(scheduler_arrays, kv_blocks, rank_queues, made_of))
+@kept(SOURCES)
+def send(s: SchedulerArrays, bounds: SchedulerBounds, c: Cache, requests: Int64s) -> None:
+    """`scheduler_kernel.send`."""
+    kernel.send(s, bounds, c, requests)
+
+
+@kept(SOURCES)
+def weigh(
+    s: SchedulerArrays,
+    bounds: SchedulerBounds,
+    c: Cache,
+    request: int,
+    figures: tuple[Int64s, Int64s, Int64s],
+) -> None:
+    """`rank_queues.hit_tokens`, and both of `rank_queues.loads`: each [ranks]."""
+    rank_queues.hit_tokens(s, bounds, c, request, figures[0])
+    rank_queues.loads(s, request, figures[1], figures[2])
+
+
+@kept(SOURCES)
+def put_in(s: SchedulerArrays, bounds: SchedulerBounds, request: int, rank: int) -> None:
+    """`rank_queues.put_in`."""
+    rank_queues.put_in(s, bounds, request, rank)
+
+
+@kept(SOURCES)
+def most_hit_tokens(s: SchedulerArrays, bounds: SchedulerBounds, c: Cache, request: int) -> int:
+    """`rank_queues.most_hit_tokens`."""
+    return rank_queues.most_hit_tokens(s, bounds, c, request)
+
+
+@kept(SOURCES)
+def demand(
+    s: SchedulerArrays, bounds: SchedulerBounds, enough: int, pending: Int64s, decodes: Int64s
+) -> None:
+    """`scheduler_kernel.demand`."""
+    kernel.demand(s, bounds, enough, pending, decodes)
+
+
+@kept(SOURCES)
+def schedule(
+    s: SchedulerArrays, bounds: SchedulerBounds, c: Cache, budgets: Int64s, decodes: Int64s
+) -> int:
+    """`scheduler_kernel.schedule`."""
+    return kernel.schedule(s, bounds, c, budgets, decodes)
+
+
+@kept(SOURCES)
+def give_tokens(
+    s: SchedulerArrays,
+    c: Cache,
+    acceptance: Acceptance | None,
+    rows: int,
+    end_ns: int,
+    given: Int32s,
+) -> tuple[int, int]:
+    """`scheduler_kernel.give_tokens`."""
+    return kernel.give_tokens(s, c, acceptance, rows, end_ns, given)
+
+
+@kept(sources_of(step_run_kernel, prefill_throttle, cost_kernel) ^ SOURCES ^ cost_kernel.SOURCES)
+def run_steps(
+    s: SchedulerArrays,
+    bounds: SchedulerBounds,
+    c: Cache,
+    rules: StepRules,
+    requests: tuple[Int64s, Bools],
+    r: StepRunRecord,
+    until_ns: int,
+    stops: Stops,
+) -> int:
+    """`step_run_kernel.run_steps`."""
+    return step_run_kernel.run_steps(s, bounds, c, rules, requests, r, until_ns, stops)
+
+
+@kept(SOURCES)
+def abort(s: SchedulerArrays, c: Cache, request: int) -> None:
+    """`scheduler_kernel.abort`."""
+    kernel.abort(s, c, request)
+
+
+@kept(SOURCES)
+def abort_due(s: SchedulerArrays, c: Cache, now_ns: int) -> Int32s:
+    """`scheduler_kernel.abort_due`."""
+    return kernel.abort_due(s, c, now_ns)

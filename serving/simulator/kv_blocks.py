@@ -11,7 +11,7 @@ cached block that is hit leaves the queue.
 import numpy as np
 
 from emulator.ultraserver.compiled import compiled
-from serving.simulator.scheduler_arrays import PrefixCache, SchedulerArrays
+from serving.simulator.scheduler_arrays import PrefixCache, SchedulerArrays, SchedulerBounds
 
 _MIX = -7046029254386353131  # 2**64 over the golden ratio: spreads keys over buckets
 
@@ -61,14 +61,19 @@ def _remove(c: PrefixCache, rank: int, block: int) -> None:
 
 @compiled
 def hit_blocks(
-    s: SchedulerArrays, c: PrefixCache, rank: int, request: int, block_tokens: int
+    s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache, rank: int, request: int
 ) -> int:
-    """Leading blocks of `request` in the cache; its last token is computed in any case."""
+    """Leading blocks of `request` in the cache; its last token is computed in any case.
+
+    With drafts, the last of them does not count: the draft module wants its tokens computed.
+    """
     begin, hits = s.requests[request].key_begin, 0
-    while hits < (s.requests[request].tokens - 1) // block_tokens and _cached(
+    while hits < (s.requests[request].tokens - 1) // bounds.block_tokens and _cached(
         c, rank, c.block_keys[begin + hits]
     ):
         hits += 1
+    if bounds.speculative_tokens and hits:
+        hits -= 1
     return hits
 
 
@@ -134,11 +139,12 @@ def index_full_blocks(
     s: SchedulerArrays, c: PrefixCache, rank: int, request: int, tokens: int, block_tokens: int
 ) -> None:
     """Put blocks that the first `tokens` fill into the index."""
-    begin = s.requests[request].key_begin
-    for number in range(s.requests[request].hashed, tokens // block_tokens):
+    begin, number = s.requests[request].key_begin, s.requests[request].hashed
+    while (number + 1) * block_tokens <= tokens:
         block = c.table[rank, s.requests[request].seat, number]
         _insert(c, rank, block, c.block_keys[begin + number])
-        s.requests[request].hashed = number + 1
+        number += 1
+    s.requests[request].hashed = number
 
 
 @compiled

@@ -1,10 +1,11 @@
 """The schedulers of a partition's ranks in lockstep: `LockstepScheduler` in virtual time."""
 
+from collections.abc import Sequence
 from typing import Final, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Int32s, Int64s
 from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
 from emulator.units import NS_PER_S
@@ -16,10 +17,14 @@ from serving.policy.prefill_throttle import (
     PrefillPolicy,
     parse_prefill_policy,
 )
+from serving.simulator import compiled_schedulers as kernel
+from serving.simulator import request_migration as migration
 from serving.simulator.block_keys import block_keys
-from serving.simulator.compiled_schedulers import KERNEL
+from serving.simulator.own_choices import NO_CHOICES, OwnChoices, OwnPrefillPolicy, RankChoice
 from serving.simulator.scheduler_arrays import (
+    NO_CONTEXT_LIMIT,
     NONE,
+    Acceptance,
     PrefixCache,
     SchedulerArrays,
     SchedulerBounds,
@@ -29,16 +34,15 @@ from serving.simulator.scheduler_arrays import (
 )
 from serving.traffic.engine_limits import EngineLimits
 
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
-
-
 ARRIVAL_S_MAX: Final = 1e9
 """Nanoseconds of the clock are 64-bit."""
 
 
 class LockstepSchedulers:
-    """All ranks' schedulers, driven step by step: `admit`, `schedule`, `give_tokens`."""
+    """All ranks' schedulers, driven step by step: `admit`, `schedule`, `give_tokens`.
+
+    When ranks leave or come back, between two steps: `set_ranks`, then `move`.
+    """
 
     def __init__(
         self,
@@ -46,19 +50,25 @@ class LockstepSchedulers:
         bounds: SchedulerBounds,
         policy: PrefillPolicy,
         cache: PrefixCache | None = None,
+        acceptance: Acceptance | None = None,
+        choose_rank: RankChoice | None = None,
     ) -> None:
+        self._choose_rank = choose_rank
         self.arrays = arrays
         self.bounds = bounds
         self.policy = policy
         self.cache = cache
+        self.acceptance = acceptance
         self.empty_rank_steps = 0
         self.kv_blocks_used_max = 0
         self.requests = 0
-        """Requests that run or wait."""
+        """Requests that run or wait, `turned_away` ones too."""
         ranks = len(arrays.ranks)
         self._ranks = ranks
-        self._inbox: list[int] = []
-        self._inbox_tokens = 0
+        self._up = np.ones(ranks, dtype=np.bool_)
+        self.is_open = True
+        """Whether any rank takes requests."""
+        self._inbox: list[int] = []  # requests without a rank, in order of arrival
         self._rows = 0
         self.ended = 0
         """Requests that had their last token in the last step."""
@@ -67,20 +77,50 @@ class LockstepSchedulers:
         self._decodes = np.zeros(ranks, dtype=np.int64)
         self._waited_steps = np.zeros(ranks, dtype=np.int64)
         self._unlimited = np.full(ranks, UNLIMITED, dtype=np.int64)
-        self._given = np.zeros(len(arrays.rows), dtype=np.int32)
+        tokens_max = len(arrays.rows) * (1 + bounds.speculative_tokens)
+        self._given = np.zeros(tokens_max, dtype=np.int32)
 
     @classmethod
-    def replicas(cls, traffic: Traffic, limits: EngineLimits, ranks: int, count: int) -> list[Self]:
+    def replicas(
+        cls,
+        traffic: Traffic,
+        limits: EngineLimits,
+        ranks: int,
+        count: int,
+        *,
+        deadline_ns: Int64s | None = None,
+        seed: int = 0,
+        choices: OwnChoices = NO_CHOICES,
+    ) -> list[Self]:
         """Those of `count` engines of `ranks` ranks each, on one table of `traffic`'s requests.
+
+        `deadline_ns`: when each request is aborted, or NONE: [requests]. `seed`: of the draws
+        which drafts are right.
 
         Raises ConfigError for an unknown prefill policy, and arrivals after `ARRIVAL_S_MAX`.
         """
+        by_priority = limits.scheduling_policy == "priority"
+        level = None
+        if by_priority and traffic.priority is not None:
+            level = np.unique(traffic.priority, return_inverse=True)[1]
         bounds = SchedulerBounds(
             seats=limits.max_num_seqs,
             step_tokens=limits.max_num_batched_tokens,
             block_tokens=limits.block_tokens,
+            long_prefill_tokens=limits.long_prefill_token_threshold,
+            by_priority=by_priority,
+            speculative_tokens=limits.speculative_tokens,
+            context_tokens=limits.max_model_len or NO_CONTEXT_LIMIT,
         )
-        policy = parse_prefill_policy(limits.prefill_policy)
+        acceptance = None
+        if limits.speculative_tokens:
+            rates = np.resize(np.array(limits.acceptance), limits.speculative_tokens)
+            acceptance = Acceptance(rates=rates, seed=seed)
+        policy = (
+            parse_prefill_policy(limits.prefill_policy)
+            if choices.prefill is None
+            else OwnPrefillPolicy(function=choices.prefill)
+        )
         kv_blocks = limits.kv_blocks_per_rank
         if len(traffic) and traffic.arrival_s[-1] > ARRIVAL_S_MAX:
             raise ConfigError(
@@ -93,29 +133,37 @@ class LockstepSchedulers:
             prompt_tokens=traffic.prompt_tokens,
             output_tokens=traffic.output_tokens,
             block_tokens=limits.block_tokens,
+            level=level,
+            deadline_ns=deadline_ns,
         )
-        keys = None
-        if limits.prefix_caching and (
-            traffic.blocks is not None or kv_blocks < _blocks_in_use_max(traffic, limits)
-        ):
-            keys = block_keys(traffic, limits.block_tokens)
+        keys = block_keys(traffic, limits.block_tokens) if caches(traffic, limits) else None
         made = []
         for _ in range(count):
             arrays = scheduler_arrays(requests, ranks=ranks, kv_blocks=kv_blocks, bounds=bounds)
             cache = None if keys is None else prefix_cache(keys, arrays, bounds, kv_blocks)
-            made.append(cls(arrays, bounds, policy, cache))
+            made.append(cls(arrays, bounds, policy, cache, acceptance, choices.rank))
         return made
+
+    @property
+    def has_builtin_choice(self) -> bool:
+        """Whether requests go to the ranks that a server would send them to."""
+        return self._choose_rank is None
 
     @property
     def load_tokens(self) -> int:
         """Tokens that requests hold or have yet to compute."""
         arrays = self.arrays
         held = arrays.ranks["running_tokens"].sum() + arrays.waiting_tokens.sum()
-        return int(held) + self._inbox_tokens
+        return int(held) + int(arrays.requests["tokens"][self._inbox].sum())
+
+    @property
+    def turned_away(self) -> int:
+        """Requests that wait until a rank is open, or for `move` to end them if none is up."""
+        return 0 if self.is_open else len(self._inbox)
 
     def hit_tokens(self, request: int) -> int:
         """Prompt tokens of `request` in the cache of the rank that has most of them."""
-        return int(KERNEL.most_hit_tokens(self.arrays, self.bounds, self.cache, request))
+        return int(kernel.most_hit_tokens(self.arrays, self.bounds, self.cache, request))
 
     @property
     def queues(self) -> tuple[RankQueues, ...]:
@@ -134,48 +182,153 @@ class LockstepSchedulers:
 
     def admit(self, first: int, now_ns: int) -> int:
         """Send all requests from `first` on that have arrived by now; returns the next to come."""
-        coming = KERNEL.admit(self.arrays, self.bounds, self.cache, first, now_ns)
+        self.take_inbox()
+        if self.is_open and self._choose_rank is None:
+            coming = kernel.admit(self.arrays, self.bounds, self.cache, first, now_ns)
+        else:
+            arrived = self.arrays.requests["arrival_ns"][first:].searchsorted(now_ns, side="right")
+            coming = first + int(arrived)
+            self._inbox.extend(range(first, coming))
+            self.take_inbox()
         self.requests += coming - first
         return coming
 
     def put(self, request: int, *, begins: bool) -> None:
         """Take a request: at once where a step `begins` now, else when the one under way ends."""
         self._inbox.append(request)
-        self._inbox_tokens += int(self.arrays.requests[request]["tokens"])
+        self.requests += 1
         if begins:
             self.take_inbox()
 
     def take_inbox(self) -> None:
-        """Send what came during a step to ranks."""
-        for request in self._inbox:
-            KERNEL.send(self.arrays, self.bounds, self.cache, request)
-        self.requests += len(self._inbox)
-        self._inbox.clear()
-        self._inbox_tokens = 0
+        """Send what came during a step to ranks, if one is open."""
+        if self._inbox and self.is_open:
+            self._send(np.array(self._inbox, dtype=np.int64))
+            self._inbox.clear()
+
+    def _send(self, requests: Int64s) -> None:
+        """Send requests to ranks, of which one is open."""
+        arrays, bounds = self.arrays, self.bounds
+        if self._choose_rank is None:
+            kernel.send(arrays, bounds, self.cache, requests)
+            return
+        is_open = np.asarray(arrays.ranks["is_open"])
+        for request in requests.tolist():
+            hits, tokens, held = (np.zeros(self._ranks, dtype=np.int64) for _ in range(3))
+            kernel.weigh(arrays, bounds, self.cache, request, (hits, tokens, held))
+            rank = self._choose_rank(
+                hit_tokens=hits,
+                load_tokens=tokens,
+                has_seat=held < bounds.seats,
+                is_up=is_open.copy(),
+            )
+            if rank is None or not 0 <= rank < self._ranks or not is_open[rank]:
+                ranks = ", ".join(map(str, np.flatnonzero(is_open)))
+                raise ConfigError(field="rank", value=rank, expected=f"one that is open: {ranks}")
+            kernel.put_in(arrays, bounds, request, int(rank))
+
+    def set_ranks(self, up: Bools, closed: Bools) -> None:
+        """From now on, ranks `up` and not `closed` take requests: both [ranks].
+
+        Closed ranks keep theirs. `move` takes those of ranks that are down.
+        """
+        self._up[:] = up
+        self.arrays.ranks["is_open"] = up & ~closed
+        self.is_open = bool(self.arrays.ranks["is_open"].any())
+
+    def move(self, lost: Sequence[int] = (), renewed: Sequence[int] = ()) -> list[int]:
+        """After a step and `set_ranks`: requests of `lost` ranks and of those down go to open ones.
+
+        They keep their tokens and order, and are computed again; what ran counts as preempted.
+        `lost` ranks and those that had requests forget their prefixes, and so do `renewed` ones
+        with other weights. Then those turned away are sent. With no rank up, all of them end in
+        error, and are returned.
+        """
+        ranks, leaving = self.arrays.ranks, np.zeros(self._ranks, dtype=np.bool_)
+        leaving[list(lost)] = True
+        leaving |= ~self._up & (ranks["running_count"] + ranks["waiting_count"] > 0)
+        moving = self._taken_out(np.flatnonzero(leaving))
+        ended: list[int] = []
+        if not self._up.any():
+            ended = [*moving.tolist(), *self._inbox]
+            self._inbox.clear()
+            self.requests -= len(ended)
+        elif not self.is_open:
+            waiting = np.append(moving, np.array(self._inbox, dtype=np.int64))
+            self._inbox = migration.by_arrival(self.arrays, waiting).tolist()
+        elif len(moving):
+            self._send(moving)
+            if not self.bounds.by_priority:
+                for rank in np.unique(self.arrays.requests["rank"][moving]).tolist():
+                    migration.restore_order(self.arrays, rank)
+        self.forget_prefixes(renewed)
+        self.take_inbox()
+        return ended
+
+    def _taken_out(self, ranks: Int64s) -> Int64s:
+        """Requests of `ranks`, which then have none, in order of arrival."""
+        taken = [
+            migration.take_out(self.arrays, self.cache, rank, self._all_blocks)
+            for rank in ranks.tolist()
+        ]
+        return migration.by_arrival(
+            self.arrays, np.concatenate([np.zeros(0, dtype=np.int64), *taken])
+        )
+
+    def forget_prefixes(self, ranks: Sequence[int]) -> None:
+        """Empty the prefix caches of ranks on which nothing runs."""
+        if self.cache is not None:
+            for rank in ranks:
+                migration.forget_prefixes(self.arrays, self.cache, rank)
+
+    @property
+    def all_blocks(self) -> int:
+        """KV blocks of a rank."""
+        return self._all_blocks
+
+    def went_ahead(
+        self, *, rows: int, requests: int, free_blocks_min: int, empty_rank_steps: int
+    ) -> None:
+        """Note steps that were made in one call; the last one, of `rows`, may be under way.
+
+        `requests` run or wait; `free_blocks_min`, of a rank, and `empty_rank_steps` are of these.
+        """
+        self._rows = rows
+        self.requests = requests
+        self.kv_blocks_used_max = max(self.kv_blocks_used_max, self._all_blocks - free_blocks_min)
+        self.empty_rank_steps += empty_rank_steps
 
     def schedule(self) -> StepBatch:
-        """Decide a step; a batch without rows when no rank has anything to compute."""
+        """Decide a step; a batch without rows when no rank has anything to compute.
+
+        The batch leaves drafts out: a cost model with drafts adds them to each decode.
+        """
+        self.take_inbox()
         arrays = self.arrays
-        self._rows = rows = KERNEL.schedule(
+        self._rows = rows = kernel.schedule(
             arrays, self.bounds, self.cache, self._budgets(), self._decodes
         )
-        self.kv_blocks_used_max = self._all_blocks - int(arrays.ranks["free_blocks"].min())
+        new_tokens = arrays.rows["new"][:rows].copy()
+        if self.acceptance is not None:
+            new_tokens -= abs(arrays.rows["drafts"][:rows])
+        used = self._all_blocks - int(arrays.ranks["free_blocks"].min())
+        self.kv_blocks_used_max = max(self.kv_blocks_used_max, used)
         batch = StepBatch(
             ranks=self._ranks,
             rank=arrays.rows["rank"][:rows].copy(),
-            new_tokens=arrays.rows["new"][:rows].copy(),
+            new_tokens=new_tokens,
             context_tokens=arrays.rows["context"][:rows].copy(),
             logit_rows=arrays.ranks["logit_rows"].copy(),
         )
         if rows:
             busy = np.bincount(batch.rank, minlength=self._ranks) > 0
-            self.empty_rank_steps += int((arrays.ranks["up"] & ~busy).sum())
+            self.empty_rank_steps += int((self._up & ~busy).sum())
         return batch
 
     def _budgets(self) -> Int64s:
         if not self.policy.pending_tokens_max:
             return self._unlimited
-        KERNEL.demand(
+        kernel.demand(
             self.arrays, self.bounds, self.policy.pending_tokens_max, self._pending, self._decodes
         )
         demand = PrefillDemand(
@@ -185,12 +338,25 @@ class LockstepSchedulers:
         self._waited_steps = demand.waited_after(budgets)
         return budgets
 
-    def give_tokens(self, end_ns: int) -> Int32s:
-        """End the step at `end_ns`: the requests that get a token by it, in its order: [tokens].
+    def refuse_own_policy(self) -> None:
+        """Raise ConfigError if a user's policy lets no rank compute what it could."""
+        if isinstance(self.policy, OwnPrefillPolicy):
+            expected = "a budget for a rank with prefill where none decodes"
+            raise ConfigError("prefill", "no tokens for any rank", expected)
 
-        The next step writes them anew.
+    def give_tokens(self, end_ns: int, silent: Sequence[int] = ()) -> Int32s:
+        """End the step at `end_ns`: the request of each token it gives, in its order: [tokens].
+
+        The next step writes them anew. Ranks that are `silent`, lost in the step, give no token;
+        `move` has to take their requests.
         """
-        tokens, ended = KERNEL.give_tokens(self.arrays, self.cache, self._rows, end_ns, self._given)
+        if len(silent):
+            rows = self.arrays.rows[: self._rows]
+            unanswered = rows["request"][np.isin(rows["rank"], silent)]
+            self.arrays.requests["is_prefill"][unanswered] = True
+        tokens, ended = kernel.give_tokens(
+            self.arrays, self.cache, self.acceptance, self._rows, end_ns, self._given
+        )
         self.ended = ended
         self.requests -= ended
         return self._given[:tokens]
@@ -200,18 +366,44 @@ class LockstepSchedulers:
         if not self.ended:
             return given[:0]
         ended: Int32s = given[self.arrays.requests["tokens_left"][given] == 0]
-        return ended
+        return ended if self.acceptance is None else ended[np.diff(ended, prepend=NONE) != 0]
 
     def abort(self, request: int) -> None:
         """End a request that runs or waits; of others, nothing changes."""
+        if request in self._inbox:
+            self._inbox.remove(request)
+            self.requests -= 1
+            return
         self.requests -= int(self.arrays.requests[request]["rank"] != NONE)
-        KERNEL.abort(self.arrays, self.cache, request)
+        kernel.abort(self.arrays, self.cache, request)
+
+    def abort_due(self, now_ns: int) -> Int32s:
+        """End requests with a deadline by now that run or wait; returns them: [aborted]."""
+        arrays, aborted = self.arrays, np.zeros(0, dtype=np.int32)
+        due_ns = arrays.ranks["deadline_ns"]
+        if ((due_ns != NONE) & (due_ns <= now_ns)).any():
+            aborted = kernel.abort_due(arrays, self.cache, now_ns)
+        if self._inbox:
+            unsent = np.array(self._inbox, dtype=np.int32)
+            due_ns = arrays.requests["deadline_ns"][unsent]
+            is_due = (due_ns != NONE) & (due_ns <= now_ns)
+            aborted = np.append(aborted, unsent[is_due])
+            self._inbox = unsent[~is_due].tolist()
+        self.requests -= len(aborted)
+        return aborted
 
 
-def _blocks_in_use_max(traffic: Traffic, limits: EngineLimits) -> int:
+def caches(traffic: Traffic, limits: EngineLimits) -> bool:
+    """Whether a prefix cache can be hit: prompts share something, or a rank may preempt."""
+    may_preempt = limits.kv_blocks_per_rank < blocks_in_use_max(traffic, limits)
+    return limits.prefix_caching and (traffic.blocks is not None or may_preempt)
+
+
+def blocks_in_use_max(traffic: Traffic, limits: EngineLimits) -> int:
     """KV blocks from which on a rank never preempts, vLLM's own block included.
 
     Where prompts share nothing, only a preempted request finds blocks in the cache, its own.
     """
-    blocks = -(-(traffic.prompt_tokens + traffic.output_tokens) // limits.block_tokens)
+    tokens = traffic.prompt_tokens + traffic.output_tokens + 2 * limits.speculative_tokens
+    blocks = -(-tokens // limits.block_tokens)
     return int(np.sort(blocks)[::-1][: limits.max_num_seqs].sum()) + 1

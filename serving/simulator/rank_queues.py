@@ -4,13 +4,11 @@
 # Fields of records have no type that mypy knows.
 
 import numpy as np
-from numpy.typing import NDArray
 
-from emulator.ultraserver.compiled import compiled
+from emulator.arrays import Int64s
+from emulator.ultraserver.compiled import allocating, compiled
 from serving.simulator.kv_blocks import hit_blocks
 from serving.simulator.scheduler_arrays import NONE, PrefixCache, SchedulerArrays, SchedulerBounds
-
-Int64s = NDArray[np.int64]
 
 
 @compiled
@@ -28,16 +26,14 @@ def loads(s: SchedulerArrays, request: int, rank_tokens: Int64s, rank_requests: 
 def hit_tokens(
     s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, request: int, tokens: Int64s
 ) -> None:
-    """Tokens of `request` in the cache of each rank that is up: [ranks]."""
+    """Tokens of `request` in the cache of each open rank: [ranks]."""
     for rank in range(len(s.ranks)):
         tokens[rank] = 0
-        if c is not None and s.ranks[rank].up:
-            tokens[rank] = (
-                hit_blocks(s, c, rank, request, bounds.block_tokens) * bounds.block_tokens
-            )
+        if c is not None and s.ranks[rank].is_open:
+            tokens[rank] = hit_blocks(s, bounds, c, rank, request) * bounds.block_tokens
 
 
-@compiled
+@allocating
 def most_hit_tokens(
     s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, request: int
 ) -> int:
@@ -47,13 +43,11 @@ def most_hit_tokens(
     return hits.max()
 
 
-@compiled
+@allocating
 def chosen_rank(
     s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, request: int
 ) -> int:
-    """`choose_rank`: a seat first, then the fewest tokens, then the longest hit; NONE if none is
-    up.
-    """
+    """`choose_rank`: of open ranks, a seat first, then the fewest tokens, then the longest hit."""
     ranks = len(s.ranks)
     tokens, requests = np.empty(ranks, np.int64), np.empty(ranks, np.int64)
     hits = np.empty(ranks, np.int64)
@@ -61,7 +55,7 @@ def chosen_rank(
     hit_tokens(s, bounds, c, request, hits)
     best = NONE
     for rank in range(ranks):
-        if not s.ranks[rank].up:
+        if not s.ranks[rank].is_open:
             continue
         if best == NONE:
             best = rank
@@ -81,6 +75,7 @@ def chosen_rank(
 def put_in(s: SchedulerArrays, bounds: SchedulerBounds, request: int, rank: int) -> None:
     """Queue a request on `rank`: at the end, or by priority and arrival."""
     s.requests[request].rank = rank
+    note_deadline(s, rank, request)
     before, behind = NONE, s.ranks[rank].waiting_first
     last = s.ranks[rank].waiting_last
     if last != NONE and not (bounds.by_priority and goes_before(s, request, last)):
@@ -91,10 +86,20 @@ def put_in(s: SchedulerArrays, bounds: SchedulerBounds, request: int, rank: int)
 
 
 @compiled
+def note_deadline(s: SchedulerArrays, rank: int, request: int) -> None:
+    """Keep a rank's earliest deadline, where `request` has an earlier one."""
+    deadline_ns, earliest_ns = s.requests[request].deadline_ns, s.ranks[rank].deadline_ns
+    if deadline_ns != NONE and (earliest_ns == NONE or deadline_ns < earliest_ns):
+        s.ranks[rank].deadline_ns = deadline_ns
+
+
+@compiled
 def goes_before(s: SchedulerArrays, request: int, other: int) -> bool:
     """By priority, then by arrival."""
     if s.requests[request].level != s.requests[other].level:
         return s.requests[request].level < s.requests[other].level
+    if s.requests[request].arrival_ns != s.requests[other].arrival_ns:
+        return s.requests[request].arrival_ns < s.requests[other].arrival_ns
     return request < other
 
 
@@ -119,6 +124,12 @@ def unlink(s: SchedulerArrays, rank: int, request: int) -> None:
     before, found = NONE, s.ranks[rank].waiting_first
     while found != request:
         before, found = found, s.requests[found].waiting_next
+    unlink_after(s, rank, before, request)
+
+
+@compiled
+def unlink_after(s: SchedulerArrays, rank: int, before: int, request: int) -> None:
+    """Take a request out that stands behind another, or NONE, in a rank's queue."""
     if before == NONE:
         s.ranks[rank].waiting_first = s.requests[request].waiting_next
     else:

@@ -8,12 +8,15 @@ from emulator.errors import ConfigError
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
 
 Router = Callable[[int, Sequence[LockstepSchedulers]], int]
-"""The number of the engine for a request (its number in order of arrival). Any function will do."""
+"""Which of these engines gets a request of the traffic, by its number. Any function will do.
+
+Engines that are down are not among them.
+"""
 
 
-def round_robin(request: int, engines: Sequence[LockstepSchedulers]) -> int:
-    """By turns."""
-    return request % len(engines)
+def round_robin(arrived: int, engines: Sequence[LockstepSchedulers]) -> int:
+    """By turns: `arrived` requests came before."""
+    return arrived % len(engines)
 
 
 def least_loaded(request: int, engines: Sequence[LockstepSchedulers]) -> int:
@@ -53,10 +56,21 @@ class ReplicaSet:
             expected = f"one of {', '.join(ROUTERS)}"
             raise ConfigError(field="router", value=self.router, expected=expected)
 
-    def choose(self, request: int, engines: Sequence[LockstepSchedulers]) -> int:
-        """The engine for a request that arrives."""
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the n-th request that arrives goes to the n-th engine, over and over."""
+        return self.router in ("round-robin", round_robin)
+
+    def choose(self, request: int, engines: Sequence[LockstepSchedulers], *, arrived: int) -> int:
+        """The engine for a request that arrives after `arrived` others.
+
+        Raises ConfigError where the router names none of them.
+        """
         router = ROUTERS[self.router] if isinstance(self.router, str) else self.router
-        return router(request, engines)
+        number = router(arrived if router is round_robin else request, engines)
+        if not 0 <= number < len(engines):
+            raise ConfigError("router", number, f"an engine, 0 to {len(engines) - 1}")
+        return number
 
 
 ONE_ENGINE: Final = ReplicaSet()

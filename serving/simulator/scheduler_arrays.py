@@ -9,39 +9,47 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Int64s = NDArray[np.int64]
-Int32s = NDArray[np.int32]
+from emulator.arrays import Float64s, Int32s, Int64s
+
 Records = NDArray[np.void]
 
 NONE: Final = -1
-"""No request, no rank."""
+"""No request, no rank, no time."""
+
+NEVER_NS: Final = int(np.iinfo(np.int64).max)
+
+NO_CONTEXT_LIMIT: Final = 1 << 62
 
 REQUEST: Final = np.dtype(
     [
-        ("arrival_ns", np.int64),
+        # What every step reads comes first, on one cache line:
         ("tokens", np.int64),  # prompt and generated
-        ("tokens_left", np.int64),  # of output
         ("computed", np.int64),  # vLLM's num_computed_tokens, the step under way included
-        ("blocks", np.int64),  # KV blocks held
-        ("preemptions", np.int64),
-        ("level", np.int64),  # of priority, 0 the most urgent; one level without priorities
-        ("rank", np.int64),  # NONE before it arrives and after its end
+        ("first_token_ns", np.int64),  # NONE without it
+        ("tokens_left", np.int32),  # of output
+        ("blocks", np.int32),  # KV blocks held
+        ("drafts", np.int32),  # that wait for their verification
         ("is_prefill", np.bool_),  # vLLM's is_prefill_chunk
         ("is_running", np.bool_),
+        ("rank", np.int64),  # NONE before it arrives and after its end
         ("waiting_next", np.int64),  # the request behind it in its rank's queue
-        ("first_token_ns", np.int64),  # NONE without it
+        ("level", np.int32),  # of priority, 0 the most urgent; one level without priorities
+        ("preemptions", np.int32),
+        ("arrival_ns", np.int64),
+        ("deadline_ns", np.int64),  # NONE without one
         ("last_token_ns", np.int64),
+        ("received", np.int64),  # tokens whose KV comes with it from prefilling chips
         # With prefix caching:
         ("key_begin", np.int64),  # of its blocks' keys
         ("hashed", np.int64),  # its blocks that are in the cache's index
         ("hits", np.int64),  # tokens of its prompt that were cached when it began
         ("seat", np.int64),  # row of `table`
-    ]
+    ],
+    align=True,
 )
 _NONE_YET: Final = ("rank", "waiting_next", "first_token_ns", "last_token_ns")
 RANK: Final = np.dtype(
     [
-        ("up", np.bool_),
         ("running_count", np.int64),
         ("running_tokens", np.int64),
         ("waiting_count", np.int64),
@@ -49,6 +57,8 @@ RANK: Final = np.dtype(
         ("waiting_last", np.int64),
         ("free_blocks", np.int64),
         ("logit_rows", np.int64),  # tokens of the step under way
+        ("is_open", np.bool_),  # whether it takes requests
+        ("deadline_ns", np.int64),  # none of its requests has an earlier one; or NONE
         # With prefix caching, free blocks: a stack of those without content, the first that was
         # never used, and a queue of those with content, the oldest first.
         ("unhashed_top", np.int32),
@@ -58,9 +68,18 @@ RANK: Final = np.dtype(
     ]
 )
 ROW: Final = np.dtype(
-    [("rank", np.int64), ("request", np.int64), ("new", np.int64), ("context", np.int64)]
+    [
+        ("rank", np.int64),
+        ("new", np.int64),
+        ("context", np.int64),
+        ("request", np.int32),
+        ("drafts", np.int32),
+    ]
 )
-"""A request's part of a step: new tokens, and those computed before."""
+"""A request's part of a step: new tokens, and those computed before.
+
+`drafts` of the new tokens are verified; below 0 they are padding, which is never right.
+"""
 
 BLOCK: Final = np.dtype(
     [
@@ -78,6 +97,8 @@ class SchedulerBounds(NamedTuple):
     """What the configuration says, the same on all ranks.
 
     `step_tokens`: vLLM's `max_num_scheduled_tokens`. `long_prefill_tokens` 0 sets no limit.
+    `context_tokens`: vLLM's `max_model_len`, which drafts do not exceed. `speculative_tokens` are
+    those of EAGLE and of MTP modules, whose blocks are looked ahead for.
     """
 
     seats: int
@@ -85,6 +106,15 @@ class SchedulerBounds(NamedTuple):
     block_tokens: int
     long_prefill_tokens: int = 0
     by_priority: bool = False
+    speculative_tokens: int = 0
+    context_tokens: int = NO_CONTEXT_LIMIT
+
+
+class Acceptance(NamedTuple):
+    """How many drafts are right: the first ones, as far as draws by `seed` keep to the rates."""
+
+    rates: Float64s  # of each draft whose forerunners are right, [speculative tokens]
+    seed: int
 
 
 class SchedulerArrays(NamedTuple):
@@ -115,16 +145,18 @@ def request_records(
     output_tokens: Int64s,
     block_tokens: int,
     level: Int64s | None = None,
+    deadline_ns: Int64s | None = None,
 ) -> Records:
     """REQUEST [requests] before the first arrival, of [requests] in its order.
 
-    `level`: of priority, 0 the most urgent; None is one level.
+    `level`: of priority, 0 the most urgent; None is one level. `deadline_ns` may be NONE.
     """
     requests = _records(REQUEST, len(arrival_ns), **dict.fromkeys(_NONE_YET, NONE))
     requests["arrival_ns"] = arrival_ns
     requests["tokens"] = prompt_tokens
     requests["tokens_left"] = output_tokens
     requests["level"] = 0 if level is None else level
+    requests["deadline_ns"] = NONE if deadline_ns is None else deadline_ns
     full_blocks = (prompt_tokens + output_tokens) // block_tokens
     requests["key_begin"] = full_blocks.cumsum() - full_blocks
     return requests
@@ -135,10 +167,10 @@ def scheduler_arrays(
 ) -> SchedulerArrays:
     """Schedulers of `ranks` idle ranks, with `kv_blocks` each, vLLM's null block included."""
     levels = int(requests["level"].max(initial=0)) + 1
-    queue_ends = {"waiting_first": NONE, "waiting_last": NONE}
+    idle = dict.fromkeys(("waiting_first", "waiting_last", "deadline_ns"), NONE)
     return SchedulerArrays(
         requests=requests,
-        ranks=_records(RANK, ranks, up=True, free_blocks=kv_blocks - 1, fresh=1, **queue_ends),
+        ranks=_records(RANK, ranks, free_blocks=kv_blocks - 1, fresh=1, is_open=True, **idle),
         rows=_records(ROW, ranks * bounds.seats),
         running=np.zeros((ranks, bounds.seats), dtype=np.int64),
         waiting_tokens=np.zeros((ranks, levels), dtype=np.int64),
@@ -157,6 +189,7 @@ def prefix_cache(
     ranks = len(arrays.ranks)
     requests = arrays.requests
     longest = int((requests["tokens"] + requests["tokens_left"]).max(initial=0))
+    longest += 2 * bounds.speculative_tokens
     chains = 1 << (kv_blocks - 1).bit_length()
     return PrefixCache(
         block_keys=block_keys,

@@ -2,16 +2,16 @@
 
 Each function follows the one of vLLM's scheduler, or of ours around it, that its docstring names;
 differential tests hold them against those. What it does not follow (grammars, LoRA, multimodal
-input, KV connectors, speculation) has no arrays here.
+input, KV connectors) has no arrays here.
 """
 
 # mypy: no-warn-return-any
 # Fields of records have no type that mypy knows.
 
 import numpy as np
-from numpy.typing import NDArray
 
-from emulator.ultraserver.compiled import compiled
+from emulator.arrays import Int32s, Int64s
+from emulator.ultraserver.compiled import allocating, compiled
 from serving.policy.prefill_throttle import UNLIMITED
 from serving.simulator.kv_blocks import (
     free_hit_blocks,
@@ -21,28 +21,45 @@ from serving.simulator.kv_blocks import (
     take_hits,
     take_new,
 )
-from serving.simulator.rank_queues import chosen_rank, link, put_in, unlink
-from serving.simulator.scheduler_arrays import NONE, PrefixCache, SchedulerArrays, SchedulerBounds
-
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
+from serving.simulator.rank_queues import (
+    chosen_rank,
+    link,
+    note_deadline,
+    put_in,
+    unlink,
+    unlink_after,
+)
+from serving.simulator.scheduler_arrays import (
+    NONE,
+    Acceptance,
+    PrefixCache,
+    SchedulerArrays,
+    SchedulerBounds,
+)
+from serving.simulator.verified_drafts import accepted_drafts
 
 
 @compiled
 def admit(
     s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, first: int, now_ns: int
 ) -> int:
-    """Send requests from `first` on that have arrived by now to ranks; returns the next to come."""
+    """Send requests from `first` on that have arrived by now to ranks; returns the next to come.
+
+    At least one rank is open.
+    """
     while first < len(s.requests) and s.requests[first].arrival_ns <= now_ns:
-        send(s, bounds, c, first)
+        put_in(s, bounds, first, chosen_rank(s, bounds, c, first))
         first += 1
     return first
 
 
 @compiled
-def send(s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, request: int) -> None:
-    """Send a request to a rank, of which one is up."""
-    put_in(s, bounds, request, chosen_rank(s, bounds, c, request))
+def send(
+    s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, requests: Int64s
+) -> None:
+    """Send requests to ranks; at least one rank is open."""
+    for request in requests:
+        put_in(s, bounds, request, chosen_rank(s, bounds, c, request))
 
 
 @compiled
@@ -62,7 +79,7 @@ def demand(
         for _ in range(bounds.seats - s.ranks[rank].running_count):
             if request == NONE:
                 break
-            waiting += s.requests[request].tokens
+            waiting += s.requests[request].tokens - s.requests[request].received
             if pending[rank] + waiting >= enough:
                 break
             request = s.requests[request].waiting_next
@@ -87,11 +104,11 @@ def schedule(
         budget = budgets[rank]
         tokens = bounds.step_tokens
         if budget != UNLIMITED:
-            tokens = min(tokens, decodes[rank] + budget)
+            tokens = min(tokens, decodes[rank] * (1 + bounds.speculative_tokens) + budget)
         first = rows
         rows, tokens, preempted = _schedule_running(s, bounds, c, rank, budget, tokens, rows)
         if not preempted:
-            rows = _schedule_waiting(s, bounds, c, rank, budget, tokens, rows)
+            rows = _schedule_waiting(s, bounds, c, rank, budget, tokens, first, rows)
         s.ranks[rank].logit_rows = 0
         for row in range(first, rows):
             request = s.rows[row].request
@@ -148,39 +165,62 @@ def _schedule_running(
         if holds_back and s.requests[request].is_prefill:
             place += 1
             continue
-        new = s.requests[request].tokens - s.requests[request].computed
+        context = s.requests[request].computed
+        new = s.requests[request].tokens + s.requests[request].drafts - context
         if 0 < piece < new:
             new = piece
-        new = min(new, tokens)
-        needed = (
-            -(-(s.requests[request].computed + new) // bounds.block_tokens)
-            - s.requests[request].blocks
-        )
+        new = min(new, tokens, bounds.context_tokens - 1 - context)
+        needed = _new_blocks(s, bounds, request, context + new)
         has_blocks = True
         while needed > s.ranks[rank].free_blocks and has_blocks:
             victim_place = _victim(s, bounds, rank)
             victim = s.running[rank, victim_place]
             if victim_place < place:
                 place -= 1
-            row = first
-            while row < rows and s.rows[row].request != victim:
-                row += 1
-            if row < rows:  # it was given tokens in this step already
-                tokens += s.rows[row].new
-                rows -= 1
-                for later in range(row, rows):
-                    s.rows[later].request = s.rows[later + 1].request
-                    s.rows[later].new = s.rows[later + 1].new
-                    s.rows[later].context = s.rows[later + 1].context
+            rows, restored = _drop_row(s, first, rows, victim)
+            tokens += restored
             _preempt(s, bounds, c, rank, victim_place)
             preempted, has_blocks = True, victim != request
         if not has_blocks:
             break
-        _take(s, bounds, c, rank, request, max(needed, 0), s.requests[request].computed + new)
-        rows = _add_row(s, rank, request, new, s.requests[request].computed, rows)
+        take(s, bounds, c, rank, request, needed, context + new)
+        rows = _add_row(s, rank, request, new, context, rows)
+        if s.requests[request].drafts:
+            s.rows[rows - 1].drafts = max(0, context + new - s.requests[request].tokens)
+            s.requests[request].drafts = 0
         tokens -= new
         place += 1
     return rows, tokens, preempted
+
+
+@compiled
+def _drop_row(s: SchedulerArrays, first: int, rows: int, victim: int) -> tuple[int, int]:
+    """Take back the tokens of a request that was given some in this step, if it was.
+
+    Returns the rows, of which those of its rank begin at `first`, and the tokens.
+    """
+    row = first
+    while row < rows and s.rows[row].request != victim:
+        row += 1
+    if row == rows:
+        return rows, 0
+    restored = s.rows[row].new
+    for later in range(row, rows - 1):
+        s.rows[later].request = s.rows[later + 1].request
+        s.rows[later].new = s.rows[later + 1].new
+        s.rows[later].context = s.rows[later + 1].context
+        s.rows[later].drafts = s.rows[later + 1].drafts
+    return rows - 1, restored
+
+
+@compiled
+def _new_blocks(s: SchedulerArrays, bounds: SchedulerBounds, request: int, tokens: int) -> int:
+    """Blocks that a request lacks for so many tokens, and those that are drafted after them."""
+    ahead = min(tokens + bounds.speculative_tokens, bounds.context_tokens)
+    held = s.requests[request].blocks
+    if ahead <= held * bounds.block_tokens:  # mostly; divisions are slow
+        return 0
+    return -(-ahead // bounds.block_tokens) - held
 
 
 @compiled
@@ -206,7 +246,8 @@ def _preempt(
     """Take a running request's blocks; it goes back to the front of the queue."""
     request = s.running[rank, place]
     _stop_running(s, c, rank, request)
-    s.requests[request].computed = 0
+    s.requests[request].computed = s.requests[request].drafts = 0
+    s.requests[request].received = 0
     s.requests[request].preemptions += 1
     if bounds.by_priority:
         put_in(s, bounds, request, rank)
@@ -232,7 +273,7 @@ def _stop_running(s: SchedulerArrays, c: PrefixCache | None, rank: int, request:
 
 
 @compiled
-def _take(
+def take(
     s: SchedulerArrays,
     bounds: SchedulerBounds,
     c: PrefixCache | None,
@@ -241,10 +282,11 @@ def _take(
     count: int,
     tokens: int,
 ) -> None:
-    """Append `count` new blocks to a request's, which then hold `tokens`."""
+    """Append `count` new blocks to a request's, which then hold `tokens`, drafts too."""
     if c is not None:
         take_new(s, c, rank, request, count)
-        index_full_blocks(s, c, rank, request, tokens, bounds.block_tokens)
+        known = min(tokens, s.requests[request].tokens)
+        index_full_blocks(s, c, rank, request, known, bounds.block_tokens)
     else:
         s.ranks[rank].free_blocks -= count
         s.requests[request].blocks += count
@@ -254,6 +296,7 @@ def _take(
 def _add_row(s: SchedulerArrays, rank: int, request: int, new: int, context: int, row: int) -> int:
     s.rows[row].rank, s.rows[row].request = rank, request
     s.rows[row].new, s.rows[row].context = new, context
+    s.rows[row].drafts = 0
     return row + 1
 
 
@@ -265,51 +308,87 @@ def _schedule_waiting(
     rank: int,
     budget: int,
     tokens: int,
+    first: int,
     rows: int,
 ) -> int:
-    """Start waiting requests while tokens, seats and blocks last; returns the rows."""
+    """Start waiting requests while tokens, seats and blocks last; returns the rows.
+
+    The rank's running ones have those from `first` on.
+    """
+    running_rows = rows
     piece = _piece_max(s, bounds, rank, budget)
     holds_back = _holds_back(s, rank, budget)
     while tokens > 0 and s.ranks[rank].waiting_count and s.ranks[rank].running_count < bounds.seats:
         request, hits, free_hits = s.ranks[rank].waiting_first, 0, 0
         if c is not None:
-            hits = hit_blocks(s, c, rank, request, bounds.block_tokens)
+            hits = hit_blocks(s, bounds, c, rank, request)
             free_hits = free_hit_blocks(s, c, rank, request, hits)
-        context = hits * bounds.block_tokens
+        cached = hits * bounds.block_tokens
+        context = max(cached, s.requests[request].received)
         if holds_back and context < s.requests[request].tokens - 1:
+            break
+        width = _padded_width(s, bounds, request, context, first, running_rows)
+        if width > tokens:
             break
         new = s.requests[request].tokens - context
         if 0 < piece < new:
             new = piece
-        new = min(new, tokens)
+        new = width or min(new, tokens)
         # vLLM's scheduler_reserve_full_isl: it starts once all of its tokens have blocks.
-        whole = -(-s.requests[request].tokens // bounds.block_tokens) - hits + free_hits
-        if whole > s.ranks[rank].free_blocks:
+        whole = -(-s.requests[request].tokens // bounds.block_tokens) - hits
+        needed = _new_blocks(s, bounds, request, context + new) - hits
+        if max(whole, needed) + free_hits > s.ranks[rank].free_blocks:
             break
         unlink(s, rank, request)
         if c is not None:
             take_hits(s, c, rank, request, hits)
             if not s.requests[request].preemptions:
-                s.requests[request].hits = context
-        needed = -(-(context + new) // bounds.block_tokens) - hits
-        _take(s, bounds, c, rank, request, needed, context + new)
+                s.requests[request].hits = cached
+        take(s, bounds, c, rank, request, needed, context + new)
         s.running[rank, s.ranks[rank].running_count] = request
         s.ranks[rank].running_count += 1
         s.ranks[rank].running_tokens += s.requests[request].tokens
         s.requests[request].is_running = True
         rows = _add_row(s, rank, request, new, context, rows)
+        if width:
+            s.rows[rows - 1].drafts = 1 - width
         tokens -= new
     return rows
 
 
 @compiled
+def _padded_width(
+    s: SchedulerArrays, bounds: SchedulerBounds, request: int, context: int, first: int, last: int
+) -> int:
+    """Tokens of a request that starts with one, as wide as decodes with drafts; 0 without padding.
+
+    vLLM pads it beside the rank's running rows, `first` to `last`, unless one of them is a prefill.
+    """
+    width = 1 + bounds.speculative_tokens
+    if width == 1 or s.requests[request].tokens - context > 1:
+        return 0
+    if (first == last and context == 0) or context + width >= bounds.context_tokens:
+        return 0
+    for row in range(first, last):
+        if s.requests[s.rows[row].request].is_prefill:
+            return 0
+    return width
+
+
+@compiled
 def give_tokens(
-    s: SchedulerArrays, c: PrefixCache | None, rows: int, end_ns: int, given: Int32s
+    s: SchedulerArrays,
+    c: PrefixCache | None,
+    acceptance: Acceptance | None,
+    rows: int,
+    end_ns: int,
+    given: Int32s,
 ) -> tuple[int, int]:
     """`update_from_output` of a step that ends at `end_ns`.
 
-    Each row that computed all of its request gets a token. Writes those requests to `given` [rows];
-    returns how many they are, and how many of them have their last token and are gone.
+    Each row that computed all of its request gets a token, and one for each draft that was right.
+    Writes those requests to `given` [tokens], one as often as it has tokens; returns how many
+    tokens they are, and how many requests have their last token and are gone.
     """
     tokens = ended = 0
     for row in range(rows):
@@ -317,13 +396,21 @@ def give_tokens(
         if s.requests[request].is_prefill:
             continue
         rank = s.rows[row].rank
+        count = 1
+        if acceptance is not None:
+            right = accepted_drafts(s, acceptance, row)
+            s.requests[request].computed -= abs(s.rows[row].drafts) - right
+            s.requests[request].drafts = len(acceptance.rates)
+            count = min(1 + right, s.requests[request].tokens_left)
+            for place in range(1, count):
+                given[tokens + place] = request
         given[tokens] = request
-        tokens += 1
+        tokens += count
         if s.requests[request].first_token_ns == NONE:
             s.requests[request].first_token_ns = end_ns
-        s.requests[request].tokens += 1
-        s.requests[request].tokens_left -= 1
-        s.ranks[rank].running_tokens += 1
+        s.requests[request].tokens += count
+        s.requests[request].tokens_left -= count
+        s.ranks[rank].running_tokens += count
         if s.requests[request].tokens_left == 0:
             ended += 1
             s.requests[request].last_token_ns = end_ns
@@ -343,3 +430,44 @@ def abort(s: SchedulerArrays, c: PrefixCache | None, request: int) -> None:
     else:
         unlink(s, rank, request)
     s.requests[request].rank = NONE
+
+
+@allocating
+def abort_due(s: SchedulerArrays, c: PrefixCache | None, now_ns: int) -> Int32s:
+    """`finish_requests` of those that run or wait with a deadline by now: [aborted]."""
+    held = 0
+    for rank in range(len(s.ranks)):
+        held += s.ranks[rank].running_count + s.ranks[rank].waiting_count
+    aborted, count = np.empty(held, np.int32), 0
+    for rank in range(len(s.ranks)):
+        if s.ranks[rank].deadline_ns == NONE or s.ranks[rank].deadline_ns > now_ns:
+            continue
+        s.ranks[rank].deadline_ns = NONE
+        place = 0
+        while place < s.ranks[rank].running_count:
+            request = s.running[rank, place]
+            if _is_due(s, request, now_ns):
+                _stop_running(s, c, rank, request)
+                aborted[count] = request
+                count += 1
+            else:
+                note_deadline(s, rank, request)
+                place += 1
+        before, request = NONE, s.ranks[rank].waiting_first
+        while request != NONE:
+            if _is_due(s, request, now_ns):
+                unlink_after(s, rank, before, request)
+                aborted[count] = request
+                count += 1
+            else:
+                note_deadline(s, rank, request)
+                before = request
+            request = s.requests[request].waiting_next
+    for place in range(count):
+        s.requests[aborted[place]].rank = NONE
+    return aborted[:count]
+
+
+@compiled
+def _is_due(s: SchedulerArrays, request: int, now_ns: int) -> bool:
+    return s.requests[request].deadline_ns != NONE and s.requests[request].deadline_ns <= now_ns

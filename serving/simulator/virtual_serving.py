@@ -5,48 +5,36 @@ machine alone and repeats exactly. Every step is scheduled. The clock counts who
 arrive during a step wait for its end.
 """
 
-from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from emulator.arrays import Bools, Float64s, Int32s, Int64s
 from emulator.errors import ConfigError
-from emulator.ultraserver.step_parts import THROTTLE
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Bound
 from loadgen.workloads.traffic import Traffic
 from serving.engine.step_batch import StepWatcher
-from serving.simulator.lockstep_schedulers import LockstepSchedulers
-from serving.simulator.scheduler_arrays import NONE
+from serving.simulator.engine_pool import EnginePool
+from serving.simulator.lockstep_schedulers import ARRIVAL_S_MAX
+from serving.simulator.machine_calls import TimedCall
+from serving.simulator.request_arrivals import RequestArrivals
+from serving.simulator.run_log import StepLog, step_log, token_log
+from serving.simulator.scheduler_arrays import NEVER_NS, NONE, Records
 from serving.simulator.simulated_deployment import SimulatedDeployment
+from serving.simulator.simulated_engine import SimulatedEngine
+from serving.simulator.steps_ahead import RunStops
+from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending, ServingRun, missed_by
-
-Int32s = NDArray[np.int32]
-Int64s = NDArray[np.int64]
-Float64s = NDArray[np.float64]
-Bools = NDArray[np.bool_]
 
 HOPE_STEPS: Final = 32
 """Steps between two checks of whether a level can still be met."""
 
-EMPTY_STEPS_MAX: Final = 3
-"""Steps without a token, one after another, after which nothing would ever change."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StepLog:
-    """Each step of a run: its begin, what it lasts and costs, all [steps].
-
-    `throttled_ns`: by how much a power limit lengthens it; `joules` are the chips'.
-    """
-
-    begin_ns: Int64s
-    duration_ns: Int64s
-    throttled_ns: Float64s
-    joules: Float64s
+PROGRESS_STEPS: Final = 64
+"""Steps of an engine before the first look at the progress; later ones come after an eighth more.
+"""
 
 
 class StopSimulation(Exception):
@@ -57,13 +45,16 @@ Progress = Callable[[int, float], None]
 """Called now and then with the requests that have all their tokens, and the emulated seconds."""
 
 
-def serve_in_virtual_time(
+def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
     deployment: SimulatedDeployment,
     traffic: Traffic,
     *,
     levels: Sequence[Bound] = (),
     among: Bools | None = None,
     until_s: float = float("inf"),
+    calls: Sequence[TimedCall] = (),
+    timeout_s: float | None = None,
+    seed: int = 0,
     on_step: StepWatcher | None = None,
     progress: Progress | None = None,
 ) -> tuple[ServingRun, StepLog]:
@@ -72,14 +63,25 @@ def serve_in_virtual_time(
 
     A run ends earlier when one of `levels` is certain to be missed by those requests, when no step
     begins before `until_s`, or when `progress` raises StopSimulation; the result says which.
-    `on_step` gets every step.
+    `calls` come to the machines at their times; requests without a last token `timeout_s` after
+    their arrival are aborted; `on_step` gets every step.
 
     Raises ConfigError for a request longer than the context or a rank's KV, and for an unknown
-    prefill policy.
+    prefill policy, a timeout not above 0; this and LeaseRefused for a call that a machine refuses.
     """
-    _refuse_what_never_fits(deployment, traffic)
+    for pool, part in deployment.parts_of(traffic):
+        _refuse_what_never_fits(pool, part)
     judged = np.ones(len(traffic), dtype=np.bool_) if among is None else among
-    serving = _VirtualServing(deployment, traffic, judged, on_step, progress)
+    serving = _VirtualServing(
+        deployment,
+        traffic,
+        judged,
+        calls=calls,
+        timeout_s=timeout_s,
+        seed=seed,
+        on_step=on_step,
+        progress=progress,
+    )
     try:
         ending = serving.serve(levels, until_ns=until_s * NS_PER_S)
     except StopSimulation:
@@ -102,14 +104,25 @@ def _refuse_what_never_fits(deployment: SimulatedDeployment, traffic: Traffic) -
             value=max_model_len,
             expected=f"at least {tokens}, the tokens of request {longest} and its reply",
         )
-    # The last token's keys and values are never written; one block is vLLM's own.
-    needed = -(-(tokens - 1) // limits.block_tokens) + 1
-    if needed > limits.kv_blocks_per_rank:
-        raise ConfigError(
-            field="kv_blocks_per_rank",
-            value=limits.kv_blocks_per_rank,
-            expected=f"at least {needed}, for the {tokens} tokens of request {longest}",
-        )
+    needed = _blocks_at_most(traffic, limits, max_model_len)
+    most = int(needed.argmax())
+    if needed[most] > limits.kv_blocks_per_rank:
+        expected = f"at least {needed[most]}, for the {total_tokens[most]} tokens of request {most}"
+        if limits.speculative_tokens:
+            expected += " and its drafts"
+        raise ConfigError("kv_blocks_per_rank", limits.kv_blocks_per_rank, expected)
+
+
+def _blocks_at_most(traffic: Traffic, limits: EngineLimits, max_model_len: int) -> Int64s:
+    """KV blocks that each request may need alone on a rank, vLLM's own one included: [requests].
+
+    The last token's keys and values are never written. A step of K drafts has blocks for the K that
+    it verifies, where a token came before it, and for the K to be made after them.
+    """
+    written = traffic.prompt_tokens + traffic.output_tokens - 1
+    ahead = limits.speculative_tokens * (1 + (traffic.output_tokens > 1))
+    blocks: Int64s = -(-np.minimum(written + ahead, max_model_len) // limits.block_tokens) + 1
+    return blocks
 
 
 class _VirtualServing:
@@ -123,46 +136,64 @@ class _VirtualServing:
         deployment: SimulatedDeployment,
         traffic: Traffic,
         judged: Bools,
+        *,
+        calls: Sequence[TimedCall],
+        timeout_s: float | None,
+        seed: int,
         on_step: StepWatcher | None,
         progress: Progress | None,
     ) -> None:
         self._traffic = traffic
-        self._cost_model = deployment.cost_model
-        self._replicas = deployment.replicas
-        self._engines = engines = LockstepSchedulers.replicas(
-            traffic,
-            deployment.limits,
-            deployment.cost_model.partition.ranks,
-            deployment.replicas.count,
-        )
+        _check_replicas(calls, deployment.engines)
+        called = {call.replica for call in calls}
+        self._pool = EnginePool(deployment, traffic, called=called, on_step=on_step, seed=seed)
+        self._engines = [*self._pool.engines]
+        self._prefill: EnginePool | None = None
+        if deployment.prefill is not None:
+            _, (_, prompts) = deployment.parts_of(traffic)
+            there = {number - len(self._engines) for number in called}
+            self._prefill = EnginePool(
+                deployment.prefill,
+                prompts,
+                called=there,
+                on_step=on_step,
+                seed=seed,
+                clients_see=False,
+            )
+            self._engines += self._prefill.engines
+            self._transfer_ns = np.rint(deployment.transfer_ns(traffic.prompt_tokens))
+            self._pool.requests["received"] = traffic.prompt_tokens - 1  # the last is computed here
+        self._called = [self._engines[number] for number in sorted(called)]
+        self._logs = [engine.log for engine in self._engines]
+        self._sent: list[tuple[int, int]] = []  # arrivals of prompts that are sent over, a heap
+        self._first = self._prefill or self._pool
+        self._calls = sorted(calls, key=lambda call: call.at_s)[::-1]  # the next one last
         self._progress = progress
-        self._end_ns: list[int | None] = [None] * len(engines)  # of the step under way
-        self._on_step = on_step
-        self._requests = engines[0].arrays.requests
-        self._arrival_ns = self._requests["arrival_ns"]
-        self._coming = 0  # the next request to arrive
+        self._requests = self._pool.requests
+        if timeout_s is not None and not 0 < timeout_s < ARRIVAL_S_MAX:
+            raise ConfigError(field="timeout_s", value=timeout_s, expected="seconds, above 0")
+        self._timeout_ns = None if timeout_s is None else round(timeout_s * NS_PER_S)
+        self._arrivals = RequestArrivals(traffic, self._first.requests, self._timeout_ns)
         self._now_ns = 0
         self._judged = judged
         self._judged_left = int(judged.sum())
-        self._token_request = np.empty(int(traffic.output_tokens.sum()), dtype=np.int32)
-        self._tokens = 0
+        self._judges_all = bool(judged.all())
+        self._failed = np.zeros(len(traffic), dtype=np.bool_)
         self._done = 0  # requests with all their tokens
         self._next_check = HOPE_STEPS
-        # Of each step, by its begin: as the log.
-        self._begin_ns, self._duration_ns = array("q"), array("q")
-        self._throttled_ns, self._joules = array("d"), array("d")
-        # And by its end.
-        self._step_end_ns, self._step_tokens = array("q"), array("q")
-        self._kv_blocks_used_max = 0
 
     def serve(self, levels: Sequence[Bound], *, until_ns: float) -> Ending:
         """Step until the end; levels concern the judged requests."""
+        ahead = self._arrivals.in_order and self._goes_ahead(looks=bool(levels))
+        if ahead and self._first.expect_all(len(self._traffic)):
+            self._arrivals.hand_over()
         while self._judged_left:
             self._now_ns = self._next_ns(arrivals=self._now_ns < until_ns)
             self._finish_due()
+            self._go_on_with_machines()
             if not self._judged_left:
                 break
-            if self._steps_ended >= self._next_check:
+            if self._steps >= self._next_check:
                 self._next_check += HOPE_STEPS
                 if self._progress is not None:
                     self._progress(self._done, self._now_ns / NS_PER_S)
@@ -170,83 +201,150 @@ class _VirtualServing:
                     return Ending.HOPELESS
             if self._now_ns < until_ns:
                 self._take_arrivals()
-                self._begin_steps()
+                self._begin_steps(until_ns, looks=bool(levels))
             elif not self._is_busy:
                 return Ending.TIME_UP
         return Ending.JUDGED
 
     def ended(self, ending: Ending) -> Ending:
-        """End the steps that are under way; returns SERVED where all requests have their tokens."""
+        """End the steps that are under way; returns SERVED where no request is left."""
         while self._is_busy:
-            self._now_ns = self._next_ns(arrivals=False)
+            self._now_ns = min(e.end_ns for e in self._engines if e.end_ns is not None)
             self._finish_due()
-        is_over = bool((self._requests["last_token_ns"] != NONE).all())
-        return Ending.SERVED if is_over else ending
+        is_over = (self._requests["last_token_ns"] != NONE) | self._failed
+        return Ending.SERVED if bool(is_over.all()) else ending
 
     @property
     def _is_busy(self) -> bool:
-        return any(end_ns is not None for end_ns in self._end_ns)
+        return any(engine.end_ns is not None for engine in self._engines)
 
     def _next_ns(self, *, arrivals: bool) -> int:
-        """When the next step ends, or the next request comes to an engine that could take it."""
-        times_ns = [end_ns for end_ns in self._end_ns if end_ns is not None]
-        waits_for_all = len(self._engines) == 1 and times_ns
-        if arrivals and self._coming < len(self._arrival_ns) and not waits_for_all:
-            times_ns.append(max(self._now_ns, int(self._arrival_ns[self._coming])))
+        """When a step ends, a call comes, or a request comes to an engine that could take it."""
+        times_ns = [engine.end_ns for engine in self._engines if engine.end_ns is not None]
+        waits_for_all = len(self._engines) == 1 and self._engines[0].is_busy
+        if self._sent:
+            times_ns.append(self._sent[0][0])
+        if self._calls:
+            times_ns.append(self._calls[-1].at_ns)
+        waits_ns = (engine.waits_until_ns for engine in self._called)
+        times_ns += [max(self._now_ns, each) for each in waits_ns if each is not None]
+        if arrivals:  # or else no step begins any more
+            times_ns += [each.paused_ns for each in self._engines if each.paused_ns is not None]
+        if arrivals and not waits_for_all:
+            times_ns.append(max(self._now_ns, self._arrivals.next_ns()))
         return min(times_ns, default=self._now_ns)
 
-    def _begin_steps(self) -> None:
-        for number, engine in enumerate(self._engines):
-            if self._end_ns[number] is None and engine.requests:
-                self._begin(number)
+    @property
+    def _steps(self) -> int:
+        """Those that have ended."""
+        return sum(log.ended for log in self._logs)
+
+    def _goes_ahead(self, *, looks: bool) -> bool:
+        """Whether nothing but new requests concerns an engine between the steps of others."""
+        # Others end the run, or sessions go on elsewhere.
+        alone = len(self._engines) == 1
+        apart = alone or (self._judges_all and self._arrivals.in_order and not looks)
+        return apart and not (self._calls or self._prefill or self._timeout_ns)
+
+    def _begin_steps(self, until_ns: float, *, looks: bool) -> None:
+        """Begin steps of engines that have none; `looks`: levels are looked at meanwhile."""
+        goes_ahead = self._goes_ahead(looks=looks)
+        for engine in self._called:
+            self._fail(engine.dismiss())
+        for engine in self._engines:
+            if self._timeout_ns is not None and engine.end_ns is None:
+                self._fail(engine.schedulers.abort_due(self._now_ns))
+            if not engine.can_begin or (engine.paused_ns or 0) > self._now_ns:
+                continue
+            if goes_ahead and engine.can_go_ahead:
+                self._go_ahead(engine, until_ns, steps=self._steps_until_check(engine, looks=looks))
+            else:
+                engine.begin(self._now_ns)
+
+    def _steps_until_check(self, engine: SimulatedEngine, *, looks: bool) -> int:
+        """How many steps an engine has made when something looks at it, all before included."""
+        if looks:
+            return self._next_check
+        if self._progress is None:
+            return NEVER_NS
+        return engine.log.ended + max(PROGRESS_STEPS, engine.log.ended // 8)
+
+    def _go_ahead(self, engine: SimulatedEngine, until_ns: float, *, steps: int) -> None:
+        """Let an engine make all its steps until the next arrival, or so many in all."""
+        alone = len(self._engines) == 1
+        stops = RunStops(
+            judged=self._judged,
+            judged_left=self._judged_left if alone else len(self._judged) + 1,
+            steps=steps,
+            at_ends=not self._arrivals.in_order,
+        )
+        done = engine.go_ahead(self._now_ns, min(until_ns, self._arrivals.next_ns()), stops)
+        self._done += done.done
+        self._judged_left -= stops.judged_left - done.judged_left
+        if stops.at_ends and done.done:
+            given, end_ns = engine.log.last_step()
+            self._arrivals.after(given[self._requests["tokens_left"][given] == 0], end_ns)
 
     def _finish_due(self) -> None:
-        for number, end_ns in enumerate(self._end_ns):
-            if end_ns == self._now_ns:
-                self._finish(number)
+        for engine in self._engines:
+            if engine.end_ns == self._now_ns:
+                self._finish(engine)
 
     def _take_arrivals(self) -> None:
         """Send on what has arrived by now."""
-        if len(self._engines) == 1:
-            self._coming = self._engines[0].admit(self._coming, self._now_ns)
+        arrivals = self._arrivals
+        if len(self._engines) == 1 and arrivals.in_order:
+            if self._engines[0].is_busy:  # a call came, and requests wait for the step's end
+                return
+            schedulers = self._pool.engines[0].schedulers
+            arrivals.coming = schedulers.admit(arrivals.coming, self._now_ns)
             return
-        while (
-            self._coming < len(self._arrival_ns) and self._arrival_ns[self._coming] <= self._now_ns
-        ):
-            number = self._replicas.choose(self._coming, self._engines)
-            self._engines[number].put(self._coming, begins=self._end_ns[number] is None)
-            self._coming += 1
+        for request in arrivals.take(self._now_ns):
+            self._first.put(request)
+        while self._sent and self._sent[0][0] <= self._now_ns:
+            self._pool.put(heappop(self._sent)[1])
 
-    def _begin(self, number: int) -> None:
-        """Decide an engine's next step, and when it ends."""
-        engine = self._engines[number]
-        for _ in range(EMPTY_STEPS_MAX):
-            batch = engine.schedule()
-            if len(batch.rank):
-                break
-        assert len(batch.rank), "requests wait and no rank takes any"
-        self._kv_blocks_used_max = max(self._kv_blocks_used_max, engine.kv_blocks_used_max)
-        cost = self._cost_model.cost(batch)
-        if self._on_step is not None:
-            self._on_step(cost, batch, begin_ns=self._now_ns, queues=engine.queues)
-        self._begin_ns.append(self._now_ns)
-        self._duration_ns.append(cost.duration_ns)
-        self._throttled_ns.append(cost.parts_ns[THROTTLE])
-        self._joules.append(cost.chip_joules)
-        self._end_ns[number] = self._now_ns + cost.duration_ns
-
-    def _finish(self, number: int) -> None:
+    def _finish(self, engine: SimulatedEngine) -> None:
         """Give out the tokens of an engine's step, which ends now."""
-        engine = self._engines[number]
-        given = engine.give_tokens(self._now_ns)
-        self._end_ns[number] = None
-        self._step_end_ns.append(self._now_ns)
-        self._step_tokens.append(len(given))
-        self._done += engine.ended
-        self._token_request[self._tokens : self._tokens + len(given)] = given
-        self._tokens += len(given)
-        self._judged_left -= int(self._judged[engine.ended_among(given)].sum())
-        engine.take_inbox()
+        given = engine.give_tokens()
+        if self._prefill is not None and engine in self._prefill.engines:
+            self._send_over(engine.schedulers.ended_among(given))
+            self._fail(engine.finish())
+            return
+        ended = engine.schedulers.ended_among(given)
+        if self._timeout_ns is not None:
+            is_late = self._first.requests["deadline_ns"][ended] < self._now_ns
+            self._requests["last_token_ns"][ended[is_late]] = NONE
+            self._fail(ended[is_late])
+            ended = ended[~is_late]
+        self._done += len(ended)
+        self._judged_left -= int(self._judged[ended].sum())
+        self._arrivals.after(ended, self._now_ns)
+        self._fail(engine.finish())
+
+    def _send_over(self, prompts: Int32s) -> None:
+        """Send the keys and values of prompts to the pool that decodes them."""
+        fields = ["arrival_ns", "deadline_ns"]
+        self._requests[fields][prompts] = self._first.requests[fields][prompts]
+        for request in prompts.tolist():
+            heappush(self._sent, (self._now_ns + int(self._transfer_ns[request]), request))
+
+    def _fail(self, requests: Sequence[int] | Int32s) -> None:
+        """Note requests that end without their last tokens, and with them later turns."""
+        if len(requests):
+            over = [*map(int, requests), *self._arrivals.lost_with(requests, self._now_ns)]
+            self._failed[over] = True
+            self._judged_left -= int(self._judged[over].sum())
+
+    def _go_on_with_machines(self) -> None:
+        """Carry out the calls that have come, and what is due on idle engines."""
+        while self._calls and self._calls[-1].at_ns <= self._now_ns:
+            call = self._calls.pop()
+            self._fail(self._engines[call.replica].take(call.call, self._now_ns))
+        for engine in self._called:
+            waits_ns = engine.waits_until_ns
+            if waits_ns is not None and waits_ns <= self._now_ns:
+                self._fail(engine.go_on(self._now_ns))
 
     def _is_hopeless(self, levels: Sequence[Bound]) -> bool:
         """Whether more requests have missed a level than it allows."""
@@ -254,7 +352,8 @@ class _VirtualServing:
         for level in levels:
             missed = missed_by(
                 level,
-                self._traffic,
+                self._traffic.output_tokens,
+                arrival_s=self._arrivals.arrival_s(),
                 first_token_s=_seconds(self._requests["first_token_ns"]),
                 last_token_s=_seconds(self._requests["last_token_ns"]),
                 now_s=self._now_ns / NS_PER_S,
@@ -265,40 +364,44 @@ class _VirtualServing:
 
     def log(self) -> StepLog:
         """The steps so far."""
-        return StepLog(
-            begin_ns=np.array(self._begin_ns, dtype=np.int64),
-            duration_ns=np.array(self._duration_ns, dtype=np.int64),
-            throttled_ns=np.array(self._throttled_ns),
-            joules=np.array(self._joules),
-        )
-
-    @property
-    def _steps_ended(self) -> int:
-        return len(self._step_end_ns)
+        return step_log(self._logs)
 
     def result(self, ending: Ending) -> ServingRun:
         """The run so far."""
-        log = self.log()
-        chips = self._cost_model.partition.chips
-        end_ns = np.array(self._step_end_ns, dtype=np.int64)
-        busy_ns = int(log.duration_ns.sum())
-        idle_ns = len(self._engines) * int(end_ns.max(initial=0)) - busy_ns
-        idle_watts = self._cost_model.idle_chip_watts * chips
+        tokens = token_log(self._logs)
+        last_ns = int(tokens.end_ns.max(initial=0))
+        schedulers = [engine.schedulers for engine in self._engines]
+        last_token_ns = self._requests["last_token_ns"]
         return ServingRun(
             traffic=self._traffic,
             ending=ending,
+            arrival_s=self._arrivals.arrival_s(),
             first_token_s=_seconds(self._requests["first_token_ns"]),
-            last_token_s=_seconds(self._requests["last_token_ns"]),
-            token_request=self._token_request[: self._tokens],
-            step_end_s=end_ns / NS_PER_S,
-            step_tokens=np.array(self._step_tokens, dtype=np.int64),
-            busy_s=busy_ns / NS_PER_S,
-            joules=sum(log.joules.tolist()) + idle_watts * idle_ns / NS_PER_S,
-            preemptions=int(self._requests["preemptions"].sum()),
-            kv_blocks_used_max=self._kv_blocks_used_max,
-            empty_rank_steps=sum(engine.empty_rank_steps for engine in self._engines),
-            hit_tokens=int(self._requests["hits"].sum()),
+            last_token_s=_seconds(last_token_ns),
+            token_request=tokens.token_request,
+            step_end_s=tokens.end_ns / NS_PER_S,
+            step_tokens=tokens.step_tokens,
+            busy_s=sum(int(log.all_steps["duration_ns"].sum()) for log in self._logs) / NS_PER_S,
+            joules=sum(engine.joules(last_ns) for engine in self._engines),
+            preemptions=sum(int(each["preemptions"].sum()) for each in self._tables),
+            kv_blocks_used_max=max(each.kv_blocks_used_max for each in schedulers),
+            empty_rank_steps=sum(each.empty_rank_steps for each in schedulers),
+            hit_tokens=int(self._first.requests["hits"].sum()),
+            failed=self._failed,
         )
+
+    @property
+    def _tables(self) -> list[Records]:
+        """Of requests, by pool."""
+        pools = [self._pool] if self._prefill is None else [self._pool, self._prefill]
+        return [pool.requests for pool in pools]
+
+
+def _check_replicas(calls: Sequence[TimedCall], replicas: int) -> None:
+    for call in calls:
+        if not 0 <= call.replica < replicas:
+            expected = f"0 to {replicas - 1}"
+            raise ConfigError(field="replica", value=call.replica, expected=expected)
 
 
 def _seconds(times_ns: Int64s) -> Float64s:

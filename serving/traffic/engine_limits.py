@@ -1,10 +1,21 @@
 """Limits of one engine's schedulers: vLLM's flags, and the KV that fits into HBM."""
 
 from dataclasses import asdict, dataclass
+from typing import Final, Literal, get_args
 
 from emulator.errors import ConfigError
 from serving.settings import PrefillOptions
 from startup.typed_options import option
+
+SchedulingPolicy = Literal["fcfs", "priority"]
+SCHEDULING_POLICIES: Final = get_args(SchedulingPolicy)
+
+HBM_SHARE: Final = 0.92
+"""vLLM's default --gpu-memory-utilization."""
+
+
+DRAFT_LIMITS: Final = ("speculative_tokens", "acceptance")
+"""Options of commands whose cost models know drafts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,10 +24,13 @@ class EngineLimits:
 
     `kv_blocks_per_rank` counts as vLLM's `num_gpu_blocks`, of which vLLM keeps one. `max_model_len`
     None is the model's context; `prefill_policy` None the default one. `prefix_caching` finds what
-    traffic says that prompts share.
+    traffic says that prompts share. `long_prefill_token_threshold` 0 sets no limit. `acceptance` is
+    the assumed share of right drafts among those whose forerunners are right: one for all, or one
+    for each of `speculative_tokens`, in order.
 
     Raises ConfigError for a number below 1, fewer than 2 blocks, block tokens that are no power of
-    two, and a step with fewer tokens than requests, which vLLM refuses.
+    two, an unknown scheduling policy, shares that are none or not as many, and what vLLM refuses: a
+    step with fewer tokens than requests, a threshold below 0, above the context or within drafts.
     """
 
     max_num_batched_tokens: int
@@ -26,6 +40,10 @@ class EngineLimits:
     max_model_len: int | None = None
     prefill_policy: str | None = None
     prefix_caching: bool = True
+    scheduling_policy: SchedulingPolicy = "fcfs"
+    long_prefill_token_threshold: int = 0
+    speculative_tokens: int = 0
+    acceptance: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -34,6 +52,8 @@ class EngineLimits:
             ("kv_blocks_per_rank", 2),
             ("block_tokens", 1),
             ("max_model_len", 1),
+            ("long_prefill_token_threshold", 0),
+            ("speculative_tokens", 0),
         ):
             value = getattr(self, name)
             if value is not None and value < least:
@@ -48,20 +68,63 @@ class EngineLimits:
                 value=self.max_num_batched_tokens,
                 expected=f"at least max_num_seqs, {self.max_num_seqs}",
             )
+        if self.scheduling_policy not in SCHEDULING_POLICIES:
+            raise ConfigError(
+                field="scheduling_policy",
+                value=self.scheduling_policy,
+                expected=" or ".join(SCHEDULING_POLICIES),
+            )
+        if self.max_model_len and self.long_prefill_token_threshold > self.max_model_len:
+            raise ConfigError(
+                field="long_prefill_token_threshold",
+                value=self.long_prefill_token_threshold,
+                expected=f"at most max_model_len, {self.max_model_len}",
+            )
+        self._check_drafts()
+
+    def _check_drafts(self) -> None:
+        drafts = self.speculative_tokens
+        if 0 < self.long_prefill_token_threshold <= drafts:
+            raise ConfigError(
+                field="long_prefill_token_threshold",
+                value=self.long_prefill_token_threshold,
+                expected=f"0, or more than speculative_tokens, {drafts}",
+            )
+        are_shares = all(0 <= each <= 1 for each in self.acceptance)
+        if not are_shares or len(self.acceptance) not in ((1, drafts) if drafts else (0,)):
+            shares = f"shares from 0 to 1, one or {drafts}"
+            expected = shares if drafts else "nothing without speculative_tokens"
+            raise ConfigError(field="acceptance", value=self.acceptance, expected=expected)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerLimits(PrefillOptions):
-    """A rank's limits under vLLM's names; `max_model_len` None is the model's own."""
+    """A rank's limits under vLLM's names; `max_model_len` None is the model's own.
 
-    max_num_seqs: int = option(64, "requests at once on a rank")
-    max_num_batched_tokens: int = option(8_192, "new tokens of a rank in a step")
-    block_tokens: int = option(16, "tokens of a KV block", "--block-size")
+    Defaults are those of `ultraserve serve`: requests and tokens as vLLM chooses them on its
+    platform, blocks as the vendor's plugin has them (HARDWARE: vllm-neuron, block_size 32).
+    """
+
+    max_num_seqs: int = option(128, "requests at once on a rank")
+    max_num_batched_tokens: int = option(2_048, "new tokens of a rank in a step")
+    block_tokens: int = option(32, "tokens of a KV block", "--block-size")
     max_model_len: int | None = None
     prefix_caching: bool = option(
         True,
         "compute beginnings that prompts of a trace share anew each time",
         "--no-prefix-caching",
+    )
+    scheduling_policy: SchedulingPolicy = option(
+        "fcfs", "who goes first: by arrival, or by priority and then by arrival"
+    )
+    long_prefill_token_threshold: int = option(
+        0, "tokens of one prompt in a step, while a rank has other requests (default: no limit)"
+    )
+    speculative_tokens: int = option(
+        0, "drafts of a decoding request in a step, as EAGLE or an MTP module makes them"
+    )
+    acceptance: tuple[float, ...] = option(
+        (), "assumed share of right drafts: one for all, or repeated for each draft in turn"
     )
 
     def with_kv(self, capacity_tokens: int) -> EngineLimits:

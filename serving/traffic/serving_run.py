@@ -21,7 +21,7 @@ Bools = NDArray[np.bool_]
 class Ending(StrEnum):
     """The reason that a run ended."""
 
-    SERVED = "served"  # every request has its last token
+    SERVED = "served"  # every request has its last token, or has failed
     JUDGED = "judged"  # every request that the run was about has; others have not
     HOPELESS = "hopeless"  # a level is missed whatever comes
     STOPPED = "stopped"  # by the watcher of its progress
@@ -42,6 +42,7 @@ class ServingRun:
 
     traffic: Traffic
     ending: Ending
+    arrival_s: Float64s  # [requests], NaN for what had not come by the end
     first_token_s: Float64s  # [requests], NaN without one
     last_token_s: Float64s  # [requests], NaN for what is not finished
     token_request: Int32s  # [tokens]
@@ -52,17 +53,19 @@ class ServingRun:
     preemptions: int
     kv_blocks_used_max: int
     empty_rank_steps: int
+    failed: Bools  # [requests], ended without all their tokens
     hit_tokens: int = 0
 
     def __post_init__(self) -> None:
         requests = (len(self.traffic),)
-        if self.first_token_s.shape != requests or self.last_token_s.shape != requests:
-            raise ValueError(f"a time of first and last token for each of {requests[0]} requests")
+        times_s = (self.arrival_s, self.first_token_s, self.last_token_s)
+        if any(each.shape != requests for each in times_s):
+            raise ValueError(f"arrival, first and last token of each of {requests[0]} requests")
         if self.step_end_s.shape != self.step_tokens.shape:
             raise ValueError("an end and a count of tokens for each step")
         if self.step_tokens.sum() != len(self.token_request):
             raise ValueError("the steps give the tokens")
-        if (self.ending is Ending.SERVED) != bool(self.finished.all()):
+        if (self.ending is Ending.SERVED) != bool((self.finished | self.failed).all()):
             raise ValueError(f"{self.ending} does not fit what is finished")
 
     @property
@@ -99,8 +102,14 @@ class ServingRun:
     @property
     def ttft_s(self) -> Float64s:
         """From arrival to first token, [requests]; NaN without one."""
-        ttft_s: Float64s = self.first_token_s - self.traffic.arrival_s
+        ttft_s: Float64s = self.first_token_s - self.arrival_s
         return ttft_s
+
+    @property
+    def e2e_s(self) -> Float64s:
+        """From arrival to last token, [requests]; NaN if unfinished."""
+        e2e_s: Float64s = self.last_token_s - self.arrival_s
+        return e2e_s
 
     @property
     def tpot_s(self) -> Float64s:
@@ -127,7 +136,8 @@ class ServingRun:
         """Requests certain to have missed `bound` by the end, [requests]; exact if all ended."""
         return missed_by(
             bound,
-            self.traffic,
+            self.traffic.output_tokens,
+            arrival_s=self.arrival_s,
             first_token_s=self.first_token_s,
             last_token_s=self.last_token_s,
             now_s=self.emulated_s,
@@ -136,20 +146,21 @@ class ServingRun:
 
 def missed_by(
     bound: Bound,
-    traffic: Traffic,
+    output_tokens: Int64s,
     *,
+    arrival_s: Float64s,
     first_token_s: Float64s,
     last_token_s: Float64s,
     now_s: float,
 ) -> Bools:
-    """Requests certain to have missed `bound` by `now_s`, [requests]; missing tokens are NaN."""
+    """Requests certain to have missed `bound` by `now_s`, [requests]; missing times are NaN."""
     first_s = np.where(np.isnan(first_token_s), now_s, first_token_s)
     if bound.name == "ttft":
-        late: Bools = first_s - traffic.arrival_s > bound.limit_s
+        late: Bools = first_s - arrival_s > bound.limit_s
         return late
     assert bound.name == "tpot", bound
     last_s = np.where(np.isnan(last_token_s), now_s, last_token_s)
-    gaps = np.maximum(traffic.output_tokens - 1, 1)
+    gaps = np.maximum(output_tokens - 1, 1)
     # The span is 0 for a reply of one token, and without a first one: then nothing is missed yet.
     slow: Bools = (last_s - first_s) / gaps > bound.limit_s
     return slow

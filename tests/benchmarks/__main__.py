@@ -22,7 +22,15 @@ NAMES = (
     "step_cost",
     "virtual_time",
 )
-LONG_NAMES = ("soak", "load_tools", "console_page", "admission", "clock")
+LONG_NAMES = (
+    "soak",
+    "load_tools",
+    "console_page",
+    "admission",
+    "clock",
+    "live_against_virtual",
+    "peers",
+)
 
 
 def main(names: list[str]) -> int:

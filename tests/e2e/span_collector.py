@@ -89,6 +89,10 @@ class SpanCollector:
         """The spans of a trace, as soon as there are `count`."""
         return self._wait_for(lambda span: span.trace_id == trace_id, count, timeout_s)
 
+    def named(self, name: str, *, at_least: int = 0, timeout_s: float = 60.0) -> list[Received]:
+        """All spans of that name, as soon as there are `at_least` so many."""
+        return self._wait_for(lambda span: span.name == name, at_least, timeout_s)
+
     def _wait_for(
         self, wanted: Callable[[Received], bool], count: int, timeout_s: float
     ) -> list[Received]:

@@ -28,7 +28,8 @@ LIMIT_S: Final = 900.0
 """A test that runs this long counts as a catch."""
 
 CAUGHT: Final = (1, 2)
-"""pytest's exit codes for failed tests, and for modules that cannot be imported."""
+"""pytest's exit codes for failed tests, and for modules that cannot be imported. Below 0, a signal
+has ended it: compiled functions do not look whether a place is in an array."""
 
 NOTHING_RAN: Final = 5
 
@@ -105,7 +106,7 @@ def _failing_test(fault: Fault, paths: Sequence[str]) -> str | None:
         )
     except subprocess.TimeoutExpired:
         return f"no end within {LIMIT_S:.0f} s"
-    if done.returncode in CAUGHT:
+    if done.returncode in CAUGHT or done.returncode < 0:
         failed = (line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR")))
         return next(failed, "the run stopped").split(" - ")[0]
     if done.returncode not in (0, NOTHING_RAN):

@@ -151,8 +151,8 @@ def exact_hour(
     around, per_part = (round(each / interval_s) for each in (check.warmup_s, check.part_s))
     parts = _parts(result, replica, first, last, around, per_part, seed=seed)
     seen: list[_Seen] = []
-    for number in range(0, len(parts), workers.count):
-        seen += workers.map(_see, parts[number : number + workers.count])
+    for each in workers.results(_see, parts):
+        seen.append(each)
         progress(f"exact run: {len(seen)} of {len(parts)} parts done")
     if not any(len(each.ttft_s) for each in seen):
         begin_h = check.begin_s / HOUR_S

@@ -20,7 +20,7 @@ from serving.analysis.day.slower_handovers import SlowerHandovers, with_slower_h
 from serving.analysis.day.training_table import JobTerms, group_handover, training_yield
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
 from serving.analysis.steady_state.sweep import Sweep
-from serving.simulator.simulation_workers import SimulationWorkers
+from serving.simulator import THIS_PROCESS, SimulationWorkers
 from serving.traffic.engine_limits import SchedulerLimits
 
 Progress = Callable[[str], None]
@@ -83,7 +83,10 @@ class VirtualDay:
 
 
 def virtual_day(
-    settings: DaySettings, *, processes: int = 1, progress: Progress = lambda _: None
+    settings: DaySettings,
+    *,
+    workers: SimulationWorkers = THIS_PROCESS,
+    progress: Progress = lambda _: None,
 ) -> VirtualDay:
     """Raises ConfigError when no replica keeps the target or the trained model does not fit."""
     wall_s: dict[str, float] = {}
@@ -105,22 +108,21 @@ def virtual_day(
     groups = choice.candidate.replicas
     trained = training_yield(settings.job, group_chips=choice.chips, groups=groups)
     lap("training")
-    with SimulationWorkers(processes) as workers:
-        curve = find_curve(replica, choice.guess, settings.curve, workers, progress)
-        lap("curve")
-        answer = _walked(settings, choice, replica, curve, trained, wall_s)
-        lap("walks")
-        if settings.check is None:
-            return answer
-        checked = exact_hour(
-            answer.headline.results[0],
-            replica,
-            settings.check,
-            workers,
-            seed=settings.question.terms.seed,
-            progress=progress,
-        )
-        lap("check")
+    curve = find_curve(replica, choice.guess, settings.curve, workers, progress)
+    lap("curve")
+    answer = _walked(settings, choice, replica, curve, trained, wall_s)
+    lap("walks")
+    if settings.check is None:
+        return answer
+    checked = exact_hour(
+        answer.headline.results[0],
+        replica,
+        settings.check,
+        workers,
+        seed=settings.question.terms.seed,
+        progress=progress,
+    )
+    lap("check")
     return replace(answer, check=checked)
 
 

@@ -20,6 +20,7 @@ from serving.analysis.steady_state.envelope import Envelope
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.pools import pooled_points
 from serving.analysis.steady_state.sweep import Sweep, operating_points
+from serving.simulator import THIS_PROCESS, SimulationWorkers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +69,7 @@ def pareto(
     basis: PowerBasis = PowerBasis.PROVISIONED,
     aggregated: bool = True,
     pools: bool = False,
-    processes: int | None = None,
+    workers: SimulationWorkers = THIS_PROCESS,
 ) -> Pareto:
     """Sweep every machine; raises ConfigError for an unanswerable sweep or a repeated machine."""
     names = [sweep.system.name for sweep in sweeps]
@@ -77,9 +78,9 @@ def pareto(
             raise ConfigError(field="systems", value=name, expected="each system once")
     machines = []
     for sweep in sweeps:
-        points = operating_points(sweep, processes=processes) if aggregated else ()
+        points = operating_points(sweep, workers=workers) if aggregated else ()
         if pools:
-            points += pooled_points(sweep, processes=processes)
+            points += pooled_points(sweep, workers=workers)
         curves = Curves.of(sweep.system, points, basis=basis)
         machines.append(MachineCurve(sweep=sweep, points=points, curves=curves))
     by_name = {machine.name: machine for machine in machines}

@@ -226,3 +226,7 @@ def report_lines(found: Pareto, rows: int, prices: Prices | None) -> Iterator[st
         yield from table_lines(finding_table(found.vendor_findings))
         yield ""
     yield "Modelled, not measured. Figures and their sources: ultraserve describe NAME."
+    yield (
+        "Confidence: steps are computed, none is drawn, so there is no sampling error; errors of "
+        "the model where measurements exist: ultraserve validate."
+    )

@@ -14,7 +14,7 @@ from serving.analysis.plan.plan_bill import Bill, BilledFleet, bill_of
 from serving.analysis.plan.plan_choice import Choice, PlanQuestion, Progress, choose
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.pools import pooled_points
-from serving.simulator import SimulationWorkers
+from serving.simulator import THIS_PROCESS, SimulationWorkers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +65,17 @@ class Plan:
 
 
 def plan(
-    question: PlanQuestion, *, processes: int = 1, progress: Progress = lambda _: None
+    question: PlanQuestion,
+    *,
+    workers: SimulationWorkers = THIS_PROCESS,
+    progress: Progress = lambda _: None,
 ) -> Plan:
     """Search, simulate and add up.
 
     Raises ConfigError when the model fits nowhere, or nothing meets the target.
     """
     sweep, demand = question.sweep, question.demand
-    with SimulationWorkers(processes) as workers:
-        choice = choose(question, workers, progress)
+    choice = choose(question, workers, progress)
     check = choice.check
     partition = check.candidate.partition
     per_machine = sweep.system.chips.count // partition.chips
@@ -101,7 +103,7 @@ def plan(
         bill=bill_of(fleet, night, rates, question.prices),
         night=night,
         replicas_per_machine=per_machine,
-        pools=_pools(question, progress) if question.disaggregated else None,
+        pools=_pools(question, workers, progress) if question.disaggregated else None,
     )
 
 
@@ -112,13 +114,15 @@ def _token_rates(peak: Traffic, rate_per_s: float) -> TokenRates:
     )
 
 
-def _pools(question: PlanQuestion, progress: Progress) -> PoolPlan | None:
+def _pools(
+    question: PlanQuestion, workers: SimulationWorkers, progress: Progress
+) -> PoolPlan | None:
     """The smallest pools for the peak with mean times within the target; None without any."""
     progress("prefill and decode pools, by the steady state")
     slo, rate_per_s = question.slo, question.demand.peak_rate_per_s
     within = [
         point
-        for point in pooled_points(question.sweep)
+        for point in pooled_points(question.sweep, workers=workers)
         if (slo.tpot_s is None or point.tpot_ns <= slo.tpot_s * NS_PER_S)
         and (slo.ttft_s is None or point.ttft_ns <= slo.ttft_s * NS_PER_S)
     ]

@@ -11,7 +11,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from loadgen.measures.slo import Slo
+from loadgen.measures.intervals import share_estimate
+from loadgen.measures.samples import Samples
+from loadgen.measures.slo import Bound, Slo
+from loadgen.records.estimate import Estimate
 from serving.analysis.plan.plan_demand import PlanDemand, Share
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.sweep import Sweep
@@ -40,7 +43,9 @@ class CheckTerms:
 class TermCheck:
     """One limit of the target; `reached_s` is None when the run ended before it was known.
 
-    `share` of the judged requests kept it, an upper bound after an early end.
+    `share` of the judged requests kept it, and with 95 % confidence `share_low` to `share_high` do:
+    requests that wait for each other count for fewer. After an early end it is an upper bound,
+    without an interval.
     """
 
     name: str
@@ -48,11 +53,21 @@ class TermCheck:
     percentile: float
     reached_s: float | None
     share: float
+    share_low: float | None
+    share_high: float | None
 
     @property
     def kept(self) -> bool:
         """Whether enough requests kept the limit."""
         return self.share >= self.percentile / 100
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the interval leaves no doubt of `kept`."""
+        if self.share_low is None or self.share_high is None:
+            return True
+        wanted = self.percentile / 100
+        return self.share_low >= wanted or self.share_high < wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +158,7 @@ def check_size(task: SizeTask) -> Check:
         begin_s=shares[0].begin_s,
         end_s=shares[0].end_s,
         warmup_s=shares[0].warmup_s,
-        terms=_terms(task.slo, shares, runs),
+        terms=_terms(task.slo, runs),
         percentiles_s={
             name: tuple(known_percentile(times_s, each) for each in SHOWN_PERCENTILES)
             for name, times_s in _times_s(runs).items()
@@ -181,28 +196,40 @@ def _longest_allowed_s(share: Share, slo: Slo) -> float:
     return slo.ttft_s + slo.tpot_s * float(outputs.max() - 1)
 
 
-def _terms(slo: Slo, shares: Sequence[Share], runs: Sequence[Run]) -> tuple[TermCheck, ...]:
+def _terms(slo: Slo, runs: Sequence[Run]) -> tuple[TermCheck, ...]:
     times_s = _times_s(runs)
     checks = []
     for bound in slo.bounds:
-        judged = sum(int(share.judged.sum()) for share in shares)
-        missed = 0
-        for run in runs:
-            served = run.served
-            late = served.missed(bound)
-            if served.ending is Ending.TIME_UP:
-                late |= np.isnan(served.first_token_s) if bound.name == "ttft" else ~served.finished
-            missed += int(late[run.judged].sum())
+        share = _share(np.concatenate([_kept(run, bound) for run in runs]), runs)
         checks.append(
             TermCheck(
                 name=bound.name,
                 limit_s=bound.limit_s,
                 percentile=bound.percentile,
                 reached_s=known_percentile(times_s[bound.name], bound.percentile),
-                share=(judged - missed) / judged if judged else 1.0,
+                share=share.value,
+                share_low=share.low,
+                share_high=share.high,
             )
         )
     return tuple(checks)
+
+
+def _kept(run: Run, bound: Bound) -> Float64s:
+    """1 for each judged request that kept the bound, else 0, by arrival: [judged]."""
+    served = run.served
+    late = served.missed(bound)
+    if served.ending is Ending.TIME_UP:
+        late |= np.isnan(served.first_token_s) if bound.name == "ttft" else ~served.finished
+    return (~late[run.judged]).astype(np.float64)
+
+
+def _share(kept: Float64s, runs: Sequence[Run]) -> Estimate:
+    if not len(kept):
+        return Estimate(value=1.0)
+    if any(run.served.ending is Ending.HOPELESS for run in runs):
+        return Estimate(value=float(kept.mean()))
+    return share_estimate(Samples.in_order(kept))
 
 
 def _times_s(runs: Sequence[Run]) -> dict[str, Float64s]:

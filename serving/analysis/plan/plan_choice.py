@@ -29,6 +29,8 @@ Progress = Callable[[str], None]
 GIVE_UP: Final = 4
 """Most replicas that are tried, in those of the steady state, plus a few."""
 _A_FEW: Final = 8
+SIZES_AT_ONCE: Final = 2
+"""Tried in parallel, however many workers there are: what is tried is then the same everywhere."""
 _GIB: Final = 2**30
 
 
@@ -201,7 +203,7 @@ class _Sizes:
             lambda counts: [check.meets for check in self.check(option, counts)],
             guess=guess,
             most=most,
-            width=self._workers.count,
+            width=SIZES_AT_ONCE,
         )
 
     def check(self, option: Option, counts: Sequence[int]) -> list[Check]:

@@ -10,7 +10,7 @@ from loadgen.records.plain_number import counted
 from reporting.document import Document, Lines
 from serving.analysis.plan.night import HOURS, Night
 from serving.analysis.plan.plan import Plan
-from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check
+from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check, TermCheck
 from serving.analysis.plan.plan_options import Option
 from serving.policy.prefill_throttle import parse_prefill_policy
 
@@ -160,6 +160,7 @@ def _one_check(what: str, check: Check) -> Iterator[str]:
         yield (
             f"  {term.name.upper()} p{term.percentile:g} {reached} (limit "
             f"{term.limit_s * 1e3:g} ms); {100 * term.share:.4g} % of requests within it"
+            f"{_confidence(term)}"
         )
     yield (
         f"  {check.requests:,} requests judged, arriving {check.begin_s:,.1f} to "
@@ -170,6 +171,13 @@ def _one_check(what: str, check: Check) -> Iterator[str]:
         f"{100 * check.load_share:.3g} % of the load that the steady state can take; "
         f"{check.preemptions:,} preemptions, at most {100 * check.kv_used_share:.3g} % of KV held"
     )
+
+
+def _confidence(term: TermCheck) -> str:
+    if term.share_low is None or term.share_high is None:
+        return ""
+    words = f" (95 % confidence: {100 * term.share_low:.4g} to {100 * term.share_high:.4g} %)"
+    return words if term.is_sure else f"{words}, too close to {term.percentile:g} % to be sure"
 
 
 def _night_lines(plan: Plan) -> Iterator[str]:
@@ -265,7 +273,8 @@ def _named(of: object, *names: str) -> dict[str, Any]:
 
 
 def _check_data(check: Check) -> dict[str, Any]:
-    terms = ("name", "limit_s", "percentile", "reached_s", "share", "kept")
+    shares = ("share", "share_low", "share_high")
+    terms = ("name", "limit_s", "percentile", "reached_s", *shares, "kept", "is_sure")
     return {
         **_named(check, "meets", "chips", "replicas"),
         "partition": check.candidate.partition,

@@ -23,7 +23,7 @@ from serving.analysis.profile.profiled_run import (
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.engine.step_recording import StepRecording
 from serving.simulator import SchedulerLimits, SimulatedDeployment, simulate
-from serving.simulator.simulated_deployment import HBM_SHARE
+from serving.traffic.engine_limits import HBM_SHARE
 
 
 def profile_traffic(

@@ -5,17 +5,15 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from emulator.power.efficiency import PowerBasis, TokenRates, tokens_per_megawatt
-from emulator.power.system_power import SystemPower
+from emulator.arrays import Float64s
+from emulator.power.efficiency import WATTS_PER_MEGAWATT
 from loadgen.measures.slo import Slo
 from reporting.document import Column, Document, Facts, table_of
 from reporting.numbers import number
+from serving.analysis.simulate.class_shares import ClassShares
 from serving.simulator import Run, SimulatedDeployment, known_percentile
 from serving.traffic.serving_run import Ending
-
-Float64s = NDArray[np.float64]
 
 PERCENTILES: Final = (50, 90, 99)
 _MS: Final = 1e3
@@ -32,7 +30,7 @@ class LatencyPercentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedReport:
-    """A run's figures.
+    """A run's figures; rates, shares and watts are of its window.
 
     Attributes:
         emulated_s: end of the last step; `wall_s` is what the simulation took here, `compile_s`
@@ -40,12 +38,16 @@ class SimulatedReport:
         hit_tokens: of prompts, found in the prefix cache.
         ttft_ms, tpot_ms, e2e_ms: of completed requests, TPOT of those with more than one token.
         joules: of the chips; tokens/s/MW divide by the utility's meter, cooling included.
+        failed_requests: given up by their clients, or left without a rank; `unsent_requests` wait
+            for others that failed, or had not ended.
         kept: share of the requests that keep the target in TTFT, TPOT, and both; None for a run
             that was stopped, whose other requests are not known.
     """
 
     requests: int
     completed_requests: int
+    failed_requests: int
+    unsent_requests: int
     output_tokens: int
     prompt_tokens: int
     steps: int
@@ -65,6 +67,7 @@ class SimulatedReport:
     output_tokens_per_s_per_mw: float
     slo: str | None = None
     kept: tuple[float, float, float] | None = None
+    classes: tuple[ClassShares, ...] = ()
 
 
 def simulated_report(
@@ -73,16 +76,15 @@ def simulated_report(
     """The figures of `run`."""
     served, traffic = run.served, run.served.traffic
     done = served.finished
-    # Replicas are equal, and may have more chips together than a machine: one stands for all.
-    chips, replicas = deployment.cost_model.partition.chips, deployment.replicas.count
-    power = SystemPower(deployment.cost_model.system)
-    drawn_watts = power.facility_watts(run.chip_watts / replicas, chips=chips).total_watts
-    rates = TokenRates(output_tokens_per_s=served.tokens_per_s / replicas)
-    bases = tokens_per_megawatt(power, rates, chips=chips, drawn_watts=drawn_watts)
+    length_s = run.end_s - run.begin_s
+    tokens_per_s = served.tokens / length_s if length_s else 0.0
+    facility_watts = deployment.facility_watts(run.chip_watts)
     several = done & (traffic.output_tokens > 1)
     return SimulatedReport(
         requests=len(traffic),
         completed_requests=int(done.sum()),
+        failed_requests=int((served.failed & ~np.isnan(served.arrival_s)).sum()),
+        unsent_requests=int(np.isnan(served.arrival_s).sum()),
         output_tokens=served.tokens,
         prompt_tokens=int(traffic.prompt_tokens[done].sum()),
         steps=served.steps,
@@ -93,15 +95,13 @@ def simulated_report(
         compile_s=compile_s,
         ttft_ms=_percentiles(served.ttft_s[done]),
         tpot_ms=_percentiles(served.tpot_s[several]),
-        e2e_ms=_percentiles((served.last_token_s - traffic.arrival_s)[done]),
-        output_tokens_per_s=served.tokens_per_s,
+        e2e_ms=_percentiles(served.e2e_s[done]),
+        output_tokens_per_s=tokens_per_s,
         busy_share=run.busy_share,
         joules=served.joules,
         chip_watts=run.chip_watts,
-        facility_watts=drawn_watts * replicas,
-        output_tokens_per_s_per_mw=next(
-            each.output for each in bases if each.basis is PowerBasis.DRAWN
-        ),
+        facility_watts=facility_watts,
+        output_tokens_per_s_per_mw=tokens_per_s / facility_watts * WATTS_PER_MEGAWATT,
         slo=None if slo is None else slo.words,
         kept=None if slo is None or served.ending is Ending.STOPPED else run.shares(slo),
     )
@@ -117,6 +117,13 @@ def _percentiles(times_s: Float64s) -> LatencyPercentiles:
     )
 
 
+def steps_words(report: SimulatedReport) -> str:
+    """`1,020 steps, busy 99%, 0 preemptions`."""
+    return (
+        f"{report.steps:,} steps, busy {report.busy_share:.0%}, {report.preemptions:,} preemptions"
+    )
+
+
 def simulated_document(report: SimulatedReport) -> Document:
     """The report to be read."""
     rows: Sequence[tuple[str, LatencyPercentiles]] = (
@@ -129,8 +136,7 @@ def simulated_document(report: SimulatedReport) -> Document:
         ("tokens", f"{report.prompt_tokens:,} in ({report.hit_tokens:,} of them cached), "
          f"{report.output_tokens:,} out"),
         ("throughput", f"{number(report.output_tokens_per_s)} output tokens/s"),
-        ("emulated", f"{number(report.emulated_s)} s, {report.steps:,} steps, busy "
-         f"{report.busy_share:.0%}, {report.preemptions:,} preemptions"),
+        ("emulated", f"{number(report.emulated_s)} s, {steps_words(report)}"),
         ("power", f"{number(report.chip_watts)} W at the chips, "
          f"{number(report.facility_watts)} W at the meter; {number(report.joules)} J"),
         ("efficiency", f"{number(report.output_tokens_per_s_per_mw)} output tokens/s/MW"),
@@ -139,6 +145,11 @@ def simulated_document(report: SimulatedReport) -> Document:
     if report.slo is not None and report.kept is not None:
         ttft, tpot, both = report.kept
         facts.append((report.slo, f"{both:.2%} keep it (TTFT {ttft:.2%}, TPOT {tpot:.2%})"))
+    for each in report.classes:
+        words = f"{each.completed_requests:,} of {each.requests:,} completed"
+        if each.slo is not None and each.kept is not None:
+            words += f"; {each.kept[2]:.2%} keep {each.slo}"
+        facts.append((each.name, words))
     latencies = table_of(
         (
             Column("latency", lambda row: row[0], align="left"),

@@ -15,44 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.errors import ConfigError
-from emulator.fabric.kv_transfer import kv_transfer_ns
+from emulator.fabric.kv_transfer import prompt_transfer_ns
 from emulator.power.system_power import SystemPower
-from emulator.specs.model import ModelSpec
 from emulator.specs.system import SystemSpec
 from emulator.units import NS_PER_S
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.replica import MeanStep, Replica
-from serving.analysis.steady_state.sweep import Sweep, Tasks, no_batch_fits, point_order, shared
+from serving.analysis.steady_state.sweep import Sweep, Task, no_batch_fits, point_order, shared
+from serving.simulator import THIS_PROCESS, SimulationWorkers
 
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
-
-
-def prompt_kv_bytes(model: ModelSpec, prompt_tokens: int) -> int:
-    """Of one prompt: all of it in full-attention layers, the window's part in the others."""
-    in_window = min(prompt_tokens, model.window_tokens)
-    layer_tokens = model.full_layers * prompt_tokens + model.window_layers * in_window
-    return layer_tokens * model.kv_bytes_per_token_layer
-
-
-def handover_ns(
-    system: SystemSpec, model: ModelSpec, *, prompt_tokens: int, from_chips: int, to_chips: int
-) -> float:
-    """From the end of a prompt on a rank of `from_chips` until one of `to_chips` can decode it, on
-    idle links. Raises ConfigError where the two ranks do not fit beside each other.
-    """
-    unit_chips = system.chips.count // system.units
-    if system.units > 1:
-        first = -(-from_chips // unit_chips) * unit_chips  # the next unit that is free
-    else:
-        first = min(max(unit_chips // 2, from_chips), unit_chips - to_chips)
-    return kv_transfer_ns(
-        system,
-        bytes_per_request=prompt_kv_bytes(model, prompt_tokens),
-        from_chips=np.arange(from_chips, dtype=np.int64),
-        to_chips=first + np.arange(to_chips, dtype=np.int64),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +76,9 @@ class Split:
     requests_per_s: float
 
 
-def pooled_points(sweep: Sweep, *, processes: int | None = None) -> tuple[OperatingPoint, ...]:
+def pooled_points(
+    sweep: Sweep, *, workers: SimulationWorkers = THIS_PROCESS
+) -> tuple[OperatingPoint, ...]:
     """Every point of `sweep` with pools: each decode partition and batch, beside the best prefill.
 
     Both pools have the same precision. Raises ConfigError when no batch or no two pools fit, or
@@ -112,12 +88,12 @@ def pooled_points(sweep: Sweep, *, processes: int | None = None) -> tuple[Operat
         raise ConfigError(
             field="across-units", value=True, expected="false with pools, which have whole units"
         )
-    options = shared(_options_of, sweep, sweep.tasks(), processes)
+    options = shared(_options_of, sweep, workers)
     prefills = [each for each in options if isinstance(each, PrefillOption)]
 
     @cache
     def transfer_ns(from_chips: int, to_chips: int) -> float:
-        return handover_ns(
+        return prompt_transfer_ns(
             sweep.system,
             sweep.model,
             prompt_tokens=sweep.shape.prompt_tokens,
@@ -139,13 +115,13 @@ def pooled_points(sweep: Sweep, *, processes: int | None = None) -> tuple[Operat
     return tuple(sorted(points, key=point_order))
 
 
-def _options_of(sweep: Sweep, tasks: Tasks) -> list[PrefillOption | DecodeOption]:
-    options: list[PrefillOption | DecodeOption] = []
-    for precision, candidate in tasks:
-        replica = sweep.replica(precision, candidate)
-        options.append(_prefill_option(precision, replica))
-        batches = list(replica.batches(sweep.batches, decode_only=True))
-        options += [
+def _options_of(sweep: Sweep, task: Task) -> list[PrefillOption | DecodeOption]:
+    precision, candidate = task
+    replica = sweep.replica(precision, candidate)
+    batches = list(replica.batches(sweep.batches, decode_only=True))
+    return [
+        _prefill_option(precision, replica),
+        *(
             DecodeOption(
                 precision=precision,
                 candidate=candidate,
@@ -154,8 +130,8 @@ def _options_of(sweep: Sweep, tasks: Tasks) -> list[PrefillOption | DecodeOption
                 output_tokens=sweep.shape.output_tokens,
             )
             for batch, step in zip(batches, replica.decodes(batches), strict=True)
-        ]
-    return options
+        ),
+    ]
 
 
 def _prefill_option(precision: str, replica: Replica) -> PrefillOption:

@@ -1,7 +1,9 @@
 """Assumptions on every step: overlap of exchanges, and calibration over the roofline."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
+from emulator.fabric.all_to_all import AllToAll
 from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.chip import ChipSpec
 from emulator.specs.model import ModelSpec
@@ -11,6 +13,12 @@ from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import StepCostModel
 from serving.analysis.steady_state.partitions import PartitionCandidate
+
+
+@lru_cache(maxsize=64)
+def _all_to_all(system: SystemSpec, chips: int, first_chip: int) -> AllToAll:
+    """Of healthy chips: many partitions lie on the same ones."""
+    return AllToAll(system, chips, first_chip=first_chip)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +43,7 @@ class StepAssumptions:
             distribution=distribution,
             calibration=self.calibration,
             overlap=self.overlap,
+            all_to_all=_all_to_all(system, candidate.partition.chips, candidate.first_chip),
         )
 
     def calibration_in_words(self, chip: ChipSpec) -> str:

@@ -1,11 +1,8 @@
 """Every operating point of one model on one machine: partitions, batches, precisions and LNCs."""
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from multiprocessing import get_context
 from typing import Final, TypeVar
 
 from emulator.errors import ConfigError
@@ -26,16 +23,17 @@ from serving.analysis.steady_state.precision import model_at, precisions_of
 from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.request_shape import RequestShape
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
+from serving.simulator import THIS_PROCESS, SimulationWorkers
 
-Tasks = list[tuple[str, PartitionCandidate]]
-"""Precisions with the partitions to try in them."""
+Task = tuple[str, PartitionCandidate]
+"""A precision and a partition to try in it."""
 Result = TypeVar("Result")
 
 _PARTS_BETWEEN: Final = (0.25, 0.5, 0.75)
 """Places of further batches between two powers of two."""
 
 ROUTING_SEED: Final = 0
-_PARALLEL_FROM: Final = 40
+PARALLEL_FROM: Final = 40
 """Candidates from which on processes are worth their start of about two seconds."""
 
 
@@ -71,9 +69,9 @@ class Sweep:
                 raise ConfigError(field="batch", value=batch, expected="at least 1")
         self._distribution(self.model)
 
-    def tasks(self) -> Tasks:
+    def tasks(self) -> list[Task]:
         """Each precision with each partition that fits; raises ConfigError without any."""
-        found: Tasks = []
+        found: list[Task] = []
         refusal: ConfigError | None = None
         for precision in self.precisions or precisions_of(self.system.chip, self.model):
             try:
@@ -125,9 +123,11 @@ class Sweep:
         return ExpertDistribution.parse(self.routing, model, seed=ROUTING_SEED)
 
 
-def operating_points(sweep: Sweep, *, processes: int | None = None) -> tuple[OperatingPoint, ...]:
+def operating_points(
+    sweep: Sweep, *, workers: SimulationWorkers = THIS_PROCESS
+) -> tuple[OperatingPoint, ...]:
     """Points with prefill and decode on the same chips; raises ConfigError when no batch fits."""
-    points = shared(_points_of, sweep, sweep.tasks(), processes)
+    points = shared(_points_of, sweep, workers)
     if not points:
         raise no_batch_fits(sweep)
     if not sweep.batches:
@@ -163,16 +163,26 @@ def _points_between(sweep: Sweep, points: list[OperatingPoint]) -> list[Operatin
 
 
 def shared(
-    work: Callable[[Sweep, Tasks], list[Result]], sweep: Sweep, tasks: Tasks, processes: int | None
+    work: Callable[[Sweep, Task], list[Result]], sweep: Sweep, workers: SimulationWorkers
 ) -> list[Result]:
-    """Results of `work`, a module's function, for all tasks; by default a process for each core."""
-    count = processes or os.cpu_count() or 1
-    if count == 1 or len(tasks) < _PARALLEL_FROM:
-        return work(sweep, tasks)
+    """Results of `work`, a module's function, for a sweep's tasks, in their order."""
+    tasks = sweep.tasks()
+    count = workers.count if len(tasks) >= PARALLEL_FROM else 1
+    if count == 1:
+        return [result for task in tasks for result in work(sweep, task)]
     # Large and small partitions take turns, so that every process has as much to do.
-    parts = [tasks[first::count] for first in range(count)]
-    with ProcessPoolExecutor(count, mp_context=get_context("spawn")) as pool:
-        return list(chain.from_iterable(pool.map(work, [sweep] * count, parts)))
+    parts = [(work, sweep, tasks[first::count]) for first in range(count)]
+    found: list[list[Result]] = [[] for _ in tasks]
+    for first, results in enumerate(workers.map(_results_of, parts)):
+        found[first::count] = results
+    return list(chain.from_iterable(found))
+
+
+def _results_of(
+    part: tuple[Callable[[Sweep, Task], list[Result]], Sweep, Sequence[Task]],
+) -> list[list[Result]]:
+    work, sweep, tasks = part
+    return [work(sweep, task) for task in tasks]
 
 
 def no_batch_fits(sweep: Sweep) -> ConfigError:
@@ -192,9 +202,6 @@ def point_order(point: OperatingPoint) -> tuple[object, ...]:
     return (point.precision, *sizes, point.batch)
 
 
-def _points_of(sweep: Sweep, tasks: Tasks) -> list[OperatingPoint]:
-    points = []
-    for precision, candidate in tasks:
-        replica = sweep.replica(precision, candidate)
-        points += replica.operating_points(list(replica.batches(sweep.batches)))
-    return points
+def _points_of(sweep: Sweep, task: Task) -> list[OperatingPoint]:
+    replica = sweep.replica(*task)
+    return replica.operating_points(list(replica.batches(sweep.batches)))

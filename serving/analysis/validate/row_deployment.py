@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from emulator.errors import ConfigError
+from emulator.fabric.kv_transfer import prompt_transfer_ns
 from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
 from emulator.specs.model import ModelSpec
 from emulator.specs.models import model_by_name
@@ -13,7 +14,6 @@ from emulator.specs.partition import Partition, check_partition
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import SYSTEMS
 from emulator.units import NS_PER_S
-from serving.analysis.steady_state.pools import handover_ns
 from serving.analysis.steady_state.precision import model_at
 from serving.analysis.validate.measured_row import Configuration, PoolColumns
 
@@ -227,7 +227,7 @@ def handover_s(deployment: RowDeployment) -> float:
         (deployment.prefill.system, deployment.decode.system), key=lambda each: each.chips.count
     )
     apart = deployment.chips > system.chips.count
-    taken_ns = handover_ns(
+    taken_ns = prompt_transfer_ns(
         system.cluster(2) if apart else system,
         deployment.model,
         prompt_tokens=round(deployment.prompt_tokens),

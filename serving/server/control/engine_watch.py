@@ -54,6 +54,7 @@ class EngineWatch:
         self._look: TelemetryReply | None = None
         self._looks = 0
         self._looked_s = 0.0
+        self._is_looking = False
         self._closed = ""
         self.watchers = 0
         self._changed = asyncio.Event()
@@ -153,7 +154,8 @@ class EngineWatch:
         old_s = time.monotonic() - self._looked_s
         if self._look is None or old_s > age_s:
             looks = self._looks
-            self._hurry.set()
+            if not self._is_looking:
+                self._hurry.set()
             with contextlib.suppress(TimeoutError):
                 within_s = None if self._look is None else ANSWER_WALL_S_MAX
                 async with asyncio.timeout(within_s):
@@ -206,6 +208,7 @@ class EngineWatch:
         while self._end is None:
             begun_s = time.monotonic()
             self._hurry.clear()  # what happens from now on may be too late for this look
+            self._is_looking = True
             try:
                 # Only what the look before has not told: a record of each stage is a kilobyte.
                 told = None if self._look is None else self._look.fault_event_number
@@ -214,6 +217,7 @@ class EngineWatch:
                 await self._take_end()
             except EngineFailed as error:
                 logger.warning("the engine did not say how it is: %s", error)
+            self._is_looking = False
             self._tell()
             left_s = _IDLE_S - (time.monotonic() - begun_s)
             with contextlib.suppress(TimeoutError):

@@ -61,8 +61,8 @@ def fewest_training_chips(deployment: Deployment) -> int | None:
 
     At most half of the partition's chips, since one group always serves.
     """
-    needs = training_hbm(deployment)
-    tp = deployment.partition.tp
+    tp, lnc = deployment.partition.tp, deployment.partition.lnc
+    needs = training_hbm(deployment.system, deployment.time_model, lnc=lnc)
     for chips in range(tp, deployment.partition.chips // 2 + 1, tp):
         try:
             needs(chips)

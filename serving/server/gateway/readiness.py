@@ -28,8 +28,10 @@ LOOK_EVERY_S: Final = 1.0
 ANSWER_WITHIN_S: Final = 0.8
 """Wall seconds that a probe waits for the engine; Kubernetes' default is one second."""
 
-STALL_WALL_S_MIN: Final = 5.0
-"""Wall seconds. With a shorter stall the machine is ready: a request does better to wait."""
+STALL_S_MIN: Final = 5.0
+"""Emulated seconds, so that the same requests are served at any dilation. With a shorter stall the
+machine is ready: a request does better to wait.
+"""
 
 ENGINE_GONE: Final = "the engine is gone"
 SLEEPS: Final = "the engine sleeps"
@@ -150,7 +152,7 @@ class Readiness:
         reply = await ask(self._engine, TelemetryRequest())
         assert isinstance(reply, TelemetryReply), reply
         stall = reply.telemetry.stall
-        if stall is not None and stall.wall_left_s >= STALL_WALL_S_MIN:
+        if stall is not None and stall.left_s >= STALL_S_MIN:
             left_s = math.ceil(stall.wall_left_s)
             message = f"{stall.reason}; {left_s} s of wall time are left"
             return _refused(RefusalReason.STALLED, message, left_s)

@@ -109,9 +109,9 @@ def test_chips_on_two_nodes_compute_the_same_bits_and_leave_the_cluster_as_it_wa
     spread = fleet_at(cluster.address)
     try:
         spread.start()
-        nodes = spread._ray.place_chips(CHIPS)
+        nodes = spread._processes._ray.place_chips(CHIPS)
         assert [node.address for node in nodes] == [HEAD, HEAD, OTHER, OTHER]
-        assert spread._live_hub().address.startswith(f"{HEAD}:")
+        assert spread._processes.channel.address.startswith(f"{HEAD}:")
         assert bits(outcome(spread)) == expected
         assert len(cluster.workers()) == CHIPS
         spread.kill(3)  # on the other node

@@ -85,6 +85,11 @@ def test_ids_are_asked_for_where_the_reply_is_kept() -> None:
     assert "return_token_ids" not in body(SPEC, REQUEST)
 
 
+def test_a_priority_is_sent_where_there_is_one() -> None:
+    assert "priority" not in body(SPEC, REQUEST)
+    assert body(replace(SPEC, priority=3), REQUEST)["priority"] == 3
+
+
 def test_what_the_user_adds_wins_and_does_not_stay_behind() -> None:
     make = body_maker(replace(SPEC, extra_body={"top_k": 3, "temperature": 1.0}))
 

@@ -9,11 +9,11 @@ import pytest
 from loadgen.commands import run_command
 from loadgen.commands.one_line_parser import OneLineParser
 from loadgen.commands.run_arguments import run_options
-from loadgen.commands.traffic_class_spec import current_spelling
 from loadgen.errors import LoadError
 from loadgen.measures.definitions import DISTRIBUTIONS, ENERGY, RATES
 from loadgen.runs.options import ClassOptions, RunOptions
 from loadgen.workloads.trace_file import BUNDLED_TRACE
+from loadgen.workloads.traffic_class_spec import current_spelling
 
 TRAFFIC_CLASS = "--traffic-class"
 
@@ -229,6 +229,11 @@ def test_a_file_of_classes_that_cannot_be_used_is_refused_by_name(
         (["--schema", "nothing.json"], "nothing.json: "),
         (["--slo", "ttft"], "--slo=ttft: expected"),
         (["--api", "grpc"], "--api grpc needs --grpc HOST:PORT"),
+        (
+            ["--api", "grpc", "--grpc", "host:1", "--priority", "1"],
+            "--priority=1: expected 0 with --api grpc, whose messages have none",
+        ),
+        (["--priority", "-1"], "argument --priority: expected a whole number"),
         (["--api", "chat", "--prompts", "token-ids"], "--prompts=token-ids: expected text"),
         (["--grpc", "host"], "argument --grpc: expected HOST:PORT, not 'host'"),
         (["--class"], "--traffic-class=: expected a name"),

@@ -10,8 +10,8 @@ from loadgen.commands import run_command, sweep_command
 from loadgen.commands.one_line_parser import OneLineParser
 from loadgen.commands.recorded_command import recorded_command, recorded_command_of_point
 from loadgen.commands.run_arguments import run_options
-from loadgen.commands.traffic_class_spec import given_classes
 from loadgen.runs.options import RunOptions
+from loadgen.workloads.traffic_class_spec import given_classes
 
 LENGTHS = ("--input", "64", "--output", "16")
 

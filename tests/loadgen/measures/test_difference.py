@@ -206,6 +206,32 @@ def test_what_sets_the_sides_apart_is_named() -> None:
     assert any("3 runs or more" in note for note in found.notes)
 
 
+def test_a_measured_and_a_simulated_run_differ_in_what_both_say() -> None:
+    live, other = served(0), served(0)
+    (only,) = other.header.classes
+    simulated = replace(
+        other,
+        header=replace(
+            other.header,
+            simulated=True,
+            workers=0,
+            start=replace(other.header.start, info={"max_num_seqs": "256"}),
+            classes=(replace(only, api=None, prompts="", slo="ttft=1s@p99"),),
+        ),
+    )
+    found = compare([live], [simulated])
+
+    assert found.apart == {"run": ("measured", "simulated"), "slo": ("", "ttft=1s@p99")}
+    of_client = [each for each in found.differences if each.figure == "queueing_ms"]
+    assert {(each.b, each.verdict) for each in of_client} == {(None, "unknown")}
+    ttft = figure(found, "ttft_ms", "p50")
+    assert (ttft.relative, ttft.verdict) == (0.0, "within noise")
+    of_two = compare([simulated], [simulated])
+    assert of_two.apart == {}
+    assert any("a restart of the server" in note for note in found.notes)
+    assert not any("server, another placement" in note for note in of_two.notes)
+
+
 def test_emulated_time_is_not_compared_with_wall_time() -> None:
     emulated = made_run([result(0, 0, 9)], start=EMULATED_START, end=EMULATED_END)
 

@@ -9,11 +9,11 @@ from transformers import PreTrainedTokenizerFast
 from emulator.data import SMALL_MOE_DIR
 from loadgen.errors import OptionError
 from loadgen.prompts.contents import make_workload
-from loadgen.prompts.local_tokenizer import LocalTokenizer
 from loadgen.prompts.prompted_workload import PromptedWorkload
-from loadgen.prompts.word_tokenizer import WordTokenizer
 from loadgen.records.request import Request, Role
 from loadgen.records.tokenizer import Tokenizer
+from loadgen.tokenizers.local_tokenizer import LocalTokenizer
+from loadgen.tokenizers.word_tokenizer import WordTokenizer
 from loadgen.workloads.session_plan import CallPlan, LengthCuts, PromptSegment, WorkloadPlan
 from tests.loadgen.prompts.trained_tokenizers import local, trained
 

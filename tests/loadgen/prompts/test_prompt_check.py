@@ -1,7 +1,7 @@
 import asyncio
 
 from loadgen.prompts.contents import make_workload
-from loadgen.prompts.word_tokenizer import WordTokenizer
+from loadgen.tokenizers.word_tokenizer import WordTokenizer
 from loadgen.workloads.session_plan import CallPlan, LengthCuts, PromptSegment, WorkloadPlan
 
 

@@ -5,10 +5,10 @@ import numpy as np
 
 from loadgen.errors import ServerError
 from loadgen.prompts.recount import recount
-from loadgen.prompts.word_tokenizer import WordTokenizer
 from loadgen.records.result import Result
 from loadgen.records.run_record import Recount
 from loadgen.records.tokenizer import Tokenizer
+from loadgen.tokenizers.word_tokenizer import WordTokenizer
 
 
 class Words:

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from emulator.data import SMALL_MOE_DIR
 from loadgen.errors import LoadError
-from loadgen.prompts.local_tokenizer import LocalTokenizer
 from loadgen.prompts.single_token_words import (
     WORDS_MAX,
     WORDS_MIN,
     every_pair,
     find_single_token_words,
 )
-from loadgen.prompts.word_tokenizer import WordTokenizer
+from loadgen.tokenizers.local_tokenizer import LocalTokenizer
+from loadgen.tokenizers.word_tokenizer import WordTokenizer
 from tests.loadgen.prompts.trained_tokenizers import local, trained
 
 

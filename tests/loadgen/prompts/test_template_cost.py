@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from emulator.data import SMALL_MOE_DIR
 from loadgen.errors import LoadError
-from loadgen.prompts.local_tokenizer import LocalTokenizer
 from loadgen.prompts.template_cost import (
     Roles,
     TemplateCost,
@@ -15,7 +14,8 @@ from loadgen.prompts.template_cost import (
     completion_cost,
     turn_ends,
 )
-from loadgen.prompts.word_tokenizer import WordTokenizer
+from loadgen.tokenizers.local_tokenizer import LocalTokenizer
+from loadgen.tokenizers.word_tokenizer import WordTokenizer
 
 ROLES = st.lists(st.sampled_from(["system", "user", "assistant"]), min_size=1, max_size=8)
 

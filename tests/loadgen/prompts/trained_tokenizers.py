@@ -15,8 +15,8 @@ from tokenizers import (
     trainers,
 )
 
-from loadgen.prompts.local_tokenizer import LocalTokenizer
 from loadgen.prompts.prompt_text import paragraphs
+from loadgen.tokenizers.local_tokenizer import LocalTokenizer
 
 VOCABULARY = 3_000
 

@@ -113,6 +113,33 @@ def made_run(
     )
 
 
+def simulated_run() -> RunRecord:
+    """As `ultraserve simulate` writes it: sent when due, dilation 1, no client, no host."""
+    info = {**INFO, "clock": "virtual", "calibration": "fitted"}
+    start = replace(EMULATED, dilation=1.0, info=info)
+    made = made_run(failing=0.0, slo="ttft=300ms,tpot=20ms@p99", start=start)
+    header, end = made.header, made.end
+    assert end is not None
+    (only,) = header.classes
+    return replace(
+        made,
+        header=replace(
+            header,
+            command="ultraserve simulate --model qwen3-30b-a3b --requests 400 --rate 20",
+            url="",
+            workers=0,
+            start=replace(start, lag_s=None),
+            classes=(replace(only, api=None, prompts=""),),
+            simulated=True,
+        ),
+        results=[
+            replace(each, sent_ns=each.intended_ns, ended_ns=int(each.chunk_ns[-1]))
+            for each in made.results
+        ],
+        end=replace(end, end=replace(end.end, lag_s=None), wall_s=1.5, lags=()),
+    )
+
+
 def _result(
     chance: np.random.Generator,
     name: str,

@@ -16,7 +16,7 @@ from loadgen.reports.run_report import RunReport
 from loadgen.reports.sweep_report import SweepReport
 from reporting.charts import TitledChart, styled, to_png
 from reporting.html import to_html
-from tests.loadgen.reports.made_runs import MS, made_run
+from tests.loadgen.reports.made_runs import MS, made_run, simulated_run
 from tests.loadgen.reports.made_sweeps import made_sweep
 
 
@@ -46,7 +46,9 @@ def test_each_class_has_its_latencies_and_all_have_what_was_in_flight(
 ) -> None:
     assert list(charts) == [
         "Time to first token of chat over time",
+        "Time per output token of chat over time",
         "Time to first token of batch over time",
+        "Time per output token of batch over time",
         "Requests of chat over time: asked and achieved",
         "Requests of batch over time: asked and achieved",
         "Output tokens over time",
@@ -138,6 +140,24 @@ def test_every_chart_can_be_drawn_and_names_its_time(charts: dict[str, TitledCha
 
 
 @pytest.mark.long
+def test_the_charts_of_a_simulated_run_draw_nothing_of_its_sending() -> None:
+    charts = {each.title: each for each in report(simulated_run()).charts()}
+
+    assert list(charts) == [
+        "Time to first token over time",
+        "Time per output token over time",
+        "Requests over time: asked and achieved",
+        "Output tokens over time",
+        "Requests in flight over time",
+        "Distribution of latencies",
+        "Inter-token latency",
+    ]
+    words = {value for each in charts.values() for row in drawn(each) for value in row.values()}
+    assert {"from when due", "due", "completed", "in flight", "TTFT", "TPOT", "E2E"} <= words
+    assert words.isdisjoint({"from send", "sent", "due, not yet sent", "TTFT, from send"})
+
+
+@pytest.mark.long
 def test_a_hundred_times_the_requests_are_not_a_hundred_times_the_page() -> None:
     def size(requests: int) -> int:
         charts = report(made_run(requests=requests)).charts()
@@ -193,7 +213,7 @@ def test_the_page_needs_no_network_and_holds_every_chart(stalled: RunRecord) -> 
     assert page.policy.startswith("default-src 'none';")
     assert "http" not in page.policy
     assert "<script>alert" not in text
-    assert list(page.data) == page.boxes == [f"chart-{place}" for place in range(10)]
+    assert list(page.data) == page.boxes == [f"chart-{place}" for place in range(12)]
     for spec in page.data.values():
         assert "url" not in json.loads(spec).get("data", {})
     words = " ".join(page.words)

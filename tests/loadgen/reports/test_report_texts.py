@@ -16,7 +16,7 @@ from reporting.markdown import to_markdown
 from reporting.terminal import print_report
 from tests.golden import GoldenFolder
 from tests.loadgen.reports.made_comparisons import ALL
-from tests.loadgen.reports.made_runs import FOREIGN, made_run
+from tests.loadgen.reports.made_runs import FOREIGN, made_run, simulated_run
 from tests.loadgen.reports.made_sweeps import made_sweep
 
 
@@ -30,6 +30,7 @@ REPORTS: dict[str, Callable[[], ReportDocument]] = {
         made_run(names=("chat", "batch"), stall_s=1.5, slo="ttft=300ms,tpot=20ms@p99")
     ),
     "run_against_a_foreign_server": lambda: of_run(made_run(start=FOREIGN, failing=0.0)),
+    "simulated_run": lambda: of_run(simulated_run()),
     "sweep": lambda: SweepReport(sweep=made_sweep()),
     "sweep_over_concurrencies": lambda: SweepReport(
         sweep=replace(made_sweep(), axis="concurrency", time="wall")

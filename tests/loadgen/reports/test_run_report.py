@@ -1,3 +1,5 @@
+import csv
+import io
 import json
 from dataclasses import replace
 
@@ -9,6 +11,7 @@ from loadgen.measures.measurement import measure_run
 from loadgen.records.result import Result
 from loadgen.records.run_record import RunRecord
 from loadgen.records.server_reading import ServerReading
+from loadgen.reports.requests_csv import request_lines
 from loadgen.reports.run_report import RunReport
 from reporting.data_forms import to_json
 from reporting.document import ReportDocument
@@ -16,7 +19,14 @@ from reporting.html import to_html
 from reporting.markdown import to_markdown
 from reporting.numbers import number
 from reporting.terminal import print_report
-from tests.loadgen.reports.made_runs import EMULATED, FOREIGN, MS, class_header, made_run
+from tests.loadgen.reports.made_runs import (
+    EMULATED,
+    FOREIGN,
+    MS,
+    class_header,
+    made_run,
+    simulated_run,
+)
 
 METERED = replace(EMULATED, emulated_s=0.1, chip_joules=60.0, facility_joules=100.0)
 
@@ -159,6 +169,29 @@ def test_latency_is_given_from_when_due_and_from_the_send() -> None:
 
     assert (p50("TTFT"), p50("TTFT, from send")) == ("25", "10")
     assert p50("queueing at the client") == "15"
+
+
+def test_a_simulated_run_has_no_figure_of_a_client_a_server_or_a_wall_clock() -> None:
+    made = report(simulated_run())
+    fields = json.loads(to_json(made))
+
+    assert fields["simulated"]
+    for key in ("client", "url", "wall_s", "lag_s"):
+        assert fields[key] is None
+    for name in ("queueing_ms", "ttft_from_send_ms", "e2e_from_send_ms"):
+        assert fields[name]["samples"] == 0
+        assert fields[name]["p99"] is None
+    assert fields["ttft_ms"]["samples"] == 400
+    assert fields["average_watts"] == pytest.approx(1_000.0)
+    text = words(printed(made))
+    for absent in ("from send", "queueing", "workers", "event loop", "not reported", "saturated"):
+        assert absent not in text
+    assert "modelled, not measured" in text
+    assert "none: every request arrives when it is due; seed 0" in text
+    assert "from the cost model average power, facility" in text
+    (row, *_) = csv.DictReader(io.StringIO("".join(request_lines(made.record))))
+    assert (row["queueing_ms"], row["ttft_from_send_ms"]) == ("", "")
+    assert float(row["ttft_ms"]) > 0
 
 
 def test_a_file_that_does_not_say_what_was_asked_shows_a_dash_there() -> None:

@@ -5,11 +5,11 @@ import pytest
 
 from loadgen.arrivals.arrival_spec import ArrivalSpec
 from loadgen.errors import FileError, OptionError
-from loadgen.prompts.word_tokenizer import WordTokenizer
 from loadgen.records.request import Session
-from loadgen.runs.class_draft import draft_class
-from loadgen.runs.class_plan import ClassPlan, class_seeds, plan_class
+from loadgen.runs.class_plan import ClassPlan, plan_class
 from loadgen.runs.options import ClassOptions
+from loadgen.tokenizers.word_tokenizer import WordTokenizer
+from loadgen.workloads.class_draft import class_seeds, draft_class
 from loadgen.workloads.lengths import parse_lengths
 from loadgen.workloads.trace_file import BUNDLED_TRACE
 from loadgen.workloads.workload_spec import WorkloadSpec
@@ -30,8 +30,8 @@ def planned(workload: WorkloadSpec, *, seed: int = 1, **arrivals: object) -> Cla
         arrivals=ArrivalSpec(**arrivals),  # type: ignore[arg-type]
         prompts="text",
     )
-    draft = draft_class(options, seed=seed)
-    return asyncio.run(plan_class(draft, tokenizer=WordTokenizer(), recount=2))
+    draft = draft_class(options.workload, options.arrivals, seed=seed)
+    return asyncio.run(plan_class(options, draft, tokenizer=WordTokenizer(), recount=2))
 
 
 def all_sessions(plan: ClassPlan) -> list[Session]:

@@ -23,9 +23,11 @@ CHANGES = ((1.5, 1.0), (3.5, 8.0))
 RATE_PER_S = 12.0
 
 
-def recorded(server: FollowingServer, results: Path, *, workers: int = 1) -> RunRecord:
+def recorded(
+    server: FollowingServer, results: Path, *, workers: int = 1, sessions: int = 36
+) -> RunRecord:
     workload = WorkloadSpec(
-        input_lengths=parse_lengths("16"), output_lengths=parse_lengths("6"), sessions=36
+        input_lengths=parse_lengths("16"), output_lengths=parse_lengths("6"), sessions=sessions
     )
     arrivals = ArrivalSpec(rate=str(RATE_PER_S), gaps="constant")
     options = RunOptions(
@@ -92,7 +94,7 @@ def test_latencies_and_rates_are_in_the_time_of_each_epoch(tmp_path: Path, worke
 @pytest.mark.long
 def test_a_clock_that_never_changes_leaves_stamps_as_they_are(tmp_path: Path) -> None:
     with FollowingServer(cached_tokens=0).serving() as server:
-        record = recorded(server, tmp_path / "run.jsonl")
+        record = recorded(server, tmp_path / "run.jsonl", sessions=6)
 
     assert [each.dilation for each in record.epochs] == [4.0]
     assert record.epochs[0].from_wall_ns < 0

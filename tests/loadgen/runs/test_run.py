@@ -46,6 +46,7 @@ def a_class(
         output_lengths=parse_lengths(output),
         sessions=sessions,
         turns=fields.pop("turns", None),
+        history=fields.pop("history", "planned"),
     )
     return ClassOptions(name=name, workload=workload, arrivals=ArrivalSpec(**arrivals), **fields)
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from loadgen.errors import FileError, OptionError
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform, lognormal_of_median
-from loadgen.workloads.traffic import Traffic
+from loadgen.workloads.traffic import ClosedLoops, PromptBlocks, Sessions, Traffic
 
 LENGTHS = IndependentLengths(
     prompt=lognormal_of_median(median=100, sigma=1.0), output=Uniform(least=5, most=5)
@@ -204,3 +205,135 @@ def test_conversations_without_times_are_no_traffic(tmp_path: Path) -> None:
     )
     with pytest.raises(FileError, match="is sharegpt: expected a trace with arrival times"):
         Traffic.recorded(path)
+
+
+def talks(**more: object) -> Traffic:
+    """Two conversations of three and two turns, and a request between them; prompts of 10 to 15."""
+    waits = Sessions(
+        after=np.array([-1, 0, 1, -1, -1, 4]), think_s=np.array([0.0, 2.0, 3.0, 0.0, 0.0, 4.0])
+    )
+    return replace(traffic(0.0, 0.0, 0.0, 1.0, 2.0, 2.0), sessions=waits, **more)
+
+
+def waits(part: Traffic) -> tuple[list[int], list[float]]:
+    assert part.sessions is not None
+    return part.sessions.after.tolist(), part.sessions.think_s.tolist()
+
+
+def test_the_first_requests_of_conversations_are_their_first_turns() -> None:
+    assert waits(talks().first(5)) == ([-1, 0, 1, -1, -1], [0, 2, 3, 0, 0])
+    assert waits(talks().first(2)) == ([-1, 0], [0, 2])
+
+
+def test_chosen_turns_are_numbered_anew_and_need_the_turns_before() -> None:
+    assert waits(talks().chosen(np.array([3, 4, 5]))) == ([-1, -1, 1], [0, 0, 4])
+    with pytest.raises(OptionError, match=r"^chosen=2: expected request 1 beside it"):
+        talks().chosen(np.array([0, 2, 3]))
+
+
+def test_a_window_has_whole_conversations() -> None:
+    assert waits(talks().window(0.0, 1.0)) == ([-1, 0, 1], [0, 2, 3])
+    late = talks().window(1.0, 9.0)
+    assert waits(late) == ([-1, -1, 1], [0, 0, 4])
+    assert late.arrival_s.tolist() == [0, 1, 1]
+
+
+def test_a_turn_that_does_not_fit_takes_the_later_turns_with_it() -> None:
+    # Prompts of 10 to 15 tokens, replies of 3.
+    assert prompts(talks().within_context(17)) == [10, 11, 12, 13, 14]
+    long_first = replace(talks(), prompt_tokens=np.array([10, 99, 12, 13, 99, 15]))
+    assert prompts(long_first.within_context(17)) == [10, 13]
+    assert waits(long_first.within_context(17))[0] == [-1, -1]
+
+
+def fan_out() -> Traffic:
+    """A plan, two calls at once, a join of both; then a request of its own."""
+    plan = Sessions(after=np.array([-1, 0, 0, 1, -1]), think_s=np.zeros(5), also=np.array([[3, 2]]))
+    return replace(traffic(0.0, 0.0, 0.0, 0.0, 1.0), sessions=plan)
+
+
+def test_a_join_needs_all_that_it_waits_for() -> None:
+    with pytest.raises(OptionError, match=r"^chosen=3: expected request 2 beside it"):
+        fan_out().chosen(np.array([0, 1, 3]))
+    assert prompts(fan_out().within_context(15)) == [10, 11, 12]
+    no_second = replace(fan_out(), prompt_tokens=np.array([10, 11, 99, 13, 14]))
+    assert prompts(no_second.within_context(50)) == [10, 11, 14]
+    merged, _ = Traffic.merged([traffic(0.0), fan_out()])
+    assert waits(merged)[0] == [-1, -1, 1, 1, 2, -1]
+    assert merged.sessions is not None
+    assert merged.sessions.also is not None
+    assert merged.sessions.also.tolist() == [[4, 3]]
+    assert merged.sessions.heads.tolist() == [0, 1, 1, 1, 1, 5]
+    assert waits(merged.window(1.0, 2.0))[0] == [-1]
+
+
+def test_users_think_as_long_when_arrivals_are_sped_up() -> None:
+    fast = talks().sped_up(2.0)
+
+    assert fast.arrival_s.tolist() == [0, 0, 0, 0.5, 1, 1]
+    assert waits(fast) == waits(talks())
+
+
+def test_a_closed_loop_keeps_its_concurrency_and_has_no_windows() -> None:
+    closed = talks(arrival_s=np.zeros(6), loops=ClosedLoops.one(6, concurrency=2))
+
+    for part in (closed.first(3), closed.within_context(17)):
+        assert part.loops is not None
+        assert closed.loops is not None
+        assert part.loops.of.tolist() == [0] * len(part)
+        assert part.loops.pacers == closed.loops.pacers
+    for make in (lambda: closed.window(0.0, 1.0), lambda: closed.sped_up(2.0)):
+        with pytest.raises(OptionError, match="expected traffic with arrivals, not a closed loop"):
+            make()
+
+
+def test_priorities_stay_with_their_requests() -> None:
+    first = replace(traffic(0.0, 2.0, 4.0), priority=np.array([2, 0, 1]))
+    merged, of_part = Traffic.merged([first.sped_up(2.0), traffic(0.5, 1.5)])
+
+    assert merged.priority is not None
+    assert of_part.tolist() == [0, 1, 0, 1, 0]
+    assert merged.priority.tolist() == [2, 0, 0, 0, 1]
+    chosen = merged.window(1.0, 3.0).priority
+    assert chosen is not None
+    assert chosen.tolist() == [0, 0, 1]
+    assert Traffic.merged([traffic(0.0), traffic(1.0)])[0].priority is None
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: replace(traffic(0.0), priority=np.array([1, 2])), "priority"),
+        (lambda: replace(traffic(0.0), priority=np.array([1.0])), "priority"),
+        (lambda: ClosedLoops.one(3, concurrency=0), "concurrency"),
+        (lambda: talks(loops=ClosedLoops.one(3, concurrency=2)), "loops"),
+        (lambda: ClosedLoops(of=np.array([-1, 0]), pacers=()), "of"),
+        (lambda: replace(talks(), sessions=talks().first(5).sessions), "sessions"),
+        (lambda: Sessions(after=np.array([-1]), think_s=np.zeros(2)), "think_s"),
+        (lambda: Sessions(after=np.array([0]), think_s=np.zeros(1)), "after[0]"),
+        (
+            lambda: Sessions(after=np.array([-1, 0]), think_s=np.zeros(2), also=np.array([[1, 1]])),
+            "after[1]",
+        ),
+        (lambda: replace(traffic(0.0), blocks=blocks_of([(1,), (2,)])), "blocks"),
+    ],
+)
+def test_sessions_that_make_no_sense_are_refused_by_name(
+    make: Callable[[], object], field: str
+) -> None:
+    with pytest.raises(OptionError, match=f"^{re.escape(field)}="):
+        make()
+
+
+def blocks_of(names: list[tuple[int, ...]]) -> PromptBlocks:
+    return PromptBlocks.of(names, tokens=4, prompt_tokens=np.full(len(names), 10))
+
+
+def test_names_that_only_one_request_has_can_be_left_out() -> None:
+    shared = blocks_of([(1, 2, 3), (5,), (1, 2), ()]).shared()
+
+    assert shared is not None
+    assert shared.names.tolist() == [1, 2, 1, 2]
+    assert shared.end_tokens.tolist() == [4, 8, 4, 8]
+    assert shared.begin.tolist() == [0, 2, 2, 4, 4]
+    assert blocks_of([(1, 2, 3), (5,)]).shared() is None

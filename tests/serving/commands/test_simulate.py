@@ -3,16 +3,19 @@
 import json
 import signal
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from emulator.specs.partition import Partition
-from loadgen.workloads.length_pairs import IndependentLengths
+from loadgen.arrivals.arrival_spec import ArrivalSpec
+from loadgen.workloads.class_draft import draft_class
 from loadgen.workloads.lengths import parse_lengths
-from loadgen.workloads.traffic import Traffic
+from loadgen.workloads.planned_traffic import class_traffic
+from loadgen.workloads.workload_spec import WorkloadSpec
 from serving.main import main
-from serving.simulator import SchedulerLimits, SimulatedDeployment, simulate
+from serving.simulator import SimulatedDeployment, simulate
 
 SMALL = ("simulate", "--model", "qwen3-30b-a3b", "--chips", "2")
 RATE = (*SMALL, "--rate", "40", "--requests", "30", "--input", "300", "--output", "uniform:1-20")
@@ -31,13 +34,15 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_json_is_the_run_of_the_library(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(said(capsys, *RATE, "--seed", "3", "--json"))
     deployment = SimulatedDeployment.of(
-        "trn3-nl72x2",
-        "qwen3-30b-a3b",
-        Partition(chips=2, ep=2, lnc=2),
-        schedulers=SchedulerLimits(max_num_seqs=256),
+        "trn3-nl72x2", "qwen3-30b-a3b", Partition(chips=2, ep=2, lnc=2)
     )
-    lengths = IndependentLengths(prompt=parse_lengths("300"), output=parse_lengths("uniform:1-20"))
-    run = simulate(deployment, Traffic.drawn(rate_per_s=40, lengths=lengths, seed=3, requests=30))
+    spec = WorkloadSpec(
+        input_lengths=parse_lengths("300"),
+        output_lengths=parse_lengths("uniform:1-20"),
+        sessions=30,
+    )
+    made = class_traffic(draft_class(spec, ArrivalSpec(rate="40"), seed=3))
+    run = simulate(deployment, made.traffic)
 
     assert data.keys() >= KEYS
     assert (data["requests"], data["completed_requests"]) == (30, 30)
@@ -88,12 +93,35 @@ def test_prompts_of_a_trace_share_their_beginnings(
     assert cached["ttft_ms"]["p50"] < anew["ttft_ms"]["p50"]
 
 
+def test_each_class_is_held_to_its_own_target(capsys: pytest.CaptureFixture[str]) -> None:
+    classes = (
+        *("--traffic-class", "chat rate=20 requests=10 slo=ttft=10s"),
+        *("--traffic-class", "batch concurrency=2 requests=6 output=40 slo=tpot=1us"),
+    )
+    words = (*SMALL, "--input", "100", "--output", "8", *classes)
+    chat, batch = json.loads(said(capsys, *words, "--json"))["classes"]
+
+    assert (chat["name"], chat["requests"], chat["completed_requests"]) == ("chat", 10, 10)
+    assert (chat["slo"], chat["kept"]) == ("ttft=10s", [1, 1, 1])
+    assert (batch["name"], batch["requests"], batch["kept"]) == ("batch", 6, [1, 0, 0])
+    text = said(capsys, *words)
+    assert "10 of 10 completed; 100.00% keep ttft=10s" in text
+    assert "6 of 6 completed; 0.00% keep tpot=1us" in text
+
+
 def test_an_interrupt_leaves_a_report_of_what_was_served(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    threading.Timer(1.5, signal.raise_signal, [signal.SIGINT]).start()
-    many = (*SMALL, "--rate", "40", "--requests", "200000", "--input", "300", "--output", "20")
     before = signal.getsignal(signal.SIGINT)
+
+    def interrupt() -> None:
+        while signal.getsignal(signal.SIGINT) is before:  # it compiles
+            time.sleep(0.02)
+        time.sleep(0.5)
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    many = (*SMALL, "--rate", "40", "--requests", "200000", "--input", "300", "--output", "20")
 
     assert main([*many, "--json"]) == 130
     said = capsys.readouterr()
@@ -107,19 +135,26 @@ def test_an_interrupt_leaves_a_report_of_what_was_served(
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--rate", "0"], "rate_per_s=0.0: expected a finite number above 0"),
+        (["--rate", "0"], "--rate=0: expected a number above 0"),
+        ([], "--rate=None: expected a rate, a --concurrency or a --trace"),
         (["--rate", "1", "--input", "x"], "--input=x: expected"),
-        (["--rate", "1", "--requests", "0"], "requests=0: expected at least 1"),
         (["--rate", "1", "--tp", "3"], "tp"),
         (["--rate", "1", "--model", "gpt-5"], "model=gpt-5: expected one of"),
         (["--rate", "1", "--slo", "ttft"], "slo=ttft: expected"),
         (["--rate", "1", "--input", "99999"], "max_model_len=40960: expected at least"),
         (["--rate", "1", "--prefill-policy", "x"], "prefill_policy=x: expected"),
-        (["--trace", "no/such", "--input", "5"], "input=5: expected nothing beside --trace"),
-        (["--trace", "no/such", "--burstiness", "2"], "burstiness=2.0: expected nothing beside"),
+        (
+            ["--rate", "1", "--long-prefill-token-threshold", "-1"],
+            "long_prefill_token_threshold=-1: expected at least 0",
+        ),
+        (["--trace", "no/such", "--burstiness", "2"], "--burstiness=2.0: expected it beside"),
         (["--trace", "no/such"], "no/such"),
-        (["--rate", "1", "--speedup", "2"], "speedup=2.0: expected nothing beside --rate"),
-        (["--rate", "1e-12"], "arrival_s="),
+        (["--rate", "1", "--speedup", "2"], "--speedup=2: expected recorded arrivals, without"),
+        (["--rate", "1e-12"], "--rate=1000 sessions in"),
+        (["--concurrency", "4", "--duration", "9s"], "--duration=9: expected --requests beside"),
+        (["--traffic-class", "a rate=1 api=chat"], "--traffic-class a: --api=chat is no option"),
+        (["--traffic-class", "a rate=1"] * 2, "--traffic-class=['a', 'a']: expected names that"),
+        (["--classes", "no/such"], "no/such: No such file"),
         (["--rate", "1", "--replicas", "0"], "replicas=0: expected at least 1"),
         (["--rate", "1", "--router", "best"], "router=best: expected one of round-robin"),
     ],

@@ -1,6 +1,7 @@
 """`ultraserve train`: wrong settings are one line, and nothing is started."""
 
 import fcntl
+import signal
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,13 @@ def test_a_wrong_setting_is_one_line(
     assert main(["train", "--output", str(tmp_path / "job"), *flags]) == 2
 
     assert capsys.readouterr().err == f"ultraserve train: {line}\n"
+
+
+def test_signals_are_its_caller_s_again_when_it_has_ended(tmp_path: Path) -> None:
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
+    assert main(["train", "--output", str(tmp_path / "job"), "--corpus", "/nowhere"]) == 2
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
 def test_a_refused_setting_shows_in_the_status_of_a_directory_that_nobody_trains_in(

@@ -13,7 +13,7 @@ from emulator.specs.batch import StepBatch
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from emulator.ultraserver.lockstep import StepResult
-from serving.engine.expert_moves import ExpertMoves
+from serving.engine.expert_moves import DeployedExperts, ExpertMoves
 from tests.emulator.chip.in_process_fleet import InProcessFleet
 from tests.serving.plugin.live_parts import (
     LiveParts,
@@ -34,7 +34,7 @@ def moving(**settings: Any) -> tuple[LiveParts, ExpertMoves]:
     """Parts whose experts move after every step, all layers at once unless said otherwise."""
     eplb = {"step_interval": 1, "window_size": 8, "use_async": False} | settings.pop("eplb", {})
     parts = live_parts(eplb=eplb, **settings)
-    return parts, ExpertMoves(parts.deployment, parts.live)
+    return parts, ExpertMoves(DeployedExperts.of(parts.deployment), parts.live)
 
 
 def arrivals(before: ExpertPlacement, after: ExpertPlacement) -> int:
@@ -92,7 +92,7 @@ def test_what_crosses_links_is_counted_and_held_up_for() -> None:
 
 def test_what_changes_its_slot_within_a_chip_crosses_no_link() -> None:
     parts = live_parts(model=QWEN)
-    moves = ExpertMoves(parts.deployment, parts.live)
+    moves = ExpertMoves(DeployedExperts.of(parts.deployment), parts.live)
     home = parts.machine.placement
     turned = replace(home, expert_of_slot=home.expert_of_slot[..., ::-1].copy())
     parts.machine.place_experts(turned)
@@ -126,7 +126,7 @@ def test_a_skewed_load_is_evener_after_the_move() -> None:
 @pytest.mark.long
 def test_tokens_are_drawn_for_each_group_of_chips_as_stated() -> None:
     parts = live_parts(model=QWEN, routing="zipf:1", chips=8, tp=2, ep=4)
-    moves = ExpertMoves(parts.deployment, parts.live)
+    moves = ExpertMoves(DeployedExperts.of(parts.deployment), parts.live)
     batch = StepBatch(
         ranks=4,
         rank=np.array([0, 1]),
@@ -220,7 +220,7 @@ def test_where_tokens_are_made_up_the_timed_model_s_experts_move_alone() -> None
 
 def test_without_balancing_experts_stay_and_imbalance_is_measured() -> None:
     parts = live_parts()
-    moves = ExpertMoves(parts.deployment, parts.live)
+    moves = ExpertMoves(DeployedExperts.of(parts.deployment), parts.live)
     before = parts.machine.placement
     step = Requests(parts).step()
     moves.after_step(step.result, batch_of(parts, 46))

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from vllm.config import VllmConfig
 from vllm.engine.arg_utils import EngineArgs
+from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -35,7 +36,7 @@ def config_from_flags(*flags: str) -> VllmConfig:
     """A config from the engine's part of the command line of `vllm serve`."""
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
     args = parser.parse_args(["--model", str(SMALL_MOE_DIR), *flags])
-    return EngineArgs.from_cli_args(args).create_engine_config()
+    return EngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER)
 
 
 def kv_pool(config: VllmConfig, blocks: int) -> KVCacheConfig:

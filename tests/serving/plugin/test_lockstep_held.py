@@ -75,6 +75,43 @@ def test_requests_that_come_in_a_hold_are_served_after_it() -> None:
     assert machine.received["two"] == expected_tokens(two)
 
 
+def test_a_request_that_comes_in_a_hold_gets_the_rank_that_it_gets_after_the_step() -> None:
+    ending, long, later = (
+        long_arrival("one", 40, max_tokens=1),
+        long_arrival("two", 20),
+        long_arrival("three"),
+    )
+    held, quick = HeldMachine(2, turns=1), Machine(2)
+    for machine in (held, quick):
+        for arrival in (ending, long):
+            machine.scheduler.add_request(arrival.request())
+    held.meanwhile = once(lambda: held.scheduler.add_request(later.request()))
+    held.step()
+    quick.step()
+    quick.scheduler.add_request(later.request())
+
+    # The longer one has the more loaded rank until the step has ended, and then it is empty.
+    assert rank_of(quick, "three") != rank_of(quick, "two")
+    assert rank_of(held, "three") == rank_of(quick, "three")
+
+
+def test_a_request_that_is_aborted_in_a_hold_before_it_has_a_rank_is_gone() -> None:
+    machine = HeldMachine(1)
+    one, two = long_arrival("one"), long_arrival("two")
+    scheduler = machine.scheduler
+    scheduler.add_request(one.request())
+
+    def come_and_go() -> None:
+        scheduler.add_request(two.request())
+        (gone,) = scheduler.finish_requests("two", RequestStatus.FINISHED_ABORTED)
+        assert gone.is_finished()
+
+    machine.meanwhile = once(come_and_go)
+    machine.finish()
+    assert machine.received["one"] == expected_tokens(one)
+    assert "two" not in machine.received
+
+
 def test_a_request_that_is_aborted_in_a_hold_gets_nothing_of_it_and_the_others_all() -> None:
     machine = HeldMachine(1)
     one, two = long_arrival("one"), long_arrival("two")
@@ -139,7 +176,8 @@ def test_the_ranks_are_shown_as_they_stand_in_a_hold_and_not_in_every_turn(
         now_s[0] += 0.02
         assert scheduler.schedule() is output
     (queues,) = output.state.rank_states
-    assert (queues.running, queues.waiting, output.state.arrived_requests) == (1, 2, 3)
+    assert (queues.running, queues.waiting, output.state.arrived_requests) == (1, 0, 3)
+    assert (output.state.unplaced_requests, output.state.waiting) == (2, 2)
     assert 1 < len(counted) < 10
 
     scheduler.finish_requests(None, RequestStatus.FINISHED_ABORTED)

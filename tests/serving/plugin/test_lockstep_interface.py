@@ -27,8 +27,10 @@ from tests.serving.plugin.engine_config import (
 from tests.serving.plugin.lockstep_workload import Arrival, model_output
 
 
-def lockstep(ranks: int, *, blocks: int = 200, log_stats: bool = False) -> LockstepScheduler:
-    config = engine_config(ranks)
+def lockstep(
+    ranks: int, *, blocks: int = 200, log_stats: bool = False, **arguments: Any
+) -> LockstepScheduler:
+    config = engine_config(ranks, **arguments)
     return LockstepScheduler(
         vllm_config=config,
         kv_cache_config=kv_pool(config, blocks),
@@ -419,6 +421,26 @@ def test_a_request_is_never_queued_after_the_step_that_takes_it_begins() -> None
 
     (one,) = results[0].outputs
     assert [event.timestamp for event in one.events or ()] == [4.0, 4.0]
+
+
+def test_a_request_that_waits_was_queued_by_the_begin_of_the_step_that_it_came_to() -> None:
+    scheduler = lockstep(1, log_stats=True, max_num_seqs=1)
+    first, second = (arrival(name, 5, max_tokens=1).request() for name in "ab")
+    for request in (first, second):
+        scheduler.add_request(request)
+        request.events[0].timestamp = 300.0  # emulated 50: the host's time between two steps
+    queued_s = []
+    for begin_s, name in ((4.0, "a"), (60.0, "b")):
+        report = StepReport(begin_s=begin_s, end_s=begin_s + 0.5, epochs=epochs(4.0))
+        output = scheduler.schedule()
+        results = scheduler.update_from_output(
+            output, timed(model_output([name], {name: 9}), report)
+        )
+        (one,) = results[0].outputs
+        assert one.request_id == name
+        queued_s.append((one.events or ())[0].timestamp)
+
+    assert queued_s == [4.0, 4.0]
 
 
 def test_a_prompt_of_several_steps_is_scheduled_when_the_first_of_them_begins() -> None:

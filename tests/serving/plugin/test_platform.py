@@ -15,6 +15,7 @@ from serving.errors import UnsupportedFlag
 from serving.plugin import platform
 from serving.plugin.platform import UltraServePlatform, deployment_of
 from serving.plugin.register import platform as entry_point
+from serving.traffic.engine_limits import HBM_SHARE, SchedulerLimits
 from tests.serving.plugin.engine_config import config_from_flags, engine_config
 
 KV_TRANSFER = json.dumps({"kv_connector": "ExampleConnector", "kv_role": "kv_both"})
@@ -119,6 +120,20 @@ def test_blocks_have_the_vendor_s_size_unless_the_user_says_another(
     flags: list[str], tokens: int
 ) -> None:
     assert config_from_flags(*flags).cache_config.block_size == tokens
+
+
+def test_a_server_s_own_limits_are_the_simulator_s() -> None:
+    config = config_from_flags()
+    scheduler, cache = config.scheduler_config, config.cache_config
+    limits = SchedulerLimits()
+
+    assert scheduler.max_num_seqs == limits.max_num_seqs
+    assert scheduler.max_num_batched_tokens == limits.max_num_batched_tokens
+    assert (scheduler.policy, scheduler.enable_chunked_prefill) == ("fcfs", True)
+    assert scheduler.long_prefill_token_threshold == 0
+    assert cache.block_size == limits.block_tokens
+    assert cache.enable_prefix_caching == limits.prefix_caching
+    assert cache.gpu_memory_utilization == HBM_SHARE
 
 
 def test_the_named_model_bounds_the_context_whatever_the_weights_could() -> None:

@@ -1,11 +1,20 @@
 """Equal keys where a trace says that content is equal, and nowhere else."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.arrivals.arrival_spec import ArrivalSpec
+from loadgen.arrivals.make_pacer import make_pacer
+from loadgen.workloads.lengths import parse_lengths
+from loadgen.workloads.plan import plan_workload
+from loadgen.workloads.planned_traffic import planned_traffic
+from loadgen.workloads.session_plan import CallPlan
 from loadgen.workloads.traffic import PromptBlocks, Traffic
+from loadgen.workloads.workload_spec import WorkloadSpec
 from serving.simulator.block_keys import block_keys
 
 
@@ -16,7 +25,9 @@ def traffic(*requests: tuple[int, int, tuple[int, ...]], tokens: int) -> Traffic
         arrival_s=np.zeros(len(requests)),
         prompt_tokens=np.array(prompt, dtype=np.int64),
         output_tokens=np.array(output, dtype=np.int64),
-        blocks=PromptBlocks.of(names, tokens),
+        blocks=PromptBlocks.of(
+            names, tokens=tokens, prompt_tokens=np.array(prompt, dtype=np.int64)
+        ),
     )
 
 
@@ -37,8 +48,8 @@ def test_without_names_nothing_is_shared() -> None:
 
 
 @st.composite
-def asked(draw: st.DrawFn) -> tuple[Traffic, list[tuple[int, ...]]]:
-    """Requests whose prompts are paths in a tree of blocks, and the content of each."""
+def asked(draw: st.DrawFn) -> tuple[Traffic, int, list[tuple[int, ...]]]:
+    """Requests whose prompts are paths in a tree of blocks, the blocks' tokens, each's content."""
     tokens = draw(st.sampled_from([8, 16, 64]))
     requests, contents = [], []
     for number in range(draw(st.integers(1, 5))):
@@ -51,22 +62,21 @@ def asked(draw: st.DrawFn) -> tuple[Traffic, list[tuple[int, ...]]]:
         own = prompt + output - len(content)
         requests.append((prompt, output, names))
         contents.append((*content, *[1_000 + number] * own))
-    return traffic(*requests, tokens=tokens), contents
+    return traffic(*requests, tokens=tokens), tokens, contents
 
 
 @given(asked=asked(), block_tokens=st.sampled_from([4, 16, 32]))
 def test_keys_are_equal_just_where_contents_are_to_the_end_of_a_named_block(
-    asked: tuple[Traffic, list[tuple[int, ...]]], block_tokens: int
+    asked: tuple[Traffic, int, list[tuple[int, ...]]], block_tokens: int
 ) -> None:
-    sent, contents = asked
+    sent, tokens, contents = asked
     keys = iter(block_keys(sent, block_tokens).tolist())
     of_content: dict[tuple[int, ...], int] = {}
     for content in contents:
         for end in range(block_tokens, len(content) + 1, block_tokens):
             key = next(keys)
-            assert sent.blocks is not None
             # What is equal within a name's block, but not to its end, has no equal name.
-            named = -(-end // sent.blocks.tokens) * sent.blocks.tokens
+            named = -(-end // tokens) * tokens
             assert of_content.setdefault((end, *content[:named]), key) == key
     assert len(set(of_content.values())) == len(of_content)
     assert next(keys, None) is None
@@ -86,3 +96,54 @@ def test_no_request_has_no_names(empty: np.ndarray) -> None:
     some = traffic((40, 8, (7, 8)), (9, 1, ()), tokens=32).chosen(empty)
     assert some.blocks is not None
     assert some.blocks.names.tolist() == []
+
+
+def said(calls: Sequence[CallPlan], position: int, session: int, *, served: bool) -> list[object]:
+    """The tokens of a call's prompt and reply, each by its piece of text and its place in it."""
+    call = calls[position]
+    replies = {
+        segment.reply_of: segment.key for each in calls for segment in each.segments if served
+    }
+    reply = replies.get(position, f"reply {session} {position}")
+    pieces = [(segment.key, segment.tokens) for segment in call.segments]
+    return [
+        (key, place)
+        for key, tokens in [*pieces, (reply, call.output_tokens)]
+        for place in range(tokens)
+    ]
+
+
+@given(
+    data=st.data(),
+    block_tokens=st.sampled_from([1, 4, 16]),
+    served=st.booleans(),
+    prefix=st.sampled_from([(0, 1), (5, 1), (12, 2)]),
+)
+def test_keys_of_a_plan_are_equal_just_where_a_server_would_find_the_same_tokens(
+    data: st.DataObject, block_tokens: int, served: bool, prefix: tuple[int, int]
+) -> None:
+    spec = WorkloadSpec(
+        input_lengths=parse_lengths("uniform:1-20"),
+        output_lengths=parse_lengths("uniform:1-12"),
+        shared_prefix_tokens=prefix[0],
+        shared_prefix_groups=prefix[1],
+        **data.draw(
+            st.sampled_from([{}, {"turns": parse_lengths("uniform:1-4")}, {"fan_out": (2, 2)}])
+        ),
+        max_input_tokens=data.draw(st.sampled_from([None, 16, 40])),
+    )
+    sessions = data.draw(st.integers(1, 4))
+    plan = plan_workload(spec, sessions=sessions, seed=data.draw(st.integers(0, 99)))
+    pacer = make_pacer(ArrivalSpec(rate="1"), sessions=sessions, recorded_ns=None, seed=0)
+    traffic = planned_traffic(plan, pacer, served_history=served)
+
+    keys = iter(block_keys(traffic, block_tokens).tolist())
+    of_content: dict[tuple[object, ...], int] = {}
+    for session, calls in enumerate(plan.sessions):
+        for position in range(len(calls)):
+            tokens = said(calls, position, session, served=served)
+            for end in range(block_tokens, len(tokens) + 1, block_tokens):
+                key = next(keys)
+                assert of_content.setdefault(tuple(tokens[:end]), key) == key
+    assert len(set(of_content.values())) == len(of_content)
+    assert next(keys, None) is None

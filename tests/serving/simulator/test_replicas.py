@@ -9,20 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
+from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.partition import Partition
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform
-from loadgen.workloads.traffic import PromptBlocks, Traffic
+from loadgen.workloads.traffic import PromptBlocks, Sessions, Traffic
 from serving.simulator import (
     ReplicaSet,
     Run,
     SchedulerLimits,
     SimulatedDeployment,
     StopSimulation,
+    TimedCall,
     simulate,
 )
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
+from serving.simulator.routers import ROUTERS
 from serving.traffic.serving_run import Ending, ServingRun
+from serving.wire.control_call import InjectRequest
 
 DEPLOYMENT = SimulatedDeployment.of(
     "trn3-nl72x2",
@@ -92,7 +96,7 @@ def test_where_requests_go_that_come_within_a_step(router: str, chosen: list[int
     seen: list[list[int]] = []
 
     def kept(request: int, engines: Sequence[LockstepSchedulers]) -> int:
-        number = ReplicaSet(count=2, router=router).choose(request, engines)
+        number = ReplicaSet(count=2, router=router).choose(request, engines, arrived=request)
         seen.append([engine.load_tokens for engine in engines])
         went.append(number)
         return number
@@ -112,7 +116,11 @@ def test_prompts_that_begin_alike_go_where_their_beginning_is() -> None:
         arrival_s=np.arange(requests) * 1.0,  # each is done before the next comes
         prompt_tokens=np.full(requests, 256),
         output_tokens=np.full(requests, 2),
-        blocks=PromptBlocks.of([(number % 2,) for number in range(requests)], tokens=192),
+        blocks=PromptBlocks.of(
+            [(number % 2,) for number in range(requests)],
+            tokens=192,
+            prompt_tokens=np.full(requests, 256),
+        ),
     )
     # Without equal turns of the two kinds, by turns would be as good.
     traffic = traffic.chosen(np.array([0, 1, 3, 4, 5, 7, 8, 9, 11]))
@@ -162,7 +170,10 @@ def test_a_run_that_is_stopped_at_its_last_token_is_served(tokens: int) -> None:
         del done, emulated_s
         raise StopSimulation
 
-    run = simulate(DEPLOYMENT, traffic, progress=stop).served
+    def one_by_one(*_: object, **__: object) -> None:
+        """A watcher, so that steps are not made many in a call, which nothing stops."""
+
+    run = simulate(DEPLOYMENT, traffic, progress=stop, on_step=one_by_one).served
     assert run.ending is (Ending.SERVED if tokens <= 32 else Ending.STOPPED)
     assert run.tokens == min(tokens, 32)
 
@@ -177,3 +188,37 @@ def test_a_run_that_is_stopped_at_its_last_token_is_served(tokens: int) -> None:
 def test_what_cannot_be_is_refused(wrong: dict[str, object], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         ReplicaSet(**wrong)  # type: ignore[arg-type]
+
+
+def test_by_turns_goes_by_arrival_not_by_number() -> None:
+    """Conversations stand one after the other in the table, and begin together."""
+    traffic = Traffic(
+        arrival_s=np.zeros(4),
+        prompt_tokens=np.full(4, 50),
+        output_tokens=np.full(4, 2),
+        sessions=Sessions(after=np.array([-1, 0, -1, 2]), think_s=np.array([0.0, 1.0, 0.0, 1.0])),
+    )
+    first_s = run_on(ReplicaSet(count=2), traffic).served.first_token_s
+    # Each first turn has an engine for itself, and so has each second one.
+    assert first_s[0] == first_s[2]
+    assert first_s[1] == first_s[3]
+
+
+@pytest.mark.parametrize("router", sorted(ROUTERS))
+def test_an_engine_that_is_down_gets_no_requests(router: str) -> None:
+    traffic = Traffic.drawn(rate_per_s=20, lengths=LENGTHS, seed=1, requests=60)
+    losses = [
+        TimedCall(at_s=0.5, call=InjectRequest(fault=Fault(kind=FaultKind.LOSE_CHIP, chip=chip)))
+        for chip in (0, 1)
+    ]
+    deployment = replace(DEPLOYMENT, replicas=ReplicaSet(count=2, router=router))
+    served = simulate(deployment, traffic, calls=losses).served
+    came_after = traffic.arrival_s > 1.5
+    assert served.finished[came_after].all()
+    assert served.failed.sum() < 12
+
+
+def test_a_router_that_names_no_engine_is_refused() -> None:
+    traffic = Traffic.drawn(rate_per_s=20, lengths=LENGTHS, seed=1, requests=2)
+    with pytest.raises(ConfigError, match="router=2"):
+        run_on(ReplicaSet(count=2, router=lambda *_: 2), traffic)

@@ -14,7 +14,6 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
 from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition
@@ -25,7 +24,7 @@ from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Bound
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform, lognormal_of_median
-from loadgen.workloads.traffic import Traffic
+from loadgen.workloads.traffic import PromptBlocks, Traffic
 from serving.engine.scheduler_state import RankQueues
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.virtual_serving import serve_in_virtual_time
@@ -297,9 +296,9 @@ def test_few_blocks_preempt_and_cost_time_but_no_token(one_chip: StepCostModel) 
 @pytest.mark.long
 @pytest.mark.parametrize("policy", ["none", "balanced:4:8:32", "staggered:1", "capped:9"])
 @pytest.mark.parametrize("kv_blocks", [40, 1_000])
-@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize(("caching", "threshold"), [(True, 0), (False, 0), (True, 20)])
 def test_a_run_is_that_of_vllm_s_schedulers(
-    four_chips: StepCostModel, policy: str, kv_blocks: int, caching: bool
+    four_chips: StepCostModel, policy: str, kv_blocks: int, caching: bool, threshold: int
 ) -> None:
     asked = Traffic.drawn(rate_per_s=3_000, lengths=SHORT, seed=6, requests=90)
     limits = replace(
@@ -308,10 +307,38 @@ def test_a_run_is_that_of_vllm_s_schedulers(
         max_num_seqs=4,
         kv_blocks_per_rank=kv_blocks,
         prefix_caching=caching,
+        long_prefill_token_threshold=threshold,
     )
     reference = vllm_serving.serve_in_virtual_time(asked, four_chips, limits)
 
     assert arrays(served(asked, four_chips, limits)) == arrays(reference)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("policy", ["none", "balanced:4:8:32"])
+@pytest.mark.parametrize("kv_blocks", [40, 1_000])
+def test_a_run_with_priorities_is_that_of_vllm_s_schedulers(
+    four_chips: StepCostModel, policy: str, kv_blocks: int
+) -> None:
+    drawn = Traffic.drawn(rate_per_s=3_000, lengths=SHORT, seed=6, requests=90)
+    asked = replace(drawn, priority=np.random.default_rng(6).integers(0, 4, 90))
+    limits = replace(
+        LIMITS,
+        prefill_policy=policy,
+        max_num_seqs=4,
+        kv_blocks_per_rank=kv_blocks,
+        scheduling_policy="priority",
+    )
+    run = served(asked, four_chips, limits)
+
+    assert arrays(run) == arrays(vllm_serving.serve_in_virtual_time(asked, four_chips, limits))
+    assert (run.preemptions > 0) == (kv_blocks < 100)
+    means_s = [run.ttft_s[asked.priority == level].mean() for level in range(4)]
+    assert means_s == sorted(means_s)
+    by_arrival = replace(limits, scheduling_policy="fcfs")
+    assert arrays(served(asked, four_chips, by_arrival)) == arrays(
+        served(drawn, four_chips, by_arrival)
+    )
 
 
 def just_kept(name: str, limit_s: float, *, percentile: float) -> Bound:
@@ -419,27 +446,6 @@ def test_a_longest_request_that_just_fits_is_served(one_chip: StepCostModel) -> 
     assert run.tokens == 5
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"max_model_len": 64}, "max_model_len=64: expected at least 65, the tokens of request 1"),
-        ({"kv_blocks_per_rank": 4}, "kv_blocks_per_rank=4: expected at least 5, for the 65 tokens"),
-        ({"prefill_policy": "fast"}, "prefill_policy=fast: expected none, staggered"),
-    ],
-)
-def test_what_an_engine_would_refuse_is_refused(
-    one_chip: StepCostModel, changed: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        served(traffic((0.0, 9, 9), (0.0, 60, 5)), one_chip, replace(LIMITS, **changed))
-
-
-def test_a_context_longer_than_the_model_s_is_refused(one_chip: StepCostModel) -> None:
-    tokens = one_chip.model.max_context_tokens
-    with pytest.raises(ConfigError, match=f"max_model_len={tokens}"):
-        served(traffic((0.0, tokens, 1)), one_chip, LIMITS)
-
-
 def test_a_context_may_be_longer_than_the_stand_in_s(one_chip: StepCostModel) -> None:
     model = replace(one_chip.model, max_context_tokens=200_000)
     cost_model = StepCostModel(one_chip.system, model, one_chip.partition)
@@ -459,3 +465,30 @@ def test_a_rank_may_have_several_chips() -> None:
 
     # Two ranks for three requests, which all fit in the first step.
     assert (run.tokens, run.steps, run.empty_rank_steps) == (6, 2, 0)
+
+
+def test_prompts_that_begin_alike_are_found_in_the_cache_as_vllm_finds_them(
+    four_chips: StepCostModel,
+) -> None:
+    rng = np.random.default_rng(2)
+    drawn = Traffic.drawn(rate_per_s=90, lengths=SHORT, seed=2, requests=60)
+    names = [
+        [int(family), int(family) + 10, 1_000 + request, 2_000 + request]
+        for request, family in enumerate(rng.integers(0, 3, 60))
+    ]
+    blocks = PromptBlocks.of(names, tokens=32, prompt_tokens=drawn.prompt_tokens)
+    asked = replace(drawn, blocks=blocks)
+    limits = replace(LIMITS, prefill_policy=None, kv_blocks_per_rank=60)
+    computed = 0
+
+    def count(_: object, batch: StepBatch, **__: object) -> None:
+        nonlocal computed
+        computed += int(batch.new_tokens.sum())
+
+    run = served(asked, four_chips, limits)
+    theirs = vllm_serving.serve_in_virtual_time(asked, four_chips, limits, on_step=count)
+
+    assert arrays(run) == arrays(theirs)
+    assert run.preemptions == 0
+    needed = int((asked.prompt_tokens + asked.output_tokens - 1).sum())
+    assert run.hit_tokens == needed - computed > 1_000

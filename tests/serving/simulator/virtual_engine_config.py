@@ -34,6 +34,8 @@ def virtual_engine_config(
             max_num_seqs=limits.max_num_seqs,
             block_size=limits.block_tokens,
             enable_prefix_caching=limits.prefix_caching,
+            scheduling_policy=limits.scheduling_policy,
+            long_prefill_token_threshold=limits.long_prefill_token_threshold,
             dtype="float32",
             logging_config=LoggingConfig(configure_logging=False, pylogging_config_file=None),
             additional_config={KEY: {"chips": 1}},

@@ -13,7 +13,6 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from emulator.errors import ConfigError
 from emulator.specs.batch import StepBatch
 from emulator.ultraserver.step_cost import StepCostModel
 from emulator.units import NS_PER_S
@@ -22,6 +21,7 @@ from loadgen.workloads.traffic import Traffic
 from serving.engine.step_batch import StepWatcher
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput
+from serving.simulator.lockstep_schedulers import blocks_in_use_max
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending, ServingRun, missed_by
 from tests.serving.plugin.engine_config import block_hasher
@@ -38,6 +38,7 @@ EMPTY_STEPS_MAX = 3
 
 _OUTPUT_TOKEN = 7
 _PROMPT_TOKEN = 8  # and the number of the request: no two prompts share a block
+_NAMED_TOKEN = 1_000_000  # and the name of a block
 
 
 def serve_in_virtual_time(
@@ -55,15 +56,15 @@ def serve_in_virtual_time(
     Ends earlier when these are certain to miss one of `levels`, which change nothing else, or at
     `until_s`; the result says which. `on_step` gets every step.
 
-    Raises ConfigError for a request beyond the context or a rank's KV, or an unknown policy.
+    Every request has to fit in the context and a rank's KV. Raises ConfigError for an unknown
+    policy.
     """
     max_model_len = limits.max_model_len or cost_model.model.max_context_tokens
-    _refuse_what_never_fits(traffic, limits, max_model_len)
     config = virtual_engine_config(
         cost_model.partition,
         limits,
         max_model_len=max_model_len,
-        kv_blocks=min(limits.kv_blocks_per_rank, blocks_in_use_max(traffic, limits)),
+        kv_blocks=min(limits.kv_blocks_per_rank, max(2, blocks_in_use_max(traffic, limits))),
     )
     scheduler = LockstepScheduler(
         vllm_config=config,
@@ -79,40 +80,6 @@ def serve_in_virtual_time(
     finally:
         scheduler.shutdown()
     return serving.result(ending)
-
-
-def blocks_in_use_max(traffic: Traffic, limits: EngineLimits) -> int:
-    """KV blocks of a rank, with vLLM's own, above which more change nothing but set-up time.
-
-    Only running requests hold blocks: `max_num_seqs`, at worst the longest. The policy asks for the
-    KV of as many waiting ones.
-    """
-    blocks = -(-(traffic.prompt_tokens + traffic.output_tokens) // limits.block_tokens)
-    longest = np.sort(blocks)[::-1][: limits.max_num_seqs]
-    return max(2, int(longest.sum()) + 1)
-
-
-def _refuse_what_never_fits(traffic: Traffic, limits: EngineLimits, max_model_len: int) -> None:
-    """Raise ConfigError for requests that would wait for ever."""
-    if not len(traffic):
-        return
-    total_tokens = traffic.prompt_tokens + traffic.output_tokens  # [requests]
-    longest = int(total_tokens.argmax())
-    tokens = int(total_tokens[longest])
-    if tokens > max_model_len:
-        raise ConfigError(
-            field="max_model_len",
-            value=max_model_len,
-            expected=f"at least {tokens}, the tokens of request {longest} and its reply",
-        )
-    # The last token's keys and values are never written; one block is vLLM's own.
-    needed = -(-(tokens - 1) // limits.block_tokens) + 1
-    if needed > limits.kv_blocks_per_rank:
-        raise ConfigError(
-            field="kv_blocks_per_rank",
-            value=limits.kv_blocks_per_rank,
-            expected=f"at least {needed}, for the {tokens} tokens of request {longest}",
-        )
 
 
 class _VirtualServing:
@@ -171,15 +138,14 @@ class _VirtualServing:
         while self._coming < len(self._arrival_ns) and (
             self._arrival_ns[self._coming] <= self._now_ns
         ):
-            number = self._coming
+            number, traffic = self._coming, self._traffic
             request = Request(
                 str(number),
-                [_PROMPT_TOKEN + number] * int(self._traffic.prompt_tokens[number]),
-                SamplingParams(
-                    max_tokens=int(self._traffic.output_tokens[number]), ignore_eos=True
-                ),
+                _prompt(traffic, number),
+                SamplingParams(max_tokens=int(traffic.output_tokens[number]), ignore_eos=True),
                 None,
                 arrival_time=self._arrival_ns[number] / NS_PER_S,
+                priority=0 if traffic.priority is None else int(traffic.priority[number]),
                 block_hasher=self._block_hasher,
             )
             self._scheduler.add_request(request)
@@ -252,7 +218,8 @@ class _VirtualServing:
         for level in levels:
             missed = missed_by(
                 level,
-                self._traffic,
+                self._traffic.output_tokens,
+                arrival_s=self._traffic.arrival_s,
                 first_token_s=self._first_token_s,
                 last_token_s=self._last_token_s,
                 now_s=self._now_ns / NS_PER_S,
@@ -267,6 +234,7 @@ class _VirtualServing:
         return ServingRun(
             traffic=self._traffic,
             ending=ending,
+            arrival_s=self._traffic.arrival_s,
             first_token_s=self._first_token_s,
             last_token_s=self._last_token_s,
             token_request=np.concatenate([np.zeros(0, dtype=np.int64), *self._given]),
@@ -278,7 +246,19 @@ class _VirtualServing:
             + sum(request.num_preemptions for request in self._living.values()),
             kv_blocks_used_max=self._kv_blocks_used_max,
             empty_rank_steps=int(self._scheduler.empty_steps.sum()),
+            failed=np.zeros(len(self._traffic), dtype=np.bool_),
         )
+
+
+def _prompt(traffic: Traffic, number: int) -> list[int]:
+    """Tokens of a prompt: by name where the traffic names its blocks, else of no other request."""
+    named: list[int] = []
+    if traffic.blocks is not None:
+        which = slice(*traffic.blocks.begin[number : number + 2])
+        lengths = np.diff(traffic.blocks.end_tokens[which], prepend=0)
+        named = np.repeat(_NAMED_TOKEN + traffic.blocks.names[which], lengths).tolist()
+    own = [_PROMPT_TOKEN + number] * int(traffic.prompt_tokens[number])
+    return (named + own[len(named) :])[: len(own)]
 
 
 def _synthetic_tokens(output: LockstepOutput, given: Int64s) -> ModelRunnerOutput:

@@ -29,6 +29,7 @@ def run(**changed: Any) -> ServingRun:
             output_tokens=np.array([3, 2, 1], dtype=np.int64),
         ),
         "ending": Ending.SERVED,
+        "arrival_s": np.array([0.0, 1.0, 2.0]),
         "first_token_s": np.array([2.0, 3.0, 5.0]),
         "last_token_s": np.array([5.0, 5.0, 5.0]),
         "token_request": np.array([0, 1, 0, 2, 0, 1], dtype=np.int64),
@@ -39,6 +40,7 @@ def run(**changed: Any) -> ServingRun:
         "preemptions": 0,
         "kv_blocks_used_max": 3,
         "empty_rank_steps": 0,
+        "failed": np.zeros(3, dtype=np.bool_),
     }
     return ServingRun(**(given | changed))
 
@@ -126,6 +128,8 @@ def test_a_percentile_within_a_limit_and_that_share_within_it_are_the_same(
             prompt_tokens=np.ones(len(at_s), dtype=np.int64),
             output_tokens=np.ones(len(at_s), dtype=np.int64),
         ),
+        arrival_s=np.zeros(len(at_s)),
+        failed=np.zeros(len(at_s), dtype=np.bool_),
         first_token_s=at_s,
         last_token_s=at_s,
         token_request=order,

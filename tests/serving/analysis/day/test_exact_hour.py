@@ -98,20 +98,23 @@ def test_the_walk_is_near_the_exact_run_of_a_stretch(curve: ReplicaCurve) -> Non
         mean_output_tokens=float(LENGTHS.output_tokens.mean()),
         flops_per_request=1.0,
     )
-    busy = round(0.6 * groups * curve.capacity_per_s * 2.0)
-    wanted = demand(busy, busy // 2, busy, interval_s=2.0)
-    terms = WalkTerms(interval_s=2.0, look_s=2.0)
+    interval_s = 30.0  # long enough for queues to be as the curve's runs know them
+    busy = round(0.6 * groups * curve.capacity_per_s * interval_s)
+    wanted = demand(busy, busy // 2, busy, interval_s=interval_s)
+    terms = WalkTerms(interval_s=interval_s, look_s=interval_s)
     result = DayResult(
         machine=held,
         walk=walk(wanted, curve, held.trained, HANDOVER, Never(), terms),
         describes="",
     )
-    check = HourCheck(begin_s=2.0, length_s=4.0, warmup_s=2.0, part_s=2.0)
+    check = HourCheck(
+        begin_s=interval_s, length_s=2 * interval_s, warmup_s=interval_s, part_s=interval_s
+    )
     with SimulationWorkers(1) as workers:
         found = exact_hour(result, replica(), check, workers)
-        whole = exact_hour(result, replica(), replace(check, part_s=4.0), workers)
+        whole = exact_hour(result, replica(), replace(check, part_s=2 * interval_s), workers)
         with pytest.raises(ConfigError, match="check-hour"):
-            exact_hour(result, replica(), replace(check, begin_s=9.0), workers)
+            exact_hour(result, replica(), replace(check, begin_s=4 * interval_s), workers)
 
     chance = 4 * found.output_tokens_sigma  # four standard deviations of the count of requests
     assert abs(found.output_tokens.relative) < chance

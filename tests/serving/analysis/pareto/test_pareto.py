@@ -46,7 +46,7 @@ def loaded_from(page: str) -> list[str]:
 def two_machines():
     larger = replace(trays(2), name="2-trays")
     sweeps = (small_sweep(), small_sweep(system=larger))
-    return pareto(sweeps, basis=PowerBasis.DRAWN, processes=1)
+    return pareto(sweeps, basis=PowerBasis.DRAWN)
 
 
 @pytest.mark.long
@@ -70,8 +70,8 @@ def test_every_batch_there_is_hardly_moves_the_envelope() -> None:
     # The partitions on the envelope are tried between the powers of two; others are not.
     few = small_sweep(asked=PartitionFilter(tp=(1,), ep=(2, 4), lnc=(2,)), batches=())
     every = replace(few, batches=tuple(range(1, 400)))
-    sampled = pareto((few,), processes=1).machines[0]
-    exact = pareto((every,), processes=1).machines[0]
+    sampled = pareto((few,)).machines[0]
+    exact = pareto((every,)).machines[0]
 
     low = float(exact.envelope.x[0])
     x = np.geomspace(low, sampled.envelope.reach, 80)
@@ -96,8 +96,8 @@ def test_the_vendor_s_claims_are_about_its_two_machines_alone(two_machines) -> N
 
 @pytest.mark.long
 def test_pools_add_points_and_take_none_away() -> None:
-    alone = pareto((small_sweep(),), processes=1).machines[0]
-    both = pareto((small_sweep(),), pools=True, processes=1).machines[0]
+    alone = pareto((small_sweep(),)).machines[0]
+    both = pareto((small_sweep(),), pools=True).machines[0]
 
     assert set(alone.points) < set(both.points)
     assert (both.envelope.at(alone.envelope.x) >= alone.envelope.y).all()
@@ -105,7 +105,7 @@ def test_pools_add_points_and_take_none_away() -> None:
 
 def test_a_system_is_named_once() -> None:
     with pytest.raises(ConfigError, match="systems=1-trays: expected each system once"):
-        pareto((small_sweep(), small_sweep()), processes=1)
+        pareto((small_sweep(), small_sweep()))
 
 
 def test_a_thin_table_keeps_both_ends(two_machines) -> None:
@@ -217,8 +217,8 @@ def test_expert_groups_that_are_left_out_would_not_be_on_the_envelope() -> None:
     of_any_size = PartitionFilter(tp=(1, 2, 4), ep=tuple(range(1, 17)), lnc=(2,))
     all_sizes = small_sweep(system=trays(4), asked=of_any_size)
     some = small_sweep(system=trays(4), asked=PartitionFilter(tp=(1, 2, 4), lnc=(2,)))
-    whole = pareto((all_sizes,), processes=1).machines[0]
-    kept = pareto((some,), processes=1).machines[0]
+    whole = pareto((all_sizes,)).machines[0]
+    kept = pareto((some,)).machines[0]
 
     assert len(kept.points) < len(whole.points)
     at = whole.envelope.x

@@ -23,7 +23,7 @@ def claimed() -> Pareto:
         small_sweep(system=SYSTEMS[name], asked=few, precisions=("fp8",), batches=(1, 8, 64))
         for name in (BASE_SYSTEM, NEW_SYSTEM)
     )
-    return pareto(sweeps, processes=1)
+    return pareto(sweeps)
 
 
 def panels_of(shown: Pareto) -> list[dict[str, Any]]:
@@ -98,6 +98,6 @@ def test_the_claim_s_range_is_shaded_and_every_answer_is_written(claimed) -> Non
 
 @pytest.mark.long
 def test_one_machine_has_no_ratios_and_no_claims() -> None:
-    alone = pareto((small_sweep(),), processes=1)
+    alone = pareto((small_sweep(),))
 
     assert len(panels_of(alone)) == 1

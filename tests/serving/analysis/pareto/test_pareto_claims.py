@@ -141,7 +141,7 @@ def test_catalog_ratios_are_those_of_the_spec_sheets() -> None:
 
 
 def test_curves_of_points_are_the_envelopes_of_what_the_points_say() -> None:
-    points = operating_points(small_sweep(), processes=1)
+    points = operating_points(small_sweep())
     curves = Curves.of(small_sweep().system, points, basis=PowerBasis.DRAWN)
 
     for point in points:

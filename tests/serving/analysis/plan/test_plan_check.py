@@ -65,6 +65,11 @@ def test_a_check_is_the_simulation_of_one_share(twenty: Check) -> None:
     ]
     for term, bound in zip(twenty.terms, QUESTION.slo.bounds, strict=True):
         assert term.share == attainment(run, bound, share.judged)
+        if term.share == 1:  # Wilson's interval of 40 of 40 independent requests
+            assert term.share_low == pytest.approx(40 / (40 + 1.959964**2))
+            assert term.share_high == 1
+            assert not term.is_sure  # of 95 %
+    assert twenty.terms[0].share == 1
     last = run.last_token_s[share.judged].max()
     assert twenty.steps == int((run.step_end_s <= last).sum()) < run.steps
 
@@ -220,6 +225,10 @@ def test_what_is_not_finished_when_the_time_is_up_has_missed_everything() -> Non
 
     assert check.ending is Ending.TIME_UP
     assert tpot.share < 0.7
+    assert tpot.share_low is not None
+    assert tpot.share_high is not None
+    assert tpot.share_low < tpot.share < tpot.share_high < 0.9
+    assert tpot.is_sure
     assert tpot.reached_s is None
     assert ttft.reached_s is None
     assert not check.meets

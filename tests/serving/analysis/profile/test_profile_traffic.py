@@ -28,7 +28,7 @@ def profiled(traffic: Traffic, partition: Partition = PARTITION, model: str = ""
         timed,
         partition,
         distribution=ExpertDistribution.uniform(timed),
-        limits=SchedulerLimits(max_num_seqs=8, max_num_batched_tokens=2_048),
+        limits=SchedulerLimits(max_num_seqs=8, block_tokens=16),
         steps_max=100,
     )[0]
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
-from emulator.fabric.kv_transfer import kv_transfer_ns
+from emulator.fabric.kv_transfer import kv_transfer_ns, prompt_kv_bytes, prompt_transfer_ns
 from emulator.specs.partition import Partition
 from emulator.specs.systems import SYSTEMS
 from serving.analysis.steady_state.partitions import PartitionCandidate, PartitionFilter
@@ -14,10 +14,8 @@ from serving.analysis.steady_state.pools import (
     DecodeOption,
     PrefillOption,
     best_split,
-    handover_ns,
     mean_chip_watts,
     pooled_points,
-    prompt_kv_bytes,
 )
 from serving.analysis.steady_state.replica import MeanStep
 from serving.analysis.steady_state.sweep import operating_points
@@ -98,7 +96,7 @@ def test_a_pool_that_waits_for_the_other_one_draws_less() -> None:
 
 def test_kv_of_two_racks_is_handed_over_across_them() -> None:
     system = SYSTEMS["trn3-nl72x2"]
-    kv_bytes = prompt_kv_bytes(DENSE, 1_000)
+    kv_bytes = prompt_kv_bytes(DENSE, np.array(1_000))
 
     def between(first: int, second: int) -> float:
         return kv_transfer_ns(
@@ -108,7 +106,7 @@ def test_kv_of_two_racks_is_handed_over_across_them() -> None:
             to_chips=np.array([second]),
         )
 
-    handed_over = handover_ns(system, DENSE, prompt_tokens=1_000, from_chips=1, to_chips=1)
+    handed_over = prompt_transfer_ns(system, DENSE, prompt_tokens=1_000, from_chips=1, to_chips=1)
 
     assert handed_over == between(0, 72)
     assert handed_over > between(0, 1)
@@ -129,7 +127,7 @@ def test_no_two_pools_fit_into_chips_for_one() -> None:
 
 def test_a_pooled_point_balances_requests_and_never_holds_up_a_decode() -> None:
     sweep = small_sweep()
-    points = pooled_points(sweep, processes=1)
+    points = pooled_points(sweep)
 
     assert points
     for point in points:
@@ -144,7 +142,7 @@ def test_a_pooled_point_balances_requests_and_never_holds_up_a_decode() -> None:
         assert point.users <= ranks * point.batch * (1 + 1e-9)
         assert sweep.system.chip.idle_watts.value < point.chip_watts
 
-    together = {(p.candidate.partition, p.batch): p for p in operating_points(sweep, processes=1)}
+    together = {(p.candidate.partition, p.batch): p for p in operating_points(sweep)}
     for point in points:
         mixed = together[point.candidate.partition, point.batch]
         assert point.tpot_ns <= mixed.tpot_ns
@@ -153,10 +151,10 @@ def test_a_pooled_point_balances_requests_and_never_holds_up_a_decode() -> None:
 
 def test_a_first_token_waits_for_the_prompt_and_for_its_kv() -> None:
     sweep = small_sweep(asked=PartitionFilter(tp=(1,), ep=(2,), lnc=(2,)), batches=(1,))
-    (point,) = pooled_points(sweep, processes=1)
-    (alone,) = operating_points(sweep, processes=1)
+    (point,) = pooled_points(sweep)
+    (alone,) = operating_points(sweep)
 
-    waits_ns = handover_ns(sweep.system, MODEL, prompt_tokens=512, from_chips=1, to_chips=1)
+    waits_ns = prompt_transfer_ns(sweep.system, MODEL, prompt_tokens=512, from_chips=1, to_chips=1)
 
     assert waits_ns > 0
     assert point.ttft_ns == pytest.approx(alone.ttft_ns + waits_ns)
@@ -164,31 +162,33 @@ def test_a_first_token_waits_for_the_prompt_and_for_its_kv() -> None:
 
 def test_kv_of_a_prompt_is_whole_in_full_layers_and_a_window_in_others() -> None:
     # gpt-oss-20b: 12 full layers, 12 with a window of 128; 2 x 8 heads x 64 x 2 bytes a layer.
-    assert prompt_kv_bytes(MODEL, 512) == (12 * 512 + 12 * 128) * 2_048
-    assert prompt_kv_bytes(MODEL, 100) == 24 * 100 * 2_048
-    assert prompt_kv_bytes(DENSE, 100) == 100 * DENSE.kv_bytes_per_token
+    assert prompt_kv_bytes(MODEL, np.array(512)) == (12 * 512 + 12 * 128) * 2_048
+    assert prompt_kv_bytes(MODEL, np.array(100)) == 24 * 100 * 2_048
+    assert prompt_kv_bytes(DENSE, np.array(100)) == 100 * DENSE.kv_bytes_per_token
 
 
 def test_kv_crosses_half_the_machine_and_between_units_the_network() -> None:
     box = SYSTEMS["dgx-h200"]
-    inside = handover_ns(box, DENSE, prompt_tokens=1_000, from_chips=2, to_chips=2)
-    across = handover_ns(box.cluster(2), DENSE, prompt_tokens=1_000, from_chips=2, to_chips=2)
+    inside = prompt_transfer_ns(box, DENSE, prompt_tokens=1_000, from_chips=2, to_chips=2)
+    across = prompt_transfer_ns(
+        box.cluster(2), DENSE, prompt_tokens=1_000, from_chips=2, to_chips=2
+    )
 
     assert inside == kv_transfer_ns(
         box,
-        bytes_per_request=prompt_kv_bytes(DENSE, 1_000),
+        bytes_per_request=prompt_kv_bytes(DENSE, np.array(1_000)),
         from_chips=np.array([0, 1]),
         to_chips=np.array([4, 5]),
     )
     assert across > inside
     # Over 50 GB/s a card, each of two chips sends half.
-    assert across >= prompt_kv_bytes(DENSE, 1_000) / 2 / 50e9 * 1e9
+    assert across >= prompt_kv_bytes(DENSE, np.array(1_000)) / 2 / 50e9 * 1e9
 
 
 def test_more_chips_in_both_ranks_hand_over_no_slower() -> None:
     box = SYSTEMS["dgx-h200"]
     times = [
-        handover_ns(box, DENSE, prompt_tokens=4_096, from_chips=size, to_chips=size)
+        prompt_transfer_ns(box, DENSE, prompt_tokens=4_096, from_chips=size, to_chips=size)
         for size in (1, 2, 4)
     ]
 
@@ -199,4 +199,4 @@ def test_one_chip_has_no_room_for_two_pools() -> None:
     sweep = small_sweep(system=replace(trays(1, chips_per_tray=1)), batches=(1,))
 
     with pytest.raises(ConfigError):
-        pooled_points(sweep, processes=1)
+        pooled_points(sweep)

@@ -61,4 +61,4 @@ def test_a_sweep_in_which_no_batch_fits_names_those_it_was_asked_for() -> None:
     for batches, said in (((), "batch=any"), ((1, 8), "batch=1,8")):
         sweep = Sweep(system=trays(1), model=MODEL, shape=none_fits, batches=batches)
         with pytest.raises(ConfigError, match=said):
-            operating_points(sweep, processes=1)
+            operating_points(sweep)

@@ -19,6 +19,7 @@ from serving.analysis.steady_state.partitions import (
 from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.request_shape import RequestShape
 from serving.analysis.steady_state.step_batches import prefill_steps, prompt_chunks, steady_batch
+from serving.simulator import SimulationWorkers
 from tests.serving.analysis.steady_state.small_machines import MODEL, SHAPE, small_sweep, trays
 
 SYSTEM = trays(1)
@@ -219,13 +220,14 @@ def test_lengths_that_cannot_be_are_refused(wrong, says) -> None:
         replace(SHAPE, **wrong)
 
 
-def test_a_sweep_gives_the_same_points_whoever_shares_the_work() -> None:
+@pytest.mark.process
+def test_a_sweep_gives_the_same_points_however_the_work_is_shared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sweeping, "PARALLEL_FROM", 2)
     question = small_sweep(batches=(4,))
-    alone = sweeping.operating_points(question, processes=1)
-    tasks = question.tasks()
+    alone = sweeping.operating_points(question)
 
-    parts = [tasks[first::2] for first in range(2)]
-    shared = [point for part in parts for point in sweeping._points_of(question, part)]
-
-    assert tuple(sorted(shared, key=sweeping.point_order)) == alone
-    assert len(alone) == len(tasks)
+    with SimulationWorkers(2) as workers:
+        assert sweeping.operating_points(question, workers=workers) == alone
+    assert len(alone) == len(question.tasks())

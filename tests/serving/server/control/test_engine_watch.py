@@ -183,6 +183,27 @@ def test_one_poller_asks_for_all_watchers(
         stream.close()
 
 
+def test_watchers_that_come_during_a_look_are_content_with_it(
+    engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_watch, "_IDLE_S", 60.0)
+    engine.silent = True
+    made: list[ControlServer] = []
+    with control_server(engine, served=made.append) as address, connected(address) as client:
+        streams = [client.telemetry(60.0) for _ in range(3)]
+        readers = [threading.Thread(target=next, args=(stream,)) for stream in streams]
+        for reader in readers:
+            reader.start()
+        wait_until(lambda: made[0].watch.watchers == 3)
+        engine.silent = False
+        for reader in readers:
+            reader.join(5)
+        time.sleep(0.1)  # nothing happens, and that cannot be waited for
+        assert engine.looks == 1
+        for stream in streams:
+            stream.close()
+
+
 def test_asking_whether_the_engine_sleeps_takes_no_telemetry(
     engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,7 +50,7 @@ def test_a_group_serves_its_part_of_a_share_of_the_steady_state() -> None:
             terms=HbmTerms(utilization=0.92),
             assumptions=StepAssumptions(calibration=calibration_for(system.chip.name)),
         )
-        points = [each for each in operating_points(sweep, processes=1) if each.tpot_ns <= limit_ns]
+        points = [each for each in operating_points(sweep) if each.tpot_ns <= limit_ns]
         most = max(points, key=lambda each: each.requests_per_s)
         best[chips] = most.requests_per_s / most.candidate.replicas
     found = rate(served(chips=8))

@@ -1,7 +1,6 @@
 """What a grammar takes is bounded before it is compiled, for one request and for a key's minute."""
 
 import json
-import string
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -27,10 +26,12 @@ from serving.server.gateway.grammar_weight import (
 
 ALICE, BOB = Client(name="alice"), Client(name="bob")
 RANDOM = Random(0)
+LETTERS = bytes(97 + byte % 26 for byte in range(256))  # a lowercase one for each byte
 
 
 def words(count: int, letters: int = 10) -> list[str]:
-    return ["".join(RANDOM.choices(string.ascii_lowercase, k=letters)) for _ in range(count)]
+    drawn = RANDOM.randbytes(count * letters).translate(LETTERS).decode()
+    return [drawn[begin : begin + letters] for begin in range(0, len(drawn), letters)]
 
 
 def asked(**given: Any) -> StructuredOutputsParams:

@@ -263,7 +263,7 @@ def test_an_engine_that_fails_to_answer_refuses_nobody() -> None:
     asyncio.run(ask())
 
 
-@pytest.mark.parametrize(("wall_left_s", "status"), [(583.2, 503), (1.0, 200)])
+@pytest.mark.parametrize(("wall_left_s", "status"), [(583.2, 503), (99.0, 200), (1.0, 200)])
 def test_a_machine_that_stands_still_for_long_is_not_ready_and_says_for_how_long(
     wall_left_s: float, status: int
 ) -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import LoadError
-from loadgen.prompts.word_tokenizer import WordTokenizer
+from loadgen.tokenizers.word_tokenizer import WordTokenizer
 
 WORDS = st.text("abc", min_size=1, max_size=3)
 

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from emulator.data import SMALL_MOE_DIR
 from loadgen.errors import LoadError, OptionError
-from loadgen.prompts.local_tokenizer import LocalTokenizer
+from loadgen.tokenizers.local_tokenizer import LocalTokenizer
 from tests.loadgen.prompts.trained_tokenizers import local, trained
 
 TEXTS = ["and not", "Grüße, 東京!", "", "def f(x):\n    return x\n", "<|im_end|>"]

@@ -1,20 +1,18 @@
 """Traffic classes on the command line (`--traffic-class 'NAME KEY=VALUE ...'`) or in a file.
 
 A key is the name of a class option (`rate`, `slo`, `header`) with its value, or alone for an option
-without one. One parser reads both (`loadgen.commands.class_arguments`).
+without one. One parser reads both.
 """
 
 import argparse
 import re
 import shlex
 import tomllib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
 
-from loadgen.commands.class_arguments import add_class_arguments
-from loadgen.commands.one_line_parser import OneLineParser
 from loadgen.errors import FileError, LoadError, OptionError
 
 SPEC_OPTION: Final = "--traffic-class"
@@ -74,11 +72,13 @@ class TrafficClassSpec:
         return replace(self, settings=(*self.settings, *settings))
 
 
-def add_traffic_class_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--traffic-class` and `--classes`."""
+def add_traffic_class_arguments(
+    parser: argparse.ArgumentParser, *, own: str = "workload, sessions, arrivals and requests"
+) -> None:
+    """Add `--traffic-class` and `--classes`; `own` names the groups of a class's options."""
     group = parser.add_argument_group(
         "traffic classes",
-        "a class's own options are those of the groups workload, sessions, arrivals and requests;\n"
+        f"a class's own options are those of the groups {own};\n"
         "options of the command line are the run's, and the default of every class",
     )
     group.add_argument(
@@ -89,7 +89,7 @@ def add_traffic_class_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="SPEC",
         help="a class: 'NAME KEY=VALUE ...' with the names of options for keys, as in 'chat rate=4 "
-        "api=chat'; may be given again",
+        "turns=3'; may be given again",
     )
     group.add_argument(
         FILE_OPTION,
@@ -140,14 +140,18 @@ def _settings(path: Path, key: str, value: object) -> list[Setting]:
     return [(key, f"{each}") for each in values]
 
 
+AddOptions = Callable[[argparse.ArgumentParser], None]
+"""Adds a class's options to a parser."""
+
+
 def class_values(
-    common: Mapping[str, Any], each: TrafficClassSpec, *, program: str
+    common: Mapping[str, Any], each: TrafficClassSpec, *, program: str, add_options: AddOptions
 ) -> dict[str, Any]:
     """A class's own values over those of `common`; only given ones are there.
 
     `program` is the command whose help lists a class's options. Raises LoadError.
     """
-    own = _own_values(each, program)
+    own = _own_values(each, program, add_options)
     values = dict(common)
     for name in own:
         for other in _REPLACES.get(name, ()):
@@ -157,18 +161,19 @@ def class_values(
     return {**values, **own}
 
 
-def _own_values(each: TrafficClassSpec, program: str) -> dict[str, Any]:
-    parser = OneLineParser(
-        prog=program, usage=argparse.SUPPRESS, argument_default=argparse.SUPPRESS, add_help=False
+def _own_values(each: TrafficClassSpec, program: str, add_options: AddOptions) -> dict[str, Any]:
+    parser = argparse.ArgumentParser(
+        argument_default=argparse.SUPPRESS, add_help=False, allow_abbrev=False, exit_on_error=False
     )
-    add_class_arguments(parser)
+    add_options(parser)
     words = [f"--{key}" if value is None else f"--{key}={value}" for key, value in each.settings]
     try:
         own, unknown = parser.parse_known_args(words)
         if unknown:
-            parser.error(f"{unknown[0]} is no option of a class")
-    except LoadError as error:
-        raise LoadError(f"{SPEC_OPTION} {each.name}: {error}") from error
+            raise LoadError(f"{unknown[0]} is no option of a class")
+    except (LoadError, argparse.ArgumentError) as error:
+        more = f"({program} --help says more)"
+        raise LoadError(f"{SPEC_OPTION} {each.name}: {error} {more}") from error
     return vars(own)
 
 

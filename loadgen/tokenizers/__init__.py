@@ -1,0 +1,1 @@
+"""Tokenizers that need no server: a published file, and words."""

@@ -1,0 +1,81 @@
+"""Equal engines behind a router, and the table of the requests that they serve."""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from loadgen.workloads.traffic import Traffic
+from serving.engine.step_batch import StepWatcher
+from serving.simulator.lockstep_schedulers import LockstepSchedulers
+from serving.simulator.run_log import EngineLog
+from serving.simulator.scheduler_arrays import Records
+from serving.simulator.simulated_deployment import SimulatedDeployment
+from serving.simulator.simulated_engine import SimulatedEngine
+
+
+class EnginePool:
+    """The replicas of one deployment; those `called` get a machine for faults and hand-overs.
+
+    Tokens are logged unless no clients see them.
+    """
+
+    def __init__(
+        self,
+        deployment: SimulatedDeployment,
+        traffic: Traffic,
+        *,
+        called: Collection[int],
+        on_step: StepWatcher | None,
+        seed: int = 0,
+        clients_see: bool = True,
+    ) -> None:
+        self._replicas = deployment.replicas
+        self._arrived = 0
+        made = LockstepSchedulers.replicas(
+            traffic,
+            deployment.limits,
+            deployment.cost_model.partition.ranks,
+            deployment.replicas.count,
+            seed=seed,
+            choices=deployment.choices,
+        )
+        self.requests: Records = made[0].arrays.requests
+        self.engines = [
+            SimulatedEngine(
+                deployment,
+                schedulers,
+                EngineLog(
+                    tokens_max=int(traffic.output_tokens.sum()) if clients_see else None,
+                    idle_watts=deployment.cost_model.idle_chip_watts
+                    * deployment.cost_model.partition.chips,
+                ),
+                calls=number in called,
+                on_step=on_step,
+            )
+            for number, schedulers in enumerate(made)
+        ]
+
+    def expect_all(self, requests: int) -> bool:
+        """Let the engines themselves take requests when they arrive, in the order of their numbers.
+
+        Returns whether they can: where the router looks at no load.
+        """
+        count = len(self.engines)
+        if not (count == 1 or self._replicas.takes_turns):
+            return False
+        if not all(each.can_expect for each in self.engines):
+            return False
+        for number, engine in enumerate(self.engines):
+            engine.expect(np.arange(number, requests, count))
+        return True
+
+    def put(self, request: int) -> None:
+        """Route a request to an engine, which takes it when its step ends.
+
+        An engine without an open rank gets none, unless no engine has one.
+        """
+        engines = [each for each in self.engines if each.schedulers.is_open] or self.engines
+        schedulers = [each.schedulers for each in engines]
+        number = self._replicas.choose(request, schedulers, arrived=self._arrived)
+        self._arrived += 1
+        schedulers[number].put(request, begins=not engines[number].is_busy)

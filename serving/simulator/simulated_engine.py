@@ -1,0 +1,179 @@
+"""One engine in virtual time: its schedulers, the step under way, and what its chips have drawn."""
+
+from typing import TYPE_CHECKING, Final
+
+from emulator.arrays import Int32s, Int64s
+from emulator.units import NS_PER_S
+from serving.engine.step_batch import StepWatcher
+from serving.simulator.lockstep_schedulers import LockstepSchedulers
+from serving.simulator.machine_calls import MachineCall
+from serving.simulator.run_log import EngineLog
+from serving.simulator.simulated_deployment import SimulatedDeployment
+from serving.simulator.steps_ahead import RunStops, StepsAhead, StepsDone
+
+if TYPE_CHECKING:
+    from serving.simulator.simulated_machine import MachineStep, RankChange, SimulatedMachine
+
+EMPTY_STEPS_MAX: Final = 3
+"""Steps without a token, one after another, after which nothing would ever change."""
+
+
+class SimulatedEngine:
+    """Steps follow each other; requests that come during one wait for its end.
+
+    With `calls`, faults and hand-overs may come to its machine.
+    """
+
+    def __init__(
+        self,
+        deployment: SimulatedDeployment,
+        schedulers: LockstepSchedulers,
+        log: EngineLog,
+        *,
+        calls: bool,
+        on_step: StepWatcher | None,
+    ) -> None:
+        self.schedulers = schedulers
+        self.log = log
+        self.end_ns: int | None = None
+        """Of the step under way."""
+        self.paused_ns: int | None = None
+        """Between two steps, when the next can begin."""
+        self._ahead = (
+            None
+            if calls or on_step is not None
+            else StepsAhead.of(schedulers, deployment.cost_model, log)
+        )
+        self._cost_model = deployment.cost_model
+        self.idle_watts = deployment.idle_watts
+        self._on_step = on_step
+        self._busy_ns = 0
+        self._step_joules = 0.0
+        self._machine: SimulatedMachine | None = None
+        self._step: MachineStep | None = None
+        if calls:
+            # It imports what drives live chips, which few simulations need.
+            from serving.simulator import simulated_machine
+
+            self._machine = simulated_machine.SimulatedMachine(deployment)
+
+    @property
+    def can_expect(self) -> bool:
+        """Whether `expect` may be asked."""
+        return self._ahead is not None and self.schedulers.has_builtin_choice
+
+    def expect(self, requests: Int64s) -> None:
+        """Let `requests` come when they arrive, in their order: [coming]. Steps then go ahead."""
+        assert self._ahead is not None, "steps go one by one"
+        self._ahead.expect(requests)
+        self.paused_ns = self._ahead.next_arrival_ns
+
+    @property
+    def can_begin(self) -> bool:
+        """Whether it has requests, on ranks that could run them, and no step under way; or expects
+        some.
+        """
+        schedulers = self.schedulers
+        expects = self._ahead is not None and self._ahead.next_arrival_ns is not None
+        return not self.is_busy and (expects or schedulers.requests > schedulers.turned_away)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a step is under way, or chips that came back compute their first."""
+        return self.end_ns is not None or (self._machine is not None and self._machine.is_warming)
+
+    def dismiss(self) -> list[int]:
+        """End requests that came while no rank was up: they fail."""
+        schedulers = self.schedulers
+        return schedulers.move() if schedulers.turned_away else []
+
+    @property
+    def can_go_ahead(self) -> bool:
+        """Whether `go_ahead` may be asked."""
+        return self._ahead is not None
+
+    def go_ahead(self, now_ns: int, until_ns: float, stops: RunStops) -> StepsDone:
+        """Make all steps until `until_ns`, before which only expected requests come."""
+        assert self._ahead is not None, "steps go one by one"
+        done = self._ahead.run(now_ns, until_ns, stops, joules=self._step_joules)
+        self.end_ns, self._step_joules = done.end_ns, done.joules
+        self._busy_ns += done.busy_ns
+        if done.is_empty:
+            self.begin(done.now_ns)
+        self.paused_ns = done.now_ns if self.can_begin else None
+        if self.paused_ns is not None and not self.schedulers.requests:
+            self.paused_ns = max(self.paused_ns, self._ahead.next_arrival_ns or 0)
+        return done
+
+    def begin(self, now_ns: int) -> None:
+        """Decide the next step, which begins now or after a standstill."""
+        self.paused_ns = None
+        for _ in range(EMPTY_STEPS_MAX):
+            batch = self.schedulers.schedule()
+            if len(batch.rank):
+                break
+        if not len(batch.rank):
+            self.schedulers.refuse_own_policy()
+            raise AssertionError("requests wait and no rank takes any")
+        begin_ns = now_ns
+        if self._machine is None:
+            cost = self._cost_model.cost(batch)
+        else:
+            self._step = step = self._machine.begin(batch, now_ns)
+            begin_ns, cost, batch = now_ns + step.pause_ns, step.cost, step.batch
+        if self._on_step is not None:
+            self._on_step(cost, batch, begin_ns=begin_ns, queues=self.schedulers.queues)
+        self._busy_ns += cost.duration_ns
+        self._step_joules += cost.chip_joules
+        self.end_ns = begin_ns + cost.duration_ns
+        self.log.begin(begin_ns, cost)
+
+    def give_tokens(self) -> Int32s:
+        """The requests that get a token by the step, which ends; see `LockstepSchedulers`."""
+        assert self.end_ns is not None, "no step is under way"
+        given = self.schedulers.give_tokens(self.end_ns, self._step.silent if self._step else ())
+        self.log.end(given)
+        return given
+
+    def finish(self) -> list[int]:
+        """End the step; returns requests that fail, as no rank is left."""
+        failed: list[int] = []
+        if self._machine is not None and self._step is not None:
+            assert self.end_ns is not None, "no step is under way"
+            change = self._machine.end(self._step, self.end_ns, self.schedulers.queues)
+            failed = self._follow(change)
+        self._step = self.end_ns = None
+        self.schedulers.take_inbox()
+        return failed
+
+    def take(self, call: MachineCall, now_ns: int) -> list[int]:
+        """Carry out a call; returns requests that fail. Raises ConfigError and LeaseRefused."""
+        assert self._machine is not None, "an engine without a machine"
+        self._machine.take(call, now_ns, self.schedulers.queues)
+        return self.go_on(now_ns)
+
+    @property
+    def waits_until_ns(self) -> int | None:
+        """When an idle engine goes on with a hand-over, or has warmed up; None without one."""
+        if self._machine is None or self.end_ns is not None:
+            return None
+        return self._machine.next_ns
+
+    def go_on(self, now_ns: int) -> list[int]:
+        """Go on with faults and hand-overs where no step is under way; as `take`."""
+        if self._machine is None or self.end_ns is not None:
+            return []
+        return self._follow(self._machine.idle(now_ns, self.schedulers.queues))
+
+    def _follow(self, change: "RankChange") -> list[int]:
+        self.schedulers.set_ranks(change.up, change.closed)
+        return self.schedulers.move(change.lost)
+
+    def joules(self, now_ns: int) -> float:
+        """Of all chips until now, idle times and hand-overs included."""
+        if self._machine is not None:
+            return self._machine.chip_joules(now_ns)
+        # Spares are idle all the time, the others between steps.
+        busy_watts = self.log.idle_watts
+        idle_joules = self.idle_watts * now_ns - busy_watts * self._busy_ns
+        return self._step_joules + idle_joules / NS_PER_S

@@ -1,0 +1,245 @@
+"""The machine of a simulated engine: what faults, repairs and hand-overs do to it.
+
+These are the live engine's own parts, without processes: `LiveMachine` recovers, `ChipLeases` hands
+chips over and takes them back, the `Ledger` counts their joules.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from emulator.arrays import Bools
+from emulator.fabric.tiers import rack_of, tray_of
+from emulator.memory.chip_contents import HbmTerms
+from emulator.specs.batch import StepBatch
+from emulator.ultraserver.machine import Machine
+from emulator.ultraserver.step_cost import StepCost
+from emulator.ultraserver.synthetic_tokens import NoTokens
+from emulator.units import NS_PER_S
+from serving.engine.chip_leases import ChipLeases, WarmUp
+from serving.engine.expert_moves import DeployedExperts, ExpertMoves
+from serving.engine.lease_checks import training_hbm
+from serving.engine.ledger import Ledger
+from serving.engine.live_machine import LiveMachine
+from serving.engine.scheduler_state import RankQueues
+from serving.engine.step_batch import WARM_UP_TOKENS
+from serving.simulator.machine_calls import MachineCall
+from serving.simulator.simulated_deployment import SimulatedDeployment
+from serving.traffic.engine_limits import HBM_SHARE
+from serving.wire import control_call as calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RankChange:
+    """Ranks that take requests from now on, and those whose requests must move.
+
+    A rank that is `closed` keeps its requests; `up` and `closed` are [ranks].
+    """
+
+    up: Bools
+    closed: Bools
+    lost: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MachineStep:
+    """A step after a standstill of `pause_ns`; `silent` ranks are lost and give no token.
+
+    `batch` is what was computed: nothing on the silent ranks.
+    """
+
+    batch: StepBatch
+    cost: StepCost
+    pause_ns: int
+    silent: tuple[int, ...]
+
+
+class _Present:
+    """The emulated present, set by the event loop."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+
+    @property
+    def now_s(self) -> float:
+        return self.now_ns / NS_PER_S
+
+
+class _OneVersion:
+    """`ServedVersions` of ranks that all serve the same weights."""
+
+    waiting_blocks = 0
+    closed_ranks: tuple[int, ...] = ()
+
+    def number_of(self, rank: int) -> int:
+        del rank
+        return 1
+
+
+class SimulatedMachine:
+    """One engine's; the event loop says when calls come, and steps begin and end."""
+
+    def __init__(self, deployment: SimulatedDeployment) -> None:
+        model = deployment.cost_model
+        layout, partition = model.layout, model.partition
+        machine = Machine(
+            model.system,
+            model.model,
+            partition,
+            layout.placement,
+            distribution=layout.distribution,
+            calibration=model.calibration,
+            overlap=model.overlap,
+            terms=HbmTerms(utilization=HBM_SHARE),
+        )
+        limits = deployment.limits
+        machine.take_kv(limits.kv_blocks_per_rank * limits.block_tokens)
+        self._ledger = Ledger(
+            partition, idle_watts=model.idle_chip_watts, facility_watts=model.facility_watts
+        )
+        self._present = _Present()
+        self._live = LiveMachine(
+            machine, NoTokens(), same_model=False, time=self._present, on_change=self._changed
+        )
+        chips = partition.first_chip + np.arange(partition.chips)
+        self._experts = ExpertMoves(
+            DeployedExperts(
+                partition=partition,
+                time_model=model.model,
+                weights=model.model,
+                eplb=None,
+                distribution=layout.distribution,
+                tray_of_chip=tray_of(model.system, chips),
+                rack_of_chip=rack_of(model.system, chips),
+            ),
+            self._live,
+        )
+        self._leases = ChipLeases(
+            self._live,
+            self._experts,
+            _OneVersion(),
+            time=self._present,
+            training_hbm=training_hbm(model.system, model.model, lnc=partition.lnc),
+            warm_up=self._warm_up,
+            ledger=self._ledger,
+        )
+        self._held_until_ns = 0  # no step computes before
+        self._warm_ns = 0  # the end of the last warm-up, before which no step is decided
+
+    def _changed(self) -> None:
+        self._ledger.lose(self._live.actual.lost, self._present.now_ns)
+        self._experts.plan_soon()
+
+    @property
+    def next_ns(self) -> int | None:
+        """When a warm-up ends, or an idle engine goes on with a hand-over; None without either."""
+        return self._warm_ns if self.is_warming else self._leases.next_ns
+
+    @property
+    def is_warming(self) -> bool:
+        """Whether chips that have come back compute their first step."""
+        return self._warm_ns > self._present.now_ns
+
+    def chip_joules(self, now_ns: int) -> float:
+        """Of all chips from the start until now, spares and hand-overs included."""
+        return float(self._ledger.chip_joules(now_ns).sum())
+
+    def take(self, call: MachineCall, now_ns: int, queues: Sequence[RankQueues]) -> None:
+        """Carry out a call, whose effect `idle` or `end` shows.
+
+        Raises ConfigError and LeaseRefused for one that the machine refuses.
+        """
+        self._present.now_ns = now_ns
+        match call:
+            case calls.InjectRequest():
+                self._live.inject(call.fault)
+                self._ledger.lose(self._live.actual.lost, now_ns)
+            case calls.HealRequest():
+                self._live.heal(call.chip, call.rack)
+                self._experts.bring_home()
+            case calls.DrainRequest():
+                if self._live.silence is None:
+                    self._live.settle_pending()
+                self._leases.drain(call, queues)
+            case calls.ResumeRequest():
+                self._leases.resume(call.lease)
+        self._leases.meet_recalls()
+        self._hold(self._live.take_pause())
+
+    def idle(self, now_ns: int, queues: Sequence[RankQueues]) -> RankChange:
+        """Do what is due between two steps."""
+        self._present.now_ns = now_ns
+        silence = self._live.silence
+        if silence is None or silence.until_ns <= now_ns:
+            self._live.settle_pending()
+        change = self._go_on(queues)
+        self._hold(self._live.take_pause())
+        return change
+
+    def begin(self, batch: StepBatch, now_ns: int) -> MachineStep:
+        """Begin a step that runs `batch`."""
+        self._present.now_ns = now_ns
+        work_ns = max(now_ns, self._held_until_ns)
+        live = self._live.step((), {}, begin_ns=work_ns)
+        batch = _without(batch, live.lost_ranks)
+        cost = live.costing.cost(batch)
+        pause_ns = work_ns - now_ns + live.pause_ns
+        end_ns = now_ns + pause_ns + cost.duration_ns
+        self._ledger.add_step(cost, live.seating.chip_of_position, begin_ns=now_ns, end_ns=end_ns)
+        return MachineStep(batch=batch, cost=cost, pause_ns=pause_ns, silent=live.lost_ranks)
+
+    def end(self, step: MachineStep, now_ns: int, queues: Sequence[RankQueues]) -> RankChange:
+        """Do what is due after a step."""
+        self._present.now_ns = now_ns
+        self._live.faults.finish(emulated_s=self._present.now_s)
+        change = self._go_on(queues)
+        return replace(change, lost=tuple(sorted({*step.silent, *change.lost})))
+
+    def _go_on(self, queues: Sequence[RankQueues]) -> RankChange:
+        self._leases.advance(queues, waits=True)
+        return RankChange(
+            up=self._live.machine.ranks_up,
+            closed=~self._leases.ranks_open,
+            lost=self._live.take_lost_ranks(),
+        )
+
+    def _hold(self, duration_ns: int) -> None:
+        self._held_until_ns = max(self._held_until_ns, self._present.now_ns) + duration_ns
+
+    def _warm_up(self, ranks: Sequence[int]) -> WarmUp:
+        """A prompt on ranks that have just come back, in a step of its own."""
+        machine = self._live.machine
+        partition, seats = machine.partition, machine.seating.chip_of_position
+        batch = StepBatch(
+            ranks=partition.ranks,
+            rank=np.array(ranks, dtype=np.int64),
+            new_tokens=np.full(len(ranks), WARM_UP_TOKENS),
+            context_tokens=np.zeros(len(ranks), dtype=np.int64),
+            logit_rows=np.bincount(ranks, minlength=partition.ranks),
+        )
+        cost = machine.costing().cost(batch)
+        begin_ns = max(self._ledger.end_ns, self._present.now_ns)
+        self._warm_ns = begin_ns + cost.duration_ns
+        self._ledger.add_step(cost, seats, begin_ns=begin_ns, end_ns=self._warm_ns)
+        self._hold(self._live.take_pause())
+        self._hold(cost.duration_ns)
+        positions = [chip for rank in ranks for chip in partition.chips_of_rank(rank)]
+        joules = float(cost.chip_watts[positions].sum()) * cost.duration_ns / NS_PER_S
+        return WarmUp(duration_ns=cost.duration_ns, joules=joules)
+
+
+def _without(batch: StepBatch, ranks: Sequence[int]) -> StepBatch:
+    """The batch without the rows of some ranks."""
+    if not ranks:
+        return batch
+    there = ~np.isin(batch.rank, ranks)
+    logit_rows = batch.logit_rows.copy()
+    logit_rows[list(ranks)] = 0
+    return replace(
+        batch,
+        rank=batch.rank[there],
+        new_tokens=batch.new_tokens[there],
+        context_tokens=batch.context_tokens[there],
+        logit_rows=logit_rows,
+    )

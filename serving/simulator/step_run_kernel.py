@@ -1,0 +1,397 @@
+"""Steps of one engine, one after another, compiled: decided, costed, and their tokens given out.
+
+What `SimulatedEngine` does step by step, as long as nothing but new requests concerns the engine.
+"""
+
+# mypy: no-warn-return-any
+# Fields of records have no type that mypy knows.
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from emulator.arrays import Bools, Int32s, Int64s
+from emulator.ultraserver import cost_kernel, count_kernel
+from emulator.ultraserver.compiled import compiled
+from emulator.ultraserver.cost_kernel import KeptStep, StepTables
+from emulator.units import NS_PER_S
+from serving.policy import prefill_throttle
+from serving.policy.prefill_throttle import EvenLevel
+from serving.simulator.kv_blocks import index_full_blocks
+from serving.simulator.rank_queues import chosen_rank, put_in
+from serving.simulator.scheduler_arrays import (
+    NEVER_NS,
+    NONE,
+    PrefixCache,
+    Records,
+    SchedulerArrays,
+    SchedulerBounds,
+)
+from serving.simulator.scheduler_kernel import demand, give_tokens, schedule, take
+
+UNDER_WAY: Final = 0
+"""The step under way ends later than `until_ns`."""
+WAITS: Final = 1
+"""Nothing to do before `until_ns`."""
+STOPPED: Final = 2
+"""After a step, as `Stops` says."""
+EMPTY: Final = 3
+"""The schedulers have decided, and no rank computes anything."""
+UNKNOWN: Final = 4
+"""The tables do not know the tokens of the step that is decided."""
+
+RUN: Final = np.dtype(
+    [
+        ("now_ns", np.int64),
+        ("end_ns", np.int64),  # of the step under way, or NONE
+        ("rows", np.int64),  # of the step that is decided, or 0
+        ("requests", np.int64),  # that run or wait
+        ("taken", np.int64),  # of those that come
+        ("judged_left", np.int64),
+        ("done", np.int64),  # requests with all their tokens
+        ("ended", np.int64),  # of them, by the last step
+        ("free_blocks_min", np.int64),
+        ("empty_rank_steps", np.int64),
+        ("busy_ns", np.int64),
+        ("joules", np.float64),
+    ]
+)
+STEP: Final = np.dtype(
+    [
+        ("begin_ns", np.int64),
+        ("duration_ns", np.int64),
+        ("throttled_ns", np.float64),  # of the duration, by a power limit
+        ("joules", np.float64),
+        ("tokens", np.int64),
+    ]
+)
+
+
+class StepRoom(NamedTuple):
+    """Room for one step's arrays."""
+
+    pending: Int64s  # [ranks]
+    decodes: Int64s  # [ranks]
+    budgets: Int64s  # [ranks]
+    logit_rows: Int64s  # [ranks]
+    rank: Int64s  # [rows]
+    new: Int64s  # [rows]
+    context: Int64s  # [rows]
+    request: Int64s  # [rows]
+    block_left: Int64s  # tokens for which the request's last block has room, [rows]
+
+
+def step_room(ranks: int, rows: int) -> StepRoom:
+    """For so many."""
+    lengths = (*(ranks,) * 4, *(rows,) * 5)
+    return StepRoom(*(np.zeros(length, dtype=np.int64) for length in lengths))
+
+
+class StepRules(NamedTuple):
+    """How steps are decided and costed."""
+
+    pending_enough: int  # tokens that are enough to count, 0 for no counting
+    level: EvenLevel
+    costs: StepTables
+    keeps: KeptStep
+    room: StepRoom
+
+
+class StepRunRecord(NamedTuple):
+    """What a run leaves: `run` is one RUN; `steps` and `tokens` of `counts` are filled so far."""
+
+    run: Records  # RUN [1]
+    steps: Records  # STEP [most steps]
+    given: Int32s  # requests that got a token, in order: [most tokens]
+    counts: Int64s  # [steps, tokens]
+
+
+class Stops(NamedTuple):
+    """When a run stops after a step: with so many steps logged, or after one that ends requests."""
+
+    steps: int
+    at_ends: bool
+
+
+_level = compiled(prefill_throttle.even_level)
+
+
+@compiled
+def _decide(
+    s: SchedulerArrays,
+    bounds: SchedulerBounds,
+    c: PrefixCache | None,
+    rules: StepRules,
+    r: StepRunRecord,
+) -> None:
+    """`LockstepSchedulers.schedule`."""
+    room, budget = rules.room, prefill_throttle.UNLIMITED
+    if rules.pending_enough:
+        demand(s, bounds, rules.pending_enough, room.pending, room.decodes)
+        longest = decodes = 0
+        for rank in range(len(s.ranks)):
+            longest = max(longest, room.pending[rank])
+            decodes = max(decodes, room.decodes[rank])
+        if longest > 0 and decodes > 0:
+            budget = _level(longest, rules.level)
+    room.budgets[:] = budget
+    rows = schedule(s, bounds, c, room.budgets, room.decodes)
+    r.run[0].rows = rows
+    room.pending[:] = 0  # now: rows of each rank
+    for row in range(rows):
+        room.rank[row], room.new[row] = s.rows[row].rank, s.rows[row].new
+        room.context[row] = s.rows[row].context
+        room.pending[s.rows[row].rank] += 1
+    for rank in range(len(s.ranks)):
+        room.logit_rows[rank] = s.ranks[rank].logit_rows
+        r.run[0].free_blocks_min = min(r.run[0].free_blocks_min, s.ranks[rank].free_blocks)
+        if rows and not room.pending[rank]:
+            r.run[0].empty_rank_steps += 1
+
+
+@compiled
+def _are_known(costs: StepTables, room: StepRoom, rows: int) -> bool:
+    """Whether the tables know each rank's tokens, and an idle one's that computes along."""
+    ranks = costs.tables[0].ranks
+    room.pending[:] = 0  # now: new tokens of each rank
+    for row in range(rows):
+        room.pending[room.rank[row]] += room.new[row]
+    for rank in range(len(room.pending)):
+        tokens = max(room.pending[rank], ranks.dummy[0])
+        if not (
+            count_kernel.is_known(ranks.known_tokens, tokens)
+            and count_kernel.is_known(ranks.known_logits, room.logit_rows[rank])
+        ):
+            return False
+    return count_kernel.is_known(ranks.known_tokens, 0)
+
+
+@compiled
+def _begin(rules: StepRules, r: StepRunRecord) -> None:
+    """Cost the decided step, and log it; `StepCostModel.cost` of it."""
+    room, rows = rules.room, r.run[0].rows
+    batch = (room.rank[:rows], room.new[:rows], room.context[:rows], room.logit_rows)
+    whole = cost_kernel.drawn(rules.costs, batch, rules.keeps)
+    joules = whole.watts * whole.duration_ns / NS_PER_S
+    step = r.counts[0]
+    r.steps[step].begin_ns = r.run[0].now_ns
+    r.steps[step].duration_ns = whole.duration_ns
+    r.steps[step].throttled_ns = whole.throttled_ns
+    r.steps[step].joules = joules
+    r.run[0].end_ns = r.run[0].now_ns + whole.duration_ns
+    r.run[0].busy_ns += whole.duration_ns
+    r.run[0].joules += joules
+
+
+@compiled
+def _finish(s: SchedulerArrays, c: PrefixCache | None, judged: Bools, r: StepRunRecord) -> bool:
+    """Give out the tokens of the step under way; returns whether each row got one and goes on."""
+    first, rows = r.counts[1], r.run[0].rows
+    end_ns = r.run[0].end_ns
+    tokens, ended = give_tokens(s, c, None, rows, end_ns, r.given[first:])
+    if ended:
+        for place in range(first, first + tokens):
+            request = r.given[place]
+            if s.requests[request].tokens_left == 0 and judged[request]:
+                r.run[0].judged_left -= 1
+    r.steps[r.counts[0]].tokens = tokens
+    r.counts[0] += 1
+    r.counts[1] += tokens
+    r.run[0].now_ns, r.run[0].end_ns, r.run[0].rows = end_ns, NONE, 0
+    r.run[0].requests -= ended
+    r.run[0].done += ended
+    r.run[0].ended = ended
+    return tokens == rows and not ended
+
+
+@compiled
+def _rows_again(s: SchedulerArrays, bounds: SchedulerBounds, room: StepRoom) -> tuple[int, int]:
+    """Fill `room` with a step in which each running request decodes, as in the one before.
+
+    Returns the rows, and for how many such steps none of them ends; 0 rows where a request that
+    waits could join, or a running one would do something else.
+    """
+    rows, steps = 0, NEVER_NS
+    for rank in range(len(s.ranks)):
+        if s.ranks[rank].waiting_count and s.ranks[rank].running_count < bounds.seats:
+            return 0, 0
+        if s.ranks[rank].running_count > bounds.step_tokens:
+            return 0, 0
+        room.logit_rows[rank] = s.ranks[rank].running_count
+        for place in range(s.ranks[rank].running_count):
+            request = s.running[rank, place]
+            if s.requests[request].is_prefill:
+                return 0, 0
+            context = s.requests[request].computed
+            room.rank[rows], room.new[rows], room.context[rows] = rank, 1, context
+            room.request[rows] = request
+            room.block_left[rows] = s.requests[request].blocks * bounds.block_tokens - context
+            steps = min(steps, s.requests[request].tokens_left - 1)
+            rows += 1
+    return rows, steps
+
+
+@compiled
+def _take_blocks(
+    s: SchedulerArrays, bounds: SchedulerBounds, c: PrefixCache | None, room: StepRoom, rows: int
+) -> bool:
+    """`Scheduler.schedule`'s blocks for one more token of each row.
+
+    False, and nothing is taken, where a rank has fewer free ones than requests.
+    """
+    for rank in range(len(s.ranks)):
+        if s.ranks[rank].free_blocks < s.ranks[rank].running_count:
+            return False
+    for row in range(rows):
+        if room.block_left[row] > 1:
+            continue
+        rank, request = room.rank[row], room.request[row]
+        if room.block_left[row] == 0:
+            take(s, bounds, c, rank, request, 1, room.context[row])
+            room.block_left[row] = bounds.block_tokens
+        if c is not None and room.block_left[row] == 1:
+            index_full_blocks(s, c, rank, request, room.context[row] + 1, bounds.block_tokens)
+    return True
+
+
+@compiled
+def _repeat(
+    s: SchedulerArrays,
+    bounds: SchedulerBounds,
+    c: PrefixCache | None,
+    rules: StepRules,
+    r: StepRunRecord,
+    until_ns: int,
+    steps_max: int,
+) -> None:
+    """Steps after one in which each running request got a token and went on: as long as none ends,
+    joins or lacks a block, at most until `until_ns`, before which all but the last end, and
+    `steps_max` have ended.
+
+    They are what `_decide`, `_begin` and `_finish` would make of them.
+    """
+    room = rules.room
+    rows, steps = _rows_again(s, bounds, room)
+    steps = min(steps, steps_max - r.counts[0])
+    if rows == 0 or not _are_known(rules.costs, room, rows):
+        return
+    begun = 0
+    while begun < steps and r.run[0].now_ns < until_ns and _take_blocks(s, bounds, c, room, rows):
+        r.run[0].rows = rows
+        _begin(rules, r)
+        begun += 1
+        if r.run[0].end_ns > until_ns:
+            break
+        first = r.counts[1]
+        for row in range(rows):
+            r.given[first + row] = room.request[row]
+            room.context[row] += 1
+            room.block_left[row] -= 1
+        r.steps[r.counts[0]].tokens = rows
+        r.counts[0] += 1
+        r.counts[1] += rows
+        r.run[0].now_ns, r.run[0].end_ns, r.run[0].rows = r.run[0].end_ns, NONE, 0
+    ended = begun - (r.run[0].end_ns != NONE)
+    for row in range(rows):
+        request = room.request[row]
+        s.requests[request].computed += begun
+        s.requests[request].tokens += ended
+        s.requests[request].tokens_left -= ended
+        s.ranks[room.rank[row]].running_tokens += ended
+        s.rows[row].context = room.context[row]
+        s.rows[row].rank, s.rows[row].request = room.rank[row], request
+        s.rows[row].new, s.rows[row].drafts = 1, 0
+    for rank in range(len(s.ranks)):
+        r.run[0].free_blocks_min = min(r.run[0].free_blocks_min, s.ranks[rank].free_blocks)
+        if rows and not s.ranks[rank].running_count:
+            r.run[0].empty_rank_steps += begun
+
+
+@compiled
+def _next_arrival_ns(s: SchedulerArrays, coming: Int64s, r: StepRunRecord) -> int:
+    if r.run[0].taken == len(coming):
+        return NEVER_NS
+    return s.requests[coming[r.run[0].taken]].arrival_ns
+
+
+@compiled
+def _take_arrived(
+    s: SchedulerArrays,
+    bounds: SchedulerBounds,
+    c: PrefixCache | None,
+    coming: Int64s,
+    r: StepRunRecord,
+) -> None:
+    """`admit` those of `coming` that have arrived by now."""
+    while _next_arrival_ns(s, coming, r) <= r.run[0].now_ns:
+        request = coming[r.run[0].taken]
+        put_in(s, bounds, request, chosen_rank(s, bounds, c, request))
+        r.run[0].taken += 1
+        r.run[0].requests += 1
+
+
+@compiled
+def _decided(
+    s: SchedulerArrays,
+    bounds: SchedulerBounds,
+    c: PrefixCache | None,
+    rules: StepRules,
+    coming: Int64s,
+    r: StepRunRecord,
+    until_ns: int,
+) -> bool:
+    """Decide a step, unless one is; without requests it begins when the next one comes.
+
+    False where there is none before `until_ns`, or no rank computes anything.
+    """
+    if r.run[0].rows:
+        return True
+    if r.run[0].requests == 0 and r.run[0].now_ns < until_ns:
+        next_ns = _next_arrival_ns(s, coming, r)
+        if next_ns >= until_ns:
+            return False
+        r.run[0].now_ns = next_ns
+        _take_arrived(s, bounds, c, coming, r)
+    if r.run[0].now_ns >= until_ns:
+        return False
+    _decide(s, bounds, c, rules, r)
+    return r.run[0].rows > 0
+
+
+@compiled
+def run_steps(
+    s: SchedulerArrays,
+    bounds: SchedulerBounds,
+    c: PrefixCache | None,
+    rules: StepRules,
+    requests: tuple[Int64s, Bools],
+    r: StepRunRecord,
+    until_ns: int,
+    stops: Stops,
+) -> int:
+    """Step until `until_ns`; returns why it ends there or before.
+
+    `requests`: those that come, in the order of their arrivals, beside which nothing comes before
+    `until_ns`, and the mask of those that are judged, [requests].
+    """
+    coming, judged = requests
+    while True:
+        repeats = False
+        if r.run[0].end_ns != NONE:
+            if r.run[0].end_ns > until_ns:
+                return UNDER_WAY
+            repeats = _finish(s, c, judged, r)
+            is_over = r.run[0].judged_left == 0 or (stops.at_ends and r.run[0].ended > 0)
+            if is_over or r.counts[0] >= stops.steps:
+                return STOPPED
+        if r.run[0].now_ns < until_ns:
+            _take_arrived(s, bounds, c, coming, r)
+        if repeats:
+            before_ns = min(until_ns, _next_arrival_ns(s, coming, r))
+            _repeat(s, bounds, c, rules, r, before_ns, stops.steps - 1)
+        elif not _decided(s, bounds, c, rules, coming, r, until_ns):
+            return EMPTY if r.run[0].requests and r.run[0].now_ns < until_ns else WAITS
+        elif not _are_known(rules.costs, rules.room, r.run[0].rows):
+            return UNKNOWN
+        else:
+            _begin(rules, r)

@@ -1,0 +1,173 @@
+"""Runs an engine ahead: all its steps up to the next thing that comes from outside, in one call."""
+
+from dataclasses import dataclass
+from math import ceil
+
+import numpy as np
+
+from emulator.arrays import Bools, Int64s
+from emulator.specs.batch import StepBatch
+from emulator.ultraserver.cost_kernel import StepTables, nothing_kept
+from emulator.ultraserver.step_cost import StepCostModel
+from serving.policy.prefill_throttle import EvenLevel
+from serving.simulator import compiled_schedulers as kernel
+from serving.simulator.lockstep_schedulers import LockstepSchedulers
+from serving.simulator.run_log import EngineLog
+from serving.simulator.scheduler_arrays import NEVER_NS, NONE
+from serving.simulator.step_run_kernel import (
+    EMPTY,
+    RUN,
+    UNDER_WAY,
+    UNKNOWN,
+    StepRules,
+    StepRunRecord,
+    Stops,
+    step_room,
+)
+
+_STEPS_MAX = 8_192
+"""Of one call, which nothing interrupts: a fraction of a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunStops:
+    """What ends a run of steps before its time, after a step: as many as `steps` in all, the last
+    of `judged_left` requests of the mask `judged` [requests], or any request's end if `at_ends`.
+    """
+
+    judged: Bools
+    judged_left: int
+    steps: int
+    at_ends: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepsDone:
+    """Where an engine is after a run: at `now_ns`, or in a step that ends at `end_ns`.
+
+    `is_empty`: its schedulers decided a step in which no rank computes. `busy_ns` and `done`, the
+    requests with all their tokens, are of this run; `joules` of all steps.
+    """
+
+    now_ns: int
+    end_ns: int | None
+    is_empty: bool
+    busy_ns: int
+    joules: float
+    done: int
+    judged_left: int
+
+
+class StepsAhead:
+    """Steps of `schedulers`, logged.
+
+    They are those that `SimulatedEngine` would make one by one, to the nanosecond and the bit.
+    """
+
+    def __init__(
+        self,
+        schedulers: LockstepSchedulers,
+        cost_model: StepCostModel,
+        costs: StepTables,
+        level: EvenLevel,
+        log: EngineLog,
+    ) -> None:
+        self._schedulers = schedulers
+        self._cost_model = cost_model
+        self._log = log
+        self._run = np.zeros(1, dtype=RUN)
+        self._coming = np.zeros(0, dtype=np.int64)
+        self._taken = 0
+        self._rules = StepRules(
+            pending_enough=schedulers.policy.pending_tokens_max,
+            level=level,
+            costs=costs,
+            keeps=nothing_kept(costs),
+            room=step_room(len(schedulers.arrays.ranks), len(schedulers.arrays.rows)),
+        )
+
+    @classmethod
+    def of(
+        cls, schedulers: LockstepSchedulers, cost_model: StepCostModel, log: EngineLog
+    ) -> "StepsAhead | None":
+        """None where steps need more: drafts, budgets that differ by rank, costs beyond tables."""
+        costs, level = cost_model.step_tables(), schedulers.policy.even_level
+        if costs is None or level is None or schedulers.acceptance is not None:
+            return None
+        return cls(schedulers, cost_model, costs, level, log)
+
+    def expect(self, requests: Int64s) -> None:
+        """Let `requests` come to this engine when they arrive, in their order: [coming]."""
+        self._coming = requests
+
+    @property
+    def next_arrival_ns(self) -> int | None:
+        """Of an expected request; None without any."""
+        if self._taken == len(self._coming):
+            return None
+        return int(self._schedulers.arrays.requests["arrival_ns"][self._coming[self._taken]])
+
+    def run(self, now_ns: int, until_ns: float, stops: RunStops, *, joules: float) -> StepsDone:
+        """Step from `now_ns` on until `until_ns`, before which only expected requests come.
+
+        `joules` are those of the steps before, to which these add theirs.
+        """
+        schedulers, log = self._schedulers, self._log
+        schedulers.take_inbox()
+        log.make_room()
+        self._run[:] = 0
+        run = self._run[0]
+        run["now_ns"], run["end_ns"], run["joules"] = now_ns, NONE, joules
+        run["requests"], run["judged_left"] = schedulers.requests, stops.judged_left
+        run["free_blocks_min"] = schedulers.all_blocks
+        run["taken"] = self._taken
+        code = self._go(NEVER_NS if until_ns >= NEVER_NS else ceil(until_ns), stops)
+        self._taken = int(run["taken"])
+        schedulers.went_ahead(
+            rows=int(run["rows"]),
+            requests=int(run["requests"]),
+            free_blocks_min=int(run["free_blocks_min"]),
+            empty_rank_steps=int(run["empty_rank_steps"]),
+        )
+        return StepsDone(
+            now_ns=int(run["now_ns"]),
+            end_ns=int(run["end_ns"]) if code == UNDER_WAY else None,
+            is_empty=code == EMPTY,
+            busy_ns=int(run["busy_ns"]),
+            joules=float(run["joules"]),
+            done=int(run["done"]),
+            judged_left=int(run["judged_left"]),
+        )
+
+    def _go(self, until_ns: int, stops: RunStops) -> int:
+        schedulers, log = self._schedulers, self._log
+        most = min(len(log.steps) - 1, log.ended + _STEPS_MAX)  # one may be left under way
+        record = StepRunRecord(run=self._run, steps=log.steps, given=log.given, counts=log.counts)
+        while True:
+            code: int = kernel.run_steps(
+                schedulers.arrays,
+                schedulers.bounds,
+                schedulers.cache,
+                self._rules,
+                (self._coming, stops.judged),
+                record,
+                until_ns,
+                Stops(steps=min(most, stops.steps), at_ends=stops.at_ends),
+            )
+            if code != UNKNOWN:
+                return code
+            self._learn(int(self._run[0]["rows"]))
+
+    def _learn(self, rows: int) -> None:
+        """Make the tables know the step that is decided."""
+        room = self._rules.room
+        batch = StepBatch(
+            ranks=len(room.logit_rows),
+            rank=room.rank[:rows],
+            new_tokens=room.new[:rows],
+            context_tokens=room.context[:rows],
+            logit_rows=room.logit_rows,
+        )
+        costs = self._cost_model.step_tables(batch)
+        assert costs is not None
+        self._rules = self._rules._replace(costs=costs)

@@ -1,0 +1,81 @@
+"""What is compiled is kept by the text of all that it is made of."""
+
+import subprocess
+import sys
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+
+KERNEL = """
+from typing import NamedTuple
+import numpy as np
+from emulator.ultraserver.compiled import allocating
+
+class {name}(NamedTuple):
+    tokens: int
+
+@allocating
+def doubled(given: {name}) -> int:
+    return {factor} * np.unique(np.array([given.tokens]))[0]  # takes a second to compile
+"""
+MAIN = """
+import made
+from emulator.ultraserver.compiled import kept, sources_of
+
+@kept(sources_of(made))
+def run(given):
+    return made.doubled(given)
+
+print("ready", flush=True)
+input()
+print(run(made.{name}(21)), sum(run.stats.cache_hits.values()))
+"""
+
+
+pytestmark = [pytest.mark.process, pytest.mark.long]
+
+
+@pytest.fixture(autouse=True)
+def read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path.cwd()))
+    # Python takes a source that changes within a second, and not in length, for the same.
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+
+
+def answer(folder: Path, name: str, factor: int) -> str:
+    (answered,) = answers(folder, name, factor, processes=1)
+    return answered
+
+
+def answers(folder: Path, name: str, factor: int, *, processes: int) -> list[str]:
+    (folder / "made.py").write_text(KERNEL.format(name=name, factor=factor))
+    main = folder / "main.py"
+    text = MAIN.format(name=name)
+    if not main.exists() or main.read_text() != text:
+        main.write_text(text)
+    run = [
+        subprocess.Popen([sys.executable, main], stdin=PIPE, stdout=PIPE, text=True)
+        for _ in range(processes)
+    ]
+    for each in run:
+        assert each.stdout is not None
+        assert each.stdout.readline() == "ready\n"
+    for each in run:
+        assert each.stdin is not None
+        each.stdin.write("\n")
+        each.stdin.flush()
+    return [each.communicate()[0].strip() for each in run]
+
+
+def test_a_changed_source_is_compiled_anew_and_a_type_that_is_gone_is_no_error(
+    tmp_path: Path,
+) -> None:
+    assert answer(tmp_path, "Given", 2) == "42 0"
+    assert answer(tmp_path, "Given", 2) == "42 1"  # from the disk
+    assert answer(tmp_path, "Given", 3) == "63 0"
+    assert answer(tmp_path, "Asked", 2) == "42 0"
+
+
+def test_of_processes_that_need_it_at_once_one_compiles(tmp_path: Path) -> None:
+    assert sorted(answers(tmp_path, "Given", 2, processes=3)) == ["42 0", "42 1", "42 1"]

@@ -1,0 +1,126 @@
+"""Prefill and decode on separate chips, in virtual time."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from emulator.errors import ConfigError
+from emulator.fabric.kv_transfer import prompt_transfer_ns
+from emulator.specs.batch import StepBatch
+from emulator.specs.fault import Fault, FaultKind
+from emulator.specs.models import model_by_name
+from emulator.specs.partition import Partition
+from emulator.specs.systems import system_by_name
+from emulator.ultraserver.step_cost import StepCost
+from loadgen.workloads.length_pairs import IndependentLengths
+from loadgen.workloads.lengths import Uniform
+from loadgen.workloads.traffic import Traffic
+from serving.simulator import (
+    ReplicaSet,
+    SchedulerLimits,
+    SimulatedDeployment,
+    TimedCall,
+    drawn_losses,
+    simulate,
+)
+from serving.wire.control_call import InjectRequest
+
+SYSTEM, MODEL = "trn3-nl72x2", "qwen3-30b-a3b"
+LENGTHS = IndependentLengths(prompt=Uniform(least=1, most=900), output=Uniform(least=1, most=40))
+TRAFFIC = Traffic.drawn(rate_per_s=40.0, lengths=LENGTHS, seed=3, requests=120)
+
+
+def engine(chips: int, **how: object) -> SimulatedDeployment:
+    partition = Partition(chips=chips, tp=1, ep=chips, lnc=2)
+    return SimulatedDeployment.of(SYSTEM, MODEL, partition, **how)  # type: ignore[arg-type]
+
+
+PREFILL = engine(2, replicas=ReplicaSet(count=2, router="least-loaded"))
+POOLS = replace(engine(4, replicas=ReplicaSet(count=2)), prefill=PREFILL)
+
+
+def one(prompt_tokens: int, output_tokens: int) -> Traffic:
+    return Traffic(
+        arrival_s=np.array([1.0]),
+        prompt_tokens=np.array([prompt_tokens]),
+        output_tokens=np.array([output_tokens]),
+    )
+
+
+def test_one_request_s_time_is_its_prompt_s_its_kv_s_and_its_decodes() -> None:
+    prompt_s = simulate(PREFILL, one(700, 1)).ttft_s[0]
+    sent_ns = prompt_transfer_ns(
+        system_by_name(SYSTEM), model_by_name(MODEL), prompt_tokens=700, from_chips=1, to_chips=1
+    )
+    decode = POOLS.cost_model.cost(
+        StepBatch(
+            ranks=4,
+            rank=np.array([0]),
+            new_tokens=np.array([1]),
+            context_tokens=np.array([699]),
+            logit_rows=np.array([1, 0, 0, 0]),
+        )
+    )
+    run = simulate(POOLS, one(700, 1))
+    assert run.ttft_s[0] == pytest.approx(prompt_s + sent_ns / 1e9 + decode.duration_ns / 1e9)
+
+
+def test_prompts_are_computed_in_one_pool_and_replies_in_the_other() -> None:
+    rows: dict[int, list[tuple[int, int]]] = {2: [], 4: []}
+
+    def see(cost: StepCost, batch: StepBatch, *, begin_ns: int, queues: object) -> None:
+        del cost, begin_ns, queues
+        rows[batch.ranks] += zip(
+            batch.new_tokens.tolist(), batch.context_tokens.tolist(), strict=True
+        )
+
+    served = simulate(POOLS, TRAFFIC, on_step=see).served
+    assert served.finished.all()
+    assert served.tokens == int(TRAFFIC.output_tokens.sum())
+    assert sum(new for new, _ in rows[2]) == int(TRAFFIC.prompt_tokens.sum())
+    assert {new for new, _ in rows[4]} == {1}
+    assert len(rows[4]) == served.tokens
+
+
+def test_idle_pools_draw_idle_watts() -> None:
+    run = simulate(POOLS, one(10, 1), window_s=(0.0, 0.5))
+    assert POOLS.chips == 2 * 4 + 2 * 2
+    idle_watts = POOLS.cost_model.idle_chip_watts * POOLS.chips
+    assert run.chip_watts == pytest.approx(idle_watts)
+    assert run.served.joules > idle_watts * run.served.emulated_s
+
+
+def test_a_preempted_request_computes_its_prompt_again_where_it_decodes() -> None:
+    tight = replace(
+        engine(2, schedulers=SchedulerLimits(max_num_seqs=8)),
+        prefill=PREFILL,
+    )
+    tight = replace(tight, limits=replace(tight.limits, kv_blocks_per_rank=60))
+    served = simulate(tight, TRAFFIC).served
+    assert served.preemptions > 0
+    assert served.finished.all()
+    assert served.tokens == int(TRAFFIC.output_tokens.sum())
+
+
+def test_chips_of_either_pool_may_be_lost() -> None:
+    fault = InjectRequest(fault=Fault(kind=FaultKind.LOSE_CHIP, chip=1))
+    calls = [TimedCall(at_s=1.0, call=fault, replica=number) for number in (1, 2)]
+    served = simulate(POOLS, TRAFFIC, calls=calls).served
+    assert (served.finished ^ served.failed).all()
+    assert served.last_token_s.tolist() != simulate(POOLS, TRAFFIC).served.last_token_s.tolist()
+
+
+def test_drawn_losses_strike_the_chips_that_prefill_too() -> None:
+    calls = drawn_losses(POOLS.partitions, every_s=0.3, repair_s=0.5, seed=2)
+    assert {each.replica for each in calls[:100]} == {0, 1, 2, 3}
+    served = simulate(POOLS, TRAFFIC, calls=calls).served
+    assert (served.finished ^ served.failed).all()
+
+
+def test_pools_serve_one_model() -> None:
+    partition = Partition(chips=4, tp=1, ep=4, lnc=2)
+    with pytest.raises(ConfigError, match="prefill"):
+        replace(SimulatedDeployment.of(SYSTEM, "gpt-oss-20b", partition), prefill=PREFILL)
+    with pytest.raises(ConfigError, match="prefill"):
+        replace(POOLS, prefill=POOLS)

@@ -1,0 +1,206 @@
+"""Steps that are made in one call are those that are made one by one, to the bit.
+
+A run with a watcher of steps makes them one by one.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from emulator.specs.partition import Partition
+from loadgen.measures.slo import Bound
+from loadgen.workloads.length_pairs import IndependentLengths
+from loadgen.workloads.lengths import Uniform
+from loadgen.workloads.traffic import PromptBlocks, Sessions, Traffic
+from serving.simulator import ReplicaSet, Run, SchedulerLimits, SimulatedDeployment, simulate
+
+LENGTHS = IndependentLengths(prompt=Uniform(least=1, most=400), output=Uniform(least=1, most=60))
+REQUESTS = 60
+PREFIX_TOKENS = 64
+
+
+def deployment_of(schedulers: SchedulerLimits, **others: Any) -> SimulatedDeployment:
+    return SimulatedDeployment.of(
+        "trn3-nl72x2",
+        "qwen3-30b-a3b",
+        Partition(chips=2, ep=2, lnc=2),
+        schedulers=schedulers,
+        **others,
+    )
+
+
+def bits(run: Run) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for of in (run.served, run):
+        for name in of.__slots__:
+            value = getattr(of, name)
+            if name not in ("traffic", "served"):
+                found[name] = value.tobytes() if isinstance(value, np.ndarray) else value
+    return found
+
+
+def both(deployment: SimulatedDeployment, traffic: Traffic, **how: Any) -> tuple[Run, Run]:
+    """In one call, and one by one."""
+    steps = 0
+
+    def watch(*_: object, **__: object) -> None:
+        nonlocal steps
+        steps += 1
+
+    one_by_one = simulate(deployment, traffic, on_step=watch, **how)
+    assert steps == one_by_one.served.steps
+    return simulate(deployment, traffic, **how), one_by_one
+
+
+def sharing(traffic: Traffic, rng: np.random.Generator) -> Traffic:
+    """The same with prompts that begin alike."""
+    names = []
+    for request, prompt_tokens in enumerate(traffic.prompt_tokens.tolist()):
+        family, count = int(rng.integers(0, 3)), -(-prompt_tokens // PREFIX_TOKENS)
+        names.append([10 * family + n if n < 4 else 100 * (request + 1) + n for n in range(count)])
+    blocks = PromptBlocks.of(names, tokens=PREFIX_TOKENS, prompt_tokens=traffic.prompt_tokens)
+    return replace(traffic, blocks=blocks)
+
+
+@pytest.mark.long
+@settings(max_examples=12)
+@given(
+    seed=st.integers(0, 999),
+    replicas=st.integers(1, 3),
+    router=st.sampled_from(["round-robin", "least-loaded", "prefix-aware"]),
+    rate_per_s=st.sampled_from([5.0, 60.0, 2_000.0]),
+    policy=st.sampled_from(["none", "capped:40", "balanced:4:16:64", "staggered:1"]),
+    shares=st.booleans(),
+    closed=st.booleans(),
+)
+def test_every_figure_of_a_run_is_equal(
+    seed: int,
+    replicas: int,
+    router: str,
+    rate_per_s: float,
+    policy: str,
+    shares: bool,
+    closed: bool,
+) -> None:
+    rng = np.random.default_rng(seed)
+    traffic = Traffic.drawn(rate_per_s=rate_per_s, lengths=LENGTHS, seed=seed, requests=REQUESTS)
+    traffic = sharing(traffic, rng) if shares else traffic
+    if closed:
+        after = np.where(rng.random(REQUESTS) < 0.4, np.arange(REQUESTS) - 3, -1)
+        after = np.where(np.arange(REQUESTS) < 3, -1, after)
+        think_s = np.where(after >= 0, rng.choice([0.0, 0.3], REQUESTS), 0.0)
+        traffic = replace(traffic, sessions=Sessions(after=after, think_s=think_s))
+    deployment = deployment_of(
+        SchedulerLimits(
+            max_num_seqs=6,
+            max_num_batched_tokens=128,
+            prefill_policy=policy,
+        ),
+        replicas=ReplicaSet(count=replicas, router=router),
+    )
+
+    blocks = int(rng.integers(40, 120))  # so few that requests are preempted
+    deployment = replace(deployment, limits=replace(deployment.limits, kv_blocks_per_rank=blocks))
+
+    ahead, one_by_one = both(deployment, traffic)
+    assert bits(ahead) == bits(one_by_one)
+    assert ahead.served.finished.all()
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("until_s", [0.05, 0.7, float("inf")])
+def test_so_are_runs_that_end_early(replicas: int, until_s: float) -> None:
+    traffic = Traffic.drawn(rate_per_s=90, lengths=LENGTHS, seed=3, requests=REQUESTS)
+    deployment = deployment_of(SchedulerLimits(max_num_seqs=3), replicas=ReplicaSet(count=replicas))
+    number = np.arange(REQUESTS)
+    bounds = (Bound(measure="ttft", limit=50.0, percentile=90.0),)
+    for judged in (None, (number >= 20) & (number < 40)):
+        for levels in ((), bounds):
+            ahead, one_by_one = both(
+                deployment, traffic, judged=judged, levels=levels, until_s=until_s
+            )
+            assert bits(ahead) == bits(one_by_one)
+
+
+def test_what_needs_more_than_tables_is_made_step_by_step() -> None:
+    traffic = Traffic.drawn(rate_per_s=90, lengths=LENGTHS, seed=4, requests=20)
+    deployment = deployment_of(SchedulerLimits(max_num_seqs=3), overlap="full")
+
+    ahead, one_by_one = both(deployment, traffic)
+    assert bits(ahead) == bits(one_by_one)
+
+
+def at_once(requests: int, prompt: int, output: int) -> Traffic:
+    return Traffic(
+        arrival_s=np.zeros(requests),
+        prompt_tokens=np.full(requests, prompt),
+        output_tokens=np.full(requests, output),
+    )
+
+
+def test_a_prefill_that_waits_for_its_turn_does_not_decode() -> None:
+    deployment = deployment_of(SchedulerLimits(long_prefill_token_threshold=128))
+    traffic = replace(at_once(14, 1_024, 300), prompt_tokens=np.array([100] * 2 + [1_024] * 12))
+    ahead, one_by_one = both(deployment, traffic)
+    assert bits(ahead) == bits(one_by_one)
+
+
+def test_more_decodes_than_a_step_has_tokens_take_turns() -> None:
+    limits = SchedulerLimits(
+        max_num_seqs=64, max_num_batched_tokens=64, long_prefill_token_threshold=9
+    )
+    ahead, one_by_one = both(deployment_of(limits), at_once(120, 20, 90))
+    assert bits(ahead) == bits(one_by_one)
+
+
+@pytest.mark.parametrize("until_s", [0.001, 0.02])
+def test_time_is_up_for_each_of_several_engines(until_s: float) -> None:
+    deployment = deployment_of(SchedulerLimits(), replicas=ReplicaSet(count=2))
+    traffic = Traffic(
+        arrival_s=np.array([0.0, 0.002]),
+        prompt_tokens=np.array([1_000, 10]),
+        output_tokens=np.array([5, 5]),
+    )
+    ahead, one_by_one = both(deployment, traffic, until_s=until_s)
+    assert bits(ahead) == bits(one_by_one)
+
+
+def test_tables_that_do_not_know_a_repeated_step_learn_it() -> None:
+    limits = SchedulerLimits(max_num_seqs=1_024, max_num_batched_tokens=8_192)
+    traffic = at_once(1_200, 3, 10)
+    ahead = simulate(deployment_of(limits), traffic)  # first: the tables are new
+    assert bits(ahead) == bits(both(deployment_of(limits), traffic)[1])
+
+
+@settings(deadline=None, max_examples=25)
+@given(seed=st.integers(0, 10**6))
+def test_so_is_any_run_with_lulls_and_levels(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    requests = int(rng.choice([1, 5, 60]))
+    lull = np.where(rng.random(requests) < 0.2, rng.random(requests), 0.002)
+    traffic = Traffic(
+        arrival_s=np.cumsum(lull * rng.integers(0, 2, requests)),
+        prompt_tokens=rng.integers(1, int(rng.choice([2, 40, 900])), requests),
+        output_tokens=rng.integers(1, int(rng.choice([3, 80])), requests),
+    )
+    traffic = sharing(traffic, rng) if rng.random() < 0.5 else traffic
+    limits = SchedulerLimits(
+        max_num_seqs=(seats := int(rng.choice([1, 4, 16]))),
+        max_num_batched_tokens=max(seats, int(rng.choice([8, 64, 2_048]))),
+        long_prefill_token_threshold=int(rng.choice([0, 5, 100])),
+        prefill_policy=str(rng.choice(["none", "capped:40", "balanced:4:16:64"])),
+    )
+    how: dict[str, Any] = {}
+    if rng.random() < 0.3:
+        how["until_s"] = float(rng.choice(traffic.arrival_s)) + float(rng.choice([0.0, 0.05]))
+    if rng.random() < 0.3:
+        how["levels"] = (Bound(measure="ttft", limit=50.0, percentile=90.0),)
+    if rng.random() < 0.3:
+        how["progress"] = lambda *_: None
+    replicas = ReplicaSet(count=int(rng.choice([1, 2])))
+    ahead, one_by_one = both(deployment_of(limits, replicas=replicas), traffic, **how)
+    assert bits(ahead) == bits(one_by_one)
