@@ -57,32 +57,27 @@ class RayTasks:
         """Results of `function`, a module's, in the tasks' order; a lost node's tasks run again.
 
         Raises what `function` raises, ConfigError for a node with other code than this process,
-        and WorkersLost when the cluster, or a task's process time and again, is gone.
+        and WorkersLost when the cluster, or a task's process time and again, is gone. The few tasks
+        that are sent by then go on until `stop`: Ray 2.60 ends the process that cancels a task just
+        as it is done.
         """
         remote = ray.remote(num_cpus=1)(_call)
         checksum = code_checksum()
         waiting, sent = iter(tasks), deque[Any]()
-        try:
-            while True:
-                ahead = _AHEAD * self.cpus - len(sent)
-                sent += [remote.remote(checksum, function, task) for task in islice(waiting, ahead)]
-                if not sent:
-                    return
-                yield self._get(sent[0])
-                sent.popleft()
-        except WorkersLost:
-            sent.clear()
-            raise
-        finally:  # an interrupt, or a task that failed: the others are not asked for any more
-            for reference in sent if ray.is_initialized() else ():
-                ray.cancel(reference, force=True)
+        while True:
+            ahead = _AHEAD * self.cpus - len(sent)
+            sent += [remote.remote(checksum, function, task) for task in islice(waiting, ahead)]
+            if not sent:
+                return
+            yield self._get(sent[0])
+            sent.popleft()
 
     def _get(self, reference: Any) -> Any:
         try:
             while not ray.wait([reference], timeout=_LOOK_S)[0]:
                 if not self._is_own:
                     check_listens(self._address)
-            return ray.get(reference)
+            result, refusal = ray.get(reference)
         except RayTaskError as error:
             if isinstance(error.cause, Exception):
                 raise error.cause from error
@@ -90,21 +85,30 @@ class RayTasks:
         except (RayError, OSError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise WorkersLost(f"the Ray cluster at {self._address}: {reason}") from error
+        if refusal is not None:
+            raise refusal
+        return result
 
     def stop(self) -> None:
         """Leave the cluster, or end it if it is our own, and with it all tasks; idempotent."""
         self._session.stop()
 
 
-def _call(checksum: str, function: Callable[[Task], Result], task: Task) -> Result:
-    if code_checksum() != checksum:
-        raise ConfigError(
-            "ray-address",
-            ray.util.get_node_ip_address(),
-            "a node that has the same code, and the same numba and numpy, as this machine: "
-            "another's figures are not comparable",
-        )
-    return function(task)
+def _call(
+    checksum: str, function: Callable[[Task], Result], task: Task
+) -> tuple[Result | None, ConfigError | None]:
+    """The result, or what is wrong with the input: Ray prints errors that nobody fetches."""
+    try:
+        if code_checksum() != checksum:
+            raise ConfigError(
+                "ray-address",
+                ray.util.get_node_ip_address(),
+                "a node that has the same code, and the same numba and numpy, as this machine: "
+                "another's figures are not comparable",
+            )
+        return function(task), None
+    except ConfigError as error:
+        return None, error
 
 
 @cache

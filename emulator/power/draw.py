@@ -89,4 +89,4 @@ def limit_watts(chip: ChipSpec, cap_watts: float | None) -> float:
     cap = budget if cap_watts is None else min(cap_watts, budget)
     if cap <= idle:
         raise ConfigError("cap_watts", cap, f"above {idle:g}, its idle watts")
-    return float(cap)  # compiled functions are compiled again for a whole number
+    return cap

@@ -1,6 +1,6 @@
 """Calibration of real stacks against a roofline: efficiencies and overheads, with sources."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from emulator.errors import ConfigError
@@ -53,8 +53,6 @@ class Calibration:
                 raise ConfigError(f"{self.name}.{label}", figure.value, "at least 0")
         if not 0 <= self.turn_taking.value <= 1:
             raise ConfigError(f"{self.name}.turn_taking", self.turn_taking.value, "0 to 1")
-        for label, figure in self.figures():  # a whole number would compile the kernels again
-            object.__setattr__(self, label, replace(figure, value=float(figure.value)))
 
     def figures(self) -> NamedFigures:
         """Every figure by its name."""

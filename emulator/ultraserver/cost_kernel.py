@@ -96,7 +96,7 @@ def nothing_kept(t: StepTables) -> KeptStep:
         expert_work=np.empty(of_work),
         work=np.empty(of_work),
         energy=np.empty(chips),
-        row_weights=time_tables.runs @ time_tables.times,
+        row_weights=np.empty(rows),
         times=np.empty(TIMES),
         host=np.empty(HOST_COUNT),
         fields=np.empty(FIELDS),
@@ -127,7 +127,7 @@ def _share_differs(keeps: KeptStep) -> bool:
 
 @allocating
 def _cost_share(t: StepTables, keeps: KeptStep) -> None:
-    """Times and work of experts and exchanges."""
+    """Times and work of experts and exchanges; the first step of a run has them, too."""
     count_tables, time_tables, _ = t.tables
     tokens = keeps.now.of.tokens
     counted = count_kernel.count_experts(count_tables, t.given, tokens)
@@ -135,6 +135,7 @@ def _cost_share(t: StepTables, keeps: KeptStep) -> None:
     timed = time_kernel.time_experts(time_tables, counted, t.slow, domains)
     keeps.shared_ns[:] = time_kernel.shared_ns(time_tables, timed)
     keeps.expert_work[:] = work_kernel.expert_work(time_tables, counted)
+    work_kernel.row_weights(time_tables, time_tables.runs, keeps.row_weights)
     keeps.before.tokens[:] = tokens
 
 

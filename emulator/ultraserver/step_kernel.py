@@ -311,9 +311,8 @@ def _power_tables(chip: ChipSpec, dtype: str, cap_watts: float | None) -> PowerT
     rates = flops_per_ns(chip, dtype)
     for rate, product in products_by_rate(dtype).items():
         watts[work_kernel.WORK_FLOPS + rate] = by_name[f"tensor_{product}"] / rates[rate]
-    return PowerTables(
-        watts=watts, idle_watts=chip.idle_watts.value, cap_watts=limit_watts(chip, cap_watts)
-    )
+    idle_watts, limit = chip.idle_watts.value, limit_watts(chip, cap_watts)
+    return PowerTables(watts=watts, idle_watts=float(idle_watts), cap_watts=float(limit))
 
 
 def _with_prefills(counted: StepCounts, prefills: Float64s) -> StepCounts:
@@ -342,18 +341,10 @@ def _time_tables(
 ) -> TimeTables:
     names = list(dict.fromkeys(counter.parts))
     kinds = counter.kind_of_layer
+    # A whole number would compile the kernels again.
+    figures = {label: float(figure.value) for label, figure in calibration.figures()}
     return TimeTables(
-        tensor_share=calibration.tensor_share.value,
-        memory_share=calibration.memory_share.value,
-        link_share=calibration.link_share.value,
-        exchange_share=calibration.exchange_share.value,
-        collective_ns=calibration.collective_ns.value,
-        step_ns=calibration.step_ns.value,
-        layer_ns=calibration.layer_ns.value,
-        expert_layer_ns=calibration.expert_layer_ns.value,
-        request_ns=calibration.request_ns.value,
-        prefill_step_ns=calibration.prefill_step_ns.value,
-        turn_taking=calibration.turn_taking.value,
+        **{label: value for label, value in figures.items() if label in TimeTables._fields},
         launch_ns=counter.launch_ns,
         layers=counter.layers,
         expert_layers=counter.expert_layers,

@@ -6,7 +6,12 @@ from typing import Final
 import numpy as np
 
 from emulator.arrays import Float64s
-from emulator.timing.laws.near_memory import kept_share, overlapped_ns
+from emulator.timing.laws.near_memory import (
+    kept_share,
+    least_ns,
+    overlapped_ns,
+    stored_ns,
+)
 from emulator.timing.laws.silicon import Constant, Silicon
 
 _ROW_BYTES: Final = 2  # queries and outputs
@@ -38,9 +43,8 @@ class DecodeAttentionShape:
         return 2 * self.requests * self.context_tokens * self.heads * self.width
 
     def least_ns(self, silicon: Silicon) -> Float64s:
-        """At peak rates, with near memory full of the cache: no kernel is faster."""
-        streamed = np.maximum(0.0, self.cache_bytes - silicon.near_bytes)
-        return np.maximum(self.flops / silicon.flops, streamed / silicon.hbm_bytes)
+        """No kernel is faster."""
+        return least_ns(self.flops, self.cache_bytes, silicon)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -86,13 +90,12 @@ class DecodeAttentionLaw:
         kept = np.zeros_like(units)
         if in_loop:
             kept = kept_share(shape.cache_bytes, silicon, copies=self.copies)
-        loads_ns = (
-            shape.cache_bytes
-            * loads
-            * (
-                (1 - kept) / (silicon.hbm_bytes * self.memory_share * busy)
-                + kept / (silicon.cores * self.near_bytes * busy)
-            )
+        loaded_ns = stored_ns(
+            shape.cache_bytes * loads,
+            kept,
+            silicon,
+            memory_share=self.memory_share,
+            core_bytes=self.near_bytes,
         )
         rows = np.maximum(group / loads, self.query_rows)
         issued = 2 * units * rows * shape.width * shape.context_tokens
@@ -103,7 +106,7 @@ class DecodeAttentionLaw:
             self.start_ns
             + self.combine_ns * (1 - 1 / parts)
             + rows_ns
-            + overlapped_ns(self.overlap, loads_ns, products_ns)
+            + overlapped_ns(self.overlap, loaded_ns / busy, products_ns)
             + waiting
         )
         return total

@@ -6,7 +6,12 @@ from typing import Final
 import numpy as np
 
 from emulator.arrays import Float64s
-from emulator.timing.laws.near_memory import kept_share, near_ns, overlapped_ns
+from emulator.timing.laws.near_memory import (
+    kept_share,
+    near_ns,
+    overlapped_ns,
+    stored_ns,
+)
 from emulator.timing.laws.silicon import Constant, Silicon
 
 _TILE_ROWS: Final = (16, 32, 64, 128)
@@ -99,9 +104,12 @@ class ExpertLaw:
         kept = np.zeros_like(pairs)
         if in_loop:
             kept = kept_share(weight_bytes, silicon, copies=self.copies)
-        loads_ns = weight_bytes * (
-            (1 - kept) / (silicon.hbm_bytes * self.memory_share)
-            + kept / (silicon.cores * self.near_bytes)
+        loads_ns = stored_ns(
+            weight_bytes,
+            kept,
+            silicon,
+            memory_share=self.memory_share,
+            core_bytes=self.near_bytes,
         )
         products_ns = self._products_ns(shape, silicon, pairs, distinct)
         touched = pairs + self.unrouted * np.maximum(0.0, shape.tokens * shape.chosen - pairs)

@@ -31,6 +31,31 @@ def kept_share(kept_bytes: Float64s, silicon: Silicon, *, copies: Constant) -> F
     return share
 
 
+def stored_ns(
+    stored_bytes: Float64s,
+    kept: Float64s | float,
+    silicon: Silicon,
+    *,
+    memory_share: Constant,
+    core_bytes: Constant,
+) -> Float64s:
+    """Weights or caches, loaded by all cores: the `kept` share from near memory, else from HBM.
+
+    `memory_share`: of HBM's rate; `core_bytes`: as in `near_ns`; [kernels].
+    """
+    streamed_ns = (1 - kept) / (silicon.hbm_bytes * memory_share)
+    near = kept / (silicon.cores * core_bytes)
+    total: Float64s = stored_bytes * (streamed_ns + near)
+    return total
+
+
+def least_ns(flops: Float64s, stored_bytes: Float64s, silicon: Silicon) -> Float64s:
+    """At peak rates, with near memory full of what is stored: no kernel is faster; [kernels]."""
+    streamed = np.maximum(0.0, stored_bytes - silicon.near_bytes)
+    least: Float64s = np.maximum(flops / silicon.flops, streamed / silicon.hbm_bytes)
+    return least
+
+
 def near_ns(moved_bytes: Float64s, silicon: Silicon, *, core_bytes: Constant) -> Float64s:
     """Bytes that other kernels just wrote: from near memory, the rest beyond its size from HBM.
 

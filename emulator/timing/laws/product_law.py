@@ -6,7 +6,13 @@ from typing import Final
 import numpy as np
 
 from emulator.arrays import Float64s
-from emulator.timing.laws.near_memory import kept_share, near_ns, overlapped_ns
+from emulator.timing.laws.near_memory import (
+    kept_share,
+    least_ns,
+    near_ns,
+    overlapped_ns,
+    stored_ns,
+)
 from emulator.timing.laws.silicon import Constant, Silicon
 
 _TILES: Final = ((16, 128), (32, 128), (64, 64), (64, 128), (128, 64), (128, 128), (128, 256))
@@ -41,9 +47,8 @@ class ProductShape:
         return self.element_bytes * self.outputs * self.inputs
 
     def least_ns(self, silicon: Silicon) -> Float64s:
-        """At peak rates, with near memory full of the weight: no kernel is faster."""
-        streamed = np.maximum(0.0, self.weight_bytes - silicon.near_bytes)
-        return np.maximum(self.flops / silicon.flops, streamed / silicon.hbm_bytes)
+        """No kernel is faster."""
+        return least_ns(self.flops, self.weight_bytes, silicon)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -113,13 +118,16 @@ class ProductLaw:
         products_ns = waited * tile_flops / core_flops * edges
         columns = shape.outputs / tile_outputs * split  # cores that load weights; others load rows
         loading = np.minimum(1.0, columns / silicon.cores * self.streams)
-        weights = shape.weight_bytes * (
-            (1 - kept) / (silicon.hbm_bytes * self.memory_share * loading)
-            + kept / (silicon.cores * self.near_bytes * loading)
+        weights = stored_ns(
+            shape.weight_bytes,
+            kept,
+            silicon,
+            memory_share=self.memory_share,
+            core_bytes=self.near_bytes,
         )
         rest_bytes = shape.rows * (
             shape.element_bytes * shape.inputs + _OUTPUT_BYTES * split * shape.outputs
         )
-        loads_ns = weights + near_ns(rest_bytes, silicon, core_bytes=self.near_bytes)
+        loads_ns = weights / loading + near_ns(rest_bytes, silicon, core_bytes=self.near_bytes)
         adding = self.split_ns if split > 1 else 0.0
         return overlapped_ns(self.overlap, products_ns, loads_ns) + adding

@@ -1,7 +1,7 @@
 """The laws that ship, with constants fitted to measured kernels.
 
 `ultraserve validate --kernels --refit FILE` writes the data. A constant is a base, which holds for
-machines and stacks that nobody measured, times a factor for each level that is known.
+machines and stacks without measurements, times a factor for each level that is known.
 """
 
 import json

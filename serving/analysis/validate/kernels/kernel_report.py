@@ -24,7 +24,7 @@ def report_lines(scores: Sequence[FamilyScores]) -> Iterator[str]:
     yield "Median error of kernels of a machine that was left out of the fit"
     yield from table_lines(_unseen_table(scores, "machine", bars=True))
     yield ""
-    yield "The price of a machine that nobody measured: the median error, known and left out"
+    yield "The price of a machine without measurements: the median error, known and left out"
     yield from table_lines(_price_table(scores))
     for level in LEFT_OUT[1:]:
         yield ""

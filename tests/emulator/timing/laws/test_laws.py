@@ -76,7 +76,7 @@ def test_what_is_known_of_a_level_is_a_factor_on_the_base(family: str) -> None:
     kernel, factor = next(iter(start["levels"]["kernel"].items()))
 
     known = shipped_law(family, kernel=kernel)
-    unknown = shipped_law(family, kernel="a kernel that nobody measured")
+    unknown = shipped_law(family, kernel="a kernel without measurements")
 
     assert known.start_ns == pytest.approx(
         np.clip(start["base"] * factor, start["least"], start["most"])

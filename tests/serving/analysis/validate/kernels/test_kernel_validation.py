@@ -13,7 +13,7 @@ from serving.analysis.validate.kernels.kernel_families import FAMILIES, KernelFa
 from serving.analysis.validate.kernels.kernel_scores import scores_of
 from serving.analysis.validate.kernels.kernel_validation import kernels_folder
 from serving.main import main
-from tests.serving.analysis.validate.kernels.made_up_kernels import write_kernels, write_table
+from tests.serving.analysis.validate.kernels.synthetic_kernels import write_kernels, write_table
 
 
 @pytest.fixture(scope="module")
