@@ -30,7 +30,6 @@ from emulator.ultraserver.terms_layout import (
 Batch = tuple[Int64s, Int64s, Int64s, Int64s]
 """Rank, new tokens and context, [requests] each; rows of logits, [ranks]."""
 
-BLOCK: Final = 512  # token counts whose terms are tabulated together
 PARTS_OF_EXPERTS: Final = 5  # pairs, experts, rows issued, any pair, pairs that do not fit in SBUF
 
 
@@ -39,8 +38,8 @@ class RankTables(NamedTuple):
 
     by_tokens: Float64s  # [kinds of ranks, tokens, rows, FIELDS]
     by_logits: Float64s  # [kinds of ranks, rows of logits, rows, FIELDS]
-    known_tokens: Bools  # [blocks of tokens]
-    known_logits: Bools  # [blocks of rows of logits]
+    known_tokens: Bools  # [tokens]
+    known_logits: Bools  # [rows of logits]
     by_sum: Float64s  # [rows, SUMS, FIELDS]
     sums_of_rows: Int64s  # [(row, sum) that are not 0, 2]
     kind_of_rank: Int64s  # [ranks]
@@ -174,7 +173,7 @@ def _ramp_loss_ns(ramp: Float64s, burst_ns: float) -> float:
 @compiled
 def is_known(known: Bools, count: int) -> bool:
     """Whether a table knows `count`."""
-    return bool(count // BLOCK < len(known) and known[count // BLOCK])
+    return bool(count < len(known) and known[count])
 
 
 @compiled

@@ -5,11 +5,11 @@ Whatever a rank's rows take is asked of `RankPhases`, and what a chip's experts 
 """
 
 from math import log2
+from typing import Final
 
 import numpy as np
 
 from emulator.arrays import Bools, Float64s, Int64s
-from emulator.specs.batch import StepBatch
 from emulator.specs.matrix_engine import MatrixEngine
 from emulator.specs.model import ModelSpec
 from emulator.specs.partition import Partition
@@ -83,10 +83,20 @@ def _decodes_from(model: ModelSpec) -> int:
     return max(1, int(np.ceil(up_macs / spared))) if spared > 0 else never
 
 
-class RankTableStore:
-    """Terms of a rank's rows by tokens and by rows of logits; a block of them is made when asked.
+_BLOCK: Final = 512
 
-    Blocks that are not known hold anything.
+
+def blocks_around(counts: Int64s) -> Int64s:
+    """All counts of the blocks that `counts` are in: the steps after one have others close by."""
+    blocks = np.unique(counts // _BLOCK)
+    around: Int64s = (blocks[:, None] * _BLOCK + np.arange(_BLOCK)).ravel()
+    return around
+
+
+class RankTableStore:
+    """Terms of a rank's rows by tokens and by rows of logits, made when they are asked for.
+
+    Those that are not known are anything.
     """
 
     def __init__(self, phases: RankPhases, layout: MachineLayout, *, ranks_per_domain: int) -> None:
@@ -112,14 +122,14 @@ class RankTableStore:
             ramp=_ramp(layout.system.chip.matrix),
         )
 
-    def learn(self, batch: StepBatch) -> None:
-        """Make the blocks that the ranks of `batch` need."""
+    def learn(self, tokens: Int64s, logit_rows: Int64s) -> None:
+        """Make the terms of ranks with `tokens`, or none or a dummy; and with `logit_rows`."""
         tables = self.tables
         by_tokens, known_tokens, tokens = self._wider(
-            tables.by_tokens, tables.known_tokens, np.append(batch.tokens_by_rank(), 1)
+            tables.by_tokens, tables.known_tokens, np.append(tokens, [0, 1])
         )
         by_logits, known_logits, logits = self._wider(
-            tables.by_logits, tables.known_logits, batch.logit_rows
+            tables.by_logits, tables.known_logits, logit_rows
         )
         if not len(tokens) + len(logits):
             return
@@ -139,18 +149,18 @@ class RankTableStore:
     def _wider(
         self, table: Float64s, known: Bools, counts: Int64s
     ) -> tuple[Float64s, Bools, Int64s]:
-        """`table` [kinds, counts, rows, FIELDS] with room, blocks that it is going to know, and the
-        counts that it does not know yet.
+        """`table` [kinds, counts, rows, FIELDS] with room, what it is going to know, and those of
+        `counts` that it does not know yet.
         """
-        blocks = np.unique(counts // kernel.BLOCK)
-        if blocks[-1] >= len(known):
-            wider = 1 << int(blocks[-1]).bit_length()
-            grown = self._nothing(wider * kernel.BLOCK)
-            grown[:, : table.shape[1]] = table
+        counts = np.unique(counts)
+        if counts[-1] >= len(known):
+            wider = max(_BLOCK, 1 << int(counts[-1]).bit_length())
+            grown = self._nothing(wider)
+            grown[:, : len(known)][:, known] = table[:, known]
             table, known = grown, np.append(known, np.zeros(wider - len(known), dtype=np.bool_))
-        new = blocks[~known[blocks]]
+        new = counts[~known[counts]]
         known[new] = True
-        return table, known, (new[:, None] * kernel.BLOCK + np.arange(kernel.BLOCK)).ravel()
+        return table, known, new
 
     def _nothing(self, counts: int) -> Float64s:
         return np.empty((self._kinds, counts, self._rows, FIELDS))
@@ -297,8 +307,10 @@ def _senders(uses: Float64s) -> tuple[Float64s, Int64s, Float64s]:
     """
     found = []
     for itself in (0.0, 1.0):
-        sets, own = np.unique(uses.T + itself * np.eye(len(uses)), axis=0, return_inverse=True)
-        found.append((sets, own.ravel(), np.full(len(uses), itself)))
+        senders = uses.T + itself * np.eye(len(uses))
+        bits = np.packbits(senders > 0, axis=1)  # shorter to sort
+        _, first, own = np.unique(bits, axis=0, return_index=True, return_inverse=True)
+        found.append((senders[first], own.ravel(), np.full(len(uses), itself)))
     return min(found, key=lambda each: len(each[0]))
 
 

@@ -199,8 +199,7 @@ class StepCostModel:
         slow = self._checked_slow(batch, slow_factor)
         if not len(batch.rank):
             return self._idle_cost()
-        if self._kernels is None:
-            self._kernels = self._compiled()
+        self._kernels = self._kernels or self._compiled()
         step = self._kernels.step(batch, loads, slow, self.overlap)
         rounded = step.rounded
         return StepCost(
@@ -225,8 +224,7 @@ class StepCostModel:
         """
         if self.overlap is not Overlap.NONE:
             return None
-        if self._kernels is None:
-            self._kernels = self._compiled()
+        self._kernels = self._kernels or self._compiled()
         return self._kernels.step_tables(self._even, batch)
 
     def costs(self, batches: Sequence[StepBatch]) -> list[StepCost]:
@@ -234,6 +232,9 @@ class StepCostModel:
 
         Raises ValueError as `cost`.
         """
+        if batches:
+            self._kernels = self._kernels or self._compiled()
+            self._kernels.learn(batches)
         return [self.cost(batch) for batch in batches]
 
     def _compiled(self) -> "StepKernels":

@@ -4,7 +4,7 @@ Holds the tables that they read. `StepCounter` and `step_time` are the same in a
 changes terms or calibrations; tests hold the two against each other.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -26,6 +26,7 @@ from emulator.ultraserver.cost_kernel import StepTables
 from emulator.ultraserver.count_kernel import Batch, CountTables, GivenExperts, StepCounts
 from emulator.ultraserver.count_tables import (
     RankTableStore,
+    blocks_around,
     exchange_tables,
     expert_tables,
     head_tables,
@@ -139,9 +140,17 @@ class StepKernel:
             return None
         return StepTables(tables=(self._tables, self._time, power), given=self._given, slow=slow)
 
-    def learn(self, batch: StepBatch) -> None:
-        """Make tables know the tokens of `batch`."""
-        self._store.learn(batch)
+    def learn(self, batches: Sequence[StepBatch]) -> None:
+        """Make tables know the tokens of `batches`."""
+        tokens = np.concatenate([batch.tokens_by_rank() for batch in batches])
+        self._learn(tokens, np.concatenate([batch.logit_rows for batch in batches]))
+
+    def learn_around(self, batch: StepBatch) -> None:
+        """Make tables know the tokens of `batch`, and of steps like it."""
+        self._learn(blocks_around(batch.tokens_by_rank()), blocks_around(batch.logit_rows))
+
+    def _learn(self, tokens: Int64s, logit_rows: Int64s) -> None:
+        self._store.learn(tokens, logit_rows)
         self._tables = self._tables._replace(ranks=self._store.tables)
 
     def _counted(self, batch: StepBatch, loads: ExpertLoads | None) -> StepCounts:
@@ -163,7 +172,7 @@ class StepKernel:
         try:
             return function(given, arrays)
         except LookupError:
-            self.learn(batch)
+            self.learn_around(batch)
             return self._from_tables(batch, loads, function)
         except ConnectionError:
             self._links(batch, None)  # its error says which chips
@@ -226,8 +235,12 @@ class StepKernels:
         if self._drafts is not None:
             return None
         if batch is not None:
-            self._whole.learn(batch)
+            self._whole.learn_around(batch)
         return self._whole.step_tables(self._power, slow)
+
+    def learn(self, batches: Sequence[StepBatch]) -> None:
+        """Make tables know the tokens of `batches` at once, and of no others."""
+        self._whole.learn(batches)
 
     def step(
         self, batch: StepBatch, loads: ExpertLoads | None, slow: Float64s, overlap: Overlap

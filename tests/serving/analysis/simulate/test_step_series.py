@@ -41,11 +41,11 @@ def test_by_hand() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 10**12), st.integers(1, 10**10), st.integers(0, 500)),
+        st.tuples(st.integers(0, 10**12), st.integers(7, 10**10), st.integers(0, 500)),
         min_size=1,
         max_size=20,
     ),
-    st.integers(1, 7),
+    st.integers(1, 7),  # pieces of a ns at least
 )
 def test_steps_of_engines_that_overlap_add_up(
     steps: list[tuple[int, int, int]], pieces: int
