@@ -1,12 +1,27 @@
 """Collectives of tensor parallelism, over the chips of each rank."""
 
 from copy import copy
+from functools import lru_cache
 from typing import Self
+
+import numpy as np
 
 from emulator.arrays import Float64s, Int64s
 from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.collectives import CollectiveModel, CollectiveTime, Operation
 from emulator.specs.system import SystemSpec
+
+
+def _collectives(
+    system: SystemSpec, tp: int, physical: Int64s, all_to_all: AllToAll | None
+) -> CollectiveModel:
+    return CollectiveModel(system, physical.reshape(-1, tp), all_to_all=all_to_all)
+
+
+@lru_cache(maxsize=256)
+def _whole(system: SystemSpec, tp: int, physical: bytes, all_to_all: AllToAll) -> CollectiveModel:
+    """On the same links lie many partitions, in every format and LNC."""
+    return _collectives(system, tp, np.frombuffer(physical, dtype=np.int64), all_to_all)
 
 
 class RankAllReduce:
@@ -26,7 +41,11 @@ class RankAllReduce:
             raise ValueError(f"{len(physical)} chips are not whole ranks of {tp}")
         self.tp = tp
         self._ranks = len(physical) // tp
-        self._model = CollectiveModel(system, physical.reshape(-1, tp), all_to_all=all_to_all)
+        self._model = (
+            _whole(system, tp, physical.tobytes(), all_to_all)
+            if all_to_all is not None and all_to_all.is_whole
+            else _collectives(system, tp, physical, all_to_all)
+        )
 
     def one_of_each_kind(self) -> tuple[Self, Int64s]:
         """The same of one rank of each kind, and every rank's kind, int64[ranks].

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -180,7 +181,7 @@ class CollectiveModel:
     def _gathering(self, accesses: Callable[[Algorithm], float]) -> list[_Cost]:
         """Every algorithm of an all-gather, or of a reduce-scatter, which moves the same bytes."""
         costs = []
-        for algorithm, link in self._link_times().items():
+        for algorithm, link in self._link_times.items():
             if np.isfinite(link.latency_ns).any():
                 costs.append(
                     _Cost(
@@ -232,6 +233,7 @@ class CollectiveModel:
         np.fill_diagonal(moved, 0.0)
         return CollectiveSchedule(moved=moved[None], times=np.ones(1, dtype=np.int64))
 
+    @cached_property
     def _link_times(self) -> dict[Algorithm, LinkTime]:
         """The links' part of an all-gather by each algorithm that these ranks can run."""
         times = {Algorithm.MESH: self._time(lambda _: mesh(self._chips))}
