@@ -100,6 +100,15 @@ def test_every_rank_with_prefill_gets_a_budget_within_the_stated_bound(
             assert np.count_nonzero(~held_up) == min(ranks, policy.prefilling_ranks)
 
 
+def test_a_rank_waits_while_it_wants_a_budget_and_has_none() -> None:
+    demand = PrefillDemand(
+        pending_tokens=np.array([5, 5, 0, 1, 5]),
+        decodes=np.zeros(5, dtype=np.int64),
+        waited_steps=np.array([2, 7, 4, 0, 3]),
+    )
+    assert demand.waited_after(np.array([0, 3, 0, 0, 1])).tolist() == [3, 0, 0, 1, 0]
+
+
 @given(policy=POLICIES)
 def test_a_policy_s_name_makes_it_again(policy: PrefillPolicy) -> None:
     assert parse_prefill_policy(policy.name) == policy

@@ -21,9 +21,9 @@ from serving.analysis.steady_state.request_shape import RequestShape
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.analysis.steady_state.sweep import Sweep
 from serving.policy.day_night.fixed import Never
-from serving.simulator.simulation_workers import SimulationWorkers
+from serving.simulator.simulation_workers import THIS_PROCESS, SimulationWorkers
 from serving.traffic.engine_limits import EngineLimits
-from tests.serving.analysis.day.days import HANDOVER, demand, machine, trained
+from tests.serving.analysis.day.days import CURVE, HANDOVER, demand, machine, trained
 from tests.serving.analysis.plan.planned import MODEL, SYSTEM
 
 SLO = Slo.parse("ttft=300ms,tpot=30ms@p90")
@@ -126,6 +126,30 @@ def test_the_walk_is_near_the_exact_run_of_a_stretch(curve: ReplicaCurve) -> Non
     assert found.requests == whole.requests
     assert found.output_tokens.exact == whole.output_tokens.exact
     assert found.joules.exact == pytest.approx(whole.joules.exact, rel=0.02)
+
+
+def test_every_request_of_a_stretch_is_judged_once_however_it_is_cut() -> None:
+    interval_s = 10.0
+    wanted = demand(*[80] * 6, interval_s=interval_s)  # 2 requests/s for each of 4 groups
+    held = machine(4)
+    terms = WalkTerms(interval_s=interval_s, look_s=interval_s)
+    result = DayResult(
+        machine=held,
+        walk=walk(wanted, CURVE, held.trained, HANDOVER, Never(), terms),
+        describes="",
+    )
+    check = HourCheck(begin_s=20.0, length_s=30.0, warmup_s=interval_s, part_s=interval_s)
+    tested = replica()
+    cut, whole = (
+        exact_hour(result, tested, replace(check, part_s=part_s), THIS_PROCESS)
+        for part_s in (interval_s, 30.0)
+    )
+
+    assert (cut.parts, whole.parts) == (3, 1)
+    assert cut.expected_requests == pytest.approx(60.0)
+    assert abs(cut.requests - 60.0) < 4 * 60.0**0.5
+    assert cut.requests == whole.requests
+    assert cut.output_tokens.exact == whole.output_tokens.exact
 
 
 def test_the_replica_is_the_one_of_which_a_machine_takes_the_most() -> None:
