@@ -23,12 +23,13 @@ def kept(sources: int) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Compile a function for calls from Python, and keep it on disk with all that it calls.
 
     `sources` is the checksum of the modules that define what it calls, and its arguments' types. Of
-    processes that need it at the same time one compiles, and the others wait to read.
+    processes that need it at the same time one compiles, and the others wait to read. Other threads
+    run while it runs.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
         function.__qualname__ += f".{sources:08x}"
-        made: Any = njit(cache=True, error_model="numpy")(function)
+        made: Any = njit(cache=True, nogil=True, error_model="numpy")(function)
         lock = Path(made.stats.cache_path) / f"{function.__qualname__}.lock"
         compile_or_read = made.compile
 

@@ -139,6 +139,7 @@ class RankTableStore:
         )
         by_tokens[:, tokens] = terms[:, : len(tokens)]
         by_logits[:, logits] = terms[:, len(tokens) :]
+        known_tokens[tokens] = known_logits[logits] = True  # last: other threads look them up
         self.tables = tables._replace(
             by_tokens=by_tokens,
             known_tokens=known_tokens,
@@ -149,8 +150,8 @@ class RankTableStore:
     def _wider(
         self, table: Float64s, known: Bools, counts: Int64s
     ) -> tuple[Float64s, Bools, Int64s]:
-        """`table` [kinds, counts, rows, FIELDS] with room, what it is going to know, and those of
-        `counts` that it does not know yet.
+        """`table` [kinds, counts, rows, FIELDS] with room, what it knows, and those of `counts`
+        that it does not know yet.
         """
         counts = np.unique(counts)
         if counts[-1] >= len(known):
@@ -158,9 +159,7 @@ class RankTableStore:
             grown = self._nothing(wider)
             grown[:, : len(known)][:, known] = table[:, known]
             table, known = grown, np.append(known, np.zeros(wider - len(known), dtype=np.bool_))
-        new = counts[~known[counts]]
-        known[new] = True
-        return table, known, new
+        return table, known, counts[~known[counts]]
 
     def _nothing(self, counts: int) -> Float64s:
         return np.empty((self._kinds, counts, self._rows, FIELDS))

@@ -6,6 +6,7 @@ changes terms or calibrations; tests hold the two against each other.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Final, TypeVar
 
 import numpy as np
@@ -49,6 +50,9 @@ from emulator.ultraserver.step_time import DRAFT, without_host
 from emulator.ultraserver.time_kernel import TimeTables
 
 T = TypeVar("T")
+
+_LEARNING: Final = Lock()
+"""Engines of one model may run in several threads."""
 
 # In the order of the kernel's parts.
 _PARTS_AFTER_EXPERTS: Final = (
@@ -138,7 +142,10 @@ class StepKernel:
         """What `cost_kernel.drawn` needs of expected loads; None where it needs more each step."""
         if self.has_experts and (not self._carries or self._tables.exchange.stuck.any()):
             return None
-        return StepTables(tables=(self._tables, self._time, power), given=self._given, slow=slow)
+        # Steps fill what is given, and those of other engines may be made at the same time.
+        own = (each.copy() if isinstance(each, np.ndarray) else each for each in self._given)
+        tables = (self._tables, self._time, power)
+        return StepTables(tables=tables, given=GivenExperts._make(own), slow=slow)
 
     def learn(self, batches: Sequence[StepBatch]) -> None:
         """Make tables know the tokens of `batches`."""
@@ -150,8 +157,9 @@ class StepKernel:
         self._learn(blocks_around(batch.tokens_by_rank()), blocks_around(batch.logit_rows))
 
     def _learn(self, tokens: Int64s, logit_rows: Int64s) -> None:
-        self._store.learn(tokens, logit_rows)
-        self._tables = self._tables._replace(ranks=self._store.tables)
+        with _LEARNING:
+            self._store.learn(tokens, logit_rows)
+            self._tables = self._tables._replace(ranks=self._store.tables)
 
     def _counted(self, batch: StepBatch, loads: ExpertLoads | None) -> StepCounts:
         return self._from_tables(

@@ -45,8 +45,8 @@ class RunStops:
 class StepsDone:
     """Where an engine is after a run: at `now_ns`, or in a step that ends at `end_ns`.
 
-    `is_empty`: its schedulers decided a step in which no rank computes. `busy_ns` and `done`, the
-    requests with all their tokens, are of this run; `joules` of all steps.
+    `is_empty`: its schedulers decided a step in which no rank computes. `busy_ns` and the requests
+    with all their tokens, `done` and of them `judged`, are of this run; `joules` of all steps.
     """
 
     now_ns: int
@@ -55,7 +55,7 @@ class StepsDone:
     busy_ns: int
     joules: float
     done: int
-    judged_left: int
+    judged: int
 
 
 class StepsAhead:
@@ -136,7 +136,7 @@ class StepsAhead:
             busy_ns=int(run["busy_ns"]),
             joules=float(run["joules"]),
             done=int(run["done"]),
-            judged_left=int(run["judged_left"]),
+            judged=stops.judged_left - int(run["judged_left"]),
         )
 
     def _go(self, until_ns: int, stops: RunStops) -> int:

@@ -5,7 +5,9 @@ machine alone and repeats exactly. Every step is scheduled. The clock counts who
 arrive during a step wait for its end.
 """
 
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from heapq import heappop, heappush
 from typing import Final
 
@@ -25,7 +27,7 @@ from serving.simulator.run_log import StepLog, step_log, token_log
 from serving.simulator.scheduler_arrays import NEVER_NS, NONE, Records
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulated_engine import SimulatedEngine
-from serving.simulator.steps_ahead import RunStops
+from serving.simulator.steps_ahead import RunStops, StepsDone
 from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending, ServingRun, missed_by
 
@@ -181,12 +183,14 @@ class _VirtualServing:
         self._failed = np.zeros(len(traffic), dtype=np.bool_)
         self._done = 0  # requests with all their tokens
         self._next_check = HOPE_STEPS
+        self._side_by_side = False  # whether engines have nothing to do with each other
 
     def serve(self, levels: Sequence[Bound], *, until_ns: float) -> Ending:
         """Step until the end; levels concern the judged requests."""
         ahead = self._arrivals.in_order and self._goes_ahead(looks=bool(levels))
         if ahead and self._first.expect_all(len(self._traffic)):
             self._arrivals.hand_over()
+            self._side_by_side = len(self._engines) > 1
         while self._judged_left:
             self._now_ns = self._next_ns(arrivals=self._now_ns < until_ns)
             self._finish_due()
@@ -248,6 +252,9 @@ class _VirtualServing:
 
     def _begin_steps(self, until_ns: float, *, looks: bool) -> None:
         """Begin steps of engines that have none; `looks`: levels are looked at meanwhile."""
+        if self._side_by_side:
+            self._go_ahead_side_by_side(until_ns)
+            return
         goes_ahead = self._goes_ahead(looks=looks)
         for engine in self._called:
             self._fail(engine.dismiss())
@@ -257,7 +264,7 @@ class _VirtualServing:
             if not engine.can_begin or (engine.paused_ns or 0) > self._now_ns:
                 continue
             if goes_ahead and engine.can_go_ahead:
-                self._go_ahead(engine, until_ns, steps=self._steps_until_check(engine, looks=looks))
+                self._go_ahead(engine, until_ns, looks=looks)
             else:
                 engine.begin(self._now_ns)
 
@@ -269,18 +276,34 @@ class _VirtualServing:
             return NEVER_NS
         return engine.log.ended + max(PROGRESS_STEPS, engine.log.ended // 8)
 
-    def _go_ahead(self, engine: SimulatedEngine, until_ns: float, *, steps: int) -> None:
-        """Let an engine make all its steps until the next arrival, or so many in all."""
+    def _go_ahead_side_by_side(self, until_ns: float) -> None:
+        """Let each engine make many steps, whatever the others' times are: in as many threads."""
+
+        def go_ahead(engine: SimulatedEngine) -> StepsDone:
+            now_ns = self._now_ns if engine.paused_ns is None else engine.paused_ns
+            return engine.go_ahead(now_ns, until_ns, self._stops(engine, looks=False))
+
+        engines = [e for e in self._engines if e.can_begin and (e.paused_ns or 0) < until_ns]
+        with ThreadPoolExecutor(os.cpu_count()) as threads:
+            for done in threads.map(go_ahead, engines):
+                self._done += done.done
+                self._judged_left -= done.judged
+
+    def _stops(self, engine: SimulatedEngine, *, looks: bool) -> RunStops:
         alone = len(self._engines) == 1
-        stops = RunStops(
+        return RunStops(
             judged=self._judged,
             judged_left=self._judged_left if alone else len(self._judged) + 1,
-            steps=steps,
+            steps=self._steps_until_check(engine, looks=looks),
             at_ends=not self._arrivals.in_order,
         )
+
+    def _go_ahead(self, engine: SimulatedEngine, until_ns: float, *, looks: bool) -> None:
+        """Let an engine make all its steps until the next arrival."""
+        stops = self._stops(engine, looks=looks)
         done = engine.go_ahead(self._now_ns, min(until_ns, self._arrivals.next_ns()), stops)
         self._done += done.done
-        self._judged_left -= stops.judged_left - done.judged_left
+        self._judged_left -= done.judged
         if stops.at_ends and done.done:
             given, end_ns = engine.log.last_step()
             self._arrivals.after(given[self._requests["tokens_left"][given] == 0], end_ns)

@@ -111,6 +111,15 @@ def test_every_figure_of_a_run_is_equal(
     assert ahead.served.finished.all()
 
 
+def test_engines_in_several_threads_change_nothing_of_each_other_s() -> None:
+    traffic = Traffic.drawn(rate_per_s=400, lengths=LENGTHS, seed=5, requests=1_500)
+    deployment = deployment_of(SchedulerLimits(max_num_seqs=16), replicas=ReplicaSet(count=4))
+
+    ahead, one_by_one = both(deployment, traffic)
+    assert bits(ahead) == bits(one_by_one)
+    assert bits(simulate(deployment, traffic)) == bits(ahead)
+
+
 @pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("until_s", [0.05, 0.7, float("inf")])
 def test_so_are_runs_that_end_early(replicas: int, until_s: float) -> None:
