@@ -6,6 +6,7 @@ name of one that is kept, and with it that of its file, has a checksum of all th
 """
 
 import fcntl
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,24 @@ from typing import Any, ParamSpec, TypeVar
 from zlib import crc32
 
 from numba import njit
+
+
+@contextmanager
+def _without_blas() -> Iterator[None]:
+    """As if SciPy had none: Numba asks, for 0.2 s and 16 MB, and no kernel multiplies matrices."""
+    name = "scipy.linalg"
+    if name in sys.modules:
+        yield
+        return
+    sys.modules[name] = None  # type: ignore[assignment]  # an import of it fails
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
+with _without_blas():
+    from numba.np import arraymath as _  # noqa: F401  what else the first compiled call imports
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
