@@ -111,6 +111,7 @@ def test_chips_of_either_pool_may_be_lost() -> None:
     assert served.last_token_s.tolist() != simulate(POOLS, TRAFFIC).served.last_token_s.tolist()
 
 
+@pytest.mark.long
 def test_drawn_losses_strike_the_chips_that_prefill_too() -> None:
     calls = drawn_losses(POOLS.partitions, every_s=0.3, repair_s=0.5, seed=2)
     assert {each.replica for each in calls[:100]} == {0, 1, 2, 3}

@@ -33,6 +33,7 @@ def test_a_timeout_that_nothing_reaches_changes_nothing() -> None:
     assert timed.served.last_token_s.tolist() == plain.served.last_token_s.tolist()
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=15)
 @given(
     seed=st.integers(0, 99),

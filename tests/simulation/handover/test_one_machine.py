@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -315,6 +316,7 @@ def changes(both: Both) -> Iterator[tuple[object, Callable[[Both], None]]]:
     yield "time", lambda on: on.wait(LIMITS.stop_s)
 
 
+@pytest.mark.long
 def test_every_event_in_every_phase_leaves_both_alike() -> None:
     """Every state that a group and its job can come to, and all that can happen in it."""
     start = Both(2)
