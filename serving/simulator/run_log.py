@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -96,34 +97,33 @@ class EngineLog:
 
 def step_log(logs: Sequence[EngineLog]) -> StepLog:
     """All steps that have ended, by their begins; of several at one time the first engine's."""
-    steps = np.concatenate([log.all_steps for log in logs])
+    begin_ns = _of_all(logs, "begin_ns")
     watts = np.repeat([log.idle_watts for log in logs], [log.ended for log in logs])
-    if len(logs) > 1:
-        order = np.argsort(steps["begin_ns"], kind="stable")
-        steps, watts = steps[order], watts[order]
+    order = slice(None) if len(logs) == 1 else np.argsort(begin_ns, kind="stable")
+    duration_ns = _of_all(logs, "duration_ns")[order]
     return StepLog(
-        begin_ns=steps["begin_ns"].copy(),
-        duration_ns=steps["duration_ns"].copy(),
-        throttled_ns=steps["throttled_ns"].copy(),
-        joules=steps["joules"].copy(),
-        idle_joules=watts * steps["duration_ns"] / NS_PER_S,
+        begin_ns=begin_ns[order],
+        duration_ns=duration_ns,
+        throttled_ns=_of_all(logs, "throttled_ns")[order],
+        joules=_of_all(logs, "joules")[order],
+        idle_joules=watts[order] * duration_ns / NS_PER_S,
     )
+
+
+def _of_all(logs: Sequence[EngineLog], field: str) -> Any:
+    """A field of STEP, engine by engine: sorted several times as fast as whole records."""
+    return np.concatenate([log.all_steps[field] for log in logs])
 
 
 def token_log(logs: Sequence[EngineLog]) -> TokenLog:
     """All tokens, by the ends of their steps; of several at one time the first engine's."""
-    steps, tokens = logs[0].all_steps, logs[0].tokens
+    end_ns = _of_all(logs, "begin_ns") + _of_all(logs, "duration_ns")
+    counts, tokens = _of_all(logs, "tokens"), logs[0].tokens
     if len(logs) > 1:
-        steps = np.concatenate([log.all_steps for log in logs])
-        tokens = np.concatenate([log.tokens for log in logs])
-        first = steps["tokens"].cumsum() - steps["tokens"]  # token of each step
-        order = np.argsort(steps["begin_ns"] + steps["duration_ns"], kind="stable")
-        steps = steps[order]
-        before = steps["tokens"].cumsum() - steps["tokens"]
-        places = np.repeat(first[order] - before, steps["tokens"])
-        tokens = tokens[places + np.arange(len(tokens))]
-    return TokenLog(
-        end_ns=steps["begin_ns"] + steps["duration_ns"],
-        step_tokens=steps["tokens"].copy(),
-        token_request=tokens,
-    )
+        order = np.argsort(end_ns, kind="stable")
+        first = (counts.cumsum() - counts)[order]  # token of each step
+        end_ns, counts = end_ns[order], counts[order]
+        places = np.repeat(first - (counts.cumsum() - counts), counts)
+        places += np.arange(len(places))
+        tokens = np.concatenate([log.tokens for log in logs])[places]
+    return TokenLog(end_ns=end_ns, step_tokens=counts, token_request=tokens)

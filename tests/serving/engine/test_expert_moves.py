@@ -90,9 +90,8 @@ def test_what_crosses_links_is_counted_and_held_up_for() -> None:
     assert pause_ns >= parts.machine.moving(even).duration_ns > 0
 
 
-@pytest.mark.parametrize("settings", [{"model": QWEN}, {"computes": False}])
-def test_what_changes_its_slot_within_a_chip_crosses_no_link(settings: dict[str, Any]) -> None:
-    parts = live_parts(**settings)
+def test_what_changes_its_slot_within_a_chip_crosses_no_link() -> None:
+    parts = live_parts(model=QWEN)
     moves = ExpertMoves(DeployedExperts.of(parts.deployment), parts.live)
     home = parts.machine.placement
     turned = replace(home, expert_of_slot=home.expert_of_slot[..., ::-1].copy())
