@@ -8,6 +8,7 @@ from hashlib import sha256
 from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
+from traceback import format_exc
 from typing import Any, Final, TypeVar
 
 import ray
@@ -77,16 +78,16 @@ class RayTasks:
             while not ray.wait([reference], timeout=_LOOK_S)[0]:
                 if not self._is_own:
                     check_listens(self._address)
-            result, refusal = ray.get(reference)
-        except RayTaskError as error:
-            if isinstance(error.cause, Exception):
-                raise error.cause from error
+            result, failure = ray.get(reference)
+        except RayTaskError:
             raise
         except (RayError, OSError) as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise WorkersLost(f"the Ray cluster at {self._address}: {reason}") from error
-        if refusal is not None:
-            raise refusal
+        if failure is not None:
+            cause, traceback = failure
+            cause.add_note(traceback)
+            raise cause
         return result
 
     def stop(self) -> None:
@@ -96,8 +97,8 @@ class RayTasks:
 
 def _call(
     checksum: str, function: Callable[[Task], Result], task: Task
-) -> tuple[Result | None, ConfigError | None]:
-    """The result, or what is wrong with the input: Ray prints errors that nobody fetches."""
+) -> tuple[Result | None, tuple[Exception, str] | None]:
+    """The result, or the error and its traceback: Ray prints those that nobody fetches."""
     try:
         if code_checksum() != checksum:
             raise ConfigError(
@@ -107,8 +108,8 @@ def _call(
                 "another's figures are not comparable",
             )
         return function(task), None
-    except ConfigError as error:
-        return None, error
+    except Exception as error:  # noqa: BLE001  raised by `_get`
+        return None, (error, format_exc())
 
 
 @cache

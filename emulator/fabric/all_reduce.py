@@ -18,9 +18,9 @@ def _collectives(
     return CollectiveModel(system, physical.reshape(-1, tp), all_to_all=all_to_all)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=8)
 def _whole(system: SystemSpec, tp: int, physical: bytes, all_to_all: AllToAll) -> CollectiveModel:
-    """On the same links lie many partitions, in every format and LNC."""
+    """In a sweep, partitions that follow each other lie on the same links."""
     return _collectives(system, tp, np.frombuffer(physical, dtype=np.int64), all_to_all)
 
 

@@ -96,8 +96,7 @@ class CountTables(NamedTuple):
 class GivenExperts(NamedTuple):
     """Loads that were counted, and exchanges that were timed; see `Counted`.
 
-    Without loads, `pairs` and `distinct` are where the expected ones are put; without links, the
-    arrays of links say the shapes.
+    Without either, their arrays say the shapes.
     """
 
     has_loads: bool
@@ -356,8 +355,10 @@ def _count_ranks(tables: CountTables, batch: Batch) -> RankCounts:
 @allocating
 def count_experts(tables: CountTables, given: GivenExperts, tokens: Float64s) -> ExpertCounts:
     """Count experts and their exchanges; without what is given, it depends on `tokens` alone."""
+    pairs, distinct = given.pairs, given.distinct
     if not given.has_loads:
-        _expected_loads(tables, tokens, given.pairs, given.distinct)
+        pairs, distinct = np.empty(len(pairs)), np.empty(len(pairs))
+        _expected_loads(tables, tokens, pairs, distinct)
     kinds, chips = given.link_ns.shape
     link_ns, rest_ns, link_bytes = given.link_ns, given.rest_ns, given.link_bytes
     collectives = given.collectives
@@ -368,7 +369,7 @@ def count_experts(tables: CountTables, given: GivenExperts, tokens: Float64s) ->
             by_chip = _tokens_by_chip(tables.exchange, tokens, tables.ranks.tp)
             _exchange(tables.exchange, by_chip, link_ns, rest_ns, link_bytes, collectives)
     return ExpertCounts(
-        terms=_column_terms(tables, given.pairs, given.distinct),
+        terms=_column_terms(tables, pairs, distinct),
         column_of=given.column_of,
         link_ns=link_ns,
         rest_ns=rest_ns,

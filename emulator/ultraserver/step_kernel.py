@@ -52,7 +52,7 @@ from emulator.ultraserver.time_kernel import TimeTables
 T = TypeVar("T")
 
 _LEARNING: Final = Lock()
-"""Engines of one model may run in several threads."""
+"""Engines of one model may run in several threads; models are pickled, and have no lock."""
 
 # In the order of the kernel's parts.
 _PARTS_AFTER_EXPERTS: Final = (
@@ -142,10 +142,7 @@ class StepKernel:
         """What `cost_kernel.drawn` needs of expected loads; None where it needs more each step."""
         if self.has_experts and (not self._carries or self._tables.exchange.stuck.any()):
             return None
-        # Steps fill what is given, and those of other engines may be made at the same time.
-        own = (each.copy() if isinstance(each, np.ndarray) else each for each in self._given)
-        tables = (self._tables, self._time, power)
-        return StepTables(tables=tables, given=GivenExperts._make(own), slow=slow)
+        return StepTables(tables=(self._tables, self._time, power), given=self._given, slow=slow)
 
     def learn(self, batches: Sequence[StepBatch]) -> None:
         """Make tables know the tokens of `batches`."""
@@ -247,7 +244,7 @@ class StepKernels:
         return self._whole.step_tables(self._power, slow)
 
     def learn(self, batches: Sequence[StepBatch]) -> None:
-        """Make tables know the tokens of `batches` at once, and of no others."""
+        """Make tables know the tokens of `batches` at once, before a step asks for more."""
         self._whole.learn(batches)
 
     def step(

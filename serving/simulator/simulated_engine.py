@@ -93,9 +93,16 @@ class SimulatedEngine:
         return self._ahead is not None
 
     def go_ahead(self, now_ns: int, until_ns: float, stops: RunStops) -> StepsDone:
-        """Make all steps until `until_ns`, before which only expected requests come."""
+        """Make all steps until `until_ns`, before which only expected requests come.
+
+        Engines may do so in several threads; one then lets each have `gone_ahead`.
+        """
         assert self._ahead is not None, "steps go one by one"
-        done = self._ahead.run(now_ns, until_ns, stops, joules=self._step_joules)
+        return self._ahead.run(now_ns, until_ns, stops, joules=self._step_joules)
+
+    def gone_ahead(self, done: StepsDone) -> None:
+        """Go on after `go_ahead`."""
+        assert self._ahead is not None, "steps go one by one"
         self.end_ns, self._step_joules = done.end_ns, done.joules
         self._busy_ns += done.busy_ns
         if done.is_empty:
@@ -103,7 +110,6 @@ class SimulatedEngine:
         self.paused_ns = done.now_ns if self.can_begin else None
         if self.paused_ns is not None and not self.schedulers.requests:
             self.paused_ns = max(self.paused_ns, self._ahead.next_arrival_ns or 0)
-        return done
 
     def begin(self, now_ns: int) -> None:
         """Decide the next step, which begins now or after a standstill."""

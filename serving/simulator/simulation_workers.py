@@ -1,5 +1,6 @@
 """Runs simulations in parallel: in processes of this machine, or on a Ray cluster."""
 
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -44,7 +45,9 @@ class SimulationWorkers:
                 raise
             self.count = self._ray.cpus
         elif self.count > 1:
-            self._pool = ProcessPoolExecutor(self.count, mp_context=get_context("spawn"))
+            self._pool = ProcessPoolExecutor(
+                self.count, mp_context=get_context("spawn"), initializer=_one_thread
+            )
         return self
 
     def __exit__(
@@ -78,6 +81,11 @@ class SimulationWorkers:
         if self._pool is None:
             return map(simulate, tasks)
         return _results_of(self._pool, simulate, tasks)
+
+
+def _one_thread() -> None:
+    """A process for each core has no more of them."""
+    os.environ["NUMBA_NUM_THREADS"] = "1"
 
 
 def _results_of(

@@ -277,17 +277,29 @@ class _VirtualServing:
         return engine.log.ended + max(PROGRESS_STEPS, engine.log.ended // 8)
 
     def _go_ahead_side_by_side(self, until_ns: float) -> None:
-        """Let each engine make many steps, whatever the others' times are: in as many threads."""
+        """Let engines make many steps, whatever the others' times are: in threads, one a core.
+
+        NUMBA_NUM_THREADS says how many, as it does for Numba.
+        """
 
         def go_ahead(engine: SimulatedEngine) -> StepsDone:
             now_ns = self._now_ns if engine.paused_ns is None else engine.paused_ns
             return engine.go_ahead(now_ns, until_ns, self._stops(engine, looks=False))
 
-        engines = [e for e in self._engines if e.can_begin and (e.paused_ns or 0) < until_ns]
-        with ThreadPoolExecutor(os.cpu_count()) as threads:
-            for done in threads.map(go_ahead, engines):
-                self._done += done.done
-                self._judged_left -= done.judged
+        # A look may end the run: none is much farther than the others.
+        ahead_ns = self._now_ns + max(self._now_ns // 8, NS_PER_S)
+        before_ns = until_ns if self._progress is None else min(until_ns, ahead_ns)
+        engines = [e for e in self._engines if e.can_begin and (e.paused_ns or 0) < before_ns]
+        cores = os.environ.get("NUMBA_NUM_THREADS", len(os.sched_getaffinity(0)))
+        with ThreadPoolExecutor(int(cores)) as threads:
+            runs = list(threads.map(go_ahead, engines))
+        for engine, done in zip(engines, runs, strict=True):
+            self._count(engine, done)
+
+    def _count(self, engine: SimulatedEngine, done: StepsDone) -> None:
+        engine.gone_ahead(done)
+        self._done += done.done
+        self._judged_left -= done.judged
 
     def _stops(self, engine: SimulatedEngine, *, looks: bool) -> RunStops:
         alone = len(self._engines) == 1
@@ -302,8 +314,7 @@ class _VirtualServing:
         """Let an engine make all its steps until the next arrival."""
         stops = self._stops(engine, looks=looks)
         done = engine.go_ahead(self._now_ns, min(until_ns, self._arrivals.next_ns()), stops)
-        self._done += done.done
-        self._judged_left -= done.judged
+        self._count(engine, done)
         if stops.at_ends and done.done:
             given, end_ns = engine.log.last_step()
             self._arrivals.after(given[self._requests["tokens_left"][given] == 0], end_ns)

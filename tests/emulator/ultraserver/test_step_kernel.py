@@ -1,5 +1,6 @@
 """Compiled kernels cost a step as arrays do: to the nanosecond, and to the microjoule a chip."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.tiers import Tier
+from emulator.specs.batch import StepBatch
 from emulator.specs.calibration import ROOFLINE
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.models import MODELS
@@ -250,3 +252,17 @@ def test_bytes_that_go_around_a_cut_load_every_chip_on_their_way() -> None:
     around = costs.cost(batch)
     assert around.duration_ns > whole.cost(batch).duration_ns
     assert_alike(around, cost_slowly(costs, batch))
+
+
+def test_one_model_costs_steps_in_two_threads() -> None:
+    machine = Machine(model="qwen3-30b-a3b", partition=Partition(chips=64, ep=64, lnc=2))
+    costs = machine.costs(Overlap.NONE)
+    batches = [batch_of(64, [(rank, new, 1_000) for rank in range(64)]) for new in (1, 400)]
+    expected = [costs.cost(batch).duration_ns for batch in batches]
+
+    def often(batch: StepBatch) -> set[int]:
+        return {costs.cost(batch).duration_ns for _ in range(2_000)}
+
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(often, batches))
+    assert found == [{each} for each in expected]

@@ -16,7 +16,15 @@ from loadgen.measures.slo import Bound
 from loadgen.workloads.length_pairs import IndependentLengths
 from loadgen.workloads.lengths import Uniform
 from loadgen.workloads.traffic import PromptBlocks, Sessions, Traffic
-from serving.simulator import ReplicaSet, Run, SchedulerLimits, SimulatedDeployment, simulate
+from serving.simulator import (
+    ReplicaSet,
+    Run,
+    SchedulerLimits,
+    SimulatedDeployment,
+    StopSimulation,
+    simulate,
+)
+from serving.traffic.serving_run import Ending
 
 LENGTHS = IndependentLengths(prompt=Uniform(least=1, most=400), output=Uniform(least=1, most=60))
 REQUESTS = 60
@@ -118,6 +126,27 @@ def test_engines_in_several_threads_change_nothing_of_each_other_s() -> None:
     ahead, one_by_one = both(deployment, traffic)
     assert bits(ahead) == bits(one_by_one)
     assert bits(simulate(deployment, traffic)) == bits(ahead)
+
+
+def test_a_run_of_unequal_engines_that_is_stopped_has_them_about_equally_far() -> None:
+    requests = np.arange(2_000)
+    traffic = Traffic(
+        arrival_s=np.zeros(2_000),
+        prompt_tokens=np.full(2_000, 50),
+        output_tokens=np.where(requests % 2, 400, 20),
+    )
+    ends_s: list[float] = []
+
+    def look(done: int, emulated_s: float) -> None:
+        del done
+        ends_s.append(emulated_s)
+        if emulated_s > 3.0:
+            raise StopSimulation
+
+    deployment = deployment_of(SchedulerLimits(max_num_seqs=16), replicas=ReplicaSet(count=2))
+    served = simulate(deployment, traffic, progress=look).served
+    assert served.ending is Ending.STOPPED
+    assert served.emulated_s < 1.5 * ends_s[-1]
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
