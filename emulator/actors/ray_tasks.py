@@ -98,7 +98,7 @@ class RayTasks:
 def _call(
     checksum: str, function: Callable[[Task], Result], task: Task
 ) -> tuple[Result | None, tuple[Exception, str] | None]:
-    """The result, or the error and its traceback: Ray prints those that nobody fetches."""
+    """The result, or the error and its traceback, which Ray prints if it is not fetched."""
     try:
         if code_checksum() != checksum:
             raise ConfigError(

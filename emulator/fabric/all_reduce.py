@@ -12,16 +12,13 @@ from emulator.fabric.collectives import CollectiveModel, CollectiveTime, Operati
 from emulator.specs.system import SystemSpec
 
 
-def _collectives(
-    system: SystemSpec, tp: int, physical: Int64s, all_to_all: AllToAll | None
-) -> CollectiveModel:
-    return CollectiveModel(system, physical.reshape(-1, tp), all_to_all=all_to_all)
-
-
 @lru_cache(maxsize=8)
-def _whole(system: SystemSpec, tp: int, physical: bytes, all_to_all: AllToAll) -> CollectiveModel:
+def _on_whole_links(
+    system: SystemSpec, tp: int, physical: bytes, all_to_all: AllToAll
+) -> CollectiveModel:
     """In a sweep, partitions that follow each other lie on the same links."""
-    return _collectives(system, tp, np.frombuffer(physical, dtype=np.int64), all_to_all)
+    groups = np.frombuffer(physical, dtype=np.int64).reshape(-1, tp)
+    return CollectiveModel(system, groups, all_to_all=all_to_all)
 
 
 class RankAllReduce:
@@ -42,9 +39,9 @@ class RankAllReduce:
         self.tp = tp
         self._ranks = len(physical) // tp
         self._model = (
-            _whole(system, tp, physical.tobytes(), all_to_all)
+            _on_whole_links(system, tp, physical.tobytes(), all_to_all)
             if all_to_all is not None and all_to_all.is_whole
-            else _collectives(system, tp, physical, all_to_all)
+            else CollectiveModel(system, physical.reshape(-1, tp), all_to_all=all_to_all)
         )
 
     def one_of_each_kind(self) -> tuple[Self, Int64s]:

@@ -127,7 +127,7 @@ def _share_differs(keeps: KeptStep) -> bool:
 
 @allocating
 def _cost_share(t: StepTables, keeps: KeptStep) -> None:
-    """Times and work of experts and exchanges; the first step of a run has them, too."""
+    """Times and work of experts and exchanges; and, from a run's first step on, `row_weights`."""
     count_tables, time_tables, _ = t.tables
     tokens = keeps.now.of.tokens
     counted = count_kernel.count_experts(count_tables, t.given, tokens)

@@ -141,7 +141,7 @@ class StepCostModel:
         self.layout = layout
         self._counter = StepCounter(layout)
         self._drafting = self._drafts() if self.draft_tokens else None
-        self._kernels: StepKernels | None = None
+        self._made: StepKernels | None = None
 
     def _drafts(self) -> tuple[MachineLayout, StepCounter]:
         """Experts of the draft module are placed and picked as the last layer's."""
@@ -199,7 +199,6 @@ class StepCostModel:
         slow = self._checked_slow(batch, slow_factor)
         if not len(batch.rank):
             return self._idle_cost()
-        self._kernels = self._kernels or self._compiled()
         step = self._kernels.step(batch, loads, slow, self.overlap)
         rounded = step.rounded
         return StepCost(
@@ -224,7 +223,6 @@ class StepCostModel:
         """
         if self.overlap is not Overlap.NONE:
             return None
-        self._kernels = self._kernels or self._compiled()
         return self._kernels.step_tables(self._even, batch)
 
     def costs(self, batches: Sequence[StepBatch]) -> list[StepCost]:
@@ -233,22 +231,24 @@ class StepCostModel:
         Raises ValueError as `cost`.
         """
         if batches:
-            self._kernels = self._kernels or self._compiled()
             self._kernels.learn(batches)
         return [self.cost(batch) for batch in batches]
 
-    def _compiled(self) -> "StepKernels":
-        """The kernels of this machine; Numba takes long to import, and few commands cost a step."""
-        from emulator.ultraserver.step_kernel import step_kernels  # noqa: PLC0415
+    @property
+    def _kernels(self) -> "StepKernels":
+        """Those of this machine, made when a step is costed: Numba takes long to import."""
+        if self._made is None:
+            from emulator.ultraserver.step_kernel import step_kernels  # noqa: PLC0415
 
-        return step_kernels(
-            self.layout,
-            self._counter,
-            drafting=self._drafting,
-            calibration=self.calibration,
-            draft_tokens=self.draft_tokens,
-            cap_watts=self._cap_watts,
-        )
+            self._made = step_kernels(
+                self.layout,
+                self._counter,
+                drafting=self._drafting,
+                calibration=self.calibration,
+                draft_tokens=self.draft_tokens,
+                cap_watts=self._cap_watts,
+            )
+        return self._made
 
     def _checked_slow(self, batch: StepBatch, slow_factor: Float64s | None) -> Float64s:
         self._check_ranks(batch)

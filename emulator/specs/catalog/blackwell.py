@@ -8,12 +8,14 @@ from typing import Final
 
 from emulator.specs.assumptions import Assumption, assumption_set
 from emulator.specs.catalog.gpu import (
+    ARITHMETIC_GUIDE,
     DMA_START,
     LAUNCH,
     MICROCODE,
     SATURATING,
     loads,
     one_logical_core,
+    special_functions,
     stack_bytes,
     tflops,
     tiles,
@@ -38,15 +40,6 @@ def _multiprocessors(count: int) -> Figure:
     return Figure(count, "cores", _LAUNCHED)
 
 
-def _special_functions(fp32_tflops: float, a_cycle: int, source: str) -> Figure:
-    """Special functions a cycle and multiprocessor, beside 128 FMAs, which are 256 flops."""
-    return Figure(
-        fp32_tflops * 1e12 * a_cycle / 256,
-        "op/s",
-        f"arithmetic: {a_cycle} special functions a cycle beside 128 FMAs ({source})",
-    )
-
-
 def _sbuf(multiprocessors: int) -> Figure:
     return Figure(
         126 * MIB + multiprocessors * 228 * KIB,
@@ -59,8 +52,6 @@ def _sbuf(multiprocessors: int) -> Figure:
 def _network(gigabits_per_s: int, source: str) -> Figure:
     return Figure(gigabits_per_s * GB / BITS_PER_BYTE, "bytes/s", source)
 
-
-_GUIDE: Final = "CUDA C++ Programming Guide, arithmetic throughput"
 
 _FP32_B200: Final = tflops(
     75, f"{_HGX}: FP32 outside the tensor cores; TF32 has 1,125 TFLOPS; elsewhere 80 TFLOPS"
@@ -93,7 +84,7 @@ B200: Final = ChipSpec(
     tensor_sparse_flops_per_s=tflops(4_500, f"{_HGX}: 2:4 sparsity in 16 bit"),
     tensor_fp32_flops_per_s=_FP32_B200,
     vector_flops_per_s=_FP32_B200,
-    scalar_ops_per_s=_special_functions(75, 16, _GUIDE),
+    scalar_ops_per_s=special_functions(75, 16, ARITHMETIC_GUIDE),
     sbuf_bytes=_sbuf(148),
     link_tray_bytes_per_s=Figure(
         900 * GB, "bytes/s", f"arithmetic: NVLink 5, 1.8 TB/s / 2 ({_HGX})"
@@ -124,7 +115,7 @@ _GB200_BASE: Final = replace(
     tensor_fp4_flops_per_s=tflops(10_000, f"{_GB200}: 1,440 PFLOPS {_PER_GPU}"),
     tensor_sparse_flops_per_s=tflops(5_000, f"{_GB200}: 360 PFLOPS / 72 GPUs, 2:4 in 16 bit"),
     vector_flops_per_s=tflops(80, f"{_GB200}, per GPU"),
-    scalar_ops_per_s=_special_functions(80, 16, _GUIDE),
+    scalar_ops_per_s=special_functions(80, 16, ARITHMETIC_GUIDE),
     sbuf_bytes=_sbuf(152),
     scale_out_bytes_per_s=_network(400, "NVIDIA GB200 NVL72: one ConnectX-7 of 400 Gb/s per GPU"),
     idle_watts=Figure(200, "W", f"{_POWER_SERVICE}: at least 200 W"),
@@ -179,7 +170,7 @@ B300: Final = _with_whole_stacks(
         tensor_fp4_flops_per_s=tflops(
             13_125, "glennklockwood.com, B300: 105 PFLOPS dense / 8; a later datasheet has 108"
         ),
-        scalar_ops_per_s=_special_functions(75, 32, _TWICE),
+        scalar_ops_per_s=special_functions(75, 32, _TWICE),
         scale_out_bytes_per_s=_network(800, "NVIDIA DGX B300: one ConnectX-8 of 800 Gb/s per GPU"),
         idle_watts=Figure(
             180,
@@ -199,7 +190,7 @@ GB300: Final = _with_whole_stacks(
         hbm_stack_bytes=stack_bytes(284_208, 8, f"{_GB300}: 279 GB, 20 TB / 72"),
         hbm_bytes_per_s=Figure(8.0e12, "bytes/s", _ULTRA),
         tensor_fp4_flops_per_s=tflops(15_000, f"{_ULTRA}: dense NVFP4"),
-        scalar_ops_per_s=_special_functions(80, 32, _TWICE),
+        scalar_ops_per_s=special_functions(80, 32, _TWICE),
         scale_out_bytes_per_s=_network(800, f"{_GB300}: one ConnectX-8 of 800 Gb/s per GPU"),
         idle_watts=Figure(200, "W", f"assumed: as GB200 ({_POWER_SERVICE})"),
         budget_watts=Figure(1_400, "W", f"{_ULTRA}: up to 1,400 W; {_VERDA}"),

@@ -32,6 +32,8 @@ MICROCODE: Final = Figure(
     "multiprocessors",
 )
 
+ARITHMETIC_GUIDE: Final = "CUDA C++ Programming Guide, arithmetic throughput"
+
 NETWORK_START: Final = Figure(
     5_000,
     "ns",
@@ -60,6 +62,16 @@ def tiles(*, rows: int, mx_rows: int, columns: int, moving_rows: int, source: st
 def tflops(value: float, source: str) -> Figure:
     """A rate given in TFLOPS, dense."""
     return Figure(value * 1e12, "FLOP/s", source)
+
+
+def special_functions(fp32_tflops: float, a_cycle: int, source: str) -> Figure:
+    """Special functions a cycle and multiprocessor, beside 128 FMAs, which are 256 flops."""
+    return Figure(
+        fp32_tflops * 1e12 * a_cycle / 256,
+        "op/s",
+        f"arithmetic: {a_cycle} special functions a cycle beside 128 FMAs ({source}), "
+        f"so FP32 FLOP/s / {256 // a_cycle}",
+    )
 
 
 def stack_bytes(mebibytes: int, stacks: int, printed: str) -> Figure:

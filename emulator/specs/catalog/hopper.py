@@ -7,12 +7,14 @@ from dataclasses import replace
 from typing import Final
 
 from emulator.specs.catalog.gpu import (
+    ARITHMETIC_GUIDE,
     DMA_START,
     LAUNCH,
     MICROCODE,
     SATURATING,
     loads,
     one_logical_core,
+    special_functions,
     stack_bytes,
     tflops,
     tiles,
@@ -59,12 +61,7 @@ H100: Final = ChipSpec(
     tensor_sparse_flops_per_s=tflops(1_979, f"{_H100}: 2:4 sparsity in 16 bit"),
     tensor_fp32_flops_per_s=_FP32_H100,
     vector_flops_per_s=_FP32_H100,
-    scalar_ops_per_s=Figure(
-        _FP32_TFLOPS * 1e12 / 16,
-        "op/s",
-        "arithmetic: 16 special functions a cycle beside 128 FMAs (CUDA C++ Programming "
-        "Guide, arithmetic throughput), so FP32 FLOP/s / 16",
-    ),
+    scalar_ops_per_s=special_functions(_FP32_TFLOPS, 16, ARITHMETIC_GUIDE),
     sbuf_bytes=Figure(
         50 * MIB + _MULTIPROCESSORS * 228 * KIB,
         "bytes",

@@ -3,20 +3,16 @@
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
-from tests.deploy.console.opened_page import launched
+from tests.deploy.console.opened_page import browser_of_a_file
 from tests.deploy.console.replayed_machine import ReplayedServer, replayed_server
-from tests.system_programs import program
 
 
-@pytest.fixture(scope="module")  # Playwright keeps a loop running in this thread: not for others
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    chromium = program("chromium")
-    with sync_playwright() as playwright:
-        started = launched(playwright, chromium)
+    with browser_of_a_file() as started:
         yield started
-        started.close()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from playwright.sync_api import Browser, BrowserContext, FloatRect, Page, Playwright, Request
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    FloatRect,
+    Page,
+    Playwright,
+    Request,
+    sync_playwright,
+)
+
+from tests.system_programs import program
 
 SWITCHES: Final = (
     "--no-sandbox",  # a container's root has no user namespaces
@@ -24,6 +34,16 @@ PHONE: Final = (390, 844)
 
 def launched(playwright: Playwright, chromium: Path) -> Browser:
     return playwright.chromium.launch(executable_path=chromium, args=list(SWITCHES))
+
+
+@contextmanager
+def browser_of_a_file() -> Iterator[Browser]:
+    """Chromium for one file's tests: Playwright keeps a loop running in this thread."""
+    chromium = program("chromium")
+    with sync_playwright() as playwright:
+        started = launched(playwright, chromium)
+        yield started
+        started.close()
 
 
 @dataclass(kw_only=True)

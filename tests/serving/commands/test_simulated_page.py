@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser
 
 from serving.main import main
-from tests.deploy.console.opened_page import launched, opened
-from tests.system_programs import program
+from tests.deploy.console.opened_page import browser_of_a_file, opened
 
 pytestmark = [pytest.mark.process, pytest.mark.long]
 
@@ -26,13 +25,10 @@ CHARTS = (
 )
 
 
-@pytest.fixture(scope="module")  # Playwright keeps a loop running in this thread: not for others
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    chromium = program("chromium")
-    with sync_playwright() as playwright:
-        started = launched(playwright, chromium)
+    with browser_of_a_file() as started:
         yield started
-        started.close()
 
 
 def test_the_page_draws_every_chart_and_asks_for_nothing(browser: Browser, tmp_path: Path) -> None:
