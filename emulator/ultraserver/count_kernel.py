@@ -59,6 +59,7 @@ class ExpertTables(NamedTuple):
     chances: Float64s  # [different chances of a slot]
     by_part: Float64s  # [PARTS_OF_EXPERTS, FIELDS]
     least_rows: float  # of an issue
+    edge_rows: float  # of an issue, beside its own
     pairs_in_sbuf: float
     group_chips: int
 
@@ -81,7 +82,6 @@ class ExchangeTables(NamedTuple):
     ns_per_byte: Float64s  # [tiers, chips and relays]
     latency_ns: float
     legs: Int64s  # [legs of detours, (sender, receiver, tier, leg's sender, leg's receiver)]
-    doublings: float  # of the chips that take part in a collective
 
 
 class CountTables(NamedTuple):
@@ -240,7 +240,8 @@ def _column_terms(tables: CountTables, pairs: Float64s, distinct: Float64s) -> F
     for column in range(len(pairs)):
         parts[0] = pairs[column]
         parts[1] = distinct[column]
-        parts[2] = max(pairs[column], experts.least_rows * distinct[column])
+        charged = pairs[column] + experts.edge_rows * distinct[column]
+        parts[2] = max(charged, experts.least_rows * distinct[column])
         parts[3] = pairs[column] > 0
         parts[4] = max(pairs[column] - experts.pairs_in_sbuf, 0.0)
         for part in range(PARTS_OF_EXPERTS):
@@ -322,7 +323,7 @@ def _exchange(
                 link_bytes[kind, node] = by_chip[node] * left_bytes[kind, node]
         if longest_ns > 0:
             rest_ns[kind] = longest_ns + exchange.latency_ns - busiest_ns
-            collectives[kind] = exchange.doublings
+            collectives[kind] = 1.0
 
 
 @compiled

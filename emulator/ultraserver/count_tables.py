@@ -4,7 +4,6 @@ Whatever a rank's rows take is asked of `RankPhases`, and what a chip's experts 
 `ExpertPhaseModel`, once: by tokens, by rows of logits, and for one of each sum over requests.
 """
 
-from math import log2
 from typing import Final
 
 import numpy as np
@@ -210,6 +209,7 @@ def expert_tables(
             chances=np.zeros(0),
             by_part=np.zeros((kernel.PARTS_OF_EXPERTS, FIELDS)),
             least_rows=0.0,
+            edge_rows=0.0,
             pairs_in_sbuf=0.0,
             group_chips=chips,
         )
@@ -220,13 +220,15 @@ def expert_tables(
     columns, column_of = np.unique(each.reshape(-1, each.shape[2]), axis=0, return_inverse=True)
     chances, chance_of_slot = np.unique(columns[:, 2:], return_inverse=True)
     by_part, pairs_in_sbuf = _by_part(experts)
+    engine = layout.system.chip.matrix
     tables = kernel.ExpertTables(
         group_of=columns[:, 0].astype(np.int64),
         pairs_per_token=np.ascontiguousarray(columns[:, 1]),
         chance_of_slot=chance_of_slot.reshape(len(columns), -1),
         chances=chances,
         by_part=by_part,
-        least_rows=float(layout.system.chip.matrix.moving_rows_min.value),
+        least_rows=float(engine.moving_rows_min.value),
+        edge_rows=float(engine.moving_rows_start.value),
         pairs_in_sbuf=pairs_in_sbuf,
         group_chips=group,
     )
@@ -294,7 +296,6 @@ def exchange_tables(
         ns_per_byte=lanes.ns_per_byte,
         latency_ns=experts.exchange.longest_latency_ns,
         legs=_legs_in_groups(lanes.legs, same_group),
-        doublings=log2(layout.partition.expert_group),
     )
 
 
@@ -334,5 +335,4 @@ def nothing_carried(partition: Partition) -> kernel.ExchangeTables:
         ns_per_byte=np.zeros((0, chips)),
         latency_ns=0.0,
         legs=np.zeros((0, 5), dtype=np.int64),
-        doublings=log2(partition.expert_group),
     )

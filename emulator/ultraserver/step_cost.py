@@ -112,7 +112,8 @@ class StepCostModel:
         self._cap_watts = self._power.chip_cap_watts
         self.model = model
         self.partition = partition
-        self.calibration = calibration
+        narrow = model.experts > 0 and model.expert_format.bits_per_element <= 4
+        self.calibration = calibration.of_work(fp4=narrow, drafts=draft_tokens > 0)
         self.overlap = overlap
         self.draft_tokens = draft_tokens
         chips, first = partition.chips, partition.first_chip

@@ -44,6 +44,14 @@ SWITCH_HOP: Final = Figure(300, "ns", "assumed: NVIDIA publishes no latency of a
 LINK_HOP: Final = Figure(300, "ns", "assumed: AMD publishes no latency of a link between two GPUs")
 
 
+EDGE_ROWS: Final = Figure(
+    36,
+    "rows",
+    "assumed: first loads and last stores of a tile; chosen among 0, 32, 36, 40, 48 and 96 by what it "
+    "does to left-out rows and to published rates of large deployments",
+)
+
+
 def tiles(*, rows: int, mx_rows: int, columns: int, moving_rows: int, source: str) -> MatrixEngine:
     """A GPU's matrix unit by its instruction's shape, without ramp or fill time."""
     unmodelled = "assumed: not modelled for GPUs, whose instructions overlap"
@@ -52,6 +60,7 @@ def tiles(*, rows: int, mx_rows: int, columns: int, moving_rows: int, source: st
         mx_tile_rows=Figure(mx_rows, "rows", source),
         tile_columns=Figure(columns, "columns", source),
         moving_rows_min=Figure(moving_rows, "rows", source),
+        moving_rows_start=EDGE_ROWS,
         sub_arrays=Figure(1, "sub-arrays", "none: an instruction uses the unit"),
         fill_drain_ns=Figure(0, "ns", unmodelled),
         ramp_share=Figure(1, "of peak", unmodelled),

@@ -85,9 +85,9 @@ def assumption_lines(machine: MachineCurve, pareto: Pareto) -> Iterator[str]:
 
 
 def _calibration(sweep: Sweep) -> str:
-    name, chip = sweep.assumptions.calibration.name, sweep.system.chip.name
-    if name == FITTED and chip not in shipped_fits().everything.machines:
-        return f"{name} (no measurements of {chip}: factors that all chips share)"
+    name, chip = sweep.assumptions.calibration.name, sweep.system.chip
+    if name == FITTED and chip.generation not in shipped_fits().everything.generations:
+        return f"{name} (no measurements of {chip.name}: factors that all chips share)"
     return name
 
 

@@ -52,6 +52,6 @@ class StepAssumptions:
         if name != FITTED:
             return f"calibration {name}, the roofline alone: no stack does better"
         fitted = f"calibration {name}, efficiencies and overheads fitted to public measurements"
-        if chip.name in shipped_fits().everything.machines:
-            return f"{fitted} of GPU servers, {chip.name} among them"
-        return f"{fitted} of GPU servers, none of {chip.name}: assumed to hold there"
+        if chip.generation in shipped_fits().everything.generations:
+            return f"{fitted} of GPU servers, some of {chip.name}'s generation"
+        return f"{fitted} of GPU servers, none like {chip.name}: assumed to hold there"
