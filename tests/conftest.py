@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from xdist.remote import Producer
 from xdist.workermanage import WorkerController
 
 from tests.emulator.chip.random_checkpoints import SHAPES, RandomCheckpoints
 from tests.golden import GoldenFolder
+from tests.kernel_compiler import KernelCompiler
 from tests.process_guard import ProcessGuard, lives_among_processes, starts_processes
-from tests.shared_work import FolderScheduling, KernelCompiler, one_writes_bytecode
 
 # As in a chip's process, and before numpy is imported: one thread, and no waiting for a second
 # one that another program keeps from running.
@@ -77,23 +76,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     session.config.stash[KERNELS].start_for(session.config)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    if not hasattr(session.config, "workerinput"):
-        return (yield)
-    with one_writes_bytecode():
-        return (yield)
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: WorkerController) -> None:
     """Before the first test is given out."""
     node.config.stash[KERNELS].wait()
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> FolderScheduling | None:
-    return FolderScheduling(config, log) if config.getoption("--chips") else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
