@@ -99,6 +99,7 @@ class DayNightController:
             idle_chip_watts=deployment.cost_model.idle_chip_watts,
         )
         self._noted = JobWork()
+        self._noted_joules = 0.0
         self._look_ns = 0
         self.calls: list[TimedCall] = []
         """Those that were not refused."""
@@ -112,7 +113,7 @@ class DayNightController:
         return self._look_ns if ready_ns is None else min(self._look_ns, ready_ns)
 
     def look(self, now_ns: int, call: Callable[[TimedCall], None]) -> None:
-        """Observe, decide, and act by `call`, which raises LeaseRefused or ConfigError."""
+        """Observe, decide, and act by `call`, which may raise LeaseRefused."""
         groups, now_s = self._groups, now_ns / NS_PER_S
         if now_ns >= self._look_ns:
             self._look_ns = now_ns + round(LOOK_S * NS_PER_S)
@@ -161,6 +162,7 @@ class DayNightController:
     def end(self, now_ns: int, call: Callable[[TimedCall], None]) -> None:
         """Note what the job has done by the end of the run."""
         self._job.advance(now_ns)
+        self._groups.see_leases(self._leases(), now_s=now_ns / NS_PER_S)
         self._note(now_ns, call)
 
     def outcome(self, now_ns: int, *, joules: float) -> HandoverOutcome:
@@ -178,8 +180,8 @@ class DayNightController:
             trained_steps=work.steps,
             trained_tokens=work.tokens - work.undone_tokens,
             undone_tokens=work.undone_tokens,
-            inference_joules=joules - work.joules - handover_joules,
-            training_joules=work.joules,
+            inference_joules=joules - self._noted_joules - handover_joules,
+            training_joules=self._noted_joules,
             handover_joules=handover_joules,
         )
 
@@ -212,7 +214,7 @@ class DayNightController:
     ) -> None:
         try:
             self._call(group, request, now_s, call)
-        except (LeaseRefused, ConfigError) as refusal:
+        except LeaseRefused as refusal:
             self.refused += 1
             self._groups.refused(group, str(refusal), now_s=now_s)
 
@@ -235,11 +237,13 @@ class DayNightController:
             if lease is None or lease.phase != HandoverPhase.TRAINING or not shared:
                 continue
             share, had = len(shared) / len(state.job.chips), lease.training or _NOTHING
+            joules = (work.joules - before.joules) * share
+            self._noted_joules += joules
             totals = msgspec.structs.replace(
                 had,
                 steps=had.steps + work.steps - before.steps,
                 tokens=had.tokens + work.tokens - before.tokens,
-                joules=had.joules + (work.joules - before.joules) * share,
+                joules=had.joules + joules,
                 emulated_s=had.emulated_s + (work.alive_ns - before.alive_ns) / NS_PER_S,
                 watts=self._job.watts * share,
             )

@@ -207,7 +207,9 @@ class SimulatedMachine:
             case calls.DrainRequest():
                 if self._live.silence is None:
                     self._live.settle_pending()
-                self._live.machine.others_serve = others_serve
+                if not self.is_leased:
+                    whole = len(call.chips) == self._live.machine.partition.chips
+                    self._live.machine.others_serve = others_serve and whole
                 self._leases.drain(call, queues)
             case calls.ResumeRequest():
                 self._leases.resume(call.lease)

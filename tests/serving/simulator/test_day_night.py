@@ -348,6 +348,35 @@ def test_the_last_engine_that_serves_does_not_leave() -> None:
         simulate(TWO, traffic, calls=[leave(0.5, 0), leave(1.0, 1)])
 
 
+def test_an_engine_leaves_by_one_lease_or_keeps_a_rank() -> None:
+    """Of two leases its requests would be nowhere's."""
+    eight = SimulatedDeployment.of(
+        "trn3-nl72x2",
+        "qwen3-30b-a3b",
+        Partition(chips=8, ep=8, lnc=2),
+        replicas=ReplicaSet(count=2),
+    )
+    calls = [
+        replace(leave(at_s, 1), call=DrainRequest(chips=chips, grace_s=0.1, purpose="maintenance"))
+        for at_s, chips in ((0.5, (0, 1, 2, 3)), (1.0, (4, 5, 6, 7)))
+    ]
+    traffic = traffic_of(requests=30, rate_per_s=20.0)
+    assert simulate(eight, traffic, calls=calls[:1]).served.finished.all()
+    with pytest.raises(LeaseRefused, match="at least one other one stays up"):
+        simulate(eight, traffic, calls=calls)
+
+
+def test_engines_whose_prompts_others_compute_may_leave_too() -> None:
+    prefill = replace(THREE, replicas=ReplicaSet(count=1))
+    deployment = replace(THREE, prefill=prefill)
+    asked = replace(BY_ENGINES, policy="fixed:1", start_s=0.0, grace_s=0.0)
+    traffic = traffic_of(requests=150, rate_per_s=40.0)
+    run = simulate(deployment, traffic, day_night=asked)
+    check_whole(run, deployment)
+    assert run.served.finished.all()
+    assert {each.replica for each in run.calls} == {1, 2}
+
+
 def test_a_chip_that_is_lost_while_its_engine_is_away_calls_nothing_back() -> None:
     traffic = traffic_of(requests=100, rate_per_s=20.0)
     fault = InjectRequest(fault=Fault(kind=FaultKind.LOSE_CHIP, chip=0))
