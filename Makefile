@@ -14,7 +14,8 @@ FIND_PYTHON = python="$(PYTHON)"; test -n "$$python" \
 # More arguments for the command behind demo, the tests, mutations, attack and benchmarks: make test ARGS="-k hbm"
 ARGS ?=
 
-# Tests that start processes wait for them: three workers keep two cores busy.
+# Tests that start processes wait for them: three workers keep two cores busy. Fast tests wait for
+# nothing.
 WORKERS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
 
 BIN := .venv/bin
@@ -41,11 +42,11 @@ demo: .venv/.installed ## serve on one emulated compute tray, load it, report to
 test-fast test test-slow mutations: export PYTHONDONTWRITEBYTECODE =
 
 test-fast: .venv/.installed ## run the tests that start no process and take no time (90 s)
-	$(BIN)/pytest --fast -n $(WORKERS) --dist loadfile $(ARGS)
+	$(BIN)/pytest --fast -n logical --dist loadfile $(ARGS)
 
 test: .venv/.installed ## run the everyday tests: those without chips on all cores, then the others (10 min)
 	$(BIN)/pytest -m "not slow and not engine and not fleet" -n $(WORKERS) --dist loadfile $(ARGS)
-	$(BIN)/pytest -m "not slow and (engine or fleet)" $(ARGS) || test $$? -eq 5 # 5: ARGS chose none
+	$(BIN)/pytest --chips -m "not slow and (engine or fleet)" $(ARGS) || test $$? -eq 5 # 5: ARGS chose none
 
 test-slow: .venv/.installed gateway-deps ## run the tests that take minutes, and every property on many examples
 	$(BIN)/pytest -m slow $(ARGS)

@@ -54,7 +54,8 @@ def titled(
 
 def chart_of(rows: Iterable[Row]) -> alt.Chart:
     """A chart with inline data: nothing is fetched."""
-    return alt.Chart(alt.InlineData(values=[dict(row) for row in rows]))
+    # Altair copies lists at each change of a chart, and looks at each row of its own data classes.
+    return alt.Chart({"values": tuple(dict(row) for row in rows)})
 
 
 def series_rows(

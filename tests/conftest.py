@@ -2,15 +2,18 @@
 
 import gc
 import os
+import re
 import signal
 from collections.abc import Generator, Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.workermanage import WorkerController
 
 from tests.emulator.chip.random_checkpoints import SHAPES, RandomCheckpoints
 from tests.golden import GoldenFolder
+from tests.kernel_compiler import KernelCompiler
 from tests.process_guard import ProcessGuard, lives_among_processes, starts_processes
 
 # As in a chip's process, and before numpy is imported: one thread, and no waiting for a second
@@ -21,13 +24,15 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 # How long an example takes says more about the machine than about the code. An example that
 # failed is printed with what it takes to repeat it. Where CI is set Hypothesis draws the same ones
 # every time, so that a change is judged by itself; elsewhere it draws new ones.
-settings.register_profile("everyday", deadline=None, print_blob=True, max_examples=50)
+settings.register_profile("everyday", deadline=None, print_blob=True, max_examples=25)
 settings.register_profile("fast", settings.get_profile("everyday"), max_examples=15)
 settings.register_profile("thorough", settings.get_profile("everyday"), max_examples=500)
 settings.load_profile("everyday")
 
 NOT_FAST = ("slow", "process", "long")
+OF_CHIPS = re.compile(r"\bmark\.(engine|fleet)\b")
 GUARD = pytest.StashKey[ProcessGuard]()
+KERNELS = pytest.StashKey[KernelCompiler]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,6 +40,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fast",
         action="store_true",
         help=f"leave out what is {', '.join(NOT_FAST)}; fewer examples of each property",
+    )
+    parser.addoption(
+        "--chips",
+        action="store_true",
+        help="leave out files without a test that starts an engine or chips",
     )
     parser.addoption(
         "--update-golden",
@@ -53,8 +63,23 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `--fast`, do not import skipped files."""
-    return True if config.getoption("--fast") and lives_among_processes(collection_path) else None
+    """With `--fast` or `--chips`, do not import skipped files."""
+    if config.getoption("--fast") and lives_among_processes(collection_path):
+        return True
+    if config.getoption("--chips") and collection_path.match("test_*.py"):
+        return None if OF_CHIPS.search(collection_path.read_text("utf-8")) else True
+    return None
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    session.config.stash[KERNELS] = KernelCompiler()
+    session.config.stash[KERNELS].start_for(session.config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: WorkerController) -> None:
+    """Before the first test is given out."""
+    node.config.stash[KERNELS].wait()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -2,7 +2,7 @@
 
 from copy import copy
 from functools import lru_cache
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
@@ -21,6 +21,16 @@ def _on_whole_links(
     return CollectiveModel(system, groups, all_to_all=all_to_all)
 
 
+_OPERATIONS: Final = (Operation.ALL_GATHER, Operation.ALL_REDUCE)
+
+
+@lru_cache(maxsize=8)
+def _one_of_each_kind(model: CollectiveModel) -> tuple[CollectiveModel, Int64s]:
+    """A model of one group of each kind, and every group's kind, int64[groups]."""
+    first, kind_of_group = model.kinds(_OPERATIONS)
+    return model.of_groups(first), kind_of_group
+
+
 class RankAllReduce:
     """Collectives of ranks of `tp` chips each, by the fastest algorithm for each size.
 
@@ -28,7 +38,7 @@ class RankAllReduce:
     fraction of a rank. `all_to_all`: the same chips' links with their faults; whole by default.
 
     Methods map bytes per rank (the whole of the data), float64[steps x ranks], to nanoseconds of
-    the same shape.
+    the same shape. Equal ones take equally long.
     """
 
     def __init__(
@@ -49,10 +59,19 @@ class RankAllReduce:
 
         Collectives of ranks of a kind take equally long.
         """
-        first, kind_of_rank = self._model.kinds((Operation.ALL_GATHER, Operation.ALL_REDUCE))
         only = copy(self)
-        only._ranks, only._model = len(first), self._model.of_groups(first)
+        only._model, kind_of_rank = _one_of_each_kind(self._model)
+        only._ranks = int(kind_of_rank.max()) + 1
         return only, kind_of_rank
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RankAllReduce) and self._figures() == other._figures()
+
+    def __hash__(self) -> int:
+        return hash(self._figures())
+
+    def _figures(self) -> tuple[object, ...]:
+        return self._model.figures(_OPERATIONS)
 
     def moving_ns(self, payload_bytes: Float64s) -> Float64s:
         """Busy time of each chip's links in an all-gather, one phase of an all-reduce."""

@@ -144,6 +144,15 @@ class CollectiveModel:
         _, first, kind = np.unique(np.array(each), axis=1, return_index=True, return_inverse=True)
         return first, kind.ravel()
 
+    def figures(self, operations: Sequence[Operation]) -> tuple[object, ...]:
+        """All that the times of `operations` depend on: equal ones take equally long."""
+        costs = [cost for operation in operations for cost in self._costs_of(operation)]
+        of_links = [
+            (cost.algorithm, cost.latency_ns.tobytes(), cost.link_ns_per_byte.tobytes())
+            for cost in costs
+        ]
+        return (self._system.chip, self._chips, self._per_chip, *of_links)
+
     def of_groups(self, groups: Int64s) -> Self:
         """The same for some of the groups, for the operations that were timed."""
         only = copy(self)

@@ -44,17 +44,26 @@ def departure(
     seating: Seating,
     ranks_up: Bools,
     capacity: Int64s,
+    others_serve: bool = False,
 ) -> Departure:
     """Expert placement for `leaving`, positions of whole ranks.
 
     `ranks_up`, bool[ranks], take requests; `capacity`, int64[positions]: memory in experts of a
-    layer. Raises ConfigError, with the figures, when no rank would stay up, or experts of an open
-    group do not fit.
+    layer. Where `others_serve`, other machines, no rank has to stay. Raises ConfigError, with the
+    figures, when no rank would stay up, or experts of an open group do not fit.
     """
     gone = np.array(sorted(leaving), dtype=np.int64)
     named = ", ".join(str(int(rank)) for rank in np.unique(gone // partition.tp))
     staying = ranks_up.copy()
     staying[gone // partition.tp] = False
+    if not staying.any() and others_serve:
+        return Departure(
+            positions=tuple(gone.tolist()),
+            placement=placement,
+            copied=0,
+            slots_needed=0,
+            slots_there=0,
+        )
     if not staying.any():
         expected = "ranks of which at least one other one stays up"
         raise ConfigError("ranks to lend", named, expected)

@@ -37,8 +37,7 @@ class FacilityWatts:
 
     def parts(self) -> tuple[tuple[str, float], ...]:
         """Watts of every part by name, chips first, cooling last."""
-        named = tuple((field.name, getattr(self, field.name)) for field in fields(self))
-        return tuple((name, watts) for name, watts in named if name != "provisioned_watts")
+        return tuple((name, getattr(self, name)) for name in _PARTS)
 
     @property
     def total_watts(self) -> float:
@@ -49,6 +48,9 @@ class FacilityWatts:
     def it_watts(self) -> float:
         """At the racks' input."""
         return sum(watts for _, watts in self.parts()[:-1])
+
+
+_PARTS: Final = tuple(each.name for each in fields(FacilityWatts))[:-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

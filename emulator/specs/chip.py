@@ -61,6 +61,10 @@ class ChipSpec:
     budget_watts: Figure
     switches: tuple[AssumptionSet, ...] = ()
 
+    def __hash__(self) -> int:
+        """Of its name: it is in keys of caches, and has many figures."""
+        return hash(self.name)
+
     def __post_init__(self) -> None:
         may_be_zero = {label for label, _ in self.matrix.figures()} | {"microcode_bytes_per_core"}
         for label, figure in self.figures():

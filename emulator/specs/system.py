@@ -64,6 +64,10 @@ class SystemSpec:
     all_in_watts_per_chip: Figure | None = None
     variants: tuple[AssumptionSet, ...] = ()
 
+    def __hash__(self) -> int:
+        """Of its name: it is in keys of caches, and has many figures."""
+        return hash(self.name)
+
     def __post_init__(self) -> None:
         placed = self.units * self.racks.count * self.chips_per_rack
         if placed != self.chips.count:

@@ -6,6 +6,7 @@ per model and partition.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 from emulator.specs import model_tensors
@@ -57,6 +58,7 @@ class IssueShape:
     cache_write_lost: float
 
     @classmethod
+    @lru_cache(maxsize=64)
     def of(
         cls, model: ModelSpec, chip: ChipSpec, *, tp: int, cores: int, expert_tp: int = 1
     ) -> Self:

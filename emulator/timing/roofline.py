@@ -51,8 +51,10 @@ def busy_ns(work: EngineWork, rates: EngineRates) -> Float64s:
     vector, gpsimd = work.vector_flops, work.gpsimd_ops
     if rates.gpsimd_ops is None:
         vector, gpsimd = vector + gpsimd, np.zeros_like(gpsimd)
+    # Not a product of matrices: its roundings depend on how many columns there are.
+    tensor = (1 / rates.flops).reshape(-1, *[1] * (work.issued_flops.ndim - 1))
     rows = (
-        np.tensordot(1 / rates.flops, work.issued_flops, axes=1),
+        (tensor * work.issued_flops).sum(axis=0),
         vector / rates.vector_flops,
         work.scalar_ops / rates.scalar_ops,
         gpsimd / (rates.gpsimd_ops or 1.0),

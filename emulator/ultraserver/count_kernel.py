@@ -33,7 +33,7 @@ Batch = tuple[Int64s, Int64s, Int64s, Int64s]
 PARTS_OF_EXPERTS: Final = 5  # pairs, experts, rows issued, any pair, pairs that do not fit in SBUF
 
 
-class RankTables(NamedTuple):
+class KindTables(NamedTuple):
     """What a rank's rows take, by what they depend on; ranks of a kind have equal collectives."""
 
     by_tokens: Float64s  # [kinds of ranks, tokens, rows, FIELDS]
@@ -42,6 +42,12 @@ class RankTables(NamedTuple):
     known_logits: Bools  # [rows of logits]
     by_sum: Float64s  # [rows, SUMS, FIELDS]
     sums_of_rows: Int64s  # [(row, sum) that are not 0, 2]
+
+
+class RankTables(NamedTuple):
+    """The ranks of a machine."""
+
+    kinds: KindTables
     kind_of_rank: Int64s  # [ranks]
     up: Bools  # [ranks]
     dummy: Int64s  # [new tokens, context] that an idle rank of a busy domain computes
@@ -190,12 +196,13 @@ def rank_terms(
 
     Arrays have names of their own: one that is read from a tuple in a loop is counted there.
     """
-    by_tokens, by_logits, by_sum = ranks.by_tokens, ranks.by_logits, ranks.by_sum
-    sums_of_rows, ramp = ranks.sums_of_rows, ranks.ramp
+    kinds, ramp = ranks.kinds, ranks.ramp
+    by_tokens, by_logits, by_sum = kinds.by_tokens, kinds.by_logits, kinds.by_sum
+    sums_of_rows = kinds.sums_of_rows
     rows = by_tokens.shape[2]
     tokens, logits, kind = int(sums[rank, TOKENS]), logit_rows[rank], ranks.kind_of_rank[rank]
-    _check_known(ranks.known_tokens, tokens)
-    _check_known(ranks.known_logits, logits)
+    _check_known(kinds.known_tokens, tokens)
+    _check_known(kinds.known_logits, logits)
     for row in range(rows):
         for field in range(FIELDS):
             own = by_tokens[kind, tokens, row, field]
@@ -339,7 +346,7 @@ def sum_requests(tables: CountTables, batch: Batch, into: RequestSums) -> None:
 def _count_ranks(tables: CountTables, batch: Batch) -> RankCounts:
     """Count what each rank does itself; raises LookupError as `count`."""
     logit_rows = batch[3]
-    ranks, rows = len(logit_rows), tables.ranks.by_tokens.shape[2]
+    ranks, rows = len(logit_rows), tables.ranks.kinds.by_tokens.shape[2]
     of_ranks = RequestSums(
         sums=np.empty((ranks, SUM_COLUMNS)),
         tokens=np.empty(ranks),

@@ -4,6 +4,7 @@ Whatever a rank's rows take is asked of `RankPhases`, and what a chip's experts 
 `ExpertPhaseModel`, once: by tokens, by rows of logits, and for one of each sum over requests.
 """
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from emulator.timing.issue_shape import IssueShape
 from emulator.timing.layer_weights import layer_weights
 from emulator.timing.matrix_time import contraction_rows, output_columns
 from emulator.timing.rank_totals import RankTotals
+from emulator.timing.routing import ExpectedRouting
 from emulator.ultraserver import count_kernel as kernel
 from emulator.ultraserver import request_kernel
 from emulator.ultraserver.expert_phase import ExpertPhaseModel
@@ -35,6 +37,7 @@ from emulator.ultraserver.terms_layout import (
     TENSOR_NS,
     side_by_side,
 )
+from emulator.ultraserver.token_exchange import TokenExchange
 
 
 def head_tables(model: ModelSpec, shape: IssueShape) -> request_kernel.HeadTables:
@@ -93,32 +96,23 @@ def blocks_around(counts: Int64s) -> Int64s:
 
 
 class RankTableStore:
-    """Terms of a rank's rows by tokens and by rows of logits, made when they are asked for.
+    """Terms of the rows of one rank of each kind, made when they are asked for.
 
     Those that are not known are anything.
     """
 
-    def __init__(self, phases: RankPhases, layout: MachineLayout, *, ranks_per_domain: int) -> None:
-        if layout.partition.tp > 1:
-            self._phases, kind_of_rank = phases.one_of_each_kind()
-        else:
-            self._phases, kind_of_rank = phases, np.zeros(layout.partition.ranks, dtype=np.int64)
-        self._kinds = int(kind_of_rank.max()) + 1
+    def __init__(self, phases: RankPhases, kinds: int) -> None:
+        self._phases = phases
+        self._kinds = kinds
         self._rows = len(phases.rows)
         by_sum = self._by_sum()
-        self.tables = kernel.RankTables(
+        self.tables = kernel.KindTables(
             by_tokens=self._nothing(0),
             by_logits=self._nothing(0),
             known_tokens=np.zeros(0, dtype=np.bool_),
             known_logits=np.zeros(0, dtype=np.bool_),
             by_sum=by_sum,
             sums_of_rows=np.argwhere(by_sum.any(axis=2)),
-            kind_of_rank=kind_of_rank,
-            up=np.asarray(layout.chips_up.reshape(-1, layout.partition.tp).all(axis=1)),
-            dummy=np.array([int(layout.model.moe_layers > 0), 0]),
-            ranks_per_domain=ranks_per_domain,
-            tp=layout.partition.tp,
-            ramp=_ramp(layout.system.chip.matrix),
         )
 
     def learn(self, tokens: Int64s, logit_rows: Int64s) -> None:
@@ -182,6 +176,30 @@ class RankTableStore:
         return terms.reshape(ranks, self._kinds, self._rows, FIELDS).swapaxes(0, 1)
 
 
+@lru_cache(maxsize=64)
+def _store_of(phases: RankPhases, kinds: int) -> RankTableStore:
+    """Machines with ranks of the same kinds share it: in a sweep, many differ in experts alone."""
+    return RankTableStore(phases, kinds)
+
+
+def rank_tables(
+    phases: RankPhases, layout: MachineLayout, *, ranks_per_domain: int
+) -> tuple[kernel.RankTables, RankTableStore]:
+    """Tables of a machine's ranks, and the store that makes their terms."""
+    only, kind_of_rank = phases.one_of_each_kind()
+    store = _store_of(only, int(kind_of_rank.max()) + 1)
+    tables = kernel.RankTables(
+        kinds=store.tables,
+        kind_of_rank=kind_of_rank,
+        up=np.asarray(layout.chips_up.reshape(-1, layout.partition.tp).all(axis=1)),
+        dummy=np.array([int(layout.model.moe_layers > 0), 0]),
+        ranks_per_domain=ranks_per_domain,
+        tp=layout.partition.tp,
+        ramp=_ramp(layout.system.chip.matrix),
+    )
+    return tables, store
+
+
 def _ramp(matrix: MatrixEngine) -> Float64s:
     """Share of the rate to begin with, its square, steepness, and work of a whole ramp; or zeros.
 
@@ -202,48 +220,61 @@ def expert_tables(
     """
     chips, group = layout.partition.chips, layout.partition.expert_group
     if experts is None:
-        none = kernel.ExpertTables(
-            group_of=np.zeros(0, dtype=np.int64),
-            pairs_per_token=np.zeros(0),
-            chance_of_slot=np.zeros((0, 0), dtype=np.int64),
-            chances=np.zeros(0),
-            by_part=np.zeros((kernel.PARTS_OF_EXPERTS, FIELDS)),
-            least_rows=0.0,
-            edge_rows=0.0,
-            pairs_in_sbuf=0.0,
-            group_chips=chips,
-        )
-        return none, np.zeros((0, chips), dtype=np.int64)
-    pairs, slots = experts.routed_slots  # [kinds, chips], [kinds, chips, slots]
-    groups = np.broadcast_to(np.arange(chips) // group, pairs.shape)
+        return _no_experts(chips), np.zeros((0, chips), dtype=np.int64)
+    columns, column_of = _columns(experts.routing, layout.partition.expert_tp, group)
+    engine = layout.system.chip.matrix
+    tables = columns._replace(
+        by_part=_by_part(experts),
+        least_rows=float(engine.moving_rows_min.value),
+        edge_rows=float(engine.moving_rows_start.value),
+        pairs_in_sbuf=experts.pairs_in_sbuf,
+    )
+    return tables, column_of
+
+
+@lru_cache(maxsize=1)
+def _columns(
+    routing: ExpectedRouting, expert_tp: int, group: int
+) -> tuple[kernel.ExpertTables, Int64s]:
+    """What `expert_tables` has from the routing over groups of so many chips."""
+    pairs = np.repeat(routing.pairs_per_token, expert_tp, axis=1)  # [kinds, chips]
+    slots = np.repeat(routing.slot_chance, expert_tp, axis=1)  # [kinds, chips, slots]
+    groups = np.broadcast_to(np.arange(pairs.shape[1]) // group, pairs.shape)
     each = np.concatenate([groups[..., None], pairs[..., None], slots], axis=2)
     columns, column_of = np.unique(each.reshape(-1, each.shape[2]), axis=0, return_inverse=True)
     chances, chance_of_slot = np.unique(columns[:, 2:], return_inverse=True)
-    by_part, pairs_in_sbuf = _by_part(experts)
-    engine = layout.system.chip.matrix
-    tables = kernel.ExpertTables(
+    tables = _no_experts(group)._replace(
         group_of=columns[:, 0].astype(np.int64),
         pairs_per_token=np.ascontiguousarray(columns[:, 1]),
         chance_of_slot=chance_of_slot.reshape(len(columns), -1),
         chances=chances,
-        by_part=by_part,
-        least_rows=float(engine.moving_rows_min.value),
-        edge_rows=float(engine.moving_rows_start.value),
-        pairs_in_sbuf=pairs_in_sbuf,
-        group_chips=group,
     )
     return tables, column_of.reshape(pairs.shape)
 
 
-def _by_part(experts: ExpertPhaseModel) -> tuple[Float64s, float]:
-    """What each of a chip's parts takes, [PARTS_OF_EXPERTS, FIELDS], and pairs that fit in SBUF.
+def _no_experts(group: int) -> kernel.ExpertTables:
+    return kernel.ExpertTables(
+        group_of=np.zeros(0, dtype=np.int64),
+        pairs_per_token=np.zeros(0),
+        chance_of_slot=np.zeros((0, 0), dtype=np.int64),
+        chances=np.zeros(0),
+        by_part=np.zeros((kernel.PARTS_OF_EXPERTS, FIELDS)),
+        least_rows=0.0,
+        edge_rows=0.0,
+        pairs_in_sbuf=0.0,
+        group_chips=group,
+    )
+
+
+def _by_part(experts: ExpertPhaseModel) -> Float64s:
+    """What each of a chip's parts takes, [PARTS_OF_EXPERTS, FIELDS].
 
     The matrix engine is taken by rows issued; a transfer's start and what is done once are taken by
     any pair at all.
     """
-    pair, expert = (_alone(experts, *loads) for loads in ((1.0, 0.0), (0.0, 1.0)))
     pairs_in_sbuf = experts.pairs_in_sbuf
-    twice = _alone(experts, 2 * pairs_in_sbuf, 0.0)
+    pairs, distinct = np.array([[1.0, 0.0, 2 * pairs_in_sbuf], [0.0, 1.0, 0.0]])
+    pair, expert, twice = side_by_side(experts.unexchanged(pairs, distinct))[:, 0]
     by_part = np.zeros((kernel.PARTS_OF_EXPERTS, FIELDS))
     linear = [*range(1, ENGINE_COUNT), CORE_MOVING_NS, *range(FLOPS, FLOPS + RATES), HBM_BYTES]
     by_part[0, linear] = pair[linear]
@@ -254,28 +285,26 @@ def _by_part(experts: ExpertPhaseModel) -> tuple[Float64s, float]:
     by_part[3, CORE_NS] = pair[CORE_NS] - by_part[0, CORE_NS]
     spilled = [DMA_NS, HBM_BYTES]
     by_part[4, spilled] = twice[spilled] / pairs_in_sbuf - 2 * pair[spilled]
-    return by_part, pairs_in_sbuf
-
-
-def _alone(experts: ExpertPhaseModel, pairs: float, distinct: float) -> Float64s:
-    """Terms of one chip without an exchange: [FIELDS]."""
-    terms = experts.on_one_chip(pairs, distinct)
-    fields: Float64s = side_by_side(terms)[0, 0]
-    return fields
+    return by_part
 
 
 def exchange_tables(
     experts: ExpertPhaseModel | None, layout: MachineLayout
 ) -> kernel.ExchangeTables | None:
     """Lanes of the tiers; None where the exchange takes other ways, see `TokenExchange.lanes`."""
-    chips = layout.partition.chips
     if experts is None or not experts.exchanges:
         return nothing_carried(layout.partition)
-    lanes = experts.exchange.lanes()
+    return _over_lanes(experts.exchange)
+
+
+@lru_cache(maxsize=1)
+def _over_lanes(exchange: TokenExchange) -> kernel.ExchangeTables | None:
+    lanes = exchange.lanes()
     if lanes is None:
         return None
-    per_token = experts.exchange.per_token  # [kinds, senders, receivers]
-    same_group = experts.exchange.same_group
+    per_token = exchange.per_token  # [kinds, senders, receivers]
+    same_group = exchange.same_group
+    chips = len(same_group)
     tiers = [_senders(uses * same_group) for uses in lanes.uses]
     sets = [senders for held, _, _ in tiers for senders in held]
     before = np.cumsum([0, *(len(held) for held, _, _ in tiers)])
@@ -283,7 +312,7 @@ def exchange_tables(
     none = np.zeros((0, chips))
     return kernel.ExchangeTables(
         carried=True,
-        received_bytes=experts.exchange.received_bytes,
+        received_bytes=exchange.received_bytes,
         sent_bytes=np.einsum("ksr,tsr->kts", per_token, lanes.uses),
         stuck=np.asarray((per_token.any(axis=0) & ~lanes.reachable).any(axis=1)),
         left_bytes=per_token.sum(axis=2) - np.einsum("kcc->kc", per_token),
@@ -294,7 +323,7 @@ def exchange_tables(
         members=np.concatenate([np.zeros(0, np.int64), *(np.flatnonzero(each) for each in sets)]),
         first_member=np.cumsum([0, *sizes]),
         ns_per_byte=lanes.ns_per_byte,
-        latency_ns=experts.exchange.longest_latency_ns,
+        latency_ns=exchange.longest_latency_ns,
         legs=_legs_in_groups(lanes.legs, same_group),
     )
 

@@ -5,16 +5,22 @@ divide an expert's columns all-gather rows and reduce-scatter partial sums. Insi
 no exchange; see `sums_experts_in_rank`.
 """
 
+from dataclasses import replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
-from emulator.fabric.all_to_all import LayerExchanges
+from emulator.fabric.all_to_all import AllToAll, LayerExchanges
 from emulator.fabric.core_all_reduce import CoreAllReduce
 from emulator.specs.expert_loads import ExpertLoads
+from emulator.specs.partition import Partition
+from emulator.specs.placement import ExpertPlacement
+from emulator.specs.system import SystemSpec
 from emulator.timing.activation_traffic import ACTIVATION_BYTES
 from emulator.timing.clock_ramp import ramp_loss_ns
+from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.timing.feed_forward_work import expert_work
 from emulator.timing.issue_shape import IssueShape
 from emulator.timing.launch import kernel_launch_ns
@@ -33,7 +39,7 @@ QUANTISED_BYTES_PER_ELEMENT: Final = 1 + 1 / 32
 class ExpertPhaseModel:
     """Counts the routed experts of one model on one placement and fabric.
 
-    `exchanges`: whether tokens go to other chips at all; `exchange`: how.
+    `routing`: what is expected; `exchanges`: whether tokens go to other chips; `exchange`: how.
     """
 
     _sequences: int = FEED_FORWARD_SEQUENCES
@@ -47,18 +53,16 @@ class ExpertPhaseModel:
         self._launch_ns = kernel_launch_ns(system.chip)
         self._cores = CoreAllReduce(system.chip, partition.lnc)
         self._rates = engine_rates(system.chip, model.dtype)
-        self._expected = ExpectedRouting(layout.distribution, layout.placement)
         self._token_bytes = model.hidden * HIDDEN_BYTES_PER_ELEMENT
         self.exchanges = not sums_experts_in_rank(partition) and partition.expert_group > 1
-        self.exchange = TokenExchange(
+        self.routing, self.exchange = _routed(
             system,
-            partition,
+            replace(partition, lnc=1),  # of any LNC
+            layout.placement,
+            layout.distribution,
             layout.all_to_all,
-            needed=self._on_each_chip(self._expected.chance_needed),
             row_bytes=self._token_bytes,
         )
-        if system.units > 1:
-            self.exchange.may_forward(layout.distribution, layout.placement)
 
     @property
     def dispatch_share(self) -> float:
@@ -73,14 +77,7 @@ class ExpertPhaseModel:
     @property
     def kind_of_layer(self) -> Int64s:
         """Row of `expected` for each MoE layer: [MoE layers]."""
-        return self._expected.kind_of_layer
-
-    @property
-    def routed_slots(self) -> tuple[Float64s, Float64s]:
-        """A token's pairs on each chip of its group, [kinds, chips], and by slot, [..., slots]."""
-        expert_tp = self._partition.expert_tp
-        pairs = self._on_each_chip(self._expected.pairs_per_token)
-        return pairs, np.repeat(self._expected.slot_chance, expert_tp, axis=1)
+        return self.routing.kind_of_layer
 
     @property
     def pairs_in_sbuf(self) -> float:
@@ -88,10 +85,9 @@ class ExpertPhaseModel:
         width = self._model.expert_intermediate / self._partition.expert_tp
         return self._shape.beside_bytes / (ACTIVATION_BYTES * (self._model.hidden + width))
 
-    def on_one_chip(self, pairs: float, distinct: float) -> PhaseTerms:
-        """Terms of one layer on one chip without the exchange: one row, one column."""
-        loads = np.array([[pairs]]), np.array([[distinct]])
-        return self._terms(pairs=loads[0], distinct=loads[1], exchanged=None)
+    def unexchanged(self, pairs: Float64s, distinct: Float64s) -> PhaseTerms:
+        """Terms of one layer on chips with these loads, [chips], without the exchange: one row."""
+        return self._terms(pairs=pairs[None], distinct=distinct[None], exchanged=None)
 
     def _on_each_chip(self, by_block: Float64s) -> Float64s:
         """[..., blocks] -> [..., chips]."""
@@ -102,8 +98,8 @@ class ExpertPhaseModel:
         group_tokens = self.exchange.same_group @ tokens  # [chips]
         block_tokens = group_tokens[:: self._partition.expert_tp]
         return self._terms(
-            pairs=self._on_each_chip(self._expected.pairs(block_tokens)),
-            distinct=self._on_each_chip(self._expected.distinct(block_tokens)),
+            pairs=self._on_each_chip(self.routing.pairs(block_tokens)),
+            distinct=self._on_each_chip(self.routing.distinct(block_tokens)),
             exchanged=self.exchange.of_tokens(tokens) if self.exchanges else None,
         )
 
@@ -122,7 +118,7 @@ class ExpertPhaseModel:
     def links(self, tokens: Float64s) -> tuple[Float64s, Float64s, Float64s]:
         """See `_links`: of an exchange of `tokens` [chips] under expected loads."""
         exchanged = self.exchange.of_tokens(tokens) if self.exchanges else None
-        return _links(exchanged, (len(self._expected.pairs_per_token), len(tokens)))
+        return _links(exchanged, (len(self.routing.pairs_per_token), len(tokens)))
 
     def counted_links(self, loads: ExpertLoads) -> tuple[Float64s, Float64s, Float64s]:
         """See `_links`: under counted loads; raises ValueError as `counted`."""
@@ -171,6 +167,30 @@ class ExpertPhaseModel:
             hbm_bytes=work.hbm_bytes,
             link_bytes=link_bytes,
         )
+
+
+@lru_cache(maxsize=1)
+def _routed(
+    system: SystemSpec,
+    partition: Partition,
+    placement: ExpertPlacement,
+    distribution: ExpertDistribution,
+    all_to_all: AllToAll,
+    *,
+    row_bytes: int,
+) -> tuple[ExpectedRouting, TokenExchange]:
+    """In a sweep, formats of weights and LNCs follow each other on the same chips."""
+    routing = ExpectedRouting(distribution, placement)
+    exchange = TokenExchange(
+        system,
+        partition,
+        all_to_all,
+        needed=np.repeat(routing.chance_needed, partition.expert_tp, axis=1),
+        row_bytes=row_bytes,
+    )
+    if system.units > 1:
+        exchange.may_forward(distribution, placement)
+    return routing, exchange
 
 
 def _links(

@@ -111,6 +111,8 @@ class Machine:
         self._lent: dict[int, _LentSeat] = {}
         self._rates = rates or RecoveryRates()
         self.ranks_up: Bools = np.ones(partition.ranks, dtype=np.bool_)
+        self.others_serve = False
+        """Whether other machines take its requests, so that all of its chips may leave."""
         self._fabric = self._all_to_all()
         self.cost_model = StepCostModel(
             system,
@@ -264,6 +266,7 @@ class Machine:
             seating=self.seating,
             ranks_up=self.ranks_up,
             capacity=self._room_for(stand_in),
+            others_serve=self.others_serve,
         )
 
     def home_on(
@@ -302,12 +305,14 @@ class Machine:
     ) -> tuple[int, ...]:
         """Leased chips whose absence closes blocks in `recovery`, without those `kept_out`.
 
-        Only blocks in which a rank was up, or all when none was; empty while chips are leaving.
+        Only blocks in which a rank was up, or all when none was; empty while chips are leaving, and
+        of a machine that has left as a whole.
         """
         lent = (seat.chip for seat in self._lent.values() if health.lent[seat.chip])
         away = [chip for chip in lent if chip not in kept_out]
         leaving = self._lent_positions(health) - self._lent.keys()
-        if not away or leaving:
+        has_left = self.others_serve and not self.ranks_up.any()
+        if not away or leaving or has_left:
             return ()
         whole = self.recovery_plan(health.returning(away)).recovery
         if not recovery.survivable and whole.survivable:

@@ -45,7 +45,7 @@ thread of the host hands each step's data to the card, which NCCL over two nodes
 
 
 class RankPhases:
-    """Terms of every rank of one partition."""
+    """Terms of every rank of one partition; equal ones give equal terms."""
 
     def __init__(self, layout: MachineLayout, *, draft: bool = False) -> None:
         system, model, partition = layout.system, layout.model, layout.partition
@@ -68,6 +68,14 @@ class RankPhases:
         self._sums_experts = sums_experts_in_rank(partition)
         self.rows = rows_of(model, draft=draft)
         self.times = times_of(model, self.rows)
+        sizes = (partition.tp, partition.lnc, partition.expert_tp, self._doublings)
+        self._figures = (model, system.chip, sizes, self._sums_experts, self.rows, self._chips)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RankPhases) and self._figures == other._figures
+
+    def __hash__(self) -> int:
+        return hash(self._figures)
 
     def one_of_each_kind(self) -> tuple[Self, Int64s]:
         """The same for one rank of each kind, and every rank's kind: int64[ranks].
@@ -77,6 +85,7 @@ class RankPhases:
         chips, kind_of_rank = self._chips.one_of_each_kind()
         only = copy(self)
         only._chips = chips
+        only._figures = (*self._figures[:-1], chips)
         return only, kind_of_rank
 
     def terms(self, totals: RankTotals) -> PhaseTerms:

@@ -5,6 +5,7 @@ Each kind of row is counted once; `times_of` gives its multiplicity in each segm
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,6 +29,7 @@ class LayerSegment:
     layers: tuple[tuple[LayerKind, int], ...]
 
 
+@lru_cache(maxsize=64)
 def segments_of(model: ModelSpec) -> tuple[tuple[LayerSegment, ...], LayerSegment]:
     """Segments that end in an exchange, and the tail after the last one.
 
@@ -44,6 +46,7 @@ def segments_of(model: ModelSpec) -> tuple[tuple[LayerSegment, ...], LayerSegmen
     return (opening, *alike), LayerSegment(times=1, layers=())
 
 
+@lru_cache(maxsize=64)
 def segment_of_layer(model: ModelSpec) -> Int64s:
     """The index in `segments_of` that each MoE layer ends, in layer order: [MoE layers]."""
     if not model.moe_layers:
@@ -83,6 +86,7 @@ class RowKind:
         return sum(count for (_, count), fit in zip(segment.layers, fits, strict=True) if fit)
 
 
+@lru_cache(maxsize=64)
 def rows_of(model: ModelSpec, *, draft: bool = False) -> tuple[RowKind, ...]:
     """The rows of a step of `model`, the ends last.
 
@@ -96,6 +100,7 @@ def rows_of(model: ModelSpec, *, draft: bool = False) -> tuple[RowKind, ...]:
     return (*used, *(RowKind(part=part) for part in ends))
 
 
+@lru_cache(maxsize=64)
 def times_of(model: ModelSpec, rows: tuple[RowKind, ...]) -> Float64s:
     """Occurrences of each row per segment, the tail (with the ends) last: [segments, rows]."""
     segments, tail = segments_of(model)

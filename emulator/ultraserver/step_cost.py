@@ -8,6 +8,7 @@ costs the same. Compiled kernels count and time a batch (`step_kernel`); `step_c
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
@@ -125,11 +126,8 @@ class StepCostModel:
                 model=model,
                 partition=partition,
                 placement=placement
-                or ExpertPlacement.even(
-                    layers=model.moe_layers,
-                    experts=model.experts,
-                    chips=chips // partition.expert_tp,
-                    ep=partition.ep,
+                or _even(
+                    model.moe_layers, model.experts, chips // partition.expert_tp, partition.ep
                 ),
                 distribution=distribution or ExpertDistribution.uniform(model),
                 all_to_all=all_to_all or AllToAll(system, chips, first_chip=first),
@@ -345,6 +343,12 @@ class StepCostModel:
         """Watts at the meter, on the design day, when chips and spares draw `chip_watts_sum`."""
         chips = self.partition.chips + self.partition.spares
         return self._power.facility_watts(chip_watts_sum, chips=chips).total_watts
+
+
+@lru_cache(maxsize=1)
+def _even(layers: int, experts: int, chips: int, ep: int) -> ExpertPlacement:
+    """One for models that follow each other on the same chips, whose tables are made of it once."""
+    return ExpertPlacement.even(layers=layers, experts=experts, chips=chips, ep=ep)
 
 
 def _at_home(partition: Partition, physical: Int64s | None) -> Int64s:

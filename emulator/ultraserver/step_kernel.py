@@ -26,12 +26,12 @@ from emulator.ultraserver import cost_kernel, work_kernel
 from emulator.ultraserver.cost_kernel import StepTables
 from emulator.ultraserver.count_kernel import Batch, CountTables, GivenExperts, StepCounts
 from emulator.ultraserver.count_tables import (
-    RankTableStore,
     blocks_around,
     exchange_tables,
     expert_tables,
     head_tables,
     nothing_carried,
+    rank_tables,
 )
 from emulator.ultraserver.half_batches import half_batches, half_loads
 from emulator.ultraserver.machine_layout import MachineLayout
@@ -71,7 +71,7 @@ class StepKernel:
         self, counter: StepCounter, layout: MachineLayout, calibration: Calibration
     ) -> None:
         self._counter = counter
-        self._store = RankTableStore(
+        ranks, self._store = rank_tables(
             counter.phases, layout, ranks_per_domain=counter.ranks_per_domain
         )
         chips = layout.partition.chips
@@ -80,7 +80,7 @@ class StepKernel:
         experts, column_of = expert_tables(counter.experts, layout)
         self._tables = CountTables(
             heads=head_tables(layout.model, counter.phases.shape),
-            ranks=self._store.tables,
+            ranks=ranks,
             experts=experts,
             exchange=nothing_carried(layout.partition) if exchange is None else exchange,
         )
@@ -156,7 +156,8 @@ class StepKernel:
     def _learn(self, tokens: Int64s, logit_rows: Int64s) -> None:
         with _LEARNING:
             self._store.learn(tokens, logit_rows)
-            self._tables = self._tables._replace(ranks=self._store.tables)
+            ranks = self._tables.ranks._replace(kinds=self._store.tables)
+            self._tables = self._tables._replace(ranks=ranks)
 
     def _counted(self, batch: StepBatch, loads: ExpertLoads | None) -> StepCounts:
         return self._from_tables(

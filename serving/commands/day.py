@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from loadgen.workloads.length_pairs import ObservedLengths
     from serving.analysis.day.day_comparison import DayQuestion
     from serving.analysis.day.day_trace import DayTrace
-    from serving.analysis.day.training_table import JobTerms
     from serving.analysis.day.virtual_day import DaySettings
     from serving.analysis.steady_state.sweep import Sweep
+    from serving.simulator.job_cost import JobTerms
 
 _ALL: Final = ("demand", "schedule:22:00-06:00", "price:assumed")
 _KINDS: Final = ("all", "demand", "fixed", "never", "oracle", "price", "schedule")
@@ -289,7 +289,7 @@ def _job(options: DayOptions, sweep: Sweep) -> JobTerms:
     from emulator.faults.recovery_time import RecoveryRates
     from emulator.specs.models import model_by_name
     from emulator.specs.training_recipe import TrainingRecipe
-    from serving.analysis.day.training_table import JobTerms
+    from serving.simulator.job_cost import JobTerms
 
     return JobTerms(
         system=sweep.system,

@@ -6,30 +6,31 @@ import argparse
 import os
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from emulator.errors import ConfigError
 from serving.commands.day import OUTPUT_TOKENS, PROMPT_TOKENS, SLO
 from serving.commands.leases import GRACE_S
+from serving.policy.day_night.day_clock import DAY_S
+from serving.policy.day_night.handover_settings import MANUAL, HandoverSettings, check_weighs
 from serving.policy.day_night.options import duration_s
 from serving.policy.day_night.policy_text import parse_policy
-from serving.server.day_night.day_clock import DAY_S
 from serving.server.day_night.day_night_settings import (
-    MANUAL,
     PUBLISH,
     DayNightSettings,
     TrainingSettings,
-    check_weighs,
 )
 from serving.settings import Settings
 from serving.traffic.slo import parse_slo
 from startup.typed_options import add_options, option
 
 if TYPE_CHECKING:
-    from serving.engine.deployment import Deployment
+    from emulator.ultraserver.machine import Machine
+    from serving.analysis.steady_state.request_shape import RequestShape
 
+SettingsT = TypeVar("SettingsT", bound=HandoverSettings)
 DIRECTORY: Final = "ultraserve-training"
-_NEEDS: Final = "--day-night or --schedule with it"
+NEEDS: Final = "--day-night or --schedule with it"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +111,7 @@ class TrainingOptions:
     )
 
 
+GivenOptions = argparse.Namespace | HandoverOptions
 _GROUPS: Final = (HandoverOptions, TargetOptions, TrainingOptions)
 
 
@@ -123,11 +125,11 @@ def day_night_settings(
     args: argparse.Namespace, served: Settings, weights_dir: Path
 ) -> DayNightSettings | None:
     """How chips change hands, or None; raises ConfigError for contradictory or wrong flags."""
-    policy = _policy(args)
+    policy = policy_of(args)
     if policy is None:
         for name in (each.name for kind in _GROUPS for each in fields(kind)):
             if getattr(args, name) is not None:
-                raise ConfigError(field=name, value=getattr(args, name), expected=_NEEDS)
+                raise ConfigError(field=name, value=getattr(args, name), expected=NEEDS)
         return None
     if not args.control_port:
         raise ConfigError(
@@ -139,13 +141,13 @@ def day_night_settings(
     group_chips = args.group_chips or served.tp
     return DayNightSettings(
         policy=policy,
-        day_length_s=_duration_s(args, "day_length", DAY_S),
+        day_length_s=duration_of(args, "day_length", DAY_S),
         day_start=args.day_start or "now",
-        zone=_zone(policy),
+        zone=zone_of(policy),
         chips=served.chips,
         group_chips=group_chips,
-        lend_groups=_lend_groups(args.lend_chips, served.chips, group_chips),
-        grace_s=_duration_s(args, "drain_grace", GRACE_S),
+        lend_groups=lend_groups(args.lend_chips, served.chips, group_chips),
+        grace_s=duration_of(args, "drain_grace", GRACE_S),
         slo=parse_slo(args.slo or SLO),
         group_requests_per_s=args.group_requests_per_s,
         group_requests_source="" if args.group_requests_per_s is None else "as it was said",
@@ -165,42 +167,62 @@ def day_night_settings(
 
 
 def with_cost_model(
-    settings: DayNightSettings,
+    settings: SettingsT,
     args: argparse.Namespace,
-    deployment: Deployment,
+    machine: Machine,
     *,
     seats: int,
     utilization: float,
-) -> DayNightSettings:
+) -> SettingsT:
     """The settings with a group's chips and rate by the cost model, unless given.
 
     `seats` is a rank's most requests at once. Raises ConfigError for groups that cannot hold a
     training state, and for a target kept at no rate under a policy that needs one.
     """
     from serving.analysis.steady_state.request_shape import RequestShape
-    from serving.server.day_night.group_capacity import (
+
+    shape = RequestShape(
+        prompt_tokens=PROMPT_TOKENS if args.isl is None else args.isl,
+        output_tokens=OUTPUT_TOKENS if args.osl is None else args.osl,
+    )
+    return with_group_rate(
+        with_training_groups(settings, args, machine),
+        machine,
+        shape,
+        seats=seats,
+        utilization=utilization,
+    )
+
+
+def with_group_rate(
+    settings: SettingsT,
+    machine: Machine,
+    shape: RequestShape,
+    *,
+    seats: int,
+    utilization: float,
+) -> SettingsT:
+    """The settings with the time that a group of `machine` takes to read its weights, and its rate
+    unless given. A group of all its chips is beside others. Raises as `with_cost_model`.
+    """
+    from serving.analysis.steady_state.group_capacity import (
         QUEUE_SHARE,
         group_reading_s,
         group_requests_per_s,
     )
 
-    settings = _with_training_groups(settings, args, deployment)
-    reading_s = group_reading_s(deployment, utilization, group_chips=settings.group_chips)
-    settings = replace(settings, reading_s=reading_s)
+    group_chips = settings.group_chips
+    settings = replace(settings, reading_s=group_reading_s(machine, group_chips=group_chips))
     if settings.group_requests_per_s is not None:
         return settings
-    shape = RequestShape(
-        prompt_tokens=PROMPT_TOKENS if args.isl is None else args.isl,
-        output_tokens=OUTPUT_TOKENS if args.osl is None else args.osl,
-    )
     rate = group_requests_per_s(
-        deployment,
+        machine,
         slo=settings.slo,
         shape=shape,
         seats=seats,
         utilization=utilization,
-        group_chips=settings.group_chips,
-        lend_groups=settings.lend_groups,
+        group_chips=group_chips,
+        lend_groups=0 if group_chips == machine.partition.chips else settings.lend_groups,
     )
     if rate is None:
         check_weighs(settings.policy, rate)
@@ -212,27 +234,26 @@ def with_cost_model(
     return replace(settings, group_requests_per_s=rate, group_requests_source=source)
 
 
-def _with_training_groups(
-    settings: DayNightSettings, args: argparse.Namespace, deployment: Deployment
-) -> DayNightSettings:
-    """The settings with groups that hold a training state."""
-    from serving.server.day_night.group_capacity import fewest_training_chips
+def with_training_groups(settings: SettingsT, args: GivenOptions, machine: Machine) -> SettingsT:
+    """The settings with groups of `machine` that hold a training state; raises ConfigError."""
+    from serving.analysis.steady_state.group_capacity import fewest_training_chips
 
-    fewest = fewest_training_chips(deployment)
-    name, half = deployment.time_model.name, settings.chips // 2
+    fewest = fewest_training_chips(machine)
+    name, half = machine.model.name, settings.chips // 2
     if fewest is None:
         expected = f"more: a training state of {name} does not fit into {half}, half of them"
         raise ConfigError(field="chips", value=settings.chips, expected=expected)
     if args.group_chips is None:
-        lend_groups = _lend_groups(args.lend_chips, settings.chips, fewest)
-        return replace(settings, group_chips=fewest, lend_groups=lend_groups)
+        lends = lend_groups(args.lend_chips, settings.chips, fewest)
+        return replace(settings, group_chips=fewest, lend_groups=lends)
     if settings.group_chips < fewest:
         expected = f"at least {fewest}, into which a training state of {name} fits"
         raise ConfigError(field="group_chips", value=settings.group_chips, expected=expected)
     return settings
 
 
-def _policy(args: argparse.Namespace) -> str | None:
+def policy_of(args: GivenOptions) -> str | None:
+    """The policy's text, or None; raises ConfigError for two."""
     policy: str | None = args.day_night
     if args.schedule is None:
         return policy
@@ -244,14 +265,15 @@ def _policy(args: argparse.Namespace) -> str | None:
     return spelled
 
 
-def _zone(policy: str) -> str:
+def zone_of(policy: str) -> str:
     """The time zone of the policy's hours; UTC without one."""
     if policy == MANUAL:
         return "UTC"
     return str(getattr(parse_policy(policy), "zone", "UTC"))
 
 
-def _lend_groups(lend_chips: int | None, chips: int, group_chips: int) -> int:
+def lend_groups(lend_chips: int | None, chips: int, group_chips: int) -> int:
+    """Groups that may train at a time; raises ConfigError."""
     if lend_chips is None:
         return max(1, chips // group_chips // 2)
     if lend_chips < 1 or lend_chips % group_chips:
@@ -260,7 +282,8 @@ def _lend_groups(lend_chips: int | None, chips: int, group_chips: int) -> int:
     return lend_chips // group_chips
 
 
-def _duration_s(args: argparse.Namespace, name: str, default: float) -> float:
+def duration_of(args: GivenOptions, name: str, default: float) -> float:
+    """Seconds of the option `name`; raises ConfigError."""
     text = getattr(args, name)
     return default if text is None else duration_s(text, field=name)
 

@@ -63,12 +63,10 @@ def run(args: argparse.Namespace) -> int:
 
     deployment = resolve_deployment(settings, weights_dir)
     utilization = _peeked(args.unknown, "--gpu-memory-utilization", HBM_SHARE)
-    deployment.machine(utilization)  # refuses a model that does not fit
+    machine = deployment.machine(utilization)  # refuses a model that does not fit
     if day_night is not None:
         seats = max(1, _peeked(args.unknown, "--max-num-seqs", SchedulerLimits.max_num_seqs))
-        day_night = with_cost_model(
-            day_night, args, deployment, seats=seats, utilization=utilization
-        )
+        day_night = with_cost_model(day_night, args, machine, seats=seats, utilization=utilization)
     check_ports(args)
     for warning in gateway.warnings:
         print(f"ultraserve serve: {warning}", file=sys.stderr)

@@ -22,6 +22,7 @@ from serving.commands.analysis_options import (
 )
 from serving.commands.simulated_events import SimulatedEventOptions, SimulatedPoolOptions
 from serving.commands.simulated_files import SimulatedFileOptions, repeating_command
+from serving.commands.simulated_handovers import SimulatedHandoverOptions
 from serving.commands.simulated_traffic import (
     SimulatedTrafficOptions,
     add_traffic_arguments,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from serving.analysis.simulate.simulated_report import SimulatedReport
     from serving.commands.simulated_traffic import SimulatedTraffic
     from serving.simulator import Run, SimulatedDeployment, StepWatcher, TimedCall
+    from serving.simulator.day_night import SimulatedDayNight
     from serving.simulator.virtual_serving import Progress
 
 _COMPILES: Final = "ultraserve simulate: compiling, once for this installation (some 20 s)"
@@ -51,6 +53,7 @@ class SimulateOptions(
     SimulatedTrafficOptions,
     SimulatedPoolOptions,
     SimulatedEventOptions,
+    SimulatedHandoverOptions,
     SimulatedFileOptions,
     JsonOptions,
     WorkerOptions,
@@ -77,7 +80,7 @@ class SimulateOptions(
 
     def __post_init__(self) -> None:
         kinds = (SimulatedTrafficOptions, SimulatedPoolOptions, SimulatedEventOptions)
-        for each in (*kinds, SimulatedFileOptions, WorkerOptions):
+        for each in (*kinds, SimulatedHandoverOptions, SimulatedFileOptions, WorkerOptions):
             each.__post_init__(self)
         check_least("seeds", self.seeds, 2)
         if self.seeds is None:
@@ -140,6 +143,7 @@ class SimulatedQuestion:
     deployment: SimulatedDeployment
     planned: SimulatedTraffic
     calls: Sequence[TimedCall]
+    day_night: SimulatedDayNight | None
     slo: Slo | None
     timeout_s: float | None
     seed: int
@@ -157,10 +161,12 @@ class SimulatedQuestion:
         options = read_options(SimulateOptions, args)
         deployment = options.deployment(read_options(SchedulerLimits, args))
         context_tokens = deployment.cost_model.model.max_context_tokens
+        planned = simulated_traffic(args, options, context_tokens=context_tokens)
         return cls(
             deployment=deployment,
-            planned=simulated_traffic(args, options, context_tokens=context_tokens),
+            planned=planned,
             calls=options.timed_calls(deployment, seed=options.seed),
+            day_night=options.day_night_settings(deployment, planned.traffic, slo=options.slo),
             slo=None if options.slo is None else parse_slo(options.slo),
             timeout_s=options.timeout,
             seed=options.seed,
@@ -174,7 +180,7 @@ class SimulatedQuestion:
         compile_kernels(
             self.deployment,
             self.traffic,
-            calls=len(self.calls) > 0,
+            calls=len(self.calls) > 0 or self.day_night is not None,
             timeouts=self.timeout_s is not None,
             on_wait=lambda: say(_COMPILES),
         )
@@ -196,6 +202,7 @@ class SimulatedQuestion:
             seed=self.seed,
             on_step=on_step,
             progress=progress,
+            day_night=self.day_night,
         )
 
     def report(self, found: Run, *, compile_s: float, wall_s: float) -> SimulatedReport:

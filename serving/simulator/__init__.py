@@ -10,7 +10,7 @@ from serving.simulator.machine_calls import (
 )
 from serving.simulator.own_choices import OwnChoices
 from serving.simulator.routers import ReplicaSet
-from serving.simulator.run import Run, known_percentile
+from serving.simulator.run import HandoverOutcome, Run, known_percentile
 from serving.simulator.simulate import simulate
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulation_workers import THIS_PROCESS, SimulationWorkers
@@ -19,6 +19,7 @@ from serving.traffic.engine_limits import SchedulerLimits
 
 __all__ = [
     "THIS_PROCESS",
+    "HandoverOutcome",
     "MachineCall",
     "OwnChoices",
     "ReplicaSet",

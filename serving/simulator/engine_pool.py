@@ -69,6 +69,10 @@ class EnginePool:
             engine.expect(np.arange(number, requests, count))
         return True
 
+    def others_open(self, engine: SimulatedEngine) -> bool:
+        """Whether another engine has an open rank."""
+        return any(each.schedulers.is_open for each in self.engines if each is not engine)
+
     def put(self, request: int) -> None:
         """Route a request to an engine, which takes it when its step ends.
 

@@ -157,6 +157,11 @@ class LockstepSchedulers:
         return int(held) + int(arrays.requests["tokens"][self._inbox].sum())
 
     @property
+    def waiting(self) -> int:
+        """Requests that wait, with a rank or without."""
+        return int(self.arrays.ranks["waiting_count"].sum()) + len(self._inbox)
+
+    @property
     def turned_away(self) -> int:
         """Requests that wait until a rank is open, or for `move` to end them if none is up."""
         return 0 if self.is_open else len(self._inbox)
@@ -274,6 +279,12 @@ class LockstepSchedulers:
         return migration.by_arrival(
             self.arrays, np.concatenate([np.zeros(0, dtype=np.int64), *taken])
         )
+
+    def give_up_unsent(self) -> list[int]:
+        """Give up the requests that have no rank; returns them, in order of arrival."""
+        unsent, self._inbox = self._inbox, []
+        self.requests -= len(unsent)
+        return unsent
 
     def forget_prefixes(self, ranks: Sequence[int]) -> None:
         """Empty the prefix caches of ranks on which nothing runs."""

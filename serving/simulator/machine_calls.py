@@ -11,11 +11,17 @@ from emulator.errors import ConfigError
 from emulator.specs.fault import Fault, FaultKind
 from emulator.specs.partition import Partition
 from emulator.units import NS_PER_S
-from serving.wire.control_call import DrainRequest, HealRequest, InjectRequest, ResumeRequest
+from serving.wire.control_call import (
+    DrainRequest,
+    HealRequest,
+    InjectRequest,
+    ResumeRequest,
+    TrainingNote,
+)
 
-MachineCall = InjectRequest | HealRequest | DrainRequest | ResumeRequest
-"""A fault, a repair, a hand-over of chips (for training or maintenance), and their way back. Leases
-are numbered from 1 on, in order of their drains."""
+MachineCall = InjectRequest | HealRequest | DrainRequest | ResumeRequest | TrainingNote
+"""A fault, a repair, a hand-over of chips (for training or maintenance), their way back, and what a
+job has done with them. Leases are numbered from 1 on, in order of their drains."""
 
 
 LOSSES_MAX = 10_000

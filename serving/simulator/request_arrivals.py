@@ -47,6 +47,7 @@ class RequestArrivals:
         self._waiting = np.ones(len(traffic), dtype=np.bool_)  # for the end of another
         self._waiting[self._heads] = False
         self._arrival_s = traffic.arrival_s
+        self._taken_later = 0
         self.coming = 0
         """The next of those with an arrival of their own."""
         self.in_order = sessions is None and traffic.loops is None
@@ -65,6 +66,11 @@ class RequestArrivals:
             first = (int(self._arrival_ns[own]), own)
         return min(first, self._later[0]) if self._later else first
 
+    @property
+    def taken(self) -> int:
+        """Requests that have arrived and were taken."""
+        return self.coming + self._taken_later
+
     def hand_over(self) -> None:
         """Requests that are in order are taken by others, all of them."""
         self.coming = len(self._heads)
@@ -77,6 +83,7 @@ class RequestArrivals:
             arrival_ns, request = coming
             if self._later and coming == self._later[0]:
                 heappop(self._later)
+                self._taken_later += 1
                 self._arrival_ns[request] = arrival_ns
                 self._waiting[request] = False
                 if self._timeout_ns is not None:

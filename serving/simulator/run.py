@@ -7,10 +7,38 @@ from numpy.typing import NDArray
 
 from loadgen.measures.percentile import percentile
 from loadgen.measures.slo import Slo
+from serving.simulator.machine_calls import TimedCall
 from serving.traffic.serving_run import Ending, ServingRun
 
 Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoverOutcome:
+    """What a policy's hand-overs came to.
+
+    Attributes:
+        handovers: of groups, there and back; engines `refused` some.
+        moved_requests: those that went on elsewhere when their chips left.
+        leased_chip_s: seconds of chips that were out, weights' reading included.
+        trained_tokens: that last; `undone_tokens` were lost with jobs that were killed.
+        inference_joules: all that is not the job's, idle power of its chips included, or of the
+            hand-overs.
+    """
+
+    policy: str
+    handovers: int
+    refused: int
+    moved_requests: int
+    leased_chip_s: float
+    job_starts: int
+    trained_steps: int
+    trained_tokens: int
+    undone_tokens: int
+    inference_joules: float
+    training_joules: float
+    handover_joules: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -24,6 +52,8 @@ class Run:
         chip_watts: of all chips of all replicas, idle times included.
         busy_share: of the window, the part with a step.
         throttled_share: of the steps' time, the lengthening by a power budget.
+        handovers: of a policy of day and night; None without one.
+        calls: those of the policy, to the engines; a run with them in its place is the same.
     """
 
     served: ServingRun
@@ -33,6 +63,8 @@ class Run:
     chip_watts: float
     busy_share: float
     throttled_share: float
+    handovers: HandoverOutcome | None = None
+    calls: tuple[TimedCall, ...] = ()
 
     @property
     def ttft_s(self) -> Float64s:

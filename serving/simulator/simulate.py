@@ -1,6 +1,7 @@
 """The driver of a simulation: schedulers in virtual time, metered."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +15,9 @@ from serving.simulator.machine_calls import TimedCall
 from serving.simulator.run import Run
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.virtual_serving import Progress, serve_in_virtual_time
+
+if TYPE_CHECKING:
+    from serving.simulator.day_night import SimulatedDayNight
 
 
 def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
@@ -29,6 +33,7 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
     seed: int = 0,
     on_step: StepWatcher | None = None,
     progress: Progress | None = None,
+    day_night: "SimulatedDayNight | None" = None,
 ) -> Run:
     """Serve `traffic` on `deployment` step by step, in virtual time.
 
@@ -45,13 +50,15 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
         on_step: called with every step.
         progress: called every few steps with the requests that are done and the emulated seconds;
             it may raise StopSimulation, and the run has what there is.
+        day_night: a policy that hands chips to training and back as demand goes, from 0:00 on a
+            Monday unless it says another time; chips that serve prompts alone stay.
 
     Deterministic. Raises ConfigError for an empty mask, a request above the context or a rank's KV,
     and an unknown prefill policy; this and LeaseRefused for a call that a machine refuses.
     """
     if judged is not None and not judged.any():
         raise ConfigError(field="judged", value="no request", expected="at least one of them")
-    served, steps = serve_in_virtual_time(
+    served, steps, handovers = serve_in_virtual_time(
         deployment,
         traffic,
         levels=levels,
@@ -62,6 +69,7 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
         seed=seed,
         on_step=on_step,
         progress=progress,
+        day_night=day_night,
     )
     begin_s, end_s = window_s or _window_of(served.arrival_s, judged)
     to_the_end = np.isinf(end_s)
@@ -87,6 +95,8 @@ def simulate(  # noqa: PLR0913  a keyword for each thing in which runs differ
         chip_watts=joules / seconds if seconds else 0.0,
         busy_share=min(1.0, busy_ns / length_ns) if length_ns else 0.0,
         throttled_share=throttled_ns / busy_ns if busy_ns else 0.0,
+        handovers=None if handovers is None else handovers[0],
+        calls=() if handovers is None else handovers[1],
     )
 
 

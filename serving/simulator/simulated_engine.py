@@ -12,7 +12,13 @@ from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.steps_ahead import RunStops, StepsAhead, StepsDone
 
 if TYPE_CHECKING:
-    from serving.simulator.simulated_machine import MachineStep, RankChange, SimulatedMachine
+    from serving.simulator.simulated_machine import (
+        EngineHandovers,
+        MachineStep,
+        RankChange,
+        SimulatedMachine,
+    )
+    from serving.wire.machine_state import LeaseState
 
 EMPTY_STEPS_MAX: Final = 3
 """Steps without a token, one after another, after which nothing would ever change."""
@@ -82,10 +88,29 @@ class SimulatedEngine:
         """Whether a step is under way, or chips that came back compute their first."""
         return self.end_ns is not None or (self._machine is not None and self._machine.is_warming)
 
-    def dismiss(self) -> list[int]:
-        """End requests that came while no rank was up: they fail."""
+    def dismiss(self, *, others_serve: bool) -> list[int]:
+        """Give up requests that came while no rank was up, or, where others serve, all left."""
         schedulers = self.schedulers
-        return schedulers.move() if schedulers.turned_away else []
+        if not schedulers.turned_away:
+            return []
+        if others_serve and self.is_leased:
+            return schedulers.give_up_unsent()
+        return schedulers.move()
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether all of it leaves, or has left, for a hand-over."""
+        return self._machine is not None and self._machine.is_leased
+
+    @property
+    def leases(self) -> "tuple[LeaseState, ...]":
+        """Chips that are on their way or out."""
+        return () if self._machine is None else self._machine.leases
+
+    def handovers(self, now_ns: int) -> "EngineHandovers":
+        """All of them until now."""
+        assert self._machine is not None, "an engine without a machine"
+        return self._machine.handovers(now_ns)
 
     @property
     def can_go_ahead(self) -> bool:
@@ -142,20 +167,23 @@ class SimulatedEngine:
         return given
 
     def finish(self) -> list[int]:
-        """End the step; returns requests that fail, as no rank is left."""
-        failed: list[int] = []
+        """End the step; returns requests that it gives up, as no rank is left."""
+        given_up: list[int] = []
         if self._machine is not None and self._step is not None:
             assert self.end_ns is not None, "no step is under way"
             change = self._machine.end(self._step, self.end_ns, self.schedulers.queues)
-            failed = self._follow(change)
+            given_up = self._follow(change)
         self._step = self.end_ns = None
         self.schedulers.take_inbox()
-        return failed
+        return given_up
 
-    def take(self, call: MachineCall, now_ns: int) -> list[int]:
-        """Carry out a call; returns requests that fail. Raises ConfigError and LeaseRefused."""
+    def take(self, call: MachineCall, now_ns: int, *, others_serve: bool) -> list[int]:
+        """Carry out a call; returns requests that it gives up. Raises ConfigError and LeaseRefused.
+
+        `others_serve`: other engines, so that all ranks of this one may leave.
+        """
         assert self._machine is not None, "an engine without a machine"
-        self._machine.take(call, now_ns, self.schedulers.queues)
+        self._machine.take(call, now_ns, self.schedulers.queues, others_serve=others_serve)
         return self.go_on(now_ns)
 
     @property

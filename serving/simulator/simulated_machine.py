@@ -12,12 +12,14 @@ import numpy as np
 from emulator.arrays import Bools
 from emulator.fabric.tiers import rack_of, tray_of
 from emulator.memory.chip_contents import HbmTerms
+from emulator.memory.training_memory import smallest_training_chips
 from emulator.specs.batch import StepBatch
+from emulator.specs.training_recipe import TrainingRecipe
 from emulator.ultraserver.machine import Machine
-from emulator.ultraserver.step_cost import StepCost
+from emulator.ultraserver.step_cost import StepCost, StepCostModel
 from emulator.ultraserver.synthetic_tokens import NoTokens
 from emulator.units import NS_PER_S
-from serving.engine.chip_leases import ChipLeases, WarmUp
+from serving.engine.chip_leases import ChipLeases, TrainingHbm, WarmUp
 from serving.engine.expert_moves import DeployedExperts, ExpertMoves
 from serving.engine.lease_checks import training_hbm
 from serving.engine.ledger import Ledger
@@ -28,6 +30,7 @@ from serving.simulator.machine_calls import MachineCall
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.traffic.engine_limits import HBM_SHARE
 from serving.wire import control_call as calls
+from serving.wire.machine_state import LeaseState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,6 +56,20 @@ class MachineStep:
     cost: StepCost
     pause_ns: int
     silent: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineHandovers:
+    """Hand-overs of an engine's chips until a time, there and back.
+
+    `leased_chip_s`: seconds of chips that were out, weights' reading included; `moved_requests`:
+    those that were not over when their chips left; `joules`: of leaving and coming back.
+    """
+
+    handovers: int
+    leased_chip_s: float
+    moved_requests: int
+    joules: float
 
 
 class _Present:
@@ -83,16 +100,7 @@ class SimulatedMachine:
     def __init__(self, deployment: SimulatedDeployment) -> None:
         model = deployment.cost_model
         layout, partition = model.layout, model.partition
-        machine = Machine(
-            model.system,
-            model.model,
-            partition,
-            layout.placement,
-            distribution=layout.distribution,
-            calibration=model.calibration,
-            overlap=model.overlap,
-            terms=HbmTerms(utilization=HBM_SHARE),
-        )
+        machine = machine_of(model)
         limits = deployment.limits
         machine.take_kv(limits.kv_blocks_per_rank * limits.block_tokens)
         self._ledger = Ledger(
@@ -120,11 +128,14 @@ class SimulatedMachine:
             self._experts,
             _OneVersion(),
             time=self._present,
-            training_hbm=training_hbm(model.system, model.model, lnc=partition.lnc),
+            training_hbm=_training_hbm(deployment),
             warm_up=self._warm_up,
             ledger=self._ledger,
         )
         self._held_until_ns = 0  # no step computes before
+        self._leased_chip_ns = 0  # until `_seen_ns`
+        self._seen_ns = 0
+        self._moved: dict[int, int] = {}  # requests, by lease
         self._warm_ns = 0  # the end of the last warm-up, before which no step is decided
 
     def _changed(self) -> None:
@@ -145,12 +156,47 @@ class SimulatedMachine:
         """Of all chips from the start until now, spares and hand-overs included."""
         return float(self._ledger.chip_joules(now_ns).sum())
 
-    def take(self, call: MachineCall, now_ns: int, queues: Sequence[RankQueues]) -> None:
+    @property
+    def leases(self) -> tuple[LeaseState, ...]:
+        """Ongoing ones."""
+        return self._leases.going_on
+
+    @property
+    def is_leased(self) -> bool:
+        """Whether all ranks are in one lease, and leave or have left."""
+        ranks = self._live.machine.partition.ranks
+        return any(len(lease.ranks) == ranks for lease in self.leases)
+
+    def handovers(self, now_ns: int) -> EngineHandovers:
+        """Those until now."""
+        self._count_leased(now_ns)
+        totals = self._leases.totals
+        return EngineHandovers(
+            handovers=totals.handovers,
+            leased_chip_s=self._leased_chip_ns / NS_PER_S,
+            moved_requests=sum(self._moved.values()),
+            joules=totals.handover_joules,
+        )
+
+    def _count_leased(self, now_ns: int) -> None:
+        self._leased_chip_ns += self._leases.chips_leased * (now_ns - self._seen_ns)
+        self._seen_ns = now_ns
+
+    def take(
+        self,
+        call: MachineCall,
+        now_ns: int,
+        queues: Sequence[RankQueues],
+        *,
+        others_serve: bool,
+    ) -> None:
         """Carry out a call, whose effect `idle` or `end` shows.
 
-        Raises ConfigError and LeaseRefused for one that the machine refuses.
+        `others_serve`: all ranks may leave. Raises ConfigError and LeaseRefused for one that the
+        machine refuses.
         """
         self._present.now_ns = now_ns
+        self._count_leased(now_ns)
         match call:
             case calls.InjectRequest():
                 self._live.inject(call.fault)
@@ -161,9 +207,14 @@ class SimulatedMachine:
             case calls.DrainRequest():
                 if self._live.silence is None:
                     self._live.settle_pending()
+                if not self.is_leased:
+                    whole = len(call.chips) == self._live.machine.partition.chips
+                    self._live.machine.others_serve = others_serve and whole
                 self._leases.drain(call, queues)
             case calls.ResumeRequest():
                 self._leases.resume(call.lease)
+            case calls.TrainingNote():
+                self._leases.note(call)
         self._leases.meet_recalls()
         self._hold(self._live.take_pause())
 
@@ -197,7 +248,9 @@ class SimulatedMachine:
         return replace(change, lost=tuple(sorted({*step.silent, *change.lost})))
 
     def _go_on(self, queues: Sequence[RankQueues]) -> RankChange:
+        self._count_leased(self._present.now_ns)
         self._leases.advance(queues, waits=True)
+        self._moved |= {lease.number: lease.moved_requests for lease in self.leases}
         return RankChange(
             up=self._live.machine.ranks_up,
             closed=~self._leases.ranks_open,
@@ -227,6 +280,31 @@ class SimulatedMachine:
         positions = [chip for rank in ranks for chip in partition.chips_of_rank(rank)]
         joules = float(cost.chip_watts[positions].sum()) * cost.duration_ns / NS_PER_S
         return WarmUp(duration_ns=cost.duration_ns, joules=joules)
+
+
+def machine_of(model: StepCostModel) -> Machine:
+    """The machine whose steps `model` costs."""
+    return Machine(
+        model.system,
+        model.model,
+        model.partition,
+        model.layout.placement,
+        distribution=model.layout.distribution,
+        calibration=model.calibration,
+        overlap=model.overlap,
+        terms=HbmTerms(utilization=HBM_SHARE),
+    )
+
+
+def _training_hbm(deployment: SimulatedDeployment) -> TrainingHbm:
+    """As a live engine's; a job on an engine of several, as a whole, may have others' chips too."""
+    model = deployment.cost_model
+    system, trained, partition = model.system, model.model, model.partition
+    needs = training_hbm(system, trained, lnc=partition.lnc)
+    if deployment.replicas.count == 1:
+        return needs
+    least = smallest_training_chips(system, trained, TrainingRecipe(lnc=partition.lnc)) or 0
+    return lambda chips: needs(chips if chips < partition.chips else max(chips, least))
 
 
 def _without(batch: StepBatch, ranks: Sequence[int]) -> StepBatch:

@@ -153,17 +153,18 @@ def _decide(
 def _are_known(costs: StepTables, room: StepRoom, rows: int) -> bool:
     """Whether the tables know each rank's tokens, and an idle one's that computes along."""
     ranks = costs.tables[0].ranks
+    kinds = ranks.kinds
     room.pending[:] = 0  # now: new tokens of each rank
     for row in range(rows):
         room.pending[room.rank[row]] += room.new[row]
     for rank in range(len(room.pending)):
         tokens = max(room.pending[rank], ranks.dummy[0])
         if not (
-            count_kernel.is_known(ranks.known_tokens, tokens)
-            and count_kernel.is_known(ranks.known_logits, room.logit_rows[rank])
+            count_kernel.is_known(kinds.known_tokens, tokens)
+            and count_kernel.is_known(kinds.known_logits, room.logit_rows[rank])
         ):
             return False
-    return count_kernel.is_known(ranks.known_tokens, 0)
+    return count_kernel.is_known(kinds.known_tokens, 0)
 
 
 @compiled

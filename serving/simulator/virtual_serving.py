@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from heapq import heappop, heappush
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -22,14 +22,18 @@ from serving.engine.step_batch import StepWatcher
 from serving.simulator.engine_pool import EnginePool
 from serving.simulator.lockstep_schedulers import ARRIVAL_S_MAX
 from serving.simulator.machine_calls import TimedCall
+from serving.simulator.oversized_requests import refuse_what_never_fits
 from serving.simulator.request_arrivals import RequestArrivals
 from serving.simulator.run_log import StepLog, step_log, token_log
 from serving.simulator.scheduler_arrays import NEVER_NS, NONE, Records
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulated_engine import SimulatedEngine
 from serving.simulator.steps_ahead import RunStops, StepsDone
-from serving.traffic.engine_limits import EngineLimits
 from serving.traffic.serving_run import Ending, ServingRun, missed_by
+
+if TYPE_CHECKING:
+    from serving.simulator.day_night import SimulatedDayNight
+    from serving.simulator.run import HandoverOutcome
 
 HOPE_STEPS: Final = 32
 """Steps between two checks of whether a level can still be met."""
@@ -59,20 +63,21 @@ def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
     seed: int = 0,
     on_step: StepWatcher | None = None,
     progress: Progress | None = None,
-) -> tuple[ServingRun, StepLog]:
+    day_night: "SimulatedDayNight | None" = None,
+) -> "tuple[ServingRun, StepLog, tuple[HandoverOutcome, tuple[TimedCall, ...]] | None]":
     """Serve `traffic` until all requests, or those in the mask `among` [requests], have their
     tokens.
 
     A run ends earlier when one of `levels` is certain to be missed by those requests, when no step
     begins before `until_s`, or when `progress` raises StopSimulation; the result says which.
     `calls` come to the machines at their times; requests without a last token `timeout_s` after
-    their arrival are aborted; `on_step` gets every step.
+    their arrival are aborted; `on_step` gets every step; `day_night` hands chips over.
 
     Raises ConfigError for a request longer than the context or a rank's KV, and for an unknown
     prefill policy, a timeout not above 0; this and LeaseRefused for a call that a machine refuses.
     """
     for pool, part in deployment.parts_of(traffic):
-        _refuse_what_never_fits(pool, part)
+        refuse_what_never_fits(pool, part)
     judged = np.ones(len(traffic), dtype=np.bool_) if among is None else among
     serving = _VirtualServing(
         deployment,
@@ -83,48 +88,14 @@ def serve_in_virtual_time(  # noqa: PLR0913  as `simulate`
         seed=seed,
         on_step=on_step,
         progress=progress,
+        day_night=day_night,
     )
     try:
         ending = serving.serve(levels, until_ns=until_s * NS_PER_S)
     except StopSimulation:
         ending = Ending.STOPPED
-    return serving.result(serving.ended(ending)), serving.log()
-
-
-def _refuse_what_never_fits(deployment: SimulatedDeployment, traffic: Traffic) -> None:
-    """Raise ConfigError for requests that would wait for ever; an engine refuses them."""
-    if not len(traffic):
-        return
-    limits, model = deployment.limits, deployment.cost_model.model
-    max_model_len = limits.max_model_len or model.max_context_tokens
-    total_tokens = traffic.prompt_tokens + traffic.output_tokens  # [requests]
-    longest = int(total_tokens.argmax())
-    tokens = int(total_tokens[longest])
-    if tokens > max_model_len:
-        raise ConfigError(
-            field="max_model_len",
-            value=max_model_len,
-            expected=f"at least {tokens}, the tokens of request {longest} and its reply",
-        )
-    needed = _blocks_at_most(traffic, limits, max_model_len)
-    most = int(needed.argmax())
-    if needed[most] > limits.kv_blocks_per_rank:
-        expected = f"at least {needed[most]}, for the {total_tokens[most]} tokens of request {most}"
-        if limits.speculative_tokens:
-            expected += " and its drafts"
-        raise ConfigError("kv_blocks_per_rank", limits.kv_blocks_per_rank, expected)
-
-
-def _blocks_at_most(traffic: Traffic, limits: EngineLimits, max_model_len: int) -> Int64s:
-    """KV blocks that each request may need alone on a rank, vLLM's own one included: [requests].
-
-    The last token's keys and values are never written. A step of K drafts has blocks for the K that
-    it verifies, where a token came before it, and for the K to be made after them.
-    """
-    written = traffic.prompt_tokens + traffic.output_tokens - 1
-    ahead = limits.speculative_tokens * (1 + (traffic.output_tokens > 1))
-    blocks: Int64s = -(-np.minimum(written + ahead, max_model_len) // limits.block_tokens) + 1
-    return blocks
+    served = serving.result(serving.ended(ending))
+    return served, serving.log(), serving.handovers(served)
 
 
 class _VirtualServing:
@@ -133,7 +104,7 @@ class _VirtualServing:
     An engine takes what came during a step when it ends, as a live one does.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  as `simulate`
         self,
         deployment: SimulatedDeployment,
         traffic: Traffic,
@@ -144,10 +115,13 @@ class _VirtualServing:
         seed: int,
         on_step: StepWatcher | None,
         progress: Progress | None,
+        day_night: "SimulatedDayNight | None",
     ) -> None:
         self._traffic = traffic
         _check_replicas(calls, deployment.engines)
         called = {call.replica for call in calls}
+        if day_night is not None:
+            called |= {*range(deployment.replicas.count)}
         self._pool = EnginePool(deployment, traffic, called=called, on_step=on_step, seed=seed)
         self._engines = [*self._pool.engines]
         self._prefill: EnginePool | None = None
@@ -176,6 +150,12 @@ class _VirtualServing:
             raise ConfigError(field="timeout_s", value=timeout_s, expected="seconds, above 0")
         self._timeout_ns = None if timeout_s is None else round(timeout_s * NS_PER_S)
         self._arrivals = RequestArrivals(traffic, self._first.requests, self._timeout_ns)
+        self._day_night = None
+        if day_night is not None:
+            # It imports what drives live chips, which few simulations need.
+            from serving.simulator.day_night import DayNightController
+
+            self._day_night = DayNightController(day_night, deployment, self._pool, self._arrivals)
         self._now_ns = 0
         self._judged = judged
         self._judged_left = int(judged.sum())
@@ -212,6 +192,8 @@ class _VirtualServing:
 
     def ended(self, ending: Ending) -> Ending:
         """End the steps that are under way; returns SERVED where no request is left."""
+        if self._day_night is not None:
+            self._day_night.end(self._now_ns, self._call)
         while self._is_busy:
             self._now_ns = min(e.end_ns for e in self._engines if e.end_ns is not None)
             self._finish_due()
@@ -230,6 +212,8 @@ class _VirtualServing:
             times_ns.append(self._sent[0][0])
         if self._calls:
             times_ns.append(self._calls[-1].at_ns)
+        if self._day_night is not None:
+            times_ns.append(max(self._now_ns, self._day_night.next_ns))
         waits_ns = (engine.waits_until_ns for engine in self._called)
         times_ns += [max(self._now_ns, each) for each in waits_ns if each is not None]
         if arrivals:  # or else no step begins any more
@@ -248,7 +232,8 @@ class _VirtualServing:
         # Others end the run, or sessions go on elsewhere.
         alone = len(self._engines) == 1
         apart = alone or (self._judges_all and self._arrivals.in_order and not looks)
-        return apart and not (self._calls or self._prefill or self._timeout_ns)
+        comes = self._calls or self._prefill or self._timeout_ns or self._day_night
+        return apart and not comes
 
     def _begin_steps(self, until_ns: float, *, looks: bool) -> None:
         """Begin steps of engines that have none; `looks`: levels are looked at meanwhile."""
@@ -257,7 +242,8 @@ class _VirtualServing:
             return
         goes_ahead = self._goes_ahead(looks=looks)
         for engine in self._called:
-            self._fail(engine.dismiss())
+            gone = engine.dismiss(others_serve=self._pool_of(engine).others_open(engine))
+            self._let_go(engine, gone)
         for engine in self._engines:
             if self._timeout_ns is not None and engine.end_ns is None:
                 self._fail(engine.schedulers.abort_due(self._now_ns))
@@ -343,7 +329,7 @@ class _VirtualServing:
         given = engine.give_tokens()
         if self._prefill is not None and engine in self._prefill.engines:
             self._send_over(engine.schedulers.ended_among(given))
-            self._fail(engine.finish())
+            self._let_go(engine, engine.finish())
             return
         ended = engine.schedulers.ended_among(given)
         if self._timeout_ns is not None:
@@ -354,7 +340,7 @@ class _VirtualServing:
         self._done += len(ended)
         self._judged_left -= int(self._judged[ended].sum())
         self._arrivals.after(ended, self._now_ns)
-        self._fail(engine.finish())
+        self._let_go(engine, engine.finish())
 
     def _send_over(self, prompts: Int32s) -> None:
         """Send the keys and values of prompts to the pool that decodes them."""
@@ -373,12 +359,44 @@ class _VirtualServing:
     def _go_on_with_machines(self) -> None:
         """Carry out the calls that have come, and what is due on idle engines."""
         while self._calls and self._calls[-1].at_ns <= self._now_ns:
-            call = self._calls.pop()
-            self._fail(self._engines[call.replica].take(call.call, self._now_ns))
+            self._call(self._calls.pop())
+        if self._day_night is not None and self._day_night.next_ns <= self._now_ns:
+            self._day_night.look(self._now_ns, self._call)
         for engine in self._called:
             waits_ns = engine.waits_until_ns
             if waits_ns is not None and waits_ns <= self._now_ns:
-                self._fail(engine.go_on(self._now_ns))
+                self._let_go(engine, engine.go_on(self._now_ns))
+
+    def _call(self, call: TimedCall) -> None:
+        """Carry out a call now; raises ConfigError and LeaseRefused."""
+        engine = self._engines[call.replica]
+        others_serve = self._pool_of(engine).others_open(engine)
+        gone = engine.take(call.call, self._now_ns, others_serve=others_serve)
+        self._let_go(engine, gone)
+
+    def _let_go(self, engine: SimulatedEngine, requests: Sequence[int]) -> None:
+        """Route requests of an engine that leaves as a whole anew; those of another one fail."""
+        pool = self._pool_of(engine)
+        if not (requests and engine.is_leased and pool.others_open(engine)):
+            self._fail(requests)
+            return
+        for request in requests:
+            pool.put(request)
+
+    def _pool_of(self, engine: SimulatedEngine) -> EnginePool:
+        return (
+            self._pool if self._prefill is None or engine in self._pool.engines else self._prefill
+        )
+
+    def handovers(
+        self, served: ServingRun
+    ) -> "tuple[HandoverOutcome, tuple[TimedCall, ...]] | None":
+        """Those of a policy, if there is one, in a run that has ended, and its calls."""
+        if self._day_night is None:
+            return None
+        end_ns = round(served.emulated_s * NS_PER_S)
+        outcome = self._day_night.outcome(end_ns, joules=served.joules)
+        return outcome, tuple(self._day_night.calls)
 
     def _is_hopeless(self, levels: Sequence[Bound]) -> bool:
         """Whether more requests have missed a level than it allows."""

@@ -63,6 +63,7 @@ def test_the_exit_code_of_a_client_is_told(tmp_path: Path) -> None:
     assert run_client(("true",), {}, tmp_path).exit_code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("name", "exit_code"),

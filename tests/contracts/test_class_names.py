@@ -4,6 +4,8 @@ import ast
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("emulator", "serving", "loadgen", "reporting", "startup", "deploy", "protos", ".ci")
 
@@ -21,6 +23,7 @@ def twice(root: Path) -> dict[str, list[str]]:
     return {name: files for name, files in places.items() if len(files) > 1}
 
 
+@pytest.mark.long
 def test_class_names_are_unique() -> None:
     assert twice(ROOT) == {}
 

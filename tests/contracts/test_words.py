@@ -72,6 +72,7 @@ def test_a_file_that_keeps_a_word_keeps_that_one_alone(words: ModuleType, tmp_pa
     assert [word for word, where in places.items() if where] == ["[Yy]ardstick"]
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_no_replaced_word_was_added_to_the_repository(words: ModuleType) -> None:
     assert words.main([]) == 0

@@ -1,6 +1,6 @@
 """One live server, and one Prometheus that scrapes it, for all files here.
 
-Both end before the folders after this one start engines.
+Both end with the folder's last test.
 """
 
 from collections.abc import Iterator

@@ -68,7 +68,9 @@ class Calm:
             assert_same(result.outputs[rank], self.outputs[number][rank])
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["tp1", "tp2"])
+@pytest.fixture(
+    scope="module", params=[1, pytest.param(2, marks=pytest.mark.slow)], ids=["tp1", "tp2"]
+)
 def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     before = descendants()
     scratch = Path(tempfile.mkdtemp(prefix="fleet-"))

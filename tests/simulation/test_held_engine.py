@@ -27,7 +27,7 @@ from serving.wire.machine_state import ChipHealth, FaultRecord, FaultStage, Mach
 from tests.simulation.asks import Ask, make_asks
 from tests.simulation.troubled_engine import TroubledEngine, running_engine
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 K = 20
 HANG_S = 30.0

@@ -33,9 +33,7 @@ from serving.policy.day_night.handover_machine import (
     take,
     wishes,
 )
-
-LIMITS: Final = HandoverLimits(silent_s=float("inf"))
-"""Emulated seconds; a simulated job is never silent."""
+from serving.simulator.simulated_job import LIMITS
 
 _NEVER: Final = float("inf")
 

@@ -5,67 +5,33 @@ evenly can make a larger job slower. Left-out chips idle.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.errors import ConfigError, HbmExhausted
-from emulator.faults.recovery_time import RecoveryRates
+from emulator.errors import ConfigError
 from emulator.memory.training_memory import smallest_training_chips
-from emulator.specs.calibration import Calibration
 from emulator.specs.model import ModelSpec
-from emulator.specs.system import SystemSpec
-from emulator.specs.training_recipe import TrainingRecipe
 from emulator.timing.model_flops import training_flops_per_token
-from emulator.ultraserver.handover_cost import HandoverCost, checkpoint_write, weights_read
-from emulator.ultraserver.training_cost import TrainingCost
+from emulator.ultraserver.handover_cost import weights_read
 from emulator.units import NS_PER_S
 from loadgen.workloads.length_pairs import ObservedLengths
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
 from serving.analysis.steady_state.partitions import PartitionCandidate
+from serving.simulator.job_cost import JobCost, JobTerms, best_job
 
 Float64s = NDArray[np.float64]
-
-START_S: Final = 30.0
-"""*Assumed*: processes start and compiled models load in half a minute; no source publishes it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobTerms:
-    """How training is done; `start_s` is the start of a job or a group, without reading."""
-
-    system: SystemSpec
-    model: ModelSpec
-    recipe: TrainingRecipe
-    calibration: Calibration
-    rates: RecoveryRates
-    start_s: float = START_S
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.start_s < float("inf"):
-            raise ConfigError(field="start-seconds", value=self.start_s, expected="from 0 on")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    chips: int
-    tokens_per_s: float
-    watts: float
-    step_s: float
-    save: HandoverCost
-    read: HandoverCost
 
 
 def training_yield(terms: JobTerms, *, group_chips: int, groups: int) -> TrainingYield:
     """Of one machine; raises ConfigError when all its groups cannot hold the training state."""
     system, model = terms.system, terms.model
     least = smallest_training_chips(system, model, terms.recipe)
-    chosen: list[_Job | None] = [None]  # by leased groups
+    chosen: list[JobCost | None] = [None]  # by leased groups
     for leased in range(1, groups + 1):
-        known = [each for each in (chosen[-1], _best(terms, chips=leased * group_chips)) if each]
+        best = best_job(terms, range(leased * group_chips))
+        known = [each for each in (chosen[-1], best) if each]
         chosen.append(max(known, key=lambda job: job.tokens_per_s, default=None))
     jobs = [job for job in chosen if job]
     if not jobs or least is None:
@@ -76,7 +42,7 @@ def training_yield(terms: JobTerms, *, group_chips: int, groups: int) -> Trainin
             + ("" if least is None else f"; it needs {least}"),
         )
 
-    def column(of: Callable[[_Job], float]) -> Float64s:
+    def column(of: Callable[[JobCost], float]) -> Float64s:
         return np.array([of(job) if job else 0.0 for job in chosen])
 
     idle = system.chip.idle_watts.value
@@ -95,34 +61,6 @@ def training_yield(terms: JobTerms, *, group_chips: int, groups: int) -> Trainin
         start_s=start_s,
         save_joules=column(lambda job: job.save.joules) + idle * leased_chips * save_s,
         start_joules=column(lambda job: job.read.joules) + idle * leased_chips * start_s,
-    )
-
-
-def _best(terms: JobTerms, *, chips: int) -> _Job | None:
-    """The fastest job on `chips`, over expert-parallel sizes; None where none fits."""
-    most = max(1, terms.model.experts)
-    sizes = [ep for ep in range(1, min(chips, most) + 1) if chips % ep == 0]
-    found = [job for ep in sizes if (job := _job(terms, chips, ep))]
-    return max(found, key=lambda job: job.tokens_per_s, default=None)
-
-
-def _job(terms: JobTerms, chips: int, ep: int) -> _Job | None:
-    recipe = replace(terms.recipe, ep=ep)
-    try:
-        cost = TrainingCost(
-            terms.system, terms.model, range(chips), recipe, calibration=terms.calibration
-        )
-    except HbmExhausted:
-        return None
-    step = cost.step
-    physical = np.arange(chips)
-    return _Job(
-        chips=chips,
-        tokens_per_s=step.tokens_per_s,
-        watts=float(step.chip_watts.sum()),
-        step_s=step.duration_ns / NS_PER_S,
-        save=checkpoint_write(terms.system, physical, cost.checkpoint_bytes, terms.rates),
-        read=weights_read(terms.system, physical, cost.checkpoint_bytes, terms.rates),
     )
 
 

@@ -17,10 +17,11 @@ from serving.analysis.day.replica_choice import ReplicaChoice, choose_replica
 from serving.analysis.day.replica_curve import ReplicaCurve
 from serving.analysis.day.replica_run import ReplicaUnderTest
 from serving.analysis.day.slower_handovers import SlowerHandovers, with_slower_handovers
-from serving.analysis.day.training_table import JobTerms, group_handover, training_yield
+from serving.analysis.day.training_table import group_handover, training_yield
 from serving.analysis.day.training_yield import GroupHandover, TrainingYield
 from serving.analysis.steady_state.sweep import Sweep
 from serving.simulator import THIS_PROCESS, SimulationWorkers
+from serving.simulator.job_cost import JobTerms
 from serving.traffic.engine_limits import SchedulerLimits
 
 Progress = Callable[[str], None]

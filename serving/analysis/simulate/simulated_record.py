@@ -63,7 +63,7 @@ class SimulatedRecord:
             chips=float(deployment.chips),
             prefix_queries=0.0,
             prefix_hits=0.0,
-            info=_info(deployment),
+            info=_info(deployment) | self._policy,
         )
         return RunHeader(
             command=self.command,
@@ -76,6 +76,12 @@ class SimulatedRecord:
             start=start,
             simulated=True,
         )
+
+    @property
+    def _policy(self) -> dict[str, str]:
+        """That of day and night, if there is one."""
+        handovers = self.run.handovers
+        return {} if handovers is None else {"day_night": handovers.policy}
 
     def end(self) -> RunEnd:
         """The meters at the window's end, and what an interrupted run did not come to."""

@@ -1,7 +1,7 @@
 """Figures of a simulated run, and their report."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from loadgen.measures.slo import Slo
 from reporting.document import Column, Document, Facts, table_of
 from reporting.numbers import number
 from serving.analysis.simulate.class_shares import ClassShares
-from serving.simulator import Run, SimulatedDeployment, known_percentile
+from serving.simulator import HandoverOutcome, Run, SimulatedDeployment, known_percentile
 from serving.traffic.serving_run import Ending
 
 PERCENTILES: Final = (50, 90, 99)
@@ -70,6 +70,13 @@ class SimulatedReport:
     classes: tuple[ClassShares, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoverReport(SimulatedReport):
+    """A run's figures, and those of its policy of day and night."""
+
+    handovers: HandoverOutcome
+
+
 def simulated_report(
     run: Run, deployment: SimulatedDeployment, *, slo: Slo | None, compile_s: float, wall_s: float
 ) -> SimulatedReport:
@@ -80,7 +87,7 @@ def simulated_report(
     tokens_per_s = served.tokens / length_s if length_s else 0.0
     facility_watts = deployment.facility_watts(run.chip_watts)
     several = done & (traffic.output_tokens > 1)
-    return SimulatedReport(
+    report = SimulatedReport(
         requests=len(traffic),
         completed_requests=int(done.sum()),
         failed_requests=int((served.failed & ~np.isnan(served.arrival_s)).sum()),
@@ -105,6 +112,10 @@ def simulated_report(
         slo=None if slo is None else slo.words,
         kept=None if slo is None or served.ending is Ending.STOPPED else run.shares(slo),
     )
+    if run.handovers is None:
+        return report
+    figures = {each.name: getattr(report, each.name) for each in fields(report)}
+    return HandoverReport(**figures, handovers=run.handovers)
 
 
 def _percentiles(times_s: Float64s) -> LatencyPercentiles:
@@ -145,6 +156,8 @@ def simulated_document(report: SimulatedReport) -> Document:
     if report.slo is not None and report.kept is not None:
         ttft, tpot, both = report.kept
         facts.append((report.slo, f"{both:.2%} keep it (TTFT {ttft:.2%}, TPOT {tpot:.2%})"))
+    if isinstance(report, HandoverReport):
+        facts += _handover_facts(report.handovers)
     for each in report.classes:
         words = f"{each.completed_requests:,} of {each.requests:,} completed"
         if each.slo is not None and each.kept is not None:
@@ -164,3 +177,25 @@ def simulated_document(report: SimulatedReport) -> Document:
         subtitle="modelled, not measured",
         sections=(Facts(title="", rows=tuple(facts)), latencies),
     )
+
+
+def _handover_facts(of: HandoverOutcome) -> list[tuple[str, str]]:
+    undone = f", {of.undone_tokens:,} more undone" if of.undone_tokens else ""
+    refused = f", {of.refused:,} refused" if of.refused else ""
+    return [
+        (
+            "day and night",
+            f"{of.policy}: {of.handovers:,} hand-overs{refused}, {number(of.leased_chip_s)} s of "
+            f"chips out, {of.moved_requests:,} requests moved",
+        ),
+        (
+            "training",
+            f"{of.trained_tokens:,} tokens in {of.trained_steps:,} steps{undone}, "
+            f"{of.job_starts:,} starts",
+        ),
+        (
+            "energy",
+            f"{number(of.inference_joules)} J of inference, {number(of.training_joules)} J of "
+            f"training, {number(of.handover_joules)} J of hand-overs",
+        ),
+    ]

@@ -5,6 +5,7 @@ workers refuse MXFP4 checkpoints, so weights are converted to FP8 or BF16 before
 unpack other formats in their kernels.
 """
 
+from functools import lru_cache
 from typing import Final
 
 from emulator.errors import ConfigError
@@ -31,6 +32,7 @@ def precisions_of(chip: ChipSpec, model: ModelSpec) -> tuple[str, ...]:
     return tuple(names)
 
 
+@lru_cache(maxsize=16)
 def model_at(precision: str, model: ModelSpec, chip: ChipSpec) -> ModelSpec:
     """`model` with weights, not cache, in `precision`; raises ConfigError if the chip lacks it."""
     supported = precisions_of(chip, model)

@@ -1,9 +1,10 @@
 """Batches of a steady state: the work of every rank of a replica in a step."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from emulator.arrays import Int64s
 from emulator.specs.batch import StepBatch
 from serving.analysis.steady_state.request_shape import RequestShape
 
@@ -17,12 +18,10 @@ def steady_batch(
     logits, as it may be the last of its prompt.
     """
     prompts, rest = divmod(prefill_tokens, shape.prompt_tokens)
-    new = [1] * decodes + [shape.prompt_tokens] * prompts
-    context = [shape.decode_context_tokens] * decodes + [0] * prompts
-    if rest:
-        new.append(rest)
-        context.append((shape.prompt_tokens - rest) // 2)
-    return same_on_all(ranks, new, context)
+    times = [decodes, prompts, int(rest > 0)]
+    new = np.repeat([1, shape.prompt_tokens, rest], times)
+    middle = (shape.prompt_tokens - rest) // 2
+    return same_on_all(ranks, new, np.repeat([shape.decode_context_tokens, 0, middle], times))
 
 
 def prompt_chunks(ranks: int, shape: RequestShape) -> list[StepBatch]:
@@ -58,12 +57,14 @@ def lone_request(ranks: int, new_tokens: int, context_tokens: int) -> StepBatch:
     )
 
 
-def same_on_all(ranks: int, new: list[int], context: list[int]) -> StepBatch:
+def same_on_all(
+    ranks: int, new: Sequence[int] | Int64s, context: Sequence[int] | Int64s
+) -> StepBatch:
     """Ranks with the same requests, each with logits at its last token."""
     return StepBatch(
         ranks=ranks,
         rank=np.repeat(np.arange(ranks, dtype=np.int64), len(new)),
-        new_tokens=np.tile(np.array(new, dtype=np.int64), ranks),
-        context_tokens=np.tile(np.array(context, dtype=np.int64), ranks),
+        new_tokens=np.tile(np.asarray(new, dtype=np.int64), ranks),
+        context_tokens=np.tile(np.asarray(context, dtype=np.int64), ranks),
         logit_rows=np.full(ranks, len(new), dtype=np.int64),
     )

@@ -33,6 +33,8 @@ _PARTS_BETWEEN: Final = (0.25, 0.5, 0.75)
 """Places of further batches between two powers of two."""
 
 ROUTING_SEED: Final = 0
+_PARTS_OF_PROCESS: Final = 4
+"""So that a process that is done with its own takes another's."""
 PARALLEL_FROM: Final = 40
 """Candidates from which on processes are worth their start of about two seconds."""
 
@@ -45,7 +47,7 @@ class Sweep:
         precisions: empty tries all of the chip.
         batches: decoding requests of a rank; empty tries powers of two and the largest that fits,
             and some between them for partitions on the envelope.
-        routing: of tokens over experts, as `ExpertDistribution.parse` reads it.
+        routing: of tokens over experts, as `ExpertDistribution.parse` reads it into `distribution`.
 
     Raises ConfigError for a precision that the chip lacks, or a batch below one.
     """
@@ -60,6 +62,7 @@ class Sweep:
     assumptions: StepAssumptions = field(default_factory=StepAssumptions)
     routing: str = "uniform"
     season: Season = Season.PEAK
+    distribution: ExpertDistribution = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for precision in self.precisions:
@@ -67,7 +70,8 @@ class Sweep:
         for batch in self.batches:
             if batch < 1:
                 raise ConfigError(field="batch", value=batch, expected="at least 1")
-        self._distribution(self.model)
+        distribution = ExpertDistribution.parse(self.routing, self.model, seed=ROUTING_SEED)
+        object.__setattr__(self, "distribution", distribution)
 
     def tasks(self) -> list[Task]:
         """Each precision with each partition that fits; raises ConfigError without any."""
@@ -97,20 +101,18 @@ class Sweep:
     def cost_model(self, precision: str, candidate: PartitionCandidate) -> StepCostModel:
         """Of one candidate's replicas, in that precision."""
         model = self.model_at(precision)
-        distribution = self._distribution(model)
-        return self.assumptions.cost_model(self.system, model, candidate, distribution)
+        return self.assumptions.cost_model(self.system, model, candidate, self.distribution)
 
     def replica(self, precision: str, candidate: PartitionCandidate) -> Replica:
         """The cost of one candidate's steps."""
-        model = self.model_at(precision)
         return Replica(
             self.system,
-            model,
+            self.model_at(precision),
             candidate,
             shape=self.shape,
             precision=precision,
             assumptions=self.assumptions,
-            distribution=self._distribution(model),
+            distribution=self.distribution,
             season=self.season,
         )
 
@@ -118,9 +120,6 @@ class Sweep:
         """Calibration, overlap and routing."""
         calibration = self.assumptions.calibration_in_words(self.system.chip)
         return f"{calibration}; overlap {self.assumptions.overlap.value}, routing {self.routing}"
-
-    def _distribution(self, model: ModelSpec) -> ExpertDistribution:
-        return ExpertDistribution.parse(self.routing, model, seed=ROUTING_SEED)
 
 
 def operating_points(
@@ -167,15 +166,29 @@ def shared(
 ) -> list[Result]:
     """Results of `work`, a module's function, for a sweep's tasks, in their order."""
     tasks = sweep.tasks()
-    count = workers.count if len(tasks) >= PARALLEL_FROM else 1
-    if count == 1:
-        return [result for task in tasks for result in work(sweep, task)]
-    # Large and small partitions take turns, so that every process has as much to do.
-    parts = [(work, sweep, tasks[first::count]) for first in range(count)]
+    on_chips: dict[int, list[int]] = {}  # tasks by number of chips: one process knows their links
+    for place, (_, candidate) in enumerate(tasks):
+        on_chips.setdefault(candidate.partition.chips, []).append(place)
+    in_processes = workers.count > 1 and len(tasks) >= PARALLEL_FROM
+    run, count = (workers, workers.count * _PARTS_OF_PROCESS) if in_processes else (THIS_PROCESS, 1)
+    largest_first = [on_chips[chips] for chips in sorted(on_chips, reverse=True)]
+    parts = [list(chain.from_iterable(largest_first[first::count])) for first in range(count)]
+    for part in parts:
+        part.sort(key=lambda place: _order(tasks[place]))
+    given = [(work, sweep, [tasks[place] for place in part]) for part in parts]
     found: list[list[Result]] = [[] for _ in tasks]
-    for first, results in enumerate(workers.map(_results_of, parts)):
-        found[first::count] = results
+    for part, results in zip(parts, run.map(_results_of, given), strict=True):
+        for place, of_task in zip(part, results, strict=True):
+            found[place] = of_task
     return list(chain.from_iterable(found))
+
+
+def _order(task: Task) -> tuple[int, ...]:
+    """What a cost model is made of is kept as long as the next have it too: terms of ranks by TP,
+    links and experts by chips and EP.
+    """
+    partition = task[1].partition
+    return (partition.tp, partition.chips, partition.ep)
 
 
 def _results_of(

@@ -13,18 +13,16 @@ from typing import Final, TypeVar
 
 from emulator.errors import ConfigError
 from serving.policy.day_night.burst import burst_response_s
+from serving.policy.day_night.decision_memory import DecisionMemory
+from serving.policy.day_night.demand_meter import BUCKET_S, Arrivals, DemandMeter
 from serving.policy.day_night.handover import Action, HandoverLimits, HandoverPhase
 from serving.policy.day_night.handover_machine import HandoverState, HandoverStep, wishes
+from serving.policy.day_night.handover_settings import MANUAL, check_weighs
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Decision, Policy
 from serving.policy.day_night.policy_text import parse_policy
-from serving.server.day_night.day_clock import DAY_S, DayClock
-from serving.server.day_night.day_night_settings import (
-    MANUAL,
-    DayNightSettings,
-    check_weighs,
-)
-from serving.server.day_night.demand_meter import BUCKET_S, Arrivals, DemandMeter, last_end
+from serving.server.day_night.day_night_settings import DayNightSettings
+from serving.server.day_night.demand_file import DemandFile
 from serving.server.day_night.job_failure import JobFailure, NextTry, failure_words, next_try
 from serving.server.day_night.job_process import JobProcess
 from serving.server.day_night.job_record import end_job
@@ -59,9 +57,6 @@ _AGAIN_S: Final = 0.5
 _AGAIN_S_MAX: Final = 10.0
 _SAVE_S: Final = 20.0
 """Wall seconds for the job to save when the server ends."""
-
-_UNWEIGHED_PER_S: Final = 1e12
-"""For an unknown rate: above any load, so that hours alone decide."""
 
 ReplyT = TypeVar("ReplyT", bound=ControlReply)
 
@@ -104,13 +99,10 @@ class DayNight:
         self._wall_s = wall_s
         directory = settings.training.directory
         directory.mkdir(parents=True, exist_ok=True)
-        self.clock = DayClock.starting(
-            settings.day_start,
-            day_length_s=settings.day_length_s,
-            zone=settings.zone,
-            wall_s=wall_s(),
-        ).after(last_end(directory))
-        self._meter = DemandMeter(directory, self.clock)
+        self._demand = DemandFile(directory)
+        self.clock = settings.clock(wall_s()).after(self._demand.end_s)
+        self._meter = DemandMeter(self.clock, self._demand.buckets)
+        self._memory = DecisionMemory(settings, self.clock, self._meter)
         self.job = JobProcess(directory)
         self.handover = LiveHandover(
             chips=settings.chips, group_chips=settings.group_chips, limits=self._limits
@@ -121,7 +113,6 @@ class DayNight:
         self.policy: Policy | None = None
         self._by_hand = [HandoverPhase.SERVING] * settings.groups
         self._graces_s: dict[int, float] = {}  # of groups that were asked to train with another one
-        self._decided: tuple[int, float] | None = None  # groups that are to serve, since when
         self.restarts = 0
         self.trouble = ""
         self.on_job_failure: Callable[[str], None] | None = None
@@ -223,18 +214,24 @@ class DayNight:
         """Observe; changes only records of demand and attempts."""
         watch = await self._asked(WatchRequest(), WatchReply)
         now_s = self._wall_s()
-        self._meter.read(Arrivals(emulated_s=watch.emulated_s, requests=watch.arrived_requests))
+        arrived = Arrivals(emulated_s=watch.emulated_s, requests=watch.arrived_requests)
+        self._demand.append(self._meter.read(arrived))
         handover = self.handover
         handover.see(watch.leases, self.job.seen(), now_s=now_s, emulated_s=watch.emulated_s)
-        observed = self._observation(watch)
+        observed = self._memory.observed(
+            watch.emulated_s,
+            phases=handover.state.phases,
+            queue=watch.waiting,
+            ttft_attainment=self._ttft_attainment(),
+            restore_s=self._return_s(watch.dilation),
+        )
         if self.policy is None:
             serving = self._by_hand.count(HandoverPhase.SERVING)
             decision = Decision(serving_groups=serving, reason="set by hand")
         else:
             decision = self.policy.decide(observed)
             self._by_hand = list(wishes(handover.state, decision.serving_groups))
-        if self._decided is None or self._decided[0] != decision.serving_groups:
-            self._decided = (decision.serving_groups, observed.now_s)
+        self._memory.note(decision, observed)
         steps = handover.want(self._by_hand, now_s=now_s)
         seen = DayNightSnapshot(
             now_s=now_s,
@@ -269,27 +266,6 @@ class DayNight:
             limits=self._limits,
         )
 
-    def _observation(self, watch: WatchReply) -> Observation:
-        settings, day_s = self.settings, self.clock.day_s(watch.emulated_s)
-        if self._decided is None:
-            there = (HandoverPhase.SERVING, HandoverPhase.RESTORING)
-            serving = sum(phase in there for phase in self.handover.state.phases)
-            self._decided = (serving, day_s - DAY_S)
-        return Observation(
-            now_s=day_s,
-            history=self._meter.history,
-            load_per_s=self._meter.load_per_s,
-            groups=settings.groups,
-            serving_groups=self._decided[0],
-            since_change_s=max(day_s - self._decided[1], 0.0),
-            capacity_per_group_per_s=settings.group_requests_per_s or _UNWEIGHED_PER_S,
-            groups_min=settings.groups - settings.lend_groups,
-            queue=watch.waiting,
-            ttft_attainment=self._ttft_attainment(),
-            drain_s=settings.grace_s * self.clock.day_s_per_emulated_s,
-            restore_s=self._return_s(watch.dilation) * self.clock.day_s_per_emulated_s,
-        )
-
     def _return_s(self, dilation: float) -> float:
         """Emulated seconds of a return, for policies: the last one's, else to read weights.
 
@@ -308,10 +284,9 @@ class DayNight:
         """The share of requests in time since the number of serving groups last changed, which was
         the response to earlier misses.
         """
-        limit_s = self.settings.slo.ttft_s
-        if self._first_tokens is None or limit_s is None or self._decided is None:
+        limit_s, since_s = self.settings.slo.ttft_s, self._memory.changed_s
+        if self._first_tokens is None or limit_s is None or since_s is None:
             return None
-        since_s = self.clock.emulated_s(self._decided[1])
         return self._first_tokens.share_within(limit_s, since_s=since_s)
 
     def burst_response_s(self, dilation: float) -> tuple[float, float]:

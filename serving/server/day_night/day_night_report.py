@@ -7,14 +7,14 @@ from typing import Final
 import numpy as np
 
 from emulator.units import NS_PER_S
+from serving.policy.day_night.day_clock import DAY_S
 from serving.policy.day_night.demand import DemandPolicy
+from serving.policy.day_night.handover_settings import MANUAL
 from serving.policy.day_night.history import BUCKETS_MAX
 from serving.policy.day_night.observation import Observation
 from serving.policy.day_night.policy import Policy
 from serving.policy.day_night.schedule import local_time
 from serving.server.day_night.controller import DayNight, DayNightSnapshot
-from serving.server.day_night.day_clock import DAY_S
-from serving.server.day_night.day_night_settings import MANUAL
 from serving.server.day_night.job_failure import failure_words
 from serving.server.training.job_status import NO_STATUS
 from serving.wire.day_night_state import (

@@ -143,6 +143,7 @@ def test_a_ray_without_tokens_is_refused_before_anything_starts(
     session.stop()
 
 
+@pytest.mark.slow
 def test_a_ray_that_does_not_start_is_cleared_and_started_once_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -281,7 +281,7 @@ class Scheduler:
         )
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=[pytest.param(NAMES[0], marks=pytest.mark.slow), *NAMES[1:]])
 def stock(
     request: pytest.FixtureRequest, small_checkpoints: Mapping[str, Path]
 ) -> tuple[Path, list[Alone]]:

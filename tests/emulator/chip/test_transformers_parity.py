@@ -105,7 +105,7 @@ def test_greedy_texts_of_twenty_prompts_are_transformers(
     assert {len(text) for text in found} == {NEW_TOKENS}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_texts_that_are_compared_are_varied(
     texts_of: Callable[[str], list[list[int]]],
 ) -> None:

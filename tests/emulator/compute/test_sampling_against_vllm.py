@@ -309,7 +309,7 @@ DRAWS = 20_000
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", RANDOM_SPECS)
-@pytest.mark.parametrize("varied", ["seed", "position"])
+@pytest.mark.parametrize("varied", ["seed", pytest.param("position", marks=pytest.mark.slow)])
 def test_draws_have_the_frequencies_of_the_distribution_that_vllm_draws_from(
     name: str, varied: str
 ) -> None:

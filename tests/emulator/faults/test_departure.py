@@ -13,7 +13,12 @@ from emulator.specs.seating import VACANT, Seating
 
 
 def leave(
-    partition: Partition, placement: ExpertPlacement, leaving: list[int], *, slots: int
+    partition: Partition,
+    placement: ExpertPlacement,
+    leaving: list[int],
+    *,
+    slots: int,
+    others_serve: bool = False,
 ) -> Departure:
     return departure(
         placement,
@@ -22,6 +27,7 @@ def leave(
         seating=Seating.home(partition),
         ranks_up=np.ones(partition.ranks, dtype=np.bool_),
         capacity=np.full(partition.chips, slots, dtype=np.int64),
+        others_serve=others_serve,
     )
 
 
@@ -55,6 +61,17 @@ def test_experts_that_do_not_fit_are_refused_with_the_figures() -> None:
     partition = Partition(chips=4, ep=4)
     with pytest.raises(ConfigError, match="8 experts of a layer still fit: expert group 0 has "):
         leave(partition, even(partition, 8), [2, 3], slots=3)
+
+
+def test_all_chips_leave_where_others_serve_and_no_expert_moves() -> None:
+    partition = Partition(chips=4, ep=4)
+    placement = even(partition, 8)
+    plan = leave(partition, placement, [0, 1, 2, 3], slots=3, others_serve=True)
+
+    assert plan.placement is placement
+    assert (plan.positions, plan.copied) == ((0, 1, 2, 3), 0)
+    part = leave(partition, placement, [3], slots=3, others_serve=True)
+    assert part.copied == leave(partition, placement, [3], slots=3).copied == 2
 
 
 def test_a_rank_has_to_stay_up() -> None:

@@ -68,3 +68,16 @@ def test_low_precision_products_run_four_times_as_fast_as_bf16_and_add_to_the_sa
     busy = busy_ns(work, engine_rates(TRAINIUM3, "bf16"))
 
     assert busy[:, 0].tolist() == pytest.approx([3, 0, 0, 0, 0])
+
+
+def test_work_takes_as_long_alone_as_among_other_work() -> None:
+    rates = engine_rates(TRAINIUM3, "bf16")
+    flops = np.random.default_rng(1).uniform(1e6, 1e12, (len(ProductRate), 199))
+
+    def busy(columns: slice) -> list[float]:
+        given = dict(zip(ProductRate, flops[:, columns], strict=True))
+        tensor_ns: list[float] = busy_ns(EngineWork.of(flops=given), rates)[0].tolist()
+        return tensor_ns
+
+    together = busy(slice(None))
+    assert [busy(slice(each, each + 1))[0] for each in range(199)] == together

@@ -17,8 +17,10 @@ class {name}(NamedTuple):
 
 @allocating
 def doubled(given: {name}) -> int:
-    return {factor} * np.unique(np.array([given.tokens]))[0]  # takes a second to compile
+    return {factor} * {tokens}
 """
+TOKENS = "given.tokens"
+SLOWLY = f"np.unique(np.array([{TOKENS}]))[0]"  # takes a second to compile
 MAIN = """
 import made
 from emulator.ultraserver.compiled import kept, sources_of
@@ -44,12 +46,12 @@ def read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def answer(folder: Path, name: str, factor: int) -> str:
-    (answered,) = answers(folder, name, factor, processes=1)
+    (answered,) = answers(folder, name, factor, TOKENS, processes=1)
     return answered
 
 
-def answers(folder: Path, name: str, factor: int, *, processes: int) -> list[str]:
-    (folder / "made.py").write_text(KERNEL.format(name=name, factor=factor))
+def answers(folder: Path, name: str, factor: int, tokens: str, *, processes: int) -> list[str]:
+    (folder / "made.py").write_text(KERNEL.format(name=name, factor=factor, tokens=tokens))
     main = folder / "main.py"
     text = MAIN.format(name=name)
     if not main.exists() or main.read_text() != text:
@@ -78,4 +80,4 @@ def test_a_changed_source_is_compiled_anew_and_a_type_that_is_gone_is_no_error(
 
 
 def test_of_processes_that_need_it_at_once_one_compiles(tmp_path: Path) -> None:
-    assert sorted(answers(tmp_path, "Given", 2, processes=3)) == ["42 0", "42 1", "42 1"]
+    assert sorted(answers(tmp_path, "Given", 2, SLOWLY, processes=3)) == ["42 0", "42 1", "42 1"]

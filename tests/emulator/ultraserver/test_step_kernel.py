@@ -22,7 +22,9 @@ from emulator.specs.partition import Partition
 from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.systems import SYSTEMS
 from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.ultraserver.count_tables import RankTableStore, rank_tables
 from emulator.ultraserver.step_cost import StepCost, StepCostModel
+from emulator.ultraserver.step_counter import StepCounter
 from tests.emulator.ultraserver.step_cost_reference import cost_slowly
 from tests.emulator.ultraserver.tiny_steps import Row, batch_of
 
@@ -266,3 +268,28 @@ def test_one_model_costs_steps_in_two_threads() -> None:
     with ThreadPoolExecutor(2) as threads:
         found = list(threads.map(often, batches))
     assert found == [{each} for each in expected]
+
+
+def test_machines_with_the_same_ranks_share_their_tables_and_no_others_do() -> None:
+    def costs(system: str = "trn3-nl72x2", precision: str = "mxfp4", **sizes: int) -> StepCostModel:
+        model = MODELS["gpt-oss-120b"].at_precision(precision)
+        partition = Partition(**{"chips": 8, "tp": 4, "ep": 8, **sizes})
+        return StepCostModel(SYSTEMS[system], model, partition)
+
+    def store(of: StepCostModel) -> RankTableStore:
+        return rank_tables(StepCounter(of.layout).phases, of.layout, ranks_per_domain=2)[1]
+
+    own = costs()
+    assert store(costs(ep=1)) is store(costs(chips=16)) is store(own)
+    others = [
+        costs(precision="bf16"),
+        costs(lnc=1),
+        costs(tp=2),
+        costs(ep=2),  # in a rank, which adds up its experts
+        costs(first_chip=2),  # ranks of two trays
+        costs("trn2-ultraserver"),
+    ]
+    assert len({id(store(each)) for each in (own, *others)}) == 1 + len(others)
+    for each in (own, *others):
+        batch = batch_of(each.partition.ranks, [(0, 3, 900), (1, 700, 0)])
+        assert_alike(each.cost(batch), cost_slowly(each, batch))

@@ -164,7 +164,9 @@ def test_a_fault_of_the_sink_is_raised_and_no_process_is_left() -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("after_s", [None, 0.0, 0.05, 0.6])
+@pytest.mark.parametrize(
+    "after_s", [None, 0.05, *(pytest.param(each, marks=pytest.mark.slow) for each in (0.0, 0.6))]
+)
 def test_stopping_before_the_start_sends_nothing(after_s: float | None) -> None:
     watcher = Watcher()
     with KnownServer().serving() as server:

@@ -54,7 +54,7 @@ def test_a_run_against_itself_differs_nowhere() -> None:
     assert {each.relative for each in found.differences} <= {0.0, None}
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_equal_servers_differ_in_about_5_of_100_comparisons_at_most() -> None:
     # 40 comparisons of independent runs, some 40 figures each: with a chance of 5 % for any
     # difference, more than 6 of 40 are seen once in 220 times.

@@ -157,7 +157,7 @@ def test_the_charts_of_a_simulated_run_draw_nothing_of_its_sending() -> None:
     assert words.isdisjoint({"from send", "sent", "due, not yet sent", "TTFT, from send"})
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_hundred_times_the_requests_are_not_a_hundred_times_the_page() -> None:
     def size(requests: int) -> int:
         charts = report(made_run(requests=requests)).charts()

@@ -57,7 +57,7 @@ def test_the_highest_load_is_below_the_true_limit_and_near_it() -> None:
     assert min(loads) > 0.75 * limit
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_more_requests_come_nearer_to_the_limit() -> None:
     limit = 100 - math.log(10) / 0.1
     best = sweep(MM1, slo="ttft=100ms@p90", requests=4_000).best

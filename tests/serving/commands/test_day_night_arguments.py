@@ -120,7 +120,7 @@ def with_costs(tmp_path: Path, *flags: str, **served: Any) -> DayNightSettings:
     made = day_night_settings(given, settings, SMALL_MOE_DIR)
     assert made is not None
     deployment = resolve_deployment(settings, SMALL_MOE_DIR)
-    return with_cost_model(made, given, deployment, seats=256, utilization=0.9)
+    return with_cost_model(made, given, deployment.machine(0.9), seats=256, utilization=0.9)
 
 
 def test_the_cost_model_says_what_a_group_serves_unless_somebody_does(tmp_path: Path) -> None:

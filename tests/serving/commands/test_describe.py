@@ -81,6 +81,7 @@ def test_json_has_value_unit_and_source_of_every_figure_in_base_units(
     assert system["figures"]["provisioned_watts"]["value"] == 163_339
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*CHIPS, *DATA_SHEETS, *SYSTEMS])
 def test_a_name_is_found_in_any_case(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(name.upper()) == 0
@@ -97,6 +98,7 @@ def test_a_chip_is_found_by_its_other_names(
     assert capsys.readouterr().out.startswith(f"chip {name}\n")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*CHIPS, *DATA_SHEETS, *SYSTEMS])
 def test_every_name_is_described_as_text_and_as_json(
     name: str, capsys: pytest.CaptureFixture[str]

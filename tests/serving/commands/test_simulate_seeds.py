@@ -47,6 +47,7 @@ def test_they_are_the_runs_of_each_seed_with_mean_and_interval(
     assert not {"wall_s", "compile_s"} & set(figures)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_processes_change_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("--seeds", "3", "--processes")

@@ -105,7 +105,10 @@ def test_results_do_not_go_over_a_file_and_a_page_is_tried_before_the_run(
 
 @pytest.mark.process
 @pytest.mark.long
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)],
+)
 def test_a_signal_ends_a_run_with_its_files(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:
@@ -130,7 +133,10 @@ def test_a_signal_ends_a_run_with_its_files(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -15)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, -15)],
+)
 def test_a_second_signal_ends_it_at_once(number: signal.Signals, code: int, tmp_path: Path) -> None:
     pipe = tmp_path / "results"
     os.mkfifo(pipe)

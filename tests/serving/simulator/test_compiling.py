@@ -54,7 +54,7 @@ def taken(*arguments: str) -> tuple[int, int]:
 
 @pytest.mark.process
 @pytest.mark.long
-@pytest.mark.parametrize("replicas", ["1", "2"])
+@pytest.mark.parametrize("replicas", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_run_that_preempts_and_so_caches_compiles_nothing_more(replicas: str) -> None:
     """The first request alone would need no prefix cache; all together overfill the blocks."""
     locks, preemptions = taken("30", replicas, "prepared")

@@ -87,6 +87,7 @@ def test_a_ray_of_its_own_gives_the_same_bits(
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.fleet
 def test_a_node_with_other_code_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_tasks, "code_checksum", lambda: "of another version")

@@ -12,8 +12,9 @@ from emulator.specs.training_recipe import TrainingRecipe
 from emulator.ultraserver.handover_cost import weights_read
 from emulator.ultraserver.training_cost import TrainingCost
 from loadgen.workloads.length_pairs import ObservedLengths
-from serving.analysis.day.training_table import JobTerms, group_handover, training_yield
+from serving.analysis.day.training_table import group_handover, training_yield
 from serving.analysis.steady_state.partitions import PartitionFilter, candidate_partitions
+from serving.simulator.job_cost import JobTerms
 from tests.serving.analysis.day.days import CURVE, SYSTEM
 
 MODEL = model_by_name("qwen3-30b-a3b")

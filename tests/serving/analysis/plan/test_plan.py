@@ -67,6 +67,7 @@ def test_no_size_that_was_tried_meets_the_target_with_fewer_chips(found: Plan) -
     assert min(check.chips for check in found.choice.tried if check.meets) == chips
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_the_same_question_has_the_same_answer_with_more_processes(found: Plan) -> None:
     with SimulationWorkers(2) as workers:

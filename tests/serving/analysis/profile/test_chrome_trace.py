@@ -240,7 +240,7 @@ def test_the_checker_sees_what_is_wrong(tmp_path: Path) -> None:
     assert faults_of(good | {"displayTimeUnit": "s"}) != []
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_whole_machine_s_thousand_steps_are_written_in_seconds(tmp_path: Path) -> None:
     chips = 144
     wide = {

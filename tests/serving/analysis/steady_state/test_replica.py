@@ -220,6 +220,7 @@ def test_lengths_that_cannot_be_are_refused(wrong, says) -> None:
         replace(SHAPE, **wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_sweep_gives_the_same_points_however_the_work_is_shared(
     monkeypatch: pytest.MonkeyPatch,

@@ -24,7 +24,13 @@ def gate() -> AdmissionGate:
     return AdmissionGate(Admission(limits, SETTING.capacity))
 
 
-@pytest.mark.parametrize(("times", "warm"), [(0.9, True), (1.5, False), (5.0, False)])
+@pytest.mark.parametrize(
+    ("times", "warm"),
+    [
+        (1.5, False),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in ((0.9, True), (5.0, False))),
+    ],
+)
 def test_nearly_as_much_is_admitted_as_any_bound_could_and_in_time(
     times: float, warm: bool
 ) -> None:

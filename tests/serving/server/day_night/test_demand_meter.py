@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serving.server.day_night.day_clock import DayClock
-from serving.server.day_night.demand_meter import BUCKET_S, Arrivals, DemandMeter, last_end
+from serving.policy.day_night.day_clock import DayClock
+from serving.policy.day_night.demand_meter import BUCKET_S, Arrivals, DemandMeter
+from serving.server.day_night.demand_file import DemandFile
 
 # A bucket of five minutes of the day is an emulated second.
 CLOCK = DayClock(day_length_s=86_400 / BUCKET_S, origin_s=7 * BUCKET_S)
@@ -19,8 +20,8 @@ def read(meter: DemandMeter, *readings: tuple[float, int]) -> None:
         meter.read(Arrivals(emulated_s=emulated_s, requests=requests))
 
 
-def test_two_buckets_by_hand(tmp_path: Path) -> None:
-    meter = DemandMeter(tmp_path, CLOCK)
+def test_two_buckets_by_hand() -> None:
+    meter = DemandMeter(CLOCK)
     read(meter, (0.0, 0), (0.5, 3), (1.5, 5), (1.6, 5), (2.0, 9))
 
     # At 1.0 s four requests have come: three, and half of the two until 1.5 s.
@@ -30,12 +31,15 @@ def test_two_buckets_by_hand(tmp_path: Path) -> None:
 
 
 def test_what_was_seen_before_a_restart_is_known_after_it(tmp_path: Path) -> None:
-    read(DemandMeter(tmp_path, CLOCK), (0.0, 0), (3.0, 30))
-    assert last_end(tmp_path) == 10 * BUCKET_S
-    with (tmp_path / "demand.jsonl").open("ab") as file:
-        file.write(b"[3300.0, ")  # killed while it wrote
+    meter, file = DemandMeter(CLOCK), DemandFile(tmp_path)
+    for emulated_s, requests in ((0.0, 0), (3.0, 30)):
+        file.append(meter.read(Arrivals(emulated_s=emulated_s, requests=requests)))
+    with (tmp_path / "demand.jsonl").open("ab") as lines:
+        lines.write(b"[3300.0, ")  # killed while it wrote
 
-    again = DemandMeter(tmp_path, CLOCK.after(last_end(tmp_path)))
+    known = DemandFile(tmp_path)
+    assert known.end_s == 10 * BUCKET_S
+    again = DemandMeter(CLOCK.after(known.end_s), known.buckets)
     assert again.history.requests_per_s.tolist() == [10.0] * 3
     assert len((tmp_path / "demand.jsonl").read_bytes().splitlines()) == 3
 
@@ -49,8 +53,8 @@ def test_a_clock_goes_on_at_the_same_time_of_the_next_day() -> None:
     assert clock.after(1000.0 + 86_400.0).origin_s == 1000.0 + 86_400
 
 
-def test_an_engine_that_says_nothing_new_changes_nothing(tmp_path: Path) -> None:
-    meter = DemandMeter(tmp_path, CLOCK)
+def test_an_engine_that_says_nothing_new_changes_nothing() -> None:
+    meter = DemandMeter(CLOCK)
     read(meter, (0.4, 2), (0.4, 2), (0.3, 2))
 
     assert (len(meter.history), meter.load_per_s) == (0, 0.0)
@@ -59,9 +63,9 @@ def test_an_engine_that_says_nothing_new_changes_nothing(tmp_path: Path) -> None
 @given(gaps=st.lists(st.tuples(st.integers(1, 192), st.integers(0, 50)), min_size=1, max_size=30))
 @settings(max_examples=50, deadline=None)
 def test_buckets_are_what_a_straight_line_between_readings_gives(
-    tmp_path_factory: pytest.TempPathFactory, gaps: list[tuple[int, int]]
+    gaps: list[tuple[int, int]],
 ) -> None:
-    meter = DemandMeter(tmp_path_factory.mktemp("meter"), CLOCK)
+    meter = DemandMeter(CLOCK)
     times, requests = [0.0], [0]
     for gap, more in gaps:
         times.append(times[-1] + gap / 64)  # exact, so that ends are met exactly

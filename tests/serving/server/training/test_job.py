@@ -241,7 +241,7 @@ def test_a_job_that_cannot_keep_up_with_its_clock_counts_how_late_it_is(root: Pa
     assert status.emulated_ns < 1e9
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_one_batch_is_learned_by_heart(root: Path) -> None:
     spec = tiny_spec(
         root, one_batch=True, steps=150, save_every_steps=150, eval_every_steps=0, warmup_steps=5

@@ -10,16 +10,16 @@ from emulator.specs.models import model_by_name
 from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.systems import system_by_name
 from loadgen.measures.slo import Slo
+from serving.analysis.steady_state.group_capacity import (
+    QUEUE_SHARE,
+    group_reading_s,
+    group_requests_per_s,
+)
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.analysis.steady_state.request_shape import RequestShape
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.analysis.steady_state.sweep import Sweep, operating_points
 from serving.engine.deployment import Deployment, resolve_deployment
-from serving.server.day_night.group_capacity import (
-    QUEUE_SHARE,
-    group_reading_s,
-    group_requests_per_s,
-)
 from serving.settings import Settings
 
 MODEL = "gpt-oss-120b"
@@ -32,7 +32,8 @@ def served(**settings: Any) -> Deployment:
 
 def rate(deployment: Deployment, slo: str = "ttft=1s,tpot=30ms", **given: Any) -> float | None:
     asked: dict[str, Any] = {"seats": 128, "utilization": 0.92, "group_chips": 4, "lend_groups": 1}
-    return group_requests_per_s(deployment, slo=Slo.parse(slo), shape=SHAPE, **(asked | given))
+    machine = deployment.machine(0.92)
+    return group_requests_per_s(machine, slo=Slo.parse(slo), shape=SHAPE, **(asked | given))
 
 
 def test_a_group_serves_its_part_of_a_share_of_the_steady_state() -> None:
@@ -77,7 +78,7 @@ def test_nobody_keeps_what_cannot_be_kept() -> None:
 
 def test_weights_are_read_once_by_each_tray() -> None:
     deployment = served(chips=8)
-    group_s = group_reading_s(deployment, 0.92, group_chips=4)
-    one_s = group_reading_s(deployment, 0.92, group_chips=1)
+    group_s = group_reading_s(deployment.machine(0.92), group_chips=4)
+    one_s = group_reading_s(deployment.machine(0.92), group_chips=1)
     # A tray's four chips share its drives.
     assert group_s == pytest.approx(4 * one_s, rel=0.01)

@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 import pytest
 
 from emulator.errors import ConfigError
-from serving.server.day_night.day_clock import DayClock
+from serving.policy.day_night.day_clock import DayClock
 
 WALL_S = datetime(2026, 1, 15, 9, 30, tzinfo=UTC).timestamp()
 

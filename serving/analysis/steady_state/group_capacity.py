@@ -11,16 +11,14 @@ from typing import Final
 
 from emulator.errors import HbmExhausted
 from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
-from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
-from emulator.timing.expert_distribution import ExpertDistribution
+from emulator.ultraserver.machine import Machine
 from emulator.units import NS_PER_S
 from loadgen.measures.slo import Slo
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.replica import Replica
 from serving.analysis.steady_state.request_shape import RequestShape
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
-from serving.engine.deployment import Deployment
 from serving.engine.lease_checks import training_hbm
 
 QUEUE_SHARE: Final = 0.5
@@ -31,7 +29,7 @@ chips, `ultraserve day`); *assumed* to be no less elsewhere.
 
 
 def group_requests_per_s(
-    deployment: Deployment,
+    machine: Machine,
     *,
     slo: Slo,
     shape: RequestShape,
@@ -42,11 +40,13 @@ def group_requests_per_s(
 ) -> float | None:
     """Requests per emulated second of one group, with `seats` sequences per rank at once; None when
     the steady state misses the target at every rate.
+
+    With no `lend_groups` the group is all of the machine, beside others.
     """
-    chips = deployment.partition.chips
+    chips = machine.partition.chips
     parts = [
         _partition_requests_per_s(
-            deployment, count, slo=slo, shape=shape, seats=seats, utilization=utilization
+            machine, count, slo=slo, shape=shape, seats=seats, utilization=utilization
         )
         * (group_chips / count)
         for count in (chips, chips - lend_groups * group_chips)
@@ -56,14 +56,14 @@ def group_requests_per_s(
     return QUEUE_SHARE * min(kept) if parts[0] else None
 
 
-def fewest_training_chips(deployment: Deployment) -> int | None:
+def fewest_training_chips(machine: Machine) -> int | None:
     """The smallest group of whole ranks whose HBM holds a training state, or None.
 
     At most half of the partition's chips, since one group always serves.
     """
-    tp, lnc = deployment.partition.tp, deployment.partition.lnc
-    needs = training_hbm(deployment.system, deployment.time_model, lnc=lnc)
-    for chips in range(tp, deployment.partition.chips // 2 + 1, tp):
+    partition = machine.partition
+    needs = training_hbm(machine.system, machine.model, lnc=partition.lnc)
+    for chips in range(partition.tp, partition.chips // 2 + 1, partition.tp):
         try:
             needs(chips)
         except HbmExhausted:
@@ -72,19 +72,17 @@ def fewest_training_chips(deployment: Deployment) -> int | None:
     return None
 
 
-def group_reading_s(deployment: Deployment, utilization: float, *, group_chips: int) -> float:
+def group_reading_s(machine: Machine, *, group_chips: int) -> float:
     """Emulated seconds for the slowest group to read weights and experts from its trays' drives;
     parts that come over links come sooner.
     """
-    machine = deployment.machine(utilization)
-    chips = deployment.partition.chips
-    groups = range(chips // group_chips)
+    groups = range(machine.partition.chips // group_chips)
     members = (range(group * group_chips, (group + 1) * group_chips) for group in groups)
     return max(machine.renewal(each).duration_ns for each in members) / NS_PER_S
 
 
 def _partition_requests_per_s(
-    deployment: Deployment,
+    machine: Machine,
     chips: int,
     *,
     slo: Slo,
@@ -95,10 +93,10 @@ def _partition_requests_per_s(
     """Of `chips` in steady state; 0 where nothing fits, or the mean TPOT or the TTFT without a
     queue misses the target.
     """
-    served = deployment.partition
+    served, costs = machine.partition, machine.cost_model
     ep = max(size for size in range(1, served.ep + 1) if chips % size == 0)
     partition: Partition = replace(served, chips=chips, ep=ep, spares=0)
-    system, model = deployment.system, deployment.time_model
+    system, model = machine.system, machine.model
     room = kv_capacity_tokens(model, system, partition, terms=HbmTerms(utilization=utilization))
     if room < shape.tokens:
         return 0.0
@@ -109,10 +107,8 @@ def _partition_requests_per_s(
             partition=partition, replicas=1, first_chip=served.first_chip, kv_capacity_tokens=room
         ),
         shape=shape,
-        assumptions=StepAssumptions(
-            overlap=Overlap(deployment.settings.overlap), calibration=deployment.calibration
-        ),
-        distribution=deployment.distribution or ExpertDistribution.uniform(model),
+        assumptions=StepAssumptions(overlap=costs.overlap, calibration=costs.calibration),
+        distribution=costs.layout.distribution,
     )
     if slo.ttft_s is not None and replica.prompt_ns > slo.ttft_s * NS_PER_S:
         return 0.0
