@@ -45,6 +45,9 @@ from serving.wire.machine_state import LeaseState, TrainingTotals
 LOOK_S: Final = 0.3
 """Emulated seconds; a server's controller looks as often by the clock on the wall."""
 
+NOTE_S: Final = 60.0
+"""Emulated seconds; what a job draws goes to its leases' engines at least as often."""
+
 FIRST_DAY_S: Final = 4 * 86_400.0
 """The first day of a simulation: Monday, 5 January 1970."""
 
@@ -100,7 +103,7 @@ class DayNightController:
         )
         self._noted = JobWork()
         self._noted_joules = 0.0
-        self._look_ns = 0
+        self._note_ns = self._look_ns = 0
         self.calls: list[TimedCall] = []
         """Those that were not refused."""
         self.refused = 0
@@ -119,8 +122,9 @@ class DayNightController:
             self._look_ns = now_ns + round(LOOK_S * NS_PER_S)
         event = self._job.advance(now_ns)
         groups.see_leases(self._leases(), now_s=now_s)
-        if event is not None:
+        if event is not None or now_ns >= self._note_ns:
             self._note(now_ns, call)
+        if event is not None:
             groups.happened(JobHappened(event=event), now_s=now_s)
         groups.returns.note(groups.state.groups, now_s)
         self._meter.read(Arrivals(emulated_s=now_s, requests=self._arrivals.taken))
@@ -177,7 +181,7 @@ class DayNightController:
             moved_requests=sum(each.moved_requests for each in engines),
             leased_chip_s=sum(each.leased_chip_s for each in engines),
             job_starts=work.starts,
-            trained_steps=work.steps,
+            trained_steps=work.steps - work.undone_steps,
             trained_tokens=work.tokens - work.undone_tokens,
             undone_tokens=work.undone_tokens,
             inference_joules=joules - self._noted_joules - handover_joules,
@@ -228,12 +232,12 @@ class DayNightController:
     def _note(self, now_ns: int, call: Callable[[TimedCall], None]) -> None:
         """Tell each lease's engine what the job has done since the last note, its share."""
         before, work, state = self._noted, self._job.work, self._groups.state
-        self._noted = work
+        self._noted, self._note_ns = work, now_ns + round(NOTE_S * NS_PER_S)
         if work.alive_ns == before.alive_ns:
             return
         for group in state.groups:
             lease = self._groups.leases.get(group.number)
-            shared = set(group.working_chips) & set(state.job.chips)
+            shared = set(group.chips) & set(state.job.chips)
             if lease is None or lease.phase != HandoverPhase.TRAINING or not shared:
                 continue
             share, had = len(shared) / len(state.job.chips), lease.training or _NOTHING
