@@ -38,7 +38,7 @@ from serving.simulator.run import HandoverOutcome
 from serving.simulator.scheduler_arrays import NONE
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulated_job import LIMITS, JobWork, SimulatedJob
-from serving.telemetry.first_token_times import KEPT_MAX, LEAST
+from serving.telemetry.first_token_times import FirstTokenTimes
 from serving.wire.control_call import DrainRequest, ResumeRequest, TrainingNote
 from serving.wire.machine_state import LeaseState, TrainingTotals
 
@@ -101,6 +101,8 @@ class DayNightController:
             start_s=settings.start_s,
             idle_chip_watts=deployment.cost_model.idle_chip_watts,
         )
+        self._first_tokens = FirstTokenTimes()
+        self._newest_ns = NONE
         self._noted = JobWork()
         self._noted_joules = 0.0
         self._note_ns = self._look_ns = 0
@@ -142,20 +144,19 @@ class DayNightController:
             self._take(step, now_ns, call)
 
     def _ttft_attainment(self) -> float | None:
-        """The share of requests in time since the number of serving groups last changed, as
-        `FirstTokenTimes` has it.
-        """
+        """The share of requests in time since the number of serving groups last changed."""
         limit_s, since_s = self._settings.slo.ttft_s, self._memory.changed_s
-        if limit_s is None or since_s is None:
+        if limit_s is None:
             return None
-        arrival_ns = self._pool.requests["arrival_ns"]
-        first_ns = self._pool.requests["first_token_ns"]
-        since = np.flatnonzero(first_ns > max(since_s * NS_PER_S, NONE))
-        if len(since) > KEPT_MAX:
-            since = since[np.argsort(first_ns[since], kind="stable")[-KEPT_MAX:]]
-        if len(since) < LEAST:
-            return None
-        return float((first_ns[since] - arrival_ns[since] <= limit_s * NS_PER_S).mean())
+        requests = self._pool.requests
+        new = requests[requests["first_token_ns"] > self._newest_ns]
+        for each in new[np.argsort(new["first_token_ns"], kind="stable")]:
+            self._newest_ns = int(each["first_token_ns"])
+            ttft_s = (self._newest_ns - int(each["arrival_ns"])) / NS_PER_S
+            self._first_tokens.add(self._newest_ns / NS_PER_S, [ttft_s])
+        return (
+            None if since_s is None else self._first_tokens.share_within(limit_s, since_s=since_s)
+        )
 
     @property
     def _return_s(self) -> float:
