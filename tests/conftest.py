@@ -6,15 +6,18 @@ import re
 import signal
 from collections.abc import Generator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
-from xdist.workermanage import WorkerController
 
 from tests.emulator.chip.random_checkpoints import SHAPES, RandomCheckpoints
 from tests.golden import GoldenFolder
 from tests.kernel_compiler import KernelCompiler
 from tests.process_guard import ProcessGuard, lives_among_processes, starts_processes
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
 
 # As in a chip's process, and before numpy is imported: one thread, and no waiting for a second
 # one that another program keeps from running.
@@ -77,7 +80,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_node_collection_finished(node: WorkerController) -> None:
+def pytest_xdist_node_collection_finished(node: "WorkerController") -> None:
     """Before the first test is given out."""
     node.config.stash[KERNELS].wait()
 

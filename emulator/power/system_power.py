@@ -50,7 +50,9 @@ class FacilityWatts:
         return sum(watts for _, watts in self.parts()[:-1])
 
 
-_PARTS: Final = tuple(each.name for each in fields(FacilityWatts))[:-1]
+_PARTS: Final = tuple(
+    each.name for each in fields(FacilityWatts) if each.name != "provisioned_watts"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

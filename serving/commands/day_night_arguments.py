@@ -121,6 +121,12 @@ def add_day_night_arguments(parser: argparse.ArgumentParser) -> None:
         add_options(parser, kind)
 
 
+def check_group_chips(given: int | None, tp: int) -> None:
+    """Raise ConfigError for a group that is not whole ranks."""
+    if given is not None and (given < 1 or given % tp):
+        raise ConfigError("group_chips", given, f"whole ranks of {tp} chips")
+
+
 def day_night_settings(
     args: argparse.Namespace, served: Settings, weights_dir: Path
 ) -> DayNightSettings | None:
@@ -135,9 +141,7 @@ def day_night_settings(
         raise ConfigError(
             field="control_port", value=0, expected="a port: day and night is controlled by it"
         )
-    if args.group_chips is not None and (args.group_chips < 1 or args.group_chips % served.tp):
-        expected = f"whole ranks of {served.tp} chips"
-        raise ConfigError(field="group_chips", value=args.group_chips, expected=expected)
+    check_group_chips(args.group_chips, served.tp)
     group_chips = args.group_chips or served.tp
     return DayNightSettings(
         policy=policy,

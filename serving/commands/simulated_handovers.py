@@ -11,6 +11,7 @@ from serving.commands.day import SLO
 from serving.commands.day_night_arguments import (
     NEEDS,
     HandoverOptions,
+    check_group_chips,
     duration_of,
     lend_groups,
     policy_of,
@@ -86,6 +87,7 @@ class SimulatedHandoverOptions(HandoverOptions):
             raise ConfigError("day_start", self.day_start, expected)
         partition, engines = deployment.cost_model.partition, deployment.replicas.count
         chips = partition.chips * engines
+        check_group_chips(self.group_chips, partition.tp)
         group_chips = self.group_chips or (partition.tp if engines == 1 else partition.chips)
         settings = SimulatedDayNight(
             policy=policy,

@@ -38,12 +38,15 @@ from serving.simulator.run import HandoverOutcome
 from serving.simulator.scheduler_arrays import NONE
 from serving.simulator.simulated_deployment import SimulatedDeployment
 from serving.simulator.simulated_job import LIMITS, JobWork, SimulatedJob
-from serving.telemetry.first_token_times import KEPT_MAX, LEAST
+from serving.telemetry.first_token_times import FirstTokenTimes
 from serving.wire.control_call import DrainRequest, ResumeRequest, TrainingNote
 from serving.wire.machine_state import LeaseState, TrainingTotals
 
 LOOK_S: Final = 0.3
 """Emulated seconds; a server's controller looks as often by the clock on the wall."""
+
+NOTE_S: Final = 60.0
+"""Emulated seconds; what a job draws goes to its leases' engines at least as often."""
 
 FIRST_DAY_S: Final = 4 * 86_400.0
 """The first day of a simulation: Monday, 5 January 1970."""
@@ -98,9 +101,11 @@ class DayNightController:
             start_s=settings.start_s,
             idle_chip_watts=deployment.cost_model.idle_chip_watts,
         )
+        self._first_tokens = FirstTokenTimes()
+        self._newest_ns = NONE
         self._noted = JobWork()
         self._noted_joules = 0.0
-        self._look_ns = 0
+        self._note_ns = self._look_ns = 0
         self.calls: list[TimedCall] = []
         """Those that were not refused."""
         self.refused = 0
@@ -119,8 +124,9 @@ class DayNightController:
             self._look_ns = now_ns + round(LOOK_S * NS_PER_S)
         event = self._job.advance(now_ns)
         groups.see_leases(self._leases(), now_s=now_s)
-        if event is not None:
+        if event is not None or now_ns >= self._note_ns:
             self._note(now_ns, call)
+        if event is not None:
             groups.happened(JobHappened(event=event), now_s=now_s)
         groups.returns.note(groups.state.groups, now_s)
         self._meter.read(Arrivals(emulated_s=now_s, requests=self._arrivals.taken))
@@ -138,20 +144,19 @@ class DayNightController:
             self._take(step, now_ns, call)
 
     def _ttft_attainment(self) -> float | None:
-        """The share of requests in time since the number of serving groups last changed, as
-        `FirstTokenTimes` has it.
-        """
+        """The share of requests in time since the number of serving groups last changed."""
         limit_s, since_s = self._settings.slo.ttft_s, self._memory.changed_s
-        if limit_s is None or since_s is None:
+        if limit_s is None:
             return None
-        arrival_ns = self._pool.requests["arrival_ns"]
-        first_ns = self._pool.requests["first_token_ns"]
-        since = np.flatnonzero(first_ns > max(since_s * NS_PER_S, NONE))
-        if len(since) > KEPT_MAX:
-            since = since[np.argsort(first_ns[since], kind="stable")[-KEPT_MAX:]]
-        if len(since) < LEAST:
-            return None
-        return float((first_ns[since] - arrival_ns[since] <= limit_s * NS_PER_S).mean())
+        requests = self._pool.requests
+        new = requests[requests["first_token_ns"] > self._newest_ns]
+        for each in new[np.argsort(new["first_token_ns"], kind="stable")]:
+            self._newest_ns = int(each["first_token_ns"])
+            ttft_s = (self._newest_ns - int(each["arrival_ns"])) / NS_PER_S
+            self._first_tokens.add(self._newest_ns / NS_PER_S, [ttft_s])
+        return (
+            None if since_s is None else self._first_tokens.share_within(limit_s, since_s=since_s)
+        )
 
     @property
     def _return_s(self) -> float:
@@ -177,7 +182,7 @@ class DayNightController:
             moved_requests=sum(each.moved_requests for each in engines),
             leased_chip_s=sum(each.leased_chip_s for each in engines),
             job_starts=work.starts,
-            trained_steps=work.steps,
+            trained_steps=work.steps - work.undone_steps,
             trained_tokens=work.tokens - work.undone_tokens,
             undone_tokens=work.undone_tokens,
             inference_joules=joules - self._noted_joules - handover_joules,
@@ -228,12 +233,12 @@ class DayNightController:
     def _note(self, now_ns: int, call: Callable[[TimedCall], None]) -> None:
         """Tell each lease's engine what the job has done since the last note, its share."""
         before, work, state = self._noted, self._job.work, self._groups.state
-        self._noted = work
+        self._noted, self._note_ns = work, now_ns + round(NOTE_S * NS_PER_S)
         if work.alive_ns == before.alive_ns:
             return
         for group in state.groups:
             lease = self._groups.leases.get(group.number)
-            shared = set(group.working_chips) & set(state.job.chips)
+            shared = set(group.chips) & set(state.job.chips)
             if lease is None or lease.phase != HandoverPhase.TRAINING or not shared:
                 continue
             share, had = len(shared) / len(state.job.chips), lease.training or _NOTHING

@@ -16,7 +16,7 @@ _NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobWork:
-    """What a job has done since its first start: `undone` tokens were lost when it was killed.
+    """What a job has done since its first start: `undone` work was lost when it was killed.
 
     `joules` are of its chips, idle power included, in the `alive_ns` that it had them.
     """
@@ -24,6 +24,7 @@ class JobWork:
     starts: int = 0
     steps: int = 0
     tokens: int = 0
+    undone_steps: int = 0
     undone_tokens: int = 0
     joules: float = 0.0
     alive_ns: int = 0
@@ -57,7 +58,8 @@ class SimulatedJob:
         self._stages: list[_Stage] = []  # the present one first
         self._now_ns = 0
         self._unsaved_steps = 0
-        self._steps = self._tokens = self._undone_tokens = self._starts = self._alive_ns = 0
+        self._steps = self._tokens = self._starts = self._alive_ns = 0
+        self._undone_steps = self._undone_tokens = 0
         self._joules = 0.0
 
     @property
@@ -78,6 +80,7 @@ class SimulatedJob:
             starts=self._starts,
             steps=self._steps,
             tokens=self._tokens,
+            undone_steps=self._undone_steps,
             undone_tokens=self._undone_tokens,
             joules=self._joules,
             alive_ns=self._alive_ns,
@@ -161,6 +164,7 @@ class SimulatedJob:
     def kill(self) -> None:
         """End now: what is after the newest checkpoint is lost."""
         if self._cost is not None:
+            self._undone_steps += self._unsaved_steps
             self._undone_tokens += self._unsaved_steps * self._cost.step_tokens
         self._cost, self._stages, self._unsaved_steps = None, [], 0
 

@@ -391,11 +391,15 @@ class _VirtualServing:
     def handovers(
         self, served: ServingRun
     ) -> "tuple[HandoverOutcome, tuple[TimedCall, ...]] | None":
-        """Those of a policy, if there is one, in a run that has ended, and its calls."""
+        """Those of a policy, if there is one, in a run that has ended, and its calls.
+
+        Until its last step, or its last look after that.
+        """
         if self._day_night is None:
             return None
-        end_ns = round(served.emulated_s * NS_PER_S)
-        outcome = self._day_night.outcome(end_ns, joules=served.joules)
+        end_ns = max(round(served.emulated_s * NS_PER_S), self._now_ns)
+        joules = sum(engine.joules(end_ns) for engine in self._engines)
+        outcome = self._day_night.outcome(end_ns, joules=joules)
         return outcome, tuple(self._day_night.calls)
 
     def _is_hopeless(self, levels: Sequence[Bound]) -> bool:

@@ -72,6 +72,11 @@ def test_without_a_policy_nothing_is_said_of_one(
         (["--day-night", "never", "--day-start", "x"], "day_start=x: expected HH:MM"),
         (["--day-night", "never", "--day-length", "0"], "day_length=0s: expected at least 1"),
         (["--day-night", "never", "--group-chips", "2"], "group_chips=2: expected 4, all of an"),
+        (["--day-night", "never", "--group-chips", "0"], "group_chips=0: expected whole ranks of"),
+        (
+            ["--day-night", "never", "--tp", "2", "--group-chips", "3"],
+            "group_chips=3: expected whole ranks of 2 chips",
+        ),
         (["--day-night", "never", "--lend-chips", "6"], "lend_chips=6: expected whole groups of 4"),
         (["--day-night", "never", "--lend-chips", "12"], "lend_chips=12: expected 4 to 8 chips"),
         (["--day-night", "never", "--lend-chips", "4"], "a training state of qwen3-30b-a3b fits"),

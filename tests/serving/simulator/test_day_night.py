@@ -274,15 +274,38 @@ def test_faults_on_a_day_lose_no_request_without_a_word(seed: int, engines: bool
     assert again.handovers == run.handovers
 
 
-def test_threads_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    traffic = traffic_of(requests=150, rate_per_s=40.0)
+def test_a_job_s_energy_is_counted_also_when_it_loses_a_chip() -> None:
+    """Killed at once, it has been noted until then: all of its chips', and its lost steps."""
+    asked = replace(HOURS, policy="fixed:1", start_s=0.0)
+    traffic = Traffic(
+        arrival_s=np.array([0.0, 30.0]), prompt_tokens=np.full(2, 9), output_tokens=np.full(2, 4)
+    )
+    loss = InjectRequest(fault=Fault(kind=FaultKind.LOSE_CHIP, chip=9))
+    plain = simulate(ALONE, traffic, day_night=asked).handovers
+    run = simulate(
+        ALONE, traffic, day_night=asked, calls=[TimedCall(at_s=20.0, call=loss, replica=0)]
+    )
+    handovers = run.handovers
+    assert plain is not None
+    assert handovers is not None
+    watts = plain.training_joules / plain.leased_chip_s
+    until_loss_s = 20.0 - 2 * LOOK_S
+    assert handovers.training_joules > 0.9 * watts * GROUP_CHIPS * until_loss_s
+    assert handovers.undone_tokens > 0
+    assert handovers.trained_steps * cost_of(range(8)).step_tokens == handovers.trained_tokens
+
+
+def test_a_night_after_the_last_step_counts_no_negative_time() -> None:
+    traffic = Traffic(
+        arrival_s=np.array([0.0, 500.0]), prompt_tokens=np.full(2, 9), output_tokens=np.full(2, 4)
+    )
     asked = replace(BY_ENGINES, policy="fixed:1", start_s=0.0)
-    runs = []
-    for threads in ("1", "2"):
-        monkeypatch.setenv("NUMBA_NUM_THREADS", threads)
-        runs.append(simulate(THREE, traffic, day_night=asked))
-    assert times(runs[0]) == times(runs[1])
-    assert runs[0].handovers == runs[1].handovers
+    run = simulate(THREE, traffic, day_night=asked, until_s=100.0)
+    handovers = run.handovers
+    assert handovers is not None
+    assert handovers.leased_chip_s > 90 * BY_ENGINES.group_chips
+    assert handovers.inference_joules > 0
+    assert handovers.training_joules > 0
 
 
 # A whole engine of several, by calls.

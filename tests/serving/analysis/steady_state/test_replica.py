@@ -220,6 +220,26 @@ def test_lengths_that_cannot_be_are_refused(wrong, says) -> None:
         replace(SHAPE, **wrong)
 
 
+class InTurn(SimulationWorkers):
+    """The parts of two processes, one after the other in this one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 2
+
+
+def test_a_sweep_in_parts_gives_the_same_points_in_the_same_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sweeping, "PARALLEL_FROM", 2)
+    question = small_sweep(batches=(4,))
+
+    found = sweeping.operating_points(question, workers=InTurn())
+
+    assert found == sweeping.operating_points(question)
+    assert len(found) == len(question.tasks()) > 2
+
+
 @pytest.mark.slow
 @pytest.mark.process
 def test_a_sweep_gives_the_same_points_however_the_work_is_shared(
