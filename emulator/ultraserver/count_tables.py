@@ -49,7 +49,7 @@ def head_tables(model: ModelSpec, shape: IssueShape) -> request_kernel.HeadTable
     def macs(group: int, contracted: int, made: int) -> Float64s:
         score = float(contraction_rows(engine, np.array(float(contracted))))
         value = float(output_columns(engine, np.array(float(made))))
-        return np.array([columns * score, rows * value, least / group, 0.0, 0.0, 0.0])
+        return np.array([columns * score, rows * value, least / group, 0.0, 0.0, 0.0, 0.0])
 
     own = macs(shape.query_group, model.head_dim, model.head_dim)
     plain, unfolded = own, own
@@ -61,7 +61,11 @@ def head_tables(model: ModelSpec, shape: IssueShape) -> request_kernel.HeadTable
         unfolded_pair_macs = latent.unfolded_macs_per_score
     magic = [(1 << request_kernel.SHIFT) // tile + 1 for tile in (columns, rows)]
     up_macs = layer_weights(model).kv_up_macs / model.heads
-    by_head = (pair_macs, unfolded_pair_macs, 2 * model.head_dim, up_macs, shape.kv_up_macs, least)
+    up_rows = (least, engine.moving_rows_start.value)
+    by_head = (
+        *(pair_macs, unfolded_pair_macs, 2 * model.head_dim, up_macs, shape.kv_up_macs),
+        *up_rows,
+    )
     windowed = own.copy()
     windowed[request_kernel.IN_WINDOW] = model.window_tokens
     return request_kernel.HeadTables(

@@ -51,8 +51,10 @@ GENERATION: Final = (
     Prior(name="compute", usual=1.0, least=0.2, most=5.0, spread=0.3),
     Prior(name="overhead", usual=1.0, least=0.2, most=5.0, spread=0.5),
 )
-ERROR_SCALES: Final = {"tpot": 0.1, "ttft": 0.6, "tokens_per_s": 0.33}
-"""Errors that count as one: TPOT matters most; TTFT holds queueing that no fit explains."""
+ERROR_SCALES: Final = {"tpot": 0.1, "ttft": 0.3, "tokens_per_s": 0.33}
+"""Errors that count as one: TPOT matters most."""
+UNQUEUED_USERS: Final = 16
+"""With more, or with a pool for prompts, TTFT is the queue's, which no factor explains."""
 DRAFT_OVERHEADS: Final = np.linspace(1.0, 2.5, 31)
 EVALUATIONS_MAX: Final = 40
 
@@ -103,7 +105,12 @@ def fit_factors(
     machines = [load.deployment.stack.machine for load in plain]
     generations = {chip_by_name(machine).generation for machine in machines} - {""}
     order = FactorVector(sorted(generations))
-    vector = _fitted(order, RowPredictor(plain), observed.taken(~drafts), _weights(machines))
+    unqueued = np.array(
+        [load.users <= UNQUEUED_USERS and not load.deployment.disaggregated for load in plain]
+    )
+    seen = observed.taken(~drafts)
+    seen = replace(seen, ttft_s=np.where(unqueued, seen.ttft_s, np.nan))
+    vector = _fitted(order, RowPredictor(plain), seen, _weights(machines))
     factors = order.factors(vector, name=name, source=source)
     if not drafts.any():
         return factors

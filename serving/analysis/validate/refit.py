@@ -1,4 +1,4 @@
-"""Fits all that ships: `python -m serving.analysis.validate.refit`, five to ten minutes."""
+"""Fits all that ships: `python -m serving.analysis.validate.refit`, a minute or two."""
 
 import argparse
 import hashlib
@@ -20,8 +20,9 @@ from serving.analysis.validate.row_prediction import RowPredictor, RowResults
 from serving.analysis.validate.usable_rows import UsableRow, usable_rows
 
 METHOD = (
-    "least squares on log errors of TPOT, median TTFT and tokens/s with soft L1 and Gaussian "
-    "priors, machines by the root of their rows; overhead of drafts by rows with speculation"
+    "least squares on log errors of TPOT, tokens/s and, of few users, median TTFT with soft L1 and "
+    "Gaussian priors, machines by the root of their rows; overhead of drafts by rows with "
+    "speculation"
 )
 COVERED: Final = 0.8
 """Share of rows that an interval is made to cover."""
