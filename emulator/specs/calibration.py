@@ -79,6 +79,11 @@ class Calibration:
             draft_overhead=_same(),
         )
 
+    def beside_exchanges(self, computing_share: float) -> Self:
+        """Where only this share of the cores computes."""
+        left = replace(self.tensor_share, value=computing_share * self.tensor_share.value)
+        return replace(self, tensor_share=left)
+
     def figures(self) -> NamedFigures:
         """Every figure by its name."""
         return figures_of(self)

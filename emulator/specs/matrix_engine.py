@@ -1,7 +1,7 @@
 """A matrix engine's costs beside a product's flops.
 
 A product keeps a tile of weights still and streams rows of activations past it. Few rows cost as
-much as `moving_rows_min`, all rows `moving_rows_start` more, a partial tile as much as a full one.
+much as `moving_rows_min`, a partial tile as much as a full one.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,6 @@ class MatrixEngine:
         tile_rows: contraction elements of one weight tile; `mx_tile_rows` in block-scaled formats.
         tile_columns: outputs of one weight tile.
         moving_rows_min: least rows of activations charged per issue.
-        moving_rows_start: rows that an issue's edges cost, beside its own.
         sub_arrays: parts of the array that can hold separate tiles of narrow products.
         fill_drain_ns: from a product's first row to its first result, and again until it is empty.
         ramp_share: of the peak rate after an idle spell; all of it after `ramp_ns`.
@@ -28,14 +27,13 @@ class MatrixEngine:
     mx_tile_rows: Figure
     tile_columns: Figure
     moving_rows_min: Figure
-    moving_rows_start: Figure
     sub_arrays: Figure
     fill_drain_ns: Figure
     ramp_share: Figure
     ramp_ns: Figure
 
     def __post_init__(self) -> None:
-        may_be_zero = ("moving_rows_start", "fill_drain_ns", "ramp_ns")
+        may_be_zero = ("fill_drain_ns", "ramp_ns")
         for label, figure in self.figures():
             if figure.value < 0 or (figure.value == 0 and label not in may_be_zero):
                 least = ">= 0" if label in may_be_zero else "> 0"

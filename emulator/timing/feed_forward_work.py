@@ -113,9 +113,7 @@ def expert_work(
     share = 1 / expert_tp
     activated = share * model.expert_intermediate * pairs
     quantised = model.hidden * pairs + activated if product.rate.quantised else 0.0
-    engine = shape.engine
-    charged = pairs + engine.moving_rows_start.value * distinct
-    rows = np.maximum(charged, engine.moving_rows_min.value * distinct)
+    rows = np.maximum(pairs, shape.engine.moving_rows_min.value * distinct)
     return EngineWork.of(
         flops={product.rate: FLOPS_PER_MAC * share * weights.macs * pairs},
         issued_flops={product.rate: FLOPS_PER_MAC * product.macs * rows},

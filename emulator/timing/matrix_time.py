@@ -1,8 +1,7 @@
 """Costs of a matrix product beside its flops: partial tiles, few rows.
 
 A product keeps tiles of weights still (contraction x outputs) and streams rows past each. An issue
-lasts as long as its rows and `moving_rows_start` more, and at least as `moving_rows_min`; a partial
-tile as long as a full one.
+lasts as long as its rows, and at least as `moving_rows_min`; a partial tile as long as a full one.
 A contraction that leaves half or a quarter of a tile free shares the array, in sub-arrays, with
 another such product.
 
@@ -26,8 +25,7 @@ LM_HEAD_SEQUENCES: Final = 1
 
 def moving_rows(engine: MatrixEngine, rows: Float64s) -> Float64s:
     """Rows charged for an issue over `rows`: [...] -> [...]; 0 for 0."""
-    charged = rows + engine.moving_rows_start.value
-    return np.where(rows > 0, np.maximum(charged, engine.moving_rows_min.value), 0.0)
+    return np.where(rows > 0, np.maximum(rows, engine.moving_rows_min.value), 0.0)
 
 
 def contraction_rows(engine: MatrixEngine, contraction: Float64s, *, mx: bool = False) -> Float64s:

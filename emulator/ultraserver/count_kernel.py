@@ -65,7 +65,6 @@ class ExpertTables(NamedTuple):
     chances: Float64s  # [different chances of a slot]
     by_part: Float64s  # [PARTS_OF_EXPERTS, FIELDS]
     least_rows: float  # of an issue
-    edge_rows: float  # of an issue, beside its own
     pairs_in_sbuf: float
     group_chips: int
 
@@ -247,8 +246,7 @@ def _column_terms(tables: CountTables, pairs: Float64s, distinct: Float64s) -> F
     for column in range(len(pairs)):
         parts[0] = pairs[column]
         parts[1] = distinct[column]
-        charged = pairs[column] + experts.edge_rows * distinct[column]
-        parts[2] = max(charged, experts.least_rows * distinct[column])
+        parts[2] = max(pairs[column], experts.least_rows * distinct[column])
         parts[3] = pairs[column] > 0
         parts[4] = max(pairs[column] - experts.pairs_in_sbuf, 0.0)
         for part in range(PARTS_OF_EXPERTS):

@@ -49,7 +49,7 @@ def head_tables(model: ModelSpec, shape: IssueShape) -> request_kernel.HeadTable
     def macs(group: int, contracted: int, made: int) -> Float64s:
         score = float(contraction_rows(engine, np.array(float(contracted))))
         value = float(output_columns(engine, np.array(float(made))))
-        return np.array([columns * score, rows * value, least / group, 0.0, 0.0, 0.0, 0.0])
+        return np.array([columns * score, rows * value, least / group, 0.0, 0.0, 0.0])
 
     own = macs(shape.query_group, model.head_dim, model.head_dim)
     plain, unfolded = own, own
@@ -61,11 +61,7 @@ def head_tables(model: ModelSpec, shape: IssueShape) -> request_kernel.HeadTable
         unfolded_pair_macs = latent.unfolded_macs_per_score
     magic = [(1 << request_kernel.SHIFT) // tile + 1 for tile in (columns, rows)]
     up_macs = layer_weights(model).kv_up_macs / model.heads
-    up_rows = (least, engine.moving_rows_start.value)
-    by_head = (
-        *(pair_macs, unfolded_pair_macs, 2 * model.head_dim, up_macs, shape.kv_up_macs),
-        *up_rows,
-    )
+    by_head = (pair_macs, unfolded_pair_macs, 2 * model.head_dim, up_macs, shape.kv_up_macs, least)
     windowed = own.copy()
     windowed[request_kernel.IN_WINDOW] = model.window_tokens
     return request_kernel.HeadTables(
@@ -226,11 +222,9 @@ def expert_tables(
     if experts is None:
         return _no_experts(chips), np.zeros((0, chips), dtype=np.int64)
     columns, column_of = _columns(experts.routing, layout.partition.expert_tp, group)
-    engine = layout.system.chip.matrix
     tables = columns._replace(
         by_part=_by_part(experts),
-        least_rows=float(engine.moving_rows_min.value),
-        edge_rows=float(engine.moving_rows_start.value),
+        least_rows=float(layout.system.chip.matrix.moving_rows_min.value),
         pairs_in_sbuf=experts.pairs_in_sbuf,
     )
     return tables, column_of
@@ -264,7 +258,6 @@ def _no_experts(group: int) -> kernel.ExpertTables:
         chances=np.zeros(0),
         by_part=np.zeros((kernel.PARTS_OF_EXPERTS, FIELDS)),
         least_rows=0.0,
-        edge_rows=0.0,
         pairs_in_sbuf=0.0,
         group_chips=group,
     )

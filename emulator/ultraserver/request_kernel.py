@@ -44,9 +44,8 @@ SUM_COLUMNS: Final = FIRST_SUM + len(SUMS)
 (PLAIN, UNFOLDED, WINDOWED, OWN) = range(4)
 (OF_KEYS, OF_VALUES, LEAST_ROWS, IN_WINDOW) = range(4)
 # And its own: of a pair of query and key, as a latent lies and unfolded, and inside a window; of a
-# row of a latent's up-projection as it is and as it is issued, with the fewest rows issued and
-# those of an issue's edges.
-(PAIR, UNFOLDED_PAIR, WINDOW_PAIR, UP, ISSUED_UP, LEAST_UP_ROWS, UP_EDGE_ROWS) = range(7)
+# row of a latent's up-projection as it is and as it is issued, with the fewest rows issued.
+(PAIR, UNFOLDED_PAIR, WINDOW_PAIR, UP, ISSUED_UP, LEAST_UP_ROWS) = range(6)
 
 
 class HeadTables(NamedTuple):
@@ -57,7 +56,7 @@ class HeadTables(NamedTuple):
     """
 
     numbers: Int64s  # [6]
-    macs: Float64s  # [4, 7]
+    macs: Float64s  # [4, 6]
 
 
 class RequestSums(NamedTuple):
@@ -247,6 +246,5 @@ def add_up_projections(heads: HeadTables, sums: Float64s) -> None:
     """Add what a latent's up-projection is issued for, which all requests of a rank share."""
     for rank in range(len(sums)):
         if sums[rank, UP_ROWS] > 0:
-            up_rows = sums[rank, UP_ROWS] + heads.macs[OWN, UP_EDGE_ROWS]
-            up_rows = max(up_rows, heads.macs[OWN, LEAST_UP_ROWS])
+            up_rows = max(sums[rank, UP_ROWS], heads.macs[OWN, LEAST_UP_ROWS])
             sums[rank, ISSUED] += up_rows * heads.macs[OWN, ISSUED_UP]

@@ -120,6 +120,9 @@ class StepKernel:
             return cost_kernel.time_alone(tables, counted, slow)
         half = None if loads is None else half_loads(loads)
         pair = (self._counted(halves[0], half), self._counted(halves[1], half))
+        if counted.ranks.of.prefills.any():
+            left = tables.tensor_share * self._counter.computing_share
+            tables = tables._replace(tensor_share=left)
         return cost_kernel.time_halves(tables, counted, pair, slow)
 
     def alone(

@@ -283,7 +283,7 @@ class TrainingCost:
             rank=ranks.terms(totals),
             times=times,
             experts=None if experts is None else experts.expected(totals.tokens),
-            prefills=np.zeros(batch.ranks),
+            prefills=np.ones(batch.ranks),
             halves=None,
         )
 

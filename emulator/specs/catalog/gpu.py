@@ -44,11 +44,11 @@ SWITCH_HOP: Final = Figure(300, "ns", "assumed: NVIDIA publishes no latency of a
 LINK_HOP: Final = Figure(300, "ns", "assumed: AMD publishes no latency of a link between two GPUs")
 
 
-EDGE_ROWS: Final = Figure(
-    34,
-    "rows",
-    "assumed: first loads and last stores of a tile; chosen among 0, 32, 34, 36, 48 and 96 by "
-    "left-out rows and to published rates of large deployments",
+EXCHANGE_CORES: Final = Figure(
+    20,
+    "cores",
+    "arXiv 2412.19437, section 3.2.2: 20 of an H800's 132 multiprocessors saturate NVLink and the "
+    "network; assumed to hold on other GPUs",
 )
 
 
@@ -60,7 +60,6 @@ def tiles(*, rows: int, mx_rows: int, columns: int, moving_rows: int, source: st
         mx_tile_rows=Figure(mx_rows, "rows", source),
         tile_columns=Figure(columns, "columns", source),
         moving_rows_min=Figure(moving_rows, "rows", source),
-        moving_rows_start=EDGE_ROWS,
         sub_arrays=Figure(1, "sub-arrays", "none: an instruction uses the unit"),
         fill_drain_ns=Figure(0, "ns", unmodelled),
         ramp_share=Figure(1, "of peak", unmodelled),

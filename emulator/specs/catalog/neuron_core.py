@@ -90,9 +90,6 @@ def array(
         moving_rows_min=Figure(
             64, "rows", f"{_NKI_V2}: issue interval max(N, 64) cycles, stated for NeuronCore-v2"
         ),
-        moving_rows_start=Figure(
-            0, "rows", "none: rows of one issue follow those of another; see fill_drain_ns"
-        ),
         sub_arrays=Figure(4, "sub-arrays", f"{source}: row tiling of 32 rows"),
         fill_drain_ns=Figure(
             (128 + 128) / clock_hz * 1e9,
