@@ -22,7 +22,7 @@ _OLD_NAMES: Final = {"ceiling": ROOFLINE.name}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
+class PredictionInterval:
     """Measured over predicted, which four of five rows of a left-out machine lie between."""
 
     least: float
@@ -46,8 +46,8 @@ class ShippedFits:
     everything: StackFactors
     without: Mapping[str, StackFactors]
     fitted: frozenset[str]
-    intervals: Mapping[str, Interval]
-    intervals_without: Mapping[str, Mapping[str, Interval]]
+    intervals: Mapping[str, PredictionInterval]
+    intervals_without: Mapping[str, Mapping[str, PredictionInterval]]
 
     def as_data(self) -> dict[str, Any]:
         """The data that `from_data` reads."""
@@ -77,14 +77,16 @@ class ShippedFits:
         )
 
 
-def _plain_intervals(intervals: Mapping[str, Interval]) -> dict[str, list[float]]:
+def _plain_intervals(intervals: Mapping[str, PredictionInterval]) -> dict[str, list[float]]:
     return {
         metric: [_rounded(each.least), _rounded(each.most)] for metric, each in intervals.items()
     }
 
 
-def _intervals(held: Mapping[str, list[float]]) -> dict[str, Interval]:
-    return {metric: Interval(least=least, most=most) for metric, (least, most) in held.items()}
+def _intervals(held: Mapping[str, list[float]]) -> dict[str, PredictionInterval]:
+    return {
+        metric: PredictionInterval(least=least, most=most) for metric, (least, most) in held.items()
+    }
 
 
 def _plain(factors: StackFactors) -> dict[str, Any]:

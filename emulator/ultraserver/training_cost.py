@@ -210,7 +210,7 @@ class TrainingCost:
         terms = self._terms(each)
         overlap = self.recipe.overlap
         # Assumed: a training run's exchanges reach what its collectives reach. DeepSeek-V3's is so
-        # 24 % faster than it was, and 47 % with the share of exchanges that nothing else delays.
+        # 31 % faster than it was, and 44 % with the share of exchanges that nothing else delays.
         calibration = without_host(
             replace(self.calibration, exchange_share=self.calibration.link_share)
         )

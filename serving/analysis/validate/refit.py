@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.specs.shipped_fits import Interval, ShippedFits
+from emulator.specs.shipped_fits import PredictionInterval, ShippedFits
 from emulator.specs.stack_factors import StackFactors
 from serving.analysis.validate.calibration_fit import fit_factors
 from serving.analysis.validate.measured_row import METRICS, MeasuredRow, read_rows
@@ -104,7 +104,7 @@ def _blind_ratios(rows: Sequence[UsableRow], without: Mapping[str, StackFactors]
     return ratios
 
 
-def _intervals(ratios: _Ratios, left_out: str) -> dict[str, Interval]:
+def _intervals(ratios: _Ratios, left_out: str) -> dict[str, PredictionInterval]:
     """Of the rows of every machine but one."""
     ends = (1 - COVERED) / 2, (1 + COVERED) / 2
     found = {}
@@ -112,7 +112,7 @@ def _intervals(ratios: _Ratios, left_out: str) -> dict[str, Interval]:
         some = [each for name, each in by_machine.items() if name != left_out and len(each)]
         if some:
             quantiles = np.quantile(np.concatenate(some), ends).tolist()
-            found[metric] = Interval(least=quantiles[0], most=quantiles[1])
+            found[metric] = PredictionInterval(least=quantiles[0], most=quantiles[1])
     return found
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from emulator.specs.shipped_fits import Interval, ShippedFits, shipped_fits
+from emulator.specs.shipped_fits import PredictionInterval, ShippedFits, shipped_fits
 from serving.analysis.validate.measured_row import METRICS, ExcludedRow, read_rows
 from serving.analysis.validate.prediction_errors import RowError, summary
 from serving.analysis.validate.row_prediction import RowPredictor, RowResults
@@ -46,7 +46,7 @@ class Validation:
             return self.everything
         return self.without.get(row.measured.configuration.hardware)
 
-    def interval(self, row: UsableRow, metric: str) -> Interval | None:
+    def interval(self, row: UsableRow, metric: str) -> PredictionInterval | None:
         """Of measured over blindly predicted, by other machines' rows alone."""
         machine = row.measured.configuration.hardware
         known = self.fits.intervals_without.get(machine) if self.in_fit(row) else None

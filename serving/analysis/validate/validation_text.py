@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from emulator.specs.figure import Figure
-from emulator.specs.shipped_fits import Interval
+from emulator.specs.shipped_fits import PredictionInterval
 from reporting.document import Column, Table, table_of
 from reporting.plain_text import table_lines
 from serving.analysis.validate.measured_row import METRICS, ExcludedRow
@@ -219,7 +219,7 @@ def _row_data(validation: Validation, place: int) -> dict[str, Any]:
     }
 
 
-def _blind(predicted: float, interval: Interval | None) -> dict[str, float]:
+def _blind(predicted: float, interval: PredictionInterval | None) -> dict[str, float]:
     """By the fit without the row's machine, with its 80 % interval."""
     if interval is None:
         return {"predicted": predicted}

@@ -68,7 +68,7 @@ def test_prompts_that_ride_hold_decodes_up_less_than_a_pass_of_their_own(tmp_pat
     apart = load_of(tmp_path, framework="sglang", conc="32")
     counted = CountedRows([riding, apart])
     factors = shipped_fits().everything
-    calibrations = [factors.calibration(stack.machine, stack.framework) for stack in counted.stacks]
+    calibrations = [factors.calibration(stack.machine) for stack in counted.stacks]
 
     times = counted.times(calibrations)
 
