@@ -44,8 +44,8 @@ def combine(
     """The step's duration; a step that cannot run as two batches runs as one.
 
     NONE: every exchange and collective is exposed. TWO_BATCH: while one half batch computes, the
-    other's exchange runs (`two_batch_ns`), on cores that prompts lack. FULL: the longer of computing and communication.
-    Collectives inside a rank hide in FULL alone.
+    other's exchange runs (`two_batch_ns`), on cores that prompts lack. FULL: the longer of
+    computing and communication. Collectives inside a rank hide in FULL alone.
     """
     if overlap is Overlap.TWO_BATCH and terms.halves is not None:
         share = terms.computing_share if terms.prefills.any() else 1.0
