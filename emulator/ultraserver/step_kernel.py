@@ -239,7 +239,7 @@ class StepKernels:
 
     def step_tables(self, slow: Float64s, batch: StepBatch | None) -> StepTables | None:
         """Arguments of `cost_kernel.drawn`; see `StepCostModel.step_tables`."""
-        if self._drafts is not None:
+        if self._draft_tokens:
             return None
         if batch is not None:
             self._whole.learn_around(batch)
@@ -253,13 +253,13 @@ class StepKernels:
         self, batch: StepBatch, loads: ExpertLoads | None, slow: Float64s, overlap: Overlap
     ) -> KernelStep:
         """The step of `batch`, which has requests; raises ValueError as `StepCostModel.cost`."""
-        if self._drafts is None and overlap is Overlap.NONE:
+        if not self._draft_tokens and overlap is Overlap.NONE:
             rounded, parts_ns, bounds = self._whole.alone(batch, loads, slow, self._power)
         else:
             passed = (
-                self._whole.passed(batch, loads, slow, overlap)
-                if self._drafts is None
-                else self._with_drafts(self._drafts, batch, loads, slow, overlap)
+                self._with_drafts(batch, loads, slow, overlap)
+                if self._draft_tokens
+                else self._whole.passed(batch, loads, slow, overlap)
             )
             parts_ns, bounds = passed.parts_ns, passed.bound
             rounded = cost_kernel.rounded(
@@ -276,18 +276,15 @@ class StepKernels:
         )
 
     def _with_drafts(
-        self,
-        drafts: StepKernel,
-        batch: StepBatch,
-        loads: ExpertLoads | None,
-        slow: Float64s,
-        overlap: Overlap,
+        self, batch: StepBatch, loads: ExpertLoads | None, slow: Float64s, overlap: Overlap
     ) -> Passed:
         checked = verified(batch, self._draft_tokens)
         prefills = prefill_requests(batch)  # a decode's guesses are none
         own = self._whole.passed(checked, loads, slow, overlap, prefills=prefills)
+        if self._drafts is None:
+            return own
         further = [
-            drafts.passed(each, None, slow, overlap)
+            self._drafts.passed(each, None, slow, overlap)
             for each in draft_passes(batch, self._draft_tokens)
         ]
         parts_ns = own.parts_ns.copy()
