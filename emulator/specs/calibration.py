@@ -21,6 +21,8 @@ class Calibration:
             KV.
         exchange_share: of the links' rate, in dispatch and combine of routed experts.
         exchange_ns: launching and synchronising each dispatch or combine.
+        computing_share: of the cores, which compute prompts while the others move the tokens of
+            another half batch.
         collective_ns: launching and synchronising each other collective, for every doubling of its
             chips.
         step_ns: each engine step: scheduling, preparing inputs, sampling, output.
@@ -31,7 +33,7 @@ class Calibration:
         front_end_request_ns: reading, tokenising and handing over each request; delays no step.
         front_end_token_ns: each token from the engine to the client; delays no step.
         fp4_overhead: multiplies overheads of models with experts in 4 bits.
-        draft_overhead: multiplies overheads of steps with drafts.
+        draft_overhead: multiplies overheads of steps of an engine whose drafts a module makes.
         turn_taking: from 0, where a phase's engines overlap perfectly and the busiest counts, to 1,
             where their times add up; between, the norm of their times with exponent 1 /
             turn_taking: 0.5 is the root of the sum of squares.
@@ -43,6 +45,7 @@ class Calibration:
     link_share: Figure
     exchange_share: Figure
     exchange_ns: Figure
+    computing_share: Figure
     collective_ns: Figure
     step_ns: Figure
     layer_ns: Figure
@@ -75,14 +78,14 @@ class Calibration:
                 name: replace(getattr(self, name), value=factor * getattr(self, name).value)
                 for name in ENGINE_OVERHEADS
             },
-            fp4_overhead=_same(),
-            draft_overhead=_same(),
+            fp4_overhead=_same(_MULTIPLIED),
+            draft_overhead=_same(_MULTIPLIED),
         )
 
-    def beside_exchanges(self, computing_share: float) -> Self:
-        """Where only this share of the cores computes."""
-        left = replace(self.tensor_share, value=computing_share * self.tensor_share.value)
-        return replace(self, tensor_share=left)
+    def beside_exchanges(self) -> Self:
+        """With the matrix engines of the computing cores alone."""
+        left = self.computing_share.value * self.tensor_share.value
+        return replace(self, tensor_share=replace(self.tensor_share, value=left))
 
     def figures(self) -> NamedFigures:
         """Every figure by its name."""
@@ -90,6 +93,7 @@ class Calibration:
 
 
 _NOT_COUNTED: Final = "a roofline counts none"
+_MULTIPLIED: Final = "multiplied into the overheads"
 _PEAK: Final = "a roofline reaches the peak"
 
 
@@ -101,8 +105,8 @@ def _none() -> Figure:
     return Figure(0.0, "ns", _NOT_COUNTED)
 
 
-def _same() -> Figure:
-    return Figure(1.0, "x", _NOT_COUNTED)
+def _same(source: str) -> Figure:
+    return Figure(1.0, "x", source)
 
 
 ROOFLINE: Final = Calibration(
@@ -112,6 +116,7 @@ ROOFLINE: Final = Calibration(
     link_share=_share(),
     exchange_share=_share(),
     exchange_ns=_none(),
+    computing_share=_share(),
     collective_ns=_none(),
     step_ns=_none(),
     layer_ns=_none(),
@@ -120,8 +125,8 @@ ROOFLINE: Final = Calibration(
     prefill_step_ns=_none(),
     front_end_request_ns=_none(),
     front_end_token_ns=_none(),
-    fp4_overhead=_same(),
-    draft_overhead=_same(),
+    fp4_overhead=_same(_NOT_COUNTED),
+    draft_overhead=_same(_NOT_COUNTED),
     turn_taking=Figure(0.0, "1 / exponent", "a roofline overlaps perfectly"),
 )
 """The roofline alone, which no stack can beat."""

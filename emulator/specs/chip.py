@@ -19,8 +19,6 @@ class ChipSpec:
         lnc_sizes: physical cores that may form one logical core.
         dma_engines: None in a GPU, whose cores load from HBM themselves.
         launch_ns: to start a kernel after the one before it, or a compiled graph.
-        exchange_cores: those that move tokens between half batches' experts while the others
-            compute; None where cores of their own do.
         tensor_sparse_flops_per_s: 16-bit products with structured sparsity.
         sbuf_bytes: memory beside the engines; a GPU's L2 and shared memory.
         psum_bytes: separate memory for the matrix engine's sums.
@@ -52,7 +50,6 @@ class ChipSpec:
     scalar_ops_per_s: Figure
     gpsimd_ops_per_s: Figure | None = None
     collective_cores: Figure | None = None
-    exchange_cores: Figure | None = None
     sbuf_bytes: Figure
     psum_bytes: Figure | None = None
     link_tray_bytes_per_s: Figure
@@ -95,12 +92,6 @@ class ChipSpec:
     def memory_bytes_per_s(self) -> float:
         """Real streaming rate from HBM: the slower of the stacks and the DMAs."""
         return min(self.hbm_bytes_per_s.value, self.dma_bytes_per_s.value)
-
-    @property
-    def computing_share(self) -> float:
-        """Of the cores, while others move tokens."""
-        moving = 0.0 if self.exchange_cores is None else self.exchange_cores.value
-        return 1 - moving / self.cores.value
 
     def logical_cores(self, lnc: int) -> int:
         """Logical cores of `lnc` physical cores; raises ConfigError for another LNC."""

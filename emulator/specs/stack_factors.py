@@ -9,24 +9,29 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from emulator.specs.calibration import ROOFLINE, Calibration
+from emulator.specs.chip import ChipSpec
 from emulator.specs.chips import chip_by_name
 from emulator.specs.figure import Figure, NamedFigures
 
 _SHARE_MAX: Final = 1.0
 _TENSOR_SHARE_MAX: Final = 0.95  # assumed: no stack's large products reach more of the peak
 _DEEPEP: Final = (
-    "fitted to 394 measured dispatches and combines of DeepEP's low-latency kernels over 8 to 64 "
-    "H100, H200 and H800: 7 % median error on the one that is left out"
+    "fitted to DeepEP's low-latency dispatches and combines over 8 to 64 GPUs: 380 of H100 and "
+    "H200 (aiconfigurator's tables, with the same figures for both), and those of H800 that "
+    "DeepEP publishes; 7 % median error"
 )
 
 NAMED_CONSTANTS: Final[dict[str, Figure]] = {
     "exchange_share": Figure(0.874, "of peak", _DEEPEP),
     "exchange_ns": Figure(17.5e3, "ns", _DEEPEP),
+    "exchange_cores": Figure(
+        20.0,
+        "cores",
+        "arXiv 2412.19437, section 3.2.2: 20 of an H800's 132 multiprocessors saturate NVLink and "
+        "the network; assumed to hold on other GPUs",
+    ),
     "prefill_step_ns": Figure(
-        0.0,
-        "ns",
-        "assumed: a step of prompts alone costs what its work does; a fitted 58 ms a step "
-        "made the TPOT of held-out rows worse on every machine",
+        0.0, "ns", "assumed: a step of prompts alone costs what its work does, see DECISIONS 76"
     ),
     "step_ns": Figure(
         0.5e6,
@@ -117,6 +122,7 @@ class StackFactors:
             link_share=self._share(min(_SHARE_MAX, self.link_share)),
             exchange_share=constants["exchange_share"],
             exchange_ns=constants["exchange_ns"],
+            computing_share=_computing_share(chip_by_name(chip)),
             collective_ns=self._time(on.overhead * self.collective_ns),
             step_ns=replace(constants["step_ns"], value=on.overhead * constants["step_ns"].value),
             layer_ns=self._time(on.overhead * self.layer_ns),
@@ -147,3 +153,10 @@ class StackFactors:
                 figure = Figure(getattr(on, name), "x", self.source)
                 named.append((f"{generation} {name}", figure))
         return (*named, *NAMED_CONSTANTS.items())
+
+
+def _computing_share(chip: ChipSpec) -> Figure:
+    moving = NAMED_CONSTANTS["exchange_cores"]
+    if chip.dma_engines is not None:
+        return Figure(1.0, "of cores", "none of the cores that compute moves tokens")
+    return Figure(1 - moving.value / chip.cores.value, "of cores", moving.source)

@@ -83,7 +83,8 @@ class StepCostModel:
             those from `first_chip` on.
         calibration: shares of peak rates, and overheads; by default none.
         draft_tokens: guesses of each decoding request per step.
-        draft_module: a layer of the model's makes them, after each step; else they cost nothing.
+        draft_module: a layer of the model's makes them, after each step; else they are found for
+            nothing.
 
     Immutable: `with_placement` and `with_machine` make another one. Raises ConfigError for a
     partition that does not fit the system or the model's heads, weights in a format that the chip
@@ -116,10 +117,10 @@ class StepCostModel:
         self.model = model
         self.partition = partition
         narrow = model.experts > 0 and model.expert_format.bits_per_element <= 4
-        self.calibration = calibration.of_work(fp4=narrow, drafts=draft_tokens > 0)
+        self._draft_module = draft_module and draft_tokens > 0
+        self.calibration = calibration.of_work(fp4=narrow, drafts=self._draft_module)
         self.overlap = overlap
         self.draft_tokens = draft_tokens
-        self._draft_module = draft_module and draft_tokens > 0
         chips, first = partition.chips, partition.first_chip
         self._rates = flops_per_ns(system.chip, model.dtype)
         self._even = np.ones(chips)  # no chip is slow

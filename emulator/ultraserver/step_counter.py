@@ -32,7 +32,6 @@ class StepCounter:
         self._partition = layout.partition
         self._chips_up = layout.chips_up
         self.launch_ns = step_launch_ns(layout.system.chip)
-        self.computing_share = layout.system.chip.computing_share
         self.phases = RankPhases(layout, draft=draft)
         segments, tail = segments_of(model)
         self.runs = np.array([segment.times for segment in (*segments, tail)], dtype=np.float64)
@@ -105,7 +104,6 @@ class StepCounter:
             prefills=totals.prefills,
             busy=tokens > 0,
             launch_ns=self.launch_ns,
-            computing_share=self.computing_share,
         )
 
     def _expert_terms(

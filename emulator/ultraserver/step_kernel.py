@@ -85,6 +85,7 @@ class StepKernel:
             exchange=nothing_carried(layout.partition) if exchange is None else exchange,
         )
         self._time = _time_tables(counter, layout, calibration)
+        self._tensor_share_beside = calibration.beside_exchanges().tensor_share.value
         layers = np.arange(layout.model.moe_layers)
         self._time_by_layer = self._time._replace(
             kind_of_layer=layers, kind_runs=np.ones(len(layers))
@@ -121,8 +122,7 @@ class StepKernel:
         half = None if loads is None else half_loads(loads)
         pair = (self._counted(halves[0], half), self._counted(halves[1], half))
         if counted.ranks.of.prefills.any():
-            left = tables.tensor_share * self._counter.computing_share
-            tables = tables._replace(tensor_share=left)
+            tables = tables._replace(tensor_share=self._tensor_share_beside)
         return cost_kernel.time_halves(tables, counted, pair, slow)
 
     def alone(

@@ -66,7 +66,6 @@ class StepTerms:
     `kind_of_layer[i]` of `experts`, whose links are those of a combine; the dispatch takes
     `dispatch_share` of its `link_ns`. Ranks of a domain wait for each other after every segment.
 
-    `computing_share` of the cores computes prompts while the other half's tokens are exchanged.
     `layers` and `expert_layers` [rows] mark the rows that stand for a layer. `halves`: the step's
     two half batches, if any; `drafts`: passes of a draft module after it.
     """
@@ -88,7 +87,6 @@ class StepTerms:
     prefills: Float64s  # [ranks]
     busy: Bools  # [ranks]
     launch_ns: float
-    computing_share: float
     halves: "tuple[StepTerms, StepTerms] | None" = None
     drafts: "tuple[StepTerms, ...]" = ()
 

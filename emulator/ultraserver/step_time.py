@@ -48,8 +48,7 @@ def combine(
     computing and communication. Collectives inside a rank hide in FULL alone.
     """
     if overlap is Overlap.TWO_BATCH and terms.halves is not None:
-        share = terms.computing_share if terms.prefills.any() else 1.0
-        beside = calibration.beside_exchanges(share)
+        beside = calibration.beside_exchanges() if terms.prefills.any() else calibration
         halves = tuple(TimedStep(half, beside) for half in terms.halves)
         own = _two_batch(TimedStep(terms, beside), (halves[0], halves[1]))
     elif overlap is Overlap.FULL:

@@ -10,7 +10,6 @@ from emulator.specs.assumptions import Assumption, assumption_set
 from emulator.specs.catalog.gpu import (
     ARITHMETIC_GUIDE,
     DMA_START,
-    EXCHANGE_CORES,
     LAUNCH,
     MICROCODE,
     SATURATING,
@@ -62,7 +61,6 @@ B200: Final = ChipSpec(
     maker="NVIDIA",
     generation="blackwell",
     cores=_multiprocessors(148),
-    exchange_cores=EXCHANGE_CORES,
     lnc_sizes=(148,),
     default_lnc=one_logical_core(148),
     dma_bytes_per_s=loads(7.7e12),

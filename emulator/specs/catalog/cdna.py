@@ -8,7 +8,6 @@ from typing import Final
 
 from emulator.specs.catalog.gpu import (
     DMA_START,
-    EXCHANGE_CORES,
     LAUNCH,
     MICROCODE,
     SATURATING,
@@ -39,7 +38,6 @@ MI300X: Final = ChipSpec(
     maker="AMD",
     generation="cdna3",
     cores=Figure(304, "cores", f"{_MI300X}: compute units"),
-    exchange_cores=EXCHANGE_CORES,
     lnc_sizes=(304,),
     default_lnc=one_logical_core(304),
     dma_bytes_per_s=loads(5.3e12),

@@ -44,14 +44,6 @@ SWITCH_HOP: Final = Figure(300, "ns", "assumed: NVIDIA publishes no latency of a
 LINK_HOP: Final = Figure(300, "ns", "assumed: AMD publishes no latency of a link between two GPUs")
 
 
-EXCHANGE_CORES: Final = Figure(
-    20,
-    "cores",
-    "arXiv 2412.19437, section 3.2.2: 20 of an H800's 132 multiprocessors saturate NVLink and the "
-    "network; assumed to hold on other GPUs",
-)
-
-
 def tiles(*, rows: int, mx_rows: int, columns: int, moving_rows: int, source: str) -> MatrixEngine:
     """A GPU's matrix unit by its instruction's shape, without ramp or fill time."""
     unmodelled = "assumed: not modelled for GPUs, whose instructions overlap"

@@ -9,7 +9,6 @@ from typing import Final
 from emulator.specs.catalog.gpu import (
     ARITHMETIC_GUIDE,
     DMA_START,
-    EXCHANGE_CORES,
     LAUNCH,
     MICROCODE,
     SATURATING,
@@ -40,7 +39,6 @@ H100: Final = ChipSpec(
     maker="NVIDIA",
     generation="hopper",
     cores=Figure(_MULTIPROCESSORS, "cores", _WHITEPAPER),
-    exchange_cores=EXCHANGE_CORES,
     lnc_sizes=(_MULTIPROCESSORS,),
     default_lnc=one_logical_core(_MULTIPROCESSORS),
     dma_bytes_per_s=loads(3.35e12),

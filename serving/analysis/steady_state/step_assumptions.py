@@ -66,12 +66,12 @@ class StepAssumptions:
 
     def model_error_in_words(self) -> str:
         """`model_error`, as a report says it."""
-        if not self.model_error:
+        if self.calibration.name != FITTED:
             return "error of the model: a roofline's times are bounds, none is a prediction"
         tpot, ttft, rate = (self.model_error[name] for name in ("tpot", "ttft", "tokens_per_s"))
         return (
             "error of the model: of measured GPU servers that no fit had seen, four of five had "
             f"{tpot.least:.2f} to {tpot.most:.2f} times the predicted TPOT, {rate.least:.2f} to "
             f"{rate.most:.2f} times the tokens/s, {ttft.least:.2f} to {ttft.most:.0f} times the "
-            "TTFT, whose queue was a formula there"
+            "TTFT, whose queue was a formula there; their routing was uneven, and predicted so"
         )

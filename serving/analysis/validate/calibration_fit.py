@@ -33,7 +33,7 @@ class Prior:
 
 
 SHARED: Final = (
-    # About three quarters of HBM's rate is what streaming kernels reach, 0.3 to all of it.
+    # About four fifths of HBM's rate is what streaming kernels reach, 0.3 to all of it.
     Prior(name="memory_share", usual=0.8, least=0.3, most=1.0, spread=0.2),
     # Grouped products of a few hundred rows in FP8 with block scales reach about 40 % of the peak.
     Prior(name="tensor_share", usual=0.40, least=0.1, most=0.9, spread=0.3),
@@ -45,6 +45,7 @@ SHARED: Final = (
     Prior(name="collective_ns", usual=5e3, least=0.1e3, most=60e3, spread=0.5),
     Prior(name="front_end_request_ns", usual=100e6, least=5e6, most=1e9, spread=1.0),
     Prior(name="fp4_overhead", usual=1.0, least=0.5, most=1.5, spread=0.3),
+    # Assumed: a busiest chip with under twice the mean, as routing is without replicas.
     Prior(name="exchange_skew", usual=1.75, least=1.0, most=20.0, spread=0.5),
 )
 GENERATION: Final = (

@@ -1,8 +1,8 @@
 """Published results of other kinds than whole serving runs, with predictions beside them.
 
-No fit has seen them, or their models. One constant is read off points of their own kind: the
-busiest rank's excess off SGLang's pair with and without EPLB. GPU points of serving come from
-optional files.
+No fit of rows has seen them, or their models. Two constants are read off points of their own kind:
+the exchange's off DeepEP's and other kernels, the busiest rank's excess off SGLang's pair with and
+without EPLB. GPU points of serving come from optional files.
 """
 
 import csv

@@ -47,7 +47,9 @@ class Validation:
         return self.without.get(row.measured.configuration.hardware)
 
     def interval(self, row: UsableRow, metric: str) -> PredictionInterval | None:
-        """Of measured over blindly predicted, by other machines' rows alone."""
+        """Of measured over predicted by fits without the measured machine, over the rows of other
+        machines.
+        """
         machine = row.measured.configuration.hardware
         known = self.fits.intervals_without.get(machine) if self.in_fit(row) else None
         return (known or self.fits.intervals).get(metric)

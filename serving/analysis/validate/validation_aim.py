@@ -46,9 +46,9 @@ def aim_lines(found: Mapping[str, dict[str, Any]]) -> Iterator[str]:
     """Every missed aim in a line, or that there is none."""
     misses = missed(found)
     if not misses:
-        yield "Every aim is met with the row's machine left out."
+        yield "Every aim is met by rows that no fit had seen."
     for each in misses:
         yield (
-            f"missed with the row's machine left out: {each['aim']} {100 * each['found']:.1f} %, "
+            f"missed by rows that no fit had seen: {each['aim']} {100 * each['found']:.1f} %, "
             f"aimed at {100 * each['most']:.0f} %"
         )

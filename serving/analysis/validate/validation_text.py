@@ -97,7 +97,7 @@ def score_table(validation: Validation) -> Table:
         for metric in METRICS
         for words, over in (
             ("were fitted", found[metric]["fitted"]),
-            ("had their machine left out", found[metric]),
+            ("no fit had seen", found[metric]),
         )
         for row in _score_rows(_NAMES[metric], words, over)
     ]

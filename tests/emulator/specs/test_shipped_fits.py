@@ -11,15 +11,14 @@ from emulator.specs.shipped_fits import (
     calibration_for,
     shipped_fits,
 )
-from emulator.specs.stack_factors import NAMED_CONSTANTS, SHARED_UNITS
+from emulator.specs.stack_factors import NAMED_CONSTANTS
 
 
 def test_factors_are_few() -> None:
     everything = shipped_fits().everything
 
-    assert len(SHARED_UNITS) <= 10
-    beside = len(everything.figures()) - len(NAMED_CONSTANTS)  # which are not fitted
-    assert beside == len(SHARED_UNITS) + 2 * len(everything.generations)
+    fitted = len(everything.figures()) - len(NAMED_CONSTANTS)
+    assert fitted <= 18
 
 
 def test_fits_say_what_they_were_made_of() -> None:

@@ -7,22 +7,26 @@ import pytest
 
 from emulator.specs.batch import StepBatch
 from emulator.specs.calibration import ROOFLINE
-from emulator.specs.chips import chip_by_name
+from emulator.specs.figure import Figure
 from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
+from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.systems import system_by_name
 from emulator.ultraserver.step_cost import StepCostModel
 from emulator.ultraserver.step_time import combine
 
 CHIPS = 8
+FEWER = replace(ROOFLINE, computing_share=Figure(112 / 132, "of cores", "a test"))
 
 
 def costs(overlap: Overlap) -> StepCostModel:
     system = system_by_name("dgx-h800")
     lnc = system.chip.default_lnc.count
     made = Partition(chips=CHIPS, ep=CHIPS, lnc=lnc)
-    return StepCostModel(system, model_by_name("deepseek-r1"), made, overlap=overlap)
+    return StepCostModel(
+        system, model_by_name("deepseek-r1"), made, overlap=overlap, calibration=FEWER
+    )
 
 
 def batch(*, new: int, context: int) -> StepBatch:
@@ -41,20 +45,17 @@ PROMPTS, DECODES = batch(new=4_096, context=0), batch(new=1, context=1_000)
 
 
 def test_shares_of_cores_by_hand() -> None:
-    assert chip_by_name("h800").computing_share == pytest.approx((132 - 20) / 132)
-    assert chip_by_name("trainium3").computing_share == 1
+    assert calibration_for("h800").computing_share.value == pytest.approx((132 - 20) / 132)
+    assert calibration_for("trainium3").computing_share.value == 1
+    assert ROOFLINE.computing_share.value == 1
 
 
 def test_prompts_are_computed_by_the_cores_that_are_left() -> None:
     terms = costs(Overlap.TWO_BATCH).terms(PROMPTS)
     assert terms is not None
-    slower = ROOFLINE.beside_exchanges(112 / 132)
+    found = combine(terms, FEWER, Overlap.TWO_BATCH)
 
-    found = combine(terms, ROOFLINE, Overlap.TWO_BATCH)
-    all_cores = replace(terms, computing_share=1.0)
-
-    assert found.duration_ns == combine(all_cores, slower, Overlap.TWO_BATCH).duration_ns
-    ratio = found.duration_ns / combine(all_cores, ROOFLINE, Overlap.TWO_BATCH).duration_ns
+    ratio = found.duration_ns / combine(terms, ROOFLINE, Overlap.TWO_BATCH).duration_ns
     assert 1.1 < ratio < 132 / 112
     assert costs(Overlap.TWO_BATCH).cost(PROMPTS).duration_ns == pytest.approx(
         found.duration_ns, abs=1
@@ -66,6 +67,6 @@ def test_decodes_and_steps_without_overlap_have_all_cores() -> None:
         terms = costs(overlap).terms(given)
         assert terms is not None
 
-        all_cores = combine(replace(terms, computing_share=1.0), ROOFLINE, overlap)
+        all_cores = combine(terms, ROOFLINE, overlap)
 
         assert costs(overlap).cost(given).duration_ns == pytest.approx(all_cores.duration_ns, abs=1)

@@ -19,9 +19,8 @@ def test_every_aim_that_is_missed_is_a_line_with_what_was_found() -> None:
     lines = list(aim_lines(scores(0.13, machine=0.16)))
 
     assert lines == [
-        "missed with the row's machine left out: TPOT, median 13.0 %, aimed at 12 %",
-        "missed with the row's machine left out: TPOT on h200, median of 6 rows 16.0 %, "
-        "aimed at 15 %",
+        "missed by rows that no fit had seen: TPOT, median 13.0 %, aimed at 12 %",
+        "missed by rows that no fit had seen: TPOT on h200, median of 6 rows 16.0 %, aimed at 15 %",
     ]
 
 
@@ -29,4 +28,4 @@ def test_no_miss_is_a_line_and_what_was_not_measured_is_no_miss() -> None:
     met = scores(0.12, ttft=None)
 
     assert missed(met) == []
-    assert list(aim_lines(met)) == ["Every aim is met with the row's machine left out."]
+    assert list(aim_lines(met)) == ["Every aim is met by rows that no fit had seen."]
