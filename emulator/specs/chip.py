@@ -13,6 +13,7 @@ class ChipSpec:
     """One chip; link rates are per direction, one per tier of the system's fabric.
 
     Attributes:
+        generation: chips that run the same compiled kernels; empty for the only one.
         announced: not yet delivered.
         cores: NeuronCores; a GPU's multiprocessors, which together are one logical core.
         lnc_sizes: physical cores that may form one logical core.
@@ -26,6 +27,7 @@ class ChipSpec:
 
     name: str
     maker: str
+    generation: str = ""
     announced: bool = False
     cores: Figure
     lnc_sizes: tuple[int, ...]

@@ -14,53 +14,52 @@ from typing import Any, Final
 
 from emulator.errors import ConfigError
 from emulator.specs.calibration import ROOFLINE, Calibration
-from emulator.specs.chips import chip_by_name
-from emulator.specs.stack_factors import FrameworkFactors, MachineFactors, StackFactors
+from emulator.specs.stack_factors import SHARED_UNITS, GenerationFactors, StackFactors
 
 FITTED: Final = "fitted"
 CALIBRATIONS: Final = (ROOFLINE.name, FITTED)
 _OLD_NAMES: Final = {"ceiling": ROOFLINE.name}
-SHARED_NAMES: Final = (
-    "memory_share",
-    "tensor_share",
-    "link_share",
-    "layer_ns",
-    "collective_ns",
-    "fp4_overhead",
-    "acceptance",
-)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictionInterval:
+    """Measured over predicted, which four of five rows of a left-out machine lie between."""
+
+    least: float
+    most: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShippedFits:
-    """Fits to one file of measurements.
+    """Fits to files of measurements.
 
     Attributes:
-        data: the file's name, sha256, and numbers of fitted rows and configurations.
+        data: the files' names and sha256, and numbers of fitted rows and configurations.
         everything: the fit on every row.
-        halves: on half of the configurations, by the split's seed.
         without: on every row but one machine's, by the machine.
-        fitted_in: the seeds whose half had a configuration, by its fingerprint.
-        fresh: by machine, errors of held-out TPOT under unshipped halves by other seeds: median
-            absolute errors, pooled and of the worst seed, and the count of seeds over 12 %.
+        fitted: fingerprints of the configurations that were fitted.
+        intervals: by metric, over the rows of all machines, each predicted without its own.
+        intervals_without: the same without one machine's rows, by the machine.
     """
 
     data: Mapping[str, str | int]
     everything: StackFactors
-    halves: Mapping[int, StackFactors]
     without: Mapping[str, StackFactors]
-    fitted_in: Mapping[str, frozenset[int]]
-    fresh: Mapping[str, Mapping[str, float]]
+    fitted: frozenset[str]
+    intervals: Mapping[str, PredictionInterval]
+    intervals_without: Mapping[str, Mapping[str, PredictionInterval]]
 
     def as_data(self) -> dict[str, Any]:
         """The data that `from_data` reads."""
         return {
             "data": dict(self.data),
             "everything": _plain(self.everything),
-            "halves": {str(seed): _plain(each) for seed, each in self.halves.items()},
             "without": {machine: _plain(each) for machine, each in self.without.items()},
-            "fresh": {machine: dict(each) for machine, each in self.fresh.items()},
-            "fitted_in": {key: sorted(seeds) for key, seeds in sorted(self.fitted_in.items())},
+            "intervals": _plain_intervals(self.intervals),
+            "intervals_without": {
+                machine: _plain_intervals(each) for machine, each in self.intervals_without.items()
+            },
+            "fitted": sorted(self.fitted),
         }
 
     @classmethod
@@ -69,25 +68,35 @@ class ShippedFits:
         return cls(
             data=held["data"],
             everything=_factors(held["everything"]),
-            halves={int(seed): _factors(each) for seed, each in held["halves"].items()},
             without={machine: _factors(each) for machine, each in held["without"].items()},
-            fresh=held["fresh"],
-            fitted_in={key: frozenset(seeds) for key, seeds in held["fitted_in"].items()},
+            intervals=_intervals(held["intervals"]),
+            intervals_without={
+                machine: _intervals(each) for machine, each in held["intervals_without"].items()
+            },
+            fitted=frozenset(held["fitted"]),
         )
+
+
+def _plain_intervals(intervals: Mapping[str, PredictionInterval]) -> dict[str, list[float]]:
+    return {
+        metric: [_rounded(each.least), _rounded(each.most)] for metric, each in intervals.items()
+    }
+
+
+def _intervals(held: Mapping[str, list[float]]) -> dict[str, PredictionInterval]:
+    return {
+        metric: PredictionInterval(least=least, most=most) for metric, (least, most) in held.items()
+    }
 
 
 def _plain(factors: StackFactors) -> dict[str, Any]:
     return {
         "name": factors.name,
         "source": factors.source,
-        "shared": {name: _rounded(getattr(factors, name)) for name in SHARED_NAMES},
-        "machines": {
-            name: {"memory": _rounded(on.memory), "compute": _rounded(on.compute)}
-            for name, on in factors.machines.items()
-        },
-        "frameworks": {
-            name: {"overhead": _rounded(by.overhead), "ageing": _rounded(by.ageing)}
-            for name, by in factors.frameworks.items()
+        "shared": {name: _rounded(getattr(factors, name)) for name in SHARED_UNITS},
+        "generations": {
+            name: {"compute": _rounded(on.compute), "overhead": _rounded(on.overhead)}
+            for name, on in factors.generations.items()
         },
     }
 
@@ -101,8 +110,7 @@ def _factors(held: Mapping[str, Any]) -> StackFactors:
     return StackFactors(
         name=held["name"],
         source=held["source"],
-        machines={name: MachineFactors(**each) for name, each in held["machines"].items()},
-        frameworks={name: FrameworkFactors(**each) for name, each in held["frameworks"].items()},
+        generations={name: GenerationFactors(**each) for name, each in held["generations"].items()},
         **held["shared"],
     )
 
@@ -129,11 +137,11 @@ def calibration_name(text: str) -> str:
     return name
 
 
-def calibration_for(chip: str, framework: str | None = None, *, name: str = FITTED) -> Calibration:
-    """The calibration `name` of CALIBRATIONS for a chip, under a current serving framework.
+def calibration_for(chip: str, *, name: str = FITTED) -> Calibration:
+    """The calibration `name` of CALIBRATIONS for a chip.
 
-    Fitted: the shared factors, times the chip's and the framework's if measured, without ageing.
-    All measurements were of GPUs. Raises ConfigError for another name, or a chip outside the
+    Fitted: the shared factors, times those of the chip's generation if it was measured. All
+    measurements were of GPUs. Raises ConfigError for another name, or a chip outside the
     catalog.
     """
     name = calibration_name(name)
@@ -141,4 +149,4 @@ def calibration_for(chip: str, framework: str | None = None, *, name: str = FITT
         return ROOFLINE
     if name != FITTED:
         raise ConfigError("calibration", name, f"one of {', '.join(CALIBRATIONS)}")
-    return shipped_fits().everything.calibration(chip_by_name(chip).name, framework)
+    return shipped_fits().everything.calibration(chip)

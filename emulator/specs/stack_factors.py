@@ -1,49 +1,43 @@
 """Factors of real stacks that a fit learns, and the calibration that they make.
 
-Seven are shared, two belong to each machine and two to each serving framework; unmeasured ones have
-multipliers of 1, ageing 0.
+Ten are shared, two belong to each generation of chips; a chip of no measured generation has the
+shared ones alone.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import exp
 from typing import Final
 
 from emulator.specs.calibration import ROOFLINE, Calibration
+from emulator.specs.chip import ChipSpec
+from emulator.specs.chips import chip_by_name
 from emulator.specs.figure import Figure, NamedFigures
 
-MONTHS_MAX: Final = 7.0
-"""Ageing is fitted to software of so many months; older software counts as this old."""
 _SHARE_MAX: Final = 1.0
 _TENSOR_SHARE_MAX: Final = 0.95  # assumed: no stack's large products reach more of the peak
+_DEEPEP: Final = (
+    "fitted to DeepEP's low-latency dispatches and combines over 8 to 64 GPUs: 380 of H100 and "
+    "H200 (aiconfigurator's tables, with the same figures for both), and those of H800 that "
+    "DeepEP publishes; 7 % median error"
+)
 
 NAMED_CONSTANTS: Final[dict[str, Figure]] = {
-    "exchange_share": Figure(
-        1.0,
-        "of peak",
-        "assumed: kernels of the exchange move bytes at the links' rate, as DeepEP's own "
-        "curve shows; rows that were measured exchange too little to tell",
+    "exchange_share": Figure(0.874, "of peak", _DEEPEP),
+    "exchange_ns": Figure(17.5e3, "ns", _DEEPEP),
+    "exchange_cores": Figure(
+        20.0,
+        "cores",
+        "arXiv 2412.19437, section 3.2.2: 20 of an H800's 132 multiprocessors saturate NVLink and "
+        "the network; assumed to hold on other GPUs",
     ),
     "prefill_step_ns": Figure(
-        0.0,
-        "ns",
-        "assumed: a step of prompts alone costs what its work does; a fitted 58 ms a step "
-        "made the TPOT of held-out rows worse on every machine",
+        0.0, "ns", "assumed: a step of prompts alone costs what its work does, see DECISIONS 76"
     ),
     "step_ns": Figure(
         0.5e6,
         "ns",
         "assumed: half a millisecond of scheduling and sampling that asynchronous engines "
-        "do not hide; multiplied by the framework's overhead",
-    ),
-    "request_ns": Figure(
-        20e3,
-        "ns",
-        "assumed: 20 us a sequence and step, preparing and handing out its token; "
-        "multiplied by the framework's overhead",
-    ),
-    "front_end_request_ns": Figure(
-        50e6, "ns", "assumed: 50 ms a request for HTTP, tokenising and routing, and the client"
+        "do not hide; multiplied by the generation's overhead",
     ),
     "front_end_token_ns": Figure(
         50e3,
@@ -65,25 +59,29 @@ _IN_LAYER_NS: Final = Figure(
     "not told apart from layer_ns by the fit: 58 of the 61 layers that were measured have experts",
 )
 
-
-def _times(factor: float, figure: Figure) -> Figure:
-    return replace(figure, value=factor * figure.value)
+SHARED_UNITS: Final[dict[str, str]] = {
+    "memory_share": "of peak",
+    "tensor_share": "of peak",
+    "link_share": "of peak",
+    "layer_ns": "ns",
+    "request_ns": "ns",
+    "collective_ns": "ns per doubling of chips",
+    "front_end_request_ns": "ns",
+    "fp4_overhead": "x",
+    "draft_overhead": "x",
+    "exchange_skew": "x",
+}
+"""Names of the shared factors, with their units."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MachineFactors:
-    """Multiplies the shared shares: HBM's; the matrix engine's and the links'."""
+class GenerationFactors:
+    """Of chips that run the same compiled kernels: multiplies the matrix engine's share; the
+    engine's overheads.
+    """
 
-    memory: float = 1.0
     compute: float = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrameworkFactors:
-    """Multiplies overheads, which grow exponentially with the software's age in months."""
-
     overhead: float = 1.0
-    ageing: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +89,11 @@ class StackFactors:
     """The factors of one fit; `source` gives its data, date and method.
 
     Attributes:
-        memory_share, tensor_share, link_share, layer_ns: see `Calibration`.
-        collective_ns: of a collective, for each doubling of its chips.
-        fp4_overhead: multiplies overheads with experts in 4 bits.
-        acceptance: probability that a drafted token is right if those before it were.
+        memory_share, tensor_share, link_share, layer_ns, request_ns, collective_ns,
+            front_end_request_ns, fp4_overhead, draft_overhead: see `Calibration`.
+        exchange_skew: how many times longer the measured deployments' exchanges take than even
+            ones. Their routing is uneven, and nothing replicates busy experts; it belongs to their
+            traffic, and to no calibration.
     """
 
     name: str
@@ -103,37 +102,37 @@ class StackFactors:
     tensor_share: float
     link_share: float
     layer_ns: float
+    request_ns: float
     collective_ns: float
+    front_end_request_ns: float
     fp4_overhead: float
-    acceptance: float
-    machines: Mapping[str, MachineFactors]
-    frameworks: Mapping[str, FrameworkFactors]
+    draft_overhead: float
+    exchange_skew: float
+    generations: Mapping[str, GenerationFactors]
 
-    def calibration(
-        self, machine: str, framework: str | None = None, *, months: float = 0.0, fp4: bool = False
-    ) -> Calibration:
-        """The calibration of `framework`, `months` old, on `machine`; defaults for unknown ones."""
-        on = self.machines.get(machine, MachineFactors())
-        by = self.frameworks.get(framework or "", FrameworkFactors())
-        age = min(max(months, 0.0), MONTHS_MAX)
-        overhead = by.overhead * exp(by.ageing * age)
-        overhead *= self.fp4_overhead if fp4 else 1.0
+    def calibration(self, chip: str) -> Calibration:
+        """The calibration of a chip of the catalog; raises ConfigError for another."""
+        on = self.generations.get(chip_by_name(chip).generation, GenerationFactors())
         constants = NAMED_CONSTANTS
         return replace(
             ROOFLINE,
             name=self.name,
-            memory_share=self._share(min(_SHARE_MAX, self.memory_share * on.memory)),
+            memory_share=self._share(min(_SHARE_MAX, self.memory_share)),
             tensor_share=self._share(min(_TENSOR_SHARE_MAX, self.tensor_share * on.compute)),
-            link_share=self._share(min(_TENSOR_SHARE_MAX, self.link_share * on.compute)),
+            link_share=self._share(min(_SHARE_MAX, self.link_share)),
             exchange_share=constants["exchange_share"],
-            collective_ns=self._time(overhead * self.collective_ns),
-            step_ns=_times(overhead, constants["step_ns"]),
-            layer_ns=self._time(overhead * self.layer_ns),
+            exchange_ns=constants["exchange_ns"],
+            computing_share=_computing_share(chip_by_name(chip)),
+            collective_ns=self._time(on.overhead * self.collective_ns),
+            step_ns=replace(constants["step_ns"], value=on.overhead * constants["step_ns"].value),
+            layer_ns=self._time(on.overhead * self.layer_ns),
             expert_layer_ns=_IN_LAYER_NS,
-            request_ns=_times(overhead, constants["request_ns"]),
+            request_ns=self._time(on.overhead * self.request_ns),
             prefill_step_ns=constants["prefill_step_ns"],
-            front_end_request_ns=constants["front_end_request_ns"],
+            front_end_request_ns=self._time(self.front_end_request_ns),
             front_end_token_ns=constants["front_end_token_ns"],
+            fp4_overhead=Figure(self.fp4_overhead, "x", self.source),
+            draft_overhead=Figure(self.draft_overhead, "x", self.source),
             turn_taking=constants["turn_taking"],
         )
 
@@ -145,18 +144,19 @@ class StackFactors:
 
     def figures(self) -> NamedFigures:
         """Every factor by name, with its source; then the constants that were not fitted."""
-        units = {"memory_share": "of peak", "tensor_share": "of peak", "link_share": "of peak"}
-        units |= {"layer_ns": "ns", "collective_ns": "ns per doubling of chips"}
-        units |= {"fp4_overhead": "x", "acceptance": "probability"}
         named = [
-            (name, Figure(getattr(self, name), unit, self.source)) for name, unit in units.items()
+            (name, Figure(getattr(self, name), unit, self.source))
+            for name, unit in SHARED_UNITS.items()
         ]
-        for machine, on in self.machines.items():
-            for name in ("memory", "compute"):
+        for generation, on in self.generations.items():
+            for name in ("compute", "overhead"):
                 figure = Figure(getattr(on, name), "x", self.source)
-                named.append((f"{machine} {name}", figure))
-        for framework, by in self.frameworks.items():
-            for name, unit in (("overhead", "x"), ("ageing", "1/month")):
-                figure = Figure(getattr(by, name), unit, self.source)
-                named.append((f"{framework} {name}", figure))
+                named.append((f"{generation} {name}", figure))
         return (*named, *NAMED_CONSTANTS.items())
+
+
+def _computing_share(chip: ChipSpec) -> Figure:
+    moving = NAMED_CONSTANTS["exchange_cores"]
+    if chip.dma_engines is not None:
+        return Figure(1.0, "of cores", "none of the cores that compute moves tokens")
+    return Figure(1 - moving.value / chip.cores.value, "of cores", moving.source)

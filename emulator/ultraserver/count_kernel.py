@@ -87,7 +87,6 @@ class ExchangeTables(NamedTuple):
     ns_per_byte: Float64s  # [tiers, chips and relays]
     latency_ns: float
     legs: Int64s  # [legs of detours, (sender, receiver, tier, leg's sender, leg's receiver)]
-    doublings: float  # of the chips that take part in a collective
 
 
 class CountTables(NamedTuple):
@@ -329,7 +328,7 @@ def _exchange(
                 link_bytes[kind, node] = by_chip[node] * left_bytes[kind, node]
         if longest_ns > 0:
             rest_ns[kind] = longest_ns + exchange.latency_ns - busiest_ns
-            collectives[kind] = exchange.doublings
+            collectives[kind] = 1.0
 
 
 @compiled

@@ -5,7 +5,6 @@ Whatever a rank's rows take is asked of `RankPhases`, and what a chip's experts 
 """
 
 from functools import lru_cache
-from math import log2
 from typing import Final
 
 import numpy as np
@@ -292,11 +291,11 @@ def exchange_tables(
     """Lanes of the tiers; None where the exchange takes other ways, see `TokenExchange.lanes`."""
     if experts is None or not experts.exchanges:
         return nothing_carried(layout.partition)
-    return _over_lanes(experts.exchange, layout.partition.expert_group)
+    return _over_lanes(experts.exchange)
 
 
 @lru_cache(maxsize=1)
-def _over_lanes(exchange: TokenExchange, group: int) -> kernel.ExchangeTables | None:
+def _over_lanes(exchange: TokenExchange) -> kernel.ExchangeTables | None:
     lanes = exchange.lanes()
     if lanes is None:
         return None
@@ -323,7 +322,6 @@ def _over_lanes(exchange: TokenExchange, group: int) -> kernel.ExchangeTables | 
         ns_per_byte=lanes.ns_per_byte,
         latency_ns=exchange.longest_latency_ns,
         legs=_legs_in_groups(lanes.legs, same_group),
-        doublings=log2(group),
     )
 
 
@@ -363,5 +361,4 @@ def nothing_carried(partition: Partition) -> kernel.ExchangeTables:
         ns_per_byte=np.zeros((0, chips)),
         latency_ns=0.0,
         legs=np.zeros((0, 5), dtype=np.int64),
-        doublings=log2(partition.expert_group),
     )

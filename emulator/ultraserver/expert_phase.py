@@ -7,7 +7,6 @@ no exchange; see `sums_experts_in_rank`.
 
 from dataclasses import replace
 from functools import lru_cache
-from math import log2
 from typing import Final
 
 import numpy as np
@@ -163,8 +162,7 @@ class ExpertPhaseModel:
             launch_ns=sequences * self._launch_ns * is_busy(pairs),
             link_ns=link_ns,
             latency_ns=latency_ns,
-            collectives=log2(self._partition.expert_group)
-            * is_busy(link_ns.max(axis=1, keepdims=True) + latency_ns),
+            collectives=is_busy(link_ns.max(axis=1, keepdims=True) + latency_ns),
             flops=np.broadcast_to(work.flops, (len(work.flops), *pairs.shape)),
             hbm_bytes=work.hbm_bytes,
             link_bytes=link_bytes,

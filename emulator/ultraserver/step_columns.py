@@ -62,6 +62,7 @@ class StepColumns:
             layers=self._layers,
             expert_layers=self._expert_layers,
             link_share=calibrations.values(lambda each: each.link_share),
+            collective_ns=calibrations.values(lambda each: each.collective_ns),
         )
         total: Float64s = (self._weights * (rows.compute_ns + rows.communication_ns)).sum(axis=0)
         total += self._launch_ns
@@ -90,6 +91,7 @@ class StepColumns:
             layers=0.0,
             expert_layers=0.0,
             link_share=exchange_share,
+            collective_ns=calibrations.values(lambda each: each.exchange_ns),
         )
         spared = (1 - self._dispatch_share) * terms.link_ns / exchange_share
         both = rows.compute_ns + 2 * rows.communication_ns - spared

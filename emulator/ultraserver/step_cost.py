@@ -83,6 +83,8 @@ class StepCostModel:
             those from `first_chip` on.
         calibration: shares of peak rates, and overheads; by default none.
         draft_tokens: guesses of each decoding request per step.
+        draft_module: a layer of the model's makes them, after each step; else they are found for
+            nothing.
 
     Immutable: `with_placement` and `with_machine` make another one. Raises ConfigError for a
     partition that does not fit the system or the model's heads, weights in a format that the chip
@@ -103,6 +105,7 @@ class StepCostModel:
         calibration: Calibration = ROOFLINE,
         overlap: Overlap = Overlap.NONE,
         draft_tokens: int = 0,
+        draft_module: bool = True,
     ) -> None:
         check_partition(partition, system, {model.name: (model.heads, model.heads)})
         check_formats(model, system.chip)
@@ -113,7 +116,9 @@ class StepCostModel:
         self._cap_watts = self._power.chip_cap_watts
         self.model = model
         self.partition = partition
-        self.calibration = calibration
+        narrow = model.experts > 0 and model.expert_format.bits_per_element <= 4
+        self._draft_module = draft_module and draft_tokens > 0
+        self.calibration = calibration.of_work(fp4=narrow, drafts=self._draft_module)
         self.overlap = overlap
         self.draft_tokens = draft_tokens
         chips, first = partition.chips, partition.first_chip
@@ -138,7 +143,7 @@ class StepCostModel:
     def _count_on(self, layout: MachineLayout) -> None:
         self.layout = layout
         self._counter = StepCounter(layout)
-        self._drafting = self._drafts() if self.draft_tokens else None
+        self._drafting = self._drafts() if self._draft_module else None
         self._made: StepKernels | None = None
 
     def _drafts(self) -> tuple[MachineLayout, StepCounter]:
@@ -274,12 +279,14 @@ class StepCostModel:
         if not len(batch.rank):
             return None
         two_batch = self.overlap is Overlap.TWO_BATCH
-        if self._drafting is None:
+        if not self.draft_tokens:
             return self._counter.terms(batch, loads, slow, two_batch=two_batch)
-        drafts = tuple(
-            self._drafting[1].terms(each, None, slow, two_batch=two_batch)
-            for each in draft_passes(batch, self.draft_tokens)
-        )
+        drafts: tuple[StepTerms, ...] = ()
+        if self._drafting is not None:
+            drafts = tuple(
+                self._drafting[1].terms(each, None, slow, two_batch=two_batch)
+                for each in draft_passes(batch, self.draft_tokens)
+            )
         checked = verified(batch, self.draft_tokens)
         terms = self._counter.terms(checked, loads, slow, drafts=drafts, two_batch=two_batch)
         return replace(terms, prefills=prefill_requests(batch))  # a decode's guesses are none

@@ -85,6 +85,7 @@ class StepKernel:
             exchange=nothing_carried(layout.partition) if exchange is None else exchange,
         )
         self._time = _time_tables(counter, layout, calibration)
+        self._tensor_share_beside = calibration.beside_exchanges().tensor_share.value
         layers = np.arange(layout.model.moe_layers)
         self._time_by_layer = self._time._replace(
             kind_of_layer=layers, kind_runs=np.ones(len(layers))
@@ -120,6 +121,8 @@ class StepKernel:
             return cost_kernel.time_alone(tables, counted, slow)
         half = None if loads is None else half_loads(loads)
         pair = (self._counted(halves[0], half), self._counted(halves[1], half))
+        if counted.ranks.of.prefills.any():
+            tables = tables._replace(tensor_share=self._tensor_share_beside)
         return cost_kernel.time_halves(tables, counted, pair, slow)
 
     def alone(
@@ -206,9 +209,7 @@ class StepKernel:
             link_ns=np.ascontiguousarray(link_ns),
             rest_ns=np.ascontiguousarray(latency_ns[:, 0]),
             link_bytes=np.ascontiguousarray(link_bytes),
-            collectives=np.where(
-                link_ns.max(axis=1) + latency_ns[:, 0] > 0, self._tables.exchange.doublings, 0.0
-            ),
+            collectives=np.where(link_ns.max(axis=1) + latency_ns[:, 0] > 0, 1.0, 0.0),
         )
 
 
@@ -238,7 +239,7 @@ class StepKernels:
 
     def step_tables(self, slow: Float64s, batch: StepBatch | None) -> StepTables | None:
         """Arguments of `cost_kernel.drawn`; see `StepCostModel.step_tables`."""
-        if self._drafts is not None:
+        if self._draft_tokens:
             return None
         if batch is not None:
             self._whole.learn_around(batch)
@@ -252,13 +253,13 @@ class StepKernels:
         self, batch: StepBatch, loads: ExpertLoads | None, slow: Float64s, overlap: Overlap
     ) -> KernelStep:
         """The step of `batch`, which has requests; raises ValueError as `StepCostModel.cost`."""
-        if self._drafts is None and overlap is Overlap.NONE:
+        if not self._draft_tokens and overlap is Overlap.NONE:
             rounded, parts_ns, bounds = self._whole.alone(batch, loads, slow, self._power)
         else:
             passed = (
-                self._whole.passed(batch, loads, slow, overlap)
-                if self._drafts is None
-                else self._with_drafts(self._drafts, batch, loads, slow, overlap)
+                self._with_drafts(batch, loads, slow, overlap)
+                if self._draft_tokens
+                else self._whole.passed(batch, loads, slow, overlap)
             )
             parts_ns, bounds = passed.parts_ns, passed.bound
             rounded = cost_kernel.rounded(
@@ -275,18 +276,15 @@ class StepKernels:
         )
 
     def _with_drafts(
-        self,
-        drafts: StepKernel,
-        batch: StepBatch,
-        loads: ExpertLoads | None,
-        slow: Float64s,
-        overlap: Overlap,
+        self, batch: StepBatch, loads: ExpertLoads | None, slow: Float64s, overlap: Overlap
     ) -> Passed:
         checked = verified(batch, self._draft_tokens)
         prefills = prefill_requests(batch)  # a decode's guesses are none
         own = self._whole.passed(checked, loads, slow, overlap, prefills=prefills)
+        if self._drafts is None:
+            return own
         further = [
-            drafts.passed(each, None, slow, overlap)
+            self._drafts.passed(each, None, slow, overlap)
             for each in draft_passes(batch, self._draft_tokens)
         ]
         parts_ns = own.parts_ns.copy()

@@ -89,9 +89,10 @@ def row_times(
     layers: Float64s | float,
     expert_layers: Float64s | float,
     link_share: Float64s | float,
+    collective_ns: Float64s,
 ) -> RowTimes:
     """`slow` [columns]; `layers` and `expert_layers` [rows, 1]: where overheads are added;
-    `link_share`: of peak, a rank's or the exchange's.
+    `link_share` of peak and `collective_ns`: a rank's or the exchange's.
     """
     engine_ns = terms.engine_ns.copy()
     engine_ns[TENSOR] /= calibrations.values(lambda each: each.tensor_share)
@@ -115,7 +116,7 @@ def row_times(
         busiest_ns=slow * busiest_ns,
         own_ns=own_ns,
         link_ns=terms.link_ns / link_share + terms.latency_ns,
-        launch_ns=terms.collectives * calibrations.values(lambda each: each.collective_ns),
+        launch_ns=terms.collectives * collective_ns,
     )
 
 
@@ -144,6 +145,7 @@ class TimedStep:
             layers=terms.layers[:, None],
             expert_layers=terms.expert_layers[:, None],
             link_share=calibrations.values(lambda each: each.link_share),
+            collective_ns=calibrations.values(lambda each: each.collective_ns),
         )
         self.compute_ns = terms.times @ self.rows.compute_ns  # [segments, ranks]
         self.communication_ns = terms.times @ self.rows.communication_ns
@@ -165,6 +167,7 @@ class TimedStep:
                 layers=0.0,
                 expert_layers=0.0,
                 link_share=calibrations.values(lambda each: each.exchange_share),
+                collective_ns=calibrations.values(lambda each: each.exchange_ns),
             )
         )
 

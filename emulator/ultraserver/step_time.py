@@ -44,17 +44,17 @@ def combine(
     """The step's duration; a step that cannot run as two batches runs as one.
 
     NONE: every exchange and collective is exposed. TWO_BATCH: while one half batch computes, the
-    other's exchange runs (`two_batch_ns`). FULL: the longer of computing and communication.
-    Collectives inside a rank hide in FULL alone.
+    other's exchange runs (`two_batch_ns`), on cores that prompts lack. FULL: the longer of
+    computing and communication. Collectives inside a rank hide in FULL alone.
     """
-    timed = TimedStep(terms, calibration)
     if overlap is Overlap.TWO_BATCH and terms.halves is not None:
-        halves = tuple(TimedStep(half, calibration) for half in terms.halves)
-        own = _two_batch(timed, (halves[0], halves[1]))
+        beside = calibration.beside_exchanges() if terms.prefills.any() else calibration
+        halves = tuple(TimedStep(half, beside) for half in terms.halves)
+        own = _two_batch(TimedStep(terms, beside), (halves[0], halves[1]))
     elif overlap is Overlap.FULL:
-        own = _fully_overlapped(timed)
+        own = _fully_overlapped(TimedStep(terms, calibration))
     else:
-        own = _one_after_the_other(timed)
+        own = _one_after_the_other(TimedStep(terms, calibration))
     if not terms.drafts:
         return own
     once = without_host(calibration)

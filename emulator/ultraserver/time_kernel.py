@@ -51,6 +51,7 @@ class TimeTables(NamedTuple):
     memory_share: float
     link_share: float
     exchange_share: float
+    exchange_ns: float
     collective_ns: float
     step_ns: float
     layer_ns: float
@@ -232,7 +233,7 @@ def time_experts(
                 expert_ns[kind, domain] = own_ns
                 slowest_chip[kind, domain] = chip
             link_ns = max(link_ns, counted.link_ns[kind, chip])
-        launch_ns = counted.collectives[kind] * tables.collective_ns
+        launch_ns = counted.collectives[kind] * tables.exchange_ns
         combine_ns[kind] = link_ns / tables.exchange_share + counted.rest_ns[kind] + launch_ns
         spared_ns = (1 - tables.dispatch_share) * link_ns
         dispatch_ns[kind] = combine_ns[kind] - spared_ns / tables.exchange_share
@@ -375,7 +376,7 @@ def add_exchanges(
     """Add dispatches and combines of all layers, and their launches, to `parts`."""
     first = tables.row_parts
     for kind in range(len(tables.kind_runs)):
-        launch_ns = 2 * counted.collectives[kind] * tables.collective_ns
+        launch_ns = 2 * counted.collectives[kind] * tables.exchange_ns
         both_ns = timed.dispatch_ns[kind] + timed.combine_ns[kind]
         parts[first + EXCHANGE_PART] += tables.kind_runs[kind] * (both_ns - launch_ns)
         parts[first + COLLECTIVE_PART] += tables.kind_runs[kind] * launch_ns

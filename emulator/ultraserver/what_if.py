@@ -42,7 +42,9 @@ RESOURCES: Final[Mapping[str, Resource]] = {
     "memory": Resource(engines=("dma",)),
     # The links between chips, by bytes; then what a collective takes before its first byte.
     "links": Resource(times=("link_ns",)),
-    "collective starts": Resource(times=("latency_ns",), calibrated=("collective_ns",)),
+    "collective starts": Resource(
+        times=("latency_ns",), calibrated=("collective_ns", "exchange_ns")
+    ),
     # Sums over the logical cores of a chip.
     "core collectives": Resource(times=("core_ns",)),
     "launches": Resource(times=("dma_start_ns", "launch_ns"), launches=True),

@@ -159,7 +159,10 @@ class SimulatedQuestion:
         from serving.traffic.slo import parse_slo
 
         options = read_options(SimulateOptions, args)
-        deployment = options.deployment(read_options(SchedulerLimits, args))
+        schedulers = read_options(SchedulerLimits, args)
+        if (assumed := schedulers.published_acceptance()) is not None:
+            say(assumed)
+        deployment = options.deployment(schedulers)
         context_tokens = deployment.cost_model.model.max_context_tokens
         planned = simulated_traffic(args, options, context_tokens=context_tokens)
         return cls(

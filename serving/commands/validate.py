@@ -27,8 +27,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "--data",
         type=Path,
+        nargs="+",
         metavar="FILE",
-        help="CSV with InferenceX's columns (default: inferencex_dsr1.csv in the folder that "
+        help="CSV with InferenceX's columns (default: every inferencex_*.csv in the folder that "
         "ULTRASERVE_MEASUREMENTS names, or in ./measurements)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
@@ -54,15 +55,15 @@ def run(args: argparse.Namespace) -> int:
     """Predict, print, write the requested picture and fits; returns 0. Raises ConfigError."""
     if args.kernels is not None:
         return _run_kernels(args)
-    from serving.analysis.validate.measured_row import measurements_file
+    from serving.analysis.validate.measured_row import measurement_files
     from serving.analysis.validate.reference_points import reference_data
     from serving.analysis.validate.validation import validation_of
     from serving.analysis.validate.validation_text import as_data, report_lines
 
     _check_outputs(args)
-    path = measurements_file(args.data, os.environ)
-    validation = validation_of(path)
-    references = reference_data(path.parent)
+    paths = measurement_files(args.data, os.environ)
+    validation = validation_of(paths)
+    references = reference_data(paths[0].parent)
     if args.json:
         print(json_text(as_data(validation, references)))
     else:
@@ -76,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     if args.refit is not None:
         from serving.analysis.validate.refit import main as refit
 
-        refit(["--data", str(path), "--output", str(args.refit)])
+        refit(["--data", *(str(path) for path in paths), "--output", str(args.refit)])
         say(f"wrote {args.refit}")
     return 0
 

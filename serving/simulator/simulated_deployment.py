@@ -17,6 +17,7 @@ from emulator.specs.placement import ExpertPlacement
 from emulator.specs.shipped_fits import FITTED, calibration_for
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
+from emulator.timing.draft_acceptance import draft_acceptance
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import StepCostModel
 from loadgen.workloads.traffic import Traffic
@@ -83,9 +84,8 @@ class SimulatedDeployment:
         timed = model_by_name(model)
         check_partition(partition, machine, {timed.name: (timed.heads, timed.heads)})
         terms = HbmTerms(utilization=HBM_SHARE)
-        limits = (schedulers or SchedulerLimits()).with_kv(
-            kv_capacity_tokens(timed, machine, partition, terms=terms)
-        )
+        schedulers = schedulers or SchedulerLimits()
+        limits = schedulers.with_kv(kv_capacity_tokens(timed, machine, partition, terms=terms))
         return cls(
             cost_model=StepCostModel(
                 machine,
@@ -96,6 +96,7 @@ class SimulatedDeployment:
                 calibration=calibration_for(machine.chip.name, name=calibration),
                 overlap=Overlap(overlap),
                 draft_tokens=limits.speculative_tokens,
+                draft_module=draft_acceptance(schedulers.draft_method).module,
             ),
             limits=replace(limits, max_model_len=limits.max_model_len or timed.max_context_tokens),
             replicas=replicas,

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Final, Literal, get_args
 
 from emulator.errors import ConfigError
+from emulator.timing.draft_acceptance import DraftMethod, draft_acceptance
 from serving.settings import PrefillOptions
 from startup.typed_options import option
 
@@ -14,7 +15,7 @@ HBM_SHARE: Final = 0.92
 """vLLM's default --gpu-memory-utilization."""
 
 
-DRAFT_LIMITS: Final = ("speculative_tokens", "acceptance")
+DRAFT_LIMITS: Final = ("speculative_tokens", "draft_method", "acceptance")
 """Options of commands whose cost models know drafts."""
 
 
@@ -120,14 +121,33 @@ class SchedulerLimits(PrefillOptions):
     long_prefill_token_threshold: int = option(
         0, "tokens of one prompt in a step, while a rank has other requests (default: no limit)"
     )
-    speculative_tokens: int = option(
-        0, "drafts of a decoding request in a step, as EAGLE or an MTP module makes them"
+    speculative_tokens: int = option(0, "drafts of a decoding request in a step (default: none)")
+    draft_method: DraftMethod = option(
+        "mtp",
+        "what makes drafts: a layer of the model's, after each step (mtp, eagle), or a search in "
+        "the text, which costs nothing (ngram)",
     )
     acceptance: tuple[float, ...] = option(
-        (), "assumed share of right drafts: one for all, or repeated for each draft in turn"
+        (),
+        "assumed share of right drafts: one for all, or repeated for each draft in turn (default: "
+        "what was published for the method)",
     )
+
+    def published_acceptance(self) -> str | None:
+        """What stands for `acceptance`, in words with its source; None where that is given, or
+        nothing drafts. Raises ConfigError for an unknown method.
+        """
+        if self.acceptance or not self.speculative_tokens:
+            return None
+        known = draft_acceptance(self.draft_method)
+        shares = ", ".join(f"{each:.3g}" for each in known.rates(self.speculative_tokens))
+        return f"assumed: acceptance {shares} by place, of other models or texts: {known.source}"
 
     def with_kv(self, capacity_tokens: int) -> EngineLimits:
         """A rank's limits with so many tokens of KV, at least two blocks; raises ConfigError."""
-        kv_blocks = max(2, capacity_tokens // self.block_tokens)
-        return EngineLimits(kv_blocks_per_rank=kv_blocks, **asdict(self))
+        given = asdict(self)
+        published = draft_acceptance(given.pop("draft_method")).rates(self.speculative_tokens)
+        given["acceptance"] = self.acceptance or published
+        return EngineLimits(
+            kv_blocks_per_rank=max(2, capacity_tokens // self.block_tokens), **given
+        )

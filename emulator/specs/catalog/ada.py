@@ -30,6 +30,7 @@ _FP32: Final = tflops(
 L40S: Final = ChipSpec(
     name="l40s",
     maker="NVIDIA",
+    generation="ada",
     cores=Figure(_MULTIPROCESSORS, "cores", f"{_L40S}: 18,176 CUDA cores / 128"),
     lnc_sizes=(_MULTIPROCESSORS,),
     default_lnc=one_logical_core(_MULTIPROCESSORS),

@@ -59,6 +59,7 @@ _FP32_B200: Final = tflops(
 B200: Final = ChipSpec(
     name="b200",
     maker="NVIDIA",
+    generation="blackwell",
     cores=_multiprocessors(148),
     lnc_sizes=(148,),
     default_lnc=one_logical_core(148),
@@ -71,9 +72,9 @@ B200: Final = ChipSpec(
         rows=16,
         mx_rows=64,
         columns=128,
-        moving_rows=64,
-        source="PTX ISA, tcgen05.mma: 128 outputs by N rows, k16 in 16 bit, k64 in FP4; N below 64 "
-        "is assumed to cost 64, as measured on Hopper (arXiv 2402.13499)",
+        moving_rows=16,
+        source="PTX ISA, tcgen05.mma: 128 outputs by N rows, k16 in 16 bit, k64 in FP4; assumed: "
+        "16 at least, as on Hopper",
     ),
     hbm_stacks=Figure(8, "stacks", "glennklockwood.com, B200"),
     hbm_stack_bytes=stack_bytes(183_359, 8, "NVIDIA DGX B200 user guide: 180 GB"),

@@ -36,6 +36,7 @@ _FP32_MI300X: Final = tflops(163.4, f"{_MI300X}: vector and matrix alike; TF32 h
 MI300X: Final = ChipSpec(
     name="mi300x",
     maker="AMD",
+    generation="cdna3",
     cores=Figure(304, "cores", f"{_MI300X}: compute units"),
     lnc_sizes=(304,),
     default_lnc=one_logical_core(304),
@@ -96,6 +97,7 @@ _FP32_MI355X: Final = tflops(157.3, f"{_MI355X}: vector and matrix alike")
 MI355X: Final = replace(
     MI300X,
     name="mi355x",
+    generation="cdna4",
     cores=Figure(256, "cores", f"{_MI355X}: compute units"),
     lnc_sizes=(256,),
     default_lnc=one_logical_core(256),

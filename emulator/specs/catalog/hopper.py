@@ -37,6 +37,7 @@ _FP32_H100: Final = tflops(
 H100: Final = ChipSpec(
     name="h100",
     maker="NVIDIA",
+    generation="hopper",
     cores=Figure(_MULTIPROCESSORS, "cores", _WHITEPAPER),
     lnc_sizes=(_MULTIPROCESSORS,),
     default_lnc=one_logical_core(_MULTIPROCESSORS),
@@ -49,9 +50,9 @@ H100: Final = ChipSpec(
         rows=16,
         mx_rows=32,
         columns=64,
-        moving_rows=64,
-        source="PTX ISA, wgmma.m64nNk16 (k32 in FP8): 64 outputs by N rows; the peak needs N of 64 "
-        "or more (arXiv 2402.13499)",
+        moving_rows=16,
+        source="PTX ISA, wgmma.m64nNk16 (k32 in FP8): 64 outputs by N rows; assumed: the smallest "
+        "tile of grouped kernels; N below 64 does not reach the peak (arXiv 2402.13499)",
     ),
     hbm_stacks=Figure(5, "stacks", _WHITEPAPER),
     hbm_stack_bytes=stack_bytes(81_559, 5, f"{_H100}: 80 GB"),

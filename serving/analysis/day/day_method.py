@@ -39,6 +39,7 @@ def assumptions(day: VirtualDay) -> tuple[str, ...]:
         + ("" if question.trace.traffic is not None else ", nor come from the demand's source"),
         f"steps: {sweep.steps_in_words()}, weights as {day.choice.precision}, prefill policy "
         f"{parse_prefill_policy(settings.limits.prefill_policy).name}",
+        sweep.assumptions.model_error_in_words(),
         "every group is a replica with all experts of its own, so none move when it leaves; it is "
         f"empty {handover.drain_s:.3g} s after its last new request and draws as before until then",
         f"a group comes back in {handover.restore_s:.3g} s: {settings.job.start_s:g} s until "

@@ -85,9 +85,9 @@ def assumption_lines(machine: MachineCurve, pareto: Pareto) -> Iterator[str]:
 
 
 def _calibration(sweep: Sweep) -> str:
-    name, chip = sweep.assumptions.calibration.name, sweep.system.chip.name
-    if name == FITTED and chip not in shipped_fits().everything.machines:
-        return f"{name} (no measurements of {chip}: factors that all chips share)"
+    name, chip = sweep.assumptions.calibration.name, sweep.system.chip
+    if name == FITTED and chip.generation not in shipped_fits().everything.generations:
+        return f"{name} (no measurements of {chip.name}: factors that all chips share)"
     return name
 
 
@@ -166,6 +166,10 @@ def _machine_data(machine: MachineCurve, pareto: Pareto, prices: Prices | None) 
         "season": sweep.season.value,
         "overlap": sweep.assumptions.overlap.value,
         "calibration": sweep.assumptions.calibration.name,
+        "model_error": {
+            metric: [each.least, each.most]
+            for metric, each in sweep.assumptions.model_error.items()
+        },
         "hbm_utilization": sweep.terms.utilization,
         "points": points,
     }
@@ -226,7 +230,8 @@ def report_lines(found: Pareto, rows: int, prices: Prices | None) -> Iterator[st
         yield from table_lines(finding_table(found.vendor_findings))
         yield ""
     yield "Modelled, not measured. Figures and their sources: ultraserve describe NAME."
+    error = found.machines[0].sweep.assumptions.model_error_in_words()
     yield (
-        "Confidence: steps are computed, none is drawn, so there is no sampling error; errors of "
-        "the model where measurements exist: ultraserve validate."
+        "Confidence: steps are computed, none is drawn, so there is no sampling error; "
+        f"{error}. By row: ultraserve validate."
     )

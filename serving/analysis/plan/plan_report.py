@@ -25,6 +25,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "modelled, not measured; TTFT and TPOT are the engine's, without the front end and the way "
         "to the client",
         f"steps: {sweep.steps_in_words()}",
+        sweep.assumptions.model_error_in_words(),
         f"weights as {plan.choice.check.precision}; {sweep.terms.utilization:g} of HBM; blocks of "
         f"{check.block_tokens} tokens, at most {check.max_num_seqs:,} requests and "
         f"{check.max_num_batched_tokens:,} tokens a rank and step; prefill policy "

@@ -1,6 +1,6 @@
 """Predictions of large expert-parallel deployments: DeepSeek's own, SGLang's, DeepEP's kernels.
 
-By the factors that all machines share, as H800 and H100 have none; two half batches overlap.
+By the calibration that ships, with even routing; two half batches overlap.
 """
 
 from dataclasses import dataclass
@@ -12,15 +12,14 @@ from emulator.fabric.collectives import CollectiveModel, Operation
 from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
-from emulator.specs.shipped_fits import shipped_fits
+from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.systems import system_by_name
 from emulator.ultraserver.step_cost import StepCost, StepCostModel
+from emulator.ultraserver.step_time import without_host
 from serving.analysis.steady_state.step_batches import same_on_all
 
 DEEPEP_TOKENS, DEEPEP_CHOICES, DEEPEP_HIDDEN = 128, 8, 7_168
 DEEPEP_BYTES: Final = {"dispatch": 1 + 4 / 128, "combine": 2.0}
-DEEPEP_START_US: Final = 43.9
-"""Beside the links: 77 - 33.1 us, from the first of the eight values, EP8 dispatch."""
 BALANCED, EPLB = "balanced", "EPLB"
 EPLB_RATIO: Final = 59_337 / 50_302
 """SGLang's own pair for prompts of 4,096: tokens/s with perfect balance over EPLB's. It gives the
@@ -30,7 +29,10 @@ busiest rank's lengthening of experts, also for SGLang's other rows.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePoint:
-    """A deployment of `chips` GPUs, each with `requests` of `new` tokens over `context`."""
+    """A deployment of `chips` GPUs, each with `requests` of `new` tokens over `context`.
+
+    `traced`: its rate comes from a trace of the GPUs, which has none of an engine's own overheads.
+    """
 
     key: str
     name: str
@@ -40,12 +42,13 @@ class NodePoint:
     new_tokens: int
     context_tokens: int
     routing: str
-    framework: str | None = None
-    months: float = 0.0
+    traced: bool = False
     conditions: str
 
 
-def _prefill(key: str, name: str, system: str, isl: int, routing: str) -> NodePoint:
+def _prefill(
+    key: str, name: str, system: str, isl: int, routing: str, *, traced: bool = False
+) -> NodePoint:
     words = "experts balanced" if routing == BALANCED else "experts by EPLB, as SGLang's own pair"
     return NodePoint(
         key=key,
@@ -56,12 +59,15 @@ def _prefill(key: str, name: str, system: str, isl: int, routing: str) -> NodePo
         new_tokens=isl,
         context_tokens=0,
         routing=routing,
+        traced=traced,
         conditions=f"EP32, 16,384 tokens a GPU in prompts of {isl:,}; two-batch overlap; {words}",
     )
 
 
 NODE_POINTS: Final = (
-    _prefill("ds-prof-prefill", "DeepSeek profile, prefill", "dgx-h800", 4_096, BALANCED),
+    _prefill(
+        "ds-prof-prefill", "DeepSeek profile, prefill", "dgx-h800", 4_096, BALANCED, traced=True
+    ),
     NodePoint(
         key="ds-prof-decode",
         name="DeepSeek profile, decode",
@@ -71,6 +77,7 @@ NODE_POINTS: Final = (
         new_tokens=1,
         context_tokens=4_096,
         routing=BALANCED,
+        traced=True,
         conditions="EP128, 128 sequences a GPU at 4,096; two-batch overlap; experts balanced",
     ),
     _prefill("sgl96-p1k", "SGLang on 96 H100, prefill 1k", "dgx-h100", 1_024, EPLB),
@@ -85,8 +92,6 @@ NODE_POINTS: Final = (
         new_tokens=1,
         context_tokens=2_048 + 50,
         routing=EPLB,
-        framework="sglang",
-        months=13.0,  # from May 2025
         conditions="EP72, 256 sequences a GPU at 2,048 + 100; two-batch overlap; experts by EPLB",
     ),
 )
@@ -111,14 +116,12 @@ def _cost(point: NodePoint) -> StepCost:
     """One step of every rank alike, with attention data parallel and experts over all chips."""
     box = system_by_name(point.system)
     system = box.cluster(-(-point.chips // box.chips.count))
-    shared = shipped_fits().everything.calibration(
-        box.chip.name, point.framework, months=point.months
-    )
+    calibration = calibration_for(box.chip.name)
     costs = StepCostModel(
         system,
         model_by_name("deepseek-v3"),
         Partition(chips=point.chips, tp=1, ep=point.chips, lnc=system.chip.default_lnc.count),
-        calibration=shared,
+        calibration=without_host(calibration) if point.traced else calibration,
         overlap=Overlap.TWO_BATCH,
     )
     new, context = [point.new_tokens] * point.requests, [point.context_tokens] * point.requests
@@ -126,10 +129,13 @@ def _cost(point: NodePoint) -> StepCost:
 
 
 def deepep_us(ranks: int, what: str) -> float:
-    """DeepEP's low-latency dispatch or combine over `ranks` H800s: links, and one constant."""
+    """DeepEP's low-latency dispatch or combine over `ranks` H800s, under what ships."""
     box = system_by_name("dgx-h800")
     system = box.cluster(-(-ranks // box.chips.count))
     group = np.arange(ranks, dtype=np.int64)[None]
     size = DEEPEP_TOKENS * DEEPEP_CHOICES * DEEPEP_HIDDEN * DEEPEP_BYTES[what]
     time = CollectiveModel(system, group).time(Operation.ALL_TO_ALL, np.array([size]))
-    return float(time.link_busy_ns[0]) / 1e3 + DEEPEP_START_US
+    calibration = calibration_for(box.chip.name)
+    busy_ns, all_ns = float(time.link_busy_ns[0]), float(time.duration_ns[0])
+    started_ns = calibration.exchange_ns.value + all_ns - busy_ns
+    return (started_ns + busy_ns / calibration.exchange_share.value) / 1e3

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from emulator.specs.models import model_by_name
-from emulator.specs.shipped_fits import shipped_fits
+from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.systems import system_by_name
 from serving.analysis.steady_state.partitions import candidate_partitions
 from serving.analysis.steady_state.replica import Replica
@@ -16,7 +16,6 @@ from serving.analysis.steady_state.step_assumptions import StepAssumptions
 
 _MODEL: Final = "gpt-oss-120b"
 _SHAPE: Final = RequestShape(prompt_tokens=1_024, output_tokens=8_192)
-_MONTHS: Final = 7.0  # from October 2025
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,36 +25,30 @@ class LaunchPoint:
     key: str
     name: str
     system: str
-    framework: str | None
     tokens_per_s_per_user: float
     conditions: str
 
 
-def _point(key: str, system: str, framework: str | None) -> LaunchPoint:
-    by = framework or "vllm, read with the default of frameworks that were never fitted"
+def _point(key: str, system: str) -> LaunchPoint:
     return LaunchPoint(
         key=key,
         name=f"InferenceMAX, gpt-oss-120b on {system}",
         system=system,
-        framework=framework,
         tokens_per_s_per_user=90.0,
-        conditions=f"90 tokens/s/user, 1,024 + 8,192, all-in power; {by}",
+        conditions="90 tokens/s/user, 1,024 + 8,192, all-in power",
     )
 
 
 TOKENS_PER_MW_POINTS: Final = (
-    _point("imax-oss-h100", "dgx-h100", None),
-    _point("imax-oss-b200", "dgx-b200", "trt"),
+    _point("imax-oss-h100", "dgx-h100"),
+    _point("imax-oss-b200", "dgx-b200"),
 )
 
 
 def tokens_per_mw(point: LaunchPoint) -> float:
     """Output tokens/s per all-in MW of the best partition and power-of-two batch, or 0."""
     system, model = system_by_name(point.system), model_by_name(_MODEL)
-    calibration = shipped_fits().everything.calibration(
-        system.chip.name, point.framework, months=_MONTHS, fp4=True
-    )
-    assumptions = StepAssumptions(calibration=calibration)
+    assumptions = StepAssumptions(calibration=calibration_for(system.chip.name))
     best = 0.0
     for candidate in candidate_partitions(system, model, least_kv_tokens=_SHAPE.tokens):
         replica = Replica(system, model, candidate, shape=_SHAPE, assumptions=assumptions)

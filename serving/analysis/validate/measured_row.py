@@ -7,7 +7,7 @@ setting but the number of users), so that no prediction can see them.
 import csv
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import date
 from pathlib import Path
@@ -16,9 +16,14 @@ from typing import Final
 from emulator.errors import ConfigError
 
 ENVIRONMENT: Final = "ULTRASERVE_MEASUREMENTS"
-ROWS_FILE: Final = "inferencex_dsr1.csv"
+ROWS_FILES: Final = "inferencex_*.csv"
 POOL_COLUMNS: Final = ("gpu", "tp", "ep", "dp_attention", "num_workers")
-METRICS: Final = {"tpot": "tpot_s", "ttft": "ttft_s", "tokens_per_s": "tokens_per_s_per_chip"}
+METRICS: Final = {
+    "tpot": "tpot_s",
+    "ttft": "ttft_s",
+    "mean_ttft": "mean_ttft_s",
+    "tokens_per_s": "tokens_per_s_per_chip",
+}
 """Metrics by name, with the attribute that holds each."""
 FINGERPRINT_DIGITS: Final = 12
 _WORDS: Final = dict.fromkeys(("true", "1", "1.0"), True) | dict.fromkeys(
@@ -81,10 +86,11 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """Means, in seconds and tokens/s; None where a cell is empty."""
+    """In seconds and tokens/s, `ttft_s` a median, else means; None where a cell is empty."""
 
     tpot_s: float | None
     ttft_s: float | None
+    mean_ttft_s: float | None
     tokens_per_s_per_chip: float | None
 
     def of(self, metric: str) -> float | None:
@@ -97,6 +103,7 @@ class Results:
 class MeasuredRow:
     """One line of a file; `usable` is the file's own judgement of it."""
 
+    file: str
     line: int
     configuration: Configuration
     users: int
@@ -108,21 +115,28 @@ class MeasuredRow:
 class ExcludedRow:
     """A line that is not predicted, with the reason."""
 
+    file: str
     line: int
     hardware: str
     reason: str
 
 
-def measurements_file(given: Path | None, environment: Mapping[str, str]) -> Path:
-    """The given file, else that in the environment's folder or ./measurements, else ConfigError."""
-    if given is not None:
-        return given
+def measurement_files(
+    given: Sequence[Path] | None, environment: Mapping[str, str]
+) -> tuple[Path, ...]:
+    """The given files, else those in the environment's folder or ./measurements, by name.
+
+    Raises ConfigError without any.
+    """
+    if given:
+        return tuple(given)
     named = environment.get(ENVIRONMENT)
     folders = ([Path(named)] if named else []) + [Path("measurements")]
     for folder in folders:
-        if (folder / ROWS_FILE).is_file():
-            return folder / ROWS_FILE
-    looked = ", ".join(str(folder / ROWS_FILE) for folder in folders)
+        found = sorted(folder.glob(ROWS_FILES))
+        if found:
+            return tuple(found)
+    looked = ", ".join(str(folder / ROWS_FILES) for folder in folders)
     raise ConfigError(
         field="data",
         value="(not given)",
@@ -139,7 +153,7 @@ def read_rows(path: Path) -> tuple[MeasuredRow | ExcludedRow, ...]:
         with path.open(newline="", encoding="utf-8-sig") as lines:
             reader = csv.DictReader(lines, restkey="", restval=None)
             _check_header(path, reader.fieldnames)
-            rows = tuple(_rows(reader))
+            rows = tuple(_rows(reader, path.name))
     except OSError as error:
         raise ConfigError(
             field="data", value=path, expected=f"a file that can be read ({error.strerror})"
@@ -151,16 +165,16 @@ def read_rows(path: Path) -> tuple[MeasuredRow | ExcludedRow, ...]:
     return rows
 
 
-def _rows(reader: "csv.DictReader[str]") -> Iterator[MeasuredRow | ExcludedRow]:
+def _rows(reader: "csv.DictReader[str]", file: str) -> Iterator[MeasuredRow | ExcludedRow]:
     for cells in reader:
         if not any(value for value in cells.values()):
             continue
         line = reader.line_num
         try:
-            yield _row(_Cells(line=line, cells=cells))
+            yield _row(_Cells(file=file, line=line, cells=cells))
         except ConfigError as error:
             hardware = (cells.get("hardware") or "").strip().lower()
-            yield ExcludedRow(line=line, hardware=hardware, reason=str(error))
+            yield ExcludedRow(file=file, line=line, hardware=hardware, reason=str(error))
 
 
 def _check_header(path: Path, names: object) -> None:
@@ -178,7 +192,7 @@ def required_columns() -> tuple[str, ...]:
     return (
         *("hardware", "framework", "precision", "spec_method", "disagg", "is_multinode"),
         *pools,
-        *("isl", "osl", "conc", "date", "tput_per_gpu", "mean_ttft", "mean_tpot"),
+        *("isl", "osl", "conc", "date", "tput_per_gpu", "mean_ttft", "median_ttft", "mean_tpot"),
     )
 
 
@@ -188,6 +202,7 @@ def _column(pool: str, name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cells:
+    file: str
     line: int
     cells: Mapping[str, str | None]
 
@@ -257,11 +272,13 @@ def _row(cells: _Cells) -> MeasuredRow:
     )
     results = Results(
         tpot_s=cells.result("mean_tpot"),
-        ttft_s=cells.result("mean_ttft"),
+        ttft_s=cells.result("median_ttft"),
+        mean_ttft_s=cells.result("mean_ttft"),
         tokens_per_s_per_chip=cells.result("tput_per_gpu"),
     )
     usable = (cells.cells.get("usable") or "1").strip().lower()
     return MeasuredRow(
+        file=cells.file,
         line=cells.line,
         configuration=configuration,
         users=cells.count("conc"),

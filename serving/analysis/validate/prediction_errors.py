@@ -9,13 +9,15 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowError:
-    """One prediction of one metric of one row."""
+    """One prediction of one metric of one row; `covered`: its interval holds what was measured."""
 
+    file: str
     line: int
     hardware: str
     speculative: bool
     measured: float
     predicted: float
+    covered: bool | None = None
 
     @property
     def signed(self) -> float:
@@ -45,18 +47,17 @@ def _with_and_without_drafts(errors: list[RowError]) -> dict[str, Any]:
 
 
 def figures(errors: list[RowError]) -> dict[str, float | int | None]:
-    """`rows` counts rows, `predictions` one for each fit of a row."""
-    counts: dict[str, float | int | None] = {
-        "rows": len({each.line for each in errors}),
-        "predictions": len(errors),
-    }
+    """`covered`: the share of rows whose interval holds what was measured."""
     if not errors:
-        return {"mape": None, "median_ape": None, "p90_ape": None, "bias": None, **counts}
+        nothing = dict.fromkeys(("mape", "median_ape", "p90_ape", "bias", "covered"))
+        return {**nothing, "rows": 0}
     signed = np.array([each.signed for each in errors])
+    covered = [each.covered for each in errors if each.covered is not None]
     return {
         "mape": float(np.abs(signed).mean()),
         "median_ape": float(np.median(np.abs(signed))),
         "p90_ape": float(np.percentile(np.abs(signed), 90)),
         "bias": float(np.median(signed)),
-        **counts,
+        "covered": float(np.mean(covered)) if covered else None,
+        "rows": len(errors),
     }

@@ -1,8 +1,8 @@
 """Published results of other kinds than whole serving runs, with predictions beside them.
 
-No fit has seen them, or their machines and models. Two constants are read off points of their own
-kind: an exchange's cost beside its bytes off DeepEP's EP8 dispatch, the busiest rank's excess off
-SGLang's pair with and without EPLB. GPU points of serving come from optional files.
+No fit of rows has seen them, or their models. Two constants are read off points of their own kind:
+the exchange's off DeepEP's and other kernels, the busiest rank's excess off SGLang's pair with and
+without EPLB. GPU points of serving come from optional files.
 """
 
 import csv
@@ -70,7 +70,7 @@ def _deepep(path: Path) -> list[Reference]:
             unit="us",
             measured=float(row[f"{what}_us"]),
             predicted=deepep_us(int(row["ep"]), what),
-            conditions="128 tokens a rank, top 8 of 7,168; links, and one constant of all",
+            conditions="128 tokens a rank, top 8 of 7,168",
             source="github.com/deepseek-ai/DeepEP, README",
         )
         for row in _rows(path)

@@ -46,9 +46,8 @@ class Stack:
     """What sets a deployment's efficiencies, beside its work."""
 
     machine: str
-    framework: str
-    months: float  # from the software's date to the fit's reference date
     fp4: bool
+    drafts: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +79,7 @@ def hardware_names() -> dict[str, SystemSpec]:
     return names
 
 
-def deployment_of(configuration: Configuration, *, months: float) -> RowDeployment:
+def deployment_of(configuration: Configuration) -> RowDeployment:
     """Raises ConfigError for hardware outside of the catalog, or incomplete columns."""
     known = hardware_names()
     if configuration.hardware not in known:
@@ -96,23 +95,22 @@ def deployment_of(configuration: Configuration, *, months: float) -> RowDeployme
     trt = "trt" in configuration.framework
     attention_dp = configuration.decode.dp_attention
     prompt, output = configuration.prompt_tokens, configuration.output_tokens
-    maker = system.chip.maker
+    drafts = _draft_tokens(configuration, trt=trt, attention_dp=_is_dp(decode))
     return RowDeployment(
         model=model,
         prefill=prefill,
         decode=decode,
         disaggregated=configuration.disaggregated,
         rides=configuration.framework.startswith("trt") and not attention_dp,
-        draft_tokens=_draft_tokens(configuration, trt=trt, attention_dp=_is_dp(decode)),
+        draft_tokens=drafts,
         prompt_tokens=MEAN_LENGTH_SHARE * prompt,
         output_tokens=MEAN_LENGTH_SHARE * output,
         chips=chips if configuration.disaggregated else decode.partition.chips,
         slots=_slots(model, decode, trt=trt, prompt=prompt, output=output),
         stack=Stack(
             machine=configuration.hardware,
-            framework=configuration.framework + ("-rocm" if maker == "AMD" else ""),
-            months=months,
             fp4=configuration.precision == "fp4",
+            drafts=drafts > 0,
         ),
     )
 

@@ -1,34 +1,35 @@
 """Predictions of measured rows: counted steps, a fit's factors, a closed loop."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import date
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from emulator.specs.calibration import Calibration
 from emulator.specs.stack_factors import StackFactors
+from emulator.timing.draft_acceptance import accepted_tokens
 from emulator.units import NS_PER_S
 from serving.analysis.validate.closed_loop import LoopRows, closed_loop
 from serving.analysis.validate.counted_rows import CountedRows, RowLoad
 from serving.analysis.validate.measured_row import METRICS
-from serving.analysis.validate.row_deployment import handover_s
+from serving.analysis.validate.row_deployment import Stack, handover_s
 
 Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]
 
-REFERENCE_DAY: Final = date(2026, 6, 1)
-"""Origin of software ages: the month of the newest fitted rows."""
-DAYS_PER_MONTH: Final = 30.4
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowResults:
-    """Seconds, and tokens/s of prompts and outputs per chip, all [rows]; NaN if not measured."""
+    """Seconds, and tokens/s of prompts and outputs per chip, all [rows]; NaN if not measured.
+
+    `ttft_s` is the median, of the steady state; `mean_ttft_s` holds the first burst's queue.
+    """
 
     tpot_s: Float64s
     ttft_s: Float64s
+    mean_ttft_s: Float64s
     tokens_per_s_per_chip: Float64s
 
     def of(self, metric: str) -> Float64s:
@@ -39,11 +40,6 @@ class RowResults:
     def taken(self, rows: Bools) -> "RowResults":
         """Those of the masked rows."""
         return RowResults(**{name: getattr(self, name)[rows] for name in METRICS.values()})
-
-
-def months_before(day: date) -> float:
-    """Months from `day` to the reference day; negative for later software."""
-    return (REFERENCE_DAY - day).days / DAYS_PER_MONTH
 
 
 class RowPredictor:
@@ -63,17 +59,16 @@ class RowPredictor:
             "slots": np.array([each.slots for each in deployments]),
             "handover_s": np.array([handover_s(each) for each in deployments]),
         }
-        self._drafts = np.array([each.draft_tokens for each in deployments])
+        self._tokens_per_step = np.array(
+            [1 + accepted_tokens("mtp", each.draft_tokens) for each in deployments]
+        )
 
     def predict(self, factors: StackFactors) -> RowResults:
         """Every row under `factors`."""
         counted = self._counted
         if counted is None:
             return RowResults(**dict.fromkeys(METRICS.values(), np.zeros(0)))
-        calibrations = [
-            factors.calibration(each.machine, each.framework, months=each.months, fp4=each.fp4)
-            for each in counted.stacks
-        ]
+        calibrations = [_as_deployed(factors, each) for each in counted.stacks]
         times = counted.times(calibrations)
         front_end_s = np.array(  # a request's way in, its first token's way out
             [
@@ -81,14 +76,12 @@ class RowPredictor:
                 for each in calibrations
             ]
         )
-        places = np.arange(1, self._drafts.max(initial=0) + 1)
-        accepted = (factors.acceptance**places * (places <= self._drafts[:, None])).sum(axis=1)
         found = closed_loop(
             LoopRows(
                 **self._given,
                 batches=counted.batches,
                 decode_s=times.decode_s,
-                tokens_per_step=1 + accepted,
+                tokens_per_step=self._tokens_per_step,
                 solo_s=times.solo_s,
                 full_s=times.full_s,
                 solo_steal_s=times.solo_steal_s,
@@ -98,6 +91,18 @@ class RowPredictor:
         )
         return RowResults(
             tpot_s=found.tpot_s,
-            ttft_s=found.ttft_s,
+            ttft_s=found.steady_ttft_s,
+            mean_ttft_s=found.ttft_s,
             tokens_per_s_per_chip=found.requests_per_s * self._tokens / self._chips,
         )
+
+
+def _as_deployed(factors: StackFactors, stack: Stack) -> Calibration:
+    """A measured deployment's: its overheads, and the uneven routing of its exchanges."""
+    made = factors.calibration(stack.machine).of_work(fp4=stack.fp4, drafts=stack.drafts)
+    share, start, skew = made.exchange_share, made.exchange_ns, factors.exchange_skew
+    return replace(
+        made,
+        exchange_share=replace(share, value=share.value / skew),
+        exchange_ns=replace(start, value=start.value * skew),
+    )

@@ -7,7 +7,6 @@ from emulator.errors import ConfigError
 from serving.analysis.validate.counted_rows import RowLoad
 from serving.analysis.validate.measured_row import ExcludedRow, MeasuredRow
 from serving.analysis.validate.row_deployment import deployment_of
-from serving.analysis.validate.row_prediction import months_before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +30,15 @@ def usable_rows(
         try:
             if not row.usable:
                 raise ConfigError(field="usable", value=0, expected="1: the file marks this row")
-            months = months_before(configuration.day)
-            deployment = deployment_of(configuration, months=months)
+            deployment = deployment_of(configuration)
         except ConfigError as error:
             excluded.append(
-                ExcludedRow(line=row.line, hardware=configuration.hardware, reason=str(error))
+                ExcludedRow(
+                    file=row.file,
+                    line=row.line,
+                    hardware=configuration.hardware,
+                    reason=str(error),
+                )
             )
             continue
         usable.append(UsableRow(measured=row, load=RowLoad(deployment=deployment, users=row.users)))

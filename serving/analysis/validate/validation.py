@@ -1,16 +1,16 @@
 """Predictions against measurements, by shipped fits alone.
 
-A row is *fitted* by fits that have seen its configuration and *held out* from the others: halves of
-the data, and fits without its machine. A row that no fit has seen is held out from the fit on
-everything. No result of the file enters any prediction.
+A row of a configuration that was fitted is predicted by the fit on everything (*fitted*), and by
+the fit without its machine's rows (*left out*). One that no fit has seen is left out of the fit on
+everything. No result of a file enters any prediction.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from emulator.specs.shipped_fits import ShippedFits, shipped_fits
+from emulator.specs.shipped_fits import PredictionInterval, ShippedFits, shipped_fits
 from serving.analysis.validate.measured_row import METRICS, ExcludedRow, read_rows
 from serving.analysis.validate.prediction_errors import RowError, summary
 from serving.analysis.validate.row_prediction import RowPredictor, RowResults
@@ -19,120 +19,96 @@ from serving.analysis.validate.usable_rows import UsableRow, usable_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Validation:
-    """One file's rows with the shipped fits' predictions.
+    """Rows of files with the shipped fits' predictions.
 
-    `everything`, `halves` by seed and `without` by machine are of all `rows`, in order.
+    `everything`, and `without` by machine, are of all `rows`, in order.
     """
 
-    path: Path
+    paths: tuple[Path, ...]
     rows: tuple[UsableRow, ...]
     excluded: tuple[ExcludedRow, ...]
     fits: ShippedFits
     everything: RowResults
-    halves: Mapping[int, RowResults]
     without: Mapping[str, RowResults]
+
+    @property
+    def names(self) -> str:
+        """The files' names."""
+        return ", ".join(path.name for path in self.paths)
 
     def in_fit(self, row: UsableRow) -> bool:
         """Whether the fit on everything has seen the row's configuration."""
-        return row.measured.configuration.fingerprint in self.fits.fitted_in
+        return row.measured.configuration.fingerprint in self.fits.fitted
+
+    def blind(self, row: UsableRow) -> RowResults | None:
+        """Predictions by the fit that has seen nothing of the row's machine; None without one."""
+        if not self.in_fit(row):
+            return self.everything
+        return self.without.get(row.measured.configuration.hardware)
+
+    def interval(self, row: UsableRow, metric: str) -> PredictionInterval | None:
+        """Of measured over predicted by fits without the measured machine, over the rows of other
+        machines.
+        """
+        machine = row.measured.configuration.hardware
+        known = self.fits.intervals_without.get(machine) if self.in_fit(row) else None
+        return (known or self.fits.intervals).get(metric)
 
     def fitted(self, metric: str) -> Iterator[RowError]:
         """Rows of the fit on everything, predicted by it."""
-        return self._errors(metric, self.everything, self.in_fit)
-
-    def unseen(self, metric: str) -> Iterator[RowError]:
-        """Rows that no fit has seen, predicted by the fit on everything."""
-        return self._errors(metric, self.everything, lambda row: not self.in_fit(row))
-
-    def held_out_of(self, seed: int, metric: str) -> Iterator[RowError]:
-        """Rows held out from the half fit of `seed`."""
-        return self._errors(metric, self.halves[seed], lambda row: seed in self._blind_seeds(row))
-
-    def held_out(self, metric: str) -> list[RowError]:
-        """Of every seed together, and rows that no fit has seen."""
-        pooled = [each for seed in self.halves for each in self.held_out_of(seed, metric)]
-        return pooled + list(self.unseen(metric))
-
-    def machine_left_out(self, machine: str, metric: str) -> Iterator[RowError]:
-        """Rows of `machine`, predicted by the fit on all the others."""
-
-        def is_on_it(row: UsableRow) -> bool:
-            return row.measured.configuration.hardware == machine and self.in_fit(row)
-
-        return self._errors(metric, self.without[machine], is_on_it)
-
-    def _errors(
-        self, metric: str, predictions: RowResults, chosen: Callable[[UsableRow], bool]
-    ) -> Iterator[RowError]:
         for place, row in enumerate(self.rows):
-            if chosen(row):
-                yield from _error(row, metric, predictions, place)
+            if self.in_fit(row):
+                yield from self._error(row, metric, self.everything, place)
 
-    def _blind_seeds(self, row: UsableRow) -> list[int]:
-        """Half fits from which the row is held out; none for a row that no fit has seen."""
-        seeds = self.fits.fitted_in.get(row.measured.configuration.fingerprint)
-        return [] if seeds is None else [seed for seed in self.halves if seed not in seeds]
+    def left_out(self, metric: str) -> Iterator[RowError]:
+        """Every row, predicted blindly."""
+        for place, row in enumerate(self.rows):
+            predictions = self.blind(row)
+            if predictions is not None:
+                yield from self._error(row, metric, predictions, place)
 
-    def of_row(self, place: int) -> dict[str, dict[int, RowError]]:
-        """One row's held-out predictions, by metric and seed."""
-        row = self.rows[place]
-        blind = self._blind_seeds(row)
-        return {
-            metric: {
-                seed: error
-                for seed in blind
-                for error in _error(row, metric, self.halves[seed], place)
-            }
-            for metric in METRICS
-        }
-
-
-def validation_of(path: Path) -> Validation:
-    """Predict every usable row of the file at `path`; raises ConfigError for a bad file."""
-    fits = shipped_fits()
-    rows, excluded = usable_rows(read_rows(path))
-    predictor = RowPredictor([row.load for row in rows])
-    return Validation(
-        path=path,
-        rows=rows,
-        excluded=excluded,
-        fits=fits,
-        everything=predictor.predict(fits.everything),
-        halves={seed: predictor.predict(each) for seed, each in fits.halves.items()},
-        without={machine: predictor.predict(each) for machine, each in fits.without.items()},
-    )
-
-
-def _error(row: UsableRow, metric: str, predictions: RowResults, place: int) -> Iterator[RowError]:
-    measured = row.measured.results.of(metric)
-    if measured is not None:
+    def _error(
+        self, row: UsableRow, metric: str, predictions: RowResults, place: int
+    ) -> Iterator[RowError]:
+        measured = row.measured.results.of(metric)
+        if measured is None:
+            return
+        predicted = float(predictions.of(metric)[place])
+        interval = self.interval(row, metric)
+        ratio = measured / predicted
         yield RowError(
+            file=row.measured.file,
             line=row.measured.line,
             hardware=row.measured.configuration.hardware,
             speculative=row.measured.configuration.speculative,
             measured=measured,
-            predicted=float(predictions.of(metric)[place]),
+            predicted=predicted,
+            covered=None if interval is None else interval.least <= ratio <= interval.most,
         )
 
 
+def validation_of(paths: Sequence[Path]) -> Validation:
+    """Predict every usable row of the files; raises ConfigError for a bad file."""
+    fits = shipped_fits()
+    read = [usable_rows(read_rows(path)) for path in paths]
+    rows = tuple(row for usable, _ in read for row in usable)
+    predictor = RowPredictor([row.load for row in rows])
+    return Validation(
+        paths=tuple(paths),
+        rows=rows,
+        excluded=tuple(row for _, excluded in read for row in excluded),
+        fits=fits,
+        everything=predictor.predict(fits.everything),
+        without={machine: predictor.predict(each) for machine, each in fits.without.items()},
+    )
+
+
 def scores(validation: Validation) -> dict[str, dict[str, Any]]:
-    """By metric: held-out scores at the top, then fitted, held out, seeds, machines."""
-    return {metric: _scores(validation, metric) for metric in METRICS}
-
-
-def _scores(validation: Validation, metric: str) -> dict[str, Any]:
-    held_out = summary(validation.held_out(metric))
+    """By metric: scores of left-out rows at the top, then fitted ones."""
     return {
-        **held_out,
-        "fitted": summary(validation.fitted(metric)),
-        "held_out": held_out,
-        "unseen": summary(validation.unseen(metric)),
-        "seeds": [
-            {"seed": seed, **summary(validation.held_out_of(seed, metric))}
-            for seed in validation.halves
-        ],
-        "leave_one_machine_out": {
-            machine: summary(validation.machine_left_out(machine, metric))
-            for machine in validation.without
-        },
+        metric: {
+            **summary(validation.left_out(metric)),
+            "fitted": summary(validation.fitted(metric)),
+        }
+        for metric in METRICS
     }

@@ -1,26 +1,36 @@
 """The report of a validation: every row's signed error, then scores of the errors."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
 from emulator.specs.figure import Figure
+from emulator.specs.shipped_fits import PredictionInterval
 from reporting.document import Column, Table, table_of
 from reporting.plain_text import table_lines
 from serving.analysis.validate.measured_row import METRICS, ExcludedRow
-from serving.analysis.validate.prediction_errors import RowError
 from serving.analysis.validate.usable_rows import UsableRow
 from serving.analysis.validate.validation import Validation, scores
-from serving.analysis.validate.validation_aim import AIM, LEAST_ROWS, aim_lines, misses
+from serving.analysis.validate.validation_aim import aim_lines, missed
 from serving.analysis.validate.validation_assumptions import assumptions_of
 
-_SCALES: Final = {"tpot": 1e3, "ttft": 1.0, "tokens_per_s": 1.0}
-_HEADINGS: Final = {"tpot": "TPOT ms", "ttft": "TTFT s", "tokens_per_s": "tok/s/chip"}
-_NAMES: Final = {"tpot": "TPOT", "ttft": "TTFT", "tokens_per_s": "tokens/s per chip"}
+_SCALES: Final = {"tpot": 1e3, "ttft": 1.0, "mean_ttft": 1.0, "tokens_per_s": 1.0}
+_HEADINGS: Final = {
+    "tpot": "TPOT ms",
+    "ttft": "median TTFT s",
+    "mean_ttft": "mean TTFT s",
+    "tokens_per_s": "tok/s/chip",
+}
+_NAMES: Final = {
+    "tpot": "TPOT",
+    "ttft": "median TTFT",
+    "mean_ttft": "mean TTFT",
+    "tokens_per_s": "tokens/s per chip",
+}
 
 
 def report_lines(validation: Validation, references: list[dict[str, Any]]) -> Iterator[str]:
-    """Rows, excluded rows, scores, seeds, references, factors, assumptions."""
+    """Rows, excluded rows, scores, aims, references, factors, assumptions."""
     yield from table_lines(row_table(validation))
     yield ""
     yield f"{len(validation.rows)} rows predicted, {len(validation.excluded)} excluded"
@@ -29,8 +39,7 @@ def report_lines(validation: Validation, references: list[dict[str, Any]]) -> It
     yield ""
     yield from table_lines(score_table(validation))
     yield ""
-    yield from table_lines(seed_table(validation))
-    yield from aim_lines(scores(validation)["tpot"], validation.fits.fresh)
+    yield from aim_lines(scores(validation))
     yield ""
     if references:
         yield from table_lines(table_of(_REFERENCES, references))
@@ -41,7 +50,7 @@ def report_lines(validation: Validation, references: list[dict[str, Any]]) -> It
 
 
 def row_table(validation: Validation) -> Table:
-    """By the fit on everything; `blind` is the mean error of TPOT by the fits without the row."""
+    """By the fit on everything; `blind`: the error by the fit without the row's machine."""
     columns = [*_CONFIGURATION]
     for metric in METRICS:
         columns += _metric_columns(validation, metric)
@@ -61,14 +70,15 @@ def _metric_columns(validation: Validation, metric: str) -> Iterator[Column[tupl
         return None if found is None else predicted(row) / found - 1
 
     def blind(row: tuple[int, UsableRow]) -> float | None:
-        signed = [each.signed for each in validation.of_row(row[0])[metric].values()]
-        return sum(signed) / len(signed) if signed else None
+        found, predictions = measured(row), validation.blind(row[1])
+        if found is None or predictions is None:
+            return None
+        return float(predictions.of(metric)[row[0]]) / found - 1
 
     yield Column(_HEADINGS[metric], measured, _short, scale=1 / _SCALES[metric])
     yield Column("predicted", predicted, _short, scale=1 / _SCALES[metric])
     yield Column("error", error, "+.1%")
-    if metric == "tpot":
-        yield Column("blind", blind, "+.1%")
+    yield Column("blind", blind, "+.1%")
 
 
 def _rounded(value: float) -> str:
@@ -80,13 +90,16 @@ def _short(value: float) -> str:
 
 
 def score_table(validation: Validation) -> Table:
-    """Absolute errors by metric, by fitted or held-out rows, and by machine."""
+    """Absolute errors by metric, by fitted or left-out rows, and by machine."""
     found = scores(validation)
     rows = [
         row
         for metric in METRICS
-        for name, words in (("fitted", "were fitted"), ("held_out", "were held out"))
-        for row in _score_rows(_NAMES[metric], words, found[metric][name])
+        for words, over in (
+            ("were fitted", found[metric]["fitted"]),
+            ("no fit had seen", found[metric]),
+        )
+        for row in _score_rows(_NAMES[metric], words, over)
     ]
     return table_of(_SCORES, rows)
 
@@ -103,34 +116,8 @@ def _score_rows(metric: str, words: str, found: dict[str, Any]) -> Iterator[dict
             yield row(f"{machine} mtp", own["mtp"])
 
 
-def seed_table(validation: Validation) -> Table:
-    """Median absolute errors of TPOT by machine: each half's held-out rows, left-out machines."""
-    found = scores(validation)["tpot"]
-    machines = sorted(found["fitted"]["by_hardware"])
-    rows = [
-        (f"seed {each['seed']}", {**each["by_hardware"], "all": each}) for each in found["seeds"]
-    ]
-    rows.append(("machine left out", {**found["leave_one_machine_out"], "all": ""}))
-
-    def median(machine: str) -> Callable[[tuple[str, dict[str, Any]]], object]:
-        return lambda row: _median_words(row[1].get(machine))
-
-    columns: list[Column[tuple[str, dict[str, Any]]]] = [
-        Column("held-out TPOT, median", lambda row: row[0], align="left"),
-        *(Column(machine, median(machine), align="left") for machine in (*machines, "all")),
-    ]
-    return table_of(columns, rows)
-
-
-def _median_words(found: dict[str, Any] | str | None) -> str | None:
-    if isinstance(found, str):
-        return found
-    if not found or not found["rows"]:
-        return None
-    return f"{100 * found['median_ape']:.1f}% ({found['rows']})"
-
-
 _CONFIGURATION: Final[tuple[Column[tuple[int, UsableRow]], ...]] = (
+    Column("file", lambda row: row[1].measured.file, align="left"),
     Column("line", lambda row: row[1].measured.line, "d"),
     Column("hardware", lambda row: row[1].measured.configuration.hardware, align="left"),
     Column("framework", lambda row: row[1].measured.configuration.framework, align="left"),
@@ -145,6 +132,7 @@ _CONFIGURATION: Final[tuple[Column[tuple[int, UsableRow]], ...]] = (
     Column("users", lambda row: row[1].measured.users, "d"),
 )
 _EXCLUDED: Final[tuple[Column[ExcludedRow], ...]] = (
+    Column("file", lambda each: each.file, align="left"),
     Column("line", lambda each: each.line, "d"),
     Column("hardware", lambda each: each.hardware, align="left"),
     Column("excluded because", lambda each: each.reason, align="left"),
@@ -158,6 +146,7 @@ _SCORES: Final[tuple[Column[dict[str, Any]], ...]] = (
     Column("median", lambda row: row["median_ape"], ".1%"),
     Column("p90", lambda row: row["p90_ape"], ".1%"),
     Column("bias", lambda row: row["bias"], "+.1%"),
+    Column("in 80 % interval", lambda row: row["covered"], ".0%"),
 )
 _REFERENCES: Final[tuple[Column[dict[str, Any]], ...]] = (
     Column("published", lambda each: each["name"], align="left"),
@@ -178,12 +167,13 @@ def as_data(validation: Validation, references: list[dict[str, Any]]) -> dict[st
     """The JSON document."""
     found = scores(validation)
     return {
-        "data": str(validation.path.name),
+        "data": validation.names,
         "fit": dict(validation.fits.data),
         "rows": [_row_data(validation, place) for place in range(len(validation.rows))],
         "excluded": [asdict(each) for each in validation.excluded],
         **found,
-        "aim": {"median_ape_max": AIM, "least_rows": LEAST_ROWS, "above": misses(found["tpot"])},
+        "missed": missed(found),
+        "intervals": {metric: asdict(each) for metric, each in validation.fits.intervals.items()},
         "calibration": [
             {"name": name, "value": figure.value, "unit": figure.unit, "source": figure.source}
             for name, figure in validation.fits.everything.figures()
@@ -197,8 +187,10 @@ def _row_data(validation: Validation, place: int) -> dict[str, Any]:
     row = validation.rows[place]
     configuration = row.measured.configuration
     measured = {metric: row.measured.results.of(metric) for metric in METRICS}
+    blind = validation.blind(row)
     predicted = {metric: float(validation.everything.of(metric)[place]) for metric in METRICS}
     return {
+        "file": row.measured.file,
         "line": row.measured.line,
         "hardware": configuration.hardware,
         "framework": configuration.framework,
@@ -219,12 +211,20 @@ def _row_data(validation: Validation, place: int) -> dict[str, Any]:
             metric: None if value is None else predicted[metric] / value - 1
             for metric, value in measured.items()
         },
-        "held_out": {
-            metric: {str(seed): _prediction(error) for seed, error in by_seed.items()}
-            for metric, by_seed in validation.of_row(place).items()
+        "blind": {
+            metric: _blind(float(blind.of(metric)[place]), validation.interval(row, metric))
+            for metric in METRICS
+            if blind is not None
         },
     }
 
 
-def _prediction(error: RowError) -> dict[str, float]:
-    return {"predicted": error.predicted, "error": error.signed}
+def _blind(predicted: float, interval: PredictionInterval | None) -> dict[str, float]:
+    """By the fit without the row's machine, with its 80 % interval."""
+    if interval is None:
+        return {"predicted": predicted}
+    return {
+        "predicted": predicted,
+        "least": predicted * interval.least,
+        "most": predicted * interval.most,
+    }

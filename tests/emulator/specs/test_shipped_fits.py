@@ -7,7 +7,6 @@ from emulator.specs.calibration import ROOFLINE
 from emulator.specs.chips import CHIPS
 from emulator.specs.shipped_fits import (
     CALIBRATIONS,
-    SHARED_NAMES,
     ShippedFits,
     calibration_for,
     shipped_fits,
@@ -18,38 +17,35 @@ from emulator.specs.stack_factors import NAMED_CONSTANTS
 def test_factors_are_few() -> None:
     everything = shipped_fits().everything
 
-    assert len(SHARED_NAMES) <= 7
-    beside = len(everything.figures()) - len(NAMED_CONSTANTS)  # which are not fitted
-    assert beside == len(SHARED_NAMES) + 2 * len(everything.machines) + 2 * len(
-        everything.frameworks
-    )
+    fitted = len(everything.figures()) - len(NAMED_CONSTANTS)
+    assert fitted <= 18
 
 
 def test_fits_say_what_they_were_made_of() -> None:
     fits = shipped_fits()
 
-    assert {"file", "sha256", "rows", "configurations", "date", "method"} <= set(fits.data)
-    for each in (fits.everything, *fits.halves.values(), *fits.without.values()):
+    assert {"files", "sha256", "rows", "configurations", "date", "method"} <= set(fits.data)
+    assert len(fits.fitted) == fits.data["configurations"]
+    for each in (fits.everything, *fits.without.values()):
         assert str(fits.data["sha256"])[:12] in each.source
         assert str(fits.data["date"]) in each.source
 
 
-def test_every_half_leaves_out_what_another_has() -> None:
+def test_a_fit_without_a_generations_only_machine_knows_nothing_of_it() -> None:
     fits = shipped_fits()
 
-    assert sorted(fits.halves) == [0, 1, 2, 3, 4]
-    assert len(fits.fitted_in) == fits.data["configurations"]
-    for seed in fits.halves:
-        seen = sum(seed in seeds for seeds in fits.fitted_in.values())
-        assert 0.4 < seen / len(fits.fitted_in) < 0.6
+    assert "cdna4" in fits.everything.generations
+    assert "cdna4" not in fits.without["mi355x"].generations
+    assert "hopper" in fits.without["h200"].generations  # the H100's
 
 
-def test_a_fit_without_a_machine_knows_nothing_of_it() -> None:
+def test_every_metric_has_an_interval_around_one_without_each_machine() -> None:
     fits = shipped_fits()
 
-    for machine, each in fits.without.items():
-        assert machine not in each.machines
-        assert machine in fits.everything.machines
+    for intervals in (fits.intervals, *fits.intervals_without.values()):
+        assert {"tpot", "ttft", "mean_ttft", "tokens_per_s"} == set(intervals)
+        assert all(each.least < 1 < each.most for each in intervals.values())
+    assert set(fits.intervals_without) == set(fits.without)
 
 
 def test_the_file_holds_all_that_is_read() -> None:

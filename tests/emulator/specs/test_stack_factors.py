@@ -1,8 +1,7 @@
-from math import exp
-
 import pytest
 
-from emulator.specs.stack_factors import FrameworkFactors, MachineFactors, StackFactors
+from emulator.errors import ConfigError
+from emulator.specs.stack_factors import GenerationFactors, StackFactors
 
 FACTORS = StackFactors(
     name="fit",
@@ -11,54 +10,60 @@ FACTORS = StackFactors(
     tensor_share=0.5,
     link_share=0.4,
     layer_ns=10_000.0,
+    request_ns=3_000.0,
     collective_ns=2_000.0,
+    front_end_request_ns=1e8,
     fp4_overhead=0.5,
-    acceptance=0.6,
-    machines={"h200": MachineFactors(memory=1.5, compute=0.5)},
-    frameworks={"trt": FrameworkFactors(overhead=2.0, ageing=0.1)},
+    draft_overhead=1.5,
+    exchange_skew=3.0,
+    generations={
+        "hopper": GenerationFactors(compute=0.5, overhead=2.0),
+        "cdna4": GenerationFactors(compute=4.0),
+    },
 )
 
 
-def test_a_machine_multiplies_shares_and_no_share_exceeds_the_peak_by_hand() -> None:
+def test_a_generation_multiplies_its_chips_factors_by_hand() -> None:
     made = FACTORS.calibration("h200")
 
-    assert made.memory_share.value == 1.0  # 0.8 x 1.5, capped
+    assert FACTORS.calibration("h100") == made
+    assert made.memory_share.value == 0.8
     assert made.tensor_share.value == 0.25
-    assert made.link_share.value == 0.2
+    assert made.link_share.value == 0.4
+    assert made.layer_ns.value == 20_000
+    assert made.step_ns.value == 1e6
+    assert made.front_end_request_ns.value == 1e8
 
 
-def test_overheads_grow_with_the_softwares_age_by_hand() -> None:
-    new, old = (FACTORS.calibration("h200", "trt", months=months) for months in (0.0, 3.0))
-
-    assert new.layer_ns.value == 20_000
-    assert old.layer_ns.value == pytest.approx(20_000 * exp(0.3))
-    assert old.step_ns.value == pytest.approx(0.5e6 * 2 * exp(0.3))
+def test_no_share_exceeds_what_a_stack_can_reach() -> None:
+    assert FACTORS.calibration("mi355x").tensor_share.value == 0.95  # 0.5 x 4, capped
 
 
-def test_ages_outside_what_was_fitted_count_as_its_ends() -> None:
-    future, ancient = (FACTORS.calibration("h200", "trt", months=at) for at in (-9.0, 99.0))
+def test_narrow_experts_and_drafts_change_the_engines_overheads_alone_and_once() -> None:
+    wide = FACTORS.calibration("h200")
 
-    assert future.layer_ns.value == 20_000
-    assert ancient.layer_ns.value == pytest.approx(20_000 * exp(0.7))
-
-
-def test_narrow_experts_change_overheads_alone() -> None:
-    wide, narrow = (FACTORS.calibration("h200", "trt", fp4=fp4) for fp4 in (False, True))
+    narrow = wide.of_work(fp4=True, drafts=False)
 
     assert narrow.collective_ns.value == wide.collective_ns.value / 2
     assert narrow.tensor_share == wide.tensor_share
+    assert narrow.exchange_ns == wide.exchange_ns
+    assert wide.of_work(fp4=True, drafts=True).request_ns.value == 6_000 * 0.5 * 1.5
+    assert narrow.of_work(fp4=True, drafts=True) == narrow
+    assert wide.of_work(fp4=False, drafts=False).layer_ns == wide.layer_ns
 
 
 def test_what_was_never_fitted_has_the_shared_factors_alone() -> None:
-    made = FACTORS.calibration("trainium3", "unheard-of", months=5.0)
+    made = FACTORS.calibration("trainium3")
 
-    assert made.memory_share.value == 0.8
+    assert made.tensor_share.value == 0.5
     assert made.layer_ns.value == 10_000
+    with pytest.raises(ConfigError, match="chip=abacus"):
+        FACTORS.calibration("abacus")
 
 
 def test_every_factor_is_listed_once_with_its_source() -> None:
     names = [name for name, _ in FACTORS.figures()]
 
     assert len(names) == len(set(names))
-    assert {"memory_share", "acceptance", "h200 compute", "trt ageing", "turn_taking"} <= set(names)
+    assert {"memory_share", "draft_overhead", "hopper compute", "turn_taking"} <= set(names)
     assert all(figure.source for _, figure in FACTORS.figures())

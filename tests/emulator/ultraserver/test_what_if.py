@@ -235,3 +235,14 @@ def test_the_ceiling_is_the_fastest_format_that_the_model_has(
     chip = TRN3.chip
     assert ceilings.hbm_bytes_per_s == pytest.approx(chip.memory_bytes_per_s)
     assert ceilings.idle_watts == chip.idle_watts.value
+
+
+def test_faster_starts_of_exchanges_save_half_of_them() -> None:
+    started = replace(ROOFLINE, exchange_ns=Figure(100e3, "ns", "a test"))
+    given = costing(calibration=started)
+    asked = batch(1, 1)
+
+    now = given.model.cost(asked).duration_ns
+    saved = now - what_if_ns(given, asked, factor=2.0)["collective starts"]
+
+    assert saved > MOE.moe_layers * 100e3  # a dispatch and a combine in each layer, half of each

@@ -75,7 +75,7 @@ def test_the_fit_is_the_default_and_says_what_it_was_fitted_to(
     args.run(args)
     text = capsys.readouterr().out
     assert "calibration fitted" in text
-    assert "GPU servers, none of trainium3: assumed to hold there" in text
+    assert "GPU servers, none like trainium3: assumed to hold there" in text
     assert "cost:  not priced" in text
 
 

@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
+from emulator.specs.batch import StepBatch
 from emulator.specs.partition import Partition
+from emulator.timing.draft_acceptance import DraftMethod, draft_acceptance
+from emulator.ultraserver.step_time import combine
 from loadgen.workloads.traffic import Traffic
 from serving.simulator import SchedulerLimits, SimulatedDeployment, simulate
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
@@ -161,3 +164,36 @@ def test_a_deployment_has_the_drafts_of_its_cost_model() -> None:
     assert few.tokens == many.tokens == 160
     assert (few.steps, many.steps) == (40, 11)
     assert many.emulated_s < few.emulated_s / 3
+
+
+def test_drafts_have_published_shares_and_those_found_in_the_text_no_module() -> None:
+    def deployment(method: DraftMethod) -> SimulatedDeployment:
+        return SimulatedDeployment.of(
+            "trn3-nl72x2",
+            "qwen3-30b-a3b",
+            Partition(chips=2, ep=2, lnc=2),
+            schedulers=SchedulerLimits(speculative_tokens=3, draft_method=method),
+        )
+
+    batch = StepBatch(
+        ranks=2,
+        rank=np.array([0, 1]),
+        new_tokens=np.array([1, 1]),
+        context_tokens=np.array([100, 100]),
+        logit_rows=np.array([1, 1]),
+    )
+    module, found = deployment("eagle"), deployment("ngram")
+
+    assert module.limits.acceptance == draft_acceptance("eagle").rates(3)
+    with_module, without = module.cost_model.cost(batch), found.cost_model.cost(batch)
+    assert with_module.duration_ns > without.duration_ns
+    assert "draft" in with_module.parts_ns
+    assert "draft" not in without.parts_ns
+    terms = found.cost_model.terms(batch)
+    assert terms is not None
+    calibration = found.cost_model.calibration
+    assert combine(terms, calibration).duration_ns == pytest.approx(without.duration_ns, abs=1)
+    assert SchedulerLimits(speculative_tokens=3, acceptance=(0.5,)).published_acceptance() is None
+    said = SchedulerLimits(speculative_tokens=3, draft_method="eagle").published_acceptance()
+    assert said is not None
+    assert said.startswith("assumed: acceptance 0.622, 0.572, 0.57 by place")

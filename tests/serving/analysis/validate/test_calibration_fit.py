@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from emulator.errors import ConfigError
-from emulator.specs.stack_factors import FrameworkFactors, MachineFactors, StackFactors
+from emulator.specs.stack_factors import GenerationFactors, StackFactors
 from serving.analysis.validate.calibration_fit import (
-    AGEING_USUAL,
     SHARED,
     FactorVector,
     fit_factors,
@@ -27,11 +26,13 @@ TRUE = StackFactors(
     tensor_share=0.38,
     link_share=0.45,
     layer_ns=90_000.0,
-    collective_ns=4_000.0,
+    request_ns=20_000.0,
+    collective_ns=5_000.0,
+    front_end_request_ns=1e8,
     fp4_overhead=1.0,
-    acceptance=0.7,
-    machines={"h200": MachineFactors(memory=1.0, compute=1.0)},
-    frameworks={"sglang": FrameworkFactors(overhead=1.0, ageing=AGEING_USUAL)},
+    draft_overhead=1.4,
+    exchange_skew=1.75,
+    generations={"hopper": GenerationFactors()},
 )
 ROWS = [
     {"conc": str(conc), "isl": isl, "osl": osl, "decode_ep": ep, "prefill_ep": ep}
@@ -57,23 +58,22 @@ def observed(loads: list[RowLoad]) -> RowResults:
 def test_a_fit_recovers_the_factors_that_made_its_data(loads: list[RowLoad]) -> None:
     found = fit_factors(loads, observed(loads), name="found", source="a test")
 
-    on = found.machines["h200"]
-    assert found.memory_share * on.memory == pytest.approx(0.6, rel=0.08)
-    assert found.acceptance == pytest.approx(0.7, abs=0.021)
+    assert found.memory_share == pytest.approx(0.6, rel=0.08)
+    assert found.draft_overhead == pytest.approx(1.4, abs=0.051)
     again = RowPredictor(loads).predict(found)
     assert np.abs(again.tpot_s / observed(loads).tpot_s - 1).max() < 0.02
 
 
 @pytest.mark.long
-def test_rows_with_speculation_change_the_acceptance_alone(loads: list[RowLoad]) -> None:
+def test_rows_with_speculation_change_the_overhead_of_drafts_alone(loads: list[RowLoad]) -> None:
     truth = observed(loads)
     drafts = np.array([load.deployment.draft_tokens > 0 for load in loads])
     slower = replace(truth, tpot_s=np.where(drafts, 1.2 * truth.tpot_s, truth.tpot_s))
 
     first, second = (fit_factors(loads, each, name="x", source="x") for each in (truth, slower))
 
-    assert second.acceptance < first.acceptance
-    assert replace(second, acceptance=first.acceptance) == first
+    assert second.draft_overhead > first.draft_overhead
+    assert replace(second, draft_overhead=first.draft_overhead) == first
 
 
 @pytest.mark.long
@@ -88,13 +88,12 @@ def test_a_result_that_is_missing_does_not_count(loads: list[RowLoad]) -> None:
 
 
 def test_the_start_of_a_fit_is_what_priors_hold_usual() -> None:
-    order = FactorVector(["h200"], ["trt"])
-    made = order.factors(order.start, acceptance=0.5, name="prior", source="a test")
+    order = FactorVector(["hopper"])
+    made = order.factors(order.start, name="prior", source="a test")
 
     for prior in SHARED:
         assert getattr(made, prior.name) == pytest.approx(prior.usual)
-    assert made.machines["h200"] == MachineFactors()
-    assert made.frameworks["trt"] == FrameworkFactors(overhead=1.0, ageing=AGEING_USUAL)
+    assert made.generations["hopper"] == GenerationFactors()
 
 
 def test_speculation_alone_cannot_be_fitted(loads: list[RowLoad]) -> None:

@@ -18,7 +18,7 @@ DATA_PARALLEL = {"decode_dp_attention": "True", "decode_ep": "8", "prefill_ep": 
 
 def load_of(tmp_path: Path, **change: str) -> RowLoad:
     (row,) = read_rows(write_rows(tmp_path / "rows.csv", [change]))
-    return RowLoad(deployment=deployment_of(row.configuration, months=1.0), users=row.users)
+    return RowLoad(deployment=deployment_of(row.configuration), users=row.users)
 
 
 def test_batches_go_from_one_to_the_users_in_half_octaves(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_a_counted_step_takes_what_the_cost_model_says(tmp_path: Path) -> None:
     load = load_of(tmp_path, conc="8")
     deployment = load.deployment
     pool = deployment.decode
-    calibration = shipped_fits().everything.calibration("h200", "sglang", months=1.0)
+    calibration = shipped_fits().everything.calibration("h200")
 
     times = CountedRows([load]).times([calibration])
 
@@ -68,7 +68,7 @@ def test_prompts_that_ride_hold_decodes_up_less_than_a_pass_of_their_own(tmp_pat
     apart = load_of(tmp_path, framework="sglang", conc="32")
     counted = CountedRows([riding, apart])
     factors = shipped_fits().everything
-    calibrations = [factors.calibration(stack.machine, stack.framework) for stack in counted.stacks]
+    calibrations = [factors.calibration(stack.machine) for stack in counted.stacks]
 
     times = counted.times(calibrations)
 

@@ -49,7 +49,7 @@ def test_a_layout_says_workers_chips_and_how_experts_and_attention_are_divided(
 
 
 def test_an_empty_result_is_none_and_an_empty_line_is_no_row(tmp_path: Path) -> None:
-    path = write_rows(tmp_path / "rows.csv", [{"mean_ttft": ""}])
+    path = write_rows(tmp_path / "rows.csv", [{"median_ttft": ""}])
     path.write_text(path.read_text() + "\n\n")
 
     (row,) = read_rows(path)

@@ -25,4 +25,6 @@ def test_a_refit_writes_what_ships(tmp_path: Path) -> None:
     assert fits.data["rows"] == len(rows)
     assert fits.data["date"] == "2026-11-21"
     assert set(fits.without) == {"h200", "b200"}
-    assert set(fits.everything.machines) == {"h200", "b200"}
+    assert set(fits.everything.generations) == {"hopper", "blackwell"}
+    assert set(fits.without["h200"].generations) == {"blackwell"}
+    assert set(fits.intervals_without) == {"h200", "b200"}

@@ -12,7 +12,7 @@ from tests.serving.analysis.validate.made_up_measurements import DISAGGREGATED, 
 
 def deployed(tmp_path: Path, **change: str) -> RowDeployment:
     (row,) = read_rows(write_rows(tmp_path / "rows.csv", [change]))
-    return deployment_of(row.configuration, months=1.0)
+    return deployment_of(row.configuration)
 
 
 def test_experts_of_ep_1_are_divided_by_columns(tmp_path: Path) -> None:

@@ -1,37 +1,31 @@
 from typing import Any
 
-from serving.analysis.validate.validation_aim import aim_lines, misses
+from serving.analysis.validate.validation_aim import aim_lines, missed
 
 
-def scored(**medians: float | None) -> dict[str, Any]:
-    return {name: {"median_ape": median, "rows": 6} for name, median in medians.items()}
+def scores(tpot: float, *, machine: float = 0.1, ttft: float | None = 0.2) -> dict[str, Any]:
+    def all_alike(median: float | None) -> dict[str, Any]:
+        each = {"median_ape": median, "p90_ape": median, "rows": 6}
+        return {**each, "plain": {**each, "median_ape": 0.05}}
 
-
-def tpot(pooled: float) -> dict[str, Any]:
     return {
-        "held_out": {"by_hardware": scored(h200=pooled, gb200=0.12)},
-        "seeds": [{"seed": 3, "by_hardware": scored(h200=0.05, gb200=0.15)}],
-        "leave_one_machine_out": scored(h200=0.2, gb200=None),
+        "tpot": {**all_alike(tpot), "by_hardware": {"h200": {"median_ape": machine, "rows": 6}}},
+        "ttft": all_alike(ttft),
+        "tokens_per_s": all_alike(0.1),
     }
 
 
-def test_every_median_above_the_aim_is_listed_with_where_it_is() -> None:
-    found = misses(tpot(pooled=0.08))
+def test_every_aim_that_is_missed_is_a_line_with_what_was_found() -> None:
+    lines = list(aim_lines(scores(0.13, machine=0.16)))
 
-    assert [(each["where"], each["hardware"], each["median_ape"]) for each in found] == [
-        ("seed 3", "gb200", 0.15),
-        ("machine left out", "h200", 0.2),
+    assert lines == [
+        "missed by rows that no fit had seen: TPOT, median 13.0 %, aimed at 12 %",
+        "missed by rows that no fit had seen: TPOT on h200, median of 6 rows 16.0 %, aimed at 15 %",
     ]
 
 
-def test_the_aim_is_met_or_not_by_what_is_pooled() -> None:
-    assert "is met over all seeds" in next(aim_lines(tpot(pooled=0.119), {}))
-    assert "is not met over all seeds" in next(aim_lines(tpot(pooled=0.13), {}))
+def test_no_miss_is_a_line_and_what_was_not_measured_is_no_miss() -> None:
+    met = scores(0.12, ttft=None)
 
-
-def test_reasons_follow_what_is_above_the_aim() -> None:
-    lines = list(aim_lines(tpot(pooled=0.08), {"gb200": {"pooled": 0.126}}))
-
-    assert lines[1].endswith("not met on gb200 (12.6 %).")
-    assert lines[2] == "above it: seed 3, gb200: 15.0 % of 6 rows"
-    assert lines[-1].startswith("why: ")
+    assert missed(met) == []
+    assert list(aim_lines(met)) == ["Every aim is met by rows that no fit had seen."]

@@ -15,7 +15,7 @@ SETTING = Setting(
     name="equal",
     mix=Mix(name="512 in, 64 out", prompt_tokens=512, answer_tokens=64),
     measured_s=6.0,
-    known_capacity_per_s=16.5,  # as the benchmark finds it
+    known_capacity_per_s=12.7,  # as the benchmark finds it
 )
 
 
@@ -34,7 +34,7 @@ def gate() -> AdmissionGate:
 def test_nearly_as_much_is_admitted_as_any_bound_could_and_in_time(
     times: float, warm: bool
 ) -> None:
-    cell = SETTING.measure(times, warm=warm, waiting_tokens=(4_096, 7_168, 8_192, 9_216))
+    cell = SETTING.measure(times, warm=warm, waiting_tokens=(4_096, 6_144, 7_168, 8_192))
 
     assert cell.share >= 0.95, cell.line()
     assert cell.product.p99_s <= SETTING.target_s, cell.line()
@@ -59,8 +59,8 @@ def test_from_the_cold_a_burst_is_admitted_as_far_as_there_is_room() -> None:
         )
 
     admitted, waited_s = served(clients(), gate())
-    best, best_s = served(clients(), BoundGate(waiting_tokens_max=8_192))
-    _, more_s = served(clients(), BoundGate(waiting_tokens_max=9_216))
+    best, best_s = served(clients(), BoundGate(waiting_tokens_max=6_144))
+    _, more_s = served(clients(), BoundGate(waiting_tokens_max=7_168))
 
     assert best_s <= SETTING.target_s < more_s
     assert best - 2 <= admitted <= best
@@ -78,7 +78,7 @@ def test_a_warm_and_idle_server_admits_what_fits_the_target() -> None:
         return Together([alone, at_once])
 
     admitted, waited_s = served(clients(), gate(), since_s=50.0)
-    best, best_s = served(clients(), BoundGate(waiting_tokens_max=8_192), since_s=50.0)
+    best, best_s = served(clients(), BoundGate(waiting_tokens_max=7_168), since_s=50.0)
 
     assert best_s <= SETTING.target_s
     assert best - 2 <= admitted

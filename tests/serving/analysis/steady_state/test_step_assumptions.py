@@ -1,0 +1,17 @@
+from emulator.specs.shipped_fits import calibration_for, shipped_fits
+from serving.analysis.steady_state.step_assumptions import StepAssumptions
+
+
+def test_predictions_under_the_fit_say_how_far_left_out_machines_were_from_theirs() -> None:
+    fitted = StepAssumptions(calibration=calibration_for("trainium3"))
+    tpot = shipped_fits().intervals["tpot"]
+
+    assert fitted.model_error == shipped_fits().intervals
+    assert f"{tpot.least:.2f} to {tpot.most:.2f} times the predicted TPOT" in (
+        fitted.model_error_in_words()
+    )
+
+
+def test_a_roofline_is_no_prediction() -> None:
+    assert not StepAssumptions().model_error
+    assert "none is a prediction" in StepAssumptions().model_error_in_words()
