@@ -5,6 +5,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -34,12 +35,13 @@ def hub() -> Iterator[Channel]:
 
 
 def chip_processes() -> set[psutil.Process]:
-    """Our descendants that hold a chip, forked or not."""
-    return {
-        process
-        for process in psutil.Process().children(recursive=True)
-        if process.name().startswith("ray::ChipWorker")
-    }
+    """Our descendants that hold a chip, forked or not, and have not ended meanwhile."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            if process.name().startswith("ray::ChipWorker"):
+                found.add(process)
+    return found
 
 
 def listeners(processes: set[psutil.Process]) -> set[str]:
