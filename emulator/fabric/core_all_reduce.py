@@ -26,7 +26,11 @@ class CoreAllReduce:
         self.cores = chip.logical_cores(lnc)
         core_bytes_per_s = chip.dma_bytes_per_s.value / chip.cores.count * lnc
         self._ns_per_byte = NS_PER_S / core_bytes_per_s
-        self._start_ns = chip.dma_start_ns.value
+        self.start_ns = chip.dma_start_ns.value
+
+    def into_core_ns(self, core_bytes: Float64s) -> Float64s:
+        """Time of bytes into each core, from the others, without a start: [...] -> [...]."""
+        return core_bytes * self._ns_per_byte
 
     def moving_ns(self, payload_bytes: Float64s) -> Float64s:
         """Busy time of each core's DMA engines in both phases: [...] -> [...]."""
@@ -36,4 +40,4 @@ class CoreAllReduce:
         """Both phases with their starts: [...] -> [...]; 0 without bytes."""
         if self.cores == 1:
             return np.zeros_like(payload_bytes)
-        return np.where(payload_bytes > 0, self.moving_ns(payload_bytes) + 2 * self._start_ns, 0.0)
+        return np.where(payload_bytes > 0, self.moving_ns(payload_bytes) + 2 * self.start_ns, 0.0)

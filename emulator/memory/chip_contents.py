@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from emulator.errors import ConfigError
-from emulator.memory.core_split import group_bytes_on_core, heads_on_core, kv_bytes_on_core
+from emulator.memory.core_split import group_bytes_on_core, kv_bytes_on_core
 from emulator.memory.lnc import CoreMap, core_map
 from emulator.memory.model_memory import ModelMemory
+from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.hbm_usage import HbmOwner, HbmUse
 from emulator.specs.model import ModelSpec
 from emulator.specs.partition import Partition
@@ -59,7 +60,13 @@ class CoreNeeds:
 
 
 def core_needs(
-    memory: ModelMemory, cores: CoreMap, *, tp: int, slots: int, terms: HbmTerms
+    memory: ModelMemory,
+    cores: CoreMap,
+    *,
+    tp: int,
+    slots: int,
+    terms: HbmTerms,
+    split: AttentionSplit = AttentionSplit.HEADS,
 ) -> CoreNeeds:
     """The needs of each logical core of a chip, one of `tp` of its rank, with `slots` experts.
 
@@ -76,11 +83,15 @@ def core_needs(
             group, heads=memory.heads, kv_heads=memory.kv_heads, tp=tp, cores=count, slots=slots
         )
         owners.append((weights_owner(group), on_core))
-    cached = heads_on_core(heads=memory.heads, kv_heads=memory.cached_heads, tp=tp, cores=count)
     return CoreNeeds(
         owners=tuple((owner, on_core) for owner, on_core in owners if on_core),
         kv_token_bytes=kv_bytes_on_core(
-            cached, copy_bytes=memory.kv_bytes_per_token, kv_heads=memory.cached_heads
+            copy_bytes=memory.kv_bytes_per_token,
+            heads=memory.heads,
+            kv_heads=memory.cached_heads,
+            tp=tp,
+            cores=count,
+            split=split,
         ),
     )
 
@@ -115,5 +126,7 @@ def kv_capacity_tokens(
     cores = core_map(system.chip, partition.lnc)
     terms = terms or HbmTerms()
     slots = -(-model.experts // partition.ep)
-    needs = core_needs(memory, cores, tp=partition.tp, slots=slots, terms=terms)
+    needs = core_needs(
+        memory, cores, tp=partition.tp, slots=slots, terms=terms, split=partition.attention_split
+    )
     return kv_tokens_that_fit(needs, cores, terms)

@@ -3,13 +3,14 @@
 Every core runs the same program, so all hold as much as the fullest one. Query heads are divided
 over a rank's chips, then over their cores, padded; a core also holds their key/value heads,
 repeated when there are more cores. Multi-head latent attention has one key/value head, on every
-core.
+core. A cache divided by batch or sequence lies once on the chip, evenly over its cores (assumed).
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.tensor_group import TensorGroup, TensorSplit
 
 
@@ -39,9 +40,13 @@ def heads_on_core(*, heads: int, kv_heads: int, tp: int, cores: int) -> HeadsOnC
     return HeadsOnCore(query_heads=core_heads, kv_heads=int(met[first < end].max()))
 
 
-def kv_bytes_on_core(on_core: HeadsOnCore, *, copy_bytes: int, kv_heads: int) -> int:
-    """Bytes per logical core of a cache whose one copy, all heads, takes `copy_bytes`."""
-    return on_core.kv_heads * -(-copy_bytes // kv_heads)
+def kv_bytes_on_core(
+    *, copy_bytes: int, heads: int, kv_heads: int, tp: int, cores: int, split: AttentionSplit
+) -> int:
+    """Bytes per logical core of a cache whose one copy, all `kv_heads`, takes `copy_bytes`."""
+    apart = 1 if split is AttentionSplit.HEADS else cores
+    on_part = heads_on_core(heads=heads, kv_heads=kv_heads, tp=tp, cores=cores // apart)
+    return -(-on_part.kv_heads * -(-copy_bytes // kv_heads) // apart)
 
 
 def group_bytes_on_core(

@@ -1,7 +1,7 @@
 """A model laid out in the HBM of a partition's chips: owners, and the space left to KV.
 
-Before KV, chips differ only by their expert slots. A token's KV is spread by heads over the cores
-of its rank's chips, whose fullest stack sets the pool.
+Before KV, chips differ only by their expert slots. A token's KV is spread over the cores of its
+rank's chips as their attention is split; the fullest stack sets the pool.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -145,7 +145,14 @@ def lay_out(
     by_chip = [slots] * partition.chips if isinstance(slots, int) else list(slots)
     assert len(by_chip) == partition.chips, by_chip
     needs = {
-        count: core_needs(memory, cores, tp=partition.tp, slots=count, terms=terms)
+        count: core_needs(
+            memory,
+            cores,
+            tp=partition.tp,
+            slots=count,
+            terms=terms,
+            split=partition.attention_split,
+        )
         for count in sorted(set(by_chip), reverse=True)
     }
     filled: dict[int, HbmAllocator] = {}

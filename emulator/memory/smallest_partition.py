@@ -8,6 +8,7 @@ from functools import cache
 from emulator.memory.chip_contents import HbmTerms, core_needs, kv_tokens_that_fit
 from emulator.memory.lnc import ANNOUNCED_LNC, core_map
 from emulator.memory.model_memory import ModelMemory
+from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.partition import Partition
 from emulator.specs.system import SystemSpec
 
@@ -22,7 +23,7 @@ def smallest_partition(
 ) -> Partition | None:
     """The partition with the fewest chips on which the model fits, or None.
 
-    It has the first chip and the spares of `asked`. Among equally many chips: the requested LNC
+    It has the first chip, the spares and the attention split of `asked`. Among equally many chips: the requested LNC
     first, then other released ones, the smallest tp (most ranks), and the largest ep (fewest
     experts on a chip, most space for KV). `redundant_slots` are added per layer and chip.
     """
@@ -32,7 +33,9 @@ def smallest_partition(
     @cache
     def fits(lnc: int, tp: int, slots: int) -> bool:
         cores = core_maps[lnc]
-        needs = core_needs(memory, cores, tp=tp, slots=slots, terms=terms)
+        needs = core_needs(
+            memory, cores, tp=tp, slots=slots, terms=terms, split=asked.attention_split
+        )
         return kv_tokens_that_fit(needs, cores, terms) >= terms.least_kv_tokens
 
     available = system.chips.count - asked.first_chip - asked.spares
@@ -52,12 +55,14 @@ def smallest_partition(
                             lnc=lnc,
                             first_chip=asked.first_chip,
                             spares=asked.spares,
+                            attention_split=asked.attention_split,
                         )
     return None
 
 
 def as_flags(partition: Partition) -> str:
     """The partition as flags: "--chips 12 --tp 1 --ep 12 --lnc 2"."""
-    return (
-        f"--chips {partition.chips} --tp {partition.tp} --ep {partition.ep} --lnc {partition.lnc}"
-    )
+    sizes = f"--chips {partition.chips} --tp {partition.tp} --ep {partition.ep}"
+    split = partition.attention_split
+    others = "" if split is AttentionSplit.HEADS else f" --attention-split {split}"
+    return f"{sizes} --lnc {partition.lnc}{others}"

@@ -1,13 +1,15 @@
 """A partition: the chips of one UltraServer that serve an engine, and their division.
 
 Data-parallel ranks of `tp` chips split attention's heads and KV cache; groups of `ep` chips hold
-all experts. Inside a chip both are split over its logical cores, by `lnc`.
+all experts. Inside a chip both are split over its logical cores, by `lnc`; decoding requests by
+heads, batch or sequence.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from emulator.errors import ConfigError
+from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.system import SystemSpec
 
 
@@ -27,6 +29,7 @@ class Partition:
     lnc: int = 2
     first_chip: int = 0
     spares: int = 0
+    attention_split: AttentionSplit = AttentionSplit.HEADS
 
     def __post_init__(self) -> None:
         if self.chips < 1:

@@ -30,7 +30,7 @@ def attention_work(
     Heads are divided; every chip of the rank does the hidden row's norm, the residual, and a
     latent's down-projections. `window`: the layer attends only to the model's window. Scores,
     weighted sums and a latent's up-projection run in the model's dtype; a latent's 8-bit cache at
-    its own rate (`product_rate.cache_rate`).
+    its own rate (`product_rate.cache_rate`). Cores without a request wait for those with one more.
     """
     weights = layer_weights(model)
     tokens = totals.tokens
@@ -44,7 +44,14 @@ def attention_work(
         + weights.latent.stored_bytes
         + weights.norms.stored_bytes
     )
-    cache_bytes = split.cache_share * model.kv_bytes_per_token_layer
+    prompts, decodes = shape.prompts, shape.decodes
+    prompt_bytes = prompts.cache_share * model.kv_bytes_per_token_layer
+    decode_bytes = decodes.cache_share * model.kv_bytes_per_token_layer
+    decoded = totals.window_decode_context_tokens if window else totals.decode_context_tokens
+    prompted = context_tokens - decoded
+    idle_context = totals.window_idle_context_tokens if window else totals.idle_context_tokens
+    idle_scores = heads * (totals.window_idle_attended if window else totals.idle_attended)
+    idle_macs = heads * (totals.window_idle_head_macs if window else totals.idle_head_macs)
     projected = (
         split.query_share * (weights.query.macs - weights.kv_up_macs)
         + split.kv_share * weights.kv.macs
@@ -58,14 +65,25 @@ def attention_work(
     cached, issued_cached = totals.cached_macs, totals.issued_cached_macs
     return EngineWork.of(
         flops=_by_rate(shape, projected, heads * head_macs, heads * cached),
-        issued_flops=_by_rate(shape, issued, heads * issued_head_macs, heads * issued_cached),
-        vector_flops=_vector_flops_per_token(model, split, shape) * tokens + SOFTMAX_FLOPS * scores,
-        scalar_ops=scores + (model.heads * split.query_share if model.sinks else 0) * tokens,
+        issued_flops=_by_rate(
+            shape,
+            issued,
+            heads * issued_head_macs + idle_macs,
+            heads * issued_cached + (idle_macs if model.latent else 0.0),
+        ),
+        vector_flops=_vector_flops_per_token(model, split, shape) * tokens
+        + decodes.join_flops * totals.decode_tokens
+        + SOFTMAX_FLOPS * (scores + idle_scores),
+        scalar_ops=scores
+        + idle_scores
+        + (model.heads * split.query_share if model.sinks else 0) * tokens,
         hbm_bytes=stored_bytes * is_busy(tokens)
-        + cache_bytes * (context_tokens + tokens)
+        + prompt_bytes * prompted
+        + decode_bytes * (decoded + tokens)
         + module_traffic_bytes(tokens, hidden=model.hidden, beside_bytes=shape.beside_bytes),
-        lost_bytes=cache_bytes
-        * (shape.cache_read_lost * context_tokens + shape.cache_write_lost * tokens),
+        lost_bytes=prompt_bytes * prompts.read_lost * prompted
+        + decode_bytes * (decodes.read_lost * decoded + decodes.write_lost * tokens)
+        + decode_bytes * (1 + decodes.read_lost) * idle_context,
     )
 
 

@@ -1,8 +1,7 @@
 """One chip's share of a rank's heads, repeated work included.
 
 Heads are divided over all logical cores of a rank's chips. Uneven query heads are padded; key and
-value heads fewer than the cores are repeated, each core reading its own copy. Every core reads all
-of a latent.
+value heads fewer than the cores are repeated.
 """
 
 from dataclasses import dataclass
@@ -17,24 +16,20 @@ class HeadSplit:
     Attributes:
         query_share: query heads, their weights and scores.
         kv_share: key and value projections.
-        cache_share: cached keys and values; above 1 when cores repeat them.
         column_share: columns of feed-forward networks, rows of the vocabulary.
     """
 
     query_share: float
     kv_share: float
-    cache_share: float
     column_share: float
 
 
 def head_split(model: ModelSpec, *, tp: int, cores: int) -> HeadSplit:
     """The share of one of `tp` chips with `cores` logical cores each."""
     parts = tp * cores
-    kv_share = cores * heads_per_part(model.kv_heads, parts) / model.kv_heads
     return HeadSplit(
         query_share=cores * heads_per_part(model.heads, parts) / model.heads,
-        kv_share=kv_share,
-        cache_share=kv_share if model.latent is None else float(cores),
+        kv_share=cores * heads_per_part(model.kv_heads, parts) / model.kv_heads,
         column_share=1 / tp,
     )
 

@@ -10,12 +10,13 @@ from functools import lru_cache
 from typing import Self
 
 from emulator.specs import model_tensors
+from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.chip import ChipSpec
 from emulator.specs.matrix_engine import MatrixEngine
 from emulator.specs.model import ModelSpec
 from emulator.specs.model_tensors import Tensor
 from emulator.specs.weight_format import WeightFormat
-from emulator.timing.dma_time import PAGE_TOKENS, lost_share
+from emulator.timing.core_attention import CoreAttention
 from emulator.timing.head_split import heads_per_part
 from emulator.timing.matrix_time import tile_macs
 from emulator.timing.product_rate import ProductRate, cache_rate, product_rate
@@ -33,11 +34,9 @@ class WeightProduct:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssueShape:
-    """A model's products on each chip of a rank, and the transfers of its cache.
+    """A model's products on each chip of a rank, and its attention: of prompts, and of decodes.
 
-    `beside_bytes`: memory beside the engines. `kv_up_macs`: per row of one head. `cache_read_lost`,
-    `cache_write_lost`: bytes' time lost per byte in a page of the cache and in one new token's
-    keys.
+    `beside_bytes`: memory beside the engines. `kv_up_macs`: per row of one head.
     """
 
     engine: MatrixEngine
@@ -53,23 +52,30 @@ class IssueShape:
     joining: WeightProduct
     cache_rate: ProductRate
     beside_bytes: float
-    query_group: int
-    cache_read_lost: float
-    cache_write_lost: float
+    prompts: CoreAttention
+    decodes: CoreAttention
 
     @classmethod
     @lru_cache(maxsize=64)
     def of(
-        cls, model: ModelSpec, chip: ChipSpec, *, tp: int, cores: int, expert_tp: int = 1
+        cls,
+        model: ModelSpec,
+        chip: ChipSpec,
+        *,
+        tp: int,
+        cores: int,
+        expert_tp: int = 1,
+        split: AttentionSplit = AttentionSplit.HEADS,
     ) -> Self:
         """On one of `tp` chips with `cores` logical cores, experts over `expert_tp` chips."""
+
+        def attention(split: AttentionSplit) -> CoreAttention:
+            return CoreAttention.of(model, chip, tp=tp, cores=cores, split=split)
+
         on = _Placing(model=model, chip=chip, cores=cores)
         parts = tp * cores
         query_heads = heads_per_part(model.heads, parts)
         kv_heads = heads_per_part(model.kv_heads, parts)
-        token_bytes = model.kv_bytes_per_element * (
-            kv_heads * model.head_dim if model.latent is None else model.latent.cached_width
-        )
         projections, plain = model.projection_format, model.plain_format
         queries = [
             tensor for tensor in model_tensors.query_tensors(model) if tensor.name != "kv_up"
@@ -92,9 +98,8 @@ class IssueShape:
             joining=on.product(joined, parts, plain),
             cache_rate=cache_rate(model, chip),
             beside_bytes=chip.sbuf_bytes.value,
-            query_group=query_heads if model.latent else max(1, query_heads // kv_heads),
-            cache_read_lost=lost_share(chip, PAGE_TOKENS * token_bytes),
-            cache_write_lost=lost_share(chip, token_bytes),
+            prompts=attention(AttentionSplit.HEADS),
+            decodes=attention(split),
         )
 
 

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
+from emulator.timing import core_attention
 from emulator.ultraserver import (
     count_kernel,
     overlap_kernel,
@@ -35,6 +36,7 @@ from emulator.ultraserver.time_kernel import HOST_COUNT, TIMES, TimeTables
 from emulator.ultraserver.work_kernel import WORK_COLUMNS
 
 SOURCES: Final = sources_of(
+    core_attention,
     step_time,
     terms_layout,
     request_kernel,

@@ -17,6 +17,7 @@ from emulator.ultraserver.request_kernel import (
     TOKENS,
     HeadTables,
     RequestSums,
+    add_idle,
     add_request,
     add_up_projections,
     request_sums,
@@ -338,6 +339,7 @@ def sum_requests(tables: CountTables, batch: Batch, into: RequestSums) -> None:
     request_sums(tables.heads, rank, new, context, into)
     _add_dummies(tables, into.sums, into.tokens)
     add_up_projections(tables.heads, into.sums)
+    add_idle(tables.heads, into.sums)
 
 
 @allocating

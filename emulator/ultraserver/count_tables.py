@@ -42,31 +42,51 @@ from emulator.ultraserver.token_exchange import TokenExchange
 
 def head_tables(model: ModelSpec, shape: IssueShape) -> request_kernel.HeadTables:
     """The constants of `rank_totals`."""
-    engine, latent = shape.engine, model.latent
+    engine, latent, decodes = shape.engine, model.latent, shape.decodes
     columns, rows = engine.tile_columns.count, engine.tile_rows.count
     least = engine.moving_rows_min.value
 
-    def macs(group: int, contracted: int, made: int) -> Float64s:
+    def macs(group: int, contracted: int, made: int, window: int = 0, apart: int = 1) -> Float64s:
         score = float(contraction_rows(engine, np.array(float(contracted))))
         value = float(output_columns(engine, np.array(float(made))))
-        return np.array([columns * score, rows * value, least / group, 0.0, 0.0, 0.0])
+        tiles = [apart * columns * score, apart * rows * value]  # keys on cores take a tile of each
+        return np.array([*tiles, least / group, window, 0.0, 0.0])
 
-    own = macs(shape.query_group, model.head_dim, model.head_dim)
-    plain, unfolded = own, own
-    pair_macs, unfolded_pair_macs = 2 * model.head_dim, 0
+    def decoded(contracted: int, made: int, window: int = 0) -> Float64s:
+        return macs(decodes.group, contracted, made, window, decodes.by_keys)
+
+    def tiles(apart: int) -> list[int]:
+        spans = [columns * apart, rows * apart]
+        return spans + [(1 << request_kernel.SHIFT) // span + 1 for span in spans]
+
+    group, width = shape.prompts.group, model.head_dim
+    plain = unfolded = macs(group, width, width)
+    of_decodes = decoded(width, width)
+    pair_macs, unfolded_pair_macs = 2 * width, 0
     if latent is not None:
-        plain = macs(shape.query_group, latent.cached_width, latent.kv_rank)
+        plain = macs(group, latent.cached_width, latent.kv_rank)
+        of_decodes = decoded(latent.cached_width, latent.kv_rank)
         unfolded = macs(1, latent.query_width_per_head, latent.value_dim)
         pair_macs = latent.folded_macs_per_score
         unfolded_pair_macs = latent.unfolded_macs_per_score
-    magic = [(1 << request_kernel.SHIFT) // tile + 1 for tile in (columns, rows)]
     up_macs = layer_weights(model).kv_up_macs / model.heads
-    by_head = (pair_macs, unfolded_pair_macs, 2 * model.head_dim, up_macs, shape.kv_up_macs, least)
-    windowed = own.copy()
-    windowed[request_kernel.IN_WINDOW] = model.window_tokens
+    by_head = (pair_macs, unfolded_pair_macs, 2 * width, up_macs, shape.kv_up_macs, least)
+    window = model.window_tokens
+    by_batch = decodes.by_batch if decodes.is_apart else 0
     return request_kernel.HeadTables(
-        numbers=np.array([columns, rows, *magic, _decodes_from(model), model.window_tokens]),
-        macs=np.stack([plain, unfolded, windowed, np.array(by_head, dtype=np.float64)]),
+        numbers=np.array(
+            [*tiles(1), *tiles(decodes.by_keys), _decodes_from(model), window, by_batch]
+        ),
+        macs=np.stack(
+            [
+                plain,
+                unfolded,
+                macs(group, width, width, window),
+                np.array(by_head, dtype=np.float64),
+                of_decodes,
+                decoded(width, width, window),
+            ]
+        ),
     )
 
 

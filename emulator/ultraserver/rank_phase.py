@@ -5,7 +5,7 @@ chip's logical cores and the rank's chips.
 """
 
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, log2
 from typing import Final, Self
 
@@ -59,7 +59,12 @@ class RankPhases:
         cores = self._cores.cores
         self.split = head_split(model, tp=partition.tp, cores=cores)
         self.shape = IssueShape.of(
-            model, system.chip, tp=partition.tp, cores=cores, expert_tp=partition.expert_tp
+            model,
+            system.chip,
+            tp=partition.tp,
+            cores=cores,
+            expert_tp=partition.expert_tp,
+            split=partition.attention_split,
         )
         self._matrix = system.chip.matrix
         self._rates = engine_rates(system.chip, model.dtype)
@@ -69,7 +74,8 @@ class RankPhases:
         self.rows = rows_of(model, draft=draft)
         self.times = times_of(model, self.rows)
         sizes = (partition.tp, partition.lnc, partition.expert_tp, self._doublings)
-        self._figures = (model, system.chip, sizes, self._sums_experts, self.rows, self._chips)
+        division = (sizes, partition.attention_split, self._sums_experts)
+        self._figures = (model, system.chip, division, self.rows, self._chips)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RankPhases) and self._figures == other._figures
@@ -102,7 +108,8 @@ class RankPhases:
                     if model.latent
                     else matrix_time.ATTENTION_SEQUENCES
                 )
-                return self._phase(work, totals, sequences, reduces=1, sums=1, starts=1)
+                own = self._phase(work, totals, sequences, reduces=1, sums=1, starts=1)
+                return self._with_attention_apart(own, totals)
             case "dense":
                 work = dense_work(model, totals, split, shape)
                 sequences = matrix_time.FEED_FORWARD_SEQUENCES
@@ -114,6 +121,20 @@ class RankPhases:
             case "lm_head":
                 return self._lm_head(totals)
         return self._phase(sampling_work(model, totals), totals, 0)
+
+    def _with_attention_apart(self, own: PhaseTerms, totals: RankTotals) -> PhaseTerms:
+        """`own` with the exchanges of queries and outputs, where cores divide requests or keys."""
+        if not self.shape.decodes.is_apart:
+            return own
+        moving_ns = self._cores.into_core_ns(
+            self.shape.decodes.exchanged_bytes * totals.decode_tokens
+        )
+        started_ns = 2 * self._cores.start_ns * totals.any_decodes
+        return replace(
+            own,
+            core_ns=own.core_ns + moving_ns + started_ns,
+            core_moving_ns=own.core_moving_ns + moving_ns,
+        )
 
     def _router(self, totals: RankTotals) -> PhaseTerms:
         """The rank's chips gather the experts' outputs, or add up partial sums of shared or

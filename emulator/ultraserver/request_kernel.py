@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from emulator.arrays import Float64s, Int64s
+from emulator.timing.core_attention import DECODED_TOKENS_MAX
 from emulator.ultraserver.compiled import compiled
 
 # A quotient of whole numbers is a product with 2^40 over the divisor, rounded up, over 2^40: exact
@@ -19,7 +20,8 @@ STRIDE: Final = 32
 # Columns of the sums over a rank's requests; those from FIRST_SUM on are multiplied by a table.
 TOKENS: Final = 0
 UP_ROWS: Final = 1
-FIRST_SUM: Final = 2
+DECODES: Final = 2
+FIRST_SUM: Final = 3
 SUMS: Final = (
     "context_tokens",
     "attended",
@@ -31,17 +33,35 @@ SUMS: Final = (
     "window_attended",
     "window_head_macs",
     "window_issued_head_macs",
+    "decode_tokens",
+    "any_decodes",
+    "decode_context_tokens",
+    "window_decode_context_tokens",
+    "idle_context_tokens",
+    "idle_attended",
+    "idle_head_macs",
+    "window_idle_context_tokens",
+    "window_idle_attended",
+    "window_idle_head_macs",
 )
 CONTEXT, ATTENDED, HEAD, ISSUED, CACHED, ISSUED_CACHED = range(FIRST_SUM, FIRST_SUM + 6)
 WINDOW_CONTEXT, WINDOW_ATTENDED, WINDOW_HEAD, WINDOW_ISSUED = range(FIRST_SUM + 6, FIRST_SUM + 10)
+DECODE_TOKENS, ANY_DECODES, DECODE_CONTEXT, WINDOW_DECODE_CONTEXT = range(
+    FIRST_SUM + 10, FIRST_SUM + 14
+)
+FIRST_IDLE: Final = FIRST_SUM + 14
 SUM_COLUMNS: Final = FIRST_SUM + len(SUMS)
 
 
-# A head's whole numbers: a quotient by a tile is a product with its magic number.
-(TILE_COLUMNS, TILE_ROWS, COLUMNS_MAGIC, ROWS_MAGIC, DECODES_FROM, WINDOW) = range(6)
+# A head's whole numbers: a quotient by a tile is a product with its magic number. Tiles of requests
+# that decode have places of their own, from DECODED_TILES on; BY_BATCH is 0 where cores divide the
+# attention of such requests as that of prompts.
+(TILE_COLUMNS, TILE_ROWS, COLUMNS_MAGIC, ROWS_MAGIC) = range(4)
+DECODED_TILES: Final = 4
+(DECODES_FROM, WINDOW, BY_BATCH) = range(8, 11)
 # The rows of its MACs. What scores are charged for, by their form: MACs of a query and a tile of
 # keys, of one and a tile of values, fewest rows over the heads that share them, and the window.
-(PLAIN, UNFOLDED, WINDOWED, OWN) = range(4)
+(PLAIN, UNFOLDED, WINDOWED, OWN, DECODED, WINDOW_DECODED) = range(6)
 (OF_KEYS, OF_VALUES, LEAST_ROWS, IN_WINDOW) = range(4)
 # And its own: of a pair of query and key, as a latent lies and unfolded, and inside a window; of a
 # row of a latent's up-projection as it is and as it is issued, with the fewest rows issued.
@@ -55,8 +75,8 @@ class HeadTables(NamedTuple):
     and an UNFOLDED_PAIR of 0 no latent.
     """
 
-    numbers: Int64s  # [6]
-    macs: Float64s  # [4, 6]
+    numbers: Int64s  # [11]
+    macs: Float64s  # [6, 6]
 
 
 class RequestSums(NamedTuple):
@@ -85,12 +105,13 @@ def _tile_rows(new: int, context: int, tile: int, magic: int, window: int) -> tu
 @compiled
 def _issued(numbers: Int64s, macs_of: Float64s, form: int, new: int, context: int) -> float:
     """MACs issued for scores and weighted sums of one head of a request."""
+    at = DECODED_TILES if form >= DECODED else 0
     least, window = macs_of[form, LEAST_ROWS], int(macs_of[form, IN_WINDOW])
-    tile, magic = numbers[TILE_COLUMNS], numbers[COLUMNS_MAGIC]
+    tile, magic = numbers[at + TILE_COLUMNS], numbers[at + COLUMNS_MAGIC]
     tiles, queries = _tile_rows(new, context, tile, magic, window)
     of_keys = max(float(queries), least * tiles) * macs_of[form, OF_KEYS]
-    if numbers[TILE_ROWS] != tile:
-        tile, magic = numbers[TILE_ROWS], numbers[ROWS_MAGIC]
+    if numbers[at + TILE_ROWS] != tile:
+        tile, magic = numbers[at + TILE_ROWS], numbers[at + ROWS_MAGIC]
         tiles, queries = _tile_rows(new, context, tile, magic, window)
     return float(of_keys + max(float(queries), least * tiles) * macs_of[form, OF_VALUES])
 
@@ -112,7 +133,10 @@ def add_request(
     unfolded += keys * macs_of[OWN, UP]
     is_latent = macs_of[OWN, UNFOLDED_PAIR] > 0
     folds = is_latent and folded <= unfolded
-    issued = _issued(numbers, macs_of, UNFOLDED if is_latent and not folds else PLAIN, new, context)
+    is_decode = folds or not is_latent
+    is_decode &= numbers[BY_BATCH] > 0 and context > 0 and new <= DECODED_TOKENS_MAX
+    form = DECODED if is_decode else PLAIN
+    issued = _issued(numbers, macs_of, UNFOLDED if is_latent and not folds else form, new, context)
     sums[rank, TOKENS] += new
     sums[rank, CONTEXT] += context
     sums[rank, ATTENDED] += pairs
@@ -128,8 +152,49 @@ def add_request(
         attended = growing * context + growing * (growing + 1) // 2 + (new - growing) * window
         sums[rank, WINDOW_CONTEXT] += seen
         sums[rank, WINDOW_ATTENDED] += attended
+        form = WINDOW_DECODED if is_decode else WINDOWED
+        issued_in_window = _issued(numbers, macs_of, form, new, seen)
         sums[rank, WINDOW_HEAD] += macs_of[OWN, WINDOW_PAIR] * attended
-        sums[rank, WINDOW_ISSUED] += _issued(numbers, macs_of, WINDOWED, new, seen)
+        sums[rank, WINDOW_ISSUED] += issued_in_window
+        if is_decode:
+            _add_windows_apart(seen, attended, issued_in_window, sums, rank)
+    if is_decode:
+        sums[rank, DECODES] += 1
+        sums[rank, DECODE_TOKENS] += new
+        _add_apart(context, pairs, issued, sums, rank)
+
+
+@compiled
+def _add_apart(context: int, pairs: int, issued: float, sums: Float64s, rank: int) -> None:
+    """Add what is read and computed of decodes that cores divide; `add_idle` makes it idle work."""
+    sums[rank, DECODE_CONTEXT] += context
+    sums[rank, FIRST_IDLE] += context
+    sums[rank, FIRST_IDLE + 1] += pairs
+    sums[rank, FIRST_IDLE + 2] += issued
+
+
+@compiled
+def _add_windows_apart(context: int, pairs: int, issued: float, sums: Float64s, rank: int) -> None:
+    """The same inside their windows."""
+    sums[rank, WINDOW_DECODE_CONTEXT] += context
+    sums[rank, FIRST_IDLE + 3] += context
+    sums[rank, FIRST_IDLE + 4] += pairs
+    sums[rank, FIRST_IDLE + 5] += issued
+
+
+@compiled
+def add_idle(heads: HeadTables, sums: Float64s) -> None:
+    """Turn what decodes take into what cores with a request fewer than others wait for."""
+    width = heads.numbers[BY_BATCH]
+    if width == 0:
+        return
+    for rank in range(len(sums)):
+        decodes = sums[rank, DECODES]
+        any_decodes = min(decodes, 1.0)
+        sums[rank, ANY_DECODES] = any_decodes
+        idle = np.ceil(decodes / width) * width / max(decodes, 1.0) - any_decodes
+        for column in range(FIRST_IDLE, SUM_COLUMNS):
+            sums[rank, column] *= idle
 
 
 @compiled
@@ -148,8 +213,10 @@ def _add_decodes(
     A decoding token passes every tile of its keys, and the last tile's number is the context's
     quotient: so all that is summed are whole numbers, without a branch.
     """
-    columns_magic, rows_magic = numbers[COLUMNS_MAGIC], numbers[ROWS_MAGIC]
+    columns_magic = numbers[DECODED_TILES + COLUMNS_MAGIC]
+    rows_magic = numbers[DECODED_TILES + ROWS_MAGIC]
     decodes_from, window = numbers[DECODES_FROM], numbers[WINDOW]
+    is_apart = numbers[BY_BATCH] > 0
     count = contexts = columns = rows = 0
     for place in range(first, end):
         one = int(new[place] == 1) * int(context[place] >= decodes_from)
@@ -159,7 +226,11 @@ def _add_decodes(
         columns += (seen * columns_magic) >> SHIFT
         rows += (seen * rows_magic) >> SHIFT
     pairs = contexts + count
-    issued = _issued_tiles(macs_of, PLAIN, columns + count, rows + count)
+    issued = _issued_tiles(macs_of, DECODED, columns + count, rows + count)
+    if is_apart:
+        sums[rank, DECODES] += count
+        sums[rank, DECODE_TOKENS] += count
+        _add_apart(contexts, pairs, issued, sums, rank)
     sums[rank, TOKENS] += count
     sums[rank, CONTEXT] += contexts
     sums[rank, ATTENDED] += pairs
@@ -179,8 +250,11 @@ def _add_decodes(
             rows += (seen * rows_magic) >> SHIFT
         sums[rank, WINDOW_CONTEXT] += contexts
         sums[rank, WINDOW_ATTENDED] += contexts + count
+        issued = _issued_tiles(macs_of, WINDOW_DECODED, columns + count, rows + count)
         sums[rank, WINDOW_HEAD] += macs_of[OWN, WINDOW_PAIR] * (contexts + count)
-        sums[rank, WINDOW_ISSUED] += _issued_tiles(macs_of, WINDOWED, columns + count, rows + count)
+        sums[rank, WINDOW_ISSUED] += issued
+        if is_apart:
+            _add_windows_apart(contexts, contexts + count, issued, sums, rank)
     return count
 
 

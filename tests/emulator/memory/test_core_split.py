@@ -8,6 +8,7 @@ from emulator.memory.core_split import (
     heads_on_core,
     kv_bytes_on_core,
 )
+from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.tensor_group import TensorGroup, TensorSplit
 
 
@@ -101,9 +102,23 @@ def test_experts_lie_on_their_chip_and_their_columns_on_its_cores() -> None:
 
 
 def test_a_token_of_a_shared_latent_is_kept_whole_on_every_core() -> None:
-    split = heads_on_core(heads=128, kv_heads=1, tp=2, cores=4)
+    assert kv_bytes(128, 1, tp=2, split=AttentionSplit.HEADS) == 70_272
 
-    assert kv_bytes_on_core(split, copy_bytes=70_272, kv_heads=1) == 70_272
+
+@pytest.mark.parametrize("split", [AttentionSplit.BATCH, AttentionSplit.SEQUENCE])
+def test_a_cache_divided_by_batch_or_sequence_lies_once_on_a_chip(split: AttentionSplit) -> None:
+    assert kv_bytes(128, 1, tp=2, split=split) == 70_272 / 4
+    # two chips have 4 of 8 heads each; by heads, 4 cores have one each: the same
+    assert kv_bytes(64, 8, tp=2, split=split) == kv_bytes(64, 8, tp=2, split=AttentionSplit.HEADS)
+    # eight chips have one of 8 heads each: by heads all of their 4 cores have it
+    assert kv_bytes(64, 8, tp=8, split=AttentionSplit.HEADS) == 70_272 / 8
+    assert kv_bytes(64, 8, tp=8, split=split) == 70_272 / 32
+
+
+def kv_bytes(heads: int, kv_heads: int, *, tp: int, split: AttentionSplit) -> int:
+    return kv_bytes_on_core(
+        copy_bytes=70_272, heads=heads, kv_heads=kv_heads, tp=tp, cores=4, split=split
+    )
 
 
 @given(

@@ -23,12 +23,9 @@ def test_thirty_two_query_and_four_key_heads_by_hand(
     split = head_split(QWEN3_30B_A3B, tp=tp, cores=cores)
 
     assert split.query_share == query_share
-    assert split.kv_share == split.cache_share == kv_share
+    assert split.kv_share == kv_share
     assert split.column_share == 1 / tp
 
 
-def test_a_latent_is_read_by_every_core_of_every_chip() -> None:
-    split = head_split(DEEPSEEK_V3, tp=4, cores=8)
-
-    assert split.cache_share == 8
-    assert split.query_share == 1 / 4
+def test_heads_of_a_latent_divide_as_others() -> None:
+    assert head_split(DEEPSEEK_V3, tp=4, cores=8).query_share == 1 / 4

@@ -18,9 +18,9 @@ def test_products_of_qwen3_30b_a3b_on_one_core_fill_their_tiles() -> None:
     assert shape.query.macs == weights.query.macs
     assert shape.kv.macs == 2 * 2_048 * 512
     assert shape.expert.macs == weights.expert.macs
-    assert shape.query_group == 8
+    assert shape.prompts.group == 8
     # 16 tokens of 4 heads of 128 elements of 2 bytes are 16 KiB of one transfer
-    assert shape.cache_read_lost == 0
+    assert shape.prompts.read_lost == 0
 
 
 def test_four_cores_cut_an_expert_into_tiles_that_are_not_full_by_hand() -> None:
@@ -35,7 +35,7 @@ def test_heads_of_eight_chips_repeat_the_key_heads_and_pad_by_hand() -> None:
 
     assert shape.query.macs == 2 * 2_048 * 4 * 128
     assert shape.kv.macs == 2 * 2_048 * 128
-    assert shape.query_group == 4
+    assert shape.prompts.group == 4
 
 
 def test_experts_divided_over_chips_leave_each_its_columns() -> None:
@@ -71,7 +71,7 @@ def test_a_narrow_head_makes_small_transfers_of_its_new_keys() -> None:
     shape = IssueShape.of(model, TRAINIUM3, tp=8, cores=1)
 
     # one head of 64 bytes: a page of it is 1 KiB, one token's is 64 bytes
-    assert 0 < shape.cache_read_lost < 1 < shape.cache_write_lost
+    assert 0 < shape.prompts.read_lost < 1 < shape.prompts.write_lost
 
 
 def test_experts_in_four_bits_fill_tiles_of_512_elements_by_hand() -> None:

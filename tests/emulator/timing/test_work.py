@@ -57,7 +57,7 @@ LATENT = replace(
     query_key_norms=False,
     latent=LatentAttention(query_rank=5, kv_rank=6, nope_dim=3, rope_dim=2, value_dim=3),
 )
-WHOLE = HeadSplit(query_share=1, kv_share=1, cache_share=1, column_share=1)
+WHOLE = HeadSplit(query_share=1, kv_share=1, column_share=1)
 
 Row = tuple[int, int, int]  # rank, new tokens, context tokens
 
@@ -220,7 +220,7 @@ def test_one_of_four_chips_does_its_heads_and_all_of_the_router_by_hand() -> Non
     split = head_split(model, tp=4, cores=1)  # one query head, and one key head that two chips have
     totals = rank_totals(batch_of(1, [(0, 1, 3)]), model)
 
-    attention = attention_work(model, totals, split, shape_of(model), window=False)
+    attention = attention_work(model, totals, split, shape_of(model, tp=4), window=False)
     router = router_work(model, totals, split, shape_of(model))
 
     # query and output 2 x 4 x 2, key and value 2 x 4 x 2; 4 keys x 2 elements, scores and values
@@ -268,7 +268,7 @@ def test_every_core_reads_the_whole_latent_and_its_own_heads() -> None:
         LATENT, totals, head_split(LATENT, tp=1, cores=1), shape_of(LATENT), window=False
     )
     four = attention_work(
-        LATENT, totals, head_split(LATENT, tp=1, cores=4), shape_of(LATENT), window=False
+        LATENT, totals, head_split(LATENT, tp=1, cores=4), shape_of(LATENT, cores=4), window=False
     )
 
     assert four.hbm_bytes[0] - one.hbm_bytes[0] == 3 * 100 * 8 * 2

@@ -1,0 +1,19 @@
+"""How a chip's logical cores divide the attention of requests that decode."""
+
+from enum import StrEnum
+
+
+class AttentionSplit(StrEnum):
+    """What each logical core of a chip attends to; prompts are attended by heads in all three.
+
+    HEADS: some heads of every request; keys and values that more cores need lie on each of them.
+    BATCH: all of the chip's heads of some requests, whose keys and values lie there alone.
+    SEQUENCE: all of the chip's heads over some keys of every request.
+
+    As in AWS's vllm-neuron: tensor parallelism, attention DP (design/parallelism/attention_dp.md)
+    and decode context parallelism (dcp.md), which keep the projections divided by heads.
+    """
+
+    HEADS = "heads"
+    BATCH = "batch"
+    SEQUENCE = "sequence"
