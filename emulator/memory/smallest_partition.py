@@ -23,9 +23,10 @@ def smallest_partition(
 ) -> Partition | None:
     """The partition with the fewest chips on which the model fits, or None.
 
-    It has the first chip, the spares and the attention split of `asked`. Among equally many chips: the requested LNC
-    first, then other released ones, the smallest tp (most ranks), and the largest ep (fewest
-    experts on a chip, most space for KV). `redundant_slots` are added per layer and chip.
+    It has the first chip, the spares and the attention split of `asked`. Among equally many chips:
+    the requested LNC first, then other released ones, the smallest tp (most ranks), and the largest
+    ep (fewest experts on a chip, most space for KV). `redundant_slots` are added per layer and
+    chip.
     """
     others = [lnc for lnc in system.chip.lnc_sizes if lnc not in (asked.lnc, *ANNOUNCED_LNC)]
     core_maps = {lnc: core_map(system.chip, lnc) for lnc in (asked.lnc, *others)}

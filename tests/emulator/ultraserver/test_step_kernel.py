@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from emulator.fabric.all_to_all import AllToAll
 from emulator.fabric.link_health import LinkHealth
 from emulator.fabric.tiers import Tier
+from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.batch import StepBatch
 from emulator.specs.calibration import ROOFLINE
 from emulator.specs.expert_loads import ExpertLoads
@@ -90,6 +91,25 @@ MACHINES: Final[dict[str, Machine]] = {
     "a latent": Machine(model="deepseek-v3", partition=Partition(chips=16, ep=16), fitted=True),
     "a latent on two chips": Machine(
         model="deepseek-v3", system="gb200-nvl72", partition=Partition(chips=4, tp=2, ep=4, lnc=152)
+    ),
+    "a latent by batch": Machine(
+        model="deepseek-v3",
+        partition=Partition(chips=16, ep=16, attention_split=AttentionSplit.BATCH),
+        fitted=True,
+    ),
+    "drafts by sequence": Machine(
+        model="deepseek-v3",
+        partition=Partition(chips=16, ep=16, lnc=1, attention_split=AttentionSplit.SEQUENCE),
+        fitted=True,
+        draft_tokens=2,
+    ),
+    "a window by batch": Machine(
+        model="gpt-oss-20b",
+        partition=Partition(chips=8, tp=4, ep=8, lnc=1, attention_split=AttentionSplit.BATCH),
+    ),
+    "a window by sequence": Machine(
+        model="gpt-oss-20b",
+        partition=Partition(chips=8, tp=4, ep=8, attention_split=AttentionSplit.SEQUENCE),
     ),
     "drafts": Machine(
         model="deepseek-v3", partition=Partition(chips=16, ep=16), fitted=True, draft_tokens=2
