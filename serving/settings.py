@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from emulator.errors import ConfigError
+from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.overlap import Overlap
 from emulator.specs.shipped_fits import CALIBRATIONS, calibration_name
 from serving.policy.prefill_throttle import DEFAULT_PREFILL_POLICY, PREFILL_POLICIES
@@ -154,6 +155,14 @@ class PartitionOptions(MachineOptions):
         "the vendor, not released)",
     )
 
+    attention_split: str = option(
+        "heads",
+        "what a chip's logical cores divide of the attention of requests that decode: their heads, "
+        "whose keys and values repeat on cores that share them; the batch (attention "
+        "data-parallel); or their sequences (decode context parallel)",
+        metavar="{" + ",".join(AttentionSplit) + "}",
+    )
+
     def partition(self, system: "SystemSpec") -> "Partition":
         """The partition on `system`, with what its options leave open; raises ConfigError."""
         from emulator.specs.partition import Partition
@@ -163,6 +172,7 @@ class PartitionOptions(MachineOptions):
             tp=self.tp,
             ep=self.chips if self.ep is None else self.ep,
             lnc=system.chip.default_lnc.count if self.lnc is None else self.lnc,
+            attention_split=AttentionSplit.named(self.attention_split),
         )
 
 
@@ -250,6 +260,8 @@ class Settings(RunningOptions, PartitionOptions):
         silence_fits = _lies_in(self.silence_timeout_s, least=1.0)
         self._check("silence_timeout_s", silence_fits, "at least 1 second of wall time")
         self._check("overlap", self.overlap in tuple(Overlap), " or ".join(Overlap))
+        splits = tuple(AttentionSplit)
+        self._check("attention_split", self.attention_split in splits, " or ".join(splits))
         self._check("calibration", self.calibration in CALIBRATIONS, " or ".join(CALIBRATIONS))
         named = isinstance(self.assumptions, list | tuple) and all(
             isinstance(text, str) for text in self.assumptions

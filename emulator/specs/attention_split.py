@@ -1,6 +1,9 @@
 """How a chip's logical cores divide the attention of requests that decode."""
 
 from enum import StrEnum
+from typing import Self
+
+from emulator.errors import ConfigError
 
 
 class AttentionSplit(StrEnum):
@@ -17,3 +20,11 @@ class AttentionSplit(StrEnum):
     HEADS = "heads"
     BATCH = "batch"
     SEQUENCE = "sequence"
+
+    @classmethod
+    def named(cls, text: str) -> Self:
+        """Read a name; raises ConfigError for another."""
+        try:
+            return cls(text)
+        except ValueError:
+            raise ConfigError("attention_split", text, f"one of {', '.join(cls)}") from None

@@ -60,6 +60,13 @@ class Partition:
         """Data-parallel attention replicas."""
         return self.chips // self.tp
 
+    @property
+    def division(self) -> str:
+        """How its chips divide a model: "tp 1, ep 144, lnc 2, attention by batch"."""
+        by_heads = self.attention_split is AttentionSplit.HEADS
+        split = "" if by_heads else f", attention by {self.attention_split}"
+        return f"tp {self.tp}, ep {self.ep}, lnc {self.lnc}{split}"
+
     def rank_of_chip(self, chip: int) -> int:
         """The rank of a chip of the partition."""
         return chip // self.tp

@@ -65,6 +65,11 @@ class PartitionSweepOptions(CostModelOptions, SeasonOptions):
         "physical cores of a logical one; an announced LNC only when it is named",
         metavar="N,...",
     )
+    attention_split: str | None = option(
+        None,
+        "what a chip's logical cores divide of requests that decode: heads, batch, sequence",
+        metavar="NAME,...",
+    )
     precision: str | None = option(
         None, "of weights: bf16, fp8, mxfp4, nvfp4, stored", metavar="NAME,..."
     )
@@ -73,6 +78,7 @@ class PartitionSweepOptions(CostModelOptions, SeasonOptions):
     def sweep(self, system: SystemSpec, shape: RequestShape) -> Sweep:
         """The sweep of `system` for requests of `shape`; raises ConfigError."""
         from emulator.memory.chip_contents import HbmTerms
+        from emulator.specs.attention_split import AttentionSplit
         from emulator.specs.models import model_by_name
         from emulator.specs.overlap import Overlap
         from emulator.specs.shipped_fits import calibration_for
@@ -83,6 +89,8 @@ class PartitionSweepOptions(CostModelOptions, SeasonOptions):
         asked: dict[str, Any] = {
             name: whole_numbers(name, getattr(self, name)) for name in _PARTITION
         }
+        splits = self.attention_split.split(",") if self.attention_split else ()
+        asked["attention_split"] = tuple(map(AttentionSplit.named, splits))
         return Sweep(
             system=system,
             model=model_by_name(self.model),

@@ -53,7 +53,8 @@ def state_lines(state: MachineState) -> Iterator[str]:
     parts = state.partition
     yield (
         f"{state.system}, {parts.chips} chips from chip {parts.first_chip} on: tp {parts.tp}, "
-        f"dp {parts.dp}, ep {parts.ep}, lnc {parts.lnc}, {parts.spares} spares"
+        f"dp {parts.dp}, ep {parts.ep}, lnc {parts.lnc}, attention by {parts.attention_split}, "
+        f"{parts.spares} spares"
     )
     yield f"model {state.model}, weights {state.weights}, routing {state.routing}"
     pace = f"{state.dilation:g} wall seconds each" if state.dilation else "virtual"

@@ -101,6 +101,7 @@ class Deployment:
             "dp": str(partition.ranks),
             "ep": str(partition.ep),
             "lnc": str(partition.lnc),
+            "attention_split": partition.attention_split.value,
             "time_model": self.time_model.name,
             "weights": self.weights_name,
             "routing": self.routing,

@@ -64,6 +64,7 @@ def partition_state(partition: Partition) -> PartitionState:
         dp=partition.ranks,
         ep=partition.ep,
         lnc=partition.lnc,
+        attention_split=partition.attention_split.value,
         first_chip=partition.first_chip,
         spares=partition.spares,
     )

@@ -56,7 +56,10 @@ class FaultStage(StrEnum):
 
 
 class PartitionState(Plain, frozen=True, kw_only=True):
-    """Division of the chips; `dp` counts the ranks of `tp` chips."""
+    """Division of the chips; `dp` counts the ranks of `tp` chips.
+
+    `attention_split`: of requests that decode, over a chip's logical cores: heads, batch, sequence.
+    """
 
     chips: Count
     tp: Count
@@ -65,6 +68,7 @@ class PartitionState(Plain, frozen=True, kw_only=True):
     lnc: Count
     first_chip: Count
     spares: Count
+    attention_split: str
 
 
 class CutLink(Plain, frozen=True, kw_only=True):

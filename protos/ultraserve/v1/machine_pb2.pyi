@@ -220,6 +220,7 @@ class PartitionState(_message.Message):
     LNC_FIELD_NUMBER: _builtins.int
     FIRST_CHIP_FIELD_NUMBER: _builtins.int
     SPARES_FIELD_NUMBER: _builtins.int
+    ATTENTION_SPLIT_FIELD_NUMBER: _builtins.int
     chips: _builtins.int
     tp: _builtins.int
     dp: _builtins.int
@@ -227,6 +228,8 @@ class PartitionState(_message.Message):
     lnc: _builtins.int
     first_chip: _builtins.int
     spares: _builtins.int
+    attention_split: _builtins.str
+    """What a chip's logical cores divide of requests that decode: heads, batch or sequence."""
     def __init__(
         self,
         *,
@@ -237,10 +240,11 @@ class PartitionState(_message.Message):
         lnc: _builtins.int = ...,
         first_chip: _builtins.int = ...,
         spares: _builtins.int = ...,
+        attention_split: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chips", b"chips", "dp", b"dp", "ep", b"ep", "first_chip", b"first_chip", "lnc", b"lnc", "spares", b"spares", "tp", b"tp"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attention_split", b"attention_split", "chips", b"chips", "dp", b"dp", "ep", b"ep", "first_chip", b"first_chip", "lnc", b"lnc", "spares", b"spares", "tp", b"tp"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

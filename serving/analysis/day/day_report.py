@@ -31,9 +31,9 @@ def day_document(day: VirtualDay) -> Document:
         f"{settings.machines} x {settings.sweep.system.name}, "
         f"{settings.question.length_s / HOUR_S:g} hours from "
         f"{day.headline.demand.begins:%a %Y-%m-%d %H:%M %Z}",
-        subtitle=f"{machine.groups} groups of {partition.chips} chips (tp {partition.tp}, ep "
-        f"{partition.ep}, lnc {partition.lnc}); one serves {machine.curve.capacity_per_s:.4g} "
-        f"requests/s within the target, {machine.curve.saturated_per_s:.4g} at all; all of them "
+        subtitle=f"{machine.groups} groups of {partition.chips} chips ({partition.division}); one "
+        f"serves {machine.curve.capacity_per_s:.4g} requests/s within the target, "
+        f"{machine.curve.saturated_per_s:.4g} at all; all of them "
         f"{machine.capacity_per_s:,.4g}",
         verdict=f"target: {settings.slo}; a policy with less than "
         f"{machine.curve.required_share:.4g} of the requests within both is marked FAILED",
@@ -162,6 +162,7 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
             "tp": partition.tp,
             "ep": partition.ep,
             "lnc": partition.lnc,
+            "attention_split": partition.attention_split.value,
             "capacity_per_s": curve.capacity_per_s,
             "saturated_per_s": curve.saturated_per_s,
             "idle_watts": curve.idle_watts,

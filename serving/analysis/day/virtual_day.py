@@ -102,8 +102,8 @@ def virtual_day(
     choice, replica = _chosen(settings)
     partition = choice.candidate.partition
     progress(
-        f"a replica is {partition.chips} chips (tp {partition.tp}, ep {partition.ep}, lnc "
-        f"{partition.lnc}), {choice.candidate.replicas} of them on a {settings.sweep.system.name}"
+        f"a replica is {partition.chips} chips ({partition.division}), "
+        f"{choice.candidate.replicas} of them on a {settings.sweep.system.name}"
     )
     lap("choice")
     groups = choice.candidate.replicas

@@ -203,8 +203,7 @@ def _row(machine: MachineCurve, point: OperatingPoint, pareto: Pareto) -> dict[s
         "system": machine.name,
         "tokens/s/user": _short(point.tokens_per_s_per_user),
         "tokens/s/MW": _short(point.output_tokens_per_s_per_mw(pareto.basis)),
-        "partition": f"{point.candidate.replicas} x {partition.chips} chips, tp {partition.tp}, "
-        f"ep {partition.ep}, lnc {partition.lnc}",
+        "partition": f"{point.candidate.replicas} x {partition.chips} chips, {partition.division}",
         "precision": point.precision,
         "batch": point.batch,
         "users": _short(point.users),

@@ -175,7 +175,7 @@ def _machine_data(machine: MachineCurve, pareto: Pareto, prices: Prices | None) 
     }
 
 
-_PARTITION: Final = ("chips", "tp", "ep", "lnc")
+_PARTITION: Final = ("chips", "tp", "ep", "lnc", "attention_split")
 _POINT: Final = (
     *("tokens_per_s_per_user", "output_tokens_per_s", "input_tokens_per_s", "users", "precision"),
     *("batch", "tpot_ns", "ttft_ns", "chip_watts", "throttle_factor", "drawn_watts"),
@@ -194,7 +194,7 @@ def point_data(point: OperatingPoint, pareto: Pareto) -> dict[str, Any]:
     }
 
 
-def _candidate_data(candidate: PartitionCandidate) -> dict[str, int]:
+def _candidate_data(candidate: PartitionCandidate) -> dict[str, Any]:
     partition = {name: getattr(candidate.partition, name) for name in _PARTITION}
     return {"replicas": candidate.replicas, **partition}
 

@@ -246,7 +246,7 @@ def _chips(found: Found) -> int:
 
 def _name(option: Option) -> str:
     partition = option.candidate.partition
-    return f"{partition.chips} chip(s), tp {partition.tp}, ep {partition.ep}, lnc {partition.lnc}"
+    return f"{partition.chips} chip(s), {partition.division}"
 
 
 def _verdict(check: Check) -> str:

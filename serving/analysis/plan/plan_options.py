@@ -170,7 +170,7 @@ def replicas_below(option: Option, chips: int) -> int:
 def _order(option: Option) -> tuple[object, ...]:
     """Ties of chips and power go to the smaller replica, whose loss is the smaller loss."""
     partition = option.candidate.partition
-    sizes = (partition.chips, partition.tp, partition.ep, partition.lnc)
+    sizes = (partition.chips, partition.tp, partition.ep, partition.lnc, partition.attention_split)
     if option.meets:
         watts = option.point.drawn_watts / option.point.candidate.replicas * option.replicas
         return (0, option.chips, watts, *sizes)

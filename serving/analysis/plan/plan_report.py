@@ -321,10 +321,7 @@ def _size(check: Check) -> str:
 
 def _partition(check: Check) -> str:
     partition = check.candidate.partition
-    return (
-        f"{counted(partition.chips, 'chip')} (tp {partition.tp}, ep {partition.ep}, "
-        f"lnc {partition.lnc})"
-    )
+    return f"{counted(partition.chips, 'chip')} ({partition.division})"
 
 
 def _machines(plan: Plan, count: int) -> str:

@@ -187,6 +187,7 @@ def _info(deployment: SimulatedDeployment) -> dict[str, str]:
         "dp": str(partition.ranks),
         "ep": str(partition.ep),
         "lnc": str(partition.lnc),
+        "attention_split": partition.attention_split.value,
         **({"replicas": str(replicas.count), "router": router} if replicas.count > 1 else {}),
         **({} if deployment.prefill is None else _prefill_info(deployment.prefill)),
         "time_model": model.model.name,

@@ -6,7 +6,7 @@ replicas fill the machine. Experts lie whole on a chip: under expected loads, di
 faster.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import lcm
 
@@ -16,6 +16,7 @@ from emulator.errors import ConfigError
 from emulator.fabric.tiers import rack_of, tray_of
 from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
 from emulator.memory.lnc import core_map
+from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.model import ModelSpec
 from emulator.specs.partition import Partition
 from emulator.specs.system import SystemSpec
@@ -47,6 +48,7 @@ class PartitionFilter:
     tp: tuple[int, ...] = ()
     ep: tuple[int, ...] = ()
     lnc: tuple[int, ...] = ()
+    attention_split: tuple[AttentionSplit, ...] = ()
     announced_lnc: bool = False
     across_units: bool = False
 
@@ -108,10 +110,23 @@ def candidate_partitions(
 def _in_words(asked: PartitionFilter) -> str:
     named = (
         (name, getattr(asked, name))
-        for name in ("chips", "tp", "ep", "lnc")
+        for name in ("chips", "tp", "ep", "lnc", "attention_split")
         if getattr(asked, name)
     )
     return " ".join(f"{name}={','.join(map(str, values))}" for name, values in named) or "any"
+
+
+def _splits(
+    system: SystemSpec, model: ModelSpec, asked: PartitionFilter, *, tp: int, lnc: int
+) -> Sequence[AttentionSplit]:
+    """Of attention over logical cores: all where cores have keys in common, else by heads."""
+    cores = system.chip.logical_cores(lnc)
+    if cores == 1:
+        return (AttentionSplit.HEADS,)
+    cached_heads = 1 if model.latent else model.kv_heads
+    return asked.attention_split or (
+        tuple(AttentionSplit) if cached_heads < tp * cores else (AttentionSplit.HEADS,)
+    )
 
 
 def _shapes(
@@ -127,7 +142,8 @@ def _shapes(
         if asked.chips and chips not in asked.chips:
             continue
         for lnc in lncs:
-            yield Partition(chips=chips, tp=tp, ep=ep, lnc=lnc)
+            for split in _splits(system, model, asked, tp=tp, lnc=lnc):
+                yield Partition(chips=chips, tp=tp, ep=ep, lnc=lnc, attention_split=split)
 
 
 def _logical_core_sizes(system: SystemSpec, asked: PartitionFilter) -> list[int]:

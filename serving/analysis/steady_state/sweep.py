@@ -211,7 +211,7 @@ def no_batch_fits(sweep: Sweep) -> ConfigError:
 def point_order(point: OperatingPoint) -> tuple[object, ...]:
     """A sort key of the choice, not of its figures."""
     partition = point.candidate.partition
-    sizes = (partition.chips, partition.tp, partition.ep, partition.lnc)
+    sizes = (partition.chips, partition.tp, partition.ep, partition.lnc, partition.attention_split)
     return (point.precision, *sizes, point.batch)
 
 
