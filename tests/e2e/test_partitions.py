@@ -28,6 +28,8 @@ PARTITIONS: dict[str, dict[str, Any]] = {
     "tp 2, LNC 1": {"chips": 4, "tp": 2, "lnc": 1},
     "tp 4, LNC 8": {"chips": 4, "tp": 4, "lnc": 8},
     "two expert groups": {"chips": 8, "tp": 2, "ep": 4},
+    "attention by batch": {"chips": 4, "tp": 4, "attention_split": "batch"},
+    "attention by sequence": {"chips": 4, "tp": 4, "lnc": 1, "attention_split": "sequence"},
     "16 chips": {"chips": 16},
     "the whole machine": {"chips": 144, "tp": 4},
 }
@@ -82,6 +84,7 @@ def test_the_text_is_that_of_one_chip(name: str, expected: list[list[int]]) -> N
     assert len({tuple(text) for text in found}) > len(found) // 2, "prompts say different things"
     wanted = PARTITIONS[name]
     assert (state.partition.chips, state.partition.lnc) == (wanted["chips"], wanted.get("lnc", 2))
+    assert state.partition.attention_split == wanted.get("attention_split", "heads")
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from math import isfinite
 from typing import Any, Final
 
 from emulator.power.token_cost import Prices, token_cost
+from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.shipped_fits import FITTED, shipped_fits
 from emulator.specs.system import SystemSpec
 from reporting.document import Column, Table, table_of
@@ -29,6 +30,9 @@ def point_table(machine: MachineCurve, pareto: Pareto, most: int, prices: Prices
             return None
         return dollars_per_million_output(point, machine.sweep.system, prices)
 
+    shown = thinned(machine.on_envelope(), most)
+    splits = {each.candidate.partition.attention_split for each in shown}
+    attention = Column("attention", partition("attention_split"), align="left")
     columns: list[Column[OperatingPoint]] = [
         Column("tok/s/user", lambda point: point.tokens_per_s_per_user, ",.1f"),
         Column("tok/s/MW", lambda p: p.output_tokens_per_s_per_mw(pareto.basis), ",.0f"),
@@ -36,14 +40,15 @@ def point_table(machine: MachineCurve, pareto: Pareto, most: int, prices: Prices
         Column("users", lambda point: point.users, ",.0f"),
         Column("precision", lambda point: point.precision, align="left"),
         Column("replicas", lambda point: point.candidate.replicas, "d"),
-        *(Column(name, partition(name), "d") for name in _PARTITION),
+        *(Column(name, partition(name), "d") for name in _SIZES),
+        *([attention] if splits != {AttentionSplit.HEADS} else []),
         Column("batch", lambda point: point.batch, "d"),
         Column("prefill", _prefill_words, align="left"),
         Column("TTFT", lambda point: point.ttft_ns, ",.1f", unit="ms", scale=1e6),
         Column("W/chip", lambda point: point.chip_watts, ",.0f"),
         *([Column("$/M out", dollars, ",.3f")] if prices else []),
     ]
-    return table_of(columns, thinned(machine.on_envelope(), most))
+    return table_of(columns, shown)
 
 
 def dollars_per_million_output(point: OperatingPoint, system: SystemSpec, prices: Prices) -> float:
@@ -175,7 +180,7 @@ def _machine_data(machine: MachineCurve, pareto: Pareto, prices: Prices | None) 
     }
 
 
-_PARTITION: Final = ("chips", "tp", "ep", "lnc", "attention_split")
+_SIZES: Final = ("chips", "tp", "ep", "lnc")
 _POINT: Final = (
     *("tokens_per_s_per_user", "output_tokens_per_s", "input_tokens_per_s", "users", "precision"),
     *("batch", "tpot_ns", "ttft_ns", "chip_watts", "throttle_factor", "drawn_watts"),
@@ -195,8 +200,10 @@ def point_data(point: OperatingPoint, pareto: Pareto) -> dict[str, Any]:
 
 
 def _candidate_data(candidate: PartitionCandidate) -> dict[str, Any]:
-    partition = {name: getattr(candidate.partition, name) for name in _PARTITION}
-    return {"replicas": candidate.replicas, **partition}
+    partition = candidate.partition
+    sizes = {name: getattr(partition, name) for name in _SIZES}
+    split = partition.attention_split.value
+    return {"replicas": candidate.replicas, **sizes, "attention_split": split}
 
 
 def _finding_data(found: Finding) -> dict[str, Any]:

@@ -11,20 +11,26 @@ from emulator.specs.models import model_by_name
 from emulator.specs.partition import Partition
 from emulator.specs.shipped_fits import calibration_for
 from emulator.specs.systems import system_by_name
+from emulator.timing.draft_acceptance import accepted_tokens
 from emulator.ultraserver.step_cost import StepCostModel
-from serving.analysis.steady_state.step_batches import lone_request
+from serving.analysis.steady_state.step_batches import same_on_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainiumPoint:
-    """One sequence: a decode step over `context_tokens`, or a prompt of `new_tokens`."""
+    """A decode step of `batch` sequences over `context_tokens`, or a prompt of `new_tokens`.
+
+    `draft_tokens` of an EAGLE head are verified in each step.
+    """
 
     name: str
     system: str
     model: str
     partition: Partition
+    batch: int = 1
     new_tokens: int = 1
     context_tokens: int
+    draft_tokens: int = 0
     measured_ms: float
     conditions: str
     source: str
@@ -67,21 +73,58 @@ def _llama(
     )
 
 
+def _qwen3_30b(
+    name: str, measured_ms: float, conditions: str, *, batch: int = 1, new: int = 1, context: int
+) -> TrainiumPoint:
+    return TrainiumPoint(
+        name=f"trn3, qwen3-30b-a3b, {name}",
+        system="trn3-nl32x2",
+        model="qwen3-30b-a3b",
+        partition=Partition(chips=2, tp=2, ep=2, lnc=2),
+        batch=batch,
+        new_tokens=new,
+        context_tokens=context,
+        measured_ms=measured_ms,
+        conditions=f"16 cores, TP8 EP8 (read as 2 chips, LNC 2), BF16, {conditions}",
+        source=_VLLM,
+    )
+
+
+def _gpt_oss_120b(name: str, measured_ms: float, conditions: str, drafts: int) -> TrainiumPoint:
+    return TrainiumPoint(
+        name=f"trn2, gpt-oss-120b, {name}",
+        system="trn2.48xlarge",
+        model="gpt-oss-120b",
+        partition=Partition(chips=4, tp=4, ep=1, expert_tp=4, lnc=2),
+        context_tokens=2_048,
+        draft_tokens=drafts,
+        measured_ms=measured_ms,
+        conditions=f"TP16 (4 chips, LNC 2), BF16, one sequence, read as a context of 2,048"
+        f"{conditions}",
+        source=_SDK,
+    )
+
+
 TRAINIUM_POINTS: Final = (
     _gpt_oss_20b(640, 5.88),
     _gpt_oss_20b(2_048, 4.92),
     _gpt_oss_20b(4_096, 4.85),
     _gpt_oss_20b(8_192, 4.98),
     TrainiumPoint(
-        name="trn3, qwen3-30b-a3b, ITL",
+        name="trn3, gpt-oss-20b, TPOT of 8",
         system="trn3-nl32x2",
-        model="qwen3-30b-a3b",
-        partition=Partition(chips=2, tp=2, ep=2, lnc=2),
-        context_tokens=2_048 + 256,
-        measured_ms=15.5,
-        conditions="16 cores, TP8 EP8 (read as 2 chips, LNC 2), BF16, one sequence, 2,048 + 512",
-        source=_VLLM,
+        model="gpt-oss-20b",
+        partition=_ONE_CHIP,
+        batch=8,
+        context_tokens=2_048,
+        measured_ms=16.6,
+        conditions="one chip, TP8 over its cores (LNC 1), BF16, 8 sequences, read as 2,048 each; "
+        "the middle of 15.5 to 17.7 ms",
+        source=_BLOG,
     ),
+    _qwen3_30b("ITL", 15.5, "one sequence, 2,048 + 512", context=2_048 + 256),
+    _qwen3_30b("TTFT", 678.0, "a prompt of 2,048", new=2_048, context=0),
+    _qwen3_30b("ITL of 32", 53.7, "32 sequences, 512 + 256", batch=32, context=512 + 128),
     _llama(
         "llama-3.3-70b",
         "llama-3.1-70b",
@@ -96,25 +139,22 @@ TRAINIUM_POINTS: Final = (
         "read as TP64 (16 chips, LNC 2), BF16, 10k + 1.5k, one sequence",
     ),
     _llama("llama-3.1-405b", "llama-3.1-405b", 2_442.0, f"read as {_PROMPT_10K}", is_prompt=True),
-    TrainiumPoint(
-        name="trn2, gpt-oss-120b, TPOT",
-        system="trn2.48xlarge",
-        model="gpt-oss-120b",
-        partition=Partition(chips=4, tp=4, ep=1, expert_tp=4, lnc=2),
-        context_tokens=2_048,
-        measured_ms=7.0,
-        conditions="TP16 (4 chips, LNC 2), BF16, one sequence, read as a context of 2,048",
-        source=_SDK,
-    ),
+    _gpt_oss_120b("TPOT", 7.0, "", 0),
+    _gpt_oss_120b("TPOT with EAGLE-3", 5.82, ", 5 drafts", 5),
 )
 
 
 def trainium_ns(point: TrainiumPoint) -> float:
-    """The step of the point's one sequence, in nanoseconds."""
+    """The point's prompt pass, or time per output token, in nanoseconds."""
     system = system_by_name(point.system)
     model = model_by_name(point.model).at_precision("bf16")
     costs = StepCostModel(
-        system, model, point.partition, calibration=calibration_for(system.chip.name)
+        system,
+        model,
+        point.partition,
+        calibration=calibration_for(system.chip.name),
+        draft_tokens=point.draft_tokens,
     )
-    batch = lone_request(point.partition.ranks, point.new_tokens, point.context_tokens)
-    return float(costs.cost(batch).duration_ns)
+    new, context = [point.new_tokens] * point.batch, [point.context_tokens] * point.batch
+    step_ns = costs.cost(same_on_all(point.partition.ranks, new, context)).duration_ns
+    return step_ns / (1 + accepted_tokens("eagle", point.draft_tokens))

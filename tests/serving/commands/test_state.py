@@ -24,7 +24,8 @@ def run(*arguments: str) -> int:
 
 def test_the_text_says_what_the_machine_is_and_does() -> None:
     assert list(command.state_lines(a_state())) == [
-        "trn3-nl72x2, 2 chips from chip 0 on: tp 1, dp 2, ep 2, lnc 2, 1 spares",
+        "trn3-nl72x2, 2 chips from chip 0 on: tp 1, dp 2, ep 2, lnc 2, attention by heads, "
+        "1 spares",
         "model qwen3-30b-a3b, weights stand-in small-moe, routing computed",
         "emulated 12.500000 s (4 wall seconds each), 1,234 steps; 1,801 W chips, 3,000 W facility "
         "(mean of the last 5 s)",

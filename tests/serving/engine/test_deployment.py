@@ -35,6 +35,7 @@ def test_by_default_four_chips_are_four_ranks_of_the_bundled_model() -> None:
         "dp": "4",
         "ep": "4",
         "lnc": "2",
+        "attention_split": "heads",
         "time_model": "small-moe",
         "weights": "small-moe",
         "routing": "computed",

@@ -62,7 +62,9 @@ def a_state() -> MachineState:
         model="qwen3-30b-a3b",
         weights="stand-in small-moe",
         routing="computed",
-        partition=PartitionState(chips=2, tp=1, dp=2, ep=2, lnc=2, first_chip=0, spares=1),
+        partition=PartitionState(
+            chips=2, tp=1, dp=2, ep=2, lnc=2, first_chip=0, spares=1, attention_split="heads"
+        ),
         chip_watts=1801.0,
         facility_watts=3000.0,
         chips=(a_chip(0), a_chip(1), a_chip(2, spare=True)),

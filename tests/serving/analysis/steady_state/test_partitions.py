@@ -7,6 +7,7 @@ import pytest
 from emulator.errors import ConfigError, NeuronError
 from emulator.fabric.tiers import rack_of, tray_of
 from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
+from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.models import MODELS
 from emulator.specs.partition import Partition
 from emulator.specs.systems import SYSTEMS
@@ -22,7 +23,8 @@ def shapes(candidates):
 
 def test_the_partitions_of_one_tray_are_those_counted_by_hand() -> None:
     # A block is lcm(tp, ep) chips: whole ranks and whole expert groups, of at most 4 chips.
-    candidates = candidate_partitions(trays(1), MODEL, asked=PartitionFilter(lnc=(2,)))
+    by_heads = PartitionFilter(lnc=(2,), attention_split=(AttentionSplit.HEADS,))
+    candidates = candidate_partitions(trays(1), MODEL, asked=by_heads)
 
     assert shapes(candidates) == [
         *[(1, 1, 1), (2, 1, 2), (2, 2, 1), (2, 2, 2), (3, 1, 3)],
@@ -32,9 +34,32 @@ def test_the_partitions_of_one_tray_are_those_counted_by_hand() -> None:
 
 
 def test_a_dense_model_is_divided_by_its_heads_alone() -> None:
-    candidates = candidate_partitions(trays(2), DENSE, asked=PartitionFilter(lnc=(2,)))
+    by_heads = PartitionFilter(lnc=(2,), attention_split=(AttentionSplit.HEADS,))
+    candidates = candidate_partitions(trays(2), DENSE, asked=by_heads)
 
     assert shapes(candidates) == [(1, 1, 1), (2, 2, 1), (4, 4, 1), (8, 8, 1)]
+
+
+def test_attention_is_split_in_every_way_where_cores_have_keys_in_common() -> None:
+    candidates = candidate_partitions(trays(1), MODEL, asked=PartitionFilter(ep=(1,)))
+
+    splits: dict[tuple[int, int], set[str]] = {}
+    for each in candidates:
+        at = (each.partition.tp, each.partition.lnc)
+        splits.setdefault(at, set()).add(each.partition.attention_split.value)
+    every = {split.value for split in AttentionSplit}
+    for (tp, lnc), found in splits.items():
+        shared = tp * 8 // lnc > MODEL.kv_heads
+        assert found == (every if shared else {"heads"}), (tp, lnc)
+    assert every in splits.values()
+    assert {"heads"} in splits.values()
+
+
+def test_a_logical_core_that_is_the_whole_chip_has_nothing_to_split() -> None:
+    asked = PartitionFilter(lnc=(8,), attention_split=(AttentionSplit.BATCH,))
+
+    found = candidate_partitions(trays(1), MODEL, asked=asked)
+    assert {each.partition.attention_split for each in found} == {AttentionSplit.HEADS}
 
 
 def test_released_lncs_are_tried_and_an_announced_one_when_it_is_named() -> None:
