@@ -15,6 +15,7 @@ from emulator.timing.head_split import heads_per_part
 
 DECODED_TOKENS_MAX: Final = 17
 """New tokens of a request with a context that decodes: one, and the most drafts to verify."""
+EXCHANGES: Final = 2  # of cores that divide requests or keys: queries, then outputs
 _ROW_BYTES: Final = 2  # assumed: queries, keys and outputs travel in BF16, whatever the dtype
 _SUM_BYTES: Final = 4  # the log of a head's sum of exponentials, FP32
 _JOIN_FLOPS: Final = 2  # per element of a partial output: times its weight, and added

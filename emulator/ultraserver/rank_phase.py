@@ -19,6 +19,7 @@ from emulator.specs.system import SystemSpec
 from emulator.timing import matrix_time
 from emulator.timing.attention_work import attention_work
 from emulator.timing.clock_ramp import ramp_loss_ns
+from emulator.timing.core_attention import EXCHANGES
 from emulator.timing.dma_time import exposed_start_ns
 from emulator.timing.feed_forward_work import (
     dense_work,
@@ -129,7 +130,7 @@ class RankPhases:
         moving_ns = self._cores.into_core_ns(
             self.shape.decodes.exchanged_bytes * totals.decode_tokens
         )
-        started_ns = 2 * self._cores.start_ns * totals.any_decodes
+        started_ns = EXCHANGES * self._cores.start_ns * totals.any_decodes
         return replace(
             own,
             core_ns=own.core_ns + moving_ns + started_ns,

@@ -17,9 +17,12 @@ from emulator.fabric.tiers import rack_of, tray_of
 from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
 from emulator.memory.lnc import core_map
 from emulator.specs.attention_split import AttentionSplit
+from emulator.specs.chip import ChipSpec
 from emulator.specs.model import ModelSpec
 from emulator.specs.partition import Partition
 from emulator.specs.system import SystemSpec
+from emulator.timing.core_attention import EXCHANGES, CoreAttention
+from emulator.units import NS_PER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,17 +69,19 @@ def candidate_partitions(
     asked: PartitionFilter | None = None,
     terms: HbmTerms | None = None,
     least_kv_tokens: int = 1,
+    context_tokens: int = 0,
 ) -> tuple[PartitionCandidate, ...]:
     """Every partition with room for the weights and `least_kv_tokens` a rank, smallest first.
 
-    Heads divide over a rank's chips; an expert group has at most as many chips as experts. Raises
+    Heads divide over a rank's chips; an expert group has at most as many chips as experts.
+    `context_tokens` of a decoding request: see `_splits`. Raises
     ConfigError for an LNC that the chip lacks, values that do not divide, a model that does not
     fit.
     """
     asked = asked or PartitionFilter()
     domains = 1 if asked.across_units else system.units
     domain_chips = system.chips.count // domains
-    shapes = list(_shapes(system, model, asked, domain_chips))
+    shapes = list(_shapes(system, model, asked, domain_chips, context_tokens))
     if not shapes:
         raise ConfigError(
             field="partition",
@@ -117,20 +122,31 @@ def _in_words(asked: PartitionFilter) -> str:
 
 
 def _splits(
-    system: SystemSpec, model: ModelSpec, asked: PartitionFilter, *, tp: int, lnc: int
+    chip: ChipSpec, model: ModelSpec, *, tp: int, lnc: int, context_tokens: int
 ) -> Sequence[AttentionSplit]:
-    """Of attention over logical cores: all where cores have keys in common, else by heads."""
-    cores = system.chip.logical_cores(lnc)
-    if cores == 1:
-        return (AttentionSplit.HEADS,)
-    cached_heads = 1 if model.latent else model.kv_heads
-    return asked.attention_split or (
-        tuple(AttentionSplit) if cached_heads < tp * cores else (AttentionSplit.HEADS,)
-    )
+    """Splits of attention that may be worth it: by heads, and all if one request gains by sequence.
+
+    By heads all cores read a whole latent. Other keys repeat on none where a rank has few chips,
+    and that serves more users; ranks of many chips are for few, whose batches hide no exchange.
+    """
+    cores = chip.logical_cores(lnc)
+
+    def attention(split: AttentionSplit) -> CoreAttention:
+        return CoreAttention.of(model, chip, tp=tp, cores=cores, split=split)
+
+    by_heads, by_keys = attention(AttentionSplit.HEADS), attention(AttentionSplit.SEQUENCE)
+    spared = (by_heads.cache_share - by_keys.cache_share) * model.kv_bytes_per_token_layer
+    spared_ns = spared * context_tokens / chip.memory_bytes_per_s * NS_PER_S
+    gains = spared > 0 if model.latent else spared_ns > EXCHANGES * chip.dma_start_ns.value
+    return tuple(AttentionSplit) if gains else (AttentionSplit.HEADS,)
 
 
 def _shapes(
-    system: SystemSpec, model: ModelSpec, asked: PartitionFilter, available: int
+    system: SystemSpec,
+    model: ModelSpec,
+    asked: PartitionFilter,
+    available: int,
+    context_tokens: int,
 ) -> Iterator[Partition]:
     tps = [tp for tp in range(1, available + 1) if model.heads % tp == 0]
     tps = [tp for tp in tps if not asked.tp or tp in asked.tp]
@@ -142,7 +158,11 @@ def _shapes(
         if asked.chips and chips not in asked.chips:
             continue
         for lnc in lncs:
-            for split in _splits(system, model, asked, tp=tp, lnc=lnc):
+            asked_splits = asked.attention_split or _splits(
+                system.chip, model, tp=tp, lnc=lnc, context_tokens=context_tokens
+            )
+            whole = system.chip.logical_cores(lnc) == 1  # nothing to split
+            for split in (AttentionSplit.HEADS,) if whole else asked_splits:
                 yield Partition(chips=chips, tp=tp, ep=ep, lnc=lnc, attention_split=split)
 
 

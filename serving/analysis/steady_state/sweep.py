@@ -85,6 +85,7 @@ class Sweep:
                     asked=self.asked,
                     terms=self.terms,
                     least_kv_tokens=self.shape.tokens,
+                    context_tokens=self.shape.decode_context_tokens,
                 )
             except ConfigError as error:
                 refusal = error

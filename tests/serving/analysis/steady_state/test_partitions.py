@@ -1,5 +1,6 @@
 from dataclasses import replace
 from math import lcm
+from typing import Final
 
 import numpy as np
 import pytest
@@ -8,13 +9,16 @@ from emulator.errors import ConfigError, NeuronError
 from emulator.fabric.tiers import rack_of, tray_of
 from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
 from emulator.specs.attention_split import AttentionSplit
-from emulator.specs.models import MODELS
+from emulator.specs.model import ModelSpec
+from emulator.specs.models import MODELS, model_by_name
 from emulator.specs.partition import Partition
-from emulator.specs.systems import SYSTEMS
+from emulator.specs.systems import SYSTEMS, system_by_name
 from emulator.ultraserver.step_cost import StepCostModel
 from serving.analysis.steady_state.partitions import PartitionFilter, candidate_partitions
 from serving.analysis.steady_state.step_batches import steady_batch
 from tests.serving.analysis.steady_state.small_machines import DENSE, MODEL, SHAPE, trays
+
+ULTRASERVER: Final = system_by_name("trn3-nl72x2")
 
 
 def shapes(candidates):
@@ -40,19 +44,33 @@ def test_a_dense_model_is_divided_by_its_heads_alone() -> None:
     assert shapes(candidates) == [(1, 1, 1), (2, 2, 1), (4, 4, 1), (8, 8, 1)]
 
 
-def test_attention_is_split_in_every_way_where_cores_have_keys_in_common() -> None:
-    candidates = candidate_partitions(trays(1), MODEL, asked=PartitionFilter(ep=(1,)))
-
-    splits: dict[tuple[int, int], set[str]] = {}
-    for each in candidates:
+def splits_of(model: ModelSpec, *, context_tokens: int) -> dict[tuple[int, int], set[str]]:
+    """By tp and LNC, for DeepSeek-V3 and GPT-OSS on an UltraServer."""
+    found: dict[tuple[int, int], set[str]] = {}
+    for each in candidate_partitions(ULTRASERVER, model, context_tokens=context_tokens):
         at = (each.partition.tp, each.partition.lnc)
-        splits.setdefault(at, set()).add(each.partition.attention_split.value)
-    every = {split.value for split in AttentionSplit}
-    for (tp, lnc), found in splits.items():
-        shared = tp * 8 // lnc > MODEL.kv_heads
-        assert found == (every if shared else {"heads"}), (tp, lnc)
-    assert every in splits.values()
-    assert {"heads"} in splits.values()
+        found.setdefault(at, set()).add(each.partition.attention_split.value)
+    return found
+
+
+EVERY: Final = {split.value for split in AttentionSplit}
+
+
+def test_a_latent_is_split_in_every_way_on_every_partition() -> None:
+    splits = splits_of(model_by_name("deepseek-v3").at_precision("fp8"), context_tokens=1_000)
+
+    assert all(found == EVERY for found in splits.values())
+
+
+def test_other_keys_are_split_where_one_long_request_gains_by_it() -> None:
+    model = model_by_name("gpt-oss-120b")
+    short = splits_of(model, context_tokens=2_000)
+    long = splits_of(model, context_tokens=100_000)
+
+    assert all(found == {"heads"} for found in short.values())
+    # two exchanges of 1,300 ns: on 4 chips of 4 cores, 1/4 of 2,048 bytes a token are spared
+    assert long[4, 2] == EVERY
+    assert long[1, 2] == long[2, 2] == {"heads"}  # 8 key heads on at most 8 cores
 
 
 def test_a_logical_core_that_is_the_whole_chip_has_nothing_to_split() -> None:
