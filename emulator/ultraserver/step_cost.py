@@ -116,9 +116,8 @@ class StepCostModel:
         self._cap_watts = self._power.chip_cap_watts
         self.model = model
         self.partition = partition
-        narrow = model.experts > 0 and model.expert_format.bits_per_element <= 4
         self._draft_module = draft_module and draft_tokens > 0
-        self.calibration = calibration.of_work(fp4=narrow, drafts=self._draft_module)
+        self.calibration = self.of_work(calibration)
         self.overlap = overlap
         self.draft_tokens = draft_tokens
         chips, first = partition.chips, partition.first_chip
@@ -139,6 +138,11 @@ class StepCostModel:
                 chips_up=np.ones(chips, dtype=np.bool_) if chips_up is None else chips_up,
             )
         )
+
+    def of_work(self, calibration: Calibration) -> Calibration:
+        """Another calibration with the overheads of this model and its drafts."""
+        narrow = self.model.experts > 0 and self.model.expert_format.bits_per_element <= 4
+        return calibration.of_work(fp4=narrow, drafts=self._draft_module)
 
     def _count_on(self, layout: MachineLayout) -> None:
         self.layout = layout
