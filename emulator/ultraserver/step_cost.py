@@ -117,6 +117,7 @@ class StepCostModel:
         self.model = model
         self.partition = partition
         self._draft_module = draft_module and draft_tokens > 0
+        self.given_calibration = calibration
         self.calibration = self.of_work(calibration)
         self.overlap = overlap
         self.draft_tokens = draft_tokens
@@ -141,8 +142,17 @@ class StepCostModel:
 
     def of_work(self, calibration: Calibration) -> Calibration:
         """Another calibration with the overheads of this model and its drafts."""
+        factors = self.overhead_factors
+        return calibration.of_work(
+            fp4="fp4_overhead" in factors, drafts="draft_overhead" in factors
+        )
+
+    @property
+    def overhead_factors(self) -> tuple[str, ...]:
+        """The calibration's constants that multiply the engine's overheads."""
         narrow = self.model.experts > 0 and self.model.expert_format.bits_per_element <= 4
-        return calibration.of_work(fp4=narrow, drafts=self._draft_module)
+        named = (("fp4_overhead", narrow), ("draft_overhead", self._draft_module))
+        return tuple(name for name, there in named if there)
 
     def _count_on(self, layout: MachineLayout) -> None:
         self.layout = layout

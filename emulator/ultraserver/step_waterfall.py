@@ -13,6 +13,7 @@ import numpy as np
 from emulator.arrays import Float64s, Int64s
 from emulator.fabric.tiers import Tier, tiers_of
 from emulator.specs.batch import StepBatch
+from emulator.specs.calibration import ENGINE_OVERHEADS
 from emulator.specs.chip import ChipSpec
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.specs.figure import Figure, NamedFigures
@@ -159,6 +160,8 @@ class _Sources:
         self.dtype = model.model.dtype
         self.rates = flops_per_ns(chip, model.model.dtype)
         self.dispatch_share = terms.dispatch_share
+        self._given = model.given_calibration
+        self._factors = model.overhead_factors
         matrix = chip.matrix
         self.memory = _slower_memory(chip)
         launch = ("launch_ns", chip.launch_ns)
@@ -178,6 +181,16 @@ class _Sources:
             model.system, physical[: max(1, model.partition.expert_group)]
         )
         self.latency: NamedFigures = (start, ("hop_ns", model.system.hop_ns))
+
+    def constants(self, name: str, used: Figure) -> NamedFigures:
+        """A calibration's constant as given, and those that are multiplied into what is `used`."""
+        given: Figure = getattr(self._given, name)
+        factors: tuple[str, ...] = ()
+        if name in ENGINE_OVERHEADS:
+            factors = self._factors
+        elif used.value != given.value:  # beside the cores that move tokens
+            factors = ("computing_share",)
+        return ((name, given), *((each, getattr(self._given, each)) for each in factors))
 
     def other_engine(self, engine: str) -> tuple[str, Figure]:
         """The rate of vector, scalar or GPSIMD engines."""
@@ -301,7 +314,7 @@ def _work(
                 engine=engine,
                 law=f"time at the peak x (1 / {share} - 1)",
                 ns=summed(mine * times.engine_ns[place]) - peak_ns,
-                figures=((share, getattr(calibration, share)),),
+                figures=sources.constants(share, getattr(calibration, share)),
             )
     yield WaterfallTerm(
         part=part,
@@ -386,14 +399,15 @@ def _overheads(path: CriticalPath, sources: _Sources) -> Iterator[WaterfallTerm]
     for name, ns in path.overheads().items():
         figures = sources.own.get(name, ())
         if name in _CALIBRATED:
-            constant = _CALIBRATED[name]
-            figures = ((constant, getattr(path.timed.calibration, constant)),)
-        each = figures[0][1].value if name in _COUNTED or name in _CALIBRATED else 0.0
+            used = getattr(path.timed.calibration, _CALIBRATED[name])
+            figures, each = sources.constants(_CALIBRATED[name], used), used.value
+        else:
+            each = figures[0][1].value if name in _COUNTED else 0.0
         yield WaterfallTerm(
             part=name,
             term="overhead",
             engine="host" if name in HOST_OVERHEADS else "overhead",
-            law=_OVERHEAD_LAWS.get(name, "count x figure"),
+            law=_OVERHEAD_LAWS.get(name, "count x figures"),
             ns=ns,
             amount=ns / each if each else None,
             unit="times" if each else "",
@@ -417,7 +431,9 @@ def _talking(path: CriticalPath, sources: _Sources) -> Iterator[WaterfallTerm]:
         share=("link_share", calibration.link_share),
         figures=(sources.rank_links, sources.latency),
     )
-    yield _launches("collectives", of(rows.launch_ns), "collective_ns", calibration.collective_ns)
+    used = calibration.collective_ns
+    figures = sources.constants("collective_ns", used)
+    yield _launches("collectives", of(rows.launch_ns), used, figures)
     if path.experts is None or path.timed.terms.experts is None:
         return
     experts, times, runs = path.timed.terms.experts, path.experts, path.timed.kind_runs
@@ -436,9 +452,8 @@ def _talking(path: CriticalPath, sources: _Sources) -> Iterator[WaterfallTerm]:
         share=("exchange_share", calibration.exchange_share),
         figures=(sources.group_links, sources.latency),
     )
-    yield _launches(
-        "exchanges", float(runs @ launch_ns), "exchange_ns", calibration.exchange_ns
-    )
+    used = calibration.exchange_ns
+    yield _launches("exchanges", float(runs @ launch_ns), used, (("exchange_ns", used),))
 
 
 def _links(
@@ -480,14 +495,14 @@ def _links(
     )
 
 
-def _launches(what: str, ns: float, name: str, figure: Figure) -> WaterfallTerm:
+def _launches(what: str, ns: float, used: Figure, figures: NamedFigures) -> WaterfallTerm:
     return WaterfallTerm(
         part=COLLECTIVE_LAUNCH,
         term=f"launches of {what}",
         engine=COLLECTIVES,
-        law="count x figure",
+        law="count x figures",
         ns=ns,
-        amount=ns / figure.value if figure.value else None,
-        unit="times" if figure.value else "",
-        figures=((name, figure),),
+        amount=ns / used.value if used.value else None,
+        unit="times" if used.value else "",
+        figures=figures,
     )

@@ -17,7 +17,7 @@ from emulator.fabric.tiers import rack_of, tray_of
 from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
 from emulator.memory.lnc import core_map
 from emulator.specs.model import ModelSpec
-from emulator.specs.partition import Partition
+from emulator.specs.partition import Partition, check_partition
 from emulator.specs.system import SystemSpec
 
 
@@ -103,6 +103,22 @@ def candidate_partitions(
             f"rank; none of {len(shapes)} on {system.name} has it",
         )
     return tuple(fitting)
+
+
+def declared_candidate(
+    system: SystemSpec, model: ModelSpec, partition: Partition, *, terms: HbmTerms | None = None
+) -> PartitionCandidate:
+    """A declared partition, on the slowest chips that replicas of it have; ConfigError if it fits
+    nowhere.
+    """
+    check_partition(partition, system, {model.name: (model.heads, model.heads)})
+    domain_chips = system.chips.count // system.units
+    return PartitionCandidate(
+        partition=partition,
+        replicas=system.units * (domain_chips // partition.chips),
+        first_chip=_farthest_apart(system, partition.chips, domain_chips),
+        kv_capacity_tokens=kv_capacity_tokens(model, system, partition, terms=terms),
+    )
 
 
 def _in_words(asked: PartitionFilter) -> str:
