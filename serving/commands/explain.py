@@ -11,39 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from emulator.errors import ConfigError
-from serving.commands.analysis_options import check_folder, check_least, one_of, say
+from serving.commands.analysis_options import check_least, one_of, say
+from serving.commands.control_connection import add_connection_group
+from serving.commands.explain_output import ExplainOutput, show
+from serving.commands.explain_server import ServerOptions, explain_server
+from serving.commands.profile import LiveOptions
 from serving.settings import PartitionOptions
 from startup.typed_options import REQUIRED, add_options, option, read_options
 
 if TYPE_CHECKING:
-    from serving.analysis.explain.explanation import Explanation
     from serving.analysis.explain.step_question import StepQuestion
-
-_PICTURES = ("png", "svg")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExplainOutput:
-    """Destinations of the answer."""
-
-    GROUP = "output"
-
-    rows: int = option(12, "sensitivities in the table")
-    json: str | None = option(None, "write everything; - for standard output", metavar="FILE")
-    png: Path | None = option(None, "write the waterfall as a picture")
-    svg: Path | None = option(None, "the same, to be scaled")
-
-    def __post_init__(self) -> None:
-        """Refuse unwritable paths before the work."""
-        check_least("rows", self.rows, 0)
-        for name in _PICTURES:
-            path = getattr(self, name)
-            if path is not None and path.suffix.lower() != f".{name}":
-                raise ConfigError(field=name, value=path, expected=f"a path that ends in .{name}")
-        for name in ("json", *_PICTURES):
-            path = getattr(self, name)
-            if path is not None and str(path) != "-":
-                check_folder(name, Path(path))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +36,7 @@ class StepOptions(ExplainOutput, PartitionOptions):
     batch: int = option(1, "decoding requests of each rank", metavar="N")
     context: int = option(1_024, "tokens in each request's cache", metavar="N")
     prefill_tokens: int = option(0, "prompt tokens of each rank in the step", metavar="N")
+    gpu_memory_utilization: float = option(0.92, "share of HBM to use", metavar="SHARE")
     prompt: int | None = option(
         None, "of prompts of so many tokens (default: one prompt)", metavar="N"
     )
@@ -95,8 +73,8 @@ class StepOptions(ExplainOutput, PartitionOptions):
             overlap=one_of(Overlap, "overlap", self.overlap),
             calibration=calibration_for(system.chip.name, name=self.calibration),
         )
-        terms = HbmTerms(utilization=0.92)
-        return StepQuestion(
+        terms = HbmTerms(utilization=self.gpu_memory_utilization)
+        question = StepQuestion(
             subject="a step",
             system=system,
             model=model,
@@ -104,7 +82,7 @@ class StepOptions(ExplainOutput, PartitionOptions):
             candidate=declared_candidate(system, model, partition, terms=terms),
             load=DeclaredLoad(
                 context_tokens=self.context,
-                prefill_tokens=self.prefill_tokens,
+                prefill_tokens=self.prefill_tokens * partition.ranks,
                 prompt_tokens=self.prompt or max(1, self.prefill_tokens),
             ),
             requests=self.batch * partition.ranks,
@@ -113,8 +91,38 @@ class StepOptions(ExplainOutput, PartitionOptions):
             distribution=ExpertDistribution.parse(routing, model, seed=0),
             terms=terms,
             left_out=left_out_calibrations(system.chip.name, name=self.calibration),
-            intervals=assumed.model_error,
+            intervals=assumed.model_error if self.batch and not self.prefill_tokens else {},
         )
+        question.check_kv()
+        return question
+
+
+@dataclass(frozen=True, kw_only=True)
+class PointOptions(ExplainOutput):
+    """A point of a file."""
+
+    GROUP = "the point"
+
+    point: int | None = option(
+        None,
+        "its place among the machine's points, or a plan's candidates, from 0 on (default: the "
+        "partition that the plan chose)",
+        metavar="N",
+    )
+    system: str | None = option(None, "of the file's machines (default: the first)", metavar="NAME")
+    prompt: bool = option(
+        False, "explain one prompt on an idle replica, not the mean step between tokens"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOptions(ExplainOutput):
+    """A measured row."""
+
+    GROUP = "the row"
+
+    data: Path = option(REQUIRED, "CSV with InferenceX's columns", metavar="FILE")
+    row: int = option(REQUIRED, "its line in the file, the header's being 1", metavar="LINE")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -125,11 +133,25 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         description="The terms of a step as a waterfall, each with its work, law, figures and "
         "sources; what bounds it, what the next best layout of the same chips would change, and "
         "the sensitivity to each constant and assumption. Modelled; starts nothing.",
+        epilog="Exit codes: 0 done; 1 no step of the server ran; 2 a wrong argument, or a server "
+        "that does not answer.",
     )
     subjects = parser.add_subparsers(dest="explained", required=True, metavar="SUBJECT")
     step = subjects.add_parser("step", help="a step of a declared partition")
     add_options(step, StepOptions)
     step.set_defaults(run=run_step)
+    point = subjects.add_parser("point", help="a point of a pareto, or a plan, from its JSON")
+    point.add_argument("file", type=Path, metavar="FILE", help="of pareto --json or plan --json")
+    add_options(point, PointOptions)
+    point.set_defaults(run=run_point)
+    row = subjects.add_parser("row", help="a measured row: predicted against measured")
+    add_options(row, RowOptions)
+    row.set_defaults(run=run_row)
+    server = subjects.add_parser("server", help="a recorded step of a running server")
+    add_connection_group(server)
+    add_options(server, LiveOptions)
+    add_options(server, ServerOptions)
+    server.set_defaults(run=run_server, steps=None)
 
 
 def run_step(args: argparse.Namespace) -> int:
@@ -140,33 +162,32 @@ def run_step(args: argparse.Namespace) -> int:
     return show(explain(options.question()), options)
 
 
-def show(found: Explanation, output: ExplainOutput) -> int:
-    """Print the explanation and write the files; returns 0. Raises ConfigError."""
-    from reporting.data_forms import json_text
-    from reporting.plain_text import document_lines
-    from serving.analysis.explain.explain_report import explain_data, explain_document
+def run_point(args: argparse.Namespace) -> int:
+    """Explain a point of a file; returns 0. Raises ConfigError."""
+    from serving.analysis.explain.explained_file import point_of_file
+    from serving.analysis.explain.explanation import explain
 
-    if output.json != "-":
-        print("\n".join(document_lines(explain_document(found, rows=output.rows))))
-    if output.json is not None:
-        write_json(json_text(explain_data(found)), output.json)
-    for path in (output.png, output.svg):
-        if path is not None:
-            from serving.analysis.chart_file import write_chart
-            from serving.analysis.explain.explain_chart import explain_chart
-
-            write_chart(explain_chart(found), path, field=path.suffix[1:])
-            say(f"wrote {path}")
-    return 0
+    options = read_options(PointOptions, args)
+    question, compared = point_of_file(
+        args.file, point=options.point, system=options.system, prompt=options.prompt
+    )
+    return show(explain(question, compared=compared), options)
 
 
-def write_json(text: str, where: str) -> None:
-    """To a file, or standard output for `-`; raises ConfigError."""
-    if where == "-":
-        print(text)
-        return
-    try:
-        Path(where).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        expected = f"a path to write to ({error.strerror})"
-        raise ConfigError(field="json", value=where, expected=expected) from error
+def run_row(args: argparse.Namespace) -> int:
+    """Explain a measured row; returns 0. Raises ConfigError."""
+    from serving.analysis.explain.explained_row import row_of_file
+    from serving.analysis.explain.explanation import explain
+
+    options = read_options(RowOptions, args)
+    question, compared, notes = row_of_file(options.data, options.row)
+    return show(explain(question, compared=compared, notes=notes), options)
+
+
+def run_server(args: argparse.Namespace) -> int:
+    """Explain a step of a running server; returns 1 when none ran. Raises UltraServeError."""
+    found = explain_server(args)
+    if found is None:
+        say("no step ran: there is nothing to explain")
+        return 1
+    return show(found, read_options(ServerOptions, args))

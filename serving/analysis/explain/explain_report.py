@@ -6,6 +6,7 @@ from typing import Any, Final
 from emulator.specs.figure import Figure
 from emulator.ultraserver.step_waterfall import WaterfallTerm
 from emulator.units import NS_PER_S
+from loadgen.records.plain_number import counted
 from reporting.document import Column, Document, Lines, Section, Table, table_of
 from reporting.numbers import number, percent, signed_percent, with_prefix
 from serving.analysis.explain.explanation import Explanation
@@ -66,23 +67,21 @@ def _ms(ns: float) -> str:
 def _about(found: Explanation) -> Iterator[str]:
     question = found.question
     partition = question.candidate.partition
+    chips = counted(partition.chips, "chip")
     yield (
-        f"{question.model.name} ({question.precision} weights) on {partition.chips} chips of "
+        f"{question.model.name} ({question.precision} weights) on {chips} of "
         f"{question.system.name}: tp {partition.tp}, ep {partition.ep}, lnc {partition.lnc}"
     )
-    decodes = f"{question.requests:,} requests decode on {partition.ranks} ranks, "
+    decodes = (
+        f"{counted(question.requests, 'request')} decoding on {counted(partition.ranks, 'rank')}, "
+    )
     yield f"{decodes if question.requests else ''}{question.load.in_words()}"
     if question.draft_tokens:
         yield (
             f"{question.draft_tokens} drafts a request and step; "
             f"{question.tokens_per_step:.3g} tokens a step are right"
         )
-    assumptions = question.assumptions
-    yield (
-        f"{assumptions.calibration_in_words(question.system.chip)}; overlap "
-        f"{assumptions.overlap.value}, routing {question.routing}"
-        + (", layers wait for the busiest chip" if question.peak_loads else "")
-    )
+    yield question.steps_in_words()
     yield f"{found.tokens_per_s_per_chip:,.1f} tokens/s per chip"
     if found.interval is not None:
         low, high = found.interval.least * found.step_ns, found.interval.most * found.step_ns
@@ -91,7 +90,10 @@ def _about(found: Explanation) -> Iterator[str]:
             "TPOT lie four of five servers that no fit had seen"
         )
     for each in found.compared:
-        yield f"{each.what}: {_ms(each.ns)} ({signed_percent(each.ns / found.step_ns - 1)})"
+        predicted_ns = found.step_ns if each.predicted_ns is None else each.predicted_ns
+        difference = signed_percent(each.ns / predicted_ns - 1)
+        yield f"{each.what}: {_ms(each.ns)}, {difference} of the {_ms(predicted_ns)} here"
+    yield from found.notes
 
 
 def _waterfall_table(found: Explanation, sources: _Numbered) -> Table:
@@ -280,6 +282,7 @@ def explain_data(found: Explanation) -> dict[str, Any]:
         if found.interval is None
         else [found.interval.least * found.step_ns, found.interval.most * found.step_ns],
         "compared": found.compared,
+        "notes": found.notes,
         "terms": [_term_data(term) for term in found.terms],
         "parts_ns": found.parts_ns,
         "engines_ns": found.engines_ns,

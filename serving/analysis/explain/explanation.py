@@ -21,10 +21,11 @@ from serving.analysis.profile.profiled_run import WHAT_IF_FACTOR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """A number from elsewhere beside the explained one: what it is, and its nanoseconds."""
+    """A time from elsewhere beside `predicted_ns`, or the explained step's."""
 
     what: str
     ns: float
+    predicted_ns: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class Explanation:
         what_ifs: strongest first.
         layouts: others on the same chips, fastest first; `change` is what the first changes.
         compared: the same step in a file, measured, or of a server.
-        held_up_ns: by which prompts of others lengthen a measured row's step.
+        notes: what else there is to say of the subject.
     """
 
     question: StepQuestion
@@ -52,6 +53,7 @@ class Explanation:
     sensitivities: tuple[Sensitivity, ...]
     interval: PredictionInterval | None
     compared: tuple[Compared, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def parts_ns(self) -> dict[str, float]:
@@ -75,7 +77,9 @@ class Explanation:
         return self.layouts[0] if self.layouts else None
 
 
-def explain(question: StepQuestion, *, compared: tuple[Compared, ...] = ()) -> Explanation:
+def explain(
+    question: StepQuestion, *, compared: tuple[Compared, ...] = (), notes: tuple[str, ...] = ()
+) -> Explanation:
     """Explain the question's steps; raises ConfigError as their cost model."""
     counted = question.counted()
     step_ns = counted.duration_ns()
@@ -96,6 +100,7 @@ def explain(question: StepQuestion, *, compared: tuple[Compared, ...] = ()) -> E
         sensitivities=sensitivities(question, counted),
         interval=question.intervals.get("tpot"),
         compared=compared,
+        notes=notes,
     )
 
 

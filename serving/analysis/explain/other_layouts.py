@@ -45,11 +45,13 @@ def other_layouts(question: StepQuestion) -> tuple[OtherLayout, ...]:
         partition = candidate.partition
         engines = question.chips // partition.chips
         requests = -(-question.requests // engines)
-        if _shape(partition) == _shape(own):
+        load = question.load.shared(engines)
+        if load is None or _shape(partition) == _shape(own):
             continue
-        if question.load.rank_tokens(partition.ranks, requests) > candidate.kv_capacity_tokens:
+        if load.rank_tokens(partition.ranks, requests) > candidate.kv_capacity_tokens:
             continue
-        step_ns = replace(question, candidate=candidate).counted(requests).cost_ns()
+        there = replace(question, candidate=candidate, load=load, requests=requests)
+        step_ns = there.counted().cost_ns()
         found.append(
             OtherLayout(engines=engines, partition=partition, requests=requests, step_ns=step_ns)
         )
@@ -83,9 +85,11 @@ def layout_change(
         candidate=next(
             each for each in _candidates(question) if each.partition == layout.partition
         ),
+        load=question.load.shared(layout.engines) or question.load,
+        requests=layout.requests,
     )
     here_ns = by_part(terms)
-    there_ns = by_part(there.counted(layout.requests).waterfall())
+    there_ns = by_part(there.counted().waterfall())
     changes = {
         part: there_ns.get(part, 0.0) - here_ns.get(part, 0.0)
         for part in dict.fromkeys((*here_ns, *there_ns))

@@ -1,6 +1,6 @@
 """What the explained steps carry: declared, in steady state, or one prompt."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Protocol
 
@@ -27,6 +27,10 @@ class StepLoad(Protocol):
         """KV of the fullest rank."""
         ...
 
+    def shared(self, engines: int) -> "StepLoad | None":
+        """What each of several engines has of it, beside the requests; None if it has no parts."""
+        ...
+
     def in_words(self) -> str:
         """A line."""
         ...
@@ -34,7 +38,7 @@ class StepLoad(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeclaredLoad:
-    """One step: decodes of `context_tokens`, and `prefill_tokens` of prompts on every rank."""
+    """One step: decodes of `context_tokens`, and `prefill_tokens` of prompts over all ranks."""
 
     context_tokens: int
     prefill_tokens: int = 0
@@ -47,25 +51,29 @@ class DeclaredLoad:
             decodes=requests,
             context_tokens=self.context_tokens,
             prompt_tokens=self.prompt_tokens,
-            prefill_tokens=self.prefill_tokens,
+            prefill_tokens=ceil(self.prefill_tokens / ranks),
         )
         return [(1.0, batch)]
 
     def tokens(self, requests: int) -> float:
-        """One of each request."""
-        return requests
+        """One of each request; of prompts alone, theirs."""
+        return requests or self.prefill_tokens
 
     def rank_tokens(self, ranks: int, requests: int) -> int:
         """Contexts, and prompts as a whole."""
-        prompts = ceil(self.prefill_tokens / self.prompt_tokens) * self.prompt_tokens
-        return ceil(requests / ranks) * (self.context_tokens + 1) + prompts
+        prompts = ceil(ceil(self.prefill_tokens / ranks) / self.prompt_tokens)
+        return ceil(requests / ranks) * (self.context_tokens + 1) + prompts * self.prompt_tokens
+
+    def shared(self, engines: int) -> "DeclaredLoad":
+        """An even part of the prompts."""
+        return replace(self, prefill_tokens=ceil(self.prefill_tokens / engines))
 
     def in_words(self) -> str:
         """A line."""
         words = f"context {self.context_tokens:,}"
         if self.prefill_tokens:
             words += (
-                f", {self.prefill_tokens:,} tokens of {self.prompt_tokens:,}-token prompts a rank"
+                f", and {self.prefill_tokens:,} tokens of prompts of {self.prompt_tokens:,} tokens"
             )
         return words
 
@@ -101,6 +109,10 @@ class SteadyLoad:
         """Whole requests."""
         return ceil(requests / ranks) * self.shape.tokens
 
+    def shared(self, engines: int) -> "SteadyLoad":  # noqa: ARG002 - as others
+        """Prompts come with the requests."""
+        return self
+
     def in_words(self) -> str:
         """A line."""
         shape = self.shape
@@ -127,6 +139,10 @@ class PromptLoad:
     def rank_tokens(self, ranks: int, requests: int) -> int:  # noqa: ARG002 - as others
         """The prompt's."""
         return self.shape.prompt_tokens
+
+    def shared(self, engines: int) -> "PromptLoad | None":
+        """One engine has it."""
+        return self if engines == 1 else None
 
     def in_words(self) -> str:
         """A line."""

@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from emulator.errors import ConfigError
 from emulator.memory.chip_contents import HbmTerms
 from emulator.specs.calibration import Calibration
 from emulator.specs.expert_loads import ExpertLoads
@@ -37,6 +38,7 @@ class StepQuestion:
         tokens_per_step: of a request, above 1 with drafts.
         peak_loads: layers wait for the expected largest load of a chip.
         left_out: calibrations of the same chip by fits that left a machine out.
+        calibrated_by: the calibration in words, where it is none of a chip of the catalog.
         intervals: by metric, of measured over predicted.
     """
 
@@ -55,6 +57,7 @@ class StepQuestion:
     tokens_per_step: float = 1.0
     peak_loads: bool = False
     left_out: tuple[Calibration, ...] = ()
+    calibrated_by: str = ""
     intervals: Mapping[str, PredictionInterval] = field(default_factory=dict)
 
     @property
@@ -62,14 +65,25 @@ class StepQuestion:
         """Of the engine."""
         return self.candidate.partition.chips
 
-    def counted(self, requests: int | None = None) -> "CountedSteps":
-        """Its steps, counted; with another number of requests, if given."""
-        asked = self.requests if requests is None else requests
-        return CountedSteps(
-            self.cost_model(),
-            self.load.steps(self.candidate.partition.ranks, asked),
-            peak_loads=self.peak_loads,
-        )
+    def counted(self) -> "CountedSteps":
+        """Its steps, counted."""
+        steps = self.load.steps(self.candidate.partition.ranks, self.requests)
+        return CountedSteps(self.cost_model(), steps, peak_loads=self.peak_loads)
+
+    def steps_in_words(self) -> str:
+        """Calibration, overlap, routing."""
+        assumed = self.assumptions
+        calibration = self.calibrated_by or assumed.calibration_in_words(self.system.chip)
+        words = f"{calibration}; overlap {assumed.overlap.value}, routing {self.routing}"
+        return f"{words}, layers wait for the busiest chip" if self.peak_loads else words
+
+    def check_kv(self) -> None:
+        """Raise ConfigError unless the KV of the fullest rank fits."""
+        tokens = self.load.rank_tokens(self.candidate.partition.ranks, self.requests)
+        room = self.candidate.kv_capacity_tokens
+        if tokens > room:
+            expected = f"at most {max(0, room):,} tokens of KV on a rank, which its HBM holds"
+            raise ConfigError("batch", f"{tokens:,} tokens", expected)
 
     def cost_model(self) -> StepCostModel:
         """Of the engine whose chips lie the farthest apart."""

@@ -106,16 +106,26 @@ def candidate_partitions(
 
 
 def declared_candidate(
-    system: SystemSpec, model: ModelSpec, partition: Partition, *, terms: HbmTerms | None = None
+    system: SystemSpec,
+    model: ModelSpec,
+    partition: Partition,
+    *,
+    terms: HbmTerms | None = None,
+    across_units: bool = False,
 ) -> PartitionCandidate:
-    """A declared partition, on the slowest chips that replicas of it have; ConfigError if it fits
-    nowhere.
+    """A declared partition as `candidate_partitions` has it, whether it has room for KV or not.
+
+    Raises ConfigError for one that does not fit the machine or the model's heads.
     """
+    domains = 1 if across_units else system.units
+    domain_chips = system.chips.count // domains
+    if partition.chips > domain_chips:
+        expected = f"at most the {domain_chips} chips of a unit"
+        raise ConfigError(field="chips", value=partition.chips, expected=expected)
     check_partition(partition, system, {model.name: (model.heads, model.heads)})
-    domain_chips = system.chips.count // system.units
     return PartitionCandidate(
         partition=partition,
-        replicas=system.units * (domain_chips // partition.chips),
+        replicas=domains * (domain_chips // partition.chips),
         first_chip=_farthest_apart(system, partition.chips, domain_chips),
         kv_capacity_tokens=kv_capacity_tokens(model, system, partition, terms=terms),
     )
