@@ -4,6 +4,7 @@ The control service tells a step's tokens by rank, not its requests' contexts or
 mean context is the one with which the step moves as many bytes of HBM as the server counted.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
@@ -32,7 +33,7 @@ from serving.wire.step_record import StepPhase, StepRecord
 from serving.wire.system_description import SpecSheet, SystemDescription
 
 _UNIFORM = "uniform"
-_EXPECTED = " (expected)"
+_NAMED = re.compile(r"(?P<name>uniform|zipf:[\d.]+)(?: \(seed (?P<seed>\d+)\))? \(expected\)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +164,9 @@ def step_of_server(
 
 def _routing(words: str, model: Any) -> tuple[str, ExpertDistribution]:
     """The server's expected distribution; uniform where its routers are computed or recorded."""
-    name = words.removesuffix(_EXPECTED)
-    if words.endswith(_EXPECTED) and (name == _UNIFORM or name.startswith("zipf:")):
-        return name, ExpertDistribution.parse(name, model, seed=ROUTING_SEED)
+    if found := _NAMED.fullmatch(words):
+        seed = int(found["seed"] or ROUTING_SEED)
+        return found["name"], ExpertDistribution.parse(found["name"], model, seed=seed)
     return (
         f"{_UNIFORM} for {words}",
         ExpertDistribution.parse(_UNIFORM, model, seed=ROUTING_SEED),
