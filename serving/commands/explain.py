@@ -14,7 +14,7 @@ from emulator.errors import ConfigError
 from serving.commands.analysis_options import check_least, one_of, say
 from serving.commands.control_connection import add_connection_group
 from serving.commands.explain_output import ExplainOutput, show
-from serving.commands.explain_server import ServerOptions, explain_server
+from serving.commands.explain_server import RecordedStepOptions, explain_server
 from serving.commands.profile import LiveOptions
 from serving.settings import PartitionOptions
 from startup.typed_options import REQUIRED, add_options, option, read_options
@@ -150,7 +150,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     server = subjects.add_parser("server", help="a recorded step of a running server")
     add_connection_group(server)
     add_options(server, LiveOptions)
-    add_options(server, ServerOptions)
+    add_options(server, RecordedStepOptions)
     server.set_defaults(run=run_server, steps=None)
 
 
@@ -190,4 +190,4 @@ def run_server(args: argparse.Namespace) -> int:
     if found is None:
         say("no step ran: there is nothing to explain")
         return 1
-    return show(found, read_options(ServerOptions, args))
+    return show(found, read_options(RecordedStepOptions, args))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerOptions(ExplainOutput):
+class RecordedStepOptions(ExplainOutput):
     """A running server's step."""
 
     GROUP = "the step"
@@ -39,7 +39,7 @@ def explain_server(args: argparse.Namespace) -> Explanation | None:
     from serving.wire import control_call
     from serving.wire.step_record import StepPhase
 
-    options = read_options(ServerOptions, args)
+    options = read_options(RecordedStepOptions, args)
     phase = None if options.phase is None else one_of(StepPhase, "phase", options.phase)
     run, _ = profile_server(args)
     if not run.steps:
