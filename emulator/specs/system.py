@@ -133,6 +133,16 @@ class SystemSpec:
             f"- {budget:,.0f} W",
         )
 
+    def turned_switches(self) -> tuple[str, ...]:
+        """The assumptions other than the defaults, each "SWITCH=ASSUMPTION"."""
+        found = []
+        for spec, switches in ((self, self.variants), (self.chip, self.chip.switches)):
+            for switch in switches:
+                assumption = switch.assumption_of(spec)
+                if assumption is not None and assumption is not switch.assumptions[0]:
+                    found.append(f"{switch.name}={assumption.name}")
+        return tuple(found)
+
     def cluster(self, units: int) -> "SystemSpec":
         """`units` of this system, joined by their chips' network cards.
 

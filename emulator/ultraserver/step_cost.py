@@ -116,9 +116,9 @@ class StepCostModel:
         self._cap_watts = self._power.chip_cap_watts
         self.model = model
         self.partition = partition
-        narrow = model.experts > 0 and model.expert_format.bits_per_element <= 4
         self._draft_module = draft_module and draft_tokens > 0
-        self.calibration = calibration.of_work(fp4=narrow, drafts=self._draft_module)
+        self.given_calibration = calibration
+        self.calibration = self.of_work(calibration)
         self.overlap = overlap
         self.draft_tokens = draft_tokens
         chips, first = partition.chips, partition.first_chip
@@ -139,6 +139,20 @@ class StepCostModel:
                 chips_up=np.ones(chips, dtype=np.bool_) if chips_up is None else chips_up,
             )
         )
+
+    def of_work(self, calibration: Calibration) -> Calibration:
+        """Another calibration with the overheads of this model and its drafts."""
+        factors = self.overhead_factors
+        return calibration.of_work(
+            fp4="fp4_overhead" in factors, drafts="draft_overhead" in factors
+        )
+
+    @property
+    def overhead_factors(self) -> tuple[str, ...]:
+        """The calibration's constants that multiply the engine's overheads."""
+        narrow = self.model.experts > 0 and self.model.expert_format.bits_per_element <= 4
+        named = (("fp4_overhead", narrow), ("draft_overhead", self._draft_module))
+        return tuple(name for name, there in named if there)
 
     def _count_on(self, layout: MachineLayout) -> None:
         self.layout = layout

@@ -35,81 +35,83 @@ class CriticalPath:
         experts: bool = True,
     ) -> None:
         terms = timed.terms
-        self._timed = timed
+        self.timed = timed
         first = domain * terms.ranks_per_domain
         own = segment_ns[:, first : first + terms.ranks_per_domain]
         self._ranks: Int64s = first + own.argmax(axis=1)  # [segments]
         self._runs = runs
         self._weights = runs[:, None] * terms.times  # [segments, rows]
         self._chips: Int64s | None = None
-        if experts and timed.experts is not None:
-            chips = timed.experts.compute_ns
+        self.experts = timed.experts if experts else None
+        if self.experts is not None:
+            chips = self.experts.compute_ns
             width = chips.shape[1] // terms.domains
             mine = chips[:, domain * width : (domain + 1) * width]
             self._chips = domain * width + mine.argmax(axis=1)  # [kinds]
 
     def compute_parts(self) -> Parts:
         """Parts with engines, and named overheads; no communication."""
-        timed = self._timed
-        busiest = self._by_row(timed.rows.busiest_ns)  # [rows]
+        timed = self.timed
+        busiest = self.by_row(timed.rows.busiest_ns)  # [rows]
         parts: Parts = {}
         for name, row_ns in zip(timed.terms.parts, busiest.tolist(), strict=True):
             parts[name] = parts.get(name, 0.0) + row_ns
-        own = timed.rows.own_ns[:, :, self._ranks]  # [overheads, rows, segments]
+        if self.experts is not None:
+            parts[EXPERTS] = float(self.on_chips(self.experts.busiest_ns))
+        return {**parts, **self.overheads()}
+
+    def overheads(self) -> Parts:
+        """Named overheads of rows and experts, then of the host."""
+        own = self.timed.rows.own_ns[:, :, self._ranks]  # [overheads, rows, segments]
         overheads = np.einsum("ors,sr->o", own, self._weights)
-        if self._chips is not None and timed.experts is not None:
-            parts[EXPERTS] = float(self._on_chips(timed.experts.busiest_ns))
-            overheads = overheads + self._on_chips(timed.experts.own_ns)
-        parts.update(zip(OWN_OVERHEADS, overheads.tolist(), strict=True))
-        host = timed.host_ns[:, self._ranks[-1]] * self._runs[-1]
-        parts.update(zip(HOST_OVERHEADS, host.tolist(), strict=True))
-        return parts
+        if self.experts is not None:
+            overheads = overheads + self.on_chips(self.experts.own_ns)
+        host = self.timed.host_ns[:, self._ranks[-1]] * self._runs[-1]
+        names = (*OWN_OVERHEADS, *HOST_OVERHEADS)
+        return dict(zip(names, (*overheads.tolist(), *host.tolist()), strict=True))
 
     def collective_parts(self) -> Parts:
         """Collectives of ranks of several chips."""
-        rows = self._timed.rows
+        rows = self.timed.rows
         return {
-            TP_COLLECTIVES: float(self._by_row(rows.link_ns).sum()),
-            COLLECTIVE_LAUNCH: float(self._by_row(rows.launch_ns).sum()),
+            TP_COLLECTIVES: float(self.by_row(rows.link_ns).sum()),
+            COLLECTIVE_LAUNCH: float(self.by_row(rows.launch_ns).sum()),
         }
 
     def communication_parts(self) -> Parts:
         """Collectives, and the exchanges of tokens."""
         parts = self.collective_parts()
         parts[DISPATCH_COMBINE] = 0.0
-        experts = self._timed.experts
-        if experts is not None:
-            runs = self._timed.kind_runs
-            launch_ns = BOTH_WAYS * experts.launch_ns.max(axis=1)  # [kinds]
-            exchanges_ns = self._timed.exchange_ns.sum(axis=0) - launch_ns
+        if self.experts is not None:
+            runs = self.timed.kind_runs
+            launch_ns = BOTH_WAYS * self.experts.launch_ns.max(axis=1)  # [kinds]
+            exchanges_ns = self.timed.exchange_ns.sum(axis=0) - launch_ns
             parts[DISPATCH_COMBINE] = float(runs @ exchanges_ns)
             parts[COLLECTIVE_LAUNCH] += float(runs @ launch_ns)
         return parts
 
     def bound(self) -> dict[str, str]:
         """The engine that each part waits for, where it has work."""
-        timed = self._timed
+        timed = self.timed
         rows = timed.rows.engine_ns[:, :, self._ranks]  # [engines, rows, segments]
         by_row = np.einsum("ers,sr->er", rows, self._weights)
         found: dict[str, Float64s] = {}
         for place, name in enumerate(timed.terms.parts):
             found[name] = found.get(name, 0.0) + by_row[:, place]
-        if self._chips is not None and timed.experts is not None:
-            kinds = np.arange(len(self._chips))
-            engines = timed.experts.engine_ns[:, kinds, self._chips]  # [engines, kinds]
-            found[EXPERTS] = engines @ timed.kind_runs
+        if self.experts is not None:
+            found[EXPERTS] = self.on_chips(self.experts.engine_ns)
         return {name: ENGINES[int(ns.argmax())] for name, ns in found.items() if ns.any()}
 
-    def _by_row(self, row_ns: Float64s) -> Float64s:
+    def by_row(self, row_ns: Float64s) -> Float64s:
         """[rows, ranks] -> [rows]: of the slowest ranks, over all segments."""
         total: Float64s = np.einsum("rs,sr->r", row_ns[:, self._ranks], self._weights)
         return total
 
-    def _on_chips(self, kind_ns: Float64s) -> Float64s:
+    def on_chips(self, kind_ns: Float64s) -> Float64s:
         """[..., kinds, chips] -> [...]: of the slowest chips, over all layers."""
         assert self._chips is not None
         kinds = np.arange(len(self._chips))
-        total: Float64s = kind_ns[..., kinds, self._chips] @ self._timed.kind_runs
+        total: Float64s = kind_ns[..., kinds, self._chips] @ self.timed.kind_runs
         return total
 
 

@@ -135,6 +135,7 @@ class TimedStep:
 
     def __init__(self, terms: StepTerms, calibration: Calibration) -> None:
         self.terms = terms
+        self.calibration = calibration
         self.kind_runs = terms.runs_of_kind
         calibrations = ColumnCalibrations(calibrations=(calibration,))
         self.exchange_share = calibration.exchange_share.value

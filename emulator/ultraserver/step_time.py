@@ -29,13 +29,17 @@ class StepTime:
     """`rank_ns`: each rank's own time, waiting only for its group's experts.
 
     `parts_ns` of the slowest domain sum to `duration_ns`, with exposed communication only. `bound`:
-    the engine that each part waits for.
+    the engine that each part waits for. `computing` and `talking`: the paths whose computing and
+    communication, less what hides, and the `drafts` after them, are the duration.
     """
 
     duration_ns: float
     rank_ns: Float64s  # [ranks]
     parts_ns: Parts
     bound: dict[str, str]
+    computing: tuple[CriticalPath, ...]
+    talking: tuple[CriticalPath, ...]
+    drafts: "tuple[StepTime, ...]" = ()
 
 
 def combine(
@@ -58,13 +62,14 @@ def combine(
     if not terms.drafts:
         return own
     once = without_host(calibration)
-    drafts = [combine(draft, once, overlap) for draft in terms.drafts]
+    drafts = tuple(combine(draft, once, overlap) for draft in terms.drafts)
     drafts_ns = sum(draft.duration_ns for draft in drafts)
-    return StepTime(
+    return replace(
+        own,
         duration_ns=own.duration_ns + drafts_ns,
         rank_ns=own.rank_ns + np.sum([draft.rank_ns for draft in drafts], axis=0),
         parts_ns={**own.parts_ns, DRAFT: drafts_ns},
-        bound=own.bound,
+        drafts=drafts,
     )
 
 
@@ -91,6 +96,8 @@ def _one_after_the_other(timed: TimedStep) -> StepTime:
         rank_ns=runs @ segment_ns + np.repeat(shared_ns, terms.ranks_per_domain),
         parts_ns={**path.compute_parts(), **path.communication_parts()},
         bound=path.bound(),
+        computing=(path,),
+        talking=(path,),
     )
 
 
@@ -116,6 +123,8 @@ def _fully_overlapped(timed: TimedStep) -> StepTime:
         ),
         parts_ns={**path.compute_parts(), **exposed},
         bound=path.bound(),
+        computing=(path,),
+        talking=(talking,),
     )
 
 
@@ -137,13 +146,26 @@ def _two_batch(whole: TimedStep, halves: tuple[TimedStep, TimedStep]) -> StepTim
     domain = int(domain_ns.argmax())
     tail = np.arange(len(terms.runs)) == len(terms.runs) - 1
     path = CriticalPath(whole, whole_ns, domain, runs=terms.runs * tail, experts=False)
-    parts = added(path.compute_parts(), path.collective_parts())
-    for half, ns in zip(halves, segment_ns, strict=True):
-        path = CriticalPath(half, ns, domain, runs=terms.runs * ~tail)
+    paths = (
+        path,
+        *(
+            CriticalPath(half, ns, domain, runs=terms.runs * ~tail)
+            for half, ns in zip(halves, segment_ns, strict=True)
+        ),
+    )
+    parts: Parts = {}
+    for path in paths:
         parts = added(parts, added(path.compute_parts(), path.collective_parts()))
     duration_ns = float(domain_ns[domain])
     parts[DISPATCH_COMBINE] = duration_ns - sum(parts.values())
-    return StepTime(duration_ns=duration_ns, rank_ns=rank_ns, parts_ns=parts, bound=path.bound())
+    return StepTime(
+        duration_ns=duration_ns,
+        rank_ns=rank_ns,
+        parts_ns=parts,
+        bound=paths[-1].bound(),
+        computing=paths,
+        talking=paths,
+    )
 
 
 def two_batch_ns(

@@ -17,9 +17,10 @@ from emulator.specs.calibration import Calibration
 from emulator.specs.expert_loads import ExpertLoads
 from emulator.timing.roofline import ENGINES
 from emulator.ultraserver.machine import StepCosting
+from emulator.ultraserver.step_cost import StepCostModel
 from emulator.ultraserver.step_terms import PhaseTerms, StepTerms
 from emulator.ultraserver.step_time import combine, whole_ns
-from emulator.ultraserver.step_work import step_work
+from emulator.ultraserver.step_work import StepWork, step_work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,26 +79,38 @@ def what_if_ns(
         return dict.fromkeys(RESOURCES, 0)
     work = step_work(terms)
 
-    def held_ns(faster: StepTerms, calibration: Calibration = model.calibration) -> int:
-        # a faster engine does the same work, with the same joules
-        free_ns = combine(faster, calibration, model.overlap).duration_ns
-        return whole_ns(model.throttle(work, free_ns) * free_ns)
-
     answers = {
         name: held_ns(
+            model,
             faster_terms(terms, resource, factor),
             faster_calibration(model.calibration, resource, factor),
+            work=work,
         )
         for name, resource in RESOURCES.items()
     }
     if terms.experts is not None:
-        answers[EVEN_EXPERTS] = held_ns(even_experts(terms))
+        answers[EVEN_EXPERTS] = held_ns(model, even_experts(terms), work=work)
     if (terms.slow > 1).any():
-        answers[FULL_SPEED] = held_ns(at_full_speed(terms))
+        answers[FULL_SPEED] = held_ns(model, at_full_speed(terms), work=work)
     free_ns = combine(terms, model.calibration, model.overlap).duration_ns
     if (throttle := model.throttle(work, free_ns)) > 1:
         answers[POWER] = whole_ns(max(1.0, throttle / factor) * free_ns)
     return answers
+
+
+def held_ns(
+    model: StepCostModel,
+    terms: StepTerms,
+    calibration: Calibration | None = None,
+    *,
+    work: StepWork,
+) -> int:
+    """Duration of changed terms, within the power budget.
+
+    A faster engine does the same `work`, with the same joules.
+    """
+    free_ns = combine(terms, calibration or model.calibration, model.overlap).duration_ns
+    return whole_ns(model.throttle(work, free_ns) * free_ns)
 
 
 def faster_terms(terms: StepTerms, resource: Resource, factor: float) -> StepTerms:

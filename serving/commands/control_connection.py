@@ -46,6 +46,12 @@ def add_connection_arguments(
     parser: argparse.ArgumentParser, *, timeout_s: float = TIMEOUT_S
 ) -> None:
     """Add `--address`, `--timeout`, `--json`, and the arguments of key and TLS."""
+    add_connection_group(parser, timeout_s=timeout_s)
+    parser.add_argument("--json", action="store_true", help="print JSON, in base units")
+
+
+def add_connection_group(parser: argparse.ArgumentParser, *, timeout_s: float = TIMEOUT_S) -> None:
+    """Add the same without `--json`."""
     group = parser.add_argument_group("connection")
     group.add_argument(
         "--address",
@@ -77,7 +83,6 @@ def add_connection_arguments(
         group.add_argument(
             flag, type=Path, metavar="PEM", help=f"this client's {what}, where the server asks"
         )
-    parser.add_argument("--json", action="store_true", help="print JSON, in base units")
 
 
 def connect(args: argparse.Namespace) -> ControlClient:

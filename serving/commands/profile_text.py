@@ -15,7 +15,6 @@ if TYPE_CHECKING:
         PartShare,
         PhaseSummary,
         ProfileSummary,
-        WhatIf,
     )
 
 _PARTS_SHOWN: Final = 6
@@ -24,9 +23,6 @@ _LEAST_SHARE: Final = 0.0005  # less is 0.0 %
 
 _ENGINE_OF: Final = {"memory": "dma", "links": "collectives"}
 """Resources with an engine of another name."""
-
-_TROUBLE_OF: Final = {"even experts": "uneven experts", "slow chips at full speed": "slow chips"}
-"""Bottleneck names of answers without a speed."""
 
 
 def summary_lines(summary: ProfileSummary) -> Iterator[str]:
@@ -107,12 +103,11 @@ def phase_lines(phase: PhaseSummary) -> Iterator[str]:
     if bottleneck is None:
         yield "  bottleneck: none found" if phase.samples else "  bottleneck: no step was sampled"
         return
-    name = _TROUBLE_OF.get(bottleneck.what, bottleneck.what)
-    yield f"  bottleneck: {name}{_busy(phase.engines, bottleneck.what)}"
+    yield f"  bottleneck: {bottleneck.trouble}{_busy(phase.engines, bottleneck.what)}"
     helpful = [one for one in phase.what_ifs[:_WHAT_IFS_SHOWN] if one.shorter_share >= _LEAST_SHARE]
     yield (
         f"  what if ({phase.samples} steps costed again): "
-        f"{'; '.join(map(_what_if, helpful)) or 'nothing helps alone'}"
+        f"{'; '.join(one.in_words() for one in helpful) or 'nothing helps alone'}"
     )
 
 
@@ -128,8 +123,3 @@ def _busy(engines: Sequence[EngineUse], what: str) -> str:
 def _part(part: PartShare) -> str:
     waits = "" if part.bound is None else f" (for {part.bound})"
     return f"{part.part} {percent(part.share)}{waits}"
-
-
-def _what_if(found: WhatIf) -> str:
-    speed = "" if found.factor is None else f" {found.factor:g} x as fast"
-    return f"{found.what}{speed}: {percent(found.shorter_share)} shorter"

@@ -165,17 +165,13 @@ def _machine_data(machine: MachineCurve, pareto: Pareto, prices: Prices | None) 
         "system": machine.name,
         "chip": system.chip.name,
         "chips": system.chips.count,
-        "prompt_tokens": sweep.shape.prompt_tokens,
-        "output_tokens": sweep.shape.output_tokens,
-        "routing": sweep.routing,
+        "units": system.units,
+        **sweep.as_data(),
         "season": sweep.season.value,
-        "overlap": sweep.assumptions.overlap.value,
-        "calibration": sweep.assumptions.calibration.name,
         "model_error": {
             metric: [each.least, each.most]
             for metric, each in sweep.assumptions.model_error.items()
         },
-        "hbm_utilization": sweep.terms.utilization,
         "points": points,
     }
 

@@ -225,7 +225,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             "slo": [
                 _named(bound, "name", "limit_s", "percentile") for bound in question.slo.bounds
             ],
-            "assumptions": question.assumptions,
+            **sweep.as_data(),
             "traffic": question.demand.in_words(),
             "peak_requests_per_s": question.demand.peak_rate_per_s,
             "peak_input_tokens_per_s": plan.rates.input_tokens_per_s,

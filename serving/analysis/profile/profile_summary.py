@@ -5,17 +5,22 @@ Shares are of the time in steps; bottlenecks come from sampled steps, costed aga
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from emulator.ultraserver.ceilings import Ceilings
-from emulator.ultraserver.what_if import SPEEDLESS
+from emulator.ultraserver.what_if import EVEN_EXPERTS, FULL_SPEED, SPEEDLESS
 from emulator.units import NS_PER_S
+from reporting.numbers import percent
 from serving.analysis.profile.profiled_run import ProfiledRun
 from serving.wire.step_record import StepPhase, StepRecord, StepWhatIf
 
 Float64s = NDArray[np.float64]
+
+_TROUBLE_OF: Final = {EVEN_EXPERTS: "uneven experts", FULL_SPEED: "slow chips"}
+"""Bottleneck names of answers without a speed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +52,16 @@ class WhatIf:
     what: str
     factor: float | None
     shorter_share: float
+
+    @property
+    def trouble(self) -> str:
+        """What it is called as a bottleneck."""
+        return _TROUBLE_OF.get(self.what, self.what)
+
+    def in_words(self) -> str:
+        """What is faster, and by how much the steps are shorter."""
+        speed = "" if self.factor is None else f" {self.factor:g} x as fast"
+        return f"{self.what}{speed}: {percent(self.shorter_share)} shorter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from emulator.memory.lnc import core_map
 from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.chip import ChipSpec
 from emulator.specs.model import ModelSpec
-from emulator.specs.partition import Partition
+from emulator.specs.partition import Partition, check_partition
 from emulator.specs.system import SystemSpec
 from emulator.timing.core_attention import EXCHANGES, CoreAttention
 from emulator.units import NS_PER_S
@@ -110,6 +110,32 @@ def candidate_partitions(
             f"rank; none of {len(shapes)} on {system.name} has it",
         )
     return tuple(fitting)
+
+
+def declared_candidate(
+    system: SystemSpec,
+    model: ModelSpec,
+    partition: Partition,
+    *,
+    terms: HbmTerms | None = None,
+    across_units: bool = False,
+) -> PartitionCandidate:
+    """A declared partition as `candidate_partitions` has it, whether it has room for KV or not.
+
+    Raises ConfigError for one that does not fit the machine or the model's heads.
+    """
+    domains = 1 if across_units else system.units
+    domain_chips = system.chips.count // domains
+    if partition.chips > domain_chips:
+        expected = f"at most the {domain_chips} chips of a unit"
+        raise ConfigError(field="chips", value=partition.chips, expected=expected)
+    check_partition(partition, system, {model.name: (model.heads, model.heads)})
+    return PartitionCandidate(
+        partition=partition,
+        replicas=domains * (domain_chips // partition.chips),
+        first_chip=_farthest_apart(system, partition.chips, domain_chips),
+        kv_capacity_tokens=kv_capacity_tokens(model, system, partition, terms=terms),
+    )
 
 
 def _in_words(asked: PartitionFilter) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from math import ceil
 
 import numpy as np
 
@@ -114,11 +113,9 @@ class Replica:
         shape, ranks = self.shape, self._ranks
         mixed, alone, shares = [], [], []
         for batch in batches:
-            per_step = shape.prefill_per_step(batch)
-            chunk = max(ceil(per_step), shape.prefill_chunk_tokens or 1)
-            chunk = min(chunk, max(ceil(per_step), shape.batched_tokens_max - batch))
+            chunk, share = shape.prefill_turns(batch)
             mixed.append(steady_batch(ranks, decodes=batch, shape=shape, prefill_tokens=chunk))
-            shares.append(per_step / chunk)
+            shares.append(share)
             if shares[-1] < 1:
                 alone.append(steady_batch(ranks, decodes=batch, shape=shape))
         steps = self._steps([*mixed, *alone])

@@ -1,6 +1,7 @@
 """Mean request lengths of a steady state, in which as many requests begin as end."""
 
 from dataclasses import dataclass
+from math import ceil
 from typing import Final
 
 from emulator.errors import ConfigError
@@ -48,6 +49,15 @@ class RequestShape:
         """Cached by a decoding request, averaged over its output."""
         return self.prompt_tokens + self.output_tokens // 2
 
-    def prefill_per_step(self, batch: int) -> float:
+    def prefill_per_step(self, batch: float) -> float:
         """Mean prompt tokens a step: one of `output_tokens` requests ends, another begins."""
         return batch * self.prompt_tokens / self.output_tokens
+
+    def prefill_turns(self, batch: float) -> tuple[int, float]:
+        """Prompt tokens of a rank in a step with prompts beside `batch` decodes, and the share of
+        such steps.
+        """
+        per_step = self.prefill_per_step(batch)
+        chunk = max(ceil(per_step), self.prefill_chunk_tokens or 1)
+        chunk = min(chunk, max(ceil(per_step), self.batched_tokens_max - ceil(batch)))
+        return chunk, per_step / chunk

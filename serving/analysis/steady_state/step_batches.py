@@ -17,11 +17,37 @@ def steady_batch(
     Whole prompts have no context; the rest is a chunk from the middle of one. Each has a row of
     logits, as it may be the last of its prompt.
     """
-    prompts, rest = divmod(prefill_tokens, shape.prompt_tokens)
-    times = [decodes, prompts, int(rest > 0)]
-    new = np.repeat([1, shape.prompt_tokens, rest], times)
-    middle = (shape.prompt_tokens - rest) // 2
-    return same_on_all(ranks, new, np.repeat([shape.decode_context_tokens, 0, middle], times))
+    new, context = _prompts(prefill_tokens, shape.prompt_tokens)
+    return same_on_all(
+        ranks,
+        np.concatenate([np.ones(decodes, dtype=np.int64), new]),
+        np.concatenate([np.full(decodes, shape.decode_context_tokens), context]),
+    )
+
+
+def spread_batch(
+    ranks: int, *, decodes: int, context_tokens: int, prompt_tokens: int, prefill_tokens: int = 0
+) -> StepBatch:
+    """`decodes` requests in turns over all ranks, each of which has `prefill_tokens` of prompts."""
+    new, context = _prompts(prefill_tokens, prompt_tokens)
+    rank = np.concatenate(
+        [np.arange(decodes, dtype=np.int64) % ranks, np.repeat(np.arange(ranks), len(new))]
+    )
+    return StepBatch(
+        ranks=ranks,
+        rank=rank,
+        new_tokens=np.concatenate([np.ones(decodes, dtype=np.int64), np.tile(new, ranks)]),
+        context_tokens=np.concatenate([np.full(decodes, context_tokens), np.tile(context, ranks)]),
+        logit_rows=np.bincount(rank, minlength=ranks),
+    )
+
+
+def _prompts(prefill_tokens: int, prompt_tokens: int) -> tuple[Int64s, Int64s]:
+    """New tokens and contexts of a rank's prompts: whole ones, and a chunk from a middle."""
+    prompts, rest = divmod(prefill_tokens, prompt_tokens)
+    times = [prompts, int(rest > 0)]
+    middle = (prompt_tokens - rest) // 2
+    return np.repeat([prompt_tokens, rest], times), np.repeat([0, middle], times)
 
 
 def prompt_chunks(ranks: int, shape: RequestShape) -> list[StepBatch]:

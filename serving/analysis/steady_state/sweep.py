@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from emulator.errors import ConfigError
 from emulator.memory.chip_contents import HbmTerms
@@ -116,6 +116,21 @@ class Sweep:
             distribution=self.distribution,
             season=self.season,
         )
+
+    def as_data(self) -> dict[str, Any]:
+        """What its steps depend on beside the machine, the model and the partition, for JSON."""
+        return {
+            "assumptions": self.system.turned_switches(),
+            "prompt_tokens": self.shape.prompt_tokens,
+            "output_tokens": self.shape.output_tokens,
+            "prefill_chunk_tokens": self.shape.prefill_chunk_tokens,
+            "batched_tokens_max": self.shape.batched_tokens_max,
+            "across_units": self.asked.across_units,
+            "routing": self.routing,
+            "overlap": self.assumptions.overlap.value,
+            "calibration": self.assumptions.calibration.name,
+            "hbm_utilization": self.terms.utilization,
+        }
 
     def steps_in_words(self) -> str:
         """Calibration, overlap and routing."""

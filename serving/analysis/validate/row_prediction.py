@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emulator.specs.calibration import Calibration
+from emulator.specs.figure import Figure
 from emulator.specs.stack_factors import StackFactors
 from emulator.timing.draft_acceptance import accepted_tokens
 from emulator.units import NS_PER_S
-from serving.analysis.validate.closed_loop import LoopRows, closed_loop
+from serving.analysis.validate.closed_loop import LoopRows, LoopTimes, closed_loop
 from serving.analysis.validate.counted_rows import CountedRows, RowLoad
 from serving.analysis.validate.measured_row import METRICS
 from serving.analysis.validate.row_deployment import Stack, handover_s
@@ -65,10 +66,23 @@ class RowPredictor:
 
     def predict(self, factors: StackFactors) -> RowResults:
         """Every row under `factors`."""
-        counted = self._counted
-        if counted is None:
+        if self._counted is None:
             return RowResults(**dict.fromkeys(METRICS.values(), np.zeros(0)))
-        calibrations = [_as_deployed(factors, each) for each in counted.stacks]
+        found = self._loop(self._counted, factors)
+        return RowResults(
+            tpot_s=found.tpot_s,
+            ttft_s=found.steady_ttft_s,
+            mean_ttft_s=found.ttft_s,
+            tokens_per_s_per_chip=found.requests_per_s * self._tokens / self._chips,
+        )
+
+    def loop(self, factors: StackFactors) -> LoopTimes:
+        """The closed loop of every row under `factors`; there is one at least."""
+        assert self._counted is not None
+        return self._loop(self._counted, factors)
+
+    def _loop(self, counted: CountedRows, factors: StackFactors) -> LoopTimes:
+        calibrations = [as_deployed(factors, each) for each in counted.stacks]
         times = counted.times(calibrations)
         front_end_s = np.array(  # a request's way in, its first token's way out
             [
@@ -76,7 +90,7 @@ class RowPredictor:
                 for each in calibrations
             ]
         )
-        found = closed_loop(
+        return closed_loop(
             LoopRows(
                 **self._given,
                 batches=counted.batches,
@@ -89,20 +103,20 @@ class RowPredictor:
                 front_end_s=front_end_s[counted.stack_of_row] / NS_PER_S,
             )
         )
-        return RowResults(
-            tpot_s=found.tpot_s,
-            ttft_s=found.steady_ttft_s,
-            mean_ttft_s=found.ttft_s,
-            tokens_per_s_per_chip=found.requests_per_s * self._tokens / self._chips,
-        )
 
 
-def _as_deployed(factors: StackFactors, stack: Stack) -> Calibration:
+def as_deployed(factors: StackFactors, stack: Stack) -> Calibration:
     """A measured deployment's: its overheads, and the uneven routing of its exchanges."""
-    made = factors.calibration(stack.machine).of_work(fp4=stack.fp4, drafts=stack.drafts)
+    return measured_calibration(factors, stack.machine).of_work(fp4=stack.fp4, drafts=stack.drafts)
+
+
+def measured_calibration(factors: StackFactors, machine: str) -> Calibration:
+    """Of the measured deployments of a machine, by their exchanges; of no work yet."""
+    made = factors.calibration(machine)
     share, start, skew = made.exchange_share, made.exchange_ns, factors.exchange_skew
+    skewed = f"times exchange_skew {skew:.3g}, {factors.source}"
     return replace(
         made,
-        exchange_share=replace(share, value=share.value / skew),
-        exchange_ns=replace(start, value=start.value * skew),
+        exchange_share=Figure(share.value / skew, share.unit, f"{share.source}; {skewed}"),
+        exchange_ns=Figure(start.value * skew, start.unit, f"{start.source}; {skewed}"),
     )

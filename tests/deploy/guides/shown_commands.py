@@ -28,7 +28,7 @@ NOT_RUN: Final[Mapping[str, str]] = {
 """Commands that no test runs, and why; test_markdown_pages.py parses them."""
 
 QUICK_SUBCOMMANDS: Final = {"describe", "power", "collectives", "key"}
-LONG_SUBCOMMANDS: Final = {"simulate", "pareto", "plan", "validate", "train", "day"}
+LONG_SUBCOMMANDS: Final = {*("simulate", "pareto", "plan", "validate", "train", "day", "explain")}
 ASKING_SUBCOMMANDS: Final = {
     *("watch", "console", "top", "ls", "monitor", "state", "fault", "engine"),
     *("lend", "drain", "resume", "daynight", "publish", "rollback"),

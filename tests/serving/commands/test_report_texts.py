@@ -29,7 +29,17 @@ PLAN = (
 )
 TOKENS = ("--output-tokens-per-s", "5000", "--input-tokens-per-s", "7000")
 
+EXPLAIN = (
+    *("explain", "step", "--model", "gpt-oss-120b", "--chips", "8", "--tp", "2"),
+    *("--batch", "16", "--context", "2000", "--rows", "8"),
+)
+
 COMMANDS = {
+    "explain_step": EXPLAIN,
+    "explain_step_overlapped": (
+        *(*EXPLAIN, "--overlap", "two-batch", "--prefill-tokens", "512", "--calibration"),
+        "roofline",
+    ),
     "pareto": PARETO,
     "pareto_priced_pools": (
         *PARETO,
