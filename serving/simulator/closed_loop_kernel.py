@@ -158,16 +158,12 @@ def _holds_prompts(pool: EnginePoolState, s: SchedulerArrays, engine: int) -> bo
         return False
     pending, decodes = pool.by_rank[1], pool.by_rank[2]
     demand(s, pool.bounds, 1, pending, decodes)
-    all_have, all_decode, any_has = True, True, False
+    all_have, all_decode = True, True
     for rank in range(len(s.ranks)):
         all_have &= pending[rank] > 0
-        any_has |= pending[rank] > 0
         all_decode &= decodes[rank] > 0
-    if not any_has or all_have or not all_decode:
-        pool.waited[engine] = 0
-        return False
     pool.waited[engine] += 1
-    if pool.waited[engine] >= pool.rules.together_steps:
+    if all_have or not all_decode or pool.waited[engine] >= pool.rules.together_steps:
         pool.waited[engine] = 0
         return False
     return True
