@@ -8,7 +8,7 @@ from emulator.specs.figure import Figure
 from emulator.specs.shipped_fits import PredictionInterval
 from reporting.document import Column, Table, table_of
 from reporting.plain_text import table_lines
-from serving.analysis.validate.measured_row import METRICS, ExcludedRow
+from serving.analysis.validate.measured_row import MAIN_METRICS, METRICS, ExcludedRow
 from serving.analysis.validate.usable_rows import UsableRow
 from serving.analysis.validate.validation import Validation, scores
 from serving.analysis.validate.validation_aim import aim_lines, missed
@@ -26,6 +26,9 @@ _NAMES: Final = {
     "ttft": "median TTFT",
     "mean_ttft": "mean TTFT",
     "tokens_per_s": "tokens/s per chip",
+    "median_tpot": "median TPOT",
+    "p99_tpot": "p99 TPOT",
+    "p99_ttft": "p99 TTFT",
 }
 
 
@@ -52,7 +55,7 @@ def report_lines(validation: Validation, references: list[dict[str, Any]]) -> It
 def row_table(validation: Validation) -> Table:
     """By the fit on everything; `blind`: the error by the fit without the row's machine."""
     columns = [*_CONFIGURATION]
-    for metric in METRICS:
+    for metric in MAIN_METRICS:
         columns += _metric_columns(validation, metric)
     return table_of(columns, enumerate(validation.rows))
 
@@ -70,10 +73,8 @@ def _metric_columns(validation: Validation, metric: str) -> Iterator[Column[tupl
         return None if found is None else predicted(row) / found - 1
 
     def blind(row: tuple[int, UsableRow]) -> float | None:
-        found, predictions = measured(row), validation.blind(row[1])
-        if found is None or predictions is None:
-            return None
-        return float(predictions.of(metric)[row[0]]) / found - 1
+        found, predicted = measured(row), validation.blind(row[0], metric)
+        return None if found is None or predicted is None else predicted / found - 1
 
     yield Column(_HEADINGS[metric], measured, _short, scale=1 / _SCALES[metric])
     yield Column("predicted", predicted, _short, scale=1 / _SCALES[metric])
@@ -99,16 +100,18 @@ def score_table(validation: Validation) -> Table:
             ("were fitted", found[metric]["fitted"]),
             ("no fit had seen", found[metric]),
         )
-        for row in _score_rows(_NAMES[metric], words, over)
+        for row in _score_rows(metric, words, over)
     ]
     return table_of(_SCORES, rows)
 
 
 def _score_rows(metric: str, words: str, found: dict[str, Any]) -> Iterator[dict[str, Any]]:
     def row(hardware: str, of: dict[str, Any]) -> dict[str, Any]:
-        return {"metric": metric, "words": words, "hardware": hardware, **of}
+        return {"metric": _NAMES[metric], "words": words, "hardware": hardware, **of}
 
     yield row("all", found)
+    if metric not in MAIN_METRICS:
+        return
     for machine, own in found["by_hardware"].items():
         yield row(machine, own)
         if own["mtp"]["rows"] and own["plain"]["rows"]:
@@ -187,7 +190,7 @@ def _row_data(validation: Validation, place: int) -> dict[str, Any]:
     row = validation.rows[place]
     configuration = row.measured.configuration
     measured = {metric: row.measured.results.of(metric) for metric in METRICS}
-    blind = validation.blind(row)
+    blind = {metric: validation.blind(place, metric) for metric in METRICS}
     predicted = {metric: float(validation.everything.of(metric)[place]) for metric in METRICS}
     return {
         "file": row.measured.file,
@@ -212,9 +215,9 @@ def _row_data(validation: Validation, place: int) -> dict[str, Any]:
             for metric, value in measured.items()
         },
         "blind": {
-            metric: _blind(float(blind.of(metric)[place]), validation.interval(row, metric))
-            for metric in METRICS
-            if blind is not None
+            metric: _blind(found, validation.interval(row, metric))
+            for metric, found in blind.items()
+            if found is not None
         },
     }
 
