@@ -111,6 +111,7 @@ def _state(
         acceptance=Acceptance(rates=np.array(pool.acceptance, dtype=np.float64), seed=seed),
         table=pool.table,
         rules=pool.rules,
+        prompt_tokens=pool.step_tokens,
         received=received,
         end_ns=of_engines(NEVER_NS),
         rows=of_engines(0),

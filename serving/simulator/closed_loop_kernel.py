@@ -8,14 +8,12 @@ prefix caches, energy.
 # mypy: no-warn-return-any
 # Fields of records have no type that mypy knows.
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from emulator.arrays import Float64s, Int32s, Int64s
-from emulator.ultraserver.compiled import allocating, compiled, kept, sources_of
-from serving.policy.prefill_throttle import UNLIMITED
-from serving.simulator import scheduler_kernel
+from emulator.ultraserver.compiled import allocating, compiled, kept
 from serving.simulator.compiled_schedulers import SOURCES
 from serving.simulator.rank_queues import chosen_rank, put_in
 from serving.simulator.scheduler_arrays import (
@@ -67,6 +65,7 @@ class EnginePoolState(NamedTuple):
     acceptance: Acceptance
     table: StepTable
     rules: StackRules
+    prompt_tokens: int  # of a rank in a step, beside its decodes
     received: bool  # prompts come computed
     end_ns: Int64s  # of the step under way, or NEVER_NS: [engines]
     rows: Int64s  # of the step under way, [engines]
@@ -153,11 +152,10 @@ def _decode_ns(table: StepTable, batch: int) -> float:
 
 @compiled
 def _holds_prompts(pool: EnginePoolState, s: SchedulerArrays, engine: int) -> bool:
-    """Whether prompts wait for those of other ranks."""
+    """Whether prompts wait for those of other ranks; `by_rank` has what is pending."""
     if not pool.rules.together_steps:
         return False
     pending, decodes = pool.by_rank[1], pool.by_rank[2]
-    demand(s, pool.bounds, 1, pending, decodes)
     all_have, all_decode = True, True
     for rank in range(len(s.ranks)):
         all_have &= pending[rank] > 0
@@ -186,7 +184,8 @@ def _begin(pool: EnginePoolState, s: SchedulerArrays, engine: int, now_ns: int) 
         pool.inbox[engine, 0] = NONE
     if not running:
         return
-    pool.by_rank[0, :] = 0 if _holds_prompts(pool, s, engine) else UNLIMITED
+    demand(s, pool.bounds, 1, pool.by_rank[1], pool.by_rank[2])
+    pool.by_rank[0, :] = 0 if _holds_prompts(pool, s, engine) else pool.prompt_tokens
     rows = schedule(s, pool.bounds, None, pool.by_rank[0], pool.by_rank[2])
     tokens = decodes = 0
     for row in range(rows):
@@ -218,10 +217,7 @@ def _finish(pool: EnginePoolState, s: SchedulerArrays, engine: int, now_ns: int)
     return tokens
 
 
-SOURCES_HERE: Final = sources_of(scheduler_kernel) ^ SOURCES
-
-
-@kept(SOURCES_HERE)
+@kept(SOURCES)
 def run_closed_loop(
     pools: tuple[EnginePoolState, EnginePoolState], times: ClientTimes, sent: Int64s
 ) -> None:

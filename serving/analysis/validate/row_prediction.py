@@ -104,6 +104,15 @@ class RowPredictor:
             tokens_per_s_per_chip=found.requests_per_s * self._tokens / self._chips,
         )
 
+    def prompt_s(self, factors: StackFactors) -> Float64s:
+        """Seconds a prompt that all engines for prompts need together, at their best: [rows]."""
+        counted = self._counted
+        if counted is None:
+            return np.zeros(0)
+        times = counted.times([_as_deployed(factors, each) for each in counted.stacks])
+        seconds: Float64s = np.minimum(times.solo_s, times.full_s) / self._given["prefill_workers"]
+        return seconds
+
     def simulate(self, factors: StackFactors, rows: Bools) -> RowResults:
         """The masked rows under `factors`, each run as the benchmark ran it; others are NaN."""
         found = unknown_results(len(rows))

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from emulator.arrays import Float64s
 from emulator.specs.shipped_fits import PredictionInterval, ShippedFits, shipped_fits
 from serving.analysis.validate.measured_row import METRICS, ExcludedRow, read_rows
 from serving.analysis.validate.prediction_errors import RowError, summary
@@ -30,7 +31,8 @@ class Validation:
     """Rows of files with the shipped fits' predictions.
 
     `everything` and `unseen` are of all `rows`, in order: by the fit on everything, and by the fit
-    that has seen nothing of a row's machine, NaN without one.
+    that has seen nothing of a row's machine, NaN without one. `prompt_s`: seconds a prompt that a
+    row's engines need, by the fit on everything, [rows].
     """
 
     paths: tuple[Path, ...]
@@ -39,6 +41,7 @@ class Validation:
     fits: ShippedFits
     everything: RowResults
     unseen: RowResults
+    prompt_s: Float64s
 
     @property
     def names(self) -> str:
@@ -98,9 +101,12 @@ def _in_fit(fits: ShippedFits, row: UsableRow) -> bool:
     return row.measured.configuration.fingerprint in fits.fitted
 
 
-def validation_of(paths: Sequence[Path]) -> Validation:
-    """Run every usable row of the files; raises ConfigError for a bad file."""
-    fits = shipped_fits()
+def validation_of(paths: Sequence[Path], fits: ShippedFits | None = None) -> Validation:
+    """Run every usable row of the files under `fits`, by default those that ship.
+
+    Raises ConfigError for a bad file.
+    """
+    fits = fits or shipped_fits()
     read = [usable_rows(read_rows(path)) for path in paths]
     rows = tuple(row for usable, _ in read for row in usable)
     predictor = RowPredictor([row.load for row in rows])
@@ -122,6 +128,7 @@ def validation_of(paths: Sequence[Path]) -> Validation:
         fits=fits,
         everything=everything,
         unseen=unseen,
+        prompt_s=predictor.prompt_s(fits.everything),
     )
 
 

@@ -1,6 +1,6 @@
 """The report of a validation: every row's signed error, then scores of the errors."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -9,6 +9,7 @@ from emulator.specs.shipped_fits import PredictionInterval
 from reporting.document import Column, Table, table_of
 from reporting.plain_text import table_lines
 from serving.analysis.validate.measured_row import MAIN_METRICS, METRICS, ExcludedRow
+from serving.analysis.validate.row_outliers import Outlier, outliers
 from serving.analysis.validate.usable_rows import UsableRow
 from serving.analysis.validate.validation import Validation, scores
 from serving.analysis.validate.validation_aim import aim_lines, missed
@@ -32,8 +33,15 @@ _NAMES: Final = {
 }
 
 
-def report_lines(validation: Validation, references: list[dict[str, Any]]) -> Iterator[str]:
-    """Rows, excluded rows, scores, aims, references, factors, assumptions."""
+def report_lines(
+    validation: Validation,
+    references: list[dict[str, Any]],
+    excluded_points: Sequence[ExcludedRow] = (),
+) -> Iterator[str]:
+    """Rows, excluded rows, scores, outliers, aims, references, factors, assumptions.
+
+    `excluded_points`: published points that no prediction is for.
+    """
     yield from table_lines(row_table(validation))
     yield ""
     yield f"{len(validation.rows)} rows predicted, {len(validation.excluded)} excluded"
@@ -42,14 +50,29 @@ def report_lines(validation: Validation, references: list[dict[str, Any]]) -> It
     yield ""
     yield from table_lines(score_table(validation))
     yield ""
+    yield from _outlier_lines(validation)
     yield from aim_lines(scores(validation))
     yield ""
     if references:
         yield from table_lines(table_of(_REFERENCES, references))
         yield ""
+    if excluded_points:
+        yield f"{len(excluded_points)} published points excluded"
+        yield from table_lines(table_of(_EXCLUDED, excluded_points))
+        yield ""
     yield from table_lines(table_of(_FACTORS, validation.fits.everything.figures()))
     yield ""
     yield from (f"- {each}" for each in assumptions_of(validation))
+
+
+def _outlier_lines(validation: Validation) -> Iterator[str]:
+    found = outliers(validation)
+    if not found:
+        return
+    lines = len({(each.file, each.line) for each in found})
+    yield f"{lines} lines that no steady state of their columns gives, all counted above"
+    yield from table_lines(table_of(_OUTLIERS, found))
+    yield ""
 
 
 def row_table(validation: Validation) -> Table:
@@ -140,6 +163,12 @@ _EXCLUDED: Final[tuple[Column[ExcludedRow], ...]] = (
     Column("hardware", lambda each: each.hardware, align="left"),
     Column("excluded because", lambda each: each.reason, align="left"),
 )
+_OUTLIERS: Final[tuple[Column[Outlier], ...]] = (
+    Column("file", lambda each: each.file, align="left"),
+    Column("line", lambda each: each.line, "d"),
+    Column("hardware", lambda each: each.hardware, align="left"),
+    Column("what no steady state gives", lambda each: each.words, align="left"),
+)
 _SCORES: Final[tuple[Column[dict[str, Any]], ...]] = (
     Column("metric", lambda row: row["metric"], align="left"),
     Column("rows that", lambda row: row["words"], align="left"),
@@ -166,7 +195,11 @@ _FACTORS: Final[tuple[Column[tuple[str, Figure]], ...]] = (
 )
 
 
-def as_data(validation: Validation, references: list[dict[str, Any]]) -> dict[str, Any]:
+def as_data(
+    validation: Validation,
+    references: list[dict[str, Any]],
+    excluded_points: Sequence[ExcludedRow] = (),
+) -> dict[str, Any]:
     """The JSON document."""
     found = scores(validation)
     return {
@@ -174,6 +207,7 @@ def as_data(validation: Validation, references: list[dict[str, Any]]) -> dict[st
         "fit": dict(validation.fits.data),
         "rows": [_row_data(validation, place) for place in range(len(validation.rows))],
         "excluded": [asdict(each) for each in validation.excluded],
+        "outliers": [asdict(each) for each in outliers(validation)],
         **found,
         "missed": missed(found),
         "intervals": {metric: asdict(each) for metric, each in validation.fits.intervals.items()},
@@ -183,6 +217,7 @@ def as_data(validation: Validation, references: list[dict[str, Any]]) -> dict[st
         ],
         "assumptions": list(assumptions_of(validation)),
         "references": references,
+        "excluded_references": [asdict(each) for each in excluded_points],
     }
 
 
