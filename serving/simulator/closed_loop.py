@@ -7,6 +7,7 @@ import numpy as np
 from emulator.arrays import Float64s, Int64s
 from emulator.units import NS_PER_S
 from serving.simulator.closed_loop_kernel import (
+    COUNTS,
     ClientTimes,
     EnginePoolState,
     StackRules,
@@ -70,7 +71,7 @@ def run_loop(
         ones = np.ones_like(output_tokens)
         first = _state(prefill, prompt_tokens, ones, received=False, seed=seed)
     sent = np.zeros((len(prompt_tokens) if received else 0, 2), dtype=np.int64)
-    run_closed_loop((first, own), times, sent)
+    run_closed_loop((first, own), times, np.zeros(1, dtype=COUNTS), sent)
     requests = own.s.requests
     last_ns, first_ns = requests["last_token_ns"], requests["first_token_ns"]
     assert (last_ns != NONE).all(), "a request never ends"

@@ -8,7 +8,7 @@ prefix caches, energy.
 # mypy: no-warn-return-any
 # Fields of records have no type that mypy knows.
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from serving.simulator.scheduler_arrays import (
     NEVER_NS,
     NONE,
     Acceptance,
+    Records,
     SchedulerArrays,
     SchedulerBounds,
 )
@@ -147,7 +148,9 @@ def _decode_ns(table: StepTable, batch: int) -> float:
     if upper == len(grid) or grid[upper] <= grid[upper - 1]:
         return table.decode_ns[upper - 1]
     share = min(1.0, (batch - grid[upper - 1]) / (grid[upper] - grid[upper - 1]))
-    return table.decode_ns[upper - 1] + share * (table.decode_ns[upper] - table.decode_ns[upper - 1])
+    return table.decode_ns[upper - 1] + share * (
+        table.decode_ns[upper] - table.decode_ns[upper - 1]
+    )
 
 
 @compiled
@@ -217,63 +220,120 @@ def _finish(pool: EnginePoolState, s: SchedulerArrays, engine: int, now_ns: int)
     return tokens
 
 
+COUNTS: Final = np.dtype(
+    [
+        ("begun", np.int64),  # requests that users have sent
+        ("coming", np.int64),  # of them, that engines have
+        ("sending", np.int64),  # whose prompts were sent on
+        ("arriving", np.int64),  # of them, that have arrived
+        ("done", np.int64),
+    ]
+)
+
+
+class _Loop(NamedTuple):
+    """Where a run is.
+
+    `counts`: one COUNTS. `sent`: requests between the pools and when they arrive, in the order of
+    both, [requests, 2].
+    """
+
+    pools: tuple[EnginePoolState, EnginePoolState]
+    times: ClientTimes
+    counts: Records
+    sent: Int64s
+
+
+@compiled
+def _next_ns(loop: _Loop) -> int:
+    """When a step ends or a request comes; NEVER_NS if nothing does."""
+    at, next_ns = loop.counts[0], NEVER_NS
+    if at.coming < at.begun:
+        next_ns = loop.pools[1].s.requests[at.coming].arrival_ns + loop.times.request_ns
+    if at.arriving < at.sending:
+        next_ns = min(next_ns, loop.sent[at.arriving, 1])
+    for pool in loop.pools:
+        for engine in range(len(pool.end_ns)):
+            next_ns = min(next_ns, pool.end_ns[engine])
+    return next_ns
+
+
+@compiled
+def _go_on(loop: _Loop, request: int, now_ns: int, is_sent: bool) -> None:
+    """What follows a request that a pool is done with."""
+    at, requests = loop.counts[0], loop.pools[1].s.requests
+    if is_sent:
+        loop.sent[at.sending, 0] = request
+        loop.sent[at.sending, 1] = now_ns + loop.times.transfer_ns
+        at.sending += 1
+        return
+    at.done += 1
+    if at.begun < len(requests):
+        requests[at.begun].arrival_ns = now_ns + loop.times.token_ns
+        at.begun += 1
+
+
+@allocating
+def _finish_due(loop: _Loop, pool: EnginePoolState, now_ns: int, is_sent: bool) -> None:
+    """End the pool's steps that end now; `is_sent`: its requests go to another pool."""
+    for engine in range(len(pool.end_ns)):
+        if pool.end_ns[engine] != now_ns:
+            continue
+        s = _engine(pool, engine)
+        tokens, before = _finish(pool, s, engine, now_ns), NONE
+        for place in range(tokens):
+            request = pool.given[place]
+            if s.requests[request].tokens_left == 0 and request != before:
+                _go_on(loop, request, now_ns, is_sent)
+                before = request
+
+
+@compiled
+def _take_arrived(loop: _Loop, now_ns: int) -> None:
+    """Route what has come to its pool by now."""
+    at, (first, last) = loop.counts[0], loop.pools
+    while at.coming < at.begun and (
+        last.s.requests[at.coming].arrival_ns + loop.times.request_ns <= now_ns
+    ):
+        _route(first, at.coming)
+        at.coming += 1
+    while at.arriving < at.sending and loop.sent[at.arriving, 1] <= now_ns:
+        _route(last, loop.sent[at.arriving, 0])
+        at.arriving += 1
+
+
+@allocating
+def _begin_idle(pool: EnginePoolState, now_ns: int) -> None:
+    for engine in range(len(pool.end_ns)):
+        if pool.end_ns[engine] == NEVER_NS and pool.held[engine]:
+            _begin(pool, _engine(pool, engine), engine, now_ns)
+
+
 @kept(SOURCES)
 def run_closed_loop(
-    pools: tuple[EnginePoolState, EnginePoolState], times: ClientTimes, sent: Int64s
+    pools: tuple[EnginePoolState, EnginePoolState],
+    times: ClientTimes,
+    counts: Records,
+    sent: Int64s,
 ) -> None:
     """Serve all requests, in order, `users` at a time.
 
     `pools`: where requests come, and where their tokens do; the same one twice if engines compute
-    their own prompts. `sent` is room for requests on their way between pools, [requests, 2].
-    Requests of the second pool then have their times, `arrival_ns` as users see it.
+    their own prompts. `counts` is one COUNTS of zeros, `sent` room for requests between pools,
+    [requests, 2]. Requests of the second pool then have their times, `arrival_ns` as users see it.
     """
+    loop = _Loop(pools, times, counts, sent)
     first, last = pools
-    apart = last.received
-    arrival_ns = last.s.requests
     total = len(last.s.requests)
-    begun = min(times.users, total)
-    coming = done = sending = arriving = now_ns = 0
-    while done < total:
-        next_ns = NEVER_NS
-        if coming < begun:
-            next_ns = arrival_ns[coming].arrival_ns + times.request_ns
-        if arriving < sending:
-            next_ns = min(next_ns, sent[arriving, 1])
-        for pool in pools:
-            for engine in range(len(pool.end_ns)):
-                next_ns = min(next_ns, pool.end_ns[engine])
-        if next_ns == NEVER_NS:
+    counts[0].begun = min(times.users, total)
+    while counts[0].done < total:
+        now_ns = _next_ns(loop)
+        if now_ns == NEVER_NS:
             return  # what is left can never run
-        now_ns = next_ns
-        for place in range(2 if apart else 1):
-            pool = pools[place]
-            for engine in range(len(pool.end_ns)):
-                if pool.end_ns[engine] != now_ns:
-                    continue
-                s = _engine(pool, engine)
-                tokens = _finish(pool, s, engine, now_ns)
-                before = NONE
-                for each in range(tokens):
-                    request = pool.given[each]
-                    if s.requests[request].tokens_left or request == before:
-                        continue
-                    before = request
-                    if apart and place == 0:
-                        sent[sending, 0], sent[sending, 1] = request, now_ns + times.transfer_ns
-                        sending += 1
-                        continue
-                    done += 1
-                    if begun < total:
-                        arrival_ns[begun].arrival_ns = now_ns + times.token_ns
-                        begun += 1
-        while coming < begun and arrival_ns[coming].arrival_ns + times.request_ns <= now_ns:
-            _route(first, coming)
-            coming += 1
-        while arriving < sending and sent[arriving, 1] <= now_ns:
-            _route(last, sent[arriving, 0])
-            arriving += 1
-        for place in range(2 if apart else 1):
-            pool = pools[place]
-            for engine in range(len(pool.end_ns)):
-                if pool.end_ns[engine] == NEVER_NS and pool.held[engine]:
-                    _begin(pool, _engine(pool, engine), engine, now_ns)
+        if last.received:
+            _finish_due(loop, first, now_ns, True)
+        _finish_due(loop, last, now_ns, False)
+        _take_arrived(loop, now_ns)
+        _begin_idle(first, now_ns)
+        if last.received:
+            _begin_idle(last, now_ns)

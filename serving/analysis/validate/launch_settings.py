@@ -1,8 +1,8 @@
 """How the stacks of measured rows schedule, by their public launch scripts.
 
 Scripts: github.com/SemiAnalysisAI/InferenceX, benchmarks/single_node (one engine), and
-github.com/NVIDIA/srt-slurm, recipes (two pools). A row names a framework and no script, so that a
-setting is that of the framework's scripts on its generation of chips; none is of one row or machine.
+github.com/NVIDIA/srt-slurm, recipes (two pools). A row names a framework and no script: a setting
+is that of the framework's scripts on its generation of chips; none is of one row or machine.
 """
 
 from dataclasses import dataclass

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from emulator.specs.shipped_fits import shipped_fits
-from serving.analysis.validate.launch_settings import decode_settings, prefill_settings
 from serving.analysis.validate.counted_rows import RowLoad
+from serving.analysis.validate.launch_settings import decode_settings, prefill_settings
 from serving.analysis.validate.measured_row import read_rows
 from serving.analysis.validate.row_outliers import outliers
 from serving.analysis.validate.row_prediction import RowPredictor
@@ -25,9 +25,7 @@ def loads_of(tmp_path: Path, *rows: dict[str, str]) -> list[RowLoad]:
 
 
 @pytest.mark.parametrize("change", [{}, {"framework": "trt"}, {"hardware": "mi300x"}])
-def test_one_user_has_the_times_of_the_steady_state(
-    change: dict[str, str], tmp_path: Path
-) -> None:
+def test_one_user_has_the_times_of_the_steady_state(change: dict[str, str], tmp_path: Path) -> None:
     loads = loads_of(tmp_path, {"conc": "1", **change})
     predictor, factors = RowPredictor(loads), shipped_fits().everything
 
