@@ -41,7 +41,7 @@ SEED: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFigures:
+class RowRunFigures:
     """Of one run; tokens are of prompts and outputs."""
 
     median_ttft_s: float
@@ -58,13 +58,13 @@ def run_rows(
     times: StepTimes,
     calibrations: Sequence[Calibration],
     rows: Sequence[int],
-) -> list[RunFigures]:
+) -> list[RowRunFigures]:
     """Run each of `rows`, by its place among the counted ones, in threads, one a core.
 
     `calibrations`: one for each of the counted stacks, which timed `times`.
     """
 
-    def run(row: int) -> RunFigures:
+    def run(row: int) -> RowRunFigures:
         load, calibration = counted.loads[row], calibrations[counted.stack_of_row[row]]
         return run_load(load, _table(counted, times, row), calibration)
 
@@ -72,11 +72,11 @@ def run_rows(
         return list(threads.map(run, rows))
 
 
-def run_load(load: RowLoad, table: StepTable, calibration: Calibration) -> RunFigures:
+def run_load(load: RowLoad, table: StepTable, calibration: Calibration) -> RowRunFigures:
     """One run, with steps as long as `table` says."""
     prompts, outputs = lengths(load)
     run = loop_run(load, table, calibration, prompt_tokens=prompts, output_tokens=outputs)
-    return RunFigures(
+    return RowRunFigures(
         median_ttft_s=float(np.median(run.ttft_s)),
         mean_ttft_s=float(run.ttft_s.mean()),
         p99_ttft_s=float(np.percentile(run.ttft_s, 99)),

@@ -131,7 +131,7 @@ def test_a_fitted_row_is_predicted_and_bounded_without_its_machine(made_up: Vali
 PUBLIC_FILES = ("inferencex_dsr1.csv", "inferencex_dsr1_more.csv")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @with_public
 def test_decode_of_machines_that_were_left_out_is_as_close_as_the_guide_says() -> None:
     assert PUBLIC is not None
