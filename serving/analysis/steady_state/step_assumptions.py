@@ -72,6 +72,6 @@ class StepAssumptions:
         return (
             "error of the model: of measured GPU servers that no fit had seen, four of five had "
             f"{tpot.least:.2f} to {tpot.most:.2f} times the predicted TPOT, {rate.least:.2f} to "
-            f"{rate.most:.2f} times the tokens/s, {ttft.least:.2f} to {ttft.most:.0f} times the "
-            "TTFT, whose queue was a formula there; their routing was uneven, and predicted so"
+            f"{rate.most:.2f} times the tokens/s, {ttft.least:.2f} to {ttft.most:.1f} times the "
+            "TTFT, whose queue was simulated there; their routing was uneven, and predicted so"
         )

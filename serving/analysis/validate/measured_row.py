@@ -23,8 +23,14 @@ METRICS: Final = {
     "ttft": "ttft_s",
     "mean_ttft": "mean_ttft_s",
     "tokens_per_s": "tokens_per_s_per_chip",
+    "median_tpot": "median_tpot_s",
+    "p99_tpot": "p99_tpot_s",
+    "p99_ttft": "p99_ttft_s",
 }
-"""Metrics by name, with the attribute that holds each."""
+"""Metrics by name, with the attribute that holds each; the last three only of rows that have them.
+"""
+MAIN_METRICS: Final = ("tpot", "ttft", "mean_ttft", "tokens_per_s")
+"""Those of every table."""
 FINGERPRINT_DIGITS: Final = 12
 _WORDS: Final = dict.fromkeys(("true", "1", "1.0"), True) | dict.fromkeys(
     ("false", "0", "0.0"), False
@@ -86,12 +92,15 @@ class Configuration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Results:
-    """In seconds and tokens/s, `ttft_s` a median, else means; None where a cell is empty."""
+    """In seconds and tokens/s, `ttft_s` a median, `tpot_s` a mean; None where a cell is empty."""
 
     tpot_s: float | None
     ttft_s: float | None
     mean_ttft_s: float | None
     tokens_per_s_per_chip: float | None
+    median_tpot_s: float | None
+    p99_tpot_s: float | None
+    p99_ttft_s: float | None
 
     def of(self, metric: str) -> float | None:
         """By the metric's name, one of METRICS."""
@@ -187,7 +196,7 @@ def _check_header(path: Path, names: object) -> None:
 
 
 def required_columns() -> tuple[str, ...]:
-    """Of every file; of the others only `usable` is read."""
+    """Of every file; of the others `usable` and further percentiles are read."""
     pools = [_column(pool, name) for pool in ("prefill", "decode") for name in POOL_COLUMNS]
     return (
         *("hardware", "framework", "precision", "spec_method", "disagg", "is_multinode"),
@@ -275,6 +284,9 @@ def _row(cells: _Cells) -> MeasuredRow:
         ttft_s=cells.result("median_ttft"),
         mean_ttft_s=cells.result("mean_ttft"),
         tokens_per_s_per_chip=cells.result("tput_per_gpu"),
+        median_tpot_s=cells.result("median_tpot"),
+        p99_tpot_s=cells.result("p99_tpot"),
+        p99_ttft_s=cells.result("p99_ttft"),
     )
     usable = (cells.cells.get("usable") or "1").strip().lower()
     return MeasuredRow(

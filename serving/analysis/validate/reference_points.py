@@ -18,6 +18,7 @@ from serving.analysis.validate.expert_parallel_rates import (
     node_rates,
 )
 from serving.analysis.validate.launch_points import TOKENS_PER_MW_POINTS, tokens_per_mw
+from serving.analysis.validate.measured_row import ExcludedRow
 from serving.analysis.validate.trainium_points import TRAINIUM_POINTS, trainium_ns
 
 POINTS_FILE: Final = "reference_points.csv"
@@ -54,6 +55,21 @@ def references(folder: Path) -> list[Reference]:
 def reference_data(folder: Path) -> list[dict[str, Any]]:
     """The same as plain data."""
     return [asdict(each) | {"error": each.error} for each in references(folder)]
+
+
+def excluded_points(folder: Path) -> tuple[ExcludedRow, ...]:
+    """Lines of the published points' file that no prediction is for."""
+    known = {point.key for point in (*NODE_POINTS, *TOKENS_PER_MW_POINTS)}
+    return tuple(
+        ExcludedRow(
+            file=POINTS_FILE,
+            line=line,
+            hardware=(row.get("hardware") or "").lower(),
+            reason=f"id={row.get('id')}: expected one of {', '.join(sorted(known))}",
+        )
+        for line, row in enumerate(_rows(folder / POINTS_FILE), start=2)
+        if row.get("id") not in known
+    )
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

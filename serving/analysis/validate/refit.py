@@ -5,6 +5,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Final
@@ -12,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from emulator.specs.shipped_fits import PredictionInterval, ShippedFits
+from emulator.specs.shipped_fits import PredictionInterval, ShippedFits, shipped_fits
 from emulator.specs.stack_factors import StackFactors
 from serving.analysis.validate.calibration_fit import fit_factors
 from serving.analysis.validate.measured_row import METRICS, MeasuredRow, read_rows
@@ -63,9 +64,8 @@ def fits_of(paths: Sequence[Path], *, day: date) -> ShippedFits:
         )
         for machine in left_out
     }
-    ratios = _blind_ratios(rows, without)
     fingerprints = frozenset(row.measured.configuration.fingerprint for row in rows)
-    return ShippedFits(
+    made = ShippedFits(
         data={
             "files": names,
             "sha256": digest,
@@ -77,8 +77,19 @@ def fits_of(paths: Sequence[Path], *, day: date) -> ShippedFits:
         everything=fit("fitted", rows),
         without=without,
         fitted=fingerprints,
+        intervals={},
+        intervals_without={},
+    )
+    return with_intervals(made, rows)
+
+
+def with_intervals(fits: ShippedFits, rows: Sequence[UsableRow]) -> ShippedFits:
+    """The same factors with intervals by runs of the rows, each without its machine."""
+    ratios = _blind_ratios(rows, fits.without)
+    return replace(
+        fits,
         intervals=_intervals(ratios, ""),
-        intervals_without={machine: _intervals(ratios, machine) for machine in left_out},
+        intervals_without={machine: _intervals(ratios, machine) for machine in fits.without},
     )
 
 
@@ -97,7 +108,8 @@ def _blind_ratios(rows: Sequence[UsableRow], without: Mapping[str, StackFactors]
     hardware = np.array([row.measured.configuration.hardware for row in rows])
     ratios: dict[str, dict[str, NDArray[np.float64]]] = {metric: {} for metric in METRICS}
     for machine, factors in without.items():
-        predicted, mine = predictor.predict(factors), hardware == machine
+        mine = hardware == machine
+        predicted = predictor.simulate(factors, mine)
         for metric, by_machine in ratios.items():
             found = (observed.of(metric) / predicted.of(metric))[mine]
             by_machine[machine] = found[~np.isnan(found)]
@@ -122,8 +134,15 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, required=True, metavar="FILE", nargs="+")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE")
     parser.add_argument("--date", type=date.fromisoformat, default=None, metavar="YYYY-MM-DD")
+    parser.add_argument(
+        "--intervals", action="store_true", help="keep the factors that ship; intervals are new"
+    )
     args = parser.parse_args(argv)
-    found = fits_of(args.data, day=args.date or date.today())
+    if args.intervals:
+        rows = [row for path in args.data for row in usable_rows(read_rows(path))[0]]
+        found = with_intervals(shipped_fits(), rows)
+    else:
+        found = fits_of(args.data, day=args.date or date.today())
     args.output.write_text(json.dumps(found.as_data(), indent=1) + "\n", encoding="utf-8")
     return 0
 

@@ -55,9 +55,11 @@ class RowDeployment:
     """A configuration in the cost model's terms.
 
     `rides`: prompt chunks ride in decode steps (TensorRT-LLM without attention DP). `slots`:
-    sequences that a decode worker's cache holds.
+    sequences that a decode worker's cache holds, in `kv_blocks` of each rank. `prompt_tokens` and
+    `output_tokens` are means, `prompt_tokens_max` and `output_tokens_max` the nominal lengths.
     """
 
+    framework: str
     model: ModelSpec
     prefill: Pool
     decode: Pool
@@ -66,8 +68,11 @@ class RowDeployment:
     draft_tokens: int
     prompt_tokens: float
     output_tokens: float
+    prompt_tokens_max: int
+    output_tokens_max: int
     chips: int
     slots: float
+    kv_blocks: int
     stack: Stack
 
 
@@ -96,7 +101,9 @@ def deployment_of(configuration: Configuration) -> RowDeployment:
     attention_dp = configuration.decode.dp_attention
     prompt, output = configuration.prompt_tokens, configuration.output_tokens
     drafts = _draft_tokens(configuration, trt=trt, attention_dp=_is_dp(decode))
+    kv_blocks = _kv_blocks(model, decode, trt=trt)
     return RowDeployment(
+        framework=configuration.framework,
         model=model,
         prefill=prefill,
         decode=decode,
@@ -105,8 +112,11 @@ def deployment_of(configuration: Configuration) -> RowDeployment:
         draft_tokens=drafts,
         prompt_tokens=MEAN_LENGTH_SHARE * prompt,
         output_tokens=MEAN_LENGTH_SHARE * output,
+        prompt_tokens_max=prompt,
+        output_tokens_max=output,
         chips=chips if configuration.disaggregated else decode.partition.chips,
-        slots=_slots(model, decode, trt=trt, prompt=prompt, output=output),
+        slots=_slots(decode, kv_blocks, prompt=prompt, output=output),
+        kv_blocks=kv_blocks,
         stack=Stack(
             machine=configuration.hardware,
             fp4=configuration.precision == "fp4",
@@ -193,8 +203,8 @@ def _pool(system: SystemSpec, columns: PoolColumns, *, gpus: int, workers: int) 
     return Pool(workers=workers, system=system.cluster(-(-gpus // unit)), partition=partition)
 
 
-def _slots(model: ModelSpec, pool: Pool, *, trt: bool, prompt: int, output: int) -> float:
-    """Sequences of a worker by whole blocks, as engines count them.
+def _kv_blocks(model: ModelSpec, pool: Pool, *, trt: bool) -> int:
+    """Whole blocks of a rank's cache.
 
     Experts divided over several chips take as much memory as whole ones on as many chips.
     """
@@ -207,10 +217,14 @@ def _slots(model: ModelSpec, pool: Pool, *, trt: bool, prompt: int, output: int)
     room = kv_capacity_tokens(model, pool.system, whole, terms=terms)
     room = int(room * TRT_CACHE_SHARE) if trt else room
     least = LEAST_CACHE_SHARE * pool.system.chip.hbm_bytes / model.kv_bytes_per_token
-    blocks = max(room, int(least)) // KV_BLOCK_TOKENS
+    return max(room, int(least)) // KV_BLOCK_TOKENS
+
+
+def _slots(pool: Pool, kv_blocks: int, *, prompt: int, output: int) -> float:
+    """Sequences of a worker by whole blocks, as engines count them."""
     held = MEAN_LENGTH_SHARE * (prompt + HELD_OUTPUT_SHARE * output)
     blocks_each = held / KV_BLOCK_TOKENS + 0.5  # the last block is half full on average
-    return pool.partition.ranks * blocks / blocks_each
+    return pool.partition.ranks * kv_blocks / blocks_each
 
 
 def handover_s(deployment: RowDeployment) -> float:

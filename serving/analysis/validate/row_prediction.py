@@ -1,4 +1,7 @@
-"""Predictions of measured rows: counted steps, a fit's factors, a closed loop."""
+"""Predictions of measured rows: counted steps, a fit's factors, and runs of closed loops.
+
+The steady state's formula is for fits, which ask for hundreds of predictions of all rows.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +19,7 @@ from serving.analysis.validate.closed_loop import LoopRows, LoopTimes, closed_lo
 from serving.analysis.validate.counted_rows import CountedRows, RowLoad
 from serving.analysis.validate.measured_row import METRICS
 from serving.analysis.validate.row_deployment import Stack, handover_s
+from serving.analysis.validate.row_runs import run_rows
 
 Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]
@@ -23,15 +27,18 @@ Float64s = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowResults:
-    """Seconds, and tokens/s of prompts and outputs per chip, all [rows]; NaN if not measured.
+    """Seconds, and tokens/s of prompts and outputs per chip, all [rows]; NaN where unknown.
 
-    `ttft_s` is the median, of the steady state; `mean_ttft_s` holds the first burst's queue.
+    `ttft_s` is a median, `tpot_s` a mean.
     """
 
     tpot_s: Float64s
     ttft_s: Float64s
     mean_ttft_s: Float64s
     tokens_per_s_per_chip: Float64s
+    median_tpot_s: Float64s
+    p99_tpot_s: Float64s
+    p99_ttft_s: Float64s
 
     def of(self, metric: str) -> Float64s:
         """By the metric's name, one of METRICS."""
@@ -65,11 +72,12 @@ class RowPredictor:
         )
 
     def predict(self, factors: StackFactors) -> RowResults:
-        """Every row under `factors`."""
+        """Every row under `factors`, by the formula of the steady state; percentiles are NaN."""
         if self._counted is None:
-            return RowResults(**dict.fromkeys(METRICS.values(), np.zeros(0)))
+            return unknown_results(0)
         found = self._loop(self._counted, factors)
-        return RowResults(
+        return replace(
+            unknown_results(len(self._counted.loads)),
             tpot_s=found.tpot_s,
             ttft_s=found.steady_ttft_s,
             mean_ttft_s=found.ttft_s,
@@ -103,6 +111,36 @@ class RowPredictor:
                 front_end_s=front_end_s[counted.stack_of_row] / NS_PER_S,
             )
         )
+
+    def prompt_s(self, factors: StackFactors) -> Float64s:
+        """Seconds a prompt that all engines for prompts need together, at their best: [rows]."""
+        counted = self._counted
+        if counted is None:
+            return np.zeros(0)
+        times = counted.times([as_deployed(factors, each) for each in counted.stacks])
+        seconds: Float64s = np.minimum(times.solo_s, times.full_s) / self._given["prefill_workers"]
+        return seconds
+
+    def simulate(self, factors: StackFactors, rows: Bools) -> RowResults:
+        """The masked rows under `factors`, each run as the benchmark ran it; others are NaN."""
+        found = unknown_results(len(rows))
+        counted = self._counted
+        if counted is None or not rows.any():
+            return found
+        calibrations = [as_deployed(factors, each) for each in counted.stacks]
+        places = np.flatnonzero(rows).tolist()
+        runs = run_rows(counted, counted.times(calibrations), calibrations, places)
+        for place, run in zip(places, runs, strict=True):
+            found.ttft_s[place], found.mean_ttft_s[place] = run.median_ttft_s, run.mean_ttft_s
+            found.tpot_s[place], found.median_tpot_s[place] = run.mean_tpot_s, run.median_tpot_s
+            found.p99_ttft_s[place], found.p99_tpot_s[place] = run.p99_ttft_s, run.p99_tpot_s
+            found.tokens_per_s_per_chip[place] = run.tokens_per_s / self._chips[place]
+        return found
+
+
+def unknown_results(rows: int) -> RowResults:
+    """NaN everywhere."""
+    return RowResults(**{name: np.full(rows, np.nan) for name in METRICS.values()})
 
 
 def as_deployed(factors: StackFactors, stack: Stack) -> Calibration:

@@ -1,19 +1,28 @@
 """Predictions against measurements, by shipped fits alone.
 
-A row of a configuration that was fitted is predicted by the fit on everything (*fitted*), and by
-the fit without its machine's rows (*left out*). One that no fit has seen is left out of the fit on
+Each row is run as the benchmark ran it, on the simulator's schedulers: by the fit on everything
+(*fitted*) if its configuration was fitted, and then by the fit without its machine's rows (*left
+out*). One that no fit has seen is left out of the fit on
 everything. No result of a file enters any prediction.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from emulator.arrays import Float64s
 from emulator.specs.shipped_fits import PredictionInterval, ShippedFits, shipped_fits
 from serving.analysis.validate.measured_row import METRICS, ExcludedRow, read_rows
 from serving.analysis.validate.prediction_errors import RowError, summary
-from serving.analysis.validate.row_prediction import RowPredictor, RowResults
+from serving.analysis.validate.row_prediction import (
+    RowPredictor,
+    RowResults,
+    unknown_results,
+)
 from serving.analysis.validate.usable_rows import UsableRow, usable_rows
 
 
@@ -21,7 +30,9 @@ from serving.analysis.validate.usable_rows import UsableRow, usable_rows
 class Validation:
     """Rows of files with the shipped fits' predictions.
 
-    `everything`, and `without` by machine, are of all `rows`, in order.
+    `everything` and `unseen` are of all `rows`, in order: by the fit on everything, and by the fit
+    that has seen nothing of a row's machine, NaN without one. `prompt_s`: seconds a prompt that a
+    row's engines need, by the fit on everything, [rows].
     """
 
     paths: tuple[Path, ...]
@@ -29,7 +40,8 @@ class Validation:
     excluded: tuple[ExcludedRow, ...]
     fits: ShippedFits
     everything: RowResults
-    without: Mapping[str, RowResults]
+    unseen: RowResults
+    prompt_s: Float64s
 
     @property
     def names(self) -> str:
@@ -38,13 +50,12 @@ class Validation:
 
     def in_fit(self, row: UsableRow) -> bool:
         """Whether the fit on everything has seen the row's configuration."""
-        return row.measured.configuration.fingerprint in self.fits.fitted
+        return _in_fit(self.fits, row)
 
-    def blind(self, row: UsableRow) -> RowResults | None:
-        """Predictions by the fit that has seen nothing of the row's machine; None without one."""
-        if not self.in_fit(row):
-            return self.everything
-        return self.without.get(row.measured.configuration.hardware)
+    def blind(self, place: int, metric: str) -> float | None:
+        """Of the row at `place`, by the fit that has seen nothing of its machine."""
+        found = float(self.unseen.of(metric)[place])
+        return None if isnan(found) else found
 
     def interval(self, row: UsableRow, metric: str) -> PredictionInterval | None:
         """Of measured over predicted by fits without the measured machine, over the rows of other
@@ -63,9 +74,8 @@ class Validation:
     def left_out(self, metric: str) -> Iterator[RowError]:
         """Every row, predicted blindly."""
         for place, row in enumerate(self.rows):
-            predictions = self.blind(row)
-            if predictions is not None:
-                yield from self._error(row, metric, predictions, place)
+            if self.blind(place, metric) is not None:
+                yield from self._error(row, metric, self.unseen, place)
 
     def _error(
         self, row: UsableRow, metric: str, predictions: RowResults, place: int
@@ -87,19 +97,38 @@ class Validation:
         )
 
 
-def validation_of(paths: Sequence[Path]) -> Validation:
-    """Predict every usable row of the files; raises ConfigError for a bad file."""
-    fits = shipped_fits()
+def _in_fit(fits: ShippedFits, row: UsableRow) -> bool:
+    return row.measured.configuration.fingerprint in fits.fitted
+
+
+def validation_of(paths: Sequence[Path], fits: ShippedFits | None = None) -> Validation:
+    """Run every usable row of the files under `fits`, by default those that ship.
+
+    Raises ConfigError for a bad file.
+    """
+    fits = fits or shipped_fits()
     read = [usable_rows(read_rows(path)) for path in paths]
     rows = tuple(row for usable, _ in read for row in usable)
     predictor = RowPredictor([row.load for row in rows])
+    everything = predictor.simulate(fits.everything, np.ones(len(rows), dtype=np.bool_))
+    machine = np.array([row.measured.configuration.hardware for row in rows])
+    seen = np.array([_in_fit(fits, row) for row in rows], dtype=np.bool_)
+    unseen = unknown_results(len(rows))
+    parts = [(~seen, everything)]
+    for name, factors in fits.without.items():
+        mine = seen & (machine == name)
+        parts.append((mine, predictor.simulate(factors, mine)))
+    for mine, part in parts:
+        for metric in METRICS:
+            unseen.of(metric)[mine] = part.of(metric)[mine]
     return Validation(
         paths=tuple(paths),
         rows=rows,
         excluded=tuple(row for _, excluded in read for row in excluded),
         fits=fits,
-        everything=predictor.predict(fits.everything),
-        without={machine: predictor.predict(each) for machine, each in fits.without.items()},
+        everything=everything,
+        unseen=unseen,
+        prompt_s=predictor.prompt_s(fits.everything),
     )
 
 

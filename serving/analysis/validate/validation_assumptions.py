@@ -15,8 +15,16 @@ _EVERY_TIME: Final = (
     "No factor belongs to one machine or one framework, and none grows with a date: they made rows "
     "of machines that were not fitted worse.",
     "Lengths are 0.9 of the nominal ones, as the benchmark draws them from 80 % to 100 %.",
-    "Median TTFT is that of the steady state. A run sends ten requests a user, all users at once: "
-    "mean TTFT holds the first burst's queue, which depends on the client's timing.",
+    "A row is run as the benchmark ran it: ten requests a user, all users' first at once on idle "
+    "engines (its warm-up ends before), on the simulator's schedulers; a table of the row's steps "
+    "at mean lengths says how long each takes.",
+    "Schedulers follow public launch scripts: SGLang on Blackwell without attention DP looks for "
+    "requests every 30 decode steps, every 10 below 16 users; TensorRT-LLM's prompts wait up to 60 "
+    "steps for those of the other attention ranks, and of two pools a decode rank holds the next "
+    "lower power of two of its users, unless they are 1.5 times as many.",
+    "Assumed: a request passes two front ends where there are two pools, goes to the engine with "
+    "the fewest requests, and prompts go whole into a step, up to 16,384 tokens (8,192 a rank with "
+    "TensorRT-LLM).",
     "KV is FP8, but for SGLang on Hopper (BF16). FP4 is of routed experts alone; the rest "
     "stays FP8.",
     "Rows with tp 1 and ep 1 on several GPUs a worker: up to 4 are plain TP, more are "

@@ -5,7 +5,7 @@ from typing import Any, Final
 import altair as alt
 
 from reporting.charts import chart_of, picture
-from serving.analysis.validate.measured_row import METRICS
+from serving.analysis.validate.measured_row import MAIN_METRICS
 from serving.analysis.validate.validation import Validation
 
 _TITLES: Final = {
@@ -27,7 +27,7 @@ def validation_chart(validation: Validation) -> alt.VConcatChart:
             f"{len(validation.rows)} rows, by the fit of {data['date']} to {data['rows']} rows; "
             "dashed: 12 % off",
         ),
-        alt.hconcat(*(_panel(validation, metric) for metric in METRICS)),
+        alt.hconcat(*(_panel(validation, metric) for metric in MAIN_METRICS)),
     )
 
 

@@ -1,6 +1,6 @@
 """The report of a validation: every row's signed error, then scores of the errors."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -8,7 +8,8 @@ from emulator.specs.figure import Figure
 from emulator.specs.shipped_fits import PredictionInterval
 from reporting.document import Column, Table, table_of
 from reporting.plain_text import table_lines
-from serving.analysis.validate.measured_row import METRICS, ExcludedRow
+from serving.analysis.validate.measured_row import MAIN_METRICS, METRICS, ExcludedRow
+from serving.analysis.validate.row_outliers import Outlier, outliers
 from serving.analysis.validate.usable_rows import UsableRow
 from serving.analysis.validate.validation import Validation, scores
 from serving.analysis.validate.validation_aim import aim_lines, missed
@@ -26,11 +27,21 @@ _NAMES: Final = {
     "ttft": "median TTFT",
     "mean_ttft": "mean TTFT",
     "tokens_per_s": "tokens/s per chip",
+    "median_tpot": "median TPOT",
+    "p99_tpot": "p99 TPOT",
+    "p99_ttft": "p99 TTFT",
 }
 
 
-def report_lines(validation: Validation, references: list[dict[str, Any]]) -> Iterator[str]:
-    """Rows, excluded rows, scores, aims, references, factors, assumptions."""
+def report_lines(
+    validation: Validation,
+    references: list[dict[str, Any]],
+    excluded_points: Sequence[ExcludedRow] = (),
+) -> Iterator[str]:
+    """Rows, excluded rows, scores, outliers, aims, references, factors, assumptions.
+
+    `excluded_points`: published points that no prediction is for.
+    """
     yield from table_lines(row_table(validation))
     yield ""
     yield f"{len(validation.rows)} rows predicted, {len(validation.excluded)} excluded"
@@ -39,20 +50,35 @@ def report_lines(validation: Validation, references: list[dict[str, Any]]) -> It
     yield ""
     yield from table_lines(score_table(validation))
     yield ""
+    yield from _outlier_lines(validation)
     yield from aim_lines(scores(validation))
     yield ""
     if references:
         yield from table_lines(table_of(_REFERENCES, references))
+        yield ""
+    if excluded_points:
+        yield f"{len(excluded_points)} published points excluded"
+        yield from table_lines(table_of(_EXCLUDED, excluded_points))
         yield ""
     yield from table_lines(table_of(_FACTORS, validation.fits.everything.figures()))
     yield ""
     yield from (f"- {each}" for each in assumptions_of(validation))
 
 
+def _outlier_lines(validation: Validation) -> Iterator[str]:
+    found = outliers(validation)
+    if not found:
+        return
+    lines = len({(each.file, each.line) for each in found})
+    yield f"{lines} lines that no steady state of their columns gives, all counted above"
+    yield from table_lines(table_of(_OUTLIERS, found))
+    yield ""
+
+
 def row_table(validation: Validation) -> Table:
     """By the fit on everything; `blind`: the error by the fit without the row's machine."""
     columns = [*_CONFIGURATION]
-    for metric in METRICS:
+    for metric in MAIN_METRICS:
         columns += _metric_columns(validation, metric)
     return table_of(columns, enumerate(validation.rows))
 
@@ -70,10 +96,8 @@ def _metric_columns(validation: Validation, metric: str) -> Iterator[Column[tupl
         return None if found is None else predicted(row) / found - 1
 
     def blind(row: tuple[int, UsableRow]) -> float | None:
-        found, predictions = measured(row), validation.blind(row[1])
-        if found is None or predictions is None:
-            return None
-        return float(predictions.of(metric)[row[0]]) / found - 1
+        found, predicted = measured(row), validation.blind(row[0], metric)
+        return None if found is None or predicted is None else predicted / found - 1
 
     yield Column(_HEADINGS[metric], measured, _short, scale=1 / _SCALES[metric])
     yield Column("predicted", predicted, _short, scale=1 / _SCALES[metric])
@@ -99,16 +123,18 @@ def score_table(validation: Validation) -> Table:
             ("were fitted", found[metric]["fitted"]),
             ("no fit had seen", found[metric]),
         )
-        for row in _score_rows(_NAMES[metric], words, over)
+        for row in _score_rows(metric, words, over)
     ]
     return table_of(_SCORES, rows)
 
 
 def _score_rows(metric: str, words: str, found: dict[str, Any]) -> Iterator[dict[str, Any]]:
     def row(hardware: str, of: dict[str, Any]) -> dict[str, Any]:
-        return {"metric": metric, "words": words, "hardware": hardware, **of}
+        return {"metric": _NAMES[metric], "words": words, "hardware": hardware, **of}
 
     yield row("all", found)
+    if metric not in MAIN_METRICS:
+        return
     for machine, own in found["by_hardware"].items():
         yield row(machine, own)
         if own["mtp"]["rows"] and own["plain"]["rows"]:
@@ -137,6 +163,12 @@ _EXCLUDED: Final[tuple[Column[ExcludedRow], ...]] = (
     Column("hardware", lambda each: each.hardware, align="left"),
     Column("excluded because", lambda each: each.reason, align="left"),
 )
+_OUTLIERS: Final[tuple[Column[Outlier], ...]] = (
+    Column("file", lambda each: each.file, align="left"),
+    Column("line", lambda each: each.line, "d"),
+    Column("hardware", lambda each: each.hardware, align="left"),
+    Column("what no steady state gives", lambda each: each.words, align="left"),
+)
 _SCORES: Final[tuple[Column[dict[str, Any]], ...]] = (
     Column("metric", lambda row: row["metric"], align="left"),
     Column("rows that", lambda row: row["words"], align="left"),
@@ -163,7 +195,11 @@ _FACTORS: Final[tuple[Column[tuple[str, Figure]], ...]] = (
 )
 
 
-def as_data(validation: Validation, references: list[dict[str, Any]]) -> dict[str, Any]:
+def as_data(
+    validation: Validation,
+    references: list[dict[str, Any]],
+    excluded_points: Sequence[ExcludedRow] = (),
+) -> dict[str, Any]:
     """The JSON document."""
     found = scores(validation)
     return {
@@ -171,6 +207,7 @@ def as_data(validation: Validation, references: list[dict[str, Any]]) -> dict[st
         "fit": dict(validation.fits.data),
         "rows": [_row_data(validation, place) for place in range(len(validation.rows))],
         "excluded": [asdict(each) for each in validation.excluded],
+        "outliers": [asdict(each) for each in outliers(validation)],
         **found,
         "missed": missed(found),
         "intervals": {metric: asdict(each) for metric, each in validation.fits.intervals.items()},
@@ -180,6 +217,7 @@ def as_data(validation: Validation, references: list[dict[str, Any]]) -> dict[st
         ],
         "assumptions": list(assumptions_of(validation)),
         "references": references,
+        "excluded_references": [asdict(each) for each in excluded_points],
     }
 
 
@@ -187,7 +225,7 @@ def _row_data(validation: Validation, place: int) -> dict[str, Any]:
     row = validation.rows[place]
     configuration = row.measured.configuration
     measured = {metric: row.measured.results.of(metric) for metric in METRICS}
-    blind = validation.blind(row)
+    blind = {metric: validation.blind(place, metric) for metric in METRICS}
     predicted = {metric: float(validation.everything.of(metric)[place]) for metric in METRICS}
     return {
         "file": row.measured.file,
@@ -212,9 +250,9 @@ def _row_data(validation: Validation, place: int) -> dict[str, Any]:
             for metric, value in measured.items()
         },
         "blind": {
-            metric: _blind(float(blind.of(metric)[place]), validation.interval(row, metric))
-            for metric in METRICS
-            if blind is not None
+            metric: _blind(found, validation.interval(row, metric))
+            for metric, found in blind.items()
+            if found is not None
         },
     }
 

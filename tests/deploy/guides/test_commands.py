@@ -65,6 +65,7 @@ def folder(tmp_path: Path) -> Path:
     bad = [TRACE_HEADING, f"{stamps[0]},10,5", f"{stamps[1]},10,-1"]
     (tmp_path / "bad.csv").write_text("\n".join(bad) + "\n")
     write_rows(tmp_path / "inferencex_dsr1.csv")
+    write_rows(tmp_path / "inferencex_dsr1_more.csv")
     return tmp_path
 
 

@@ -6,7 +6,7 @@ import pytest
 from emulator.specs.published_trainings import PUBLISHED_TRAININGS
 from serving.analysis.validate.expert_parallel_rates import EPLB_RATIO, deepep_us, node_rates
 from serving.analysis.validate.launch_points import TOKENS_PER_MW_POINTS, tokens_per_mw
-from serving.analysis.validate.reference_points import reference_data, references
+from serving.analysis.validate.reference_points import excluded_points, reference_data, references
 from serving.analysis.validate.trainium_points import TRAINIUM_POINTS, TrainiumPoint, trainium_ns
 from tests.serving.analysis.validate.made_up_measurements import public_measurements
 
@@ -88,3 +88,14 @@ def test_every_point_of_the_public_files_is_predicted() -> None:
     found = reference_data(PUBLIC)
 
     assert len(found) == (len(lines) - 1) + 8 + len((*TRAINIUM_POINTS, *PUBLISHED_TRAININGS))
+
+
+def test_published_points_without_a_prediction_are_named(tmp_path: Path) -> None:
+    (tmp_path / "reference_points.csv").write_text(
+        "id,hardware,metric,value,unit,source\nsgl96-p1k,H100,a,1,b,c\nunheard-of,B200,a,1,b,c\n"
+    )
+
+    (found,) = excluded_points(tmp_path)
+
+    assert (found.line, found.hardware) == (3, "b200")
+    assert "unheard-of" in found.reason
