@@ -47,6 +47,11 @@ def plain_error(error: ModelError) -> dict[str, tuple[float, float]]:
     return {metric: (each.least, each.most) for metric, each in error.items()}
 
 
+def error_of(plain: Mapping[str, tuple[float, float]]) -> ModelError:
+    """The error of its `plain_error`."""
+    return {name: PredictionInterval(least=a, most=b) for name, (a, b) in plain.items()}
+
+
 def plain_ranges(
     intervals: Mapping[str, PredictionInterval | None], predicted: Mapping[str, float]
 ) -> dict[str, tuple[float, float]]:
