@@ -35,8 +35,8 @@ def error_in_words(error: ModelError) -> str:
         return "error of the model: a roofline's times are bounds, none is a prediction"
     tpot, ttft, rate = (error[name] for name in ("tpot", "ttft", "tokens_per_s"))
     return (
-        "error of the model: of DeepSeek-R1 on GPU servers that no fit had seen, four of five rows had "
-        f"{tpot.least:.2f} to {tpot.most:.2f} times the predicted TPOT, {rate.least:.2f} to "
+        "error of the model: of DeepSeek-R1 on GPU servers that no fit had seen, four of five rows "
+        f"had {tpot.least:.2f} to {tpot.most:.2f} times the predicted TPOT, {rate.least:.2f} to "
         f"{rate.most:.2f} times the tokens/s, {ttft.least:.2f} to {ttft.most:.0f} times the "
         "TTFT, whose queue was a formula there; their routing was uneven, and predicted so; "
         "published rates of other models lie outside more often (ultraserve validate)"
