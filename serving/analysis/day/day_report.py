@@ -154,7 +154,7 @@ def _check_lines(check: ExactHour, error: ModelError) -> Iterator[str]:
 def day_data(day: VirtualDay) -> dict[str, Any]:
     """The same as plain data: the headline's first policy on top, then everything."""
     headline = day.headline
-    curve, partition = day.machine.curve, day.choice.candidate.partition
+    curve = day.machine.curve
     error = day.settings.sweep.assumptions.model_error
     rate = error.get("tokens_per_s")
     return {
@@ -171,26 +171,7 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
         "required_share": curve.required_share,
         "length_s": day.settings.question.length_s,
         "begins": headline.demand.begins.isoformat(),
-        "group": {
-            "groups": day.machine.groups,
-            "chips": partition.chips,
-            "tp": partition.tp,
-            "ep": partition.ep,
-            "lnc": partition.lnc,
-            "capacity_per_s": curve.capacity_per_s,
-            "saturated_per_s": curve.saturated_per_s,
-            "range_80": plain_ranges(
-                dict.fromkeys(("capacity_per_s", "saturated_per_s"), rate),
-                {
-                    "capacity_per_s": curve.capacity_per_s,
-                    "saturated_per_s": curve.saturated_per_s,
-                },
-            ),
-            "idle_watts": curve.idle_watts,
-            "drain_s": day.handover.drain_s,
-            "restore_s": day.handover.restore_s,
-            "least_training_chips": day.machine.trained.least_chips,
-        },
+        "group": _group_data(day, rate),
         "curve": [asdict(point) for point in curve.points],
         "demand_unused_share": _unused(day),
         "loads": [
@@ -218,6 +199,31 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
         "check": None if day.check is None else _check_data(day.check),
         "method": method(day),
         "assumptions": assumptions(day),
+    }
+
+
+def _group_data(day: VirtualDay, rate: PredictionInterval | None) -> dict[str, Any]:
+    """A replica and what it serves."""
+    curve, partition = day.machine.curve, day.choice.candidate.partition
+    return {
+        "groups": day.machine.groups,
+        "chips": partition.chips,
+        "tp": partition.tp,
+        "ep": partition.ep,
+        "lnc": partition.lnc,
+        "capacity_per_s": curve.capacity_per_s,
+        "saturated_per_s": curve.saturated_per_s,
+        "range_80": plain_ranges(
+            dict.fromkeys(("capacity_per_s", "saturated_per_s"), rate),
+            {
+                "capacity_per_s": curve.capacity_per_s,
+                "saturated_per_s": curve.saturated_per_s,
+            },
+        ),
+        "idle_watts": curve.idle_watts,
+        "drain_s": day.handover.drain_s,
+        "restore_s": day.handover.restore_s,
+        "least_training_chips": day.machine.trained.least_chips,
     }
 
 
