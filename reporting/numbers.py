@@ -42,6 +42,18 @@ def four_digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 1_000 else f"{value:.4g}"
 
 
+def range_words(bounds: tuple[float, float], *, scale: float = 1.0) -> str:
+    """Three digits each, thousands in k from 10,000 on, and millions in M: `9.01 to 14.5`."""
+    return " to ".join(_three_digits(bound / scale) for bound in bounds)
+
+
+def _three_digits(value: float) -> str:
+    for factor, suffix, least in ((1e6, "M", 999_500), (1e3, "k", 9_995)):
+        if value >= least:
+            return f"{float(f'{value / factor:.3g}'):,g}{suffix}"
+    return f"{float(f'{value:.3g}'):,g}"
+
+
 def with_prefix(value: float, unit: str) -> tuple[str, str]:
     """A value and its unit; bytes and operations in M, G or T (powers of ten): `1.25`, `TB/s`."""
     if unit in _SHORT_UNITS:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
+from math import exp, hypot, log
 from typing import Any, Final
 
 from emulator.errors import ConfigError
@@ -27,6 +28,23 @@ class PredictionInterval:
 
     least: float
     most: float
+
+    def around(self, predicted: float) -> tuple[float, float]:
+        """The 80 % range of a predicted value."""
+        return self.least * predicted, self.most * predicted
+
+    @property
+    def inverse(self) -> "PredictionInterval":
+        """Of a value that falls as this one rises, such as a user's tokens/s with TPOT."""
+        return PredictionInterval(least=1 / self.most, most=1 / self.least)
+
+    @property
+    def of_ratio(self) -> "PredictionInterval":
+        """Of one machine's value over another's, their errors independent (assumed): in logarithms
+        the squares of the widths add.
+        """
+        wide = exp(hypot(log(self.least), log(self.most)))
+        return PredictionInterval(least=1 / wide, most=wide)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from reporting.data_forms import json_text
 from reporting.document import Column, table_of
 from reporting.plain_text import table_lines
 from serving.commands.collective_claims import UNITS, claim_of, claim_text, size_text
+from serving.commands.collective_hops import hop_text
 from serving.commands.shared_traffic import shared_lines, shared_text, traffic_name
 
 _SIZES_MAX = 64
@@ -108,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json_text(lines))
     else:
-        print("\n".join(_text(lines, systems)))
+        print("\n".join(_text(lines, systems, sizes, chips=chips, ranks=ranks)))
     return 0
 
 
@@ -214,7 +215,9 @@ def _operation(name: str) -> Operation:
     return Operation(name)
 
 
-def _text(lines: list[Line], systems: list[SystemSpec]) -> Iterator[str]:
+def _text(
+    lines: list[Line], systems: list[SystemSpec], sizes: list[int], *, chips: int, ranks: int
+) -> Iterator[str]:
     """A title, a table and the vendor's claims per operation; then the assumptions of the times."""
     count = len(systems)
     by_operation: dict[str, list[Line]] = {}
@@ -230,9 +233,17 @@ def _text(lines: list[Line], systems: list[SystemSpec]) -> Iterator[str]:
         for index, system in enumerate(systems):
             claim = claim_of(Operation(operation), systems[0], system)
             if claim is not None:
-                sizes = [line.size_bytes for line in own[index::count]]
                 times = [line.times_as_long for line in own[index::count]]
                 yield f"{system.name}, vendor's {claim_text(claim, sizes, times)}"
+
+                def most_times(other: SystemSpec, operation: str = operation) -> float:
+                    pair = [systems[0], other]
+                    timed = collective_lines(
+                        pair, Operation(operation), sizes, chips=chips, ranks=ranks
+                    )
+                    return max(line.times_as_long for line in timed[1::2])
+
+                yield hop_text(claim, system, most_times)
     yield ""
     yield from map(_latency_text, systems)
     yield "* assumed, `ultraserve describe` says why"

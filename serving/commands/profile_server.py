@@ -92,6 +92,7 @@ def fetch(client: ControlClient, ended: RecordingState) -> ProfiledRun:
         model=state.model,
         weights=state.weights,
         routing=state.routing,
+        calibration=client.call(control_call.DESCRIBE_SYSTEM).calibration,
         tp=state.partition.tp,
         begin_ns=ended.begin_ns,
         end_ns=ended.now_ns,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from reporting.document import Column, table_of
 from reporting.numbers import percent
 from reporting.plain_text import table_lines
+from serving.analysis.steady_state.model_error import error_in_words, error_of
 
 if TYPE_CHECKING:
     from serving.analysis.profile.profile_summary import (
@@ -63,6 +64,8 @@ def summary_lines(summary: ProfileSummary) -> Iterator[str]:
     for phase in summary.phases:
         yield ""
         yield from phase_lines(phase)
+    yield ""
+    yield error_in_words(error_of(summary.model_error))
 
 
 def _use_table(summary: ProfileSummary) -> list[str]:

@@ -57,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     if args.kernels is not None:
         return _run_kernels(args)
     from serving.analysis.validate.measured_row import measurement_files
+    from serving.analysis.validate.other_models import other_models_text
+    from serving.analysis.validate.other_models.other_models import shipped_other_models
     from serving.analysis.validate.reference_points import excluded_points, reference_data
     from serving.analysis.validate.validation import validation_of
     from serving.analysis.validate.validation_text import as_data, report_lines
@@ -66,10 +68,14 @@ def run(args: argparse.Namespace) -> int:
     validation = validation_of(paths)
     references = reference_data(paths[0].parent)
     unknown = excluded_points(paths[0].parent)
+    others = shipped_other_models()
     if args.json:
-        print(json_text(as_data(validation, references, unknown)))
+        data = as_data(validation, references, unknown)
+        print(json_text(data | {"other_models": other_models_text.as_data(others)}))
     else:
         print("\n".join(report_lines(validation, references, unknown)))
+        print("", *other_models_text.report_lines(others), "", sep="\n")
+        print("\n".join(f"- {each}" for each in other_models_text.ASSUMED))
     if args.plot is not None:
         from serving.analysis.chart_file import write_chart
         from serving.analysis.validate.validation_chart import validation_chart

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.records.estimate import Estimate
-from reporting.numbers import interval, number, percent, share_interval
+from reporting.numbers import interval, number, percent, range_words, share_interval
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,20 @@ def test_an_interval_is_told_with_the_ends_that_are_known() -> None:
     assert share_interval(Estimate(value=0.2, high=0.25)) == "<= 25.0 %"
     for unknown in (None, Estimate(value=2.0)):
         assert interval(unknown) == share_interval(unknown) == "-"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "scale", "words"),
+    [
+        ((9.014, 14.55), 1, "9.01 to 14.6"),
+        ((6.33e6, 10.64e6), 1, "6.33M to 10.6M"),
+        ((1234, 276_400), 1, "1,230 to 276k"),
+        ((9994, 9996), 1, "9,990 to 10k"),
+        ((999_400, 999_600), 1, "999k to 1M"),
+        ((12e6, 15e6), 1e6, "12 to 15"),
+    ],
+)
+def test_a_range_has_three_digits_at_each_end(
+    bounds: tuple[float, float], scale: float, words: str
+) -> None:
+    assert range_words(bounds, scale=scale) == words

@@ -1,7 +1,15 @@
 """Method and assumptions of a virtual day, in sentences."""
 
+from typing import Final
+
 from serving.analysis.day.virtual_day import VirtualDay
 from serving.policy.prefill_throttle import parse_prefill_policy
+
+_RANGE_IN_WORDS: Final = (
+    "80 %: the prediction times these ratios; served tokens per MWh at the same share of what the "
+    "machines can serve, at the modelled watts; training has no range: too few runs are published "
+    "(ultraserve validate)"
+)
 
 
 def method(day: VirtualDay) -> tuple[str, ...]:
@@ -40,6 +48,7 @@ def assumptions(day: VirtualDay) -> tuple[str, ...]:
         f"steps: {sweep.steps_in_words()}, weights as {day.choice.precision}, prefill policy "
         f"{parse_prefill_policy(settings.limits.prefill_policy).name}",
         sweep.assumptions.model_error_in_words(),
+        *([_RANGE_IN_WORDS] if sweep.assumptions.model_error else []),
         "every group is a replica with all experts of its own, so none move when it leaves; it is "
         f"empty {handover.drain_s:.3g} s after its last new request and draws as before until then",
         f"a group comes back in {handover.restore_s:.3g} s: {settings.job.start_s:g} s until "

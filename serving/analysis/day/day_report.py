@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any, Final
 
+from emulator.specs.shipped_fits import PredictionInterval
 from reporting.document import Document, Lines, Table
 from serving.analysis.day.day_method import assumptions, method
 from serving.analysis.day.day_result import DayResult
@@ -18,6 +19,12 @@ from serving.analysis.day.day_trace import HOUR_S
 from serving.analysis.day.exact_hour import BothWays, ExactHour
 from serving.analysis.day.slower_handovers import SlowerHandovers
 from serving.analysis.day.virtual_day import VirtualDay
+from serving.analysis.steady_state.model_error import (
+    ModelError,
+    in_range,
+    plain_error,
+    plain_ranges,
+)
 
 
 def day_document(day: VirtualDay) -> Document:
@@ -25,6 +32,8 @@ def day_document(day: VirtualDay) -> Document:
     settings, machine = day.settings, day.machine
     partition = day.choice.candidate.partition
     described = {each.policy: each.describes for load in day.loads for each in load.everything}
+    error = settings.sweep.assumptions.model_error
+    rate = error.get("tokens_per_s")
     walls = ", ".join(f"{name} {wall_s:.1f}" for name, wall_s in day.wall_s.items())
     return Document(
         title=f"{settings.sweep.model.name} serves and {machine.trained.model} is trained on "
@@ -32,9 +41,11 @@ def day_document(day: VirtualDay) -> Document:
         f"{settings.question.length_s / HOUR_S:g} hours from "
         f"{day.headline.demand.begins:%a %Y-%m-%d %H:%M %Z}",
         subtitle=f"{machine.groups} groups of {partition.chips} chips ({partition.division}); one "
-        f"serves {machine.curve.capacity_per_s:.4g} requests/s within the target, "
-        f"{machine.curve.saturated_per_s:.4g} at all; all of them "
-        f"{machine.capacity_per_s:,.4g}",
+        f"serves {machine.curve.capacity_per_s:.4g} "
+        f"requests/s within the target{in_range(rate, machine.curve.capacity_per_s)}, "
+        f"{machine.curve.saturated_per_s:.4g} at all"
+        f"{in_range(rate, machine.curve.saturated_per_s)}; all of them "
+        f"{machine.capacity_per_s:,.4g}{in_range(rate, machine.capacity_per_s)}",
         verdict=f"target: {settings.slo}; a policy with less than "
         f"{machine.curve.required_share:.4g} of the requests within both is marked FAILED",
         sections=(
@@ -44,12 +55,12 @@ def day_document(day: VirtualDay) -> Document:
                     "model flops",
                 )
             ),
-            *(headline_table(load) for load in day.loads),
+            *(headline_table(load, rate) for load in day.loads),
             Lines(rows=("What that took",)),
             *(account_table(load) for load in day.loads),
             _freed_table(day),
             _slower_lines(day),
-            *([] if day.check is None else [_check_section(day.check)]),
+            *([] if day.check is None else [_check_section(day.check, error)]),
             Lines(title="Method", rows=tuple(f"- {line}" for line in method(day))),
             Lines(
                 title="Assumed, modelled, not measured",
@@ -104,29 +115,30 @@ def _unused(day: VirtualDay) -> float:
     return 1 - mean_per_s / day.headline.peak_per_s
 
 
-def _check_section(check: ExactHour) -> Lines:
+def _check_section(check: ExactHour, error: ModelError) -> Lines:
     title = (
         f"Against the exact run: one group under {check.policy} from hour "
         f"{check.begin_s / HOUR_S:g} for {check.length_s / 60:g} min, {check.requests:,} requests "
         f"in {check.steps:,} steps and {check.parts} parts, {check.wall_s:.0f} s of wall time"
     )
-    return Lines(title=title, rows=tuple(_check_lines(check)))
+    return Lines(title=title, rows=tuple(_check_lines(check, error)))
 
 
-def _check_lines(check: ExactHour) -> Iterator[str]:
+def _check_lines(check: ExactHour, error: ModelError) -> Iterator[str]:
     for name, both in (("TTFT", check.ttft), ("TPOT", check.tpot), ("both", check.both)):
         yield (
             f"{name} kept: exact {both.exact:.3%}, walked {both.walked:.3%} "
             f"({100 * both.difference:+.3f} points)"
         )
-    for name, times in (
-        ("TTFT p99", check.ttft_p99_s),
-        ("TPOT p99", check.tpot_p99_s),
-        ("TPOT mean", check.tpot_mean_s),
+    for name, metric, times in (
+        ("TTFT p99", "ttft", check.ttft_p99_s),
+        ("TPOT p99", "tpot", check.tpot_p99_s),
+        ("TPOT mean", "tpot", check.tpot_mean_s),
     ):
         yield (
-            f"{name}: exact {1e3 * times.exact:,.4g} ms, walked {1e3 * times.walked:,.4g} ms "
-            f"({times.relative:+.1%})"
+            f"{name}: exact {1e3 * times.exact:,.4g} ms"
+            f"{in_range(error.get(metric), times.exact, scale=1e-3)}, walked "
+            f"{1e3 * times.walked:,.4g} ms ({times.relative:+.1%})"
         )
     tokens, joules = check.output_tokens, check.joules
     yield (
@@ -142,9 +154,12 @@ def _check_lines(check: ExactHour) -> Iterator[str]:
 def day_data(day: VirtualDay) -> dict[str, Any]:
     """The same as plain data: the headline's first policy on top, then everything."""
     headline = day.headline
-    curve, partition = day.machine.curve, day.choice.candidate.partition
+    curve = day.machine.curve
+    error = day.settings.sweep.assumptions.model_error
+    rate = error.get("tokens_per_s")
     return {
-        **_result_data(headline.results[0]),
+        **_result_data(headline.results[0], rate),
+        "model_error": plain_error(error),
         "wall_s": sum(day.wall_s.values()),
         "wall_parts_s": day.wall_s,
         "peak_share": headline.peak_share,
@@ -156,20 +171,7 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
         "required_share": curve.required_share,
         "length_s": day.settings.question.length_s,
         "begins": headline.demand.begins.isoformat(),
-        "group": {
-            "groups": day.machine.groups,
-            "chips": partition.chips,
-            "tp": partition.tp,
-            "ep": partition.ep,
-            "lnc": partition.lnc,
-            "attention_split": partition.attention_split.value,
-            "capacity_per_s": curve.capacity_per_s,
-            "saturated_per_s": curve.saturated_per_s,
-            "idle_watts": curve.idle_watts,
-            "drain_s": day.handover.drain_s,
-            "restore_s": day.handover.restore_s,
-            "least_training_chips": day.machine.trained.least_chips,
-        },
+        "group": _group_data(day, rate),
         "curve": [asdict(point) for point in curve.points],
         "demand_unused_share": _unused(day),
         "loads": [
@@ -179,7 +181,7 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
                 "splits_tried": load.splits_tried,
                 "best_fixed": load.fixed.policy,
                 "policies": [
-                    _result_data(each)
+                    _result_data(each, rate)
                     | {
                         f"flops_per_mwh_over_{name}": each.flops_per_mwh / other.flops_per_mwh
                         for name, other in (
@@ -193,10 +195,36 @@ def day_data(day: VirtualDay) -> dict[str, Any]:
             }
             for load in day.loads
         ],
-        "slower_handovers": [_slower_data(each) for each in day.slower],
+        "slower_handovers": [_slower_data(each, rate) for each in day.slower],
         "check": None if day.check is None else _check_data(day.check),
         "method": method(day),
         "assumptions": assumptions(day),
+    }
+
+
+def _group_data(day: VirtualDay, rate: PredictionInterval | None) -> dict[str, Any]:
+    """A replica and what it serves."""
+    curve, partition = day.machine.curve, day.choice.candidate.partition
+    return {
+        "groups": day.machine.groups,
+        "chips": partition.chips,
+        "tp": partition.tp,
+        "ep": partition.ep,
+        "lnc": partition.lnc,
+        "attention_split": partition.attention_split.value,
+        "capacity_per_s": curve.capacity_per_s,
+        "saturated_per_s": curve.saturated_per_s,
+        "range_80": plain_ranges(
+            dict.fromkeys(("capacity_per_s", "saturated_per_s"), rate),
+            {
+                "capacity_per_s": curve.capacity_per_s,
+                "saturated_per_s": curve.saturated_per_s,
+            },
+        ),
+        "idle_watts": curve.idle_watts,
+        "drain_s": day.handover.drain_s,
+        "restore_s": day.handover.restore_s,
+        "least_training_chips": day.machine.trained.least_chips,
     }
 
 
@@ -210,9 +238,13 @@ _RESULT: Final = (
 """Attributes that JSON has under their own names."""
 
 
-def _result_data(result: DayResult) -> dict[str, Any]:
+def _result_data(result: DayResult, rate: PredictionInterval | None) -> dict[str, Any]:
     totals = result.walk.totals
     return {name: getattr(result, name) for name in _RESULT} | {
+        "range_80": plain_ranges(
+            {"output_tokens_per_mwh": rate},
+            {"output_tokens_per_mwh": result.output_tokens_per_mwh},
+        ),
         "failed": not result.keeps_target,
         "ttft_attainment": result.attainment("ttft_share"),
         "tpot_attainment": result.attainment("tpot_share"),
@@ -228,9 +260,9 @@ def _result_data(result: DayResult) -> dict[str, Any]:
     }
 
 
-def _slower_data(slow: SlowerHandovers) -> dict[str, Any]:
+def _slower_data(slow: SlowerHandovers, rate: PredictionInterval | None) -> dict[str, Any]:
     result, fixed = slow.load.results[0], slow.load.fixed
-    return _result_data(result) | {
+    return _result_data(result, rate) | {
         "start_s": slow.start_s,
         "drain_s": slow.drain_s,
         "best_fixed": fixed.policy,

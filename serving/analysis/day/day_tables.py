@@ -2,10 +2,12 @@
 
 from typing import Final
 
+from emulator.specs.shipped_fits import PredictionInterval
 from reporting.document import Column, Table, table_of
 from serving.analysis.day.day_comparison import LoadComparison
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_trace import HOUR_S
+from serving.analysis.steady_state.model_error import range_column
 
 MILLION: Final = 1e6
 BILLION: Final = 1e9
@@ -13,8 +15,12 @@ EXA: Final = 1e18
 KWH_J: Final = 3.6e6
 
 
-def headline_table(load: LoadComparison) -> Table:
-    """Tokens and flops per MWh, with ratios to the baselines, if the policy keeps the target."""
+def headline_table(load: LoadComparison, rate: PredictionInterval | None) -> Table:
+    """Tokens and flops per MWh, with ratios to the baselines, if the policy keeps the target.
+
+    `rate` is the interval of tokens/s: at the same share of what the machines can serve, and the
+    modelled watts, served tokens have it too.
+    """
 
     def times(name: str, other: DayResult) -> Column[DayResult]:
         def ratio(result: DayResult) -> float | None:
@@ -22,10 +28,11 @@ def headline_table(load: LoadComparison) -> Table:
 
         return Column(f"x {name}", ratio, ".2f")
 
-    columns: tuple[Column[DayResult], ...] = (
+    columns: list[Column[DayResult]] = [
         _policy(load),
         Column("SLO kept", lambda result: result.slo_attainment, ".3%"),
         Column("served", lambda r: r.output_tokens_per_mwh, ",.0f", unit="Mtok/MWh", scale=MILLION),
+        *range_column(rate, lambda result: result.output_tokens_per_mwh, scale=MILLION),
         Column(
             "trained", lambda r: r.training_tokens_per_mwh, ",.0f", unit="Mtok/MWh", scale=MILLION
         ),
@@ -34,7 +41,7 @@ def headline_table(load: LoadComparison) -> Table:
         times(load.fixed.policy, load.fixed),
         times("oracle", load.oracle),
         Column("", lambda result: "" if result.keeps_target else "FAILED"),
-    )
+    ]
     return table_of(columns, load.everything, title=_highest(load))
 
 

@@ -88,7 +88,11 @@ def pareto(
     return Pareto(
         machines=tuple(machines),
         basis=basis,
-        vendor_findings=findings(by_name[BASE_SYSTEM].curves, by_name[NEW_SYSTEM].curves)
+        vendor_findings=findings(
+            by_name[BASE_SYSTEM].curves,
+            by_name[NEW_SYSTEM].curves,
+            by_name[NEW_SYSTEM].sweep.assumptions.model_error,
+        )
         if both
         else (),
     )

@@ -27,6 +27,7 @@ _BASIS_IN_WORDS: Final = {
     PowerBasis.DRAWN: "drawn at the meter",
     PowerBasis.ALL_IN: "all-in",
 }
+_RANGE_WORDS: Final = "; pale: the model's 80 % range, upwards"
 _USER: Final = "tokens/s/user"
 _PER_MW: Final = "tokens/s/MW"
 
@@ -47,7 +48,7 @@ def pareto_chart(pareto: Pareto) -> alt.VConcatChart:
             f"power {pareto.basis}; overlap {first.assumptions.overlap.value}; "
             f"calibration {first.assumptions.calibration.name}; modelled, not measured",
             "line and large points: the upper envelope; small points: other partitions, batches, "
-            "precisions and LNCs",
+            "precisions and LNCs" + _RANGE_WORDS * bool(first.assumptions.model_error),
         ),
         *panels,
         spacing=26,
@@ -81,11 +82,25 @@ def _curves(pareto: Pareto) -> Panel:
     line = chart_of(_line(pareto)).mark_line(strokeWidth=2.5)
     best = chart_of(_best(pareto)).mark_circle(size=42, opacity=1)
     layers = [
+        *_ranges(pareto, x=x, y=y, color=shades),
         cloud.encode(x=x, y=y, color=shades, tooltip=tooltip),
         line.encode(x=x, y=y, color=shades),
         best.encode(x=x, y=y, color=shades, tooltip=tooltip),
     ]
     return alt.layer(*_bands(pareto, x), *layers).properties(width=_WIDTH, height=_HEIGHT)
+
+
+def _ranges(pareto: Pareto, **encoded: Any) -> list[alt.Chart]:
+    """80 % ranges of the envelopes; none for a roofline."""
+    rate = pareto.machines[0].sweep.assumptions.model_error.get("tokens_per_s")
+    if rate is None:
+        return []
+    rows = []
+    for row in _line(pareto):
+        least, most = map(_short, rate.around(row[_PER_MW]))
+        rows.append({**row, _PER_MW: least, "most": most})
+    area = chart_of(rows).mark_area(opacity=0.15, clip=True)
+    return [area.encode(y2=alt.Y2("most:Q"), **encoded)]
 
 
 def _type_of(name: str) -> str:

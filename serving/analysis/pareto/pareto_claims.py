@@ -14,12 +14,14 @@ import numpy as np
 from emulator.errors import ConfigError
 from emulator.power.efficiency import PowerBasis
 from emulator.specs.system import SystemSpec
+from serving.analysis.pareto.claim_reason import ClaimReason, spans_in_words
 from serving.analysis.steady_state.envelope import (
     Envelope,
     Float64s,
     Interval,
     intervals_where,
 )
+from serving.analysis.steady_state.model_error import USER_RATE, ModelError
 from serving.analysis.steady_state.operating_point import OperatingPoint
 
 BASE_SYSTEM: Final = "trn2-ultraserver"
@@ -87,10 +89,17 @@ class Curves:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RatioCurve:
-    """New over base machine, `ratio` [n] along rising `x` [n]."""
+    """`base` and `new` machine's values, the more the better, [n] along rising `x` [n]."""
 
     x: Float64s
-    ratio: Float64s
+    base: Float64s
+    new: Float64s
+
+    @property
+    def ratio(self) -> Float64s:
+        """New over base, [n]."""
+        ratio: Float64s = self.new / self.base
+        return ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +120,7 @@ class Finding:
     smallest_at: float
     reached: tuple[Interval, ...]
     assumptions: tuple[tuple[str, float], ...] = ()
+    reason: ClaimReason | None = None
 
     def _is_claimed(self, ratio: float) -> bool:
         return abs(ratio - self.claim.ratio) <= _CATALOG_TOLERANCE
@@ -127,28 +137,43 @@ class Finding:
         if not self.agrees:
             most = f"{self.largest:.2f}x, at {self.largest_at:,.0f} {self.axis}"
             return f"does not agree: at most {most}"
-        spans = " and ".join(
-            f"{each.low:,.0f} to {each.high:,.0f}" if each.high > each.low else f"{each.low:,.0f}"
-            for each in self.reached
-        )
         return (
-            f"agrees at {spans} {self.axis}; {self.smallest:.2f}x at {self.smallest_at:,.0f}, "
-            f"{self.largest:.2f}x at {self.largest_at:,.0f}"
+            f"agrees at {spans_in_words(self.reached)} {self.axis}; {self.smallest:.2f}x at "
+            f"{self.smallest_at:,.0f}, {self.largest:.2f}x at {self.largest_at:,.0f}"
+        )
+
+    def sentence(self) -> str:
+        """Where the claim comes true and why, with the model's error."""
+        if self.reason is not None:
+            return self.reason.sentence(
+                claimed=self.claim.ratio,
+                reached=self.reached,
+                largest=(self.largest, self.largest_at),
+                names=(BASE_SYSTEM, NEW_SYSTEM),
+            )
+        held = [f"{self.largest:.2f}x"] if self.agrees else []
+        held += [f"{ratio:.2f}x with {name}" for name, ratio in self.assumptions
+                 if self._is_claimed(ratio)]  # fmt: skip
+        true = f"comes true, {' and '.join(held)}" if held else "does not come true"
+        without = "" if self.agrees else f", and is {self.largest:.2f}x as assumed here"
+        return (
+            f"{self.claim.ratio:g}x {true}{without}: a ratio of the catalog's figures, which "
+            "predicts nothing and has no range"
         )
 
 
 def ratio_along(base: Curves, new: Curves, measure: ClaimMeasure) -> RatioCurve:
     """The ratio over the range that both reach, for a measure with an axis."""
     if measure is ClaimMeasure.TOKENS_AT_USERS:
-        # The tokens of equal users stand to each other as those of one: seconds the other way.
+        # The tokens of equal users stand to each other as those of one, whose seconds these are.
         x = _common(base.by_users, new.by_users)
-        return RatioCurve(x=x, ratio=base.by_users.at(x) / new.by_users.at(x))
+        return RatioCurve(x=x, base=-1 / base.by_users.at(x), new=-1 / new.by_users.at(x))
     if measure is ClaimMeasure.TOKENS_PER_MW:
         old, young = base.tokens_per_mw, new.tokens_per_mw
     else:  # at equal tokens for each user, users stand to each other as tokens of all
         old, young = base.tokens_per_s, new.tokens_per_s
     x = _common(old, young)
-    return RatioCurve(x=x, ratio=young.at(x) / old.at(x))
+    return RatioCurve(x=x, base=old.at(x), new=young.at(x))
 
 
 def _common(old: Envelope, new: Envelope) -> Float64s:
@@ -159,12 +184,12 @@ def _common(old: Envelope, new: Envelope) -> Float64s:
     return np.unique(own[(own >= low) & (own <= high)])
 
 
-def findings(base: Curves, new: Curves) -> tuple[Finding, ...]:
-    """The vendor's claims, compared with the two machines' curves."""
-    return tuple(_finding(claim, base, new) for claim in VENDOR_CLAIMS)
+def findings(base: Curves, new: Curves, error: ModelError | None = None) -> tuple[Finding, ...]:
+    """The vendor's claims, compared with the two machines' curves, of which each has `error`."""
+    return tuple(_finding(claim, base, new, error or {}) for claim in VENDOR_CLAIMS)
 
 
-def _finding(claim: Claim, base: Curves, new: Curves) -> Finding:
+def _finding(claim: Claim, base: Curves, new: Curves, error: ModelError) -> Finding:
     if claim.measure in (ClaimMeasure.COMPUTE, ClaimMeasure.BANDWIDTH):
         ratio = _catalog_ratio(base.system, new.system, claim.measure)
         return Finding(
@@ -182,16 +207,34 @@ def _finding(claim: Claim, base: Curves, new: Curves) -> Finding:
     most, least = int(curve.ratio.argmax()), int(curve.ratio.argmin())
     reached = intervals_where(curve.ratio >= claim.ratio, curve.x)
     at_users = claim.measure is ClaimMeasure.TOKENS_AT_USERS
+    axis = "users" if at_users else "tokens/s/user"
+    ends = base.by_users.reach < new.by_users.reach if at_users else (
+        base.tokens_per_s.reach < new.tokens_per_s.reach
+    )  # fmt: skip
     return Finding(
         claim=claim,
-        axis="users" if at_users else "tokens/s/user",
+        axis=axis,
         agrees=bool(reached),
         largest=float(curve.ratio[most]),
         largest_at=float(curve.x[most]),
         smallest=float(curve.ratio[least]),
         smallest_at=float(curve.x[least]),
         reached=reached,
+        reason=ClaimReason.of(
+            curve.x,
+            curve.base,
+            curve.new,
+            claimed=claim.ratio,
+            axis=axis,
+            base_ends=ends,
+            error=error.get(ratio_metric(claim.measure)),
+        ),
     )
+
+
+def ratio_metric(measure: ClaimMeasure) -> str:
+    """The metric of the model's error whose ratio the measure is."""
+    return USER_RATE if measure is ClaimMeasure.TOKENS_AT_USERS else "tokens_per_s"
 
 
 def _other_assumptions(

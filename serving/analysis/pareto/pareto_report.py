@@ -6,12 +6,18 @@ from typing import Any, Final
 
 from emulator.power.token_cost import Prices, token_cost
 from emulator.specs.attention_split import AttentionSplit
-from emulator.specs.shipped_fits import FITTED, shipped_fits
+from emulator.specs.shipped_fits import FITTED, PredictionInterval, shipped_fits
 from emulator.specs.system import SystemSpec
 from reporting.document import Column, Table, table_of
 from reporting.plain_text import table_lines
 from serving.analysis.pareto.pareto import MachineCurve, Pareto, thinned
 from serving.analysis.pareto.pareto_claims import Finding, RatioCurve
+from serving.analysis.steady_state.model_error import (
+    USER_RATE,
+    plain_error,
+    plain_ranges,
+    range_column,
+)
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.sweep import Sweep
@@ -25,18 +31,32 @@ def point_table(machine: MachineCurve, pareto: Pareto, most: int, prices: Prices
     def partition(name: str) -> Callable[[OperatingPoint], object]:
         return lambda point: getattr(point.candidate.partition, name)
 
-    def dollars(point: OperatingPoint) -> float | None:
-        if prices is None:
-            return None
+    def dollars(point: OperatingPoint) -> float:
+        assert prices is not None
         return dollars_per_million_output(point, machine.sweep.system, prices)
 
     shown = thinned(machine.on_envelope(), most)
     splits = {each.candidate.partition.attention_split for each in shown}
     attention = Column("attention", partition("attention_split"), align="left")
+
+    def per_mw(point: OperatingPoint) -> float:
+        return point.output_tokens_per_s_per_mw(pareto.basis)
+
+    def ranged(
+        column: Column[OperatingPoint], interval: PredictionInterval | None
+    ) -> list[Column[OperatingPoint]]:
+        assert column.value is not None
+        return [column, *range_column(interval, column.value, scale=column.scale)]
+
+    error = machine.sweep.assumptions.model_error
+    rate, ttft = error.get("tokens_per_s"), error.get("ttft")
     columns: list[Column[OperatingPoint]] = [
-        Column("tok/s/user", lambda point: point.tokens_per_s_per_user, ",.1f"),
-        Column("tok/s/MW", lambda p: p.output_tokens_per_s_per_mw(pareto.basis), ",.0f"),
-        Column("tok/s", lambda point: point.output_tokens_per_s, ",.0f"),
+        *ranged(
+            Column("tok/s/user", lambda point: point.tokens_per_s_per_user, ",.1f"),
+            error.get(USER_RATE),
+        ),
+        *ranged(Column("tok/s/MW", per_mw, ",.0f"), rate),
+        *ranged(Column("tok/s", lambda point: point.output_tokens_per_s, ",.0f"), rate),
         Column("users", lambda point: point.users, ",.0f"),
         Column("precision", lambda point: point.precision, align="left"),
         Column("replicas", lambda point: point.candidate.replicas, "d"),
@@ -44,9 +64,9 @@ def point_table(machine: MachineCurve, pareto: Pareto, most: int, prices: Prices
         *([attention] if splits != {AttentionSplit.HEADS} else []),
         Column("batch", lambda point: point.batch, "d"),
         Column("prefill", _prefill_words, align="left"),
-        Column("TTFT", lambda point: point.ttft_ns, ",.1f", unit="ms", scale=1e6),
+        *ranged(Column("TTFT", lambda point: point.ttft_ns, ",.1f", unit="ms", scale=1e6), ttft),
         Column("W/chip", lambda point: point.chip_watts, ",.0f"),
-        *([Column("$/M out", dollars, ",.3f")] if prices else []),
+        *(ranged(Column("$/M out", dollars, ",.3f"), rate and rate.inverse) if prices else []),
     ]
     return table_of(columns, shown)
 
@@ -114,16 +134,18 @@ def finding_table(found: tuple[Finding, ...]) -> Table:
 def ratio_table(pareto: Pareto) -> Table:
     """Each further machine against the first, along interactivity."""
     first = pareto.machines[0].name
+    rate = pareto.machines[0].sweep.assumptions.model_error.get("tokens_per_s")
     rows = [
         (f"{machine.name} / {first}", float(curve.x[index]), float(curve.ratio[index]))
         for machine, curve in pareto.ratios()
         for index in _evenly(curve)
     ]
-    columns: tuple[Column[tuple[str, float, float]], ...] = (
-        Column("tok/s/MW at equal tok/s/user", align="left"),
-        Column("tok/s/user", form=",.1f"),
+    columns: list[Column[tuple[str, float, float]]] = [
+        Column("tok/s/MW at equal tok/s/user", lambda row: row[0], align="left"),
+        Column("tok/s/user", lambda row: row[1], ",.1f"),
         Column("ratio", lambda row: f"{row[2]:.2f}x"),
-    )
+        *range_column(rate and rate.of_ratio, lambda row: row[2]),
+    ]
     return table_of(columns, rows)
 
 
@@ -144,6 +166,7 @@ def as_data(pareto: Pareto, prices: Prices | None = None) -> dict[str, Any]:
                 "to": pareto.machines[0].name,
                 "tokens_per_s_per_user": curve.x.tolist(),
                 "tokens_per_s_per_mw_ratio": curve.ratio.tolist(),
+                "ratio_error": _ratio_error(pareto),
             }
             for machine, curve in pareto.ratios()
         ],
@@ -151,15 +174,30 @@ def as_data(pareto: Pareto, prices: Prices | None = None) -> dict[str, Any]:
     }
 
 
+def _ratio_error(pareto: Pareto) -> tuple[float, float] | None:
+    rate = pareto.machines[0].sweep.assumptions.model_error.get("tokens_per_s")
+    return None if rate is None else rate.of_ratio.around(1.0)
+
+
 def _machine_data(machine: MachineCurve, pareto: Pareto, prices: Prices | None) -> dict[str, Any]:
     sweep, system = machine.sweep, machine.sweep.system
     enveloped = set(machine.envelope.chosen.tolist())
+    error = sweep.assumptions.model_error
+    rate = error.get("tokens_per_s")
+    intervals = {
+        "tpot_ns": error.get("tpot"),
+        "ttft_ns": error.get("ttft"),
+        "tokens_per_s_per_user": error.get(USER_RATE),
+        **dict.fromkeys(_RATES, rate),
+        "dollars_per_million_output_tokens": rate and rate.inverse,
+    }
     points = []
     for index, point in enumerate(machine.points):
         held = {**point_data(point, pareto), "on_envelope": index in enveloped}
         if prices:
             dollars = dollars_per_million_output(point, system, prices)
             held["dollars_per_million_output_tokens"] = dollars
+        held["range_80"] = plain_ranges(intervals, held)
         points.append(held)
     return {
         "system": machine.name,
@@ -168,10 +206,7 @@ def _machine_data(machine: MachineCurve, pareto: Pareto, prices: Prices | None) 
         "units": system.units,
         **sweep.as_data(),
         "season": sweep.season.value,
-        "model_error": {
-            metric: [each.least, each.most]
-            for metric, each in sweep.assumptions.model_error.items()
-        },
+        "model_error": plain_error(sweep.assumptions.model_error),
         "points": points,
     }
 
@@ -183,6 +218,7 @@ _POINT: Final = (
     *("provisioned_watts", "all_in_watts"),
 )
 """Attributes that JSON has under their own names."""
+_RATES: Final = ("output_tokens_per_s", "input_tokens_per_s", "output_tokens_per_s_per_mw")
 
 
 def point_data(point: OperatingPoint, pareto: Pareto) -> dict[str, Any]:
@@ -217,6 +253,19 @@ def _finding_data(found: Finding) -> dict[str, Any]:
         "reached": [[each.low, each.high] for each in found.reached],
         "assumptions": dict(found.assumptions),
         "in_words": found.in_words(),
+        "sentence": found.sentence(),
+        **_reason_data(found),
+    }
+
+
+def _reason_data(found: Finding) -> dict[str, Any]:
+    reason = found.reason
+    if reason is None or reason.error is None:
+        return {}
+    return {
+        "range_80": {"largest_ratio": reason.error.around(found.largest)},
+        "reached_at_best": [[each.low, each.high] for each in reason.at_best],
+        "reached_at_worst": [[each.low, each.high] for each in reason.at_worst],
     }
 
 
@@ -231,6 +280,7 @@ def report_lines(found: Pareto, rows: int, prices: Prices | None) -> Iterator[st
         yield ""
     if found.vendor_findings:
         yield from table_lines(finding_table(found.vendor_findings))
+        yield from (f"- {each.sentence()}" for each in found.vendor_findings)
         yield ""
     yield "Modelled, not measured. Figures and their sources: ultraserve describe NAME."
     error = found.machines[0].sweep.assumptions.model_error_in_words()
@@ -238,3 +288,8 @@ def report_lines(found: Pareto, rows: int, prices: Prices | None) -> Iterator[st
         "Confidence: steps are computed, none is drawn, so there is no sampling error; "
         f"{error}. By row: ultraserve validate."
     )
+    if found.machines[0].sweep.assumptions.model_error:
+        yield (
+            "80 %: the prediction times these ratios, $ and tok/s/user the other way; tok/s/MW at "
+            "the modelled watts; errors of two machines as if independent of each other (assumed)."
+        )

@@ -12,6 +12,7 @@ from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.night import Night, night_of
 from serving.analysis.plan.plan_bill import Bill, BilledFleet, bill_of
 from serving.analysis.plan.plan_choice import Choice, PlanQuestion, Progress, choose
+from serving.analysis.plan.plan_range import PlanRange, plan_range
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.pools import pooled_points
 from serving.simulator import THIS_PROCESS, SimulationWorkers
@@ -27,7 +28,9 @@ class PoolPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The answer; `pools` is None when they were not asked for, or none keeps the target."""
+    """The answer; `pools` is None when they were not asked for, or none keeps the target; `range`
+    is the answer over the model's 80 % range, None for a roofline.
+    """
 
     question: PlanQuestion
     choice: Choice
@@ -37,11 +40,16 @@ class Plan:
     night: Night
     replicas_per_machine: int
     pools: PoolPlan | None
+    range: PlanRange | None
 
     @property
     def machines(self) -> int:
         """Bought, without a spare."""
         return self.fleet.machines
+
+    def machines_for(self, replicas: int) -> int:
+        """Whole machines that hold so many."""
+        return ceil(replicas / self.replicas_per_machine)
 
     @property
     def machines_with_spare(self) -> int:
@@ -51,7 +59,12 @@ class Plan:
     @property
     def provisioned_watts_with_spare(self) -> float:
         """Of the racks' budget, the spare machine's included."""
-        return self.bill.provisioned_watts / self.machines * self.machines_with_spare
+        return self.provisioned_watts_per_machine * self.machines_with_spare
+
+    @property
+    def provisioned_watts_per_machine(self) -> float:
+        """Of the racks' budget."""
+        return self.bill.provisioned_watts / self.machines
 
     @property
     def spare_replica_fits(self) -> bool:
@@ -104,6 +117,7 @@ def plan(
         night=night,
         replicas_per_machine=per_machine,
         pools=_pools(question, workers, progress) if question.disaggregated else None,
+        range=plan_range(question, choice, workers, progress),
     )
 
 

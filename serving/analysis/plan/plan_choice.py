@@ -80,7 +80,7 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
     promising = [option for option in options.smallest_first() if option.meets]
     if not promising:
         raise _out_of_reach(options.known(), question.slo)
-    sizes = _Sizes(question, workers, progress)
+    sizes = SimulatedSizes(question, workers, progress)
     found = _first_that_meets(promising, sizes, question.search.tries)
     found = _challenged(found, options, sizes, question.search.tries)
     found, smaller, words = _next_smaller(found, options, sizes)
@@ -94,17 +94,22 @@ def choose(question: PlanQuestion, workers: SimulationWorkers, progress: Progres
     )
 
 
-def _first_that_meets(promising: Sequence[Option], sizes: "_Sizes", tries: int) -> Found:
+def most_tried(replicas: int) -> int:
+    """The largest size that is simulated where about `replicas` are expected."""
+    return GIVE_UP * replicas + _A_FEW
+
+
+def _first_that_meets(promising: Sequence[Option], sizes: "SimulatedSizes", tries: int) -> Found:
     light = [option for option in promising if sizes.is_light(option)]
     for option in (light or promising)[:tries]:
-        most = GIVE_UP * option.replicas + _A_FEW
+        most = most_tried(option.replicas)
         replicas = sizes.smallest(option, guess=option.replicas, most=most)
         if replicas is not None:
             return option, replicas
     raise _never_met(sizes.tried, sizes.question.slo)
 
 
-def _challenged(found: Found, options: Options, sizes: "_Sizes", tries: int) -> Found:
+def _challenged(found: Found, options: Options, sizes: "SimulatedSizes", tries: int) -> Found:
     """The plan, after partitions that might need fewer chips were tried, the strongest first."""
     tried = {found[0]}
     while len(tried) < tries:
@@ -123,7 +128,7 @@ def _challenged(found: Found, options: Options, sizes: "_Sizes", tries: int) -> 
 
 
 def _next_smaller(
-    found: Found, options: Options, sizes: "_Sizes"
+    found: Found, options: Options, sizes: "SimulatedSizes"
 ) -> tuple[Found, Check | None, str]:
     """The plan, and the next smaller one simulated to its end.
 
@@ -160,7 +165,9 @@ def below_one_replica(options: Options, chips: int) -> dict[Option, str]:
     return {option: said for option, said in words.items() if option is not None}
 
 
-def _first_passing(rivals: Iterable[Option], sizes: "_Sizes", *, below_chips: int) -> Found | None:
+def _first_passing(
+    rivals: Iterable[Option], sizes: "SimulatedSizes", *, below_chips: int
+) -> Found | None:
     for rival in rivals:
         most = replicas_below(rival, below_chips)
         replicas = sizes.smallest(rival, guess=most, most=most)
@@ -169,7 +176,7 @@ def _first_passing(rivals: Iterable[Option], sizes: "_Sizes", *, below_chips: in
     return None
 
 
-class _Sizes:
+class SimulatedSizes:
     """Every simulated size, each once."""
 
     def __init__(
@@ -207,6 +214,7 @@ class _Sizes:
         )
 
     def check(self, option: Option, counts: Sequence[int]) -> list[Check]:
+        """Each of the sizes, simulated at most once."""
         new = [count for count in counts if (option, count) not in self._known]
         if new:
             sizes = " and ".join(f"{count:,}" for count in new)

@@ -3,7 +3,7 @@
 A router gives each replica the same share at random; a few replicas speak for all.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
@@ -71,6 +71,10 @@ class RateDemand:
         """A deterministic sample."""
         return self._drawn(self.rate_per_s, LENGTHS_SAMPLE, self.lengths_seed)
 
+    def sped_up(self, factor: float) -> "RateDemand":
+        """The same requests, `factor` times as fast."""
+        return replace(self, rate_per_s=factor * self.rate_per_s)
+
     def in_words(self) -> str:
         """The rate and the lengths."""
         return f"{self.rate_per_s:g} requests/s, Poisson; {self.lengths_in_words}"
@@ -136,6 +140,10 @@ class TraceDemand:
         """Of the busiest window."""
         begin_s, end_s = self._span
         return len(self.peak) / (end_s - begin_s)
+
+    def sped_up(self, factor: float) -> "TraceDemand":
+        """The same requests, `factor` times as fast, and their window."""
+        return replace(self, traffic=self.traffic.sped_up(factor), window_s=self.window_s / factor)
 
     def in_words(self) -> str:
         """The window, counted from the first request."""

@@ -1,19 +1,25 @@
 """A plan in words and as data, with every assumption."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from emulator.power.efficiency import WATTS_PER_MEGAWATT, PowerBasis
 from emulator.power.token_cost import TokenCost
 from loadgen.records.plain_number import counted
 from reporting.document import Document, Lines
+from reporting.numbers import range_words
 from serving.analysis.plan.night import HOURS, Night
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check, TermCheck
 from serving.analysis.plan.plan_options import Option
+from serving.analysis.steady_state.model_error import RANGE, ModelError, in_range, plain_error
 from serving.policy.prefill_throttle import parse_prefill_policy
 
+_RANGE_IN_WORDS: Final = (
+    f"{RANGE}: times are the prediction times these ratios; sizes were simulated with steps at the "
+    "ends of TPOT's, queues with them, in the plan's partition alone"
+)
 ULTRASERVERS = ("trn2-ultraserver", "trn3-")
 
 
@@ -26,6 +32,7 @@ def assumptions(plan: Plan) -> tuple[str, ...]:
         "to the client",
         f"steps: {sweep.steps_in_words()}",
         sweep.assumptions.model_error_in_words(),
+        *([_RANGE_IN_WORDS] if plan.range is not None else []),
         f"weights as {plan.choice.check.precision}; {sweep.terms.utilization:g} of HBM; blocks of "
         f"{check.block_tokens} tokens, at most {check.max_num_seqs:,} requests and "
         f"{check.max_num_batched_tokens:,} tokens a rank and step; prefill policy "
@@ -78,6 +85,7 @@ def _answer_lines(plan: Plan) -> Iterator[str]:
         f"plan:  {_machines(plan, plan.machines)}, {counted(check.replicas, 'replica')} of "
         f"{_partition(check)}; {plan.fleet.chips_in_service:,} of {plan.fleet.chips:,} chips serve"
     )
+    yield from range_lines(plan)
     yield (
         f"power: {_mw(bill.peak_drawn_watts)} drawn at the peak, {_mw(bill.mean_drawn_watts)} over "
         f"the day; {_mw(bill.provisioned_watts)} provisioned (before cooling)"
@@ -94,6 +102,60 @@ def _answer_lines(plan: Plan) -> Iterator[str]:
         f"{f', up to {night.trough_free_chips:,} chips at once' if night.free_chip_hours else ''}"
         f"; {night.never_used_chips:,} chips bought serve at no hour"
     )
+
+
+def range_lines(plan: Plan) -> Iterator[str]:
+    """Replicas, machines and their budget at the ends of the model's 80 % range."""
+    if plan.range is None:
+        return
+    steps, sizes = plan.range.steps, [size for _, size in plan.range.ends() if size is not None]
+    factors = f"with steps {steps.least:.2f} and {steps.most:.2f} times as long, simulated"
+    if not sizes:
+        yield f"{RANGE}:  no size tried keeps the target {factors}"
+        return
+    machines = [plan.machines_for(size) for size in sizes]
+    watts = [count * plan.provisioned_watts_per_machine for count in machines]
+    most = plan.range.most
+    if most is None:
+        verdict = "none of the sizes tried keeps the target at the bad end"
+    elif most > plan.fleet.replicas:
+        verdict = f"the plan's {plan.fleet.replicas:,} do not keep the target at the bad end"
+    else:
+        verdict = f"the plan's {plan.fleet.replicas:,} keep the target at both ends"
+    yield (
+        f"{RANGE}:  {_both(map(_count, sizes))} {'replica' if max(sizes) == 1 else 'replicas'} on "
+        f"{_both(map(_count, machines))} {_kind(plan, max(machines))}, {_both(map(_mw, watts))} "
+        f"provisioned, {factors}; {verdict}"
+    )
+
+
+def _both(ends: Iterable[str]) -> str:
+    return " to ".join(dict.fromkeys(ends))
+
+
+def _count(count: int) -> str:
+    return f"{count:,}"
+
+
+def range_data(plan: Plan) -> dict[str, Any] | None:
+    """The same as data, the good end first; None for a roofline."""
+    if plan.range is None:
+        return None
+    most = plan.range.most
+    machines = [
+        None if replicas is None else plan.machines_for(replicas)
+        for _, replicas in plan.range.ends()
+    ]
+    return {
+        "step_time_factors": [factor for factor, _ in plan.range.ends()],
+        "replicas": [replicas for _, replicas in plan.range.ends()],
+        "ultraservers": machines,
+        "provisioned_watts": [
+            None if count is None else count * plan.provisioned_watts_per_machine
+            for count in machines
+        ],
+        "plan_keeps_target_at_bad_end": most is not None and most <= plan.fleet.replicas,
+    }
 
 
 def _price(plan: Plan) -> str:
@@ -137,13 +199,13 @@ def _cost_lines(when: str, cost: TokenCost | None) -> Iterator[str]:
 
 
 def _check_lines(plan: Plan) -> Iterator[str]:
-    choice = plan.choice
-    yield from _one_check(f"the plan, {_size(choice.check)}", choice.check)
+    choice, error = plan.choice, plan.question.sweep.assumptions.model_error
+    yield from _one_check(f"the plan, {_size(choice.check)}", choice.check, error)
     if choice.smaller is None:
         yield f"{choice.smaller_words}"
     else:
         words = f"the next smaller one ({choice.smaller_words}), {_size(choice.smaller)}"
-        yield from _one_check(words, choice.smaller)
+        yield from _one_check(words, choice.smaller, error)
     others = [
         check
         for check in choice.tried
@@ -154,12 +216,12 @@ def _check_lines(plan: Plan) -> Iterator[str]:
         yield f"also tried, {_size(check)}: {verdict} the target"
 
 
-def _one_check(what: str, check: Check) -> Iterator[str]:
+def _one_check(what: str, check: Check, error: ModelError) -> Iterator[str]:
     yield f"{what}: {'meets' if check.meets else 'DOES NOT MEET'} the target"
     for term in check.terms:
         reached = "not known" if term.reached_s is None else f"{term.reached_s * 1e3:,.4g} ms"
         yield (
-            f"  {term.name.upper()} p{term.percentile:g} {reached} (limit "
+            f"  {term.name.upper()} p{term.percentile:g} {reached} ({_ranged(term, error)}limit "
             f"{term.limit_s * 1e3:g} ms); {100 * term.share:.4g} % of requests within it"
             f"{_confidence(term)}"
         )
@@ -172,6 +234,13 @@ def _one_check(what: str, check: Check) -> Iterator[str]:
         f"{100 * check.load_share:.3g} % of the load that the steady state can take; "
         f"{check.preemptions:,} preemptions, at most {100 * check.kv_used_share:.3g} % of KV held"
     )
+
+
+def _ranged(term: TermCheck, error: ModelError) -> str:
+    interval = error.get(term.name)
+    if interval is None or term.reached_s is None:
+        return ""
+    return f"{RANGE}: {range_words(interval.around(term.reached_s), scale=1e-3)}, "
 
 
 def _confidence(term: TermCheck) -> str:
@@ -204,13 +273,16 @@ def _night_lines(plan: Plan) -> Iterator[str]:
 def _pool_line(plan: Plan) -> str:
     if plan.pools is None:
         return "no pools keep the target's mean times"
-    point = plan.pools.point
+    point, error = plan.pools.point, plan.question.sweep.assumptions.model_error
     assert point.prefill is not None
     return (
         f"{counted(plan.pools.machines, 'UltraServer')}, each {point.prefill.replicas} x "
         f"{point.prefill.partition.chips} chips for prompts and {point.candidate.replicas} x "
-        f"{point.candidate.partition.chips} to decode: {point.requests_per_s:,.4g} requests/s at "
-        f"TTFT {point.ttft_ns / 1e6:,.4g} ms with the KV's way, TPOT {point.tpot_ns / 1e6:,.4g} ms"
+        f"{point.candidate.partition.chips} to decode: {point.requests_per_s:,.4g} requests/s"
+        f"{in_range(error.get('tokens_per_s'), point.requests_per_s)} at "
+        f"TTFT {point.ttft_ns / 1e6:,.4g} ms{in_range(error.get('ttft'), point.ttft_ns, scale=1e6)}"
+        f" with the KV's way, TPOT {point.tpot_ns / 1e6:,.4g} ms"
+        f"{in_range(error.get('tpot'), point.tpot_ns, scale=1e6)}"
     )
 
 
@@ -218,6 +290,7 @@ def plan_data(plan: Plan) -> dict[str, Any]:
     """Everything, in base units, for JSON."""
     question, choice, bill = plan.question, plan.choice, plan.bill
     sweep = question.sweep
+    error = sweep.assumptions.model_error
     return {
         "question": {
             "model": sweep.model.name,
@@ -240,6 +313,8 @@ def plan_data(plan: Plan) -> dict[str, Any]:
             "search": question.search,
         },
         "assumptions": assumptions(plan),
+        "model_error": plain_error(error),
+        "range_80": range_data(plan),
         "plan": {
             "ultraservers": plan.machines,
             "replicas": plan.fleet.replicas,
@@ -256,12 +331,12 @@ def plan_data(plan: Plan) -> dict[str, Any]:
         "provisioned_watts_with_spare": plan.provisioned_watts_with_spare,
         "checks": {
             "percentiles": SHOWN_PERCENTILES,
-            "plan": _check_data(choice.check),
-            "next_smaller": _check_data(choice.smaller) if choice.smaller else None,
+            "plan": _check_data(choice.check, error),
+            "next_smaller": _check_data(choice.smaller, error) if choice.smaller else None,
             "next_smaller_is": choice.smaller_words,
-            "tried": [_check_data(check) for check in choice.tried],
+            "tried": [_check_data(check, error) for check in choice.tried],
         },
-        "candidates": [_option_data(option) for option in choice.options],
+        "candidates": [_option_data(option, error) for option in choice.options],
         "night": _night_data(plan.night),
         "disaggregated": {"checked_by_simulation": False, "pools": plan.pools}
         if question.disaggregated
@@ -273,18 +348,25 @@ def _named(of: object, *names: str) -> dict[str, Any]:
     return {name: getattr(of, name) for name in names}
 
 
-def _check_data(check: Check) -> dict[str, Any]:
+def _check_data(check: Check, error: ModelError) -> dict[str, Any]:
     shares = ("share", "share_low", "share_high")
     terms = ("name", "limit_s", "percentile", "reached_s", *shares, "kept", "is_sure")
     return {
         **_named(check, "meets", "chips", "replicas"),
         "partition": check.candidate.partition,
-        "terms": [_named(term, *terms) for term in check.terms],
+        "terms": [
+            {**_named(term, *terms), "range_80_s": _range_s(term, error)} for term in check.terms
+        ],
         "run": check,
     }
 
 
-def _option_data(option: Option) -> dict[str, Any]:
+def _range_s(term: TermCheck, error: ModelError) -> tuple[float, float] | None:
+    interval = error.get(term.name)
+    return None if interval is None or term.reached_s is None else interval.around(term.reached_s)
+
+
+def _option_data(option: Option, error: ModelError) -> dict[str, Any]:
     return {
         "partition": option.candidate.partition,
         "precision": option.point.precision,
@@ -295,6 +377,16 @@ def _option_data(option: Option) -> dict[str, Any]:
         "long_prompt_s": option.prompt_ns / 1e9,
         "requests_per_s_of_a_replica": option.requests_per_s,
         "most_requests_per_s_of_a_replica": option.most_requests_per_s,
+        "range_80": {
+            name: interval.around(value)
+            for name, metric, value in (
+                ("tpot_s", "tpot", option.point.tpot_ns / 1e9),
+                ("tpot_alone_s", "tpot", option.alone_ns / 1e9),
+                ("long_prompt_s", "ttft", option.prompt_ns / 1e9),
+                ("requests_per_s_of_a_replica", "tokens_per_s", option.requests_per_s),
+            )
+            if (interval := error.get(metric)) is not None
+        },
         **_named(option, "replicas", "chips"),
     }
 
@@ -325,9 +417,12 @@ def _partition(check: Check) -> str:
 
 
 def _machines(plan: Plan, count: int) -> str:
-    name = plan.question.sweep.system.name
-    kind = "UltraServer" if name.startswith(ULTRASERVERS) else "machine"
-    return f"{counted(count, kind)} ({name})"
+    return f"{count:,} {_kind(plan, count)} ({plan.question.sweep.system.name})"
+
+
+def _kind(plan: Plan, count: int) -> str:
+    is_ultra = plan.question.sweep.system.name.startswith(ULTRASERVERS)
+    return f"{'UltraServer' if is_ultra else 'machine'}{'s' * (count != 1)}"
 
 
 def _mw(watts: float) -> str:

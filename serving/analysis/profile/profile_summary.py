@@ -15,6 +15,7 @@ from emulator.ultraserver.what_if import EVEN_EXPERTS, FULL_SPEED, SPEEDLESS
 from emulator.units import NS_PER_S
 from reporting.numbers import percent
 from serving.analysis.profile.profiled_run import ProfiledRun
+from serving.analysis.steady_state.model_error import model_error, plain_error
 from serving.wire.step_record import StepPhase, StepRecord, StepWhatIf
 
 Float64s = NDArray[np.float64]
@@ -106,6 +107,8 @@ class ProfileSummary:
             idle or waiting for the host.
         work_imbalance: flops of each step's busiest chip over the mean chip's, weighted by flops.
         expert_imbalance: tokens of the busiest chip over the mean, where counted.
+        model_error: by metric, measured over predicted of machines that no fit had seen: the least
+            and the most of four of five; nothing of a roofline.
         chip_joules: of all chips, with spares, without racks and facility.
     """
 
@@ -129,6 +132,7 @@ class ProfileSummary:
     expert_imbalance: float | None
     chip_joules: float
     chip_joules_per_token: float | None
+    model_error: dict[str, tuple[float, float]]
     phases: tuple[PhaseSummary, ...]
 
 
@@ -160,6 +164,7 @@ def summarize(run: ProfiledRun, ceilings: Ceilings) -> ProfileSummary:
         expert_imbalance=run.expert_imbalance,
         chip_joules=joules,
         chip_joules_per_token=joules / whole.tokens,
+        model_error=plain_error(model_error(run.calibration)),
         phases=tuple(
             _phase(phase, steps, whole, ceilings, run.what_ifs)
             for phase, steps in by_phase.items()

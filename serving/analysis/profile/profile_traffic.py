@@ -68,6 +68,7 @@ def profile_traffic(
         model=model.name,
         weights="none (lengths alone)",
         routing=cost_model.routing,
+        calibration=cost_model.calibration.name,
         tp=partition.tp,
         begin_ns=0,
         end_ns=round(served.emulated_s * NS_PER_S),

@@ -59,6 +59,7 @@ class ProfiledRun:
     model: str
     weights: str
     routing: str
+    calibration: str
     tp: int
     begin_ns: int
     end_ns: int

@@ -8,9 +8,10 @@ import numpy as np
 
 from loadgen.measures.intervals import independent_estimate
 from loadgen.records.estimate import Estimate
-from reporting.document import Column, Document, Facts, table_of
+from reporting.document import Column, Document, Facts, Lines, table_of
 from reporting.numbers import number
 from serving.analysis.simulate.simulated_report import SimulatedReport
+from serving.analysis.steady_state.model_error import error_in_words, error_of
 
 _OF_THIS_MACHINE: Final = ("wall_s", "compile_s")
 _SHOWN: Final = {
@@ -95,5 +96,9 @@ def seeds_document(report: SeedsReport) -> Document:
     return Document(
         title="Simulated runs",
         subtitle="modelled, not measured",
-        sections=(Facts(title="", rows=facts), table),
+        sections=(
+            Facts(title="", rows=facts),
+            table,
+            Lines(rows=(error_in_words(error_of(report.runs[0].model_error)),)),
+        ),
     )

@@ -9,9 +9,15 @@ import numpy as np
 from emulator.arrays import Float64s
 from emulator.power.efficiency import WATTS_PER_MEGAWATT
 from loadgen.measures.slo import Slo
-from reporting.document import Column, Document, Facts, table_of
+from reporting.document import Column, Document, Facts, Lines, table_of
 from reporting.numbers import number
 from serving.analysis.simulate.class_shares import ClassShares
+from serving.analysis.steady_state.model_error import (
+    error_in_words,
+    error_of,
+    model_error,
+    plain_error,
+)
 from serving.simulator import HandoverOutcome, Run, SimulatedDeployment, known_percentile
 from serving.traffic.serving_run import Ending
 
@@ -40,6 +46,8 @@ class SimulatedReport:
         joules: of the chips; tokens/s/MW divide by the utility's meter, cooling included.
         failed_requests: given up by their clients, or left without a rank; `unsent_requests` wait
             for others that failed, or had not ended.
+        model_error: by metric, measured over predicted of machines that no fit had seen: the least
+            and the most of four of five; nothing of a roofline.
         kept: share of the requests that keep the target in TTFT, TPOT, and both; None for a run
             that was stopped, whose other requests are not known.
     """
@@ -65,6 +73,7 @@ class SimulatedReport:
     chip_watts: float
     facility_watts: float
     output_tokens_per_s_per_mw: float
+    model_error: dict[str, tuple[float, float]]
     slo: str | None = None
     kept: tuple[float, float, float] | None = None
     classes: tuple[ClassShares, ...] = ()
@@ -109,6 +118,7 @@ def simulated_report(
         chip_watts=run.chip_watts,
         facility_watts=facility_watts,
         output_tokens_per_s_per_mw=tokens_per_s / facility_watts * WATTS_PER_MEGAWATT,
+        model_error=plain_error(model_error(deployment.cost_model.calibration.name)),
         slo=None if slo is None else slo.words,
         kept=None if slo is None or served.ending is Ending.STOPPED else run.shares(slo),
     )
@@ -175,7 +185,11 @@ def simulated_document(report: SimulatedReport) -> Document:
     return Document(
         title="Simulated run",
         subtitle="modelled, not measured",
-        sections=(Facts(title="", rows=tuple(facts)), latencies),
+        sections=(
+            Facts(title="", rows=tuple(facts)),
+            latencies,
+            Lines(rows=(error_in_words(error_of(report.model_error)),)),
+        ),
     )
 
 

@@ -1,6 +1,5 @@
 """Assumptions on every step: overlap of exchanges, and calibration over the roofline."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -9,10 +8,11 @@ from emulator.specs.calibration import ROOFLINE, Calibration
 from emulator.specs.chip import ChipSpec
 from emulator.specs.model import ModelSpec
 from emulator.specs.overlap import Overlap
-from emulator.specs.shipped_fits import FITTED, PredictionInterval, shipped_fits
+from emulator.specs.shipped_fits import FITTED, shipped_fits
 from emulator.specs.system import SystemSpec
 from emulator.timing.expert_distribution import ExpertDistribution
 from emulator.ultraserver.step_cost import StepCostModel
+from serving.analysis.steady_state.model_error import ModelError, error_in_words, model_error
 from serving.analysis.steady_state.partitions import PartitionCandidate
 
 
@@ -58,20 +58,12 @@ class StepAssumptions:
         return f"{fitted} of GPU servers, none like {chip.name}: assumed to hold there"
 
     @property
-    def model_error(self) -> Mapping[str, PredictionInterval]:
+    def model_error(self) -> ModelError:
         """By metric: what measured rows were over predictions of a fit without their machine, four
         of five of them; nothing of a roofline.
         """
-        return shipped_fits().intervals if self.calibration.name == FITTED else {}
+        return model_error(self.calibration.name)
 
     def model_error_in_words(self) -> str:
         """`model_error`, as a report says it."""
-        if self.calibration.name != FITTED:
-            return "error of the model: a roofline's times are bounds, none is a prediction"
-        tpot, ttft, rate = (self.model_error[name] for name in ("tpot", "ttft", "tokens_per_s"))
-        return (
-            "error of the model: of measured GPU servers that no fit had seen, four of five had "
-            f"{tpot.least:.2f} to {tpot.most:.2f} times the predicted TPOT, {rate.least:.2f} to "
-            f"{rate.most:.2f} times the tokens/s, {ttft.least:.2f} to {ttft.most:.1f} times the "
-            "TTFT, whose queue was simulated there; their routing was uneven, and predicted so"
-        )
+        return error_in_words(self.model_error)

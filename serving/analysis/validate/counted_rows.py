@@ -127,7 +127,7 @@ class _StepCounter:
     """Counts each different step once."""
 
     def __init__(self) -> None:
-        self._costs: dict[object, tuple[StepCostModel, PeakExpertLoad]] = {}
+        self._costs: dict[object, tuple[StepCostModel, PeakExpertLoad | None]] = {}
         self._known: dict[object, StepTerms] = {}
 
     def decode(self, deployment: RowDeployment, batch: int) -> StepTerms:
@@ -153,11 +153,11 @@ class _StepCounter:
         where = (pool.system.name, pool.partition, model, drafts)
         if where not in self._costs:
             costs = StepCostModel(pool.system, model, pool.partition, draft_tokens=drafts)
-            self._costs[where] = (costs, PeakExpertLoad(costs))
+            self._costs[where] = (costs, PeakExpertLoad(costs) if model.experts else None)
         if (where, shape) not in self._known:
             costs, busiest = self._costs[where]
             batch = _batch(pool.partition.ranks, shape)
-            terms = costs.terms(batch, busiest.loads(batch))
+            terms = costs.terms(batch, None if busiest is None else busiest.loads(batch))
             assert terms is not None
             self._known[where, shape] = terms
         return self._known[where, shape]

@@ -11,6 +11,7 @@ from emulator.errors import ConfigError, UltraServeError
 from emulator.ultraserver.what_if import FULL_SPEED
 from loadgen.errors import LoadError
 from serving.analysis.profile.profile_summary import summarize
+from serving.analysis.steady_state.model_error import error_in_words, model_error
 from serving.commands import profile as command
 from serving.commands.profile_text import summary_lines
 from serving.wire.step_record import StepPhase
@@ -63,6 +64,8 @@ def test_the_text_by_hand() -> None:
         "  bottleneck: memory (dma busy 60.0 % of the time)",
         "  what if (2 steps costed again): memory 2 x as fast: 25.0 % shorter; "
         "tensor 2 x as fast: 5.0 % shorter",
+        "",
+        error_in_words(model_error("fitted")),
     ]
 
 
@@ -70,7 +73,7 @@ def test_a_bottleneck_is_called_by_what_is_wrong() -> None:
     what_if = a_what_if(0, StepPhase.DECODE, 10 * MS, **{FULL_SPEED: 5 * MS, "memory": 8 * MS})
     lines = list(summary_lines(summarize(a_run(what_ifs=(what_if,)), CEILINGS)))
 
-    assert lines[-2:] == [
+    assert lines[-4:-2] == [
         "  bottleneck: slow chips",
         "  what if (1 steps costed again): slow chips at full speed: 50.0 % shorter; "
         "memory 2 x as fast: 20.0 % shorter",
@@ -114,6 +117,7 @@ def test_json_is_the_summary_in_base_units(
     assert (summary["source"], summary["steps"]) == ("live", 1)
     assert {engine["engine"] for engine in summary["engines"]} >= {"tensor", "dma"}
     assert summary["phases"][0]["what_ifs"][0]["factor"] == 2.0
+    assert set(summary["model_error"]) >= {"tpot", "ttft", "tokens_per_s"}
 
 
 def test_emulated_seconds_are_waited_for(

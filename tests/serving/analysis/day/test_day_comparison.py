@@ -65,7 +65,7 @@ def test_on_a_day_with_a_night_the_order_is_never_fixed_demand_oracle() -> None:
 
 def test_a_policy_that_misses_the_target_is_marked_and_held_against_nothing() -> None:
     load = compared(sample_week(), "fixed:2", "demand")
-    header, failed, kept, *_ = table_lines(headline_table(load))
+    header, failed, kept, *_ = table_lines(headline_table(load, None))
 
     assert load.result("fixed:2").slo_attainment < 0.99
     assert failed.split()[0] == "fixed:2"

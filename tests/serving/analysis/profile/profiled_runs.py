@@ -32,6 +32,7 @@ def a_run(**given: Any) -> ProfiledRun:
         "model": "qwen3-30b-a3b",
         "weights": "none",
         "routing": "uniform (expected value)",
+        "calibration": "fitted",
         "tp": 1,
         "begin_ns": 0,
         "end_ns": 50 * MS,

@@ -6,7 +6,7 @@ def test_predictions_under_the_fit_say_how_far_left_out_machines_were_from_their
     fitted = StepAssumptions(calibration=calibration_for("trainium3"))
     tpot = shipped_fits().intervals["tpot"]
 
-    assert fitted.model_error == shipped_fits().intervals
+    assert fitted.model_error.items() >= shipped_fits().intervals.items()
     assert f"{tpot.least:.2f} to {tpot.most:.2f} times the predicted TPOT" in (
         fitted.model_error_in_words()
     )

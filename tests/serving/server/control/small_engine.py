@@ -32,6 +32,8 @@ from serving.server.gateway.admission_controller import AdmissionController
 from serving.wire.control_call import (
     METHOD,
     ControlReply,
+    DescribeReply,
+    DescribeRequest,
     FaultReport,
     HealReport,
     HealRequest,
@@ -56,6 +58,7 @@ from serving.wire.machine_state import (
     Recovery,
 )
 from tests.serving.telemetry.machine_states import a_state
+from tests.serving.telemetry.neuron_tools.looks import a_description
 from tests.serving.telemetry.recorded_steps import DECODE, PREFILL, a_cost_model, costing, queues
 from tests.serving.telemetry.telemetry_snapshots import a_telemetry
 
@@ -163,6 +166,8 @@ class SmallEngine:
 
     def _reply(self, line: str) -> ControlReply:
         request = request_from_json(line)
+        if isinstance(request, DescribeRequest):
+            return DescribeReply(description=a_description(chips=3))
         try:
             if isinstance(request, InjectRequest):
                 return self._inject(request)
