@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from emulator.errors import ConfigError
 from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
 from emulator.specs.overlap import Overlap
@@ -23,10 +25,11 @@ from serving.analysis.validate.usable_rows import UsableRow, usable_rows
 def row_of_file(
     path: Path, line: int
 ) -> tuple[StepQuestion, tuple[Compared, ...], tuple[str, ...]]:
-    """The decode step at the batch that the row's users reach, what was measured, and notes.
+    """The decode step at the batch of the row's steady state, what was measured, and notes.
 
-    By the fit without the row's machine, as `validate` predicts it. Raises ConfigError for a file
-    that cannot be read, and a line that holds no usable row.
+    The predicted TPOT is that of the row's simulated run, by the fit without the row's machine, as
+    `validate` has it. Raises ConfigError for a file that cannot be read, and a line that holds no
+    usable row.
     """
     row = _usable(path, line)
     configuration, deployment = row.measured.configuration, row.load.deployment
@@ -38,7 +41,8 @@ def row_of_file(
             field="row", value=line, expected=f"a machine that a fit left out, not {machine}"
         )
     factors = fits.without[machine] if seen else fits.everything
-    loop = RowPredictor([row.load]).loop(factors)
+    predictor = RowPredictor([row.load])
+    loop = predictor.loop(factors)
     requests = max(1, round(float(loop.batch[0])))
     pool = deployment.decode
     tokens_per_step = 1 + accepted_tokens("mtp", deployment.draft_tokens)
@@ -74,7 +78,8 @@ def row_of_file(
         f"{factors.exchange_skew:.3g} times as long as even ones, as in the measured deployments",
         intervals=intervals,
     )
-    return question, *_measured(row, question, float(loop.tpot_s[0]) * NS_PER_S)
+    run = predictor.simulate(factors, np.ones(1, dtype=np.bool_))
+    return question, *_measured(row, question, float(run.tpot_s[0]) * NS_PER_S)
 
 
 def _usable(path: Path, line: int) -> UsableRow:
@@ -99,7 +104,7 @@ def _measured(
     held_ns = tpot_ns - step_ns / question.tokens_per_step
     drafts = f" / {question.tokens_per_step:.3g} tokens a step" if question.draft_tokens else ""
     step_words = f"step{drafts}"
-    what = "prompts of others, and the batch between two grid points"
+    what = "prompts of others, and batches of the run beside the steady one"
     notes = [
         f"{configuration.hardware} {configuration.framework} {configuration.precision}, "
         f"{configuration.layout}, {configuration.workload} tokens, {row.measured.users:,} users",

@@ -82,16 +82,16 @@ def test_a_row_is_predicted_as_validation_does(
 ) -> None:
     path = write_rows(tmp_path / "rows.csv", [{}, row])
     validation = validation_of([path])
-    blind = validation.blind(validation.rows[1])
+    blind = validation.blind(1, "tpot")
     assert blind is not None
 
     data = as_json(capsys, "explain", "row", "--data", str(path), "--row", "3")
 
     (compared,) = data["compared"]
-    assert compared["predicted_ns"] == pytest.approx(blind.tpot_s[1] * 1e9, rel=1e-6)
+    assert compared["predicted_ns"] == pytest.approx(blind * 1e9, rel=1e-6)
     assert sum(term["ns"] for term in data["terms"]) == pytest.approx(data["step_ns"])
     held_ns = compared["predicted_ns"] - data["step_ns"] / data["tokens_per_step"]
-    assert 0 <= held_ns + 1e6 < compared["predicted_ns"]  # prompts of others, and rounding
+    assert abs(held_ns) < compared["predicted_ns"] / 2  # prompts of others, other batches
 
 
 def test_pictures_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

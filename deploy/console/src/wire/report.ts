@@ -315,6 +315,7 @@ export interface PartitionState {
   lnc: number;
   first_chip: number;
   spares: number;
+  attention_split: string;
 }
 
 export interface PowerWindow {
