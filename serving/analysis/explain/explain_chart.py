@@ -43,7 +43,7 @@ def explain_chart(found: Explanation) -> alt.VConcatChart:
         f"{question.subject}: {found.step_ns / _MS:,.4g} ms",
         (
             f"{question.model.name} on {partition.chips} chips of {question.system.name}: "
-            f"tp {partition.tp}, ep {partition.ep}, lnc {partition.lnc}; "
+            f"{partition.division}; "
             f"{question.requests:,} requests, {question.load.in_words()}",
             f"calibration {question.assumptions.calibration.name}, overlap "
             f"{question.assumptions.overlap.value}; modelled, not measured",

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.figure import Figure
 from emulator.ultraserver.step_waterfall import WaterfallTerm
 from emulator.units import NS_PER_S
@@ -70,7 +71,7 @@ def _about(found: Explanation) -> Iterator[str]:
     chips = counted(partition.chips, "chip")
     yield (
         f"{question.model.name} ({question.precision} weights) on {chips} of "
-        f"{question.system.name}: tp {partition.tp}, ep {partition.ep}, lnc {partition.lnc}"
+        f"{question.system.name}: {partition.division}"
     )
     decodes = (
         f"{counted(question.requests, 'request')} decoding on {counted(partition.ranks, 'rank')}, "
@@ -184,6 +185,11 @@ def _layout_table(found: Explanation) -> Table:
         requests=question.requests,
         step_ns=found.step_ns,
     )
+    shown = sorted([own, *found.layouts[:_LAYOUTS]], key=lambda each: each.step_ns)
+    splits = {each.partition.attention_split for each in shown}
+    attention: Column[OtherLayout] = Column(
+        "attention", lambda each: each.partition.attention_split, align="left"
+    )
     columns: list[Column[OtherLayout]] = [
         Column("", lambda each: "this" if each is own else "", align="left"),
         Column("engines", lambda each: each.engines, "d"),
@@ -191,12 +197,12 @@ def _layout_table(found: Explanation) -> Table:
             Column(name, lambda each, name=name: getattr(each.partition, name), "d")  # type: ignore[misc]
             for name in ("chips", "tp", "ep", "lnc")
         ),
+        *([attention] if splits != {AttentionSplit.HEADS} else []),
         Column("requests each", lambda each: each.requests, ",d"),
         Column("step ms", lambda each: each.step_ns, ",.3f", scale=_MS),
         Column("change", lambda each: each.step_ns / found.step_ns - 1, signed_percent),
         Column("tok/s/chip", lambda each: found.rate_at(each.step_ns), ",.1f"),
     ]
-    shown = sorted([own, *found.layouts[:_LAYOUTS]], key=lambda each: each.step_ns)
     return table_of(
         columns,
         shown,
@@ -215,11 +221,11 @@ def _change_in_words(found: Explanation) -> str:
         if abs(ns) >= LEAST_SHARE * found.step_ns
     )
     partition = best.partition
-    name = f"{best.engines} x {partition.chips} chips, tp {partition.tp}, ep {partition.ep}"
+    name = f"{best.engines} x {partition.chips} chips, {partition.division}"
     verdict = "the next best layout" if best.step_ns < found.step_ns else "no layout is faster; the"
     verdict = f"{verdict}{'' if best.step_ns < found.step_ns else ' next'}"
     return (
-        f"{verdict} ({name}, lnc {partition.lnc}) changes the step by "
+        f"{verdict} ({name}) changes the step by "
         f"{(best.step_ns - found.step_ns) / _MS:+,.3f} ms and tokens/s per chip by "
         f"{found.rate_at(best.step_ns) - found.tokens_per_s_per_chip:+,.1f}"
         + (f": {changes}" if changes else "")

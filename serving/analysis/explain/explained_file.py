@@ -9,6 +9,7 @@ import msgspec
 from emulator.errors import ConfigError
 from emulator.memory.chip_contents import HbmTerms
 from emulator.specs.assumptions import with_assumptions
+from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
 from emulator.specs.partition import Partition
@@ -51,10 +52,17 @@ class PartitionFields(msgspec.Struct, frozen=True, kw_only=True):
     tp: int
     ep: int
     lnc: int
+    attention_split: str
 
     def partition(self) -> Partition:
         """The same as a partition; raises ConfigError."""
-        return Partition(chips=self.chips, tp=self.tp, ep=self.ep, lnc=self.lnc)
+        return Partition(
+            chips=self.chips,
+            tp=self.tp,
+            ep=self.ep,
+            lnc=self.lnc,
+            attention_split=AttentionSplit.named(self.attention_split),
+        )
 
 
 class ParetoPointFields(PartitionFields, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ import numpy as np
 
 from emulator.errors import ConfigError
 from emulator.specs.assumptions import AssumptionSet
+from emulator.specs.attention_split import AttentionSplit
 from emulator.specs.batch import StepBatch
 from emulator.specs.figure import Figure
 from emulator.specs.models import model_by_name
@@ -122,7 +123,12 @@ def step_of_server(
     model = model_by_name(description.model.name)
     told = description.partition
     partition = Partition(
-        chips=told.chips, tp=told.tp, ep=told.ep, lnc=told.lnc, first_chip=told.first_chip
+        chips=told.chips,
+        tp=told.tp,
+        ep=told.ep,
+        lnc=told.lnc,
+        first_chip=told.first_chip,
+        attention_split=AttentionSplit.named(told.attention_split),
     )
     assumed = StepAssumptions(
         overlap=Overlap(description.overlap),

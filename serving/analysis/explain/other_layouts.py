@@ -67,13 +67,15 @@ def _candidates(question: StepQuestion) -> tuple[PartitionCandidate, ...]:
             question.model,
             asked=PartitionFilter(chips=sizes, across_units=question.system.units > 1),
             terms=question.terms,
+            context_tokens=question.load.rank_tokens(1, 1),
         )
     except ConfigError:  # a declared step may lie on chips that hold no model
         return ()
 
 
-def _shape(partition: Partition) -> tuple[int, ...]:
-    return (partition.chips, partition.tp, partition.ep, partition.expert_tp, partition.lnc)
+def _shape(partition: Partition) -> tuple[object, ...]:
+    sizes = (partition.chips, partition.tp, partition.ep, partition.expert_tp, partition.lnc)
+    return (*sizes, partition.attention_split)
 
 
 def layout_change(

@@ -56,6 +56,26 @@ def test_a_points_step_is_the_files(
     assert "point=99: expected 0 to" in capsys.readouterr().err
 
 
+def test_a_points_split_of_attention_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "pareto.json")
+    latent = (
+        *("pareto", "--model", "deepseek-v3", "--systems", "trn3-nl72x2", "--processes", "1"),
+        *("--chips", "16", "--tp", "1", "--ep", "16", "--lnc", "2", "--batch", "6"),
+        *("--precision", "fp8", "--json", path),
+    )
+    assert main([*latent]) == 0
+    capsys.readouterr()
+    points = json.loads(Path(path).read_text())["machines"][0]["points"]
+
+    assert {each["attention_split"] for each in points} == {"heads", "batch", "sequence"}
+    assert len({each["tpot_ns"] for each in points}) == 3
+    for place, point in enumerate(points):
+        data = as_json(capsys, "explain", "point", path, "--point", str(place))
+        assert data["step_ns"] == pytest.approx(point["tpot_ns"], rel=1e-6)
+
+
 @pytest.mark.process
 def test_a_plans_partition_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = (
