@@ -131,8 +131,8 @@ def _check_lines(check: ExactHour, error: ModelError) -> Iterator[str]:
             f"({100 * both.difference:+.3f} points)"
         )
     for name, metric, times in (
-        ("TTFT p99", "ttft", check.ttft_p99_s),
-        ("TPOT p99", "tpot", check.tpot_p99_s),
+        ("TTFT p99", "p99_ttft", check.ttft_p99_s),
+        ("TPOT p99", "p99_tpot", check.tpot_p99_s),
         ("TPOT mean", "tpot", check.tpot_mean_s),
     ):
         yield (

@@ -13,7 +13,13 @@ from serving.analysis.plan.night import HOURS, Night
 from serving.analysis.plan.plan import Plan
 from serving.analysis.plan.plan_check import SHOWN_PERCENTILES, Check, TermCheck
 from serving.analysis.plan.plan_options import Option
-from serving.analysis.steady_state.model_error import RANGE, ModelError, in_range, plain_error
+from serving.analysis.steady_state.model_error import (
+    RANGE,
+    ModelError,
+    in_range,
+    interval_of,
+    plain_error,
+)
 from serving.policy.prefill_throttle import parse_prefill_policy
 
 _RANGE_IN_WORDS: Final = (
@@ -237,7 +243,7 @@ def _one_check(what: str, check: Check, error: ModelError) -> Iterator[str]:
 
 
 def _ranged(term: TermCheck, error: ModelError) -> str:
-    interval = error.get(term.name)
+    interval = interval_of(error, term.name, term.percentile)
     if interval is None or term.reached_s is None:
         return ""
     return f"{RANGE}: {range_words(interval.around(term.reached_s), scale=1e-3)}, "
@@ -362,7 +368,7 @@ def _check_data(check: Check, error: ModelError) -> dict[str, Any]:
 
 
 def _range_s(term: TermCheck, error: ModelError) -> tuple[float, float] | None:
-    interval = error.get(term.name)
+    interval = interval_of(error, term.name, term.percentile)
     return None if interval is None or term.reached_s is None else interval.around(term.reached_s)
 
 

@@ -15,6 +15,7 @@ ModelError = Mapping[str, PredictionInterval]
 """By metric; nothing of a roofline, whose times are bounds."""
 
 USER_RATE: Final = "tokens_per_s_per_user"
+P99: Final = 99.0
 RANGE: Final = "80 %"
 """The heading of ranges."""
 
@@ -27,6 +28,11 @@ def model_error(calibration: str) -> ModelError:
         return {}
     intervals = shipped_fits().intervals
     return {**intervals, USER_RATE: intervals["tpot"].inverse}
+
+
+def interval_of(error: ModelError, name: str, percentile: float) -> PredictionInterval | None:
+    """Of a percentile of TTFT or TPOT: p99's own from 99 up, else that of the middle."""
+    return error.get(f"p99_{name}" if percentile >= P99 else name)
 
 
 def error_in_words(error: ModelError) -> str:

@@ -208,6 +208,7 @@ def test_the_deployment_says_what_is_emulated() -> None:
         "dp": "4",
         "ep": "8",
         "lnc": "1",
+        "attention_split": "heads",
         "time_model": "qwen3-30b-a3b",
         "weights": "small-moe",
         "routing": "uniform (expected)",
