@@ -95,20 +95,12 @@ def waterfall(
     found = list(_terms_of(base, WaterfallFigures(model, terms)))
     chip = model.system.chip
     found += [
-        WaterfallTerm(
-            part=WAITING,
-            term="busiest chip's experts",
-            engine=WAITING,
-            law="step - step with the mean chip's experts",
-            ns=equal_ns - base.duration_ns,
+        _wait(
+            "busiest chip's experts",
+            "step - step with the mean chip's experts",
+            equal_ns - base.duration_ns,
         ),
-        WaterfallTerm(
-            part=WAITING,
-            term="slow chips",
-            engine=WAITING,
-            law="step - step at full speed",
-            ns=free_ns - equal_ns,
-        ),
+        _wait("slow chips", "step - step at full speed", free_ns - equal_ns),
         WaterfallTerm(
             part=THROTTLE,
             term="power budget",
@@ -129,6 +121,10 @@ def waterfall(
             ns=whole_ns(held_ns) - sum(term.ns for term in kept),
         ),
     )
+
+
+def _wait(term: str, law: str, ns: float) -> WaterfallTerm:
+    return WaterfallTerm(part=WAITING, term=term, engine=WAITING, law=law, ns=ns)
 
 
 def merged(

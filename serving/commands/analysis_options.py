@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -238,6 +238,33 @@ def check_folder(name: str, path: Path) -> None:
     """Raise ConfigError for a file in a folder that does not exist, before the work."""
     if not path.absolute().parent.is_dir():
         raise ConfigError(field=name, value=path, expected="a path in a folder that exists")
+
+
+def check_outputs(options: object, pictures: Sequence[str]) -> None:
+    """Raise ConfigError for a file, `json` or one of `pictures`, that cannot be written.
+
+    A picture's option is named as its suffix.
+    """
+    for name in pictures:
+        path = getattr(options, name)
+        if path is not None and path.suffix.lower() != f".{name}":
+            raise ConfigError(field=name, value=path, expected=f"a path that ends in .{name}")
+    for name in ("json", *pictures):
+        path = getattr(options, name)
+        if path is not None and str(path) != "-":
+            check_folder(name, Path(path))
+
+
+def write_json(text: str, where: str) -> None:
+    """To a file, or standard output for `-`; raises ConfigError."""
+    if where == "-":
+        print(text)
+        return
+    try:
+        Path(where).write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        expected = f"a path to write to ({error.strerror})"
+        raise ConfigError(field="json", value=where, expected=expected) from error
 
 
 def check_absent(options: object, names: Iterable[str], *, expected: str) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from emulator.errors import ConfigError
-from serving.commands.analysis_options import check_folder, check_least, say
+from serving.commands.analysis_options import check_least, check_outputs, say, write_json
 from startup.typed_options import option
 
 if TYPE_CHECKING:
     from serving.analysis.explain.explanation import Explanation
-
-_PICTURES: Final = ("png", "svg")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +27,7 @@ class ExplainOutput:
     def __post_init__(self) -> None:
         """Refuse unwritable paths before the work."""
         check_least("rows", self.rows, 0)
-        for name in _PICTURES:
-            path = getattr(self, name)
-            if path is not None and path.suffix.lower() != f".{name}":
-                raise ConfigError(field=name, value=path, expected=f"a path that ends in .{name}")
-        for name in ("json", *_PICTURES):
-            path = getattr(self, name)
-            if path is not None and str(path) != "-":
-                check_folder(name, Path(path))
+        check_outputs(self, ("png", "svg"))
 
 
 def show(found: Explanation, output: ExplainOutput) -> int:
@@ -58,15 +48,3 @@ def show(found: Explanation, output: ExplainOutput) -> int:
             write_chart(explain_chart(found), path, field=path.suffix[1:])
             say(f"wrote {path}")
     return 0
-
-
-def write_json(text: str, where: str) -> None:
-    """To a file, or standard output for `-`; raises ConfigError."""
-    if where == "-":
-        print(text)
-        return
-    try:
-        Path(where).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        expected = f"a path to write to ({error.strerror})"
-        raise ConfigError(field="json", value=where, expected=expected) from error

@@ -11,27 +11,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from emulator.errors import ConfigError
 from serving.analysis.steady_state.request_shape import BATCHED_TOKENS_MAX
 from serving.commands.analysis_options import (
     PartitionSweepOptions,
     PriceOptions,
     WorkerOptions,
-    check_folder,
     check_least,
+    check_outputs,
     one_of,
     say,
     whole_numbers,
+    write_json,
 )
 from startup.typed_options import REQUIRED, add_options, option, read_options
 
 if TYPE_CHECKING:
-    from emulator.power.token_cost import Prices
     from emulator.specs.system import SystemSpec
-    from serving.analysis.pareto.pareto import Pareto
     from serving.analysis.steady_state.sweep import Sweep
-
-_PICTURE_SUFFIXES = {"png": ".png", "html": ".html"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,14 +59,7 @@ class OutputOptions(WorkerOptions):
         """Refuse unwritable paths before a minute's work."""
         super().__post_init__()
         check_least("rows", self.rows, 2)
-        for name, suffix in _PICTURE_SUFFIXES.items():
-            path = getattr(self, name)
-            if path is not None and path.suffix.lower() != suffix:
-                raise ConfigError(field=name, value=path, expected=f"a path that ends in {suffix}")
-        for name in ("json", "png", "html"):
-            path = getattr(self, name)
-            if path is not None and str(path) != "-":
-                check_folder(name, Path(path))
+        check_outputs(self, ("png", "html"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +114,12 @@ def run(args: argparse.Namespace) -> int:
             workers=workers,
         )
     if options.json:
-        _write_json(found, options.json, prices)
+        import msgspec
+
+        from serving.analysis.pareto.pareto_report import as_data
+
+        data = msgspec.json.encode(as_data(found, prices))  # a line: it has every point
+        write_json(data.decode(), options.json)
     if options.json != "-":
         from serving.analysis.pareto.pareto_report import report_lines
 
@@ -195,19 +189,3 @@ def _systems(options: ParetoOptions) -> list[SystemSpec]:
             for system, has in zip(systems, having, strict=True)
         ]
     return [system.cluster(options.units) for system in systems]
-
-
-def _write_json(found: Pareto, where: str, prices: Prices | None) -> None:
-    import msgspec
-
-    from serving.analysis.pareto.pareto_report import as_data
-
-    text = msgspec.json.encode(as_data(found, prices)).decode()  # a line: it has every point
-    if where == "-":
-        print(text)
-        return
-    try:
-        Path(where).write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        expected = f"a path to write to ({error.strerror})"
-        raise ConfigError(field="json", value=where, expected=expected) from error

@@ -179,12 +179,7 @@ def _bounds(found: Explanation) -> Iterator[str]:
 
 def _layout_table(found: Explanation) -> Table:
     question = found.question
-    own = OtherLayout(
-        engines=1,
-        partition=question.candidate.partition,
-        requests=question.requests,
-        step_ns=found.step_ns,
-    )
+    own = OtherLayout(engines=1, question=question, step_ns=found.step_ns)
     shown = sorted([own, *found.layouts[:_LAYOUTS]], key=lambda each: each.step_ns)
     splits = {each.partition.attention_split for each in shown}
     attention: Column[OtherLayout] = Column(
@@ -212,12 +207,12 @@ def _layout_table(found: Explanation) -> Table:
 
 
 def _change_in_words(found: Explanation) -> str:
-    best, change = found.best_layout, found.change
-    if best is None or change is None:
+    best = found.best_layout
+    if best is None:
         return "no other layout of these chips holds the requests"
     changes = ", ".join(
         f"{part} {ns / _MS:+,.3f} ms"
-        for part, ns in list(change.parts_ns.items())[:_CHANGES]
+        for part, ns in list(found.changes_ns.items())[:_CHANGES]
         if abs(ns) >= LEAST_SHARE * found.step_ns
     )
     partition = best.partition
@@ -302,7 +297,7 @@ def explain_data(found: Explanation) -> dict[str, Any]:
             }
             for each in found.layouts
         ],
-        "next_best_layout_changes_ns": found.change and found.change.parts_ns,
+        "next_best_layout_changes_ns": found.changes_ns or None,
         "sensitivities": [_sensitivity_data(each) for each in found.sensitivities],
     }
 

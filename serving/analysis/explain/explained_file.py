@@ -269,6 +269,7 @@ def _asked(
         routing=fields.routing,
         distribution=ExpertDistribution.parse(fields.routing, model, seed=ROUTING_SEED),
         terms=terms,
+        across_units=fields.across_units,
         left_out=left_out_calibrations(system.chip.name, name=fields.calibration),
         intervals={} if prompt else assumed.model_error,
     )

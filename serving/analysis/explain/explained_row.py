@@ -1,12 +1,10 @@
 """A row of measurements as a question: the decode step of its closed loop."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from emulator.errors import ConfigError
-from emulator.memory.chip_contents import HbmTerms, kv_capacity_tokens
 from emulator.specs.overlap import Overlap
 from emulator.specs.shipped_fits import shipped_fits
 from emulator.timing.draft_acceptance import accepted_tokens
@@ -18,6 +16,7 @@ from serving.analysis.explain.step_question import StepQuestion
 from serving.analysis.steady_state.partitions import PartitionCandidate
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.analysis.validate.measured_row import read_rows
+from serving.analysis.validate.row_deployment import KV_BLOCK_TOKENS, cache_terms
 from serving.analysis.validate.row_prediction import RowPredictor, measured_calibration
 from serving.analysis.validate.usable_rows import UsableRow, usable_rows
 
@@ -46,8 +45,6 @@ def row_of_file(
     requests = max(1, round(float(loop.batch[0])))
     pool = deployment.decode
     tokens_per_step = 1 + accepted_tokens("mtp", deployment.draft_tokens)
-    terms = HbmTerms(activation_bytes=0, collective_bytes=0)
-    whole = replace(pool.partition, ep=pool.partition.expert_group, expert_tp=1)
     intervals = fits.intervals_without.get(machine, fits.intervals) if seen else fits.intervals
     words = f"calibration fitted without {machine}" if seen else "calibration fitted"
     context_tokens = max(1, int(deployment.prompt_tokens + deployment.output_tokens / 2))
@@ -60,16 +57,15 @@ def row_of_file(
             partition=pool.partition,
             replicas=pool.workers,
             first_chip=0,
-            kv_capacity_tokens=kv_capacity_tokens(
-                deployment.model, pool.system, whole, terms=terms
-            ),
+            kv_capacity_tokens=deployment.kv_blocks * KV_BLOCK_TOKENS,
         ),
         load=DeclaredLoad(context_tokens=context_tokens),
         requests=requests,
         assumptions=StepAssumptions(
             overlap=Overlap.NONE, calibration=measured_calibration(factors, machine)
         ),
-        terms=terms,
+        terms=cache_terms(trt="trt" in deployment.framework),
+        across_units=pool.system.units > 1,
         draft_tokens=deployment.draft_tokens,
         tokens_per_step=tokens_per_step,
         peak_loads=True,

@@ -7,10 +7,9 @@ from emulator.ultraserver.step_waterfall import WaterfallTerm
 from emulator.ultraserver.what_if import SPEEDLESS
 from emulator.units import NS_PER_S
 from serving.analysis.explain.other_layouts import (
-    LayoutChange,
     OtherLayout,
     by_part,
-    layout_change,
+    changes_ns,
     other_layouts,
 )
 from serving.analysis.explain.sensitivity import Sensitivity, sensitivities
@@ -37,7 +36,7 @@ class Explanation:
         engines_ns: the terms by what they wait for, longest first.
         bound: the engine that each part with work waits for.
         what_ifs: strongest first.
-        layouts: others on the same chips, fastest first; `change` is what the first changes.
+        layouts: others on the same chips, fastest first; `changes_ns` of the first, by part.
         compared: the same step in a file, measured, or of a server.
         notes: what else there is to say of the subject.
     """
@@ -49,7 +48,7 @@ class Explanation:
     bound: dict[str, str]
     what_ifs: tuple[WhatIf, ...]
     layouts: tuple[OtherLayout, ...]
-    change: LayoutChange | None
+    changes_ns: dict[str, float]
     sensitivities: tuple[Sensitivity, ...]
     interval: PredictionInterval | None
     compared: tuple[Compared, ...] = ()
@@ -96,7 +95,7 @@ def explain(
         bound=counted.bound(),
         what_ifs=_what_ifs(counted.what_ifs_ns(WHAT_IF_FACTOR), step_ns),
         layouts=layouts,
-        change=layout_change(question, layouts[0], terms) if layouts else None,
+        changes_ns=changes_ns(layouts[0], terms) if layouts else {},
         sensitivities=sensitivities(question, counted),
         interval=question.intervals.get("tpot"),
         compared=compared,

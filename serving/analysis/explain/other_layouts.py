@@ -15,23 +15,21 @@ from serving.analysis.steady_state.partitions import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherLayout:
-    """`engines` of `partition` on the question's chips, the fullest with `requests`."""
+    """`engines` on the question's chips, the fullest as `question`, whose step takes `step_ns`."""
 
     engines: int
-    partition: Partition
-    requests: int
+    question: StepQuestion
     step_ns: float
 
+    @property
+    def partition(self) -> Partition:
+        """Of each engine."""
+        return self.question.candidate.partition
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayoutChange:
-    """What a layout changes.
-
-    `parts_ns`: by part, its duration there less that here, the largest change first.
-    """
-
-    layout: OtherLayout
-    parts_ns: dict[str, float]
+    @property
+    def requests(self) -> int:
+        """That the fullest engine decodes."""
+        return self.question.requests
 
 
 def other_layouts(question: StepQuestion) -> tuple[OtherLayout, ...]:
@@ -52,9 +50,7 @@ def other_layouts(question: StepQuestion) -> tuple[OtherLayout, ...]:
             continue
         there = replace(question, candidate=candidate, load=load, requests=requests)
         step_ns = there.counted().cost_ns()
-        found.append(
-            OtherLayout(engines=engines, partition=partition, requests=requests, step_ns=step_ns)
-        )
+        found.append(OtherLayout(engines=engines, question=there, step_ns=step_ns))
     return tuple(sorted(found, key=lambda each: (each.step_ns, _shape(each.partition))))
 
 
@@ -65,7 +61,7 @@ def _candidates(question: StepQuestion) -> tuple[PartitionCandidate, ...]:
         return candidate_partitions(
             question.system,
             question.model,
-            asked=PartitionFilter(chips=sizes, across_units=question.system.units > 1),
+            asked=PartitionFilter(chips=sizes, across_units=question.across_units),
             terms=question.terms,
             context_tokens=question.load.rank_tokens(1, 1),
         )
@@ -78,26 +74,15 @@ def _shape(partition: Partition) -> tuple[object, ...]:
     return (*sizes, partition.attention_split)
 
 
-def layout_change(
-    question: StepQuestion, layout: OtherLayout, terms: tuple[WaterfallTerm, ...]
-) -> LayoutChange:
-    """What `layout` changes in the waterfall `terms` of the question."""
-    there = replace(
-        question,
-        candidate=next(
-            each for each in _candidates(question) if each.partition == layout.partition
-        ),
-        load=question.load.shared(layout.engines) or question.load,
-        requests=layout.requests,
-    )
+def changes_ns(layout: OtherLayout, terms: tuple[WaterfallTerm, ...]) -> dict[str, float]:
+    """By part, its duration in `layout` less that in `terms`, the largest change first."""
     here_ns = by_part(terms)
-    there_ns = by_part(there.counted().waterfall())
+    there_ns = by_part(layout.question.counted().waterfall())
     changes = {
         part: there_ns.get(part, 0.0) - here_ns.get(part, 0.0)
         for part in dict.fromkeys((*here_ns, *there_ns))
     }
-    ordered = sorted(changes.items(), key=lambda each: -abs(each[1]))
-    return LayoutChange(layout=layout, parts_ns=dict(ordered))
+    return dict(sorted(changes.items(), key=lambda each: -abs(each[1])))
 
 
 def by_part(terms: tuple[WaterfallTerm, ...]) -> dict[str, float]:

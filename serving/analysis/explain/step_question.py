@@ -35,6 +35,7 @@ class StepQuestion:
         subject: what is explained, in words.
         model: with its weights in `precision`.
         requests: that the engine decodes, over all ranks.
+        across_units: other layouts may span units of a cluster, over network cards.
         tokens_per_step: of a request, above 1 with drafts.
         peak_loads: layers wait for the expected largest load of a chip.
         left_out: calibrations of the same chip by fits that left a machine out.
@@ -53,6 +54,7 @@ class StepQuestion:
     routing: str = "uniform"
     distribution: ExpertDistribution | None = None
     terms: HbmTerms = field(default_factory=HbmTerms)
+    across_units: bool = False
     draft_tokens: int = 0
     tokens_per_step: float = 1.0
     peak_loads: bool = False
@@ -87,18 +89,11 @@ class StepQuestion:
 
     def cost_model(self) -> StepCostModel:
         """Of the engine whose chips lie the farthest apart."""
-        made = self.assumptions.cost_model(
-            self.system, self.model, self.candidate, self.distribution
-        )
-        if not self.draft_tokens:
-            return made
-        return StepCostModel(
+        return self.assumptions.cost_model(
             self.system,
             self.model,
-            made.partition,
-            distribution=self.distribution,
-            calibration=self.assumptions.calibration,
-            overlap=self.assumptions.overlap,
+            self.candidate,
+            self.distribution,
             draft_tokens=self.draft_tokens,
         )
 
@@ -153,12 +148,13 @@ class CountedSteps:
     def what_ifs_ns(self, factor: float) -> dict[str, float]:
         """Duration with each resource `factor` times as fast; see `what_if_ns`."""
         costing = StepCosting(model=self.model, slow_factor=np.ones(self.model.partition.chips))
-        saved: dict[str, float] = {}
+        own_ns = self.cost_ns()
+        found: dict[str, float] = {}
         for (weight, batch), loads in zip(self._steps, self._loads, strict=True):
-            own_ns = self.model.cost(batch, loads).duration_ns
+            step_ns = self.model.cost(batch, loads).duration_ns
             for name, ns in what_if_ns(costing, batch, loads, factor=factor).items():
-                saved[name] = saved.get(name, 0.0) + weight * (own_ns - ns)
-        return {name: self.cost_ns() - ns for name, ns in saved.items()}
+                found[name] = found.get(name, own_ns) + weight * (ns - step_ns)
+        return found
 
     def cost_ns(self) -> float:
         """Duration by the compiled kernels, which plans and sweeps use."""

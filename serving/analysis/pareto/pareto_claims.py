@@ -152,8 +152,9 @@ class Finding:
                 names=(BASE_SYSTEM, NEW_SYSTEM),
             )
         held = [f"{self.largest:.2f}x"] if self.agrees else []
-        held += [f"{ratio:.2f}x with {name}" for name, ratio in self.assumptions
-                 if self._is_claimed(ratio)]  # fmt: skip
+        for name, ratio in self.assumptions:
+            if self._is_claimed(ratio):
+                held.append(f"{ratio:.2f}x with {name}")
         true = f"comes true, {' and '.join(held)}" if held else "does not come true"
         without = "" if self.agrees else f", and is {self.largest:.2f}x as assumed here"
         return (
@@ -208,9 +209,10 @@ def _finding(claim: Claim, base: Curves, new: Curves, error: ModelError) -> Find
     reached = intervals_where(curve.ratio >= claim.ratio, curve.x)
     at_users = claim.measure is ClaimMeasure.TOKENS_AT_USERS
     axis = "users" if at_users else "tokens/s/user"
-    ends = base.by_users.reach < new.by_users.reach if at_users else (
-        base.tokens_per_s.reach < new.tokens_per_s.reach
-    )  # fmt: skip
+    old, young = (
+        (base.by_users, new.by_users) if at_users else (base.tokens_per_s, new.tokens_per_s)
+    )
+    ends = old.reach < young.reach
     return Finding(
         claim=claim,
         axis=axis,

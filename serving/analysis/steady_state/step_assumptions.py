@@ -35,6 +35,8 @@ class StepAssumptions:
         model: ModelSpec,
         candidate: PartitionCandidate,
         distribution: ExpertDistribution | None = None,
+        *,
+        draft_tokens: int = 0,
     ) -> StepCostModel:
         """Steps of `model` on the candidate's replica whose chips lie the farthest apart."""
         return StepCostModel(
@@ -44,6 +46,7 @@ class StepAssumptions:
             distribution=distribution,
             calibration=self.calibration,
             overlap=self.overlap,
+            draft_tokens=draft_tokens,
             all_to_all=_all_to_all(system, candidate.partition.chips, candidate.first_chip),
         )
 

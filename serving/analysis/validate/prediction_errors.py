@@ -2,9 +2,11 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
+
+from reporting.document import Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,3 +63,14 @@ def figures(errors: list[RowError]) -> dict[str, float | int | None]:
         "covered": float(np.mean(covered)) if covered else None,
         "rows": len(errors),
     }
+
+
+ERROR_COLUMNS: Final[tuple[Column[dict[str, Any]], ...]] = (
+    Column("rows", lambda row: row["rows"], "d"),
+    Column("mean", lambda row: row["mape"], ".1%"),
+    Column("median", lambda row: row["median_ape"], ".1%"),
+    Column("p90", lambda row: row["p90_ape"], ".1%"),
+    Column("bias", lambda row: row["bias"], "+.1%"),
+    Column("in 80 % interval", lambda row: row["covered"], ".0%"),
+)
+"""Of `figures`."""

@@ -211,13 +211,16 @@ def _kv_blocks(model: ModelSpec, pool: Pool, *, trt: bool) -> int:
     whole = replace(
         pool.partition, ep=pool.partition.expert_group, expert_tp=1, first_chip=0, spares=0
     )
-    terms = HbmTerms(
-        activation_bytes=0, collective_bytes=0, utilization=1.0 if trt else STATIC_SHARE
-    )
-    room = kv_capacity_tokens(model, pool.system, whole, terms=terms)
+    room = kv_capacity_tokens(model, pool.system, whole, terms=cache_terms(trt=trt))
     room = int(room * TRT_CACHE_SHARE) if trt else room
     least = LEAST_CACHE_SHARE * pool.system.chip.hbm_bytes / model.kv_bytes_per_token
     return max(room, int(least)) // KV_BLOCK_TOKENS
+
+
+def cache_terms(*, trt: bool) -> HbmTerms:
+    """HBM of a stack, of which TensorRT-LLM's cache takes TRT_CACHE_SHARE of what is left."""
+    utilization = 1.0 if trt else STATIC_SHARE
+    return HbmTerms(activation_bytes=0, collective_bytes=0, utilization=utilization)
 
 
 def _slots(pool: Pool, kv_blocks: int, *, prompt: int, output: int) -> float:

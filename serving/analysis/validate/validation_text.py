@@ -9,6 +9,7 @@ from emulator.specs.shipped_fits import PredictionInterval
 from reporting.document import Column, Table, table_of
 from reporting.plain_text import table_lines
 from serving.analysis.validate.measured_row import MAIN_METRICS, METRICS, ExcludedRow
+from serving.analysis.validate.prediction_errors import ERROR_COLUMNS
 from serving.analysis.validate.row_outliers import Outlier, outliers
 from serving.analysis.validate.usable_rows import UsableRow
 from serving.analysis.validate.validation import Validation, scores
@@ -173,12 +174,7 @@ _SCORES: Final[tuple[Column[dict[str, Any]], ...]] = (
     Column("metric", lambda row: row["metric"], align="left"),
     Column("rows that", lambda row: row["words"], align="left"),
     Column("hardware", lambda row: row["hardware"], align="left"),
-    Column("rows", lambda row: row["rows"], "d"),
-    Column("mean", lambda row: row["mape"], ".1%"),
-    Column("median", lambda row: row["median_ape"], ".1%"),
-    Column("p90", lambda row: row["p90_ape"], ".1%"),
-    Column("bias", lambda row: row["bias"], "+.1%"),
-    Column("in 80 % interval", lambda row: row["covered"], ".0%"),
+    *ERROR_COLUMNS,
 )
 _REFERENCES: Final[tuple[Column[dict[str, Any]], ...]] = (
     Column("published", lambda each: each["name"], align="left"),

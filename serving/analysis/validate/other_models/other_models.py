@@ -11,6 +11,7 @@ from emulator.specs.models import model_by_name
 from emulator.specs.overlap import Overlap
 from emulator.specs.shipped_fits import ShippedFits, calibration_for, shipped_fits
 from emulator.ultraserver.step_cost import StepCostModel
+from emulator.units import NS_PER_S
 from serving.analysis.steady_state.step_batches import same_on_all
 from serving.analysis.validate.counted_rows import RowLoad
 from serving.analysis.validate.measured_row import ExcludedRow
@@ -162,8 +163,8 @@ def _node_prediction(row: PublishedRow) -> PublishedPrediction:
     """One step of a pool of prompts or of decoding, all GPUs alike, with two half batches and even
     experts, under the calibration that ships.
     """
-    assert row.prompt_tokens is not None
-    assert row.output_tokens is not None
+    if row.prompt_tokens is None or row.output_tokens is None:
+        raise ConfigError("isl, osl", "nothing", "lengths, which the source does not state")
     model, box = published_model(row), published_system(row)
     partition = published_partition(row, model, box)
     costs = StepCostModel(
@@ -177,10 +178,11 @@ def _node_prediction(row: PublishedRow) -> PublishedPrediction:
         count = max(1, PASS_TOKENS // row.prompt_tokens)
         new, context = [row.prompt_tokens] * count, [0] * count
     else:
-        assert row.users is not None
-        count = row.users // partition.ranks
+        count = (row.users or 0) // partition.ranks
+        if not count:
+            raise ConfigError("users", row.users or "nothing", "at least one a rank")
         new, context = [1] * count, [row.prompt_tokens + row.output_tokens // 2] * count
     step_ns = costs.cost(same_on_all(partition.ranks, new, context)).duration_ns
     return PublishedPrediction(
-        row=row, predicted=sum(new) / step_ns * 1e9, batch=count * partition.ranks
+        row=row, predicted=sum(new) / step_ns * NS_PER_S, batch=count * partition.ranks
     )

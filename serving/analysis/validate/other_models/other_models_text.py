@@ -10,17 +10,13 @@ from reporting.plain_text import table_lines
 from serving.analysis.validate.counted_rows import PASS_TOKENS_MAX
 from serving.analysis.validate.other_models.other_models import OtherModels, PublishedPrediction
 from serving.analysis.validate.other_models.published_load import SEQUENCES_MAX
+from serving.analysis.validate.prediction_errors import ERROR_COLUMNS
 
 _SCORES: Final[tuple[Column[dict[str, Any]], ...]] = (
     Column("other models", lambda row: row["metric"], align="left"),
     Column("kind", lambda row: row["kind"], align="left"),
     Column("model", lambda row: row["model"], align="left"),
-    Column("rows", lambda row: row["rows"], "d"),
-    Column("mean", lambda row: row["mape"], ".1%"),
-    Column("median", lambda row: row["median_ape"], ".1%"),
-    Column("p90", lambda row: row["p90_ape"], ".1%"),
-    Column("bias", lambda row: row["bias"], "+.1%"),
-    Column("in 80 % interval", lambda row: row["covered"], ".0%"),
+    *ERROR_COLUMNS,
 )
 _EXCLUDED: Final[tuple[Column[tuple[str, int]], ...]] = (
     Column("rows", lambda row: row[1], "d"),
