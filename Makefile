@@ -14,14 +14,10 @@ FIND_PYTHON = python="$(PYTHON)"; test -n "$$python" \
 # More arguments for the command behind demo, the tests, mutations, attack and benchmarks: make test ARGS="-k hbm"
 ARGS ?=
 
-# Tests that start processes wait for them: three workers keep two cores busy. Fast tests wait for
-# nothing.
-WORKERS ?= $(shell echo $$(( ($$(nproc) * 3 + 1) / 2 )))
-
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help install system-deps gateway-deps demo test-fast test test-slow mutations conformance attack check protos protos-check dashboards rules console format site benchmarks clean always
+.PHONY: help install system-deps gateway-deps demo test-fast test test-units test-chips test-slow mutations conformance attack check protos protos-check dashboards rules console format site benchmarks clean always
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -39,14 +35,23 @@ demo: .venv/.installed ## serve on one emulated compute tray, load it, report to
 
 # A test module's rewritten assertions are half of what it costs to collect it: they are kept, also
 # where the environment says that Python keeps no bytecode.
-test-fast test test-slow mutations: export PYTHONDONTWRITEBYTECODE =
+test-fast test-units test-chips test-slow mutations: export PYTHONDONTWRITEBYTECODE =
 
 test-fast: .venv/.installed ## run the tests that start no process and take no time (90 s)
 	$(BIN)/pytest --fast -n logical --dist loadfile $(ARGS)
 
-test: .venv/.installed ## run the everyday tests: those without chips on all cores, then the others (10 min)
-	$(BIN)/pytest -m "not slow and not engine and not fleet" -n $(WORKERS) --dist loadfile $(ARGS)
-	$(BIN)/pytest --chips -m "not slow and (engine or fleet)" $(ARGS) || test $$? -eq 5 # 5: ARGS chose none
+# Engines wait for their processes most of the time, so the other tests run beside them, and print
+# first. The status 5 says that ARGS chose none.
+test: .venv/.installed ## run the everyday tests: those with chips beside the others (10 min)
+	@$(MAKE) --no-print-directory --keep-going --jobs 2 test-units test-chips
+
+test-units: .venv/.installed
+	$(BIN)/pytest -m "not slow and not engine and not fleet" -n logical --dist loadfile $(ARGS) \
+		|| test $$? -eq 5
+
+test-chips: .venv/.installed
+	@out=$$(mktemp); $(BIN)/pytest --chips -m "not slow and (engine or fleet)" $(ARGS) >"$$out" 2>&1; \
+		status=$$?; cat "$$out"; rm "$$out"; test $$status -eq 0 -o $$status -eq 5
 
 test-slow: .venv/.installed gateway-deps ## run the tests that take minutes, and every property on many examples
 	$(BIN)/pytest -m slow $(ARGS)

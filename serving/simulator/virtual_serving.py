@@ -233,7 +233,8 @@ class _VirtualServing:
         alone = len(self._engines) == 1
         apart = alone or (self._judges_all and self._arrivals.in_order and not looks)
         comes = self._calls or self._prefill or self._timeout_ns or self._day_night
-        return apart and not comes
+        leave = any(each.is_leased and each.schedulers.requests for each in self._called)
+        return apart and not comes and not leave  # to the others, when their grace is over
 
     def _begin_steps(self, until_ns: float, *, looks: bool) -> None:
         """Begin steps of engines that have none; `looks`: levels are looked at meanwhile."""

@@ -354,6 +354,19 @@ def test_an_engine_s_requests_move_when_it_leaves_and_come_again_when_it_is_back
     assert router.seen == {0: 2, 1: 1, 2: 2, 3: 1, 4: 1, 5: 2, 6: 2}
 
 
+def test_engines_wait_for_those_that_leave_by_the_last_call() -> None:
+    """Both have a long reply; the second's moves in the middle of the first's, and joins it."""
+    arrival_s = np.array([0.0, 0.0])
+    traffic = Traffic(
+        arrival_s=arrival_s, prompt_tokens=np.full(2, 100), output_tokens=np.full(2, 400)
+    )
+    served = simulate(TWO, traffic, calls=[leave(0.4, 1, grace_s=0.1)]).served
+    later = simulate(TWO, traffic, calls=[leave(0.4, 1, grace_s=0.1), back(99.0, 1)]).served
+    assert served.preemptions == later.preemptions == 1
+    assert served.last_token_s.tolist() == later.last_token_s.tolist()
+    assert served.last_token_s[1] < served.last_token_s[0] + 0.6
+
+
 def test_requests_that_come_during_the_last_step_go_to_the_others_at_once() -> None:
     traffic = Traffic(
         arrival_s=np.array([0.0, 0.0, 0.4001, 0.4002, 0.4003, 0.4004]),
