@@ -110,6 +110,7 @@ def test_an_attack_ends_when_its_bytes_are_spent() -> None:
     assert seen_bytes <= 50_500
 
 
+@pytest.mark.long
 def test_an_attack_sends_no_faster_than_it_may() -> None:
     began_s = time.monotonic()
     budget = Budget(sent_bytes=60_000, bytes_per_s=100_000, wall_s=10)
@@ -118,6 +119,7 @@ def test_an_attack_sends_no_faster_than_it_may() -> None:
     assert time.monotonic() - began_s > 0.5
 
 
+@pytest.mark.long
 def test_an_attack_ends_when_its_time_or_its_connections_are_spent() -> None:
     budget = Budget(bytes_per_s=10_000, wall_s=0.3)
     began_s = time.monotonic()

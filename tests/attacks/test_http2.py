@@ -80,6 +80,7 @@ def uploaded(reply: bytes, size: int) -> tuple[bytes, Answers]:
     return bytes(seen), answers
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("reply", "sent"),
     [
@@ -98,6 +99,7 @@ def test_an_upload_keeps_to_the_windows_that_the_server_gives(reply: bytes, sent
     assert data_bytes(seen) == sent
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("fields", "status", "unreasoned"),
     [

@@ -31,6 +31,7 @@ def bound_of(check: TrainingCheck) -> float:
     return 0.35 if "DeepSeek" in check.published.name else 0.25
 
 
+@pytest.mark.long
 def test_a_job_is_predicted_no_slower_than_all_hours_that_were_billed_to_its_model(
     checks: dict[str, TrainingCheck],
 ) -> None:

@@ -209,6 +209,7 @@ def test_what_is_not_http_is_an_error() -> None:
     assert asyncio.run(ask()).error == STREAM
 
 
+@pytest.mark.long
 def test_a_reply_that_does_not_end_in_time_is_a_timeout() -> None:
     with KnownServer(endless=True).serving() as server:
         (reply,) = send(spec_of(server.url, timeout_s=0.3), REQUEST)
@@ -218,6 +219,7 @@ def test_a_reply_that_does_not_end_in_time_is_a_timeout() -> None:
     assert 0.3e9 <= reply.ended_ns - reply.sent_ns < 5e9
 
 
+@pytest.mark.long
 def test_a_cancelled_request_is_an_aborted_reply() -> None:
     with KnownServer(endless=True).serving() as server:
         (reply,) = send(spec_of(server.url), REQUEST, cancel_after_s=0.3)

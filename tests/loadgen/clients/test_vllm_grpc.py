@@ -156,6 +156,7 @@ def test_a_reply_out_of_its_bounds_is_an_error_and_its_call_is_ended(
     assert engine.cancelled == bool(words)
 
 
+@pytest.mark.long
 def test_a_reply_that_does_not_end_in_time_is_a_timeout() -> None:
     (reply,) = send(KnownEngine(endless=True), timeout_s=0.3)
 
@@ -163,6 +164,7 @@ def test_a_reply_that_does_not_end_in_time_is_a_timeout() -> None:
     assert len(reply.chunk_ns) == 1
 
 
+@pytest.mark.long
 def test_a_cancelled_request_is_an_aborted_reply_and_ends_at_the_server() -> None:
     engine = KnownEngine(endless=True)
     (reply,) = send(engine, cancel_after_s=0.3)

@@ -54,6 +54,7 @@ def test_a_loop_that_is_left_alone_is_late_by_little_and_takes_little_of_the_pro
     assert min(lag.cpu_share for lag in found) < 0.2
 
 
+@pytest.mark.long
 def test_a_stop_of_the_loop_counts_for_every_probe_that_it_swallowed() -> None:
     # 0.1 s of 0.3 s: a third of the probes, or the median of what is late would not show it.
     async def stopped() -> LoopLagMeter:
@@ -72,6 +73,7 @@ def test_a_stop_of_the_loop_counts_for_every_probe_that_it_swallowed() -> None:
     assert meter.lately_ms() == 0
 
 
+@pytest.mark.long
 def test_work_shows_as_a_share_of_the_processor() -> None:
     async def busy() -> tuple[LoopLagMeter, float]:
         wall_s, cpu_s = time.monotonic(), time.process_time()

@@ -91,6 +91,7 @@ def test_where_both_latencies_are_the_same_both_lines_are_seen(
     assert due["mark"]["strokeWidth"] > 2 * sent["mark"]["strokeWidth"]
 
 
+@pytest.mark.long
 def test_the_stall_shows_in_what_was_due_and_not_sent(charts: dict[str, TitledChart]) -> None:
     rows = drawn(charts["Requests in flight over time"])
     waiting = {row["at_s"]: row["most"] for row in rows if row["what"] == "due, not yet sent"}

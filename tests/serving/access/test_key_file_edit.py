@@ -113,6 +113,7 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert names(target)[-1] == "new"
 
 
+@pytest.mark.long
 def test_whoever_changes_a_file_waits_for_whoever_does(tmp_path: Path) -> None:
     path = written(tmp_path, "")
     directory = os.open(tmp_path, os.O_RDONLY)

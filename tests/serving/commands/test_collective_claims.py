@@ -43,6 +43,7 @@ def test_the_vendor_speaks_of_trainium3_switches_against_a_trainium2_torus_alone
     assert claim_of(Operation.ALL_GATHER, torus, system_by_name("dgx-h100")) is None
 
 
+@pytest.mark.long
 def test_the_claim_stands_under_its_table_with_what_the_times_rest_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

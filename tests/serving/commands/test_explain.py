@@ -36,6 +36,7 @@ def test_json_has_terms_that_sum_with_their_sources(capsys: pytest.CaptureFixtur
     assert (least, most) == (known.least * data["step_ns"], known.most * data["step_ns"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("serving", ["aggregated", "disaggregated"])
 def test_a_points_step_is_the_files(
     serving: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -56,6 +57,7 @@ def test_a_points_step_is_the_files(
     assert "point=99: expected 0 to" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_points_split_of_attention_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,6 +96,7 @@ def test_a_plans_partition_is_explained(tmp_path: Path, capsys: pytest.CaptureFi
     assert data["step_ns"] == pytest.approx(candidate["tpot_s"] * 1e9, rel=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "row", [{}, {"spec_method": "mtp"}, {"precision": "fp4", "hardware": "b200"}]
 )
@@ -114,6 +117,7 @@ def test_a_row_is_predicted_as_validation_does(
     assert abs(held_ns) < compared["predicted_ns"] / 2  # prompts of others, other batches
 
 
+@pytest.mark.long
 def test_pictures_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     png, svg = tmp_path / "step.png", tmp_path / "step.svg"
     assert main([*STEP, "--png", str(png), "--svg", str(svg)]) == 0

@@ -72,6 +72,7 @@ def text_of(command: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str
     return capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_prints_its_report(
     name: str, golden: GoldenFolder, capsys: pytest.CaptureFixture[str]

@@ -109,6 +109,7 @@ def test_each_class_is_held_to_its_own_target(capsys: pytest.CaptureFixture[str]
     assert "6 of 6 completed; 0.00% keep tpot=1us" in text
 
 
+@pytest.mark.long
 def test_an_interrupt_leaves_a_report_of_what_was_served(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

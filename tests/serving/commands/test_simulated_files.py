@@ -83,6 +83,7 @@ def test_compare_names_what_two_simulations_have_apart(
     assert "not the same traffic" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_results_do_not_go_over_a_file_and_a_page_is_tried_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,6 +19,7 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_engines_of_several_train_and_the_report_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -39,6 +40,7 @@ def test_engines_of_several_train_and_the_report_says_so(
     assert "J of inference" in text
 
 
+@pytest.mark.long
 def test_an_engine_s_groups_are_the_fewest_chips_that_train(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -11,6 +11,7 @@ from serving.wire.control_call import InjectRequest, WatchReply, WatchRequest
 from tests.serving.plugin.test_executor import Engine
 
 
+@pytest.mark.long
 def test_requests_that_come_while_a_step_is_held_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine(monkeypatch, chips=2, clock="dilated:20")
     for name in ("one", "two"):

@@ -44,6 +44,7 @@ def test_a_code_that_was_set_until_then_is_kept() -> None:
     assert leaving.codes == [143]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("again", [ServerShutdown.ended, lambda end: end.within(60.0)])
 def test_a_bound_that_was_taken_back_or_replaced_is_none(
     again: Callable[[ServerShutdown], None],

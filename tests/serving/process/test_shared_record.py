@@ -33,6 +33,7 @@ def _write_on(path: Path, count: int) -> None:
         writer.write(str(number % 10).encode() * (1 + 997 * number % 8_000))
 
 
+@pytest.mark.long
 def test_no_record_is_ever_seen_half_written(tmp_path: Path) -> None:
     path = tmp_path / "own" / "record"
     context = multiprocessing.get_context("spawn")

@@ -70,6 +70,7 @@ def test_a_run_without_a_cache_compiles_nothing_more() -> None:
     assert taken("100000", "1", "prepared") == (0, 0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("compiles", [True, False])
 def test_a_wait_is_said_once_and_only_if_it_is_for_a_compiler(
     compiles: bool, monkeypatch: pytest.MonkeyPatch

@@ -51,6 +51,7 @@ def test_no_policy_that_looks_only_back_trains_more_than_the_oracle(
     assert oracle.freed_chip_hours > 0
 
 
+@pytest.mark.long
 def test_on_a_day_with_a_night_the_order_is_never_fixed_demand_oracle() -> None:
     load = compared(sample_week(), "demand")
     ordered = (load.never, load.fixed, load.result("demand"), load.oracle)
@@ -63,6 +64,7 @@ def test_on_a_day_with_a_night_the_order_is_never_fixed_demand_oracle() -> None:
     )
 
 
+@pytest.mark.long
 def test_a_policy_that_misses_the_target_is_marked_and_held_against_nothing() -> None:
     load = compared(sample_week(), "fixed:2", "demand")
     header, failed, kept, *_ = table_lines(headline_table(load, None))

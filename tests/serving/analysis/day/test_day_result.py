@@ -45,6 +45,7 @@ def test_flops_of_a_request_are_the_mean_over_its_lengths() -> None:
     assert mean_request_flops(model, lengths) == pytest.approx(sum(both) / 2)
 
 
+@pytest.mark.long
 def test_policies_meet_the_same_requests_beside_the_three_they_are_held_against() -> None:
     question = DayQuestion(
         trace=sample_week(),

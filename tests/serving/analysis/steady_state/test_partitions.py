@@ -56,6 +56,7 @@ def splits_of(model: ModelSpec, *, context_tokens: int) -> dict[tuple[int, int],
 EVERY: Final = {split.value for split in AttentionSplit}
 
 
+@pytest.mark.long
 def test_a_latent_is_split_in_every_way_on_every_partition() -> None:
     splits = splits_of(model_by_name("deepseek-v3").at_precision("fp8"), context_tokens=1_000)
 

@@ -74,6 +74,7 @@ def test_a_small_batch_takes_about_the_time_to_read_the_weights() -> None:
     assert found.batch == 1
 
 
+@pytest.mark.long
 def test_every_shipped_row_is_predicted_or_excluded_with_a_reason() -> None:
     rows = [*shipped_rows()][::25]
 

@@ -204,6 +204,7 @@ def test_a_row_without_a_result_is_predicted_and_not_scored(tmp_path: Path) -> N
     assert as_data(found, [])["rows"][1]["error"]["ttft"] is None
 
 
+@pytest.mark.long
 def test_json_has_what_it_promises(made_up: Validation) -> None:
     data = json.loads(json.dumps(as_data(made_up, [])))
 

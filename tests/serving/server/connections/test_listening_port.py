@@ -261,6 +261,7 @@ def test_a_client_that_does_not_end_its_first_head_is_cut_off(first: bytes, said
     with_port(test, first=first, limits=PortLimits(head_wait_s=0.2))
 
 
+@pytest.mark.long
 @EACH_KIND
 def test_a_client_that_has_sent_a_head_may_be_silent_for_longer(first: bytes) -> None:
     async def test(port: Port) -> None:
@@ -305,6 +306,7 @@ async def ended(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> b
         writer.close()
 
 
+@pytest.mark.long
 @EACH_KIND
 def test_a_thousand_silent_clients_keep_none_out(first: bytes) -> None:
     limits = PortLimits(connections=1_000, silent=50)

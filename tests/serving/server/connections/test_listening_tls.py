@@ -59,6 +59,7 @@ def test_over_tls_a_client_is_told_what_it_gets_and_gets_it(
     with_port(test, first=first, tls=tls)
 
 
+@pytest.mark.long
 def test_a_handshake_that_never_ends_is_a_connection_and_ends(
     authority: trustme.CA, tmp_path: Path
 ) -> None:

@@ -37,6 +37,7 @@ def numbers(reader: Reader) -> list[int]:
     return [each.data["number"] for each in reader.told("happened")]
 
 
+@pytest.mark.long
 def test_a_new_reader_is_told_what_happened_then_what_is_and_at_last_the_end() -> None:
     async def main() -> None:
         looks, reader = SmallSnapshots(events=3), Reader()
@@ -142,6 +143,7 @@ def test_a_lease_that_changes_hands_is_a_new_look_at_the_night_at_once() -> None
     run(main())
 
 
+@pytest.mark.long
 def test_a_look_that_fails_is_missed_and_told_once_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -206,6 +208,7 @@ def test_when_the_server_ends_the_stream_just_does() -> None:
     run(main())
 
 
+@pytest.mark.long
 def test_who_may_not_look_any_more_is_told_no_more() -> None:
     async def main() -> None:
         looks, reader, allowed = SmallSnapshots(), Reader(), [True]

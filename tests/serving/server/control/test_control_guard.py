@@ -224,6 +224,7 @@ def fill_the_room(address: ControlAddress, most: int) -> None:
             watch.cancel()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["Check", "Watch"])
 def test_who_has_no_key_and_says_nothing_is_not_waited_for(
     method: str, engine: SmallEngine
@@ -271,6 +272,7 @@ def test_who_says_nothing_takes_room_from_checks_alone(
     assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
+@pytest.mark.long
 def test_who_watches_health_does_so_for_a_while(engine: SmallEngine) -> None:
     made: list[ControlServer] = []
     limits = GuardLimits(health_watch_wall_s_max=0.3)
@@ -371,6 +373,7 @@ def test_a_call_does_not_outlast_its_time(engine: SmallEngine) -> None:
     assert engine.waiting == 0
 
 
+@pytest.mark.long
 def test_who_has_waited_in_vain_can_still_say_so_on_a_loop_that_is_late() -> None:
     async def look() -> str:
         async with control_guard._timeout(0.3):

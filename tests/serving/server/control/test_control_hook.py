@@ -129,6 +129,7 @@ async def state_while_up(app: FastAPI, address: ControlAddress) -> tuple[Machine
     return state, sent
 
 
+@pytest.mark.long
 def test_day_and_night_live_as_long_as_the_app(
     address: ControlAddress, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

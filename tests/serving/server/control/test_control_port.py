@@ -330,6 +330,7 @@ def test_there_are_so_many_streams_and_the_next_is_told_so(
         assert response.json()["code"] == "resource_exhausted"
 
 
+@pytest.mark.long
 def test_a_stream_ends_when_its_session_does(
     engine: SmallEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -424,6 +425,7 @@ async def _connected(address: ControlAddress) -> Any:
     return writer.get_extra_info("socket").dup()
 
 
+@pytest.mark.long
 def test_the_port_s_limits_are_the_server_s(engine: SmallEngine) -> None:
     made: list[ControlServer] = []
     limits = PortLimits(head_wait_s=0.2)

@@ -190,6 +190,7 @@ def test_what_the_controller_decides_is_not_done_by_hand(
     assert lender.going == []
 
 
+@pytest.mark.long
 def test_under_the_policy_manual_a_loan_is_what_the_controller_wants(
     lender: RestfulEngine, nights: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,6 +49,7 @@ def address(server: ControlServer) -> ControlAddress:
     return where
 
 
+@pytest.mark.long
 def test_telemetry_comes_again_and_again(client: ControlClient) -> None:
     looks = list(islice(client.telemetry(0.1), 4))
 
@@ -58,6 +59,7 @@ def test_telemetry_comes_again_and_again(client: ControlClient) -> None:
     assert looks[0][0].requests_running == 3
 
 
+@pytest.mark.long
 def test_a_look_is_as_long_after_the_last_one_as_was_asked(client: ControlClient) -> None:
     stream = client.telemetry(0.2)
     next(stream)
@@ -67,6 +69,7 @@ def test_a_look_is_as_long_after_the_last_one_as_was_asked(client: ControlClient
     assert 0.4 < time.monotonic() - begun_s < 2.0  # from due time to due time; a host may be late
 
 
+@pytest.mark.long
 def test_an_engine_that_is_slow_leaves_looks_out_and_says_how_many(
     engine: SmallEngine, server: ControlServer, client: ControlClient
 ) -> None:
@@ -154,6 +157,7 @@ def test_a_watcher_that_goes_is_forgotten(
     wait_until(lambda: server.watch.watchers == 0 and server.guard.inside == 0)
 
 
+@pytest.mark.long
 def test_a_reader_that_does_not_read_costs_nothing_and_may_go(
     server: ControlServer, address: ControlAddress
 ) -> None:
@@ -167,6 +171,7 @@ def test_a_reader_that_does_not_read_costs_nothing_and_may_go(
         wait_until(lambda: server.watch.watchers == 0 and server.guard.inside == 0)
 
 
+@pytest.mark.long
 def test_one_poller_asks_for_all_watchers(
     engine: SmallEngine, server: ControlServer, client: ControlClient
 ) -> None:

@@ -139,6 +139,7 @@ def test_a_mistake_of_ours_is_answered_in_json_and_told_in_the_log(
     assert any(one.exc_info and "GET" in one.getMessage() for one in caplog.records)
 
 
+@pytest.mark.long
 def test_a_mistake_of_ours_in_a_stream_ends_its_connection_and_says_no_second_status(
     address: ControlAddress, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

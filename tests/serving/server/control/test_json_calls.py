@@ -184,6 +184,7 @@ def test_another_verb_is_told_which_one_it_is(address: ControlAddress) -> None:
     assert (response.status_code, response.headers["Allow"]) == (405, "POST")
 
 
+@pytest.mark.long
 def test_a_call_ends_with_its_client_s_time_and_with_the_guard_s(engine: SmallEngine) -> None:
     engine.silent = True
     with control_server(engine, limits=GuardLimits(look_wall_s_max=0.5)) as address:

@@ -79,6 +79,7 @@ def test_batch_work_gets_its_turn_when_somebody_leaves() -> None:
     asyncio.run(waits())
 
 
+@pytest.mark.long
 def test_batch_work_that_waited_too_long_is_refused_without_anybodys_doing() -> None:
     async def waits() -> None:
         admission = AdmissionController(AdmissionLimits(batch_wait_s=0.2), lambda: FULL)

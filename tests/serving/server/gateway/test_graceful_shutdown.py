@@ -176,6 +176,7 @@ def test_sigterm_lets_requests_end_and_nobody_new_in(process: Process) -> None:
     assert (process.end.code, process.left) == (0, [])
 
 
+@pytest.mark.long
 def test_requests_that_outlast_their_time_are_aborted_and_told(process: Process) -> None:
     async def case() -> float:
         async with running(0.2) as (server, serving, client):
@@ -191,6 +192,7 @@ def test_requests_that_outlast_their_time_are_aborted_and_told(process: Process)
     assert (process.end.code, process.left) == (0, [])
 
 
+@pytest.mark.long
 def test_sigint_gives_requests_no_time(process: Process) -> None:
     async def case() -> None:
         async with running() as (_, serving, client), streaming(client, LONG_TOKENS) as lines:
@@ -204,6 +206,7 @@ def test_sigint_gives_requests_no_time(process: Process) -> None:
     assert (process.end.code, process.left) == (0, [])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_waits_for_nobody(second: signal.Signals, process: Process) -> None:
     async def case() -> None:
@@ -220,6 +223,7 @@ def test_a_second_signal_waits_for_nobody(second: signal.Signals, process: Proce
     assert (process.end.code, process.left) == (128 + second, [])
 
 
+@pytest.mark.long
 def test_an_engine_that_is_gone_fails_its_requests_and_ends_the_server(process: Process) -> None:
     async def case() -> float:
         async with running() as (server, serving, client):
@@ -238,6 +242,7 @@ def test_an_engine_that_is_gone_fails_its_requests_and_ends_the_server(process: 
     assert (process.end.code, process.left) == (1, [])
 
 
+@pytest.mark.long
 def test_a_server_that_vllm_ends_for_its_engine_says_that_nobody_asked_for_it(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +259,7 @@ def test_a_server_that_vllm_ends_for_its_engine_says_that_nobody_asked_for_it(
     assert (process.end.code, process.left) == (1, [])
 
 
+@pytest.mark.long
 def test_an_engine_that_goes_while_requests_end_is_not_waited_for(process: Process) -> None:
     async def case() -> None:
         async with running() as (server, serving, client):
@@ -302,6 +308,7 @@ def test_an_end_that_hangs_is_bounded(
     assert process.left == [HUNG_CODE]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_two_signals_end_a_process_whose_loop_is_stuck(
     run: Callable[..., None], process: Process, monkeypatch: pytest.MonkeyPatch

@@ -88,6 +88,7 @@ def test_label_sets_of_144_chips_are_bounded(page: dict[str, Metric]) -> None:
     assert sum(series.values()) + owners < 10_000
 
 
+@pytest.mark.long
 def test_values_are_the_report_s(report: MachineSnapshot, page: dict[str, Metric]) -> None:
     def of(name: str, **labels: str) -> float:
         return next(s.value for s in page[name].samples if labels.items() <= s.labels.items())

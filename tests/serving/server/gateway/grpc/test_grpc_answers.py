@@ -197,6 +197,7 @@ def test_a_watcher_is_told_of_every_change_until_the_server_ends() -> None:
     run(check)
 
 
+@pytest.mark.long
 def test_for_one_watcher_of_health_too_many_the_oldest_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -227,6 +228,7 @@ def test_for_one_watcher_of_health_too_many_the_oldest_ends(
     run(check)
 
 
+@pytest.mark.long
 def test_a_watch_of_health_ends_after_its_time_and_its_client_may_watch_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -125,6 +125,7 @@ async def until_free(at: ServedGrpc) -> None:
         await asyncio.sleep(0.005)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_deadline_that_is_over_ends_the_request_and_frees_its_kv_at_once(stream: bool) -> None:
     async def check(at: ServedGrpc) -> None:
@@ -189,6 +190,7 @@ def test_a_connection_that_breaks_frees_what_came_over_it_at_once() -> None:
     run(check, step_s=STEP_S)
 
 
+@pytest.mark.long
 def test_a_request_takes_as_long_as_the_server_lets_it() -> None:
     async def check(at: ServedGrpc) -> None:
         told_of = await failure(at.stub.Generate(asking(max_tokens=ENDLESS)))

@@ -161,6 +161,7 @@ def test_a_limit_of_a_key_is_told_as_that_keys_quota() -> None:
         run(check, keys=keys, step_s=STEP_S)
 
 
+@pytest.mark.long
 def test_a_drain_is_unavailable_for_new_work_and_lets_old_work_end() -> None:
     async def check(at: ServedGrpc) -> None:
         old = at.stub.Generate(asking("old", max_tokens=20))
@@ -176,6 +177,7 @@ def test_a_drain_is_unavailable_for_new_work_and_lets_old_work_end() -> None:
     run(check, step_s=STEP_S)
 
 
+@pytest.mark.long
 def test_batch_work_that_waits_is_told_of_the_drain_too() -> None:
     async def check(at: ServedGrpc) -> None:
         others = [at.stub.Generate(asking(f"r{i}", max_tokens=30)) for i in range(6)]
@@ -266,6 +268,7 @@ def test_a_message_over_the_limit_is_refused_and_a_much_longer_one_by_grpc_itsel
     run(check, body_bytes_max=1_000)
 
 
+@pytest.mark.long
 def test_a_message_that_grows_when_it_is_unpacked_is_measured_unpacked() -> None:
     grown = asking(tokens=[5] * 2_000_000)
     assert len(gzip.compress(grown.SerializeToString())) < 10_000

@@ -106,6 +106,7 @@ def as_it_ends(time: asyncio.Timeout, act: Callable[[], object]) -> None:
     asyncio.get_running_loop().call_at(until_s - 1e-9, act)
 
 
+@pytest.mark.long
 def test_a_call_that_comes_as_another_s_time_ends_has_its_turn_and_takes_none_away(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -241,6 +242,7 @@ def test_for_one_call_too_many_the_connection_that_has_most_loses_its_last() -> 
     run(use)
 
 
+@pytest.mark.long
 def test_a_key_s_turns_are_as_many_messages_as_it_may_have_held_and_nobody_else_s() -> None:
     async def use(books: Books) -> None:
         slow = [

@@ -53,6 +53,7 @@ def test_every_error_that_the_door_gives_is_described_in_the_shape_it_has(
     assert {"400", "404"} <= set(served["paths"]["/v1/responses/{response_id}"]["get"]["responses"])
 
 
+@pytest.mark.long
 def test_every_reference_leads_somewhere(served: dict[str, Any]) -> None:
     found: list[str] = []
 
