@@ -27,8 +27,7 @@ for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 # How long an example takes says more about the machine than about the code. An example that
 # failed is printed with what it takes to repeat it. Where CI is set Hypothesis draws the same ones
 # every time, so that a change is judged by itself; elsewhere it draws new ones.
-settings.register_profile("everyday", deadline=None, print_blob=True, max_examples=25)
-settings.register_profile("fast", settings.get_profile("everyday"), max_examples=15)
+settings.register_profile("everyday", deadline=None, print_blob=True, max_examples=15)
 settings.register_profile("thorough", settings.get_profile("everyday"), max_examples=500)
 settings.load_profile("everyday")
 
@@ -42,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast",
         action="store_true",
-        help=f"leave out what is {', '.join(NOT_FAST)}; fewer examples of each property",
+        help=f"leave out what is {', '.join(NOT_FAST)}",
     )
     parser.addoption(
         "--chips",
@@ -61,8 +60,6 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell has what it runs in the background ignore SIGINT, and so all that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     gc.disable()  # until all is collected: objects of libraries and tests that stay to the end
-    if config.getoption("--fast"):
-        settings.load_profile("fast")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

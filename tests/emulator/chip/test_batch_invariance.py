@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.specs.sampling import SamplingSpec
@@ -297,7 +297,6 @@ def stock(
 
 
 @pytest.mark.long
-@settings(max_examples=60)
 @given(
     chips=st.sampled_from([1, 2, 4]),
     chosen=st.lists(st.integers(0, 4), min_size=2, max_size=5),

@@ -38,7 +38,7 @@ def test_the_first_step_by_hand() -> None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([(10, 7), (20_000, 3), (16_384, 16_385)]))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_many_steps_are_pytorchs(seed: int, sizes: tuple[int, int]) -> None:
     rng = np.random.default_rng(seed)
     layout = layout_of((sizes[0], True), (sizes[1], False))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.compute import causal_attention
@@ -104,7 +104,6 @@ def test_scores_far_beyond_what_exp_holds_are_attended_where_no_bound_is_claimed
 
 @pytest.mark.long
 @given(st.integers(1, 40), st.integers(1, 5), st.integers(1, 3000))
-@settings(max_examples=30)
 def test_how_the_work_is_cut_changes_no_value(block: int, sequences: int, scores: int) -> None:
     inputs = made_inputs(sequences=sequences, length=33)
     grad = np.random.default_rng(9).standard_normal(inputs.query.shape)

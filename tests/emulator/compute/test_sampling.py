@@ -254,7 +254,7 @@ SPECS = st.builds(
 
 
 @pytest.mark.long
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.tuples(SPECS, TOKENS, TOKENS), min_size=1, max_size=9), st.integers(0, 2**32 - 1)
 )
@@ -286,7 +286,6 @@ def test_a_row_in_a_batch_has_the_bits_of_the_row_alone(
             assert together.logprobs.ranks[i] == alone.logprobs.ranks[0]
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 12), st.integers(0, VOCAB))
 def test_prompt_logprobs_do_not_depend_on_how_the_prompt_is_cut(
     seed: int, rows: int, k: int
@@ -308,7 +307,7 @@ def test_prompt_logprobs_do_not_depend_on_how_the_prompt_is_cut(
 
 
 @pytest.mark.long
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=30).map(
         lambda values: np.array([values], dtype=np.float32)

@@ -31,7 +31,7 @@ from emulator.specs.step import RowLogprobs
 
 VOCAB = 77  # no multiple of 32, so that the last word of a bitmask is cut
 STOPS = (3, 5)
-EVERY_EXAMPLE = settings(max_examples=150, deadline=None)
+EVERY_EXAMPLE = settings(max_examples=150)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.compute.experts import run_experts_slowly
@@ -73,7 +73,6 @@ def test_one_row_through_one_expert_by_hand() -> None:
 
 @pytest.mark.long
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=8).filter(any), st.integers(0, 2**32))
-@settings(max_examples=40, deadline=None)
 def test_any_routing_gives_the_serving_experts_answers_and_autograds_gradients(
     counts: list[int], seed: int
 ) -> None:

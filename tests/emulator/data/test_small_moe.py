@@ -108,7 +108,7 @@ class TestWeights:
 
 
 class TestTokenizer:
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     @given(text=st.text())
     def test_any_unicode_text_comes_back(self, tokenizer: Tokenizer, text: str) -> None:
         encoding = tokenizer.encode(text, add_special_tokens=False)

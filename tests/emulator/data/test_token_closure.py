@@ -61,7 +61,7 @@ def tokenizers(draw: st.DrawFn) -> Tokenizer:
 
 
 @pytest.mark.long
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(tokenizers())
 def test_any_sequence_of_closed_tokens_reads_back_as_itself(tokenizer: Tokenizer) -> None:
     every = list(range(tokenizer.get_vocab_size()))

@@ -227,4 +227,4 @@ TestAnyHistoryLnc1 = AnyHistory.TestCase
 TestAnyHistoryLnc2 = AnyHistoryLnc2.TestCase
 TestAnyHistoryLnc8 = AnyHistoryLnc8.TestCase
 for machine in (TestAnyHistoryLnc1, TestAnyHistoryLnc2, TestAnyHistoryLnc8):
-    machine.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
+    machine.settings = settings(stateful_step_count=25)

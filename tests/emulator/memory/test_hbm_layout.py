@@ -2,7 +2,7 @@ import time
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError, HbmExhausted
@@ -312,7 +312,6 @@ def test_a_share_of_hbm_outside_0_to_1_is_refused_by_name(utilization: float) ->
         HbmTerms(utilization=utilization)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     lnc=st.sampled_from(LNC_SIZES),
     tp=st.sampled_from([1, 2, 4]),

@@ -1,7 +1,7 @@
 from dataclasses import replace
 from itertools import product
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import HbmExhausted
@@ -124,7 +124,6 @@ def first_that_lays_out(memory: ModelMemory, system: SystemSpec, asked: Partitio
     return "nothing"
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     expert_bytes=st.integers(1, 80 * GB),
     experts=st.integers(0, 20),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.specs.attention_split import AttentionSplit
@@ -133,7 +133,6 @@ def test_a_logical_core_of_all_physical_ones_has_nothing_to_divide(split: Attent
     assert step_ns(split, rows, lnc=8) == step_ns(HEADS, rows, lnc=8)
 
 
-@settings(deadline=None, max_examples=60)
 @given(contexts=st.lists(st.integers(200, 5_000), min_size=1, max_size=40), cores=st.integers(2, 8))
 def test_no_core_waits_for_less_than_its_requests(contexts: list[int], cores: int) -> None:
     """Requests dealt to the cores in turn, the mean one's keys each: the busiest core's time."""

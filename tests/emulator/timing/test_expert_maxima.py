@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.timing.expert_maxima import expert_maxima
@@ -46,7 +46,6 @@ def test_maxima_are_those_of_slow_draws(tokens: int) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=40, deadline=None)
 @given(
     blocks=st.sampled_from([1, 2, 8, 24, 72]),
     tokens=st.floats(1, 1e5),

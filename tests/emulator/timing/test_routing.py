@@ -4,7 +4,7 @@ from math import comb, prod
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.specs.catalog.mixtral_8x7b import MIXTRAL_8X7B
@@ -94,7 +94,6 @@ def test_groups_share_nothing_and_see_their_own_tokens() -> None:
     assert routing.distinct(np.array([0.0, 0, 2, 2]))[0, :2].tolist() == [0, 0]
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_any_placement_of_any_odds_equals_a_full_enumeration(data: st.DataObject) -> None:
     experts = data.draw(st.integers(2, 5))

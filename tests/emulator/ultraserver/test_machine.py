@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError, HbmExhausted
@@ -320,7 +320,6 @@ class TestRoom:
         assert expert_bytes_held(machine, 0) == 35 * LAYERS * 3 * 2_048 * 768 * 2
 
     @pytest.mark.long
-    @settings(max_examples=25)
     @given(st.integers(0, 2**32))
     def test_so_it_is_for_any_placement_that_fits(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -443,7 +442,6 @@ def fault_of(kind: str, chip: int) -> Fault:
 
 
 @pytest.mark.long
-@settings(max_examples=30)
 @given(
     shape=st.sampled_from([(8, 1, 8), (8, 2, 8), (8, 2, 4), (8, 4, 2)]),
     left_share=st.sampled_from([0.0, 0.2, 1.0]),

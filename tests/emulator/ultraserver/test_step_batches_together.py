@@ -34,7 +34,7 @@ def same(one: StepCost, other: StepCost) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("overlap", Overlap)
 @pytest.mark.parametrize(("model", "system"), PARTITIONS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(steps=st.lists(rows_strategy, min_size=1, max_size=4))
 def test_steps_costed_together_cost_what_each_costs_alone(
     model: str, system: str, overlap: Overlap, steps: list[list[Row]]

@@ -74,7 +74,7 @@ COLUMNS = {
 }
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     shares=st.tuples(*(st.floats(0.05, 1.0) for _ in range(3))),
     overhead_ns=st.floats(0, 1e6),

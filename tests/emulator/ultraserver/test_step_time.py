@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.specs.calibration import ROOFLINE, Calibration
@@ -182,7 +182,6 @@ OVERLAPS = {overlap: with_overlap(overlap) for overlap in Overlap}
 
 
 @pytest.mark.long
-@settings(max_examples=40)
 @given(rows=rows_strategy)
 def test_parts_sum_to_the_duration_under_every_overlap(rows: list[Row]) -> None:
     for costs in OVERLAPS.values():
@@ -194,7 +193,6 @@ def test_parts_sum_to_the_duration_under_every_overlap(rows: list[Row]) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=40)
 @given(rows=rows_strategy)
 def test_full_overlap_is_a_bound_that_no_policy_beats(rows: list[Row]) -> None:
     batch = batch_of(4, rows)

@@ -95,7 +95,7 @@ systems = st.sampled_from(sorted(SYSTEMS))
 
 
 @pytest.mark.long
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     name=names,
     system=systems,
@@ -145,7 +145,7 @@ def test_parts_sum_to_the_step_and_chips_draw_between_idle_and_budget(
 
 
 @pytest.mark.long
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(chips=st.integers(1, 144), sequences=st.integers(1, 3), micro=st.integers(1, 4))
 def test_more_tokens_take_longer_and_share_one_update(
     chips: int, sequences: int, micro: int

@@ -371,7 +371,7 @@ shapes_of_sessions = st.lists(
 
 
 @pytest.mark.long
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(
     sessions=shapes_of_sessions,
     gaps_ms=st.lists(st.integers(0, 30), min_size=12, max_size=12),

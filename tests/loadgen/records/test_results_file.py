@@ -3,7 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import FileError, OptionError
@@ -129,7 +129,6 @@ def test_every_line_is_json_with_the_names_of_the_record(tmp_path: Path) -> None
     assert end["end"]["sending"]["chat"]["unsent"] == 2
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.integers(0, 4_000))
 def test_wherever_a_killed_process_left_off_what_was_whole_is_read(
     tmp_path_factory: pytest.TempPathFactory, cut: int

@@ -2,7 +2,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import FileError
@@ -118,7 +118,6 @@ def test_a_file_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
         read_azure2023(tmp_path / "nothing.csv")
 
 
-@settings(deadline=None)
 @given(
     rows=st.lists(
         st.tuples(

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import lognorm
 
@@ -45,7 +45,6 @@ def test_a_lognormal_is_moved_to_its_ends() -> None:
     assert Lognormal(mean=1e7, deviation=1e7).at(np.array([1 - 2**-53])).tolist() == [TOKENS_MAX]
 
 
-@settings(max_examples=50)
 @given(mean=st.floats(5, 1e5), ratio=st.floats(0.05, 3), share=st.floats(0.001, 0.999))
 def test_a_lognormal_has_the_quantiles_of_scipys_with_that_mean_and_deviation(
     mean: float, ratio: float, share: float

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.errors import OptionError
@@ -248,7 +248,6 @@ def spec_of(asked: dict[str, Any]) -> WorkloadSpec:
     return WorkloadSpec(long_share=share, long_tokens=tokens, **asked)
 
 
-@settings(max_examples=60, deadline=None)
 @given(asked=SPECS, seed=st.integers(0, 2**63), few=st.integers(1, 5), more=st.integers(0, 20))
 def test_every_plan_holds_together_and_its_first_sessions_do_not_depend_on_their_number(
     asked: dict[str, Any], seed: int, few: int, more: int

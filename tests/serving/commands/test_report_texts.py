@@ -10,7 +10,6 @@ import pytest
 
 from serving.main import main
 from tests.golden import GoldenFolder
-from tests.serving.analysis.validate.made_up_measurements import VARIED, write_rows
 from tests.serving.commands.small_day import SMALL_DAY, hours, lengths
 
 PARETO = (
@@ -91,14 +90,6 @@ def test_a_simulation_prints_its_report(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     golden.holds(f"{name}.txt", text_of(SIMULATIONS[name], capsys))
-
-
-@pytest.mark.process
-def test_a_validation_prints_every_row(
-    golden: GoldenFolder, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    path = write_rows(tmp_path / "rows.csv", [*VARIED, {"usable": "0"}])
-    golden.holds("validate.txt", text_of(("validate", "--data", str(path)), capsys))
 
 
 @pytest.mark.process

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from serving.main import main
+from tests.golden import GoldenFolder
 from tests.serving.analysis.validate.made_up_measurements import VARIED, write_rows
 
 
@@ -28,6 +29,17 @@ def test_a_picture_is_written_beside_the_tables(
 
     assert picture.read_text().startswith("<svg")
     assert f"wrote {picture}" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_every_row_is_printed(
+    golden: GoldenFolder, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = write_rows(tmp_path / "rows.csv", [*VARIED, {"usable": "0"}])
+
+    assert main(["validate", "--data", str(path)]) == 0
+
+    golden.holds("validate.txt", capsys.readouterr().out)
 
 
 def test_without_data_one_line_says_what_to_give(

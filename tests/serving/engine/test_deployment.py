@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.data import SMALL_MOE_DIR
@@ -224,7 +224,6 @@ def test_copies_are_as_many_as_asked_for() -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=40)
 @given(
     chips=st.integers(1, 144),
     copies=st.none() | st.integers(0, 200),

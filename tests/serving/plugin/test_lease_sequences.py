@@ -135,7 +135,7 @@ of_shapes = pytest.mark.parametrize(
 @pytest.mark.long
 @of_shapes
 @given(happens=st.lists(acts, min_size=3, max_size=14))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 def test_whatever_happens_every_text_is_written_once_and_as_without_it(
     shape: dict[str, Any], happens: list[tuple[Any, ...]], checkpoints: dict[int, Path]
 ) -> None:
@@ -151,7 +151,6 @@ def test_whatever_happens_every_text_is_written_once_and_as_without_it(
         *(("strike", FaultKind.LOSE_CHIP, 4), ("drain", {2}, 0.0)),
     ]
 )
-@settings(max_examples=40, deadline=None)
 def test_so_it_is_in_long_sequences(
     shape: dict[str, Any], happens: list[tuple[Any, ...]], checkpoints: dict[int, Path]
 ) -> None:

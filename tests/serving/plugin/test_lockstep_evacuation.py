@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from vllm.v1.engine import EngineCoreEventType, FinishReason
@@ -260,7 +260,6 @@ def test_a_grammar_goes_on_where_the_tokens_so_far_have_brought_it() -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     ranks=st.integers(2, 4),

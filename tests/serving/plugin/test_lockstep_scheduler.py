@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from vllm.config import VllmConfig
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -228,7 +228,6 @@ def test_each_rank_decides_as_a_bare_scheduler_with_its_requests(ranks: int, blo
 
 
 @pytest.mark.long
-@settings(max_examples=60)
 @given(
     seed=st.integers(0, 2**32 - 1),
     ranks=st.integers(1, 4),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine import EngineCoreRequest
@@ -74,7 +74,6 @@ def test_a_request_goes_where_it_can_start_rather_than_where_little_waits() -> N
 
 
 @pytest.mark.long
-@settings(max_examples=30)
 @given(
     seed=st.integers(0, 2**32 - 1),
     ranks=st.integers(1, 4),

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from vllm.v1.core.sched.output import SchedulerOutput
 
@@ -148,7 +148,6 @@ POLICY_TEXTS = ["staggered:1", "staggered:2", "capped:1", "capped:9", "balanced:
 
 
 @pytest.mark.long
-@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**32 - 1),
     ranks=st.integers(1, 4),

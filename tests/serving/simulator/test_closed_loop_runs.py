@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.simulator.closed_loop import LoopRun, TimedPool, run_loop
@@ -137,7 +137,6 @@ def test_prompts_first_have_their_tokens_before_the_decodes(first: bool) -> None
     drafts=st.integers(0, 2),
     seed=st.integers(0, 99),
 )
-@settings(deadline=None, max_examples=60)
 def test_users_have_one_request_at_a_time_whatever_the_pools(
     users: int,
     rounds: int,

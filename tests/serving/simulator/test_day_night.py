@@ -226,7 +226,7 @@ def test_demand_calls_a_group_back() -> None:
 
 
 @pytest.mark.long
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=4)
 @given(
     seed=st.integers(0, 999),
     policy=st.sampled_from(
@@ -260,7 +260,7 @@ def test_a_seeded_day_loses_nothing_and_is_its_calls(
 
 
 @pytest.mark.long
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=3)
 @given(seed=st.integers(0, 999), engines=st.booleans())
 def test_faults_on_a_day_lose_no_request_without_a_word(seed: int, engines: bool) -> None:
     deployment, asked = (THREE, BY_ENGINES) if engines else (ALONE, HOURS)

@@ -125,7 +125,7 @@ def seldom(*case: Any) -> Any:
         ([fault(0.3, FaultKind.LOSE_CHIP), heal(1.2)], 8, 0),
         seldom([fault(0.3, FaultKind.LOSE_CHIP)], 8, 1),
         seldom([fault(0.3, FaultKind.SLOW_CHIP, factor=2.0), heal(0.7)], 8, 0),
-        ([fault(0.3, FaultKind.HANG_CHIP)], 8, 0),
+        seldom([fault(0.3, FaultKind.HANG_CHIP)], 8, 0),
         seldom([fault(0.3, FaultKind.FAIL_STACK, stack=0)], 8, 0),
         (out_and_back(HALF, back_s=1.0, grace_s=0.3, purpose=MAINTENANCE), 8, 0),
         seldom(out_and_back(HALF, back_s=0.6, grace_s=0.0, purpose=MAINTENANCE), 8, 0),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.arrays import Int64s
@@ -68,7 +68,6 @@ def test_a_closed_loop_of_conversations_begins_one_when_one_ends() -> None:
     assert served.arrival_s[2] == pytest.approx(served.last_token_s[1], abs=1e-9)
 
 
-@settings(deadline=None, max_examples=25)
 @given(data=st.data())
 def test_known_arrivals_at_the_same_times_are_served_alike(data: st.DataObject) -> None:
     """Whatever depends on what, the run is the one that those arrivals give by themselves."""
@@ -119,7 +118,6 @@ def test_what_is_waited_for_is_before(after: list[int]) -> None:
         Sessions(after=np.array(after), think_s=np.zeros(len(after)))
 
 
-@settings(deadline=None, max_examples=25)
 @given(data=st.data())
 def test_a_request_arrives_after_the_last_of_all_that_it_waits_for(data: st.DataObject) -> None:
     count = data.draw(st.integers(2, 12))

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.simulator.scheduler_arrays import SchedulerBounds
@@ -87,7 +87,6 @@ def requests(draw: st.DrawFn) -> AskedRequest:
 
 
 @pytest.mark.long
-@settings(max_examples=40)
 @given(config=configs(), asked=st.lists(requests(), min_size=1, max_size=24))
 def test_every_decision_is_vllm_s(config: RankConfig, asked: list[AskedRequest]) -> None:
     hold_equal(config, asked)
@@ -104,7 +103,6 @@ def hold_equal(config: RankConfig, asked: list[AskedRequest]) -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=40)
 @given(data=st.data(), config=configs(), asked=st.lists(requests(), min_size=1, max_size=24))
 def test_ranks_leave_and_come_back_as_vllm_s_do(
     data: st.DataObject, config: RankConfig, asked: list[AskedRequest]
@@ -113,7 +111,6 @@ def test_ranks_leave_and_come_back_as_vllm_s_do(
 
 
 @pytest.mark.long
-@settings(max_examples=40)
 @given(config=with_drafts(), asked=st.lists(requests(), min_size=1, max_size=24))
 def test_drafts_are_scheduled_and_verified_as_by_vllm(
     config: RankConfig, asked: list[AskedRequest]

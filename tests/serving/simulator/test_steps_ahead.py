@@ -214,7 +214,6 @@ def test_tables_that_do_not_know_a_repeated_step_learn_it() -> None:
     assert bits(ahead) == bits(both(deployment_of(limits), traffic)[1])
 
 
-@settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 10**6))
 def test_so_is_any_run_with_lulls_and_levels(seed: int) -> None:
     rng = np.random.default_rng(seed)

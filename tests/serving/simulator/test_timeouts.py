@@ -34,7 +34,7 @@ def test_a_timeout_that_nothing_reaches_changes_nothing() -> None:
 
 
 @pytest.mark.long
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(
     seed=st.integers(0, 99),
     timeout_s=st.sampled_from([0.05, 0.3, 1.0]),

@@ -4,7 +4,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from emulator.errors import ConfigError
 from emulator.specs.fault import Fault, FaultKind
@@ -102,7 +102,6 @@ def test_a_whole_machine_comes_back_as_it_was_sent() -> None:
 
 @pytest.mark.long
 @given(anything_of(StateReply))
-@settings(max_examples=25, deadline=None)
 def test_any_state_comes_back_as_it_was_sent(reply: StateReply) -> None:
     assert reply_from_json(to_json(reply)) == reply
 

@@ -30,7 +30,7 @@ def compared(trace: DayTrace, *policies: str, peak: float = 0.7, **changes: Any)
 
 
 @pytest.mark.long
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(
     hours=st.lists(st.integers(1, 100), min_size=12, max_size=12),
     peak=st.sampled_from([0.5, 0.7, 0.9]),

@@ -67,7 +67,6 @@ def _fixed(wanted: DayDemand, serving: int) -> DayWalk:
     return walk(wanted, CURVE, trained(4), HANDOVER, Fixed(serving_groups=serving), TERMS)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     arrivals=st.lists(st.integers(0, 2_000), min_size=1, max_size=20),
     serving=st.integers(1, 4),
@@ -83,7 +82,7 @@ def test_requests_are_conserved_and_no_more_are_late_than_came(
     assert (walked.group_rates <= CURVE.saturated_per_s + 1e-9).all()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(arrivals=st.lists(st.integers(0, 900), min_size=1, max_size=15))
 def test_more_serving_groups_never_serve_fewer_requests_in_time(arrivals: list[int]) -> None:
     kept = [

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
@@ -133,7 +133,6 @@ def test_the_last_group_that_serves_is_not_drained() -> None:
     assert lent.state.groups[3].failures.given_up(LIMITS)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     wishes=st.lists(st.tuples(st.integers(0, 6), st.floats(1.0, 90.0)), min_size=1, max_size=12),
     cuts=st.integers(1, 4),

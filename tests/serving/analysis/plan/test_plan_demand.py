@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
@@ -169,7 +169,6 @@ def test_a_warm_up_is_no_longer_than_the_traffic_before_the_window() -> None:
     assert len(share.traffic) == 3_000
 
 
-@settings(max_examples=25)
 @given(factor=st.floats(0.1, 6.0), seed=st.integers(0, 99))
 def test_multiplied_traffic_has_so_many_requests_at_nearly_the_same_times(
     factor: float, seed: int

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
@@ -57,7 +57,6 @@ def test_eight_chips_are_split_where_both_pools_serve_alike() -> None:
     assert split.requests_per_s == pytest.approx(60)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 5), st.integers(1, 50)), min_size=1, max_size=4),
     st.integers(1, 5),

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.analysis.validate.closed_loop import LoopRows, closed_loop
@@ -93,7 +93,6 @@ def test_users_beyond_the_cache_wait_and_do_not_decode() -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=60, deadline=None)
 @given(
     users=st.integers(1, 5_000),
     workers=st.tuples(st.integers(1, 8), st.integers(1, 8)),

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
@@ -75,7 +75,6 @@ async def answered(port: Port, pieces: list[bytes], *, tls: ssl.SSLContext | Non
 NAMES = {PREFACE: b"h2:", REQUEST: b"http:"}
 
 
-@settings(max_examples=25)
 @given(
     first=st.sampled_from([PREFACE, REQUEST]),
     rest=st.binary(max_size=200),
@@ -93,7 +92,6 @@ def test_however_the_bytes_are_cut_they_come_whole(
     with_port(test, first=first)
 
 
-@settings(max_examples=25)
 @given(
     first=st.sampled_from([REQUEST, b"PRO", b"PRI *\r\n", PREFACE[:-1] + b"x", b"\x16\x03\x01"])
     | st.binary(min_size=1, max_size=50).filter(

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.errors import ConfigError
@@ -192,7 +192,6 @@ def test_what_may_be_none_may_be_absent_on_the_wire(
 
 @pytest.mark.long
 @given(st.sampled_from(sorted(set(ANSWERS.values()), key=lambda kind: kind.__name__)), st.data())
-@settings(max_examples=60, deadline=None)
 def test_any_answer_survives_the_wire(kind: typing.Any, data: st.DataObject) -> None:
     value = data.draw(anything_of(kind))
     method = next(name for name, one in ANSWERS.items() if one is kind)

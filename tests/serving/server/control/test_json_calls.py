@@ -101,7 +101,7 @@ def test_every_method_answers_in_json_what_it_answers_over_grpc() -> None:
 
 
 @pytest.mark.long
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_whatever_is_asked_of_a_machine_is_answered_alike(
     servers: tuple[ControlAddress, ControlAddress], data: st.DataObject

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from msgspec.structs import replace
 
 from serving.server.control.machine_events import admission_change, changes
@@ -94,7 +94,6 @@ def test_a_admission_that_closes_says_why() -> None:
 
 @pytest.mark.long
 @given(anything_of(TelemetryReply))
-@settings(max_examples=50, deadline=None)
 def test_nothing_has_happened_between_a_look_and_itself(look: TelemetryReply) -> None:
     events = {each.number: each for each in look.fault_events}
     events = dict(sorted((n, each) for n, each in events.items() if n))

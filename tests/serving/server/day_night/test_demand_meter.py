@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.policy.day_night.day_clock import DayClock
@@ -61,7 +61,6 @@ def test_an_engine_that_says_nothing_new_changes_nothing() -> None:
 
 
 @given(gaps=st.lists(st.tuples(st.integers(1, 192), st.integers(0, 50)), min_size=1, max_size=30))
-@settings(max_examples=50, deadline=None)
 def test_buckets_are_what_a_straight_line_between_readings_gives(
     gaps: list[tuple[int, int]],
 ) -> None:

@@ -5,7 +5,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import RequestOutputKind
@@ -304,7 +304,6 @@ class Clients:
 
 @pytest.mark.long
 @given(MOVES)
-@settings(max_examples=50, deadline=None)
 def test_in_any_order_of_events_nothing_is_left_inside(moves: list[tuple[Any, ...]]) -> None:
     async def runs() -> None:
         clients = Clients()
