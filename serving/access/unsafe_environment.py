@@ -32,4 +32,4 @@ def refuse_unsafe_environment(environment: Mapping[str, str]) -> None:
     for name, (safe, expected) in _SAFE.items():
         value = environment.get(name)
         if value is not None and value.lower() not in safe:
-            raise ConfigError(field=name, value=value, expected=expected)
+            raise ConfigError(name, value, expected)

@@ -46,7 +46,7 @@ class StepOptions(ExplainOutput, PartitionOptions):
         for name, least in (("batch", 0), ("context", 1), ("prefill_tokens", 0), ("prompt", 1)):
             check_least(name, getattr(self, name), least)
         if not self.batch and not self.prefill_tokens:
-            raise ConfigError(field="batch", value=0, expected="at least 1 without prefill tokens")
+            raise ConfigError("batch", 0, "at least 1 without prefill tokens")
 
     def question(self) -> StepQuestion:
         """The step as a question; raises ConfigError."""

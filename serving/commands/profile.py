@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
             if is_live
             else "nothing with --model: a simulation ends with its requests"
         )
-        raise ConfigError(field=name.replace("_", "-"), value=value, expected=expected)
+        raise ConfigError(name.replace("_", "-"), value, expected)
     check_folder("out", args.out)
     if is_live:
         from serving.commands.profile_server import profile_server as profile

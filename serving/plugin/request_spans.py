@@ -234,9 +234,9 @@ def extend_spans(engine: Any) -> None:
         return
     if not engine.log_stats:
         raise ConfigError(
-            field="--disable-log-stats",
-            value=True,
-            expected="no such flag beside --otlp-traces-endpoint: spans are made of these stats",
+            "--disable-log-stats",
+            True,
+            "no such flag beside --otlp-traces-endpoint: spans are made of these stats",
         )
     provider = trace.get_tracer_provider()
     assert isinstance(provider, TracerProvider), "vLLM has set it"

@@ -62,9 +62,7 @@ class EmulatedStatLogger(PrometheusStatLogger):
         deployment = deployment_of(vllm_config)
         if deployment.settings.clock == "virtual":
             raise ConfigError(
-                field="clock",
-                value="virtual",
-                expected="real, auto or dilated:K behind a socket; virtual is for LLM()",
+                "clock", "virtual", "real, auto or dilated:K behind a socket; virtual is for LLM()"
             )
         super().__init__(vllm_config, engine_indexes)
         self._recorder = Recorder(deployment.info())

@@ -127,6 +127,6 @@ class Capacity:
     def __post_init__(self) -> None:
         for name in ("seats", "kv_tokens", "prefill_tokens_per_step", "ranks"):
             if getattr(self, name) < 0:
-                raise ConfigError(field=name, value=getattr(self, name), expected="at least 0")
+                raise ConfigError(name, getattr(self, name), "at least 0")
         if not self.dilation > 0:
-            raise ConfigError(field="dilation", value=self.dilation, expected="more than 0")
+            raise ConfigError("dilation", self.dilation, "more than 0")
