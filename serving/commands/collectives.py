@@ -21,8 +21,7 @@ from emulator.specs.systems import system_by_name
 from reporting.data_forms import json_text
 from reporting.document import Column, table_of
 from reporting.plain_text import table_lines
-from serving.commands.collective_claims import UNITS, claim_of, claim_text, size_text
-from serving.commands.collective_hops import hop_text
+from serving.commands.collective_claims import UNITS, claim_of, claim_text, hop_text, size_text
 from serving.commands.shared_traffic import shared_lines, shared_text, traffic_name
 
 _SIZES_MAX = 64

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from emulator.errors import ConfigError
 from serving.commands.analysis_options import check_least, one_of, say
 from serving.commands.control_connection import add_connection_group
-from serving.commands.explain_output import ExplainOutput, show
-from serving.commands.explain_server import RecordedStepOptions, explain_server
+from serving.commands.explain_server import ExplainOutput, RecordedStepOptions, explain_server, show
 from serving.commands.profile import LiveOptions
 from serving.settings import PartitionOptions
 from startup.typed_options import REQUIRED, add_options, option, read_options

@@ -20,9 +20,9 @@ from serving.access.control_key import read_control_key
 from serving.access.key_file import is_open_to_readers
 from serving.access.key_ring import KeyRing
 from serving.access.listen_address import is_loopback
+from serving.access.process_listing import refuse_unsafe_environment
 from serving.access.secret import CHOSEN_LENGTH_MIN, hash_of
 from serving.access.tls_files import TlsFiles
-from serving.access.unsafe_environment import refuse_unsafe_environment
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.server.control.control_address import DEFAULT_PORT as CONTROL_PORT
 from serving.server.gateway.gateway_settings import GatewaySettings
