@@ -47,7 +47,7 @@ class ClockSetting:
         except ValueError:
             dilation = 0.0
         if not 0.0 < dilation < float("inf"):
-            raise ConfigError(field="clock", value=text, expected=_CLOCKS)
+            raise ConfigError("clock", text, _CLOCKS)
         return cls(kind=kind, dilation=dilation)
 
 
@@ -241,7 +241,7 @@ class Settings(RunningOptions, PartitionOptions):
 
     def __post_init__(self) -> None:
         if not isinstance(self.clock, str):
-            raise ConfigError(field="clock", value=self.clock, expected=_CLOCKS)
+            raise ConfigError("clock", self.clock, _CLOCKS)
         follows = ClockSetting.parse(self.clock).kind == "auto"
         for name, least in _WHOLE_NUMBERS.items():
             value = getattr(self, name)
@@ -273,7 +273,7 @@ class Settings(RunningOptions, PartitionOptions):
         value = getattr(self, name)
         absent = value is None and self.__dataclass_fields__[name].default is None
         if not fits and not absent:
-            raise ConfigError(field=name, value=value, expected=expected)
+            raise ConfigError(name, value, expected)
 
     @property
     def ranks(self) -> int:
@@ -287,15 +287,11 @@ class Settings(RunningOptions, PartitionOptions):
         """
         given = (additional or {}).get(KEY, {})
         if not isinstance(given, Mapping):
-            raise ConfigError(field=KEY, value=given, expected="an object of settings")
+            raise ConfigError(KEY, given, "an object of settings")
         known = [field.name for field in fields(cls)]
         for name, value in given.items():
             if name not in (*known, "readings"):
-                raise ConfigError(
-                    field=f"{KEY}.{name}",
-                    value=value,
-                    expected=f"one of the keys {', '.join(known)}",
-                )
+                raise ConfigError(f"{KEY}.{name}", value, f"one of the keys {', '.join(known)}")
         settings = dict(given)
         if "readings" in settings:
             warnings.warn(

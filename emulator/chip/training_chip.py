@@ -49,8 +49,13 @@ from emulator.compute.adamw import squared_norm
 from emulator.compute.causal_attention import BatchShape
 from emulator.compute.mixed_precision import Precision
 from emulator.compute.parameters import Parameters
-from emulator.compute.training_attention import AttentionTape, attend_backward, attend_forward
-from emulator.compute.training_layer import embed, embed_backward
+from emulator.compute.training_attention import (
+    AttentionTape,
+    attend_backward,
+    attend_forward,
+    embed,
+    embed_backward,
+)
 from emulator.compute.training_loss import head
 from emulator.compute.training_router import RouterTape, route_backward, route_forward
 

@@ -1,7 +1,10 @@
-"""A layer's attention block in training: norm, projections, attention, residual.
+"""The decoder in training: attention blocks, and the layer cut where tokens leave for experts.
 
 Gradients are added to `grads`, so that batches may come in pieces. Between projections arrays are
 [heads, head_dim, tokens], see causal_attention, with query, key and value heads.
+
+A layer forward is `attend_forward`, `route_forward`, and the experts' owners (training_experts),
+with weighted sums; backward, the reverse. `embed` comes first, `head` last.
 """
 
 from dataclasses import dataclass
@@ -9,7 +12,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from emulator.arrays import Float32s
+from emulator.arrays import Float32s, Int32s
 from emulator.compute.architecture import Architecture
 from emulator.compute.attention import scores_are_bounded
 from emulator.compute.causal_attention import (
@@ -169,3 +172,17 @@ def _rotate(
     np.multiply(second, cos, out=into[:, 1])
     into[:, 1] += first * sin
     return out
+
+
+def embed(dense: Parameters, tokens: Int32s, precision: Precision) -> Float32s:
+    """Look up `tokens` [tokens]: [tokens, hidden], a new array."""
+    return dense.operands(precision)["embedding"][tokens]
+
+
+def embed_backward(dense: Parameters, grads: Parameters, tokens: Int32s, grad_x: Float32s) -> None:
+    """Add `grad_x` [tokens, hidden] to the embedding rows of the tokens."""
+    assert dense.layout.slots["embedding"] == grads.layout.slots["embedding"]
+    order = np.argsort(tokens, kind="stable")
+    ordered = tokens[order]
+    firsts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    grads["embedding"][ordered[firsts]] += np.add.reduceat(grad_x[order], firsts, axis=0)

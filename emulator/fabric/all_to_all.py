@@ -138,6 +138,6 @@ def _paths(system: SystemSpec, physical: Int64s, relays: Int64s, links: LinkHeal
     if system.topology is Topology.SWITCHED:
         return TierPaths(system, np.concatenate([physical, relays]), len(physical), links)
     # Imported here, as what it stands on takes longer to load than all the rest of this room.
-    from emulator.fabric.graph_paths import GraphPaths  # noqa: PLC0415
+    from emulator.fabric.shortest_paths import GraphPaths  # noqa: PLC0415
 
     return GraphPaths(system, physical, links)

@@ -10,7 +10,7 @@ Source of the order: AWS Neuron SDK docs, neuron-ls.rst, a trn2n.48xlarge: "12, 
 """
 
 from emulator.fabric.tiers import Tier, tiers_there
-from emulator.fabric.torus import neighbours
+from emulator.fabric.wiring import neighbours
 from emulator.specs.system import SystemSpec, Topology
 
 

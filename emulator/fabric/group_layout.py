@@ -9,7 +9,7 @@ import numpy as np
 
 from emulator.arrays import Float64s, Int64s
 from emulator.fabric.tiers import rack_of, tray_of
-from emulator.fabric.torus import neighbours, places
+from emulator.fabric.wiring import neighbours, places
 from emulator.specs.system import SystemSpec, Topology
 
 

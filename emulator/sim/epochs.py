@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from emulator.errors import ConfigError
+from emulator.units import NS_PER_S
 
 EPOCHS_KEPT: Final = 64
 """Older ones are dropped. Assumed: at 2 wall seconds or more each, the last 2 minutes are exact; a
@@ -68,6 +69,13 @@ class EpochMap:
     def emulated_s(self, wall_s: float) -> float:
         """`emulated_ns` in seconds."""
         return self.emulated_ns(round(wall_s * 1e9)) / 1e9
+
+    def emulated_duration_s(self, begin_wall_s: float, end_wall_s: float) -> float:
+        """Emulated seconds between two instants of the wall, each by its own epoch; at least 0."""
+        begin_ns, end_ns = (
+            self.emulated_ns(round(s * NS_PER_S)) for s in (begin_wall_s, end_wall_s)
+        )
+        return max(0, end_ns - begin_ns) / NS_PER_S
 
     def changed(self, dilation: float, *, wall_ns: int) -> Self:
         """A copy with another dilation from `wall_ns` on; may drop the oldest epoch.

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from loadgen.commands.class_arguments import add_class_arguments
-from loadgen.commands.class_options import class_options
+from loadgen.commands.class_options import add_class_arguments, class_options
 from loadgen.runs.options import RunOptions, ServerOptions
 from loadgen.workloads.traffic_class_spec import TrafficClassSpec, class_values, given_classes
 from startup.typed_options import add_options, given_options

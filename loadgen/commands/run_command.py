@@ -9,7 +9,7 @@ import uvloop
 from rich.console import Console
 
 from loadgen.commands import exit_codes
-from loadgen.commands.class_arguments import add_class_arguments
+from loadgen.commands.class_options import add_class_arguments
 from loadgen.commands.one_line_parser import Commands, OneLineParser
 from loadgen.commands.recorded_command import recorded_command
 from loadgen.commands.report_files import add_report_arguments, check_report_files, hand_over

@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 from loadgen.clients.client import Reply, RequestClient
 from loadgen.dispatch.dispatched_class import DispatchedClass
 from loadgen.dispatch.pace import Pace
-from loadgen.dispatch.served_history import ServedHistory
-from loadgen.dispatch.session_progress import SessionProgress
-from loadgen.dispatch.session_source import SessionSource
+from loadgen.dispatch.sessions import ServedHistory, SessionProgress, SessionSource
 from loadgen.dispatch.timetable import Timetable
 from loadgen.records.request import Request, Session
 from loadgen.records.result import Result

@@ -4,22 +4,22 @@ All tokenizer calls are made here, before the run; but for recorded texts their 
 with the requests.
 """
 
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, cast
 from zlib import crc32
 
 import numpy as np
 
-from loadgen.errors import OptionError
+from loadgen.errors import LoadError, OptionError
 from loadgen.prompts.message_run import roles_of
 from loadgen.prompts.piece_pool import PiecePool
 from loadgen.prompts.prompt_check import check_prompts
+from loadgen.prompts.prompt_text import paragraphs
 from loadgen.prompts.prompted_workload import PromptedWorkload
-from loadgen.prompts.recorded_texts import recorded_ids, recorded_texts
-from loadgen.prompts.single_token_words import find_single_token_words
+from loadgen.prompts.single_token_words import SingleTokenWords, find_single_token_words
 from loadgen.prompts.template_cost import Roles, TemplateCost, chat_cost, completion_cost
-from loadgen.prompts.token_run import token_run, word_run
-from loadgen.prompts.wording import IdWording, TextWording, Wording
+from loadgen.prompts.wording import IdWording, Recorded, TextWording, TokenIds, Wording
 from loadgen.records.run_record import Api, PromptKind
 from loadgen.records.tokenizer import Tokenizer
 from loadgen.tokenizers.word_tokenizer import WordTokenizer
@@ -120,3 +120,85 @@ def _words(kind: PromptKind, tokenizer: Tokenizer) -> str:
     if isinstance(tokenizer, WordTokenizer):
         return f"text, its length in {tokenizer.words}"
     return f"text, of exact length by {tokenizer.words}"
+
+
+BATCH_TEXTS = 4_096  # split at once
+
+
+async def recorded_ids(plan: WorkloadPlan, tokenizer: Tokenizer) -> Mapping[Recorded, TokenIds]:
+    """Token ids of every recorded text of the plan."""
+    wanted = _wanted(plan)
+    texts = list(dict.fromkeys(text for text, _ in wanted))
+    ids = dict(zip(texts, await _split(tokenizer, texts), strict=True))
+    return {(text, tokens): ids[text][:tokens] for text, tokens in wanted}
+
+
+async def recorded_texts(plan: WorkloadPlan, tokenizer: Tokenizer) -> Mapping[Recorded, str]:
+    """The text of each recorded text's first tokens."""
+    wanted = _wanted(plan)
+    texts = list(dict.fromkeys(text for text, _ in wanted))
+    ids = dict(zip(texts, await _split(tokenizer, texts), strict=True))
+    cut = [each for each in wanted if each[1] < len(ids[each[0]])]
+    found = {each: each[0] for each in wanted}
+    found |= zip(
+        cut, await tokenizer.decode([ids[text][:tokens] for text, tokens in cut]), strict=True
+    )
+    return found
+
+
+def _wanted(plan: WorkloadPlan) -> list[Recorded]:
+    found: dict[Recorded, None] = {}
+    for calls in plan.sessions:
+        for call in calls:
+            for segment in call.segments:
+                if segment.text is not None:
+                    found[segment.text, segment.tokens] = None
+    return list(found)
+
+
+async def _split(tokenizer: Tokenizer, texts: Sequence[str]) -> list[TokenIds]:
+    ids: list[TokenIds] = []
+    for first in range(0, len(texts), BATCH_TEXTS):
+        ids += await tokenizer.encode(texts[first : first + BATCH_TEXTS])
+    return ids
+
+
+PIECE_CHARACTERS: Final = 1 << 16  # of text, split at once
+CHARACTERS_PER_TOKEN: Final = 4.0  # of English; a wrong guess costs one more round
+
+
+async def token_run(tokenizer: Tokenizer, *, seed: int, tokens: int) -> tuple[int, ...]:
+    """Split enough of the seed's text for `tokens` token ids.
+
+    Without special tokens: a window may be cut anywhere. Raises LoadError for a tokenizer that
+    returns no tokens.
+    """
+    text = paragraphs(seed)
+    run: list[int] = []
+    while len(run) < tokens:
+        missing = (tokens - len(run)) * CHARACTERS_PER_TOKEN
+        pieces = [_piece(text) for _ in range(int(missing / PIECE_CHARACTERS) + 1)]
+        split = await tokenizer.encode(pieces)
+        if not any(split):
+            raise LoadError(f"{tokenizer.words} returned no tokens for a text")
+        for ids in split:
+            run += ids
+    return tuple(run[:tokens])
+
+
+def word_run(
+    words: SingleTokenWords, *, chance: np.random.Generator, tokens: int
+) -> tuple[str, ...]:
+    """Draw `tokens` of the words, in any order."""
+    drawn = chance.integers(len(words.words), size=tokens)  # [tokens]
+    return tuple(words.words[number] for number in drawn.tolist())
+
+
+def _piece(text: Iterator[str]) -> str:
+    parts: list[str] = []
+    characters = 0
+    while characters < PIECE_CHARACTERS:
+        part = next(text)
+        parts.append(part)
+        characters += len(part)
+    return "".join(parts)

@@ -46,9 +46,9 @@ def claimed_control_port(port: int, environment: Mapping[str, str]) -> Iterator[
                 return
         if time.monotonic() > end_s:
             raise ConfigError(
-                field="control_port",
-                value=port,
-                expected=f"another port: a server of process {holder or '(unknown)'} has it",
+                "control_port",
+                port,
+                f"another port: a server of process {holder or '(unknown)'} has it",
             )
         time.sleep(_LOOK_EVERY_S)
 

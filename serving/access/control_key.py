@@ -152,4 +152,4 @@ def _checked(data: bytes, path: Path) -> str:
 
 
 def _unusable(path: Path, expected: str) -> ConfigError:
-    return ConfigError(field="control_key_file", value=path, expected=expected)
+    return ConfigError("control_key_file", path, expected)

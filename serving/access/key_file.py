@@ -52,9 +52,7 @@ def read_key_file(path: Path) -> tuple[tuple[StoredKey, ...], os.stat_result]:
     if (status.st_size, status.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
         raise _unusable(path, "a file that nobody writes to while it is read")
     if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(
-            field=str(path), value="(too long)", expected=f"at most {FILE_BYTES_MAX:,} bytes"
-        )
+        raise ConfigError(str(path), "(too long)", f"at most {FILE_BYTES_MAX:,} bytes")
     return parse_keys(data, where=str(path)), status
 
 
@@ -70,7 +68,7 @@ def check_owner(path: Path, status: os.stat_result) -> None:
 
 
 def _unusable(path: Path, expected: str) -> ConfigError:
-    return ConfigError(field="api_keys", value=path, expected=expected)
+    return ConfigError("api_keys", path, expected)
 
 
 def is_open_to_readers(status: os.stat_result) -> bool:
@@ -84,16 +82,14 @@ def parse_keys(data: bytes, *, where: str) -> tuple[StoredKey, ...]:
         document = tomllib.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:  # TOML's and UTF-8's errors are ValueErrors
         reason = "not UTF-8" if isinstance(error, UnicodeDecodeError) else _reason(error)
-        raise ConfigError(field=where, value="(not read)", expected=f"TOML ({reason})") from error
+        raise ConfigError(where, "(not read)", f"TOML ({reason})") from error
     entries = document.pop("key", [])
     if document:
-        raise ConfigError(
-            field=where, value=_words(document), expected="[[key]] tables and nothing else"
-        )
+        raise ConfigError(where, _words(document), "[[key]] tables and nothing else")
     if not isinstance(entries, list) or not all(isinstance(each, dict) for each in entries):
-        raise ConfigError(field=where, value="key", expected="[[key]] tables")
+        raise ConfigError(where, "key", "[[key]] tables")
     if len(entries) > KEYS_MAX:
-        raise ConfigError(field=where, value=f"{len(entries)} keys", expected=f"<= {KEYS_MAX}")
+        raise ConfigError(where, f"{len(entries)} keys", f"<= {KEYS_MAX}")
     keys = tuple(_key(entry, f"{where}: key {i}") for i, entry in enumerate(entries, start=1))
     _check_distinct(keys, where)
     return keys
@@ -114,23 +110,19 @@ def _check_distinct(keys: Sequence[StoredKey], where: str) -> None:
     for number, key in enumerate(keys, start=1):
         place = f"{where}: key {number}, "
         if names.index(key.client.name) + 1 != number:
-            raise ConfigError(
-                field=f"{place}name", value=key.client.name, expected="a name that no other has"
-            )
+            raise ConfigError(f"{place}name", key.client.name, "a name that no other has")
         if hashes.index(key.hash) + 1 != number:
             raise ConfigError(
-                field=f"{place}hash",
-                value="(not shown)",
-                expected=f"another than that of key {hashes.index(key.hash) + 1}",
+                f"{place}hash",
+                "(not shown)",
+                f"another than that of key {hashes.index(key.hash) + 1}",
             )
 
 
 def _key(entry: Mapping[str, Any], where: str) -> StoredKey:
     unknown = [name for name in entry if name not in _FIELDS]
     if unknown:
-        raise ConfigError(
-            field=where, value=_words(unknown), expected=f"fields among {', '.join(_FIELDS)}"
-        )
+        raise ConfigError(where, _words(unknown), f"fields among {', '.join(_FIELDS)}")
     try:
         return StoredKey(
             client=Client(
@@ -143,9 +135,7 @@ def _key(entry: Mapping[str, Any], where: str) -> StoredKey:
             expires=_expires(entry.get("expires")),
         )
     except ConfigError as error:
-        raise ConfigError(
-            field=f"{where}, {error.field}", value=error.value, expected=error.expected
-        ) from error
+        raise ConfigError(f"{where}, {error.field}", error.value, error.expected) from error
 
 
 def _hash(value: object) -> str:
@@ -155,29 +145,25 @@ def _hash(value: object) -> str:
 def _work_class(value: object) -> WorkClass:
     if isinstance(value, str) and value in tuple(WorkClass):
         return WorkClass(value)
-    raise ConfigError(field="class", value=repr(value)[:80], expected=" or ".join(WorkClass))
+    raise ConfigError("class", repr(value)[:80], " or ".join(WorkClass))
 
 
 def _limit(entry: Mapping[str, Any], name: str) -> int | None:
     value = entry.get(name)
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and value > 0):
         return value
-    raise ConfigError(field=name, value=repr(value)[:80], expected="a whole number of at least 1")
+    raise ConfigError(name, repr(value)[:80], "a whole number of at least 1")
 
 
 def _scopes(value: object) -> frozenset[Scope]:
     if isinstance(value, list) and all(each in tuple(Scope) for each in value):
         return frozenset(Scope(each) for each in value)
-    raise ConfigError(
-        field="scopes", value=repr(value)[:80], expected=f"a list of {' and '.join(Scope)}"
-    )
+    raise ConfigError("scopes", repr(value)[:80], f"a list of {' and '.join(Scope)}")
 
 
 def _expires(value: object) -> datetime | None:
     if value is None or isinstance(value, datetime):
         return value
     raise ConfigError(
-        field="expires",
-        value=repr(value)[:80],
-        expected="a time without quotes, such as 2027-01-31T12:00:00Z",
+        "expires", repr(value)[:80], "a time without quotes, such as 2027-01-31T12:00:00Z"
     )

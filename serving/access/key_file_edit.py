@@ -34,11 +34,9 @@ def add_key(path: Path, key: StoredKey) -> None:
     with _locked(path):
         text, keys = _read(path)
         if any(other.client.name == key.client.name for other in keys):
-            raise ConfigError(
-                field="name", value=key.client.name, expected=f"a name that {path} does not have"
-            )
+            raise ConfigError("name", key.client.name, f"a name that {path} does not have")
         if len(keys) >= KEYS_MAX:
-            raise ConfigError(field=str(path), value=f"{len(keys)} keys", expected=f"< {KEYS_MAX}")
+            raise ConfigError(str(path), f"{len(keys)} keys", f"< {KEYS_MAX}")
         gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
         _replace(path, f"{text}{gap}{key_text(key)}", (*keys, key))
 
@@ -49,7 +47,7 @@ def revoke_key(path: Path, name: str) -> None:
         text, keys = _read(path)
         names = [key.client.name for key in keys]
         if name not in names:
-            raise ConfigError(field="name", value=name, expected=f"a key of {path}")
+            raise ConfigError("name", name, f"a key of {path}")
         at = names.index(name)
         _replace(path, _without_table(text, at), (*keys[:at], *keys[at + 1 :]))
 
@@ -95,13 +93,9 @@ def _replace(path: Path, text: str, meant: tuple[StoredKey, ...]) -> None:
     """Write the file: a new one private, an old one with its owner and mode."""
     data = text.encode()
     if len(data) > FILE_BYTES_MAX:
-        raise ConfigError(
-            field=str(path), value="(too long)", expected=f"at most {FILE_BYTES_MAX:,} bytes"
-        )
+        raise ConfigError(str(path), "(too long)", f"at most {FILE_BYTES_MAX:,} bytes")
     if parse_keys(data, where=str(path)) != meant:
-        raise ConfigError(
-            field=str(path), value="(its layout)", expected="[[key]] tables; edit this one by hand"
-        )
+        raise ConfigError(str(path), "(its layout)", "[[key]] tables; edit this one by hand")
     target = path.resolve()
     try:
         replace_file(target, data, like=target.stat() if target.exists() else None)
@@ -132,12 +126,10 @@ def _lock(directory: int, path: Path) -> None:
             return
         if time.monotonic() > end_s:
             raise ConfigError(
-                field="file",
-                value=path,
-                expected=f"a file whose directory no other program holds for {_WAIT_S:g} s",
+                "file", path, f"a file whose directory no other program holds for {_WAIT_S:g} s"
             )
         time.sleep(_LOOK_EVERY_S)
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(field="file", value=path, expected=f"a file to write ({error.strerror})")
+    return ConfigError("file", path, f"a file to write ({error.strerror})")

@@ -1,17 +1,22 @@
 """All keys of a server: of flags, of the file, and the control service's own.
 
 A secret is compared with every key in constant time: the response time tells nothing of a guess.
+
+SIGHUP reloads the keys, as for daemons; the loss of the terminal still ends the process: the kernel
+signals both alike. A process started to ignore it (`nohup`) goes on.
 """
 
+import asyncio
 import contextlib
 import hmac
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from emulator.errors import ConfigError
 from serving.access.key_file import read_key_file
@@ -136,3 +141,39 @@ class KeyRing:
 
 def _identity(status: os.stat_result) -> tuple[int, ...]:
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+class KeyReload:
+    """Reloads `ring` at SIGHUP; `start` and `stop` from the main thread's loop."""
+
+    def __init__(self, ring: KeyRing) -> None:
+        self._ring = ring
+        self._ends_with_terminal = False
+        self._before: Any = signal.SIG_DFL
+
+    async def start(self) -> None:
+        """Listen for the signal."""
+        self._before = signal.getsignal(signal.SIGHUP)
+        ignored = self._before is signal.SIG_IGN
+        self._ends_with_terminal = not ignored and _has_terminal()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._heard)
+
+    async def stop(self) -> None:
+        """Restore the earlier handler; idempotent."""
+        removed = asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+        if removed and self._before is not None:  # None: who listened is not Python's to put back
+            signal.signal(signal.SIGHUP, self._before)
+
+    def _heard(self) -> None:
+        if self._ends_with_terminal and not _has_terminal():
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        self._ring.reload()
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True

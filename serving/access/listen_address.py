@@ -26,13 +26,11 @@ def check_port(host: str, port: int, *, field: str = "port", host_field: str = "
         try:
             probe.bind((host, port))
         except OverflowError as error:
-            raise ConfigError(field=field, value=port, expected="0 to 65535") from error
+            raise ConfigError(field, port, "0 to 65535") from error
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise PortInUse(host, port, field=field) from error
             reason = error.strerror or str(error)
             raise ConfigError(
-                field=host_field,
-                value=f"{host}, port {port}",
-                expected=f"an address to listen on ({reason})",
+                host_field, f"{host}, port {port}", f"an address to listen on ({reason})"
             ) from error

@@ -40,16 +40,14 @@ class StoredKey:
 
     def __post_init__(self) -> None:
         if not is_hash(self.hash):
-            raise ConfigError(
-                field="hash", value="(not shown)", expected="sha256: and 64 small hex digits"
-            )
+            raise ConfigError("hash", "(not shown)", "sha256: and 64 small hex digits")
         if not self.scopes:
-            raise ConfigError(field="scopes", value="[]", expected=f"one of {', '.join(Scope)}")
+            raise ConfigError("scopes", "[]", f"one of {', '.join(Scope)}")
         if self.expires is not None and self.expires.tzinfo is None:
             raise ConfigError(
-                field="expires",
-                value=self.expires.isoformat(),
-                expected="a time with its zone, such as 2027-01-31T12:00:00Z",
+                "expires",
+                self.expires.isoformat(),
+                "a time with its zone, such as 2027-01-31T12:00:00Z",
             )
 
     def is_expired(self, now: datetime) -> bool:
@@ -62,7 +60,5 @@ def check_name(name: object) -> str:
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
     raise ConfigError(
-        field="name",
-        value=repr(name)[:80],
-        expected="1 to 64 letters, digits and . _ @ -, a letter or digit first",
+        "name", repr(name)[:80], "1 to 64 letters, digits and . _ @ -, a letter or digit first"
     )

@@ -30,9 +30,9 @@ class TlsFiles:
             context.load_cert_chain(self.certificate, self.key, password=_refuse_password)
         except (ssl.SSLError, ValueError) as error:
             raise ConfigError(
-                field="tls_cert",
-                value=self.certificate,
-                expected=f"a PEM certificate, and its PEM key in {self.key} ({_reason(error)})",
+                "tls_cert",
+                self.certificate,
+                f"a PEM certificate, and its PEM key in {self.key} ({_reason(error)})",
             ) from error
         if self.client_ca is not None:
             context.verify_mode = ssl.CERT_REQUIRED
@@ -40,9 +40,7 @@ class TlsFiles:
                 context.load_verify_locations(self.client_ca)
             except ssl.SSLError as error:
                 raise ConfigError(
-                    field="tls_client_ca",
-                    value=self.client_ca,
-                    expected=f"PEM certificates ({_reason(error)})",
+                    "tls_client_ca", self.client_ca, f"PEM certificates ({_reason(error)})"
                 ) from error
         return context
 
@@ -61,9 +59,7 @@ def _check_readable(field: str, path: Path) -> None:
     try:
         path.open("rb").close()
     except OSError as error:
-        raise ConfigError(
-            field=field, value=path, expected=f"a file to read ({error.strerror})"
-        ) from error
+        raise ConfigError(field, path, f"a file to read ({error.strerror})") from error
 
 
 def _reason(error: Exception) -> str:

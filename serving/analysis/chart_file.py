@@ -18,9 +18,9 @@ def check_chart_path(path: Path, *, field: str) -> None:
     """Raises ConfigError for a path that no chart can be written to, before any work is done."""
     if path.suffix.lower().removeprefix(".") not in _OPTIONS:
         suffixes = ", ".join(f".{each}" for each in _OPTIONS)
-        raise ConfigError(field=field, value=path, expected=f"a path that ends in {suffixes}")
+        raise ConfigError(field, path, f"a path that ends in {suffixes}")
     if not path.absolute().parent.is_dir():
-        raise ConfigError(field=field, value=path, expected="a path in a folder that exists")
+        raise ConfigError(field, path, "a path in a folder that exists")
 
 
 def write_chart(chart: alt.TopLevelMixin, path: Path, *, field: str) -> None:
@@ -31,6 +31,4 @@ def write_chart(chart: alt.TopLevelMixin, path: Path, *, field: str) -> None:
     try:
         chart.save(str(path), **options)
     except OSError as error:
-        raise ConfigError(
-            field=field, value=path, expected=f"a path to write to ({error.strerror})"
-        ) from error
+        raise ConfigError(field, path, f"a path to write to ({error.strerror})") from error

@@ -114,7 +114,7 @@ def whole_numbers(name: str, text: str | None) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ConfigError(field=name, value=text, expected="whole numbers, as 1,2,4") from None
+        raise ConfigError(name, text, "whole numbers, as 1,2,4") from None
 
 
 def one_of(kind: type[Word], field: str, value: str) -> Word:
@@ -123,7 +123,7 @@ def one_of(kind: type[Word], field: str, value: str) -> Word:
         return kind(value)
     except ValueError:
         expected = f"one of {', '.join(map(str, kind))}"
-        raise ConfigError(field=field, value=value, expected=expected) from None
+        raise ConfigError(field, value, expected) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,13 +231,13 @@ class SimulationOptions(JsonOptions, WorkerOptions):
 def check_least(name: str, value: int | None, least: int) -> None:
     """Raise ConfigError, with the option's name, for a value below `least`."""
     if value is not None and value < least:
-        raise ConfigError(field=name.replace("_", "-"), value=value, expected=f"at least {least}")
+        raise ConfigError(name.replace("_", "-"), value, f"at least {least}")
 
 
 def check_folder(name: str, path: Path) -> None:
     """Raise ConfigError for a file in a folder that does not exist, before the work."""
     if not path.absolute().parent.is_dir():
-        raise ConfigError(field=name, value=path, expected="a path in a folder that exists")
+        raise ConfigError(name, path, "a path in a folder that exists")
 
 
 def check_outputs(options: object, pictures: Sequence[str]) -> None:
@@ -248,7 +248,7 @@ def check_outputs(options: object, pictures: Sequence[str]) -> None:
     for name in pictures:
         path = getattr(options, name)
         if path is not None and path.suffix.lower() != f".{name}":
-            raise ConfigError(field=name, value=path, expected=f"a path that ends in .{name}")
+            raise ConfigError(name, path, f"a path that ends in .{name}")
     for name in ("json", *pictures):
         path = getattr(options, name)
         if path is not None and str(path) != "-":
@@ -264,7 +264,7 @@ def write_json(text: str, where: str) -> None:
         Path(where).write_text(text + "\n", encoding="utf-8")
     except OSError as error:
         expected = f"a path to write to ({error.strerror})"
-        raise ConfigError(field="json", value=where, expected=expected) from error
+        raise ConfigError("json", where, expected) from error
 
 
 def check_absent(options: object, names: Iterable[str], *, expected: str) -> None:
@@ -272,7 +272,7 @@ def check_absent(options: object, names: Iterable[str], *, expected: str) -> Non
     for name in names:
         value = getattr(options, name)
         if value is not None:
-            raise ConfigError(field=name.replace("_", "-"), value=value, expected=expected)
+            raise ConfigError(name.replace("_", "-"), value, expected)
 
 
 def interruptible(

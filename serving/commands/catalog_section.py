@@ -61,11 +61,9 @@ def sections_of(name: str, assumptions: Sequence[str] = ()) -> tuple[CatalogEntr
     if not found:
         known = [section.name for section in _catalog()]
         expected = f"one of {', '.join(known)}{did_you_mean(asked, known)}"
-        raise ConfigError(field="name", value=asked, expected=expected)
+        raise ConfigError("name", asked, expected)
     if assumptions:
-        raise ConfigError(
-            field="assumption", value=assumptions[0], expected=f"nothing: {name} has no switches"
-        )
+        raise ConfigError("assumption", assumptions[0], f"nothing: {name} has no switches")
     return found
 
 

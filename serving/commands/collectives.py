@@ -21,8 +21,7 @@ from emulator.specs.systems import system_by_name
 from reporting.data_forms import json_text
 from reporting.document import Column, table_of
 from reporting.plain_text import table_lines
-from serving.commands.collective_claims import UNITS, claim_of, claim_text, size_text
-from serving.commands.collective_hops import hop_text
+from serving.commands.collective_claims import UNITS, claim_of, claim_text, hop_text, size_text
 from serving.commands.shared_traffic import shared_lines, shared_text, traffic_name
 
 _SIZES_MAX = 64
@@ -148,10 +147,10 @@ def _check_ranks(systems: list[SystemSpec], *, chips: int, ranks: int) -> None:
     least = min(systems, key=lambda system: system.chips.count)
     if not 1 <= chips <= least.chips.count:
         expected = f"1 to {least.chips.count}, the chips of {least.name}"
-        raise ConfigError(field="chips", value=chips, expected=expected)
+        raise ConfigError("chips", chips, expected)
     if ranks < 2 or ranks % chips:
         expected = f"at least 2 ranks, a multiple of the {chips} chips"
-        raise ConfigError(field="ranks", value=ranks, expected=expected)
+        raise ConfigError("ranks", ranks, expected)
 
 
 def parse_beside(text: str) -> dict[TrafficClass, int]:
@@ -162,9 +161,9 @@ def parse_beside(text: str) -> dict[TrafficClass, int]:
         name, equals, size = part.partition("=")
         if not equals or name not in by_name:
             expected = f"TRAFFIC=SIZE, traffic one of {', '.join(by_name)}"
-            raise ConfigError(field="beside", value=part, expected=expected)
+            raise ConfigError("beside", part, expected)
         if by_name[name] in beside:
-            raise ConfigError(field="beside", value=name, expected="each traffic once")
+            raise ConfigError("beside", name, "each traffic once")
         beside[by_name[name]] = _bytes(size)
     return beside
 
@@ -183,7 +182,7 @@ def parse_sizes(text: str) -> list[int]:
         sizes.append(size)
         size *= 4
     if not sizes:
-        raise ConfigError(field="sizes", value=text, expected="from a size to a larger one")
+        raise ConfigError("sizes", text, "from a size to a larger one")
     return sizes
 
 
@@ -192,14 +191,14 @@ def _bytes(text: str) -> int:
     unit = text.strip()[len(digits) :].upper() or "B"
     sizes = {name.upper(): size for name, size in UNITS.items()}
     if not digits.isdecimal() or unit not in sizes or int(digits) < 1:
-        raise ConfigError(field="sizes", value=text, expected="sizes such as 64KiB or 1MB")
+        raise ConfigError("sizes", text, "sizes such as 64KiB or 1MB")
     return int(digits) * sizes[unit]
 
 
 def _names(field: str, text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise ConfigError(field=field, value=text, expected="at least one name")
+        raise ConfigError(field, text, "at least one name")
     return names
 
 
@@ -211,7 +210,7 @@ def _system(text: str) -> SystemSpec:
 
 def _operation(name: str) -> Operation:
     if name not in list(Operation):
-        raise ConfigError(field="op", value=name, expected=f"one of {', '.join(Operation)}")
+        raise ConfigError("op", name, f"one of {', '.join(Operation)}")
     return Operation(name)
 
 

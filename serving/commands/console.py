@@ -77,7 +77,7 @@ def _open(url: str) -> None:
         signal.signal(number, signal.default_int_handler)
     with opening_page(url, os.environ) as path:
         if not webbrowser.open(path.as_uri()):
-            raise ConfigError(field="open", value="no browser", expected="one on this machine")
+            raise ConfigError("open", "no browser", "one on this machine")
         time.sleep(OPENING_WALL_S)  # nobody tells us when the browser has read it
 
 

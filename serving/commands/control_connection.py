@@ -88,7 +88,7 @@ def add_connection_group(parser: argparse.ArgumentParser, *, timeout_s: float = 
 def connect(args: argparse.Namespace) -> ControlClient:
     """An unconnected client by the arguments; raises ConfigError."""
     if not 0 < args.timeout < float("inf"):
-        raise ConfigError(field="timeout", value=args.timeout, expected="a number above 0")
+        raise ConfigError("timeout", args.timeout, "a number above 0")
     address = ControlAddress.parse(args.address)
     from serving.server.control.control_client import ControlClient
     from serving.server.control.control_tls import ControlTls

@@ -212,10 +212,10 @@ def _question(options: DayOptions, trace: DayTrace) -> DayQuestion:
         shares = tuple(float(part) / 100 for part in options.peak.split(","))
     except ValueError:
         expected = "percentages such as 50,70,90"
-        raise ConfigError(field="peak", value=options.peak, expected=expected) from None
+        raise ConfigError("peak", options.peak, expected) from None
     days = 7 if options.week else 1 if options.days is None else options.days
     if days < 1:
-        raise ConfigError(field="days", value=days, expected="at least 1")
+        raise ConfigError("days", days, "at least 1")
     first = options.first_day
     if first is None:
         first = trace.busiest_day() if days == 1 else 0
@@ -261,9 +261,7 @@ def _lengths(options: DayOptions, model: ModelSpec, trace: DayTrace) -> tuple[Ob
     if recorded is not None:
         within = recorded.within_context(context)
         if not len(within):
-            raise ConfigError(
-                field="lengths", value=options.lengths, expected=f"some within {context:,} tokens"
-            )
+            raise ConfigError("lengths", options.lengths, f"some within {context:,} tokens")
         name = options.lengths.name if options.lengths is not None else "the trace itself"
         words = f"lengths drawn from {len(within):,} pairs of {name}"
         if len(within) < len(recorded):

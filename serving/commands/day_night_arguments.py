@@ -135,12 +135,10 @@ def day_night_settings(
     if policy is None:
         for name in (each.name for kind in _GROUPS for each in fields(kind)):
             if getattr(args, name) is not None:
-                raise ConfigError(field=name, value=getattr(args, name), expected=NEEDS)
+                raise ConfigError(name, getattr(args, name), NEEDS)
         return None
     if not args.control_port:
-        raise ConfigError(
-            field="control_port", value=0, expected="a port: day and night is controlled by it"
-        )
+        raise ConfigError("control_port", 0, "a port: day and night is controlled by it")
     check_group_chips(args.group_chips, served.tp)
     group_chips = args.group_chips or served.tp
     return DayNightSettings(
@@ -246,13 +244,13 @@ def with_training_groups(settings: SettingsT, args: GivenOptions, machine: Machi
     name, half = machine.model.name, settings.chips // 2
     if fewest is None:
         expected = f"more: a training state of {name} does not fit into {half}, half of them"
-        raise ConfigError(field="chips", value=settings.chips, expected=expected)
+        raise ConfigError("chips", settings.chips, expected)
     if args.group_chips is None:
         lends = lend_groups(args.lend_chips, settings.chips, fewest)
         return replace(settings, group_chips=fewest, lend_groups=lends)
     if settings.group_chips < fewest:
         expected = f"at least {fewest}, into which a training state of {name} fits"
-        raise ConfigError(field="group_chips", value=settings.group_chips, expected=expected)
+        raise ConfigError("group_chips", settings.group_chips, expected)
     return settings
 
 
@@ -263,9 +261,7 @@ def policy_of(args: GivenOptions) -> str | None:
         return policy
     spelled = f"schedule:{args.schedule}"
     if policy not in (None, spelled):
-        raise ConfigError(
-            field="schedule", value=args.schedule, expected=f"one policy, not {policy}"
-        )
+        raise ConfigError("schedule", args.schedule, f"one policy, not {policy}")
     return spelled
 
 
@@ -282,7 +278,7 @@ def lend_groups(lend_chips: int | None, chips: int, group_chips: int) -> int:
         return max(1, chips // group_chips // 2)
     if lend_chips < 1 or lend_chips % group_chips:
         expected = f"whole groups of {group_chips} chips"
-        raise ConfigError(field="lend_chips", value=lend_chips, expected=expected)
+        raise ConfigError("lend_chips", lend_chips, expected)
     return lend_chips // group_chips
 
 
@@ -298,12 +294,12 @@ def _directory(text: str) -> Path:
     there = next(parent for parent in (path, *path.parents) if parent.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         expected = "a directory that can be made and written to"
-        raise ConfigError(field="train_dir", value=text, expected=expected)
+        raise ConfigError("train_dir", text, expected)
     return path
 
 
 def _corpus(text: str) -> Path:
     path = Path(text).expanduser().absolute()
     if not path.is_dir():
-        raise ConfigError(field="train_corpus", value=text, expected="a folder of text files")
+        raise ConfigError("train_corpus", text, "a folder of text files")
     return path

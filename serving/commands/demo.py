@@ -79,15 +79,13 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     """Raise ConfigError for arguments that the load generator would refuse too late."""
     if args.requests < 1:
-        raise ConfigError(field="requests", value=args.requests, expected="at least 1")
+        raise ConfigError("requests", args.requests, "at least 1")
     if not 0 < args.speedup < float("inf"):
-        raise ConfigError(field="speedup", value=args.speedup, expected="a number above 0")
+        raise ConfigError("speedup", args.speedup, "a number above 0")
     if args.trace is not None and not args.trace.is_file():
-        raise ConfigError(field="trace", value=args.trace, expected="a file that exists")
+        raise ConfigError("trace", args.trace, "a file that exists")
     if not args.report.resolve().parent.is_dir():
-        raise ConfigError(
-            field="report", value=args.report, expected="a file in a folder that exists"
-        )
+        raise ConfigError("report", args.report, "a file in a folder that exists")
 
 
 def _load(args: argparse.Namespace, port: int) -> int:

@@ -45,11 +45,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Print the entry, or the chips and systems; returns 0. Raises ConfigError."""
     if args.name is None and args.assumptions:
-        raise ConfigError(
-            field="assumption",
-            value=args.assumptions[0],
-            expected="the NAME of a chip or a system",
-        )
+        raise ConfigError("assumption", args.assumptions[0], "the NAME of a chip or a system")
     sections = sections_of(args.name, args.assumptions) if args.name else catalog_sections()
     if args.json:
         print(json_text([_as_json(section) for section in sections]))

@@ -114,7 +114,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Act and print the engine's state; returns the exit code. Raises UltraServeError."""
     if args.wait is not None and not 0 < args.wait < float("inf"):
-        raise ConfigError(field="wait", value=args.wait, expected="a number above 0")
+        raise ConfigError("wait", args.wait, "a number above 0")
     rpc, _, fields = _ACTIONS[args.action]
     with connect(args) as client:
         answer = client.call(rpc, **{field: getattr(args, field) for field in fields})

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from emulator.errors import ConfigError
 from serving.commands.analysis_options import check_least, one_of, say
 from serving.commands.control_connection import add_connection_group
-from serving.commands.explain_output import ExplainOutput, show
-from serving.commands.explain_server import RecordedStepOptions, explain_server
+from serving.commands.explain_server import ExplainOutput, RecordedStepOptions, explain_server, show
 from serving.commands.profile import LiveOptions
 from serving.settings import PartitionOptions
 from startup.typed_options import REQUIRED, add_options, option, read_options
@@ -46,7 +45,7 @@ class StepOptions(ExplainOutput, PartitionOptions):
         for name, least in (("batch", 0), ("context", 1), ("prefill_tokens", 0), ("prompt", 1)):
             check_least(name, getattr(self, name), least)
         if not self.batch and not self.prefill_tokens:
-            raise ConfigError(field="batch", value=0, expected="at least 1 without prefill tokens")
+            raise ConfigError("batch", 0, "at least 1 without prefill tokens")
 
     def question(self) -> StepQuestion:
         """The step as a question; raises ConfigError."""

@@ -99,7 +99,7 @@ _FIELDS: Final[Mapping[str, dict[str, Any]]] = {
 def inject(args: argparse.Namespace) -> int:
     """Inject the fault and print the answer; returns the exit code. Raises UltraServeError."""
     if args.wait is not None and not 0 < args.wait < float("inf"):
-        raise ConfigError(field="wait", value=args.wait, expected="a number above 0")
+        raise ConfigError("wait", args.wait, "a number above 0")
     given: dict[str, Any] = {name: getattr(args, name) for name in args.names}
     if "tier" in given:
         given["tier"] = LinkTier(given["tier"])

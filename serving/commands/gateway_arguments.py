@@ -20,9 +20,9 @@ from serving.access.control_key import read_control_key
 from serving.access.key_file import is_open_to_readers
 from serving.access.key_ring import KeyRing
 from serving.access.listen_address import is_loopback
+from serving.access.process_listing import refuse_unsafe_environment
 from serving.access.secret import CHOSEN_LENGTH_MIN, hash_of
 from serving.access.tls_files import TlsFiles
-from serving.access.unsafe_environment import refuse_unsafe_environment
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.server.control.control_address import DEFAULT_PORT as CONTROL_PORT
 from serving.server.gateway.gateway_settings import GatewaySettings
@@ -128,9 +128,9 @@ def gateway_options(
     _check_ports(args)
     if not is_loopback(args.control_host) and tls is None:
         raise ConfigError(
-            field="control_host",
-            value=args.control_host,
-            expected="a loopback address, or --tls-cert and --tls-key with it",
+            "control_host",
+            args.control_host,
+            "a loopback address, or --tls-cert and --tls-key with it",
         )
     # A file that is wrong is told now.
     is_open = KeyRing(key_file=settings.key_file, key_hashes=settings.key_hashes).is_open
@@ -158,11 +158,9 @@ def _take_keys(
     inherited = environment.pop(API_KEY_VARIABLE, "").strip()  # a line of a file, mostly
     environment.pop(CONTROL_KEY_VARIABLE, None)
     if any(secret in MODELS for secret in given):
-        raise ConfigError(
-            field="api_key", value="(a model's name)", expected="keys; give the model before them"
-        )
+        raise ConfigError("api_key", "(a model's name)", "keys; give the model before them")
     if not all(given):
-        raise ConfigError(field="api_key", value="(empty)", expected="a key")
+        raise ConfigError("api_key", "(empty)", "a key")
     places = [(f"--api-key, number {number}", secret) for number, secret in enumerate(given, 1)]
     if inherited and inherited not in given:
         places.append((API_KEY_VARIABLE, inherited))
@@ -195,9 +193,9 @@ def _exposure(args: argparse.Namespace, tls: TlsFiles | None, *, is_open: bool) 
     asks_nobody = is_open and (tls is None or tls.client_ca is None)
     if asks_nobody and not args.insecure_no_key:
         raise ConfigError(
-            field="host",
-            value=args.host or "(every address)",
-            expected="--api-keys, --api-key or --tls-client-ca with an address beyond this "
+            "host",
+            args.host or "(every address)",
+            "--api-keys, --api-key or --tls-client-ca with an address beyond this "
             "machine; or --insecure-no-key, and whoever reaches it may use it",
         )
     if asks_nobody:
@@ -213,12 +211,12 @@ def _tls(args: argparse.Namespace) -> TlsFiles | None:
         return None
     for field, value in (("tls_cert", certificate), ("tls_key", key)):
         if value is None:
-            raise ConfigError(field=field, value="(none)", expected="both --tls-cert and --tls-key")
+            raise ConfigError(field, "(none)", "both --tls-cert and --tls-key")
     if client_ca is not None and args.ssl_cert_reqs not in (None, ssl.CERT_REQUIRED):
         raise ConfigError(
-            field="ssl_cert_reqs",
-            value=args.ssl_cert_reqs,
-            expected=f"{ssl.CERT_REQUIRED:d} with --tls-client-ca: both protocols ask every client",
+            "ssl_cert_reqs",
+            args.ssl_cert_reqs,
+            f"{ssl.CERT_REQUIRED:d} with --tls-client-ca: both protocols ask every client",
         )
     return TlsFiles(
         certificate=certificate.absolute(),
@@ -243,7 +241,7 @@ def _check_ports(args: argparse.Namespace) -> None:
         if not port:  # no such service
             continue
         if field == "console_port" and not 1 <= port <= 65_535:
-            raise ConfigError(field=field, value=port, expected="1 to 65535")
+            raise ConfigError(field, port, "1 to 65535")
         if port in taken:
-            raise ConfigError(field=field, value=port, expected=f"another port than {taken[port]}")
+            raise ConfigError(field, port, f"another port than {taken[port]}")
         taken[port] = f"--{field.replace('_', '-')}"

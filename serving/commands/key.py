@@ -120,9 +120,7 @@ def _time(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text)
     except ValueError as error:
-        raise ConfigError(
-            field="expires", value=text, expected="a time such as 2027-01-31T12:00:00Z"
-        ) from error
+        raise ConfigError("expires", text, "a time such as 2027-01-31T12:00:00Z") from error
 
 
 def _row(key: StoredKey) -> dict[str, object]:

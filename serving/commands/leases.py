@@ -87,7 +87,7 @@ def _add_leaving_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Drain or lend the chips and print the answer; returns 0. Raises UltraServeError."""
     if not 0 <= args.grace < float("inf"):
-        raise ConfigError(field="grace", value=args.grace, expected="at least 0 seconds")
+        raise ConfigError("grace", args.grace, "at least 0 seconds")
     with connect(args) as client:
         report = client.call(
             control_call.DRAIN,

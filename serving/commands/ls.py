@@ -84,12 +84,12 @@ def run(args: argparse.Namespace) -> int:
 def _check(args: argparse.Namespace) -> None:
     if args.topology and (args.wide or args.show_all_procs):
         flag = "wide" if args.wide else "show-all-procs"
-        raise ConfigError(field=flag, value="given", expected="no --topology with it")
+        raise ConfigError(flag, "given", "no --topology with it")
     if args.system is None:
         for flag in ("lnc", "chips"):
             if getattr(args, flag) is not None:
                 expected = "--system with it; a server has its own"
-                raise ConfigError(field=flag, value=getattr(args, flag), expected=expected)
+                raise ConfigError(flag, getattr(args, flag), expected)
 
 
 def _of_server(args: argparse.Namespace) -> DeviceInventory:

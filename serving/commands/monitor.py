@@ -77,11 +77,11 @@ def _config(args: argparse.Namespace) -> MonitorConfig:
     from serving.telemetry.neuron_tools.monitor_config import everything, parse_period, read_config
 
     if args.count is not None and args.count < 1:
-        raise ConfigError(field="count", value=args.count, expected="at least 1")
+        raise ConfigError("count", args.count, "at least 1")
     if args.config_file is not None:
         if args.period is not None:
             expected = "no --config-file with it, which has periods of its own"
-            raise ConfigError(field="period", value=args.period, expected=expected)
+            raise ConfigError("period", args.period, expected)
         return read_config(args.config_file)
     return everything() if args.period is None else everything(parse_period(args.period))
 

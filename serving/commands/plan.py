@@ -192,12 +192,12 @@ def _rate_demand(options: PlanOptions, model: ModelSpec) -> PlanDemand:
         osl = _OSL if options.osl is None else options.osl
         spread = _SPREAD if options.spread is None else options.spread
         if not 0 <= spread <= 3:
-            raise ConfigError(field="spread", value=spread, expected="0 to 3")
+            raise ConfigError("spread", spread, "0 to 3")
 
         def lognormal(name: str, mean: float) -> Lengths:
             if not 1 <= mean <= model.max_context_tokens:
                 expected = f"1 to the context, {model.max_context_tokens:,}"
-                raise ConfigError(field=name, value=mean, expected=expected)
+                raise ConfigError(name, mean, expected)
             median = max(1, round(mean * math.exp(-(spread**2) / 2)))
             return lognormal_of_median(median=median, sigma=spread)
 

@@ -115,7 +115,7 @@ def power_report(name: str, options: PowerOptions) -> PowerBreakdown:
     system = with_assumptions(system_by_name(name), options.assumptions)
     if options.pue is not None:
         if not 1 <= options.pue < float("inf"):
-            raise ConfigError(field="pue", value=options.pue, expected="at least 1")
+            raise ConfigError("pue", options.pue, "at least 1")
         own = Figure(value=options.pue, unit=system.pue.unit, source="set by the user")
         system = replace(system, pue=own)
     power = SystemPower(system)
@@ -174,9 +174,9 @@ def parse_busy(text: str) -> Mapping[str, float]:
             value = float(share)
         except ValueError:
             expected = "ENGINE=SHARE, such as dma=0.8"
-            raise ConfigError(field="busy", value=item, expected=expected) from None
+            raise ConfigError("busy", item, expected) from None
         if engine in shares:
-            raise ConfigError(field="busy", value=engine, expected="each engine once")
+            raise ConfigError("busy", engine, "each engine once")
         shares[engine] = value
     return shares
 
@@ -192,12 +192,10 @@ def _tokens(
     if options.output_tokens_per_s is None and options.input_tokens_per_s is None:
         if prices is not None:
             expected = "tokens to divide by, of output or of input"
-            raise ConfigError(field="output-tokens-per-s", value="none", expected=expected)
+            raise ConfigError("output-tokens-per-s", "none", expected)
         return (), None
     if options.busy is None:
-        raise ConfigError(
-            field="busy", value="none", expected="how busy the engines are at that many tokens"
-        )
+        raise ConfigError("busy", "none", "how busy the engines are at that many tokens")
     rates = TokenRates(
         output_tokens_per_s=options.output_tokens_per_s or 0.0,
         input_tokens_per_s=options.input_tokens_per_s or 0.0,

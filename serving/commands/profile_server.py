@@ -35,7 +35,7 @@ def profile_server(args: argparse.Namespace) -> tuple[ProfiledRun, Ceilings]:
     wall_s = _SECONDS if args.seconds is None else args.seconds
     for name, value in (("seconds", wall_s), ("emulated-seconds", args.emulated_seconds)):
         if value is not None and not 0 < value < float("inf"):
-            raise ConfigError(field=name, value=value, expected="a number above 0")
+            raise ConfigError(name, value, "a number above 0")
     with connect(args) as client:
         begun = client.call(control_call.RECORD_STEPS, steps_max=args.steps)
         try:

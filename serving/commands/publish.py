@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 def _checkpoint(text: str) -> Path:
     directory = Path(text).expanduser().absolute()
     if not directory.is_dir():  # the server, on this machine, would not find it either
-        raise ConfigError(field="weights", value=text, expected="a checkpoint directory")
+        raise ConfigError("weights", text, "a checkpoint directory")
     return directory
 
 

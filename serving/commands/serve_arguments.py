@@ -123,9 +123,7 @@ def resolve_arguments(
     }
     settings = Settings(**given | resolved)
     if settings.clock == "virtual":
-        raise ConfigError(
-            field="clock", value="virtual", expected="real, auto or dilated:K behind a socket"
-        )
+        raise ConfigError("clock", "virtual", "real, auto or dilated:K behind a socket")
     return settings, weights_dir
 
 
@@ -158,9 +156,7 @@ def _model_argument(args: argparse.Namespace) -> str | None:
     if args.unknown and not args.unknown[0].startswith("-"):
         positional: str = args.unknown.pop(0)
         if model not in (None, positional):
-            raise ConfigError(
-                field="model", value=model, expected=f"one model, not also {positional}"
-            )
+            raise ConfigError("model", model, f"one model, not also {positional}")
         model = positional
     return model
 
@@ -170,9 +166,7 @@ def _model_and_weights(args: argparse.Namespace, model: str | None) -> tuple[str
     if model is None or model in MODELS:
         return model, given or SMALL_MOE_DIR
     if given is not None:
-        raise ConfigError(
-            field="model", value=model, expected="a catalog name when --weights is given"
-        )
+        raise ConfigError("model", model, "a catalog name when --weights is given")
     if not weights_directory(model).is_dir():
         raise unknown_model(model, f"a checkpoint directory or one of {', '.join(sorted(MODELS))}")
     return None, weights_directory(model)
@@ -191,7 +185,7 @@ def _cores(
         try:
             config = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise ConfigError(field=str(path), value=error, expected="JSON") from error
+            raise ConfigError(str(path), error, "JSON") from error
         compiled = compiled_lnc(config) if isinstance(config, dict) else None
     defaults = Settings()
     tp = given.get("tp", defaults.tp)
@@ -210,14 +204,12 @@ def _chips(chips: int | None, *, tp: int, dp: int | None) -> int | None:
     """Chips by --chips, or by --dp with --tp; None without."""
     for name, size in (("tp", tp), ("dp", dp)):
         if size is not None and size < 1:
-            raise ConfigError(field=name, value=size, expected="a whole number of at least 1")
+            raise ConfigError(name, size, "a whole number of at least 1")
     if dp is None:
         return chips
     if chips is not None and tp * dp != chips:
         raise ConfigError(
-            field="dp",
-            value=dp,
-            expected=f"chips = tp x dp, so {chips / tp:g} on {chips} chips with tp {tp}",
+            "dp", dp, f"chips = tp x dp, so {chips / tp:g} on {chips} chips with tp {tp}"
         )
     return tp * dp
 
@@ -227,18 +219,14 @@ def _eplb(args: argparse.Namespace) -> dict[str, Any] | None:
     if args.eplb is None and not args.enable_eplb:
         if args.eplb_config is not None:
             raise ConfigError(
-                field="eplb_config",
-                value=json.dumps(args.eplb_config),
-                expected="--eplb S or --enable-eplb with it",
+                "eplb_config", json.dumps(args.eplb_config), "--eplb S or --enable-eplb with it"
             )
         return None
     config = dict(args.eplb_config or {})
     if args.eplb is not None:
         if config.get("step_interval", args.eplb) != args.eplb:
             raise ConfigError(
-                field="eplb",
-                value=args.eplb,
-                expected=f"the step_interval of --eplb-config, {config['step_interval']}",
+                "eplb", args.eplb, f"the step_interval of --eplb-config, {config['step_interval']}"
             )
         config["step_interval"] = args.eplb
     return config

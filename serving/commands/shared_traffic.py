@@ -50,7 +50,7 @@ def shared_lines(
     Raises ConfigError for fewer than two chips: they have no links.
     """
     if chips < 2:
-        raise ConfigError(field="chips", value=chips, expected="2 or more, to have links between")
+        raise ConfigError("chips", chips, "2 or more, to have links between")
     links = SharedLinks(system, np.arange(chips))
     classes = traffic_classes(system.chip)
     onward = np.roll(np.eye(chips), chips // 2, axis=1)  # [chips, chips]: half the group further on

@@ -40,11 +40,11 @@ class SimulatedFileOptions:
         if self.plot is None:
             return
         if self.plot.suffix.lower() != ".html":
-            raise ConfigError(field="plot", value=self.plot, expected="a path that ends in .html")
+            raise ConfigError("plot", self.plot, "a path that ends in .html")
         check_folder("plot", self.plot)
         if self.results is not None and self.results.absolute() == self.plot.absolute():
             expected = "another file than --results"
-            raise ConfigError(field="plot", value=self.plot, expected=expected)
+            raise ConfigError("plot", self.plot, expected)
 
     def writer(self) -> AbstractContextManager[ResultsWriter | None]:
         """What writes the results, tried before the run; raises OptionError."""
@@ -86,7 +86,7 @@ class SimulatedFileOptions:
                 self.plot.write_text(to_html(page), encoding="utf-8")
             except OSError as error:
                 expected = f"a file that can be written ({error.strerror})"
-                raise ConfigError(field="plot", value=self.plot, expected=expected) from error
+                raise ConfigError("plot", self.plot, expected) from error
             say(f"page: {self.plot}")
 
 

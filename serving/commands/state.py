@@ -96,7 +96,7 @@ def state_lines(state: MachineState) -> Iterator[str]:
 def hbm_lines(state: MachineState, chip: int) -> list[str]:
     """Bytes of each owner in each stack of one chip; raises ConfigError for an unknown one."""
     if not 0 <= chip < len(state.chips):
-        raise ConfigError(field="chip", value=chip, expected=f"0 to {len(state.chips) - 1}")
+        raise ConfigError("chip", chip, f"0 to {len(state.chips) - 1}")
     stacks = state.chips[chip].stacks
     owners = sorted({owner for stack in stacks for owner in stack.owner_bytes})
     rows = [(owner, *(stack.owner_bytes.get(owner, 0) for stack in stacks)) for owner in owners]

@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     """Show it until the user leaves, or once; returns 0. Raises UltraServeError."""
     if not _INTERVAL_S_MIN <= args.interval <= _INTERVAL_S_MAX:
         expected = f"{_INTERVAL_S_MIN:g} to {_INTERVAL_S_MAX:g} seconds"
-        raise ConfigError(field="interval", value=args.interval, expected=expected)
+        raise ConfigError("interval", args.interval, expected)
     once = args.once or args.json or not _is_screen()
     with EngineSnapshots(args) as looks:
         figures = _Figures(looks)

@@ -57,13 +57,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Print until the end; returns 0. Raises UltraServeError."""
     if args.count is not None and args.count < 1:
-        raise ConfigError(field="count", value=args.count, expected="at least 1")
+        raise ConfigError("count", args.count, "at least 1")
     if args.after is not None and not (args.events and 0 <= args.after <= _NUMBER_MAX):
-        raise ConfigError(field="after", value=args.after, expected="an event's, with --events")
+        raise ConfigError("after", args.after, "an event's, with --events")
     if args.of_run is not None and args.after is None:
-        raise ConfigError(field="run", value=args.of_run, expected="--after N with it")
+        raise ConfigError("run", args.of_run, "--after N with it")
     if args.events and args.interval is not None:
-        raise ConfigError(field="interval", value=args.interval, expected="no --events with it")
+        raise ConfigError("interval", args.interval, "no --events with it")
     with connect(args) as client:
         lines = _event_lines(client, args) if args.events else _figure_lines(client, args)
         for line in islice(lines, args.count):

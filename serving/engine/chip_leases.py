@@ -159,7 +159,7 @@ class ChipLeases:
         drain that is not possible now.
         """
         if not 0 <= request.grace_s < float("inf"):
-            raise ConfigError(field="grace_s", value=request.grace_s, expected="at least 0 seconds")
+            raise ConfigError("grace_s", request.grace_s, "at least 0 seconds")
         machine = self._live.machine
         draining = {c for lease in self._ongoing(HandoverPhase.DRAINING) for c in lease.state.chips}
         ranks = chips_that_can_leave(request.chips, machine, self._live.actual, self.phases)
@@ -239,7 +239,7 @@ class ChipLeases:
         lease = self._leases.get(number)
         if lease is None:
             known = ", ".join(map(str, self._leases)) or "none so far"
-            raise ConfigError(field="lease", value=number, expected=f"a lease: {known}")
+            raise ConfigError("lease", number, f"a lease: {known}")
         return lease
 
     def count_moved(self, moved: int) -> None:

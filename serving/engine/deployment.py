@@ -185,9 +185,9 @@ def resolve_deployment(settings: Settings, weights_dir: Path) -> Deployment:
     parse_prefill_policy(settings.prefill_policy)  # the scheduler makes it; refused here already
     if own_routers and settings.routing is not None:
         raise ConfigError(
-            field="routing",
-            value=settings.routing,
-            expected="a catalog model or no weights with it: these weights compute their routers",
+            "routing",
+            settings.routing,
+            "a catalog model or no weights with it: these weights compute their routers",
         )
     return Deployment(
         settings=settings,

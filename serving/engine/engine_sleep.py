@@ -49,11 +49,7 @@ class EngineSleep:
         """
         moving = [lease.number for lease in leases if lease.phase in CHANGING_HANDS]
         if moving:
-            raise ConfigError(
-                field="sleep",
-                value=level,
-                expected=f"the end of lease {moving[0]}'s hand-over first",
-            )
+            raise ConfigError("sleep", level, f"the end of lease {moving[0]}'s hand-over first")
         self._slept, self._woken = self._hbm.fall_asleep(level), HandoverCost()
         self._ledger.charge(self._slept.joules)
         return self._slept.duration_ns
@@ -61,7 +57,7 @@ class EngineSleep:
     def discard(self, tags: Sequence[str]) -> None:
         """Give up the KV cache; raises ConfigError for weights, which only sleep gives up."""
         if tuple(tags) != ("kv_cache",):
-            raise ConfigError(field="tags", value=",".join(tags), expected="kv_cache")
+            raise ConfigError("tags", ",".join(tags), "kv_cache")
         self._hbm.discard_kv()
 
     def wake(self, tags: Sequence[str] | None) -> int:

@@ -27,9 +27,8 @@ from serving.engine.deployment import Deployment
 from serving.engine.engine_meters import EngineMeters
 from serving.engine.engine_time import EngineTime
 from serving.engine.expert_moves import ExpertMoves
-from serving.engine.live_machine import LiveMachine
+from serving.engine.live_machine import LiveMachine, LiveStep
 from serving.engine.live_recording import LiveRecording
-from serving.engine.live_step import LiveStep
 from serving.engine.scheduler_state import RankQueues
 from serving.engine.step_batch import step_batch
 from serving.wire.machine_state import StallState

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from emulator.sim.clock import Clock, DilatedClock, VirtualClock
 from emulator.sim.epochs import Epoch, EpochMap
-from emulator.sim.host_pace import HostPace
+from emulator.sim.load_follower import HostPace
 from emulator.sim.pacing import StepPacer
 from emulator.units import NS_PER_S
 from serving.engine.calibration import SLOW_RATIO

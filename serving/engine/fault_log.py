@@ -70,9 +70,7 @@ class FaultLog:
     def check_room(self) -> None:
         """Raise ConfigError when the log is full."""
         if len(self._records) >= RECORDS_MAX:
-            raise ConfigError(
-                field="faults", value=len(self), expected=f"at most {RECORDS_MAX:,} in one run"
-            )
+            raise ConfigError("faults", len(self), f"at most {RECORDS_MAX:,} in one run")
 
     def add(self, fault: Fault, *, emulated_s: float, survivable: bool, reason: str) -> int:
         """Record a fault; returns its number."""

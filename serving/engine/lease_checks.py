@@ -67,9 +67,9 @@ def chips_that_can_leave(
 
 def _check_exist(chips: Collection[int], count: int) -> None:
     if not chips:
-        raise ConfigError(field="chips", value="none", expected="the chips of at least one rank")
+        raise ConfigError("chips", "none", "the chips of at least one rank")
     for chip in chips:
         if not 0 <= chip < count:
-            raise ConfigError(field="chips", value=chip, expected=f"0 to {count - 1}")
+            raise ConfigError("chips", chip, f"0 to {count - 1}")
     if len(set(chips)) != len(chips):
-        raise ConfigError(field="chips", value=list(chips), expected="each chip once")
+        raise ConfigError("chips", list(chips), "each chip once")

@@ -30,9 +30,8 @@ from serving.engine.engine_time import EngineTime
 from serving.engine.engine_views import EngineViews
 from serving.engine.expert_moves import DeployedExperts, ExpertMoves
 from serving.engine.lease_checks import training_hbm
-from serving.engine.live_machine import LiveMachine
+from serving.engine.live_machine import LiveMachine, LiveStep
 from serving.engine.live_recording import LiveRecording, RecordingQuestion
-from serving.engine.live_step import LiveStep
 from serving.engine.model_versions import ModelVersions
 from serving.engine.paginated_placement import placement_page
 from serving.engine.scheduler_state import SchedulerState

@@ -7,7 +7,7 @@ None of this leaves as an exception.
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -27,7 +27,36 @@ from emulator.units import NS_PER_S
 from serving.engine.engine_time import Present
 from serving.engine.fault_log import FaultLog, Moved
 from serving.engine.fleet_recovery import follow, positions_vacated, ranks_without_kv
-from serving.engine.live_step import LiveStep, Silence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LiveStep:
+    """A step, the time it took beside its own, and the ranks whose requests must move.
+
+    `costing` and `seating` are of the machine that computed it; `repeats` counts broken-off
+    attempts. `lost_ranks` lost their KV, even if a spare has replaced them.
+    """
+
+    result: StepResult
+    costing: StepCosting
+    seating: Seating
+    pause_ns: int
+    repeats: int
+    lost_ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """A silent chip, given up at `until_ns`; the machine then reads weights for about `reading_ns`.
+
+    `charged`: the wait is in the machine's stall.
+    """
+
+    chip: int
+    until_ns: int
+    reading_ns: int
+    charged: bool = False
+
 
 logger = logging.getLogger(f"vllm.{__name__}")  # below a name that the engine's process shows
 

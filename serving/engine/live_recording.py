@@ -59,7 +59,7 @@ class LiveRecording:
             expected = "a recording that has begun"
             if recording is not None:
                 expected = f"{recording.number}, which has replaced those before it"
-            raise ConfigError(field="recording", value=number, expected=expected)
+            raise ConfigError("recording", number, expected)
         return recording
 
     def _state(self, number: int) -> calls.RecordingState:

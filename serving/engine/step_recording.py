@@ -102,7 +102,7 @@ class StepRecording:
 
     def __init__(self, number: int, steps_max: int = STEPS_DEFAULT) -> None:
         if not 1 <= steps_max <= STEPS_MAX:
-            raise ConfigError(field="steps", value=steps_max, expected=f"1 to {STEPS_MAX:,}")
+            raise ConfigError("steps", steps_max, f"1 to {STEPS_MAX:,}")
         self.number = number
         self.count = 0
         self.on = True
@@ -190,9 +190,7 @@ class StepRecording:
     def what_if(self, sample: int, factor: float) -> StepWhatIf:
         """One sampled step with each resource `factor` times as fast; raises ConfigError."""
         if not 0 <= sample < self.samples:
-            raise ConfigError(
-                field="sample", value=sample, expected=f"one of {self.samples} sampled steps"
-            )
+            raise ConfigError("sample", sample, f"one of {self.samples} sampled steps")
         phase, step = [(phase, one) for phase in StepPhase for one in self._sampled[phase]][sample]
         return StepWhatIf(
             step=step.step,

@@ -58,5 +58,5 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
             raise
         path = "".join(arguments[arguments.index("--config") + 1 :][:1])
         expected = f"a YAML file of vLLM's flags, as `name: value` ({error})"
-        raise ConfigError(field="config", value=path, expected=expected) from error
+        raise ConfigError("config", path, expected) from error
     return given

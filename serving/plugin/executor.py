@@ -33,8 +33,13 @@ from serving.engine.wake_request import wake_request_of
 from serving.plugin.engine_shutdown import HEED_SIGNALS, LEAVE_SIGNALS
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.platform import deployment_of
-from serving.plugin.timed_output import StillHeld, TimedOutput
-from serving.plugin.translate import grammar_bitmask, model_runner_output, rank_step
+from serving.plugin.translate import (
+    StillHeld,
+    TimedOutput,
+    grammar_bitmask,
+    model_runner_output,
+    rank_step,
+)
 from serving.process.engine_signals import EngineSignals, relay_signals
 from serving.process.parent_death_watchdog import end_with_parent, in_engine_process, kill_within
 from serving.wire.control_call import METHOD as CONTROL_METHOD

@@ -31,13 +31,11 @@ from serving.plugin.merge import (
     merge_stats,
     queues_of,
 )
-from serving.plugin.rank_loads import RankLoads, prefix_hit_tokens
-from serving.plugin.rank_throttle import RankThrottle
+from serving.plugin.rank_policies import RankLoads, RankThrottle
 from serving.plugin.request_place import NOWHERE, RequestPlace, name_weights
-from serving.plugin.timed_output import StillHeld, TimedOutput, stamp_events
 from serving.plugin.traced_requests import TracedRequests
+from serving.plugin.translate import StillHeld, TimedOutput, stamp_events
 from serving.policy.prefill_throttle import parse_prefill_policy
-from serving.policy.rank_choice import choose_rank
 from serving.settings import Settings
 
 if TYPE_CHECKING:
@@ -89,7 +87,6 @@ class LockstepScheduler(SchedulerInterface):
         self.empty_steps: NDArray[np.int64] = np.zeros(len(self.ranks), dtype=np.int64)
         self._structured = structured_output_manager
         self._log_stats = log_stats
-        self._seats: int = self.ranks[0].max_num_active_reqs
         self._throttle = RankThrottle(self.ranks, parse_prefill_policy(settings.prefill_policy))
         self._loads = RankLoads(self.ranks)
         self._places: dict[str, RequestPlace] = {}
@@ -350,7 +347,9 @@ class LockstepScheduler(SchedulerInterface):
         Requests that come in a short step get to the scheduler after it: in a long one they wait
         too, or their ranks would depend on the host's time for a step.
         """
-        number = None if self._under_way is not None else self._choose(request)
+        number = None
+        if self._under_way is None:
+            number = self._loads.choose(request, self._open_ranks(request))
         if number is None:
             self._turned_away[request.request_id] = request
             return
@@ -368,20 +367,6 @@ class LockstepScheduler(SchedulerInterface):
             if own.any():
                 return own
         return ranks
-
-    def _choose(self, request: Request) -> int | None:
-        load_tokens, requests = self._loads.before(request)
-        ranks = self._open_ranks(request)
-        hit_tokens = [
-            prefix_hit_tokens(rank, request) if is_open else 0
-            for rank, is_open in zip(self.ranks, ranks, strict=True)
-        ]
-        return choose_rank(
-            hit_tokens=np.array(hit_tokens, dtype=np.int64),
-            load_tokens=load_tokens,
-            has_seat=requests < self._seats,
-            is_up=ranks,
-        )
 
     def finish_requests(
         self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus

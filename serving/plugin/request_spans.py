@@ -27,7 +27,6 @@ from serving.plugin.platform import deployment_of
 from serving.plugin.request_place import WEIGHTS_KEY
 from serving.plugin.stat_logger import stat_logger_of
 from serving.telemetry import span_attributes as names
-from serving.telemetry.clock_epochs import emulated_duration_s
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")
@@ -174,8 +173,8 @@ def in_emulated_time(
     metrics.queued_ts, metrics.scheduled_ts = stamps.queued_s, stamps.scheduled_s
     metrics.first_token_ts = stamps.first_token_s
     arrival_s = stamps.wall_arrival_s
-    metrics.first_token_latency = emulated_duration_s(epochs, arrival_s, stamps.wall_first_token_s)
-    e2e_s = emulated_duration_s(epochs, arrival_s, stamps.wall_end_s)
+    metrics.first_token_latency = epochs.emulated_duration_s(arrival_s, stamps.wall_first_token_s)
+    e2e_s = epochs.emulated_duration_s(arrival_s, stamps.wall_end_s)
     told_iteration.iteration_timestamp = stamps.wall_arrival_s + e2e_s
     return told_state, told_iteration
 
@@ -235,9 +234,9 @@ def extend_spans(engine: Any) -> None:
         return
     if not engine.log_stats:
         raise ConfigError(
-            field="--disable-log-stats",
-            value=True,
-            expected="no such flag beside --otlp-traces-endpoint: spans are made of these stats",
+            "--disable-log-stats",
+            True,
+            "no such flag beside --otlp-traces-endpoint: spans are made of these stats",
         )
     provider = trace.get_tracer_provider()
     assert isinstance(provider, TracerProvider), "vLLM has set it"

@@ -15,7 +15,6 @@ from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 from emulator.errors import ConfigError
 from emulator.sim.epochs import EpochMap
 from serving.plugin.platform import deployment_of
-from serving.telemetry.clock_epochs import emulated_duration_s
 from serving.telemetry.first_token_times import FirstTokenTimes
 from serving.telemetry.latency_window import Latencies, LatencyReport, LatencyWindow
 from serving.telemetry.recorder import Recorder
@@ -63,9 +62,7 @@ class EmulatedStatLogger(PrometheusStatLogger):
         deployment = deployment_of(vllm_config)
         if deployment.settings.clock == "virtual":
             raise ConfigError(
-                field="clock",
-                value="virtual",
-                expected="real, auto or dilated:K behind a socket; virtual is for LLM()",
+                "clock", "virtual", "real, auto or dilated:K behind a socket; virtual is for LLM()"
             )
         super().__init__(vllm_config, engine_indexes)
         self._recorder = Recorder(deployment.info())
@@ -159,7 +156,7 @@ def in_emulated_time(stats: IterationStats, epochs: EpochMap) -> IterationStats:
     end_s = stats.iteration_timestamp
 
     def emulated_s(wall_s: float) -> float:
-        return emulated_duration_s(epochs, end_s - wall_s, end_s)
+        return epochs.emulated_duration_s(end_s - wall_s, end_s)
 
     scaled.time_to_first_tokens_iter = [emulated_s(s) for s in stats.time_to_first_tokens_iter]
     scaled.finished_requests = [copy.copy(request) for request in stats.finished_requests]

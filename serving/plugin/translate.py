@@ -1,14 +1,20 @@
-"""Translates SchedulerOutput to RankStep, RankOutput to ModelRunnerOutput; see tests/contracts."""
+"""Translates SchedulerOutput to RankStep, RankOutput to ModelRunnerOutput; see tests/contracts.
 
-from collections.abc import Sequence
+The executor answers vLLM's scheduler with a `TimedOutput`, tokens and report, or `StillHeld`.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from vllm.v1.core.sched.output import GrammarOutput, NewRequestData, SchedulerOutput
+from vllm.v1.engine import EngineCoreEvent, EngineCoreEventType
 from vllm.v1.outputs import LogprobsLists, LogprobsTensors, ModelRunnerOutput
 
 from emulator.specs.step import NewRequest, RankOutput, RankStep, RowLogprobs, Scheduled
+from serving.engine.step_report import StepReport
 from serving.plugin.requests import sampling_spec
 
 
@@ -123,3 +129,24 @@ def _tensors(rows: RowLogprobs) -> LogprobsTensors:
         torch.from_numpy(np.array(rows.logprobs)),
         torch.from_numpy(np.array(rows.ranks)),
     )
+
+
+@dataclass
+class TimedOutput(ModelRunnerOutput):
+    """A ModelRunnerOutput with its step's report."""
+
+    report: StepReport | None = field(default=None)
+
+
+@dataclass
+class StillHeld(ModelRunnerOutput):
+    """The output of a step under way: see `EngineSteps`."""
+
+
+def stamp_events(events: Iterable[EngineCoreEvent], report: StepReport) -> None:
+    """Replace wall stamps on events of the step of `report` by emulated seconds."""
+    for event in events:
+        if event.type is EngineCoreEventType.QUEUED:
+            event.timestamp = min(report.at_monotonic_s(event.timestamp), report.begin_s)
+        else:
+            event.timestamp = report.begin_s

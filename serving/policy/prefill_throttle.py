@@ -242,4 +242,4 @@ def parse_prefill_policy(text: str | None) -> PrefillPolicy:
 
 def _refusal(value: object) -> ConfigError:
     sense = "whole numbers above 0 and a floor that is not above its ceiling"
-    return ConfigError(field="prefill_policy", value=value, expected=f"{PREFILL_POLICIES}, {sense}")
+    return ConfigError("prefill_policy", value, f"{PREFILL_POLICIES}, {sense}")

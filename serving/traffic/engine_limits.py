@@ -58,28 +58,24 @@ class EngineLimits:
         ):
             value = getattr(self, name)
             if value is not None and value < least:
-                raise ConfigError(field=name, value=value, expected=f"at least {least}")
+                raise ConfigError(name, value, f"at least {least}")
         if self.block_tokens & (self.block_tokens - 1):
-            raise ConfigError(
-                field="block_tokens", value=self.block_tokens, expected="a power of two"
-            )
+            raise ConfigError("block_tokens", self.block_tokens, "a power of two")
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ConfigError(
-                field="max_num_batched_tokens",
-                value=self.max_num_batched_tokens,
-                expected=f"at least max_num_seqs, {self.max_num_seqs}",
+                "max_num_batched_tokens",
+                self.max_num_batched_tokens,
+                f"at least max_num_seqs, {self.max_num_seqs}",
             )
         if self.scheduling_policy not in SCHEDULING_POLICIES:
             raise ConfigError(
-                field="scheduling_policy",
-                value=self.scheduling_policy,
-                expected=" or ".join(SCHEDULING_POLICIES),
+                "scheduling_policy", self.scheduling_policy, " or ".join(SCHEDULING_POLICIES)
             )
         if self.max_model_len and self.long_prefill_token_threshold > self.max_model_len:
             raise ConfigError(
-                field="long_prefill_token_threshold",
-                value=self.long_prefill_token_threshold,
-                expected=f"at most max_model_len, {self.max_model_len}",
+                "long_prefill_token_threshold",
+                self.long_prefill_token_threshold,
+                f"at most max_model_len, {self.max_model_len}",
             )
         self._check_drafts()
 
@@ -87,15 +83,15 @@ class EngineLimits:
         drafts = self.speculative_tokens
         if 0 < self.long_prefill_token_threshold <= drafts:
             raise ConfigError(
-                field="long_prefill_token_threshold",
-                value=self.long_prefill_token_threshold,
-                expected=f"0, or more than speculative_tokens, {drafts}",
+                "long_prefill_token_threshold",
+                self.long_prefill_token_threshold,
+                f"0, or more than speculative_tokens, {drafts}",
             )
         are_shares = all(0 <= each <= 1 for each in self.acceptance)
         if not are_shares or len(self.acceptance) not in ((1, drafts) if drafts else (0,)):
             shares = f"shares from 0 to 1, one or {drafts}"
             expected = shares if drafts else "nothing without speculative_tokens"
-            raise ConfigError(field="acceptance", value=self.acceptance, expected=expected)
+            raise ConfigError("acceptance", self.acceptance, expected)
 
 
 @dataclass(frozen=True, kw_only=True)

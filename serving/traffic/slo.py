@@ -14,8 +14,8 @@ def parse_slo(text: str) -> Slo:
     try:
         slo = Slo.parse(text)
     except OptionError as error:
-        raise ConfigError(field="slo", value=text, expected=_EXPECTED) from error
+        raise ConfigError("slo", text, _EXPECTED) from error
     names = [bound.name for bound in slo.bounds]
     if not set(names) <= {"ttft", "tpot"} or len(set(names)) < len(names):
-        raise ConfigError(field="slo", value=text, expected=_EXPECTED)
+        raise ConfigError("slo", text, _EXPECTED)
     return slo

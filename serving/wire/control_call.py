@@ -100,7 +100,7 @@ class WhatIfRequest(ControlRequest, frozen=True, kw_only=True, tag="what-if"):
 
     def __post_init__(self) -> None:
         if not 1 < self.factor < float("inf"):
-            raise ConfigError(field="factor", value=self.factor, expected="a number above 1")
+            raise ConfigError("factor", self.factor, "a number above 1")
 
 
 class DrainRequest(ControlRequest, frozen=True, kw_only=True, tag="drain"):

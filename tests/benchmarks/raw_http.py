@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 
 import httptools
 
-from loadgen.clients.arrival_queue import ArrivalQueue
 from loadgen.clients.reply_stream import ReplyStream
+from loadgen.clients.stamped_connection import ArrivalQueue
 
 
 class RawConnection(asyncio.Protocol):

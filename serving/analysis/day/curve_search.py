@@ -55,11 +55,9 @@ class CurveTerms:
     def __post_init__(self) -> None:
         for name in ("judged", "judged_least", "steps_max"):
             if getattr(self, name) < 1:
-                raise ConfigError(field=name, value=getattr(self, name), expected="at least 1")
+                raise ConfigError(name, getattr(self, name), "at least 1")
         if not 0 < self.required_share < 1:
-            raise ConfigError(
-                field="required_share", value=self.required_share, expected="above 0, below 1"
-            )
+            raise ConfigError("required_share", self.required_share, "above 0, below 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,9 +138,9 @@ class _Search:
         if low:
             return low, min(high, low * (1 + _BRACKET_SHARE))
         raise ConfigError(
-            field="slo",
-            value=str(self.replica.slo),
-            expected=f"one that a replica of {self.replica.candidate.partition.chips} chips "
+            "slo",
+            str(self.replica.slo),
+            f"one that a replica of {self.replica.candidate.partition.chips} chips "
             f"keeps at {high:.3g} requests/s or less; it does not",
         )
 

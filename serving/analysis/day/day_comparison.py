@@ -40,11 +40,11 @@ class DayQuestion:
     def __post_init__(self) -> None:
         """Fails now rather than after minutes of simulation."""
         if not self.policies or not self.peak_shares:
-            raise ConfigError(field="policies", value="none", expected="a policy and a load")
+            raise ConfigError("policies", "none", "a policy and a load")
         for share in self.peak_shares:
             if not 0 < share <= PEAK_SHARE_MAX:
                 expected = f"above 0 %, at most {PEAK_SHARE_MAX:.0%}"
-                raise ConfigError(field="peak", value=f"{share:.0%}", expected=expected)
+                raise ConfigError("peak", f"{share:.0%}", expected)
         demand = day_demand(
             self.trace, begin_s=self.begin_s, length_s=self.length_s, terms=self.terms
         )

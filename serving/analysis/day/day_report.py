@@ -6,14 +6,15 @@ from typing import Any, Final
 
 from emulator.specs.shipped_fits import PredictionInterval
 from reporting.document import Document, Lines, Table
-from serving.analysis.day.day_method import assumptions, method
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_tables import (
     BILLION,
     EXA,
     account_table,
+    assumptions,
     handover_table,
     headline_table,
+    method,
 )
 from serving.analysis.day.day_trace import HOUR_S
 from serving.analysis.day.exact_hour import BothWays, ExactHour

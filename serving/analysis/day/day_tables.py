@@ -1,4 +1,4 @@
-"""Tables of a virtual day: tokens per MWh under each policy, and what they cost."""
+"""Tables of a virtual day, tokens per MWh under each policy and their costs, and its method."""
 
 from typing import Final
 
@@ -7,7 +7,9 @@ from reporting.document import Column, Table, table_of
 from serving.analysis.day.day_comparison import LoadComparison
 from serving.analysis.day.day_result import DayResult
 from serving.analysis.day.day_trace import HOUR_S
+from serving.analysis.day.virtual_day import VirtualDay
 from serving.analysis.steady_state.model_error import range_column
+from serving.policy.prefill_throttle import parse_prefill_policy
 
 MILLION: Final = 1e6
 BILLION: Final = 1e9
@@ -92,3 +94,83 @@ def _highest(load: LoadComparison) -> str:
         f"Highest rate {load.peak_share:.0%} of what the machines serve within the target: "
         f"{load.peak_per_s:,.4g} requests/s"
     )
+
+
+_RANGE_IN_WORDS: Final = (
+    "80 %: the prediction times these ratios; served tokens per MWh at the same share of what the "
+    "machines can serve, at the modelled watts; training has no range: too few runs are published "
+    "(ultraserve validate)"
+)
+
+
+def method(day: VirtualDay) -> tuple[str, ...]:
+    """Which parts were simulated, which aggregated."""
+    curve, terms = day.machine.curve, day.settings.question.terms
+    steps = sum(point.steps for point in curve.points)
+    judged = [point.judged for point in curve.points]
+    return (
+        f"simulated, every step: one replica at {len(curve.points)} rates up to what it can serve "
+        f"({steps:,} steps, {min(judged)} to {max(judged)} judged requests a rate), by vLLM's own "
+        "schedulers in virtual time, Poisson arrivals",
+        f"aggregated: everything else, in intervals of {terms.interval_s:g} s; requests are "
+        "counted (Poisson), go evenly to the groups that serve, and get what a replica at that "
+        "rate gives, in straight lines between rates; shares in time by an isotonic fit",
+        f"above {curve.points[-1].rate_per_s:.4g} requests/s a group the share in time falls in a "
+        f"straight line to none at {curve.saturated_per_s:.4g}, where queues have no end (assumed)",
+        f"more than {curve.saturated_per_s:.4g} requests/s a group wait as a backlog, first come "
+        "first served; whoever finds one counts as late",
+        f"policies look every {terms.look_s:g} s; hand-overs run at their own times in between",
+        "not simulated: prompts that share a prefix, faults, the front end and the way to the "
+        "client",
+    )
+
+
+def assumptions(day: VirtualDay) -> tuple[str, ...]:
+    """The answer's assumptions, beside the catalog's figures."""
+    settings, handover = day.settings, day.handover
+    question, sweep, trained = settings.question, settings.sweep, day.machine.trained
+    said = [
+        f"demand: {question.trace.source}; the rate within an hour runs in straight lines between "
+        "the hours' middles, and its highest value is scaled to the load"
+        if len(question.trace.knots_s) == len(set(question.trace.knots_s.tolist()))
+        else f"demand: {question.trace.source}; steps as recorded, the highest scaled to the load",
+        f"{settings.lengths_in_words}; they do not depend on the hour"
+        + ("" if question.trace.traffic is not None else ", nor come from the demand's source"),
+        f"steps: {sweep.steps_in_words()}, weights as {day.choice.precision}, prefill policy "
+        f"{parse_prefill_policy(settings.limits.prefill_policy).name}",
+        sweep.assumptions.model_error_in_words(),
+        *([_RANGE_IN_WORDS] if sweep.assumptions.model_error else []),
+        "every group is a replica with all experts of its own, so none move when it leaves; it is "
+        f"empty {handover.drain_s:.3g} s after its last new request and draws as before until then",
+        f"a group comes back in {handover.restore_s:.3g} s: {settings.job.start_s:g} s until "
+        "processes and compiled models run (assumed), then weights from its tray's drives, as if "
+        "all groups read at once",
+        f"training: {trained.model}, sequences of {settings.job.recipe.sequence_tokens:,} tokens, "
+        f"{settings.job.recipe.micro_batches} micro-batches a step, {settings.job.recipe.precision}"
+        "; one job a machine on all leased chips, or as many as train the most; it fits "
+        f"{trained.least_chips} chips or more",
+        "hand-overs follow the rules of a running server: the job starts when no group is on its "
+        "way to it; when groups come or go it ends its step (half a step, not counted), writes "
+        "weights and optimizer state to the drives, and starts again from them; a drain that is "
+        "called off costs nothing",
+        "chips that neither serve nor train are powered and idle; power at the utility's meter, "
+        f"season {sweep.season.value} all day",
+        "all groups serve when the walk begins",
+    ]
+    if question.begin_s == 0 and question.cold:
+        said.append("policies know nothing from before the walk")
+    elif question.begin_s == 0:
+        said.append(
+            "the trace has no day before: policies are shown its last one, with chance of its own, "
+            "and forget it after the first day"
+            + (
+                "; of a trace of one day this is what they walk, so that forecasts are better than "
+                "they would be"
+                if question.trace.days < 2
+                else ""
+            )
+            + " (--cold: nothing is known)"
+        )
+    else:
+        said.append("policies know the trace's days before the walk, at the same load")
+    return tuple(said)

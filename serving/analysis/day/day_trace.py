@@ -46,11 +46,11 @@ class DayTrace:
     def __post_init__(self) -> None:
         knots, rates = self.knots_s, self.rates_per_s
         if knots.ndim != 1 or knots.shape != rates.shape or not len(knots):
-            raise ConfigError(field="trace", value=self.source, expected="a rate at each knot")
+            raise ConfigError("trace", self.source, "a rate at each knot")
         if (np.diff(knots) < 0).any() or not 0 < self.length_s < np.inf:
-            raise ConfigError(field="trace", value=self.source, expected="times that ascend")
+            raise ConfigError("trace", self.source, "times that ascend")
         if not (np.isfinite(rates).all() and (rates >= 0).all() and rates.any()):
-            raise ConfigError(field="trace", value=self.source, expected="some requests")
+            raise ConfigError("trace", self.source, "some requests")
 
     @classmethod
     def hourly(cls, requests: Float64s, *, source: str, begins: datetime) -> Self:
@@ -72,7 +72,7 @@ class DayTrace:
         begin_h, end_h, rates = np.array(steps, dtype=np.float64).T  # [steps] each
         if begin_h[0] != 0 or (begin_h[1:] != end_h[:-1]).any() or (end_h <= begin_h).any():
             expected = "steps that follow each other from hour 0"
-            raise ConfigError(field="trace", value=source, expected=expected)
+            raise ConfigError("trace", source, expected)
         return cls(
             source=source,
             begins=begins,
@@ -99,7 +99,7 @@ class DayTrace:
     def scaled(self, peak_per_s: float) -> Self:
         """The trace with its rates scaled so that the highest is `peak_per_s`."""
         if not 0 < peak_per_s < np.inf:
-            raise ConfigError(field="peak", value=peak_per_s, expected="above 0 requests/s")
+            raise ConfigError("peak", peak_per_s, "above 0 requests/s")
         return replace(self, rates_per_s=self.rates_per_s * (peak_per_s / self.peak_per_s))
 
     def busiest_day(self) -> int:

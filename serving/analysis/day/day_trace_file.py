@@ -48,7 +48,7 @@ def day_trace(name: str) -> DayTrace:
     except (FileError, csv.Error) as error:
         reason = error.reason if isinstance(error, FileError) else str(error)
         expected = f"a trace file or one of {', '.join(BUILT_IN)} ({reason})"
-        raise ConfigError(field="trace", value=name, expected=expected) from error
+        raise ConfigError("trace", name, expected) from error
     header = [cell.strip() for cell in rows[0]] if rows else []
     if header == HOURLY_HEADER:
         return _of_hours(path, rows[1:])
@@ -115,7 +115,7 @@ def _of_requests(path: Path) -> DayTrace:
     bins = int(traffic.span_s // _BIN_S)
     if not bins:
         expected = f"requests over {_BIN_S:g} s or more"
-        raise ConfigError(field="trace", value=path, expected=expected)
+        raise ConfigError("trace", path, expected)
     counts = np.bincount((traffic.arrival_s // _BIN_S).astype(np.int64), minlength=bins)[:bins]
     return DayTrace(
         source=f"{path.name}: {len(traffic):,} requests in bins of {_BIN_S:g} s; its begin is "
@@ -138,4 +138,4 @@ def _hours(text: str) -> float:
 
 
 def _refused(path: Path, line: int, expected: str) -> ConfigError:
-    return ConfigError(field="trace", value=f"{path}:{line}", expected=expected)
+    return ConfigError("trace", f"{path}:{line}", expected)

@@ -39,12 +39,12 @@ class WalkTerms:
     def __post_init__(self) -> None:
         for name in ("interval_s", "look_s"):
             if not 0 < getattr(self, name) < float("inf"):
-                raise ConfigError(field=name, value=getattr(self, name), expected="above 0 s")
+                raise ConfigError(name, getattr(self, name), "above 0 s")
         if self.look_s % self.interval_s:
             expected = f"a multiple of the interval, {self.interval_s:g} s"
-            raise ConfigError(field="look_s", value=self.look_s, expected=expected)
+            raise ConfigError("look_s", self.look_s, expected)
         if self.seed < 0:
-            raise ConfigError(field="seed", value=self.seed, expected="from 0 on")
+            raise ConfigError("seed", self.seed, "from 0 on")
 
     @property
     def look_intervals(self) -> int:
@@ -101,11 +101,7 @@ def day_demand(
     intervals = int(length_s // terms.interval_s)
     if begin_s < 0 or begin_s + length_s > trace.length_s or not intervals:
         expected = f"within the {trace.length_s / 3_600:g} hours of the trace"
-        raise ConfigError(
-            field="days",
-            value=f"{length_s / 3_600:g} h from {begin_s / 3_600:g} h",
-            expected=expected,
-        )
+        raise ConfigError("days", f"{length_s / 3_600:g} h from {begin_s / 3_600:g} h", expected)
     arrivals_rng = np.random.default_rng([terms.seed, _ARRIVALS_STREAM])
     past_rng = np.random.default_rng([terms.seed, _PAST_STREAM])
     arrivals = _counted(arrivals_rng, trace, begin_s, intervals, terms.interval_s)

@@ -156,7 +156,7 @@ def exact_hour(
         progress(f"exact run: {len(seen)} of {len(parts)} parts done")
     if not any(len(each.ttft_s) for each in seen):
         begin_h = check.begin_s / HOUR_S
-        raise ConfigError(field="check-hour", value=begin_h, expected="some requests")
+        raise ConfigError("check-hour", begin_h, "some requests")
     wall_s = perf_counter() - began
     return _held(result, replica, seen, first, last, warmup_s=around * interval_s, wall_s=wall_s)
 
@@ -217,11 +217,9 @@ def _intervals_of(result: DayResult, *, begin_s: float, length_s: float) -> tupl
     first, last = round(begin_s / interval_s), round((begin_s + length_s) / interval_s)
     if not 0 <= first < last <= len(walk.demand.arrivals):
         expected = f"within the {walk.demand.length_s / HOUR_S:g} hours of the day"
-        raise ConfigError(field="check-hour", value=begin_s / HOUR_S, expected=expected)
+        raise ConfigError("check-hour", begin_s / HOUR_S, expected)
     if walk.backlog[first:last].any():
-        raise ConfigError(
-            field="check-hour", value=begin_s / HOUR_S, expected="an hour without a backlog"
-        )
+        raise ConfigError("check-hour", begin_s / HOUR_S, "an hour without a backlog")
     return first, last
 
 

@@ -109,7 +109,7 @@ class LeasedGroups:
         """Request `serving` groups, at `group_rate_per_s` each; returns whether that is new."""
         groups = len(self.state.groups)
         if not 0 <= serving <= groups:
-            raise ConfigError(field="serving", value=serving, expected=f"0 to {groups} groups")
+            raise ConfigError("serving", serving, f"0 to {groups} groups")
         self._group_rate_per_s = group_rate_per_s
         before, desired = self.state.desired, wishes(self.state, serving)
         if desired == before:

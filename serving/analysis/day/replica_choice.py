@@ -49,10 +49,9 @@ def choose_replica(sweep: Sweep, slo: Slo, *, longest_tokens: int, seats: int) -
             return max(found, key=lambda each: (each[0], -each[1].chips))[1]
         most_chips *= 2
     raise ConfigError(
-        field="slo",
-        value=str(slo),
-        expected=f"one that a part of {sweep.system.name} keeps in its steady state with "
-        f"{sweep.model.name}",
+        "slo",
+        str(slo),
+        f"one that a part of {sweep.system.name} keeps in its steady state with {sweep.model.name}",
     )
 
 

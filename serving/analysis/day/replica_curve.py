@@ -35,12 +35,10 @@ class ReplicaCurve:
     def __post_init__(self) -> None:
         rates = [point.rate_per_s for point in self.points]
         if not rates or rates != sorted(set(rates)) or rates[0] <= 0:
-            raise ConfigError(field="points", value=rates, expected="rates that ascend from 0")
+            raise ConfigError("points", rates, "rates that ascend from 0")
         if self.saturated_per_s < rates[-1]:
             expected = f"at least the points' {rates[-1]:g} requests/s"
-            raise ConfigError(
-                field="saturated_per_s", value=self.saturated_per_s, expected=expected
-            )
+            raise ConfigError("saturated_per_s", self.saturated_per_s, expected)
 
     @cached_property
     def _rates(self) -> Float64s:

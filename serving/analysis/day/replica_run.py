@@ -43,7 +43,7 @@ class ReplicaUnderTest:
         context = self.sweep.model.max_context_tokens
         if longest > context:
             expected = f"prompts and replies within the context of {context:,} tokens"
-            raise ConfigError(field="lengths", value=longest, expected=expected)
+            raise ConfigError("lengths", longest, expected)
 
     def cost_model(self) -> StepCostModel:
         """Of the replica whose chips lie the farthest apart."""

@@ -47,7 +47,7 @@ def slowed(
 ) -> tuple[DayMachine, GroupHandover]:
     """Both with start (chips idle in it) and drain times `factor`; raises ConfigError below 1."""
     if factor < 1:
-        raise ConfigError(field="factor", value=factor, expected="at least 1")
+        raise ConfigError("factor", factor, "at least 1")
     more_s, group_watts = start_s * (factor - 1), machine.curve.idle_watts
     trained = machine.trained
     works = trained.tokens_per_s > 0  # [groups + 1]

@@ -36,9 +36,9 @@ def training_yield(terms: JobTerms, *, group_chips: int, groups: int) -> Trainin
     jobs = [job for job in chosen if job]
     if not jobs or least is None:
         raise ConfigError(
-            field="train-model",
-            value=model.name,
-            expected=f"one whose training state fits {groups * group_chips} chips of {system.name}"
+            "train-model",
+            model.name,
+            f"one whose training state fits {groups * group_chips} chips of {system.name}"
             + ("" if least is None else f"; it needs {least}"),
         )
 

@@ -47,9 +47,9 @@ class TrainingYield:
             values: Float64s = getattr(self, name)
             if values.shape != self.tokens_per_s.shape or not len(values):
                 expected = f"one for each number of groups, {self.tokens_per_s.shape}"
-                raise ConfigError(field=name, value=values.shape, expected=expected)
+                raise ConfigError(name, values.shape, expected)
             if not (np.isfinite(values).all() and (values >= 0).all()):
-                raise ConfigError(field=name, value="a bad value", expected="finite, from 0 on")
+                raise ConfigError(name, "a bad value", "finite, from 0 on")
 
     @property
     def groups(self) -> int:
@@ -59,7 +59,7 @@ class TrainingYield:
     def of_machines(self, machines: int) -> "TrainingYield":
         """The yield of `machines` alike, each with its own job; leased groups fill them in turn."""
         if machines < 1:
-            raise ConfigError(field="ultraservers", value=machines, expected="at least 1")
+            raise ConfigError("ultraservers", machines, "at least 1")
         leased = np.arange(machines * self.groups + 1)
         whole, rest = np.divmod(leased, self.groups)
 
@@ -86,4 +86,4 @@ class GroupHandover:
         for name in ("drain_s", "restore_s", "restore_joules", "moved_requests_per_rate_s"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
-                raise ConfigError(field=name, value=value, expected="finite, from 0 on")
+                raise ConfigError(name, value, "finite, from 0 on")

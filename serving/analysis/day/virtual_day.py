@@ -52,15 +52,15 @@ class DaySettings:
 
     def __post_init__(self) -> None:
         if self.machines < 1:
-            raise ConfigError(field="ultraservers", value=self.machines, expected="at least 1")
+            raise ConfigError("ultraservers", self.machines, "at least 1")
         if not 0 <= self.grace_s < float("inf"):
-            raise ConfigError(field="grace", value=self.grace_s, expected="from 0 on")
+            raise ConfigError("grace", self.grace_s, "from 0 on")
         check, length_s = self.check, self.question.length_s
         if check is not None and not (
             0 <= check.begin_s < check.begin_s + check.length_s <= length_s
         ):
             expected = f"within the {length_s / 3_600:g} hours of the walk"
-            raise ConfigError(field="check-hour", value=check.begin_s / 3_600, expected=expected)
+            raise ConfigError("check-hour", check.begin_s / 3_600, expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -140,7 +140,7 @@ def read_file(path: Path) -> ParetoFields | PlanFields:
         held = path.read_bytes()
     except OSError as error:
         expected = f"a file that can be read ({error.strerror})"
-        raise ConfigError(field="file", value=path, expected=expected) from error
+        raise ConfigError("file", path, expected) from error
     try:
         names = msgspec.json.decode(held)
         if isinstance(names, dict) and "machines" in names:
@@ -148,7 +148,7 @@ def read_file(path: Path) -> ParetoFields | PlanFields:
         return msgspec.json.decode(held, type=PlanFields)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         expected = f"{_FILES} of this release ({error})"
-        raise ConfigError(field="file", value=path, expected=expected) from error
+        raise ConfigError("file", path, expected) from error
 
 
 def point_of_file(
@@ -162,7 +162,7 @@ def point_of_file(
     held = read_file(path)
     if isinstance(held, PlanFields):
         if system is not None:
-            raise ConfigError(field="system", value=system, expected="nothing with a plan's file")
+            raise ConfigError("system", system, "nothing with a plan's file")
         return _asked(_of_plan(held, path, point), held.question, prompt=prompt)
     machine = _machine(held, system)
     return _asked(_of_pareto(held, machine, path, point), machine, prompt=prompt)
@@ -173,7 +173,7 @@ def _machine(held: ParetoFields, system: str | None) -> ParetoMachineFields:
         if system in (None, machine.system):
             return machine
     names = ", ".join(machine.system for machine in held.machines)
-    raise ConfigError(field="system", value=system, expected=f"one of the file's: {names}")
+    raise ConfigError("system", system, f"one of the file's: {names}")
 
 
 def _of_pareto(
@@ -182,7 +182,7 @@ def _of_pareto(
     last = len(machine.points) - 1
     if place is None or not 0 <= place <= last:
         value = "(not given)" if place is None else place
-        raise ConfigError(field="point", value=value, expected=f"0 to {last:,}, a point's place")
+        raise ConfigError("point", value, f"0 to {last:,}, a point's place")
     point = machine.points[place]
     if point.prefill is not None:
         subject = f"point {place} of {path.name}, decode pool"
@@ -210,7 +210,7 @@ def _of_plan(held: PlanFields, path: Path, place: int | None) -> _Point:
     last = len(held.candidates) - 1
     if not 0 <= place <= last:
         expected = f"0 to {last:,}, a candidate's place"
-        raise ConfigError(field="point", value=place, expected=expected)
+        raise ConfigError("point", place, expected)
     point = held.candidates[place]
     is_plan = (point.partition, point.precision) == chosen
     return _Point(
@@ -244,9 +244,7 @@ def _asked(
         calibration=calibration_for(system.chip.name, name=fields.calibration),
     )
     if prompt and point.pooled:
-        raise ConfigError(
-            field="prompt", value=True, expected="none of a decode pool, which computes no prompts"
-        )
+        raise ConfigError("prompt", True, "none of a decode pool, which computes no prompts")
     load: StepLoad = SteadyLoad(shape=shape)
     said, what = point.tpot_ns, "TPOT in the file"
     if prompt:

@@ -36,9 +36,7 @@ def row_of_file(
     fits = shipped_fits()
     seen = configuration.fingerprint in fits.fitted
     if seen and machine not in fits.without:
-        raise ConfigError(
-            field="row", value=line, expected=f"a machine that a fit left out, not {machine}"
-        )
+        raise ConfigError("row", line, f"a machine that a fit left out, not {machine}")
     factors = fits.without[machine] if seen else fits.everything
     predictor = RowPredictor([row.load])
     loop = predictor.loop(factors)
@@ -85,10 +83,10 @@ def _usable(path: Path, line: int) -> UsableRow:
             return row
     for left in excluded:
         if left.line == line:
-            raise ConfigError(field="row", value=line, expected=f"a usable row: {left.reason}")
+            raise ConfigError("row", line, f"a usable row: {left.reason}")
     lines = [row.measured.line for row in usable]
     expected = f"a line of {path.name}, {min(lines)} to {max(lines)}" if lines else "a usable row"
-    raise ConfigError(field="row", value=line, expected=expected)
+    raise ConfigError("row", line, expected)
 
 
 def _measured(

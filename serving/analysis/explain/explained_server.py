@@ -108,7 +108,7 @@ def typical_step(steps: Sequence[StepRecord], phase: StepPhase | None) -> StepRe
     )
     if not of_phase:
         there = ", ".join(sorted({str(step.phase) for step in steps}))
-        raise ConfigError(field="phase", value=phase, expected=f"one that was recorded: {there}")
+        raise ConfigError("phase", phase, f"one that was recorded: {there}")
     return of_phase[len(of_phase) // 2]
 
 

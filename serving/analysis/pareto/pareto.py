@@ -75,7 +75,7 @@ def pareto(
     names = [sweep.system.name for sweep in sweeps]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError(field="systems", value=name, expected="each system once")
+            raise ConfigError("systems", name, "each system once")
     machines = []
     for sweep in sweeps:
         points = operating_points(sweep, workers=workers) if aggregated else ()

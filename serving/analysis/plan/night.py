@@ -37,12 +37,10 @@ class Day:
     def __post_init__(self) -> None:
         for shares in (self.mean_shares, self.busiest_shares):
             if len(shares) != HOURS or not all(0 <= share <= 1 for share in shares):
-                raise ConfigError(
-                    field="day", value=shares, expected="24 shares of the peak, 0 to 1"
-                )
+                raise ConfigError("day", shares, "24 shares of the peak, 0 to 1")
         shares_of_hours = zip(self.mean_shares, self.busiest_shares, strict=True)
         if any(mean > busiest for mean, busiest in shares_of_hours):
-            raise ConfigError(field="day", value=self.source, expected="no mean above the busiest")
+            raise ConfigError("day", self.source, "no mean above the busiest")
 
     @property
     def mean_share(self) -> float:
@@ -157,7 +155,7 @@ def read_day(path: Path) -> Day:
     """
 
     def refuse(what: str) -> ConfigError:
-        return ConfigError(field="day", value=path, expected=f"a CSV of hour,requests; {what}")
+        return ConfigError("day", path, f"a CSV of hour,requests; {what}")
 
     try:
         rows = list(csv.reader(read_lines(path)))

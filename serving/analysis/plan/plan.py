@@ -1,21 +1,50 @@
 """Machines that serve a model's traffic within a latency target, their power and costs.
 
 From the cost model, checked by simulating the server's scheduler. Modelled, not measured.
+
+`plan_range` is the size at both ends of the cost model's 80 % range, the partition kept: steps that
+take f times as long serve traffic as these steps serve f times its rate within 1 / f of its limits:
+that is simulated, and every queue with it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from math import ceil
 
 from emulator.power.efficiency import TokenRates
+from emulator.specs.shipped_fits import PredictionInterval
 from emulator.units import NS_PER_S
+from loadgen.measures.slo import Slo
 from loadgen.workloads.traffic import Traffic
 from serving.analysis.plan.night import Night, night_of
 from serving.analysis.plan.plan_bill import Bill, BilledFleet, bill_of
-from serving.analysis.plan.plan_choice import Choice, PlanQuestion, Progress, choose
-from serving.analysis.plan.plan_range import PlanRange, plan_range
+from serving.analysis.plan.plan_choice import (
+    Choice,
+    PlanQuestion,
+    Progress,
+    SimulatedSizes,
+    choose,
+    most_tried,
+)
 from serving.analysis.steady_state.operating_point import OperatingPoint
 from serving.analysis.steady_state.pools import pooled_points
 from serving.simulator import THIS_PROCESS, SimulationWorkers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRange:
+    """Replicas that keep the target with steps `steps.least` and `steps.most` times as long; None
+    where none of the sizes tried did.
+    """
+
+    steps: PredictionInterval
+    fewest: int | None
+    most: int | None
+
+    def ends(self) -> Iterator[tuple[float, int | None]]:
+        """The steps' factor and the replicas, the good end first."""
+        yield self.steps.least, self.fewest
+        yield self.steps.most, self.most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,3 +173,36 @@ def _pools(
         return None
     best = max(within, key=lambda point: (point.requests_per_s, -point.drawn_watts))
     return PoolPlan(point=best, machines=ceil(rate_per_s / best.requests_per_s))
+
+
+def plan_range(
+    question: PlanQuestion, choice: Choice, workers: SimulationWorkers, progress: Progress
+) -> PlanRange | None:
+    """Simulate both ends of TPOT's range; None for a roofline, whose steps are bounds."""
+    steps = question.sweep.assumptions.model_error.get("tpot")
+    if steps is None:
+        return None
+    chosen = choice.check
+    option = next(
+        each
+        for each in choice.options
+        if each.candidate == chosen.candidate and each.point.precision == chosen.precision
+    )
+
+    def replicas(factor: float) -> int | None:
+        progress(f"with steps {factor:.2f} times as long")
+        sizes = SimulatedSizes(slowed(question, factor), workers, progress)
+        guess = max(1, ceil(factor * chosen.replicas))
+        return sizes.smallest(option, guess=guess, most=most_tried(chosen.replicas))
+
+    return PlanRange(steps=steps, fewest=replicas(steps.least), most=replicas(steps.most))
+
+
+def slowed(question: PlanQuestion, factor: float) -> PlanQuestion:
+    """The question whose answer is that of `question` with steps `factor` times as long."""
+    bounds = (replace(bound, limit=bound.limit / factor) for bound in question.slo.bounds)
+    return replace(
+        question,
+        demand=question.demand.sped_up(factor),
+        slo=Slo(bounds=tuple(bounds), words=question.slo.words),
+    )

@@ -55,7 +55,7 @@ class SearchTerms:
     def __post_init__(self) -> None:
         for name in ("tries", "tokens_max"):
             if getattr(self, name) < 1:
-                raise ConfigError(field=name, value=getattr(self, name), expected="at least 1")
+                raise ConfigError(name, getattr(self, name), "at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,13 +285,13 @@ def _no_room(question: PlanQuestion, chips: int) -> str:
 def _out_of_reach(options: Sequence[Option], slo: Slo) -> ConfigError:
     if not options:
         expected = "shorter requests: no partition has room for the KV of a mean one"
-        return ConfigError(field="slo", value=slo, expected=expected)
+        return ConfigError("slo", slo, expected)
     tpot_ms = min(option.alone_ns for option in options) / 1e6
     ttft_ms = min(option.prompt_ns for option in options) / 1e6
     return ConfigError(
-        field="slo",
-        value=slo,
-        expected=f"what an idle replica can do: at best TPOT {tpot_ms:.3g} ms, and TTFT "
+        "slo",
+        slo,
+        f"what an idle replica can do: at best TPOT {tpot_ms:.3g} ms, and TTFT "
         f"{ttft_ms:.3g} ms for a prompt at that percentile",
     )
 
@@ -299,8 +299,8 @@ def _out_of_reach(options: Sequence[Option], slo: Slo) -> ConfigError:
 def _never_met(tried: Sequence[Check], slo: Slo) -> ConfigError:
     best = max(tried, key=lambda check: min(term.share for term in check.terms))
     return ConfigError(
-        field="slo",
-        value=slo,
-        expected=f"a looser one, or more --tries: {best.replicas} replicas of "
+        "slo",
+        slo,
+        f"a looser one, or more --tries: {best.replicas} replicas of "
         f"{best.candidate.partition.chips} chips came closest, {_verdict(best)}",
     )

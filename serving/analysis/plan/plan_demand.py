@@ -57,7 +57,7 @@ class RateDemand:
 
     def __post_init__(self) -> None:
         if not 0 < self.rate_per_s < float("inf"):
-            raise ConfigError(field="rate", value=self.rate_per_s, expected="above 0")
+            raise ConfigError("rate", self.rate_per_s, "above 0")
         if not len(self.peak):
             raise too_long(self.context_tokens)
 
@@ -118,12 +118,12 @@ class TraceDemand:
 
     def __post_init__(self) -> None:
         if not 0 < self.window_s < float("inf"):
-            raise ConfigError(field="window", value=self.window_s, expected="above 0 s")
+            raise ConfigError("window", self.window_s, "above 0 s")
         if not self.traffic.span_s:
             raise ConfigError(
-                field="trace",
-                value=f"{self.source} ({len(self.traffic)} requests)",
-                expected="requests at two or more times",
+                "trace",
+                f"{self.source} ({len(self.traffic)} requests)",
+                "requests at two or more times",
             )
 
     @property
@@ -208,9 +208,7 @@ def multiplied(traffic: Traffic, factor: float, *, seed: int) -> Traffic:
     requests.
     """
     if not 0 < factor < float("inf") or factor * len(traffic) > 1e7:
-        raise ConfigError(
-            field="scale", value=factor, expected="above 0, at most 10 million requests"
-        )
+        raise ConfigError("scale", factor, "above 0, at most 10 million requests")
     rng = np.random.default_rng(seed)
     whole, rest = divmod(factor, 1.0)
     copies = int(whole) + (rng.random(len(traffic)) < rest)  # [requests]
@@ -229,7 +227,7 @@ def multiplied(traffic: Traffic, factor: float, *, seed: int) -> Traffic:
 def too_long(context_tokens: int) -> ConfigError:
     """The error for traffic of which no request fits."""
     return ConfigError(
-        field="lengths",
-        value="all requests",
-        expected=f"prompt and reply together within the context of {context_tokens:,} tokens",
+        "lengths",
+        "all requests",
+        f"prompt and reply together within the context of {context_tokens:,} tokens",
     )

@@ -11,12 +11,12 @@ from typing import Final
 import numpy as np
 
 from emulator.arrays import Float64s, Int32s, Int64s
+from emulator.ultraserver.compiled import kept, sources_of
 from emulator.units import NS_PER_S
 from loadgen.records.result import ABORTED, STREAM, TIMEOUT, Result
 from loadgen.records.run_record import ClassHeader, RunEnd, RunHeader, RunRecord, SendSummary
 from loadgen.records.server_reading import ServerReading
 from loadgen.workloads.traffic import Traffic
-from serving.analysis.simulate.steps_by_request import steps_by_request
 from serving.engine.deployment import NO_WEIGHTS, routing_words
 from serving.simulator import Run, SimulatedDeployment
 from serving.traffic.serving_run import Ending
@@ -219,3 +219,22 @@ def _sessions_and_turns(traffic: Traffic) -> tuple[Int64s, Int64s]:
     turn = np.empty_like(numbers)
     turn[order] = numbers - np.searchsorted(heads[order], heads[order])
     return heads, turn
+
+
+@kept(sources_of())
+def steps_by_request(token_request: Int32s, step_tokens: Int64s, begin: Int64s) -> Int32s:
+    """The step of every token, request by request: [tokens].
+
+    `token_request`: the request of each, in the order of steps, [tokens]; `step_tokens`: how many a
+    step gave, [steps]; `begin`: where each request's tokens begin in the result, [requests].
+    """
+    place = begin.copy()
+    steps = np.empty(len(token_request), dtype=np.int32)
+    token = 0
+    for step in range(len(step_tokens)):
+        for _ in range(step_tokens[step]):
+            request = token_request[token]
+            steps[place[request]] = step
+            place[request] += 1
+            token += 1
+    return steps

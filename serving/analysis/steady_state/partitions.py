@@ -59,7 +59,7 @@ class PartitionFilter:
         for name in ("chips", "tp", "ep", "lnc"):
             for value in getattr(self, name):
                 if value < 1:
-                    raise ConfigError(field=name, value=value, expected="at least 1")
+                    raise ConfigError(name, value, "at least 1")
 
 
 def candidate_partitions(
@@ -84,9 +84,9 @@ def candidate_partitions(
     shapes = list(_shapes(system, model, asked, domain_chips, context_tokens))
     if not shapes:
         raise ConfigError(
-            field="partition",
-            value=_in_words(asked),
-            expected=f"tp that divides the {model.heads} heads of {model.name}, ep up to its "
+            "partition",
+            _in_words(asked),
+            f"tp that divides the {model.heads} heads of {model.name}, ep up to its "
             f"{max(1, model.experts)} experts, together at most {domain_chips} chips of "
             f"{system.name}",
         )
@@ -104,9 +104,9 @@ def candidate_partitions(
             )
     if not fitting:
         raise ConfigError(
-            field="partition",
-            value=_in_words(asked),
-            expected=f"one with room for {model.name} and {least_kv_tokens:,} tokens of KV on each "
+            "partition",
+            _in_words(asked),
+            f"one with room for {model.name} and {least_kv_tokens:,} tokens of KV on each "
             f"rank; none of {len(shapes)} on {system.name} has it",
         )
     return tuple(fitting)
@@ -128,7 +128,7 @@ def declared_candidate(
     domain_chips = system.chips.count // domains
     if partition.chips > domain_chips:
         expected = f"at most the {domain_chips} chips of a unit"
-        raise ConfigError(field="chips", value=partition.chips, expected=expected)
+        raise ConfigError("chips", partition.chips, expected)
     check_partition(partition, system, {model.name: (model.heads, model.heads)})
     return PartitionCandidate(
         partition=partition,

@@ -85,9 +85,7 @@ def pooled_points(
     replicas may lie across units, which pools do not share.
     """
     if sweep.asked.across_units:
-        raise ConfigError(
-            field="across-units", value=True, expected="false with pools, which have whole units"
-        )
+        raise ConfigError("across-units", True, "false with pools, which have whole units")
     options = shared(_options_of, sweep, workers)
     prefills = [each for each in options if isinstance(each, PrefillOption)]
 

@@ -42,9 +42,7 @@ def model_at(precision: str, model: ModelSpec, chip: ChipSpec) -> ModelSpec:
     if precision == STORED and (WeightFormat.MXFP4 not in formats or "mxfp4" in supported):
         return model
     raise ConfigError(
-        field="precision",
-        value=precision,
-        expected=f"one of {', '.join(supported)} for {model.name} on {chip.name}",
+        "precision", precision, f"one of {', '.join(supported)} for {model.name} on {chip.name}"
     )
 
 

@@ -28,16 +28,12 @@ class RequestShape:
         for name, flag in (("prompt_tokens", "isl"), ("output_tokens", "osl")):
             value = getattr(self, name)
             if value < 1:
-                raise ConfigError(field=flag, value=value, expected="at least 1")
+                raise ConfigError(flag, value, "at least 1")
         if self.batched_tokens_max < 1:
-            raise ConfigError(
-                field="max-batched-tokens", value=self.batched_tokens_max, expected="at least 1"
-            )
+            raise ConfigError("max-batched-tokens", self.batched_tokens_max, "at least 1")
         chunk = self.prefill_chunk_tokens
         if chunk is not None and not 1 <= chunk <= self.batched_tokens_max:
-            raise ConfigError(
-                field="prefill-chunk", value=chunk, expected=f"1 to {self.batched_tokens_max}"
-            )
+            raise ConfigError("prefill-chunk", chunk, f"1 to {self.batched_tokens_max}")
 
     @property
     def tokens(self) -> int:

@@ -69,7 +69,7 @@ class Sweep:
             model_at(precision, self.model, self.system.chip)
         for batch in self.batches:
             if batch < 1:
-                raise ConfigError(field="batch", value=batch, expected="at least 1")
+                raise ConfigError("batch", batch, "at least 1")
         distribution = ExpertDistribution.parse(self.routing, self.model, seed=ROUTING_SEED)
         object.__setattr__(self, "distribution", distribution)
 
@@ -217,9 +217,9 @@ def _results_of(
 def no_batch_fits(sweep: Sweep) -> ConfigError:
     """The error of a sweep in which no partition has a batch."""
     return ConfigError(
-        field="batch",
-        value=",".join(map(str, sweep.batches)) or "any",
-        expected=f"one that fits the KV pool of some partition, and with its prompts "
+        "batch",
+        ",".join(map(str, sweep.batches)) or "any",
+        f"one that fits the KV pool of some partition, and with its prompts "
         f"{sweep.shape.batched_tokens_max:,} tokens a step",
     )
 

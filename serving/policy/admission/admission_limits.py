@@ -49,4 +49,4 @@ class AdmissionLimits:
 
 def _check(field: str, value: object, expected: str, *, fits: bool) -> None:
     if not fits:
-        raise ConfigError(field=field, value=value, expected=expected)
+        raise ConfigError(field, value, expected)

@@ -1,11 +1,11 @@
 """Expected wait of a new request for its first token: the longer of two delays.
 
 - Prompts before it: their tokens and its own on the average rank, timed by the cost model beside
-  the current decodes (`serving.policy.admission.backlog_times`).
+  the current decodes (`serving.policy.admission.capacity`).
 - A seat or KV: the time until enough sequences have ended (`serving.policy.admission.seat_waits`),
   then its own prompt. This foresees a queue for seats while seats are still free.
 
-Each is corrected by a measured factor (`serving.policy.admission.wait_factor`). Emulated seconds.
+Each is corrected by a measured factor (`serving.policy.admission.wait`). Emulated seconds.
 Pure.
 """
 
@@ -19,12 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.policy.admission.answer_lengths import AnswerLengths, expected_length
-from serving.policy.admission.backlog_times import BacklogCurve
-from serving.policy.admission.capacity import Capacity
+from serving.policy.admission.capacity import BacklogCurve, Capacity
 from serving.policy.admission.entry import Entry
 from serving.policy.admission.seat_waits import SeatWaits, seat_waits
-from serving.policy.admission.wait import Wait
-from serving.policy.admission.wait_factor import WaitFactor
+from serving.policy.admission.wait import Wait, WaitFactor
 from serving.policy.admission.work import UNSAID_NEW_TOKENS
 
 

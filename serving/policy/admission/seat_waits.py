@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.policy.admission.answer_lengths import EDGES
-from serving.policy.admission.wait_factor import COVERED
+from serving.policy.admission.wait import COVERED
 
 _SIGMAS: Final = NormalDist().inv_cdf(COVERED)
 

@@ -41,7 +41,7 @@ class KeyLimits:
         for name in ("requests_per_minute", "tokens_per_minute", "concurrent"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ConfigError(field=name, value=value, expected="at least 1")
+                raise ConfigError(name, value, "at least 1")
 
 
 NO_KEY_LIMITS: Final = KeyLimits()

@@ -28,10 +28,10 @@ class Guard:
     def __post_init__(self) -> None:
         for name in ("headroom", "dwell_s"):
             if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(field=name, value=getattr(self, name), expected=">= 0")
+                raise ConfigError(name, getattr(self, name), ">= 0")
         if not 0 <= self.ttft_target <= 1:
             expected = "a share, 0 to 1"
-            raise ConfigError(field="ttft_target", value=self.ttft_target, expected=expected)
+            raise ConfigError("ttft_target", self.ttft_target, expected)
 
     def needed(self, observed: Observation, requests_per_s: float) -> int:
         """Groups that a rate needs with the headroom."""

@@ -62,7 +62,7 @@ def check_day_length(day_length_s: float) -> None:
     """Raise ConfigError for a day too short or infinite."""
     if not DAY_LENGTH_S_MIN <= day_length_s < float("inf"):
         expected = f"at least {DAY_LENGTH_S_MIN:g} emulated seconds"
-        raise ConfigError(field="day_length", value=f"{day_length_s:g}s", expected=expected)
+        raise ConfigError("day_length", f"{day_length_s:g}s", expected)
 
 
 def start_of(text: str, *, zone: str, wall_s: float) -> float:
@@ -76,8 +76,8 @@ def start_of(text: str, *, zone: str, wall_s: float) -> float:
     try:
         moment = time.fromisoformat(hours)
     except ValueError as error:
-        raise ConfigError(field="day_start", value=text, expected=_EXPECTED) from error
+        raise ConfigError("day_start", text, _EXPECTED) from error
     if moment.tzinfo is not None:
-        raise ConfigError(field="day_start", value=text, expected=_EXPECTED)
+        raise ConfigError("day_start", text, _EXPECTED)
     today = datetime.fromtimestamp(wall_s, tz=where).date()
     return datetime.combine(today, moment, tzinfo=where).timestamp()

@@ -33,9 +33,9 @@ class DemandPolicy(Policy):
     def __post_init__(self) -> None:
         if not 0 < self.confidence < 1:
             expected = "between 0 and 1"
-            raise ConfigError(field="confidence", value=self.confidence, expected=expected)
+            raise ConfigError("confidence", self.confidence, expected)
         if not 0 <= self.warm_s < float("inf"):
-            raise ConfigError(field="warm_s", value=self.warm_s, expected=">= 0 seconds")
+            raise ConfigError("warm_s", self.warm_s, ">= 0 seconds")
 
     def __str__(self) -> str:
         options = options_text(self, DemandPolicy())

@@ -33,7 +33,7 @@ class Fixed(Policy):
     def __post_init__(self) -> None:
         if self.serving_groups < 0:
             expected = ">= 0 groups"
-            raise ConfigError(field="fixed", value=self.serving_groups, expected=expected)
+            raise ConfigError("fixed", self.serving_groups, expected)
 
     def __str__(self) -> str:
         return f"{self.name}:{self.serving_groups}"

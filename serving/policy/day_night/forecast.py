@@ -51,9 +51,9 @@ def forecast_peak(history: DemandHistory, *, window_s: float, confidence: float)
     Raises ConfigError unless 0 < window_s < a day and 0 < confidence < 1.
     """
     if not 0 < window_s < DAY_S:
-        raise ConfigError(field="window_s", value=window_s, expected="> 0 and below a day")
+        raise ConfigError("window_s", window_s, "> 0 and below a day")
     if not 0 < confidence < 1:
-        raise ConfigError(field="confidence", value=confidence, expected="between 0 and 1")
+        raise ConfigError("confidence", confidence, "between 0 and 1")
     if len(history) == 0:
         return Forecast(expected_per_s=0.0, high_per_s=math.inf, errors=0, weights=(1.0, 0.0, 0.0))
     window = max(math.ceil(window_s / history.bucket_s - 1e-9), 1)

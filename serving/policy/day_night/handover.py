@@ -188,12 +188,12 @@ class HandoverLimits:
     def __post_init__(self) -> None:
         for name in ("stop_s", "silent_s", "backoff_s"):
             if not getattr(self, name) >= 0:
-                raise ConfigError(field=name, value=getattr(self, name), expected=">= 0 seconds")
+                raise ConfigError(name, getattr(self, name), ">= 0 seconds")
         if not self.backoff_max_s >= self.backoff_s:
             expected = f">= backoff_s, {self.backoff_s:g}"
-            raise ConfigError(field="backoff_max_s", value=self.backoff_max_s, expected=expected)
+            raise ConfigError("backoff_max_s", self.backoff_max_s, expected)
         if self.attempts_max < 1:
-            raise ConfigError(field="attempts_max", value=self.attempts_max, expected=">= 1")
+            raise ConfigError("attempts_max", self.attempts_max, ">= 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +206,7 @@ class Failures:
 
     def __post_init__(self) -> None:
         if self.count < 0:
-            raise ConfigError(field="count", value=self.count, expected=">= 0")
+            raise ConfigError("count", self.count, ">= 0")
 
     def then(self, now_s: float, words: str = "") -> "Failures":
         """One more failure, now."""

@@ -134,7 +134,7 @@ class Desired:
     def __post_init__(self) -> None:
         for phase in self.phases:
             if phase not in (_S, _T):
-                raise ConfigError(field="desired", value=phase, expected="serving or training")
+                raise ConfigError("desired", phase, "serving or training")
 
 
 Happened = GroupHappened | JobHappened | Desired

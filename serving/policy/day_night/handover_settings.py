@@ -51,19 +51,17 @@ class HandoverSettings:
         self.clock(0.0)
         if not 1 <= self.group_chips <= self.chips // 2:
             expected = f"at least 2 groups on {self.chips} chips: one of them always serves"
-            raise ConfigError(field="group_chips", value=self.group_chips, expected=expected)
+            raise ConfigError("group_chips", self.group_chips, expected)
         if not 1 <= self.lend_groups < self.groups:
             lend, most = self.lend_groups * self.group_chips, self.chips - self.group_chips
             expected = f"{self.group_chips} to {most} chips"
-            raise ConfigError(field="lend_chips", value=lend, expected=expected)
+            raise ConfigError("lend_chips", lend, expected)
         if not 0 <= self.grace_s < float("inf"):
-            raise ConfigError(
-                field="drain_grace", value=f"{self.grace_s:g}s", expected="at least 0s"
-            )
+            raise ConfigError("drain_grace", f"{self.grace_s:g}s", "at least 0s")
         if self.group_requests_per_s is not None:
             check_above_0("group_requests_per_s", self.group_requests_per_s)
         if not 0 <= self.reading_s < float("inf"):
-            raise ConfigError(field="reading_s", value=self.reading_s, expected="at least 0")
+            raise ConfigError("reading_s", self.reading_s, "at least 0")
 
     @property
     def groups(self) -> int:
@@ -86,10 +84,10 @@ def check_weighs(text: str, group_requests_per_s: float | None) -> None:
             "--group-requests-per-s with it, what a group serves, or a target that the cost model "
             "sees kept"
         )
-        raise ConfigError(field="policy", value=text, expected=expected)
+        raise ConfigError("policy", text, expected)
 
 
 def check_above_0(name: str, value: float) -> None:
     """Raise ConfigError unless `value` is a number above 0."""
     if not 0 < value < float("inf"):
-        raise ConfigError(field=name, value=value, expected="a number above 0")
+        raise ConfigError(name, value, "a number above 0")

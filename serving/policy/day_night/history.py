@@ -33,14 +33,14 @@ class DemandHistory:
         rates = self.requests_per_s
         for name in ("bucket_s", "pace"):
             if not 0 < getattr(self, name) < np.inf:
-                raise ConfigError(field=name, value=getattr(self, name), expected="> 0")
+                raise ConfigError(name, getattr(self, name), "> 0")
         if rates.ndim != 1 or len(rates) > BUCKETS_MAX:
             expected = f"one row of at most {BUCKETS_MAX} buckets"
-            raise ConfigError(field="requests_per_s", value=rates.shape, expected=expected)
+            raise ConfigError("requests_per_s", rates.shape, expected)
         # The sum is finite only if all are, and costs one pass.
         if len(rates) and not (rates.min() >= 0 and np.isfinite(rates.sum())):
             expected = "finite rates that are not negative"
-            raise ConfigError(field="requests_per_s", value="a bad rate", expected=expected)
+            raise ConfigError("requests_per_s", "a bad rate", expected)
 
     @classmethod
     def of(
@@ -57,7 +57,7 @@ class DemandHistory:
         steps = np.rint(places).astype(np.int64)
         if (np.diff(steps) < 1).any() or (np.abs(places - steps) > 1e-3).any():
             expected = f"rising by whole buckets of {bucket_s:g} s"
-            raise ConfigError(field="end_s", value="an end between buckets", expected=expected)
+            raise ConfigError("end_s", "an end between buckets", expected)
         newest = steps[-1]
         kept = steps > newest - BUCKETS_MAX
         filled = np.zeros(min(int(newest) + 1, BUCKETS_MAX))

@@ -39,22 +39,20 @@ class Observation:
     def __post_init__(self) -> None:
         for name in ("load_per_s", "since_change_s", "queue", "drain_s", "restore_s"):
             if not getattr(self, name) >= 0:
-                raise ConfigError(field=name, value=getattr(self, name), expected=">= 0")
+                raise ConfigError(name, getattr(self, name), ">= 0")
         if not 0 < self.capacity_per_group_per_s < math.inf:
             expected = "> 0 requests/s"
             value = self.capacity_per_group_per_s
-            raise ConfigError(field="capacity_per_group_per_s", value=value, expected=expected)
+            raise ConfigError("capacity_per_group_per_s", value, expected)
         if not 0 <= self.groups_min <= self.groups:
             expected = f"0 to {self.groups} groups"
-            raise ConfigError(field="groups_min", value=self.groups_min, expected=expected)
+            raise ConfigError("groups_min", self.groups_min, expected)
         if not 0 <= self.serving_groups <= self.groups:
             expected = f"0 to {self.groups} groups"
-            raise ConfigError(field="serving_groups", value=self.serving_groups, expected=expected)
+            raise ConfigError("serving_groups", self.serving_groups, expected)
         if self.ttft_attainment is not None and not 0 <= self.ttft_attainment <= 1:
             expected = "a share, 0 to 1"
-            raise ConfigError(
-                field="ttft_attainment", value=self.ttft_attainment, expected=expected
-            )
+            raise ConfigError("ttft_attainment", self.ttft_attainment, expected)
 
     def groups_for(self, requests_per_s: float) -> int:
         """Fewest groups that serve a rate, within `groups_min` and `groups`."""

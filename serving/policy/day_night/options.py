@@ -18,9 +18,7 @@ def duration_s(text: str, *, field: str) -> float:
             raise ValueError(text)
         seconds = float(matched["number"]) * _UNITS_S[matched["unit"] or "s"]
     except ValueError:
-        raise ConfigError(
-            field=field, value=text, expected="a time such as 90s, 30m, 2h or 1d"
-        ) from None
+        raise ConfigError(field, text, "a time such as 90s, 30m, 2h or 1d") from None
     return seconds
 
 
@@ -48,7 +46,7 @@ def with_options(policy: Any, text: str) -> Any:
         known = _options(policy)
         if not equals or name not in known:
             expected = f"NAME=VALUE with one of {', '.join(known)}"
-            raise ConfigError(field="policy option", value=part, expected=expected)
+            raise ConfigError("policy option", part, expected)
         policy = _replaced(policy, name, value)
     return policy
 
@@ -84,4 +82,4 @@ def _number(text: str, kind: type, *, field: str) -> Any:
         return kind(text)
     except ValueError:
         expected = "a whole number" if kind is int else "a number"
-        raise ConfigError(field=field, value=text, expected=expected) from None
+        raise ConfigError(field, text, expected) from None

@@ -39,7 +39,7 @@ class Oracle(Policy):
 
     def __post_init__(self) -> None:
         if len(self.future) == 0:
-            raise ConfigError(field="oracle", value="no demand", expected="a demand to come")
+            raise ConfigError("oracle", "no demand", "a demand to come")
 
     def __str__(self) -> str:
         options = options_text(self, Oracle(future=self.future))

@@ -18,7 +18,7 @@ class Decision:
     def __post_init__(self) -> None:
         if self.serving_groups < 0:
             expected = ">= 0"
-            raise ConfigError(field="serving_groups", value=self.serving_groups, expected=expected)
+            raise ConfigError("serving_groups", self.serving_groups, expected)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ def parse_policy(text: str, *, future: DemandHistory | None = None) -> Policy:
         case "oracle":
             if future is None:
                 expected = "a policy that need not know the day: there is no recorded demand here"
-                raise ConfigError(field="policy", value=text, expected=expected)
+                raise ConfigError("policy", text, expected)
             oracle: Oracle = with_options(Oracle(future=future), rest)
             return oracle
-    raise ConfigError(field="policy", value=text, expected=POLICY_EXPECTED)
+    raise ConfigError("policy", text, POLICY_EXPECTED)

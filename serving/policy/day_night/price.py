@@ -49,11 +49,9 @@ class PriceCurve:
     def __post_init__(self) -> None:
         if len(self.prices) not in (DAY_HOURS, WEEK_HOURS):
             expected = f"{DAY_HOURS} hours of a day or {WEEK_HOURS} of a week from Monday"
-            raise ConfigError(
-                field="price", value=f"{self.name}, {len(self.prices)} hours", expected=expected
-            )
+            raise ConfigError("price", f"{self.name}, {len(self.prices)} hours", expected)
         if not all(math.isfinite(price) for price in self.prices):
-            raise ConfigError(field="price", value=self.name, expected="finite prices")
+            raise ConfigError("price", self.name, "finite prices")
         checked_zone(self.zone)
 
     def at(self, now_s: float) -> float:
@@ -87,7 +85,7 @@ def read_curve(path: str, zone: str = "UTC") -> PriceCurve:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         expected = "a CSV file that can be read"
         why = getattr(error, "strerror", None) or error
-        raise ConfigError(field="price", value=f"{path} ({why})", expected=expected) from None
+        raise ConfigError("price", f"{path} ({why})", expected) from None
     prices = []
     for number, row in enumerate(rows):
         try:
@@ -97,7 +95,7 @@ def read_curve(path: str, zone: str = "UTC") -> PriceCurve:
         except (KeyError, TypeError, ValueError):
             where = f"{path}, line {number + 2}"  # the head is the first
             expected = f"columns hour and price, here hour {number} and a number"
-            raise ConfigError(field="price", value=where, expected=expected) from None
+            raise ConfigError("price", where, expected) from None
     return PriceCurve(name=path, source=f"{path}", prices=tuple(prices), zone=zone)
 
 
@@ -118,7 +116,7 @@ class Price(Policy):
 
     def __post_init__(self) -> None:
         if not 0 < self.cheap <= 1:
-            raise ConfigError(field="cheap", value=self.cheap, expected="above 0, at most 1")
+            raise ConfigError("cheap", self.cheap, "above 0, at most 1")
         assert self.demand  # refuses what it cannot use
 
     @classmethod
@@ -130,7 +128,7 @@ class Price(Policy):
         name, zone = name.strip(), zone.strip()
         if not name:
             expected = f"{ASSUMED} or a CSV file with columns hour and price"
-            raise ConfigError(field="price", value=text, expected=expected)
+            raise ConfigError("price", text, expected)
         if name == ASSUMED:
             curve = assumed_curve(checked_zone(zone)) if at else assumed_curve()
         else:

@@ -31,7 +31,7 @@ def checked_zone(name: str) -> str:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
         expected = "an IANA time zone such as UTC or Europe/Berlin"
-        raise ConfigError(field="time zone", value=name, expected=expected) from None
+        raise ConfigError("time zone", name, expected) from None
     return name
 
 
@@ -55,17 +55,17 @@ class ScheduleWindow:
     def __post_init__(self) -> None:
         start, end = self.start_minute, self.end_minute
         if not (0 <= start < _DAY_MINUTES and 0 <= end <= _DAY_MINUTES and start != end):
-            raise ConfigError(field="window", value=self._hours, expected=_EXPECTED)
+            raise ConfigError("window", self._hours, _EXPECTED)
         rising = tuple(sorted(set(self.days)))
         if not self.days or rising != self.days or set(self.days) - set(range(7)):
-            raise ConfigError(field="days", value=self.days, expected="of 0 to 6, rising")
+            raise ConfigError("days", self.days, "of 0 to 6, rising")
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `[DAYS/]HH:MM-HH:MM`; raises ConfigError."""
         matched = _WINDOW.fullmatch(text.strip())
         if matched is None or int(matched["m"]) > 59 or int(matched["end_m"]) > 59:
-            raise ConfigError(field="window", value=text, expected=_EXPECTED)
+            raise ConfigError("window", text, _EXPECTED)
         return cls(
             start_minute=int(matched["h"]) * 60 + int(matched["m"]),
             end_minute=int(matched["end_h"]) * 60 + int(matched["end_m"]),
@@ -108,9 +108,9 @@ class SchedulePolicy(Policy):
 
     def __post_init__(self) -> None:
         if not self.windows:
-            raise ConfigError(field="schedule", value="", expected=_EXPECTED)
+            raise ConfigError("schedule", "", _EXPECTED)
         if self.keep < 0:
-            raise ConfigError(field="keep", value=self.keep, expected=">= 0 groups")
+            raise ConfigError("keep", self.keep, ">= 0 groups")
         checked_zone(self.zone)
 
     @classmethod
@@ -160,7 +160,7 @@ def _days(text: str) -> tuple[int, ...]:
         first, dash, last = part.partition("-")
         if first not in DAYS or (dash and last not in DAYS):
             expected = f"of {', '.join(DAYS)}, such as mon-fri or sat+sun"
-            raise ConfigError(field="days", value=text, expected=expected)
+            raise ConfigError("days", text, expected)
         start = DAYS.index(first)
         count = (DAYS.index(last) - start) % 7 if dash else 0
         chosen |= {(start + step) % 7 for step in range(count + 1)}

@@ -95,9 +95,7 @@ def _alike_groups(
     for group, members in enumerate(usable.reshape(-1, ep)):
         chips = group * ep + np.flatnonzero(members)
         if not len(chips):
-            raise ConfigError(
-                field="usable chips", value=0, expected=f"at least one in expert group {group}"
-            )
+            raise ConfigError("usable chips", 0, f"at least one in expert group {group}")
         tree = ChipTree.of(chips, tray_of_chip=tray_of_chip, rack_of_chip=rack_of_chip)
         alike[tree.parts, tree.racks][group] = tree
     return list(alike.values())
@@ -107,9 +105,9 @@ def _check_slots(chips: int, slots: int, experts: int) -> None:
     enough = -(-experts // chips)
     if slots < enough:
         raise ConfigError(
-            field="slots",
-            value=slots,
-            expected=f"at least {enough} on each of the {chips} usable chips of an expert group, "
+            "slots",
+            slots,
+            f"at least {enough} on each of the {chips} usable chips of an expert group, "
             f"for {experts} experts",
         )
 

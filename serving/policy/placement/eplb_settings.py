@@ -71,7 +71,7 @@ class EplbSettings:
         known = [field.name for field in fields(cls)]
         for key in values:
             if key not in known:
-                raise ConfigError(field=_FIELD, value=key, expected=f"one of {', '.join(known)}")
+                raise ConfigError(_FIELD, key, f"one of {', '.join(known)}")
         return cls(**values)
 
     def slots_per_chip(self, *, experts: int, ep: int) -> int:
@@ -95,4 +95,4 @@ class EplbSettings:
 
 
 def _refusal(name: str, value: object, expected: str) -> ConfigError:
-    return ConfigError(field=f"{_FIELD}.{name}", value=value, expected=expected)
+    return ConfigError(f"{_FIELD}.{name}", value, expected)

@@ -33,9 +33,9 @@ class PortLimits:
     def __post_init__(self) -> None:
         for field in ("connections", "strangers", "silent"):
             if getattr(self, field) < 1:
-                raise ConfigError(field=field, value=getattr(self, field), expected="at least 1")
+                raise ConfigError(field, getattr(self, field), "at least 1")
         if not 0 < self.head_wait_s < float("inf"):
-            raise ConfigError(field="head_wait_s", value=self.head_wait_s, expected="above 0 s")
+            raise ConfigError("head_wait_s", self.head_wait_s, "above 0 s")
 
 
 class ConnectionRegistry:

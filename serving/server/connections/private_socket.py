@@ -33,9 +33,9 @@ def private_socket(environment: Mapping[str, str]) -> Iterator[Path]:
     path = directory / f"grpc-{secrets.token_hex(4)}.sock"
     if len(os.fsencode(path)) > _PATH_BYTES_MAX:
         raise ConfigError(
-            field="runtime directory",
-            value=directory,
-            expected=f"a path of at most {_PATH_BYTES_MAX - len(path.name) - 1} bytes, in which a "
+            "runtime directory",
+            directory,
+            f"a path of at most {_PATH_BYTES_MAX - len(path.name) - 1} bytes, in which a "
             "socket can lie (XDG_RUNTIME_DIR, else TMPDIR)",
         )
     try:

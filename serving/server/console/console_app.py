@@ -315,7 +315,7 @@ def _interval_s(request: web.Request) -> float:
         return float(text)
     except ValueError:
         shown = text[:40]
-        raise ConfigError(field="interval_s", value=shown, expected="a number of seconds") from None
+        raise ConfigError("interval_s", shown, "a number of seconds") from None
 
 
 def _timeout_s(request: web.Request) -> float | None:
@@ -325,5 +325,5 @@ def _timeout_s(request: web.Request) -> float | None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 10):
         expected = "whole milliseconds, at most 10 digits"
-        raise ConfigError(field="Connect-Timeout-Ms", value=text[:40], expected=expected)
+        raise ConfigError("Connect-Timeout-Ms", text[:40], expected)
     return int(text) / 1e3

@@ -107,7 +107,7 @@ class EventStream:
     ) -> None:
         if not INTERVAL_S_MIN <= interval_s <= INTERVAL_S_MAX:
             expected = f"{INTERVAL_S_MIN:g} to {INTERVAL_S_MAX:g} seconds"
-            raise ConfigError(field="interval_s", value=interval_s, expected=expected)
+            raise ConfigError("interval_s", interval_s, expected)
         self._looks = looks
         self._write = send
         self._interval_s = interval_s

@@ -68,9 +68,7 @@ class ActionLedger:
         action = self._actions.get(key)
         if action is not None and action.asked != asked:
             raise ConfigError(
-                field="idempotency_key",
-                value=key,
-                expected="a key of its own: another call has been made with this one",
+                "idempotency_key", key, "a key of its own: another call has been made with this one"
             )
         if action is None:
             self._make_room()
@@ -133,8 +131,6 @@ def checked_key(key: str) -> str:
     """The key; raises ConfigError for a malformed one."""
     if not 0 < len(key) <= KEY_LENGTH_MAX or not (key.isascii() and key.isprintable()):
         raise ConfigError(
-            field="idempotency_key",
-            value=key[:40],
-            expected=f"1 to {KEY_LENGTH_MAX} printable ASCII characters",
+            "idempotency_key", key[:40], f"1 to {KEY_LENGTH_MAX} printable ASCII characters"
         )
     return key

@@ -40,10 +40,10 @@ class AdmissionCalls:
         """Close admission."""
         if len(request.reason) > REASON_LENGTH_MAX:
             expected = f"at most {REASON_LENGTH_MAX} characters"
-            raise ConfigError(field="reason", value=f"{request.reason[:20]}...", expected=expected)
+            raise ConfigError("reason", f"{request.reason[:20]}...", expected)
         if not 0 <= request.retry_after_s <= RETRY_S_MAX:
             expected = f"0 to {RETRY_S_MAX:,.0f} seconds"
-            raise ConfigError(field="retry_after_s", value=request.retry_after_s, expected=expected)
+            raise ConfigError("retry_after_s", request.retry_after_s, expected)
         words = " ".join(request.reason.split()) or DRAINING
         self._closing.drain(words, request.retry_after_s or RETRY_S)
         self._watch.look_at_admission()

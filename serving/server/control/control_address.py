@@ -31,16 +31,16 @@ class ControlAddress:
 
     def __post_init__(self) -> None:
         if not _HOST.fullmatch(self.host):
-            raise ConfigError(field="control_address", value=self.host, expected=_EXPECTED)
+            raise ConfigError("control_address", self.host, _EXPECTED)
         if not 1 <= self.port <= 65_535:
-            raise ConfigError(field="control_port", value=self.port, expected="1 to 65535")
+            raise ConfigError("control_port", self.port, "1 to 65535")
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `HOST:PORT` or `[IPV6]:PORT`; raises ConfigError."""
         host, colon, port = text.rpartition(":")
         if not colon or not port.isdecimal():
-            raise ConfigError(field="control_address", value=text, expected=_EXPECTED)
+            raise ConfigError("control_address", text, _EXPECTED)
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
         return cls(host=host, port=int(port))

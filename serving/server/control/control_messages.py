@@ -66,7 +66,7 @@ def request_fields(message: Message) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in _plain(message).items():
         if isinstance(value, int) and value < 0:
-            raise ConfigError(field=name, value=value, expected="at least 0")
+            raise ConfigError(name, value, "at least 0")
         item = getattr(message, name)
         if isinstance(item, fault_pb2.Fault):
             fields[name] = fault_from_message(item)
@@ -107,9 +107,9 @@ def fault_from_message(message: fault_pb2.Fault) -> Fault:
     for name, words in (("kind", FaultKind), ("tier", LinkTier)):
         if name in plain and plain[name] not in list(words):
             expected = f"one of {', '.join(words)}"
-            raise ConfigError(field=name, value=plain[name], expected=expected)
+            raise ConfigError(name, plain[name], expected)
     if not isfinite(plain.get("factor", 1.0)):  # also of a kind that has no use for it
-        raise ConfigError(field="factor", value=plain["factor"], expected="a number above 1")
+        raise ConfigError("factor", plain["factor"], "a number above 1")
     return msgspec.convert(plain, Fault)
 
 
@@ -180,7 +180,7 @@ def enum_number(kind: type[Message], field: str, word: str) -> int:
     enum: EnumDescriptor = kind.DESCRIPTOR.fields_by_name[field].enum_type
     words = [_word(enum, value.number) for value in enum.values]
     if word not in words:
-        raise ConfigError(field=field, value=word, expected=f"one of {', '.join(words[1:])}")
+        raise ConfigError(field, word, f"one of {', '.join(words[1:])}")
     return _number(enum, word)
 
 

@@ -100,9 +100,7 @@ class ControlServer:
     ) -> None:
         if tls is None and not address.is_loopback:
             raise ConfigError(
-                field="control_host",
-                value=address.host,
-                expected="a loopback host, or TLS (--tls-cert and --tls-key)",
+                "control_host", address.host, "a loopback host, or TLS (--tls-cert and --tls-key)"
             )
         self._address = address
         parts = parts or ServerParts()

@@ -68,7 +68,7 @@ class ControlService(SleepCalls, DayNightCalls, AdmissionCalls):
         """Serve other weights, block by block."""
         if len(request.note) > NOTE_LENGTH_MAX:
             expected = f"at most {NOTE_LENGTH_MAX:,} characters"
-            raise ConfigError(field="note", value=f"{request.note[:20]}...", expected=expected)
+            raise ConfigError("note", f"{request.note[:20]}...", expected)
         weights_dir = await self._kept_weights(checked_path(request.weights_dir))
         asked = PublishRequest(weights_dir=weights_dir, note=request.note)
         reply = await answer(self._engine, asked, VersionReport)
@@ -105,5 +105,5 @@ def checked_path(weights_dir: str) -> str:
     if not (path.is_absolute() and fits and weights_dir.isprintable()):
         shown = weights_dir if len(weights_dir) <= 60 else f"{weights_dir[:60]}..."
         expected = "the absolute path of a directory on the server's machine"
-        raise ConfigError(field="weights_dir", value=shown, expected=expected)
+        raise ConfigError("weights_dir", shown, expected)
     return weights_dir

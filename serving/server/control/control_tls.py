@@ -20,9 +20,7 @@ class ControlTls:
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
-            raise ConfigError(
-                field="tls_cert", value=self.certificate, expected="both --tls-cert and --tls-key"
-            )
+            raise ConfigError("tls_cert", self.certificate, "both --tls-cert and --tls-key")
 
     def credentials(self) -> grpc.ChannelCredentials:
         """Read the files; raises ConfigError."""
@@ -39,6 +37,4 @@ def _read(field: str, path: Path | None) -> bytes | None:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigError(
-            field=field, value=path, expected=f"a file to read ({error.strerror})"
-        ) from error
+        raise ConfigError(field, path, f"a file to read ({error.strerror})") from error

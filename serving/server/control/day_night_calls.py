@@ -73,7 +73,7 @@ class DayNightCalls:
     async def resume(self, request: pb.ResumeRequest) -> LeaseReport:
         """Take a lease's chips back."""
         if request.lease < 1:
-            raise ConfigError(field="lease", value=request.lease, expected="at least 1")
+            raise ConfigError("lease", request.lease, "at least 1")
         if self._day_night is not None and not await self._is_maintenance(request.lease):
             self._refuse_under_policy()
             report = await self._resume_group(self._day_night, request.lease)
@@ -152,12 +152,12 @@ async def day_night_snapshot(controller: DayNight) -> DayNightState:
 def drain_request(request: pb.DrainRequest) -> DrainRequest:
     """The engine's request; raises ConfigError."""
     if not request.chips or min(request.chips) < 0:
-        raise ConfigError(field="chips", value=list(request.chips), expected="chips, from 0 on")
+        raise ConfigError("chips", list(request.chips), "chips, from 0 on")
     if not 0 <= request.grace_s < float("inf"):
-        raise ConfigError(field="grace_s", value=request.grace_s, expected="at least 0 seconds")
+        raise ConfigError("grace_s", request.grace_s, "at least 0 seconds")
     word = word_of(request, "purpose") if request.purpose else FOR_MAINTENANCE
     if word not in (FOR_TRAINING, FOR_MAINTENANCE):
-        raise ConfigError(field="purpose", value=word, expected="training or maintenance")
+        raise ConfigError("purpose", word, "training or maintenance")
     return DrainRequest(
         chips=tuple(request.chips),
         grace_s=request.grace_s,
@@ -170,5 +170,5 @@ def phase_of(request: pb.SetPhaseRequest) -> HandoverPhase:
     """The requested phase; raises ConfigError."""
     word = word_of(request, "phase")
     if word not in (HandoverPhase.SERVING, HandoverPhase.TRAINING):
-        raise ConfigError(field="phase", value=word, expected="serving or training")
+        raise ConfigError("phase", word, "serving or training")
     return HandoverPhase(word)

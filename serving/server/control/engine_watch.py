@@ -104,7 +104,7 @@ class EngineWatch:
         """
         if not INTERVAL_S_MIN <= interval_s <= INTERVAL_S_MAX:
             expected = f"{INTERVAL_S_MIN:g} to {INTERVAL_S_MAX:g} seconds"
-            raise ConfigError(field="interval_s", value=interval_s, expected=expected)
+            raise ConfigError("interval_s", interval_s, expected)
         with self._watching():
             skipped, due_s = 0, time.monotonic()
             while True:
@@ -127,7 +127,7 @@ class EngineWatch:
             raise not_now("the server has started again since, and its events count from 1 again")
         if after is not None and not 0 <= after <= self._numbered:
             expected = f"0 to {self._numbered}, the newest event's number"
-            raise ConfigError(field="after", value=after, expected=expected)
+            raise ConfigError("after", after, expected)
         following = (self._numbered if after is None else after) + 1
         with self._watching():
             while True:

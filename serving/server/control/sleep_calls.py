@@ -136,5 +136,5 @@ def mode_of(request: Message) -> str:
 
 def _known(field: str, value: WordT, words: Sequence[WordT]) -> WordT:
     if value not in words:
-        raise ConfigError(field=field, value=value, expected=" or ".join(map(str, words)))
+        raise ConfigError(field, value, " or ".join(map(str, words)))
     return value

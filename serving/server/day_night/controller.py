@@ -135,17 +135,17 @@ class DayNight:
         policy, for an unknown group, a transient phase, or too many training groups.
         """
         if self.policy is not None:
-            raise ConfigError(field="policy", value=self.policy_text, expected=MANUAL)
+            raise ConfigError("policy", self.policy_text, MANUAL)
         if not 0 <= group < self.settings.groups:
             expected = f"0 to {self.settings.groups - 1}"
-            raise ConfigError(field="group", value=group, expected=expected)
+            raise ConfigError("group", group, expected)
         if phase not in (HandoverPhase.SERVING, HandoverPhase.TRAINING):
-            raise ConfigError(field="phase", value=phase, expected="serving or training")
+            raise ConfigError("phase", phase, "serving or training")
         wanted = [*self._by_hand]
         wanted[group] = phase
         if wanted.count(HandoverPhase.TRAINING) > self.settings.lend_groups:
             expected = f"at most {self.settings.lend_groups} groups that train"
-            raise ConfigError(field="phase", value=phase, expected=expected)
+            raise ConfigError("phase", phase, expected)
         self._by_hand = wanted
         self._graces_s.pop(group, None)
         if grace_s is not None:
@@ -158,7 +158,7 @@ class DayNight:
             if group.chips == tuple(sorted(chips)):
                 return group.number
         expected = f"those of one group: {self.settings.group_chips} on end"
-        raise ConfigError(field="chips", value=",".join(map(str, chips)), expected=expected)
+        raise ConfigError("chips", ",".join(map(str, chips)), expected)
 
     # The loop.
 

@@ -58,7 +58,7 @@ class DayNightSettings(HandoverSettings):
     def __post_init__(self) -> None:
         HandoverSettings.__post_init__(self)
         if self.publish not in PUBLISH:
-            raise ConfigError(field="publish", value=self.publish, expected=" or ".join(PUBLISH))
+            raise ConfigError("publish", self.publish, " or ".join(PUBLISH))
 
     def to_environment(self) -> dict[str, str]:
         """The variable that `from_environment` reads."""

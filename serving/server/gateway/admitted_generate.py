@@ -20,9 +20,8 @@ from serving.plugin.request_watch import RequestWatch
 from serving.policy.admission.entry import Counted, Outcome
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import PRIORITY, UNSAID_NEW_TOKENS, Client, Work, WorkClass
-from serving.server.gateway.admission_controller import AdmissionController
+from serving.server.gateway.admission_controller import AdmissionController, Permit
 from serving.server.gateway.grammar_limits import GrammarLimits
-from serving.server.gateway.permit import Permit
 
 current_permit: ContextVar[Permit | None] = ContextVar("ultraserve_ticket", default=None)
 """The permit of the request that this task and its children work for."""

@@ -7,8 +7,7 @@ from typing import Any
 from emulator.ultraserver.step_cost import StepCostModel
 from serving.plugin.platform import deployment_of
 from serving.plugin.stat_logger import stat_logger_of
-from serving.policy.admission.backlog_times import NO_TIME
-from serving.policy.admission.capacity import Capacity
+from serving.policy.admission.capacity import NO_TIME, Capacity
 from serving.policy.prefill_throttle import PrefillPolicy, parse_prefill_policy
 from serving.server.gateway.engine_times import backlog_times
 from serving.settings import Settings

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from emulator.specs.batch import StepBatch
 from emulator.ultraserver.step_cost import StepCostModel
 from emulator.units import NS_PER_S
-from serving.policy.admission.backlog_times import BacklogTimes
+from serving.policy.admission.capacity import BacklogTimes
 from serving.policy.prefill_throttle import UNLIMITED, PrefillDemand, PrefillPolicy
 
 Float64s = NDArray[np.float64]

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any, Protocol
 
-from serving.access.key_reload import KeyReload
-from serving.access.key_ring import KeyRing
+from serving.access.key_ring import KeyReload, KeyRing
 from serving.access.renewed_context import RenewedContext
 from serving.engine.engine_description import instance_of
 from serving.plugin.platform import deployment_of

@@ -94,7 +94,7 @@ def _path(kind: type, value: object) -> object:
 
 def _check(field: str, value: float, holds: bool, expected: str) -> None:
     if not holds:
-        raise ConfigError(field=field, value=value, expected=expected)
+        raise ConfigError(field, value, expected)
 
 
 def _check_seconds(field: str, value: float) -> None:

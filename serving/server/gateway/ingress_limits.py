@@ -75,7 +75,7 @@ class IngressLimits:
         for field in fields(self):
             value = getattr(self, field.name)
             if not 0 < value < math.inf:
-                raise ConfigError(field=field.name, value=value, expected="above 0")
+                raise ConfigError(field.name, value, "above 0")
 
     @classmethod
     def of(cls, body_bytes_max: int) -> Self:

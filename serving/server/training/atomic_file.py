@@ -44,14 +44,12 @@ def locked_directory(path: Path, lock: str, *, field: str, use: str) -> IO[bytes
         held = (path / lock).open("ab")
     except OSError as error:
         expected = f"a directory that can be written to ({error.strerror})"
-        raise ConfigError(field=field, value=path, expected=expected) from error
+        raise ConfigError(field, path, expected) from error
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         held.close()
-        raise ConfigError(
-            field=field, value=path, expected=f"a directory in which {use}"
-        ) from error
+        raise ConfigError(field, path, f"a directory in which {use}") from error
     return held
 
 

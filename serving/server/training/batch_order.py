@@ -50,9 +50,9 @@ class BatchOrder:
         self.windows = (len(tokens) - length) // length
         if self.windows < sequences:
             raise ConfigError(
-                field="batch_tokens",
-                value=sequences * length,
-                expected=f"at most the corpus's {max(0, self.windows) * length} tokens",
+                "batch_tokens",
+                sequences * length,
+                f"at most the corpus's {max(0, self.windows) * length} tokens",
             )
         self._pass = -1
         self._starts = np.zeros(0, np.int64)  # of the windows of that pass, in order

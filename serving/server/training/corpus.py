@@ -78,7 +78,7 @@ def read_corpus(folder: Path) -> Corpus:
     held-out file, or for an unreadable file.
     """
     if not folder.is_dir():
-        raise ConfigError(field="corpus", value=folder, expected="a folder of text files")
+        raise ConfigError("corpus", folder, "a folder of text files")
     is_default = folder.resolve() == default_corpus().resolve()
     suffixes = {".py"} if is_default else _TEXT_SUFFIXES
     files, skipped = [], 0
@@ -90,7 +90,7 @@ def read_corpus(folder: Path) -> Corpus:
             content = path.read_bytes()
         except OSError as error:
             expected = f"files that can be read; {relative} cannot ({error.strerror})"
-            raise ConfigError(field="corpus", value=folder, expected=expected) from error
+            raise ConfigError("corpus", folder, expected) from error
         if content and _is_text(content):
             files.append(CorpusFile(name=relative.as_posix(), content=content))
         else:
@@ -99,9 +99,9 @@ def read_corpus(folder: Path) -> Corpus:
     corpus = Corpus(files=files, skipped=skipped)
     if not corpus.training or not corpus.held_out:
         raise ConfigError(
-            field="corpus",
-            value=folder,
-            expected=f"enough text files ({', '.join(sorted(suffixes))}) that some are held out: "
+            "corpus",
+            folder,
+            f"enough text files ({', '.join(sorted(suffixes))}) that some are held out: "
             f"{len(corpus.training)} are to learn from and {len(corpus.held_out)} to judge by",
         )
     return corpus

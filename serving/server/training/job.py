@@ -178,9 +178,9 @@ class TrainingJob:
         self._state = self._first if checkpoint is None else checkpoint.state
         if self._state.corpus_sha256 != self.corpus.digest:
             raise ConfigError(
-                field="corpus",
-                value=self.corpus.digest,
-                expected=f"{self._state.corpus_sha256}, with which this directory's job began",
+                "corpus",
+                self.corpus.digest,
+                f"{self._state.corpus_sha256}, with which this directory's job began",
             )
         self._curve.rewind(self._state.step)
         self._show(
@@ -355,16 +355,16 @@ def live_chips(spec: JobSpec, weights_dir: Path, checkpoint: Checkpoint | None) 
 def _check_text(spec: JobSpec, model: Architecture, tokens: TokenisedCorpus) -> None:
     if spec.sequence_tokens > model.max_context_tokens:
         raise ConfigError(
-            field="sequence_tokens",
-            value=spec.sequence_tokens,
-            expected=f"at most the model's context of {model.max_context_tokens}",
+            "sequence_tokens",
+            spec.sequence_tokens,
+            f"at most the model's context of {model.max_context_tokens}",
         )
     highest = int(max(tokens.training.max(), tokens.held_out.max()))
     if highest >= model.vocab:
         raise ConfigError(
-            field="weights",
-            value=spec.weights,
-            expected=f"a tokenizer of the model's {model.vocab} tokens; this one gives {highest}",
+            "weights",
+            spec.weights,
+            f"a tokenizer of the model's {model.vocab} tokens; this one gives {highest}",
         )
 
 

@@ -132,39 +132,37 @@ class JobSpec:
             value = getattr(self, name)
             if type(value) is not int or value < least:
                 expected = f"a whole number of at least {least}"
-                raise ConfigError(field=name, value=value, expected=expected)
+                raise ConfigError(name, value, expected)
         for name in ("weight_decay", "balance_coefficient"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(field=name, value=value, expected="a number of at least 0")
+                raise ConfigError(name, value, "a number of at least 0")
         if not (math.isfinite(self.clip_norm) and self.clip_norm > 0):
-            raise ConfigError(field="clip_norm", value=self.clip_norm, expected="a number above 0")
+            raise ConfigError("clip_norm", self.clip_norm, "a number above 0")
         if self.fresh_seed is not None and self.fresh_seed < 0:
-            raise ConfigError(
-                field="fresh_seed", value=self.fresh_seed, expected="a whole number of at least 0"
-            )
+            raise ConfigError("fresh_seed", self.fresh_seed, "a whole number of at least 0")
         if self.dilation is not None and not 0 < self.dilation < math.inf:
-            raise ConfigError(field="dilation", value=self.dilation, expected="a number above 0")
+            raise ConfigError("dilation", self.dilation, "a number above 0")
         if self.precision not in _PRECISIONS:
             expected = " or ".join(_PRECISIONS)
-            raise ConfigError(field="precision", value=self.precision, expected=expected)
+            raise ConfigError("precision", self.precision, expected)
         if self.schedule not in tuple(Decay):
-            raise ConfigError(field="schedule", value=self.schedule, expected=" or ".join(Decay))
+            raise ConfigError("schedule", self.schedule, " or ".join(Decay))
         self._check_batch()
         self.rate  # noqa: B018  refuses a wrong schedule
 
     def _check_batch(self) -> None:
         if self.batch_tokens % self.sequence_tokens:
             raise ConfigError(
-                field="batch_tokens",
-                value=self.batch_tokens,
-                expected=f"whole sequences of {self.sequence_tokens} tokens",
+                "batch_tokens",
+                self.batch_tokens,
+                f"whole sequences of {self.sequence_tokens} tokens",
             )
         if self.sequences < self.chips * self.micro_batches:
             raise ConfigError(
-                field="batch_tokens",
-                value=self.batch_tokens,
-                expected=f"at least one sequence of {self.sequence_tokens} tokens for each of "
+                "batch_tokens",
+                self.batch_tokens,
+                f"at least one sequence of {self.sequence_tokens} tokens for each of "
                 f"{self.chips} chips in each of {self.micro_batches} micro-batches",
             )
 
@@ -201,9 +199,7 @@ def read_spec(path: Path) -> JobSpec:
     try:
         return msgspec.json.decode(path.read_bytes(), type=JobSpec)
     except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(
-            field="output", value=path, expected=f"a training job ({error})"
-        ) from error
+        raise ConfigError("output", path, f"a training job ({error})") from error
 
 
 def check_same_job(before: JobSpec, now: JobSpec) -> None:
@@ -212,7 +208,7 @@ def check_same_job(before: JobSpec, now: JobSpec) -> None:
         was, is_now = getattr(before, field.name), getattr(now, field.name)
         if was != is_now and field.name not in MAY_CHANGE:
             raise ConfigError(
-                field=field.name,
-                value=is_now,
-                expected=f"{was}, with which this directory's job began; or another --output",
+                field.name,
+                is_now,
+                f"{was}, with which this directory's job began; or another --output",
             )

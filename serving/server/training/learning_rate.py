@@ -33,14 +33,14 @@ class LearningRate:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.peak) and self.peak > 0):
-            raise ConfigError(field="learning_rate", value=self.peak, expected="a number above 0")
+            raise ConfigError("learning_rate", self.peak, "a number above 0")
         if not 0 <= self.warmup_steps <= self.steps:
             expected = f"0 to the job's {self.steps} steps"
-            raise ConfigError(field="warmup", value=self.warmup_steps, expected=expected)
+            raise ConfigError("warmup", self.warmup_steps, expected)
         for field in ("final_share", "decay_share"):
             if not 0 <= getattr(self, field) <= 1:
                 value = getattr(self, field)
-                raise ConfigError(field=field, value=value, expected="a share from 0 to 1")
+                raise ConfigError(field, value, "a share from 0 to 1")
 
     def at(self, step: int) -> float:
         """The rate of step `step`, from 0; after the last step, the last rate."""

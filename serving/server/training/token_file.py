@@ -42,7 +42,7 @@ def tokenise(corpus: Corpus, weights_dir: Path, cache_dir: Path) -> TokenisedCor
     """
     path = weights_dir / "tokenizer.json"
     if not path.is_file():
-        raise ConfigError(field="weights", value=weights_dir, expected="a tokenizer.json in it")
+        raise ConfigError("weights", weights_dir, "a tokenizer.json in it")
     name = hashlib.sha256(corpus.digest.encode() + path.read_bytes()).hexdigest()[:32]
     kept = {part: cache_dir / f"{part}-{name}.npy" for part in ("training", "held_out")}
     if not all(file.is_file() for file in kept.values()):
@@ -62,9 +62,7 @@ def tokenise(corpus: Corpus, weights_dir: Path, cache_dir: Path) -> TokenisedCor
 def _encode(tokenizer: Tokenizer, files: Sequence[CorpusFile]) -> NDArray[np.integer]:
     end = tokenizer.token_to_id(END_OF_TEXT)
     if end is None:
-        raise ConfigError(
-            field="weights", value="tokenizer.json", expected=f"a token {END_OF_TEXT} in it"
-        )
+        raise ConfigError("weights", "tokenizer.json", f"a token {END_OF_TEXT} in it")
     dtype = np.uint16 if tokenizer.get_vocab_size() <= 1 << 16 else np.uint32
     parts: list[NDArray[np.integer]] = []
     for first in range(0, len(files), _ENCODED_TOGETHER):

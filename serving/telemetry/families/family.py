@@ -36,9 +36,9 @@ class Family:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or self.name.endswith("_total"):
             expected = "lower case letters, digits and underscores, without _total"
-            raise ConfigError(field="name", value=self.name, expected=expected)
+            raise ConfigError("name", self.name, expected)
         if not self.help.endswith(".") or "\n" in self.help or '"' in self.help:
-            raise ConfigError(field="help", value=self.help, expected="one line that ends in a dot")
+            raise ConfigError("help", self.help, "one line that ends in a dot")
         if not self.unit:
             unit = _UNITS.get(self.name.rpartition("_")[2], "1")
             object.__setattr__(self, "unit", unit)

@@ -73,7 +73,7 @@ def parse_period(text: str, *, field: str = "period") -> float:
     found = _PERIOD.fullmatch(text.strip())
     seconds = float(found[1]) * _UNIT_S[found[2]] if found else 0.0
     if not _PERIOD_S_MIN <= seconds <= _PERIOD_S_MAX:
-        raise ConfigError(field=field, value=text, expected="a time from 100ms to 24h, such as 5s")
+        raise ConfigError(field, text, "a time from 100ms to 24h, such as 5s")
     return seconds
 
 
@@ -100,17 +100,15 @@ def read_config(path: Path) -> MonitorConfig:
         with path.open("rb") as file:
             data = file.read(_FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise ConfigError(
-            field="config-file", value=path, expected=f"a file to read ({error.strerror})"
-        ) from error
+        raise ConfigError("config-file", path, f"a file to read ({error.strerror})") from error
     if len(data) > _FILE_BYTES_MAX:
         expected = f"at most {_FILE_BYTES_MAX:,} bytes"
-        raise ConfigError(field="config-file", value=path, expected=expected)
+        raise ConfigError("config-file", path, expected)
     try:
         file_ = msgspec.json.decode(data, type=_File)
     except msgspec.MsgspecError as error:
         expected = f"neuron-monitor's JSON: {error}"
-        raise ConfigError(field="config-file", value=path, expected=expected) from error
+        raise ConfigError("config-file", path, expected) from error
     root_s = PERIOD_S if file_.period is None else parse_period(file_.period)
     config = MonitorConfig(
         runtimes=tuple(
@@ -119,7 +117,7 @@ def read_config(path: Path) -> MonitorConfig:
         system=_groups(file_.system_metrics, root_s, SYSTEM_GROUPS, "system_metrics"),
     )
     if not config.system and not any(entry.groups for entry in config.runtimes):
-        raise ConfigError(field="config-file", value=path, expected="at least one metric group")
+        raise ConfigError("config-file", path, "at least one metric group")
     return config
 
 
@@ -130,7 +128,7 @@ def _runtime(entry: _Runtime, root_s: float, number: int) -> RuntimeEntry:
     except re.error as error:
         field = f"{where}.tag_filter"
         expected = f"a regular expression ({error})"
-        raise ConfigError(field=field, value=entry.tag_filter, expected=expected) from error
+        raise ConfigError(field, entry.tag_filter, expected) from error
     own_s = root_s if entry.period is None else parse_period(entry.period, field=f"{where}.period")
     groups = _groups(entry.metrics, own_s, RUNTIME_GROUPS, f"{where}.metrics")
     return RuntimeEntry(tag_filter=entry.tag_filter, groups=groups)
@@ -144,7 +142,7 @@ def _groups(
         field = f"{where}[{number}]"
         if group.type not in known or group.type in groups:
             expected = f"one of {', '.join(known)}, each once"
-            raise ConfigError(field=f"{field}.type", value=group.type, expected=expected)
+            raise ConfigError(f"{field}.type", group.type, expected)
         groups[group.type] = (
             period_s
             if group.period is None

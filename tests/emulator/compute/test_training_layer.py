@@ -15,7 +15,7 @@ from emulator.compute.adamw import AdamW, AdamWSettings
 from emulator.compute.architecture import Architecture
 from emulator.compute.mixed_precision import Precision
 from emulator.compute.rope_settings import read_rope_settings
-from emulator.compute.training_layer import embed, embed_backward
+from emulator.compute.training_attention import embed, embed_backward
 from tests.emulator.compute.torch_qwen3_moe import loss_and_gradients, rounded_product
 from tests.emulator.compute.whole_training_step import (
     Model,

@@ -13,9 +13,14 @@ from emulator.compute.causal_attention import BatchShape
 from emulator.compute.mixed_precision import Precision, as_operand
 from emulator.compute.parameters import Parameters, dense_layout, expert_layout
 from emulator.compute.rope_settings import RopeSettings
-from emulator.compute.training_attention import AttentionTape, attend_backward, attend_forward
+from emulator.compute.training_attention import (
+    AttentionTape,
+    attend_backward,
+    attend_forward,
+    embed,
+    embed_backward,
+)
 from emulator.compute.training_experts import ExpertsTape, experts_backward, experts_forward
-from emulator.compute.training_layer import embed, embed_backward
 from emulator.compute.training_loss import expert_share, head
 from emulator.compute.training_router import RouterTape, route_backward, route_forward
 

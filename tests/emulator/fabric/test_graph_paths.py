@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.fabric.all_to_all import AllToAll
-from emulator.fabric.graph_paths import GraphPaths
 from emulator.fabric.link_health import LinkHealth
+from emulator.fabric.shortest_paths import GraphPaths
 from emulator.fabric.tier_paths import TierPaths
 from emulator.fabric.tiers import Tier
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2

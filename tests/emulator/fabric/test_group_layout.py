@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from emulator.fabric.group_layout import hypercube, level_meshes, levels, ring_shares
-from emulator.fabric.torus import neighbours, places
+from emulator.fabric.wiring import neighbours, places
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.systems import system_by_name
 from tests.emulator.fabric.tori import torus

@@ -3,9 +3,9 @@ from dataclasses import replace
 import pytest
 
 from emulator.memory.chip_contents import HbmTerms, core_needs, kv_tokens_that_fit
+from emulator.memory.hbm_layout import smallest_partition
 from emulator.memory.lnc import core_map
 from emulator.memory.model_memory import ModelMemory
-from emulator.memory.smallest_partition import smallest_partition
 from emulator.specs.catalog.trainium3 import TRAINIUM3
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.models import MODELS

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emulator.memory.core_split import (
+from emulator.memory.chip_contents import (
     HeadsOnCore,
     group_bytes_on_core,
     heads_on_core,

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from emulator.errors import HbmExhausted
 from emulator.memory.chip_contents import HbmTerms
-from emulator.memory.hbm_layout import lay_out
+from emulator.memory.hbm_layout import as_flags, lay_out, smallest_partition
 from emulator.memory.model_memory import ModelMemory
-from emulator.memory.smallest_partition import as_flags, smallest_partition
 from emulator.specs.catalog.trn3_nl72x2 import TRN3_NL72X2
 from emulator.specs.figure import Figure
 from emulator.specs.partition import Partition

@@ -82,3 +82,12 @@ def test_the_wall_of_an_emulated_time_has_that_time(
     found = epochs.emulated_ns(epochs.wall_ns(emulated_ns))
 
     assert abs(found - emulated_ns) <= 3 + 3 / min(e.dilation for e in epochs.epochs)
+
+
+def test_a_duration_is_converted_by_each_epoch_that_it_lies_in() -> None:
+    first = EpochMap.at(now_ns=0, wall_ns=1_000 * 10**9, dilation=4.0)
+    epochs = first.changed(2.0, wall_ns=1_020 * 10**9)
+
+    assert epochs.emulated_duration_s(1_012.0, 1_016.0) == pytest.approx(1.0)
+    assert epochs.emulated_duration_s(1_012.0, 1_026.0) == pytest.approx(2.0 + 3.0)
+    assert epochs.emulated_duration_s(1_026.0, 1_012.0) == 0.0

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emulator.sim.clock import DilatedClock
-from emulator.sim.host_pace import HostPace
 from emulator.sim.load_follower import (
     CHANGE_MIN,
     EPOCH_STEPS_MIN,
     EPOCH_WALL_NS_MIN,
     HEADROOM,
+    HostPace,
     HostStep,
     LoadFollower,
     paced_dilation,

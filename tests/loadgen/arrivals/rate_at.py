@@ -3,8 +3,7 @@
 import numpy as np
 
 from loadgen.arrivals.piecewise_linear import PiecewiseLinear
-from loadgen.arrivals.rate_shape import RateShape
-from loadgen.arrivals.sine import Sine
+from loadgen.arrivals.rate_shape import RateShape, Sine
 from loadgen.records.arrays import Float64s
 
 

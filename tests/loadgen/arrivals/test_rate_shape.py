@@ -10,8 +10,7 @@ from scipy.integrate import quad
 from scipy.optimize import brentq
 
 from loadgen.arrivals.piecewise_linear import PiecewiseLinear
-from loadgen.arrivals.rate_shape import RateShape, parse_rate
-from loadgen.arrivals.sine import Sine
+from loadgen.arrivals.rate_shape import RateShape, Sine, parse_rate
 from loadgen.errors import LoadError
 from tests.loadgen.arrivals.rate_at import rate_at
 

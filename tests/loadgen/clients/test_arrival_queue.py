@@ -5,8 +5,8 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.clients import arrival_queue
-from loadgen.clients.arrival_queue import ArrivalQueue
+from loadgen.clients import stamped_connection
+from loadgen.clients.stamped_connection import ArrivalQueue
 
 
 class Parsed:
@@ -55,14 +55,14 @@ def test_it_waits_no_longer_than_for_the_most_that_may_wait() -> None:
         queue = ArrivalQueue(asyncio.get_running_loop(), lambda: 0)
         parser = Parsed()
         for _ in range(4):
-            for _ in range(arrival_queue.WAITING_MAX // 4):
+            for _ in range(stamped_connection.WAITING_MAX // 4):
                 queue.add(parser, b"")
             await asyncio.sleep(0)
         await asyncio.sleep(0)
         queue.add(parser, b"")
         return len(parser.seen)
 
-    assert asyncio.run(flood()) == arrival_queue.WAITING_MAX
+    assert asyncio.run(flood()) == stamped_connection.WAITING_MAX
 
 
 def test_a_drain_parses_everything_at_once_and_what_a_parser_adds_meanwhile() -> None:

@@ -5,11 +5,10 @@ import time
 
 import pytest
 
-from loadgen.clients.arrival_queue import ArrivalQueue
 from loadgen.clients.client import ClientSpec
 from loadgen.clients.openai_http import OpenAIHttpClient
 from loadgen.clients.reply_stream import ReplyStream
-from loadgen.clients.stamped_connection import ArrivingReply, StampedHandler
+from loadgen.clients.stamped_connection import ArrivalQueue, ArrivingReply, StampedHandler
 from tests.loadgen.clients.test_openai_http import REQUEST
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -12,7 +12,7 @@ from loadgen.arrivals.schedule import ArrivalSchedule
 from loadgen.clients.client import Reply
 from loadgen.dispatch.dispatched_class import DispatchedClass
 from loadgen.dispatch.dispatcher import Dispatcher
-from loadgen.dispatch.session_source import SessionSource
+from loadgen.dispatch.sessions import SessionSource
 from loadgen.dispatch.timer import LoopTimer
 from loadgen.errors import OptionError
 from loadgen.records.request import Request

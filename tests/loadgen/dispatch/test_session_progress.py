@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.dispatch.session_progress import SessionProgress
+from loadgen.dispatch.sessions import SessionProgress
 from loadgen.records.request import Call, Message, Request, Session
 
 

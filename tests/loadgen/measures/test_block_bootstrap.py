@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from loadgen.measures.block_bootstrap import (
+from loadgen.measures.intervals import variance_factor
+from loadgen.measures.replicas import (
     REPLICATES,
     block_weights,
     replicated_means,
     replicated_percentiles,
 )
-from loadgen.measures.intervals import variance_factor
 from loadgen.measures.samples import CELLS, Samples
 
 

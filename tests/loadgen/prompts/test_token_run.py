@@ -6,9 +6,9 @@ import pytest
 
 from emulator.data import SMALL_MOE_DIR
 from loadgen.errors import LoadError
+from loadgen.prompts.contents import token_run, word_run
 from loadgen.prompts.prompt_text import paragraphs
 from loadgen.prompts.single_token_words import SingleTokenWords
-from loadgen.prompts.token_run import token_run, word_run
 from loadgen.tokenizers.local_tokenizer import LocalTokenizer
 from loadgen.tokenizers.word_tokenizer import WordTokenizer
 

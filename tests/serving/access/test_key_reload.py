@@ -19,7 +19,7 @@ import asyncio, signal, sys
 from pathlib import Path
 if sys.argv[2:] != ["ignoring"]:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who started the tests may ignore it
-from serving.access.key_reload import KeyReload
+from serving.access.key_ring import KeyReload
 from serving.access.key_ring import KeyRing
 from tests.serving.access.key_files import ALICE
 

@@ -7,7 +7,7 @@ from vllm import envs
 
 from emulator.actors.private_ray import refuse_open_ray
 from emulator.errors import ConfigError
-from serving.access.unsafe_environment import refuse_unsafe_environment
+from serving.access.process_listing import refuse_unsafe_environment
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import pytest
 
 from emulator.specs.system import SystemSpec
 from emulator.specs.systems import system_by_name
-from serving.commands.collective_hops import hop_text
+from serving.commands.collective_claims import hop_text
 
 FAST = system_by_name("trn3-nl72x2")  # hops of 1,000 ns, assumed
 

@@ -21,8 +21,7 @@ from emulator.ultraserver.synthetic_tokens import SyntheticTokens
 from serving.engine import token_source
 from serving.engine.deployment import Deployment, resolve_deployment
 from serving.engine.engine_time import EngineTime
-from serving.engine.live_machine import LiveMachine
-from serving.engine.live_step import LiveStep
+from serving.engine.live_machine import LiveMachine, LiveStep
 from serving.settings import Settings
 from tests.emulator.chip.in_process import GREEDY, InProcessChips, serve
 from tests.emulator.chip.in_process_fleet import InProcessFleet

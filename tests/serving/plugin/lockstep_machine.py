@@ -10,7 +10,7 @@ from serving.engine.step_report import StepReport
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput
 from serving.plugin.request_place import WEIGHTS_KEY
-from serving.plugin.timed_output import TimedOutput
+from serving.plugin.translate import TimedOutput
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, engine_config, kv_pool
 from tests.serving.plugin.lockstep_workload import EOS_ID, Arrival, chosen_token, model_output
 from tests.serving.plugin.rank_memory import RankMemory

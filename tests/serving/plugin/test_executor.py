@@ -26,7 +26,7 @@ from serving.plugin import executor as executor_module
 from serving.plugin.engine_shutdown import HEED_SIGNALS, LEAVE_SIGNALS
 from serving.plugin.executor import UltraServeExecutor
 from serving.plugin.lockstep_scheduler import LockstepScheduler
-from serving.plugin.timed_output import TimedOutput
+from serving.plugin.translate import TimedOutput
 from serving.wire.control_call import (
     METHOD,
     ControlReply,

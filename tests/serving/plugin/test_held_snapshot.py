@@ -6,7 +6,7 @@ import pytest
 
 from emulator.specs.fault import Fault, FaultKind
 from serving.plugin.merge import REFRESH_WALL_S
-from serving.plugin.timed_output import StillHeld
+from serving.plugin.translate import StillHeld
 from serving.wire.control_call import InjectRequest, WatchReply, WatchRequest
 from tests.serving.plugin.test_executor import Engine
 

@@ -13,7 +13,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from serving.engine.step_report import StepReport
 from serving.plugin.merge import LockstepOutput
-from serving.plugin.timed_output import TimedOutput
+from serving.plugin.translate import TimedOutput
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, block_hasher
 from tests.serving.plugin.lockstep_machine import (
     BLOCKS,

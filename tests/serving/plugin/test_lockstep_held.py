@@ -11,7 +11,7 @@ from vllm.v1.request import RequestStatus
 from serving.engine.scheduler_state import RankQueues
 from serving.plugin import merge
 from serving.plugin.merge import LockstepOutput, queues_of
-from serving.plugin.timed_output import StillHeld
+from serving.plugin.translate import StillHeld
 from tests.serving.plugin.lockstep_machine import (
     Machine,
     expected_tokens,

@@ -17,7 +17,7 @@ from emulator.sim.epochs import EpochMap
 from serving.engine.step_report import StepReport
 from serving.plugin.lockstep_scheduler import LockstepScheduler
 from serving.plugin.merge import LockstepOutput, merge_stats
-from serving.plugin.timed_output import TimedOutput
+from serving.plugin.translate import TimedOutput
 from tests.serving.plugin.engine_config import (
     BLOCK_TOKENS,
     block_hasher,

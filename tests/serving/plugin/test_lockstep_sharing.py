@@ -11,7 +11,7 @@ from vllm.v1.engine.parallel_sampling import ParentRequest
 from vllm.v1.request import Request, RequestStatus
 
 from serving.engine.scheduler_state import RankQueues
-from serving.plugin.rank_loads import RankLoads
+from serving.plugin.rank_policies import RankLoads
 from tests.serving.plugin.engine_config import BLOCK_TOKENS, block_hasher
 from tests.serving.plugin.lockstep_machine import Machine, long_arrival, rank_of
 from tests.serving.plugin.lockstep_workload import (

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from vllm.v1.core.sched.output import SchedulerOutput
 
 from serving.plugin.merge import LockstepOutput
-from serving.plugin.rank_throttle import rank_demand
+from serving.plugin.rank_policies import rank_demand
 from tests.serving.plugin.lockstep_machine import Machine, expected_tokens, long_arrival
 from tests.serving.plugin.lockstep_workload import random_workload
 

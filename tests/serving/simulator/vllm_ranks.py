@@ -15,7 +15,7 @@ from vllm.v1.structured_output import StructuredOutputManager
 from serving.engine.scheduler_state import RankQueues
 from serving.engine.step_report import StepReport
 from serving.plugin.lockstep_scheduler import LockstepScheduler
-from serving.plugin.timed_output import TimedOutput
+from serving.plugin.translate import TimedOutput
 from serving.policy.prefill_throttle import parse_prefill_policy
 from serving.simulator.lockstep_schedulers import LockstepSchedulers
 from serving.simulator.scheduler_arrays import (

@@ -25,7 +25,7 @@ from serving.access.key_ring import KeyRing
 from serving.policy.admission.entry import Outcome, Stage
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import Client, WorkClass
-from serving.server.gateway.admission_controller import AdmissionController
+from serving.server.gateway.admission_controller import AdmissionController, Permit
 from serving.server.gateway.admitted_generate import current_permit
 from serving.server.gateway.http.admin_refusal import refusal_of
 from serving.server.gateway.http.app_errors import AppAnswer, error_of_stream, routing_error
@@ -48,7 +48,6 @@ from serving.server.gateway.http.request_work import (
     said_class,
     work_of,
 )
-from serving.server.gateway.permit import Permit
 from serving.server.gateway.readiness import Readiness
 
 _NOT_GENERATING: Final = re.compile(

@@ -4,8 +4,7 @@ import pytest
 
 from emulator.specs.shipped_fits import calibration_for
 from loadgen.measures.slo import Slo
-from serving.analysis.plan.plan import plan
-from serving.analysis.plan.plan_range import slowed
+from serving.analysis.plan.plan import plan, slowed
 from serving.analysis.plan.plan_report import plan_data, range_lines
 from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.analysis.steady_state.step_assumptions import StepAssumptions

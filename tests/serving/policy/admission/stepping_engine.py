@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from serving.policy.admission.admission import Admission
-from serving.policy.admission.backlog_times import BacklogTimes
-from serving.policy.admission.capacity import Capacity
+from serving.policy.admission.capacity import BacklogTimes, Capacity
 from serving.policy.admission.entry import Counted, Entry, Outcome
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import PRIORITY, Client, Work, WorkClass

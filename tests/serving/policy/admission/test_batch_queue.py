@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.policy.admission.batch_queue import BatchQueue
+from serving.policy.admission.admission_state import BatchQueue
 from serving.policy.admission.entry import Entry
 from tests.serving.policy.admission.works import client, work
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from serving.policy.admission.backlog_times import BacklogTimes
-from serving.policy.admission.capacity import Capacity
+from serving.policy.admission.capacity import BacklogTimes, Capacity
 from serving.policy.admission.entry import Entry
 from serving.policy.admission.expected_wait import LOOKED_AT_MAX, ExpectedWait, WaitDemand
 from tests.serving.policy.admission.works import work

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from serving.policy.admission.admission import Admission
 from serving.policy.admission.admission_limits import AdmissionLimits
 from serving.policy.admission.admission_state import AdmissionState
-from serving.policy.admission.backlog_times import BacklogTimes
-from serving.policy.admission.capacity import Capacity
+from serving.policy.admission.capacity import BacklogTimes, Capacity
 from serving.policy.admission.refusal import Refused
 from tests.serving.policy.admission.works import work
 

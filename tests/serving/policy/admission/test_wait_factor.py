@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.policy.admission.wait_factor import FACTOR_MAX, FACTOR_MIN, WaitFactor
+from serving.policy.admission.wait import FACTOR_MAX, FACTOR_MIN, WaitFactor
 
 WAITS = st.lists(st.tuples(st.floats(0.0, 1e3), st.floats(0.0, 1e3)), max_size=300)
 

@@ -3,8 +3,7 @@
 import pytest
 
 from serving.policy.admission.admission import Admission
-from serving.policy.admission.backlog_times import BacklogTimes
-from serving.policy.admission.capacity import Capacity
+from serving.policy.admission.capacity import BacklogTimes, Capacity
 from serving.policy.admission.entry import Counted, Entry
 from serving.policy.admission.refusal import Refused
 from serving.policy.admission.work import Client, KeyLimits, Work, WorkClass

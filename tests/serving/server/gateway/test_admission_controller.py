@@ -9,8 +9,7 @@ from serving.policy.admission.capacity import Capacity
 from serving.policy.admission.entry import Counted, Outcome
 from serving.policy.admission.refusal import RefusalReason, Refused
 from serving.policy.admission.work import WorkClass
-from serving.server.gateway.admission_controller import AdmissionController
-from serving.server.gateway.permit import Permit
+from serving.server.gateway.admission_controller import AdmissionController, Permit
 from serving.telemetry.gateway_metrics import GatewayMetrics
 from tests.serving.policy.admission.works import CAPACITY, client, work
 

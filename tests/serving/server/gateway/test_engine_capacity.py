@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from serving.plugin.stat_logger import EmulatedStatLogger
-from serving.policy.admission.backlog_times import NO_TIME, BacklogTimes
+from serving.policy.admission.capacity import NO_TIME, BacklogTimes
 from serving.server.gateway.engine_capacity import EngineCapacity
 from serving.server.gateway.engine_times import backlog_times
 from tests.serving.own_metrics import own_metrics
