@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from serving.policy.admission.rate_budget import RateBudget
+from serving.policy.admission.rate_limiter import RateBudget
 
 STRANGER_TURNS: Final = 16
 """Of all strangers: keeps Python busy; another's call waits 16 times 0.35 ms."""

@@ -18,11 +18,15 @@ from emulator.errors import ConfigError
 from serving.access.secret import request_credential
 from serving.server.connections.connection_registry import HEAD_WAIT_S
 from serving.server.console.call_answer import CallAnswer, Calls, failed
-from serving.server.console.console_sessions import LIFE_WALL_S, ConsoleSessions
+from serving.server.console.console_sessions import (
+    LIFE_WALL_S,
+    ConsoleSessions,
+    comes_from_elsewhere,
+    is_named_rightly,
+)
 from serving.server.console.event_response import EventResponse, takes_gzip
 from serving.server.console.event_stream import INTERVAL_S, EventStream, Looks
 from serving.server.console.page_files import PageFile, read_page
-from serving.server.console.request_origin import comes_from_elsewhere, is_named_rightly
 
 # Below "vllm", where the API's process has configured handlers; a name of our own prints nothing.
 logger = logging.getLogger(f"vllm.{__name__}")

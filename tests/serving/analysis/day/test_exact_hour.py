@@ -20,7 +20,7 @@ from serving.analysis.steady_state.partitions import PartitionFilter
 from serving.analysis.steady_state.request_shape import RequestShape
 from serving.analysis.steady_state.step_assumptions import StepAssumptions
 from serving.analysis.steady_state.sweep import Sweep
-from serving.policy.day_night.fixed import Never
+from serving.policy.day_night.policy import Never
 from serving.simulator.simulation_workers import THIS_PROCESS, SimulationWorkers
 from serving.traffic.engine_limits import EngineLimits
 from tests.serving.analysis.day.days import CURVE, HANDOVER, demand, machine, trained
