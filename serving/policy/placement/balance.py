@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from emulator.errors import ConfigError
 from emulator.specs.placement import EMPTY, ExpertPlacement
 from serving.policy.placement.chip_loads import Load, loads_by_group
-from serving.policy.placement.matching import keep_slots, match_packs
 from serving.policy.placement.migration import keep_settled
-from serving.policy.placement.packing import pack, part_twins, replicate
+from serving.policy.placement.packing import keep_slots, match_packs, pack, part_twins, replicate
 
 I64 = NDArray[np.int64]
 
