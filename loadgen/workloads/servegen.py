@@ -80,7 +80,7 @@ def read_servegen(
     requests = sum(each.requests for each in windows)
     if requests > REQUESTS_MAX:
         expected = f"a part with at most {REQUESTS_MAX:,} requests, not {requests:,}"
-        raise OptionError("--window", window_s, expected=expected)
+        raise OptionError("--window", window_s, expected)
     columns, left_out = _drawn(folder, windows, seed)
     times_s, inputs, outputs = columns
     kept = np.flatnonzero((times_s >= begin_s) & (times_s < end_s))

@@ -7,7 +7,6 @@ run together, at the price of staging memory.
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
@@ -22,16 +21,6 @@ F64 = NDArray[np.float64]
 
 CHECKPOINT: Final = -1
 """The source of an expert without a copy."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MovedBytes:
-    """Bytes moved: float64[sender, receiver], whose diagonal stays in a chip's HBM, and
-    float64[chip] from the checkpoint.
-    """
-
-    between_chips: F64
-    from_checkpoint: F64
 
 
 def migration(
@@ -84,18 +73,16 @@ def rounds(transfers: Iterable[ExpertTransfer]) -> tuple[tuple[ExpertTransfer, .
     return tuple(tuple(moves) for _, moves in groupby(by_layer, key=lambda move: move.layer))
 
 
-def transfer_bytes(
-    transfers: Sequence[ExpertTransfer], expert_bytes: float, chips: int
-) -> MovedBytes:
-    """Bytes of the transfers, at `expert_bytes` for one expert in one layer."""
+def transfer_bytes(transfers: Sequence[ExpertTransfer], expert_bytes: float, chips: int) -> F64:
+    """Bytes from chip to chip, [sender, receiver], at `expert_bytes` for one expert in one layer.
+
+    The diagonal stays in a chip's HBM; what comes from the checkpoint is not in it.
+    """
     between = np.zeros((chips, chips))
-    loaded = np.zeros(chips)
     for move in transfers:
-        if move.source_chip == CHECKPOINT:
-            loaded[move.chip] += expert_bytes
-        else:
+        if move.source_chip != CHECKPOINT:
             between[move.source_chip, move.chip] += expert_bytes
-    return MovedBytes(between_chips=between, from_checkpoint=loaded)
+    return between
 
 
 Bools = NDArray[np.bool_]
