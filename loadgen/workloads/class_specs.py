@@ -80,5 +80,4 @@ def _check_concurrency(concurrency: str, max_in_flight: int | None) -> None:
         expected = "a whole number from 1 on, ramp:FROM-TO/TIME or series:..."
         raise OptionError("--concurrency", concurrency, expected)
     if max_in_flight is not None and int(concurrency) > max_in_flight:
-        expected = f"at most --max-in-flight, {max_in_flight}"
-        raise OptionError("--concurrency", concurrency, expected)
+        raise OptionError("--concurrency", concurrency, f"at most --max-in-flight, {max_in_flight}")

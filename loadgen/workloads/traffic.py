@@ -131,8 +131,7 @@ class Sessions:
         lost = (anew[waiting] >= 0) & (anew[before] == _LEFT_OUT)
         if lost.any():
             request, other = int(waiting[lost][0]), int(before[lost][0])
-            expected = f"request {other} beside it, which it waits for"
-            raise OptionError("chosen", request, expected)
+            raise OptionError("chosen", request, f"request {other} beside it, which it waits for")
         also = self.also
         if also is not None:
             also = anew[also[anew[also[:, 0]] >= 0]]

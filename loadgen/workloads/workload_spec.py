@@ -163,8 +163,7 @@ class WorkloadSpec:
             expected = "no --turns: a fan-out is a session of its own kind"
             raise OptionError("--fan-out", "{}x{}".format(*self.fan_out), expected)
         if self.fan_out is not None and min(self.fan_out) < 1:
-            expected = "WIDTHxDEPTH from 1 on"
-            raise OptionError("--fan-out", "{}x{}".format(*self.fan_out), expected)
+            raise OptionError("--fan-out", "{}x{}".format(*self.fan_out), "WIDTHxDEPTH from 1 on")
         if not 0.0 <= self.think_s < math.inf:
             raise OptionError("--think", f"{self.think_s:g}", "seconds from 0 on")
         if self.think_s and self.trace is None and self.turns is None and self.fan_out is None:

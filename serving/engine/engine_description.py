@@ -117,8 +117,7 @@ def placement_page(machine: Machine, first_layer: int) -> PlacementPage:
     """Layers from `first_layer` on; raises ConfigError for one beyond the last."""
     placement, partition = machine.placement, machine.partition
     if not 0 <= first_layer <= placement.layers:
-        expected = f"0 to {placement.layers}"
-        raise ConfigError("first_layer", first_layer, expected)
+        raise ConfigError("first_layer", first_layer, f"0 to {placement.layers}")
     per_layer = placement.chips * placement.slots + placement.experts
     count = max(1, NUMBERS_PER_PAGE // max(1, per_layer))
     end = min(first_layer + count, placement.layers)

@@ -20,8 +20,7 @@ class Decision:
 
     def __post_init__(self) -> None:
         if self.serving_groups < 0:
-            expected = ">= 0"
-            raise ConfigError("serving_groups", self.serving_groups, expected)
+            raise ConfigError("serving_groups", self.serving_groups, ">= 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +69,7 @@ class Fixed(Policy):
 
     def __post_init__(self) -> None:
         if self.serving_groups < 0:
-            expected = ">= 0 groups"
-            raise ConfigError("fixed", self.serving_groups, expected)
+            raise ConfigError("fixed", self.serving_groups, ">= 0 groups")
 
     def __str__(self) -> str:
         return f"{self.name}:{self.serving_groups}"

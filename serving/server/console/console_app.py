@@ -328,6 +328,5 @@ def _timeout_s(request: web.Request) -> float | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) <= 10):
-        expected = "whole milliseconds, at most 10 digits"
-        raise ConfigError("Connect-Timeout-Ms", text[:40], expected)
+        raise ConfigError("Connect-Timeout-Ms", text[:40], "whole milliseconds, at most 10 digits")
     return int(text) / 1e3

@@ -41,8 +41,7 @@ class LearningRate:
         if not (math.isfinite(self.peak) and self.peak > 0):
             raise ConfigError("learning_rate", self.peak, "a number above 0")
         if not 0 <= self.warmup_steps <= self.steps:
-            expected = f"0 to the job's {self.steps} steps"
-            raise ConfigError("warmup", self.warmup_steps, expected)
+            raise ConfigError("warmup", self.warmup_steps, f"0 to the job's {self.steps} steps")
         for field in ("final_share", "decay_share"):
             if not 0 <= getattr(self, field) <= 1:
                 value = getattr(self, field)
@@ -190,8 +189,7 @@ class JobSpec:
         for name, least in _WHOLE_NUMBERS.items():
             value = getattr(self, name)
             if type(value) is not int or value < least:
-                expected = f"a whole number of at least {least}"
-                raise ConfigError(name, value, expected)
+                raise ConfigError(name, value, f"a whole number of at least {least}")
         for name in ("weight_decay", "balance_coefficient"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
@@ -203,8 +201,7 @@ class JobSpec:
         if self.dilation is not None and not 0 < self.dilation < math.inf:
             raise ConfigError("dilation", self.dilation, "a number above 0")
         if self.precision not in _PRECISIONS:
-            expected = " or ".join(_PRECISIONS)
-            raise ConfigError("precision", self.precision, expected)
+            raise ConfigError("precision", self.precision, " or ".join(_PRECISIONS))
         if self.schedule not in tuple(Decay):
             raise ConfigError("schedule", self.schedule, " or ".join(Decay))
         self._check_batch()

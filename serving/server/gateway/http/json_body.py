@@ -108,5 +108,4 @@ def check_json(scope: Scope, body: bytes, *, is_read: bool = False) -> None:
         if not body.isascii():
             body.decode()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        message = f"the request's body is not JSON: {error}"
-        raise bad_request("invalid_json", message) from None
+        raise bad_request("invalid_json", f"the request's body is not JSON: {error}") from None
