@@ -55,8 +55,7 @@ def arrival_spec(values: Mapping[str, Any]) -> ArrivalSpec:
         parse_rate(rate)
     elif "gaps" in values or "burstiness" in values:
         option = "--arrivals" if "gaps" in values else "--burstiness"
-        value = values.get("gaps", values.get("burstiness"))
-        raise OptionError(option, value, "it beside --rate")
+        raise OptionError(option, values.get("gaps", values.get("burstiness")), "it beside --rate")
     if concurrency is not None:
         _check_concurrency(concurrency, values.get("max_in_flight"))
     recorded = rate is None and concurrency is None

@@ -42,8 +42,7 @@ class Observation:
                 raise ConfigError(name, getattr(self, name), ">= 0")
         if not 0 < self.capacity_per_group_per_s < math.inf:
             expected = "> 0 requests/s"
-            value = self.capacity_per_group_per_s
-            raise ConfigError("capacity_per_group_per_s", value, expected)
+            raise ConfigError("capacity_per_group_per_s", self.capacity_per_group_per_s, expected)
         if not 0 <= self.groups_min <= self.groups:
             raise ConfigError("groups_min", self.groups_min, f"0 to {self.groups} groups")
         if not 0 <= self.serving_groups <= self.groups:

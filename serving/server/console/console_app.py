@@ -318,8 +318,7 @@ def _interval_s(request: web.Request) -> float:
     try:
         return float(text)
     except ValueError:
-        shown = text[:40]
-        raise ConfigError("interval_s", shown, "a number of seconds") from None
+        raise ConfigError("interval_s", text[:40], "a number of seconds") from None
 
 
 def _timeout_s(request: web.Request) -> float | None:

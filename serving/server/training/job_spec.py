@@ -44,8 +44,7 @@ class LearningRate:
             raise ConfigError("warmup", self.warmup_steps, f"0 to the job's {self.steps} steps")
         for field in ("final_share", "decay_share"):
             if not 0 <= getattr(self, field) <= 1:
-                value = getattr(self, field)
-                raise ConfigError(field, value, "a share from 0 to 1")
+                raise ConfigError(field, getattr(self, field), "a share from 0 to 1")
 
     def at(self, step: int) -> float:
         """The rate of step `step`, from 0; after the last step, the last rate."""
