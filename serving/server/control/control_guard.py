@@ -367,7 +367,7 @@ def _message_of(raw: bytes, handler: MethodHandler) -> Message:
 
 def _no_key() -> RpcFailure:
     return RpcFailure(
-        code=grpc.StatusCode.UNAUTHENTICATED,
-        message="expected the control service's key: metadata authorization, Bearer KEY",
-        reason="UNAUTHENTICATED",
+        grpc.StatusCode.UNAUTHENTICATED,
+        "UNAUTHENTICATED",
+        "expected the control service's key: metadata authorization, Bearer KEY",
     )

@@ -118,9 +118,9 @@ def _wrong(
 ) -> CallRefused:
     return CallRefused(
         RpcFailure(
-            code=grpc.StatusCode.INVALID_ARGUMENT,
-            message=f"{field}: expected {expected}",
-            reason=reason,
+            grpc.StatusCode.INVALID_ARGUMENT,
+            reason,
+            f"{field}: expected {expected}",
             field=field,
             metadata={name: str(value) for name, value in figures.items()},
         )

@@ -87,9 +87,9 @@ def _count(of: npt.NDArray[np.bool_]) -> int:
 def _too_many(most: int, what: str) -> HttpRefused:
     return HttpRefused(
         HttpError(
-            status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            code="too_many_values",
-            message=f"the request's body has more than {most:,} {what}",
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            "too_many_values",
+            f"the request's body has more than {most:,} {what}",
         )
     )
 
