@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Final, Literal, Self
 
 from emulator.errors import ConfigError
@@ -17,9 +17,9 @@ _UNITS: Final[Mapping[str, Unit]] = {"seconds": "s", "joules": "J", "watts": "W"
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Family:
-    """One family, by default a gauge.
+    """One family, by default a gauge; name and help by place, as in prometheus_client.
 
     A counter's `name` has no `_total`, its samples do. `unit` defaults to the one that the name
     ends in, or `1`. `was`: its name in the release before, exported too. Raises ConfigError for an
@@ -27,9 +27,10 @@ class Family:
     """
 
     name: str
+    help: str
+    _: KW_ONLY
     kind: Kind = "gauge"
     unit: Unit | Literal[""] = ""
-    help: str
     labels: tuple[str, ...] = ()
     was: str = ""
 
