@@ -1,9 +1,11 @@
-"""A Prometheus family without its values."""
+"""A Prometheus family without its values, and the instruments of those that count."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Final, Literal, Self
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from emulator.errors import ConfigError
 
@@ -56,3 +58,21 @@ class Family:
     def sample(self) -> str:
         """Name of its samples; a histogram's have endings of their own."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
+
+
+def counter(family: Family, registry: CollectorRegistry) -> Counter:
+    """The family's counter, registered."""
+    assert family.kind == "counter", family
+    return Counter(family.name, family.help, family.labels, registry=registry)
+
+
+def gauge(family: Family, registry: CollectorRegistry) -> Gauge:
+    """The family's gauge, registered."""
+    assert family.kind == "gauge", family
+    return Gauge(family.name, family.help, family.labels, registry=registry)
+
+
+def histogram(family: Family, registry: CollectorRegistry, buckets: Sequence[float]) -> Histogram:
+    """The family's histogram with these upper bounds, registered."""
+    assert family.kind == "histogram", family
+    return Histogram(family.name, family.help, family.labels, buckets=buckets, registry=registry)
